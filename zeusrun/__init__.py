@@ -1,0 +1,1 @@
+"""zeusrun: a torchrun that learns."""

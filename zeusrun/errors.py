@@ -1,0 +1,56 @@
+"""Every way zeusrun can end, as an exit code and as an exception that carries it."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the ``zeusrun`` command; the contract is in DESIGN, "Exit codes"."""
+
+    REACHED = 0
+    BUG = 1
+    BAD_INPUT = 2
+    TRAINING_FAILED = 3
+    TARGET_MISSED = 4
+    LAUNCH = 5
+    HISTORY = 6
+    BUSY = 75
+    TIMED_OUT = 124
+    SIGNAL_BASE = 128
+
+
+class ZeusrunError(Exception):
+    """Something a user can act on. The message says where, what, and what to do next."""
+
+    exit_code: ExitCode = ExitCode.BUG
+
+
+class JobFileError(ZeusrunError):
+    """The job file, or an override of it, is not usable."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class UsageError(ZeusrunError):
+    """A flag, an argument or an environment variable is not usable."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class DeviceError(ZeusrunError):
+    """A device that the job needs is absent or does not answer."""
+
+    exit_code = ExitCode.LAUNCH
+
+
+class LaunchError(ZeusrunError):
+    """The training process could not be started."""
+
+    exit_code = ExitCode.LAUNCH
+
+
+class HistoryError(ZeusrunError):
+    """The history cannot be read or written."""
+
+    exit_code = ExitCode.HISTORY

@@ -1,0 +1,235 @@
+"""The values that travel through one submit: Decision, Outcome, Trial. All frozen."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class TrialStatus(str, Enum):
+    """How a trial stands. ``DISPATCHED`` first, then exactly one of the others, for good."""
+
+    DISPATCHED = "DISPATCHED"
+    REACHED = "REACHED"
+    MISSED = "MISSED"
+    STOPPED = "STOPPED"
+    OOM = "OOM"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    PREEMPTED = "PREEMPTED"
+    LOST = "LOST"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the trial has ended."""
+        return self is not TrialStatus.DISPATCHED
+
+
+class EnergySource(str, Enum):
+    """Where a joule comes from. Measured and estimated joules are never mixed."""
+
+    COUNTER = "counter"
+    INTEGRATED = "integrated"
+    ESTIMATED = "estimated"
+
+    @property
+    def measured(self) -> bool:
+        """Whether a device measured it; ``False`` for a model."""
+        return self is not EnergySource.ESTIMATED
+
+
+class Stage(str, Enum):
+    """Why a batch size was chosen, in one word; ``Decision.why`` says it in a sentence."""
+
+    EXPLORE = "explore"
+    EXPLOIT = "exploit"
+    CONCURRENT = "concurrent"
+    FORCED = "forced"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a policy chose for one trial.
+
+    Attributes:
+        global_batch_size: Samples per optimizer step over all ranks.
+        stage: Why, in one word.
+        why: Why, in a sentence for people.
+        power_limit_w: Watts per GPU to hold, or ``None`` to leave the limit as found.
+    """
+
+    global_batch_size: int
+    stage: Stage
+    why: str
+    power_limit_w: float | None = None
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The metric after an epoch.
+
+    Attributes:
+        epoch: Epochs completed.
+        time_s: Seconds since training started.
+        energy_j: Joules since training started; ``None`` if not measured.
+        value: The metric; ``None`` where it was not finite.
+    """
+
+    epoch: int
+    time_s: float
+    energy_j: float | None
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a trial ended and what it took. ``None`` is unknown, never zero.
+
+    Attributes:
+        status: Any but ``DISPATCHED``.
+        reason: One sentence for people.
+        finished_at: RFC 3339.
+        startup_s: Launch to first step or report.
+        time_s: Start of training to the target or, if it was not reached, to the end.
+        energy_j: Joules over the same span.
+        energy_source: Where they come from.
+        max_power_w: Maximum power summed over the job's devices.
+        cost_j: eta_knob * energy_j + (1 - eta_knob) * max_power_w * time_s.
+        epochs: Epochs completed over the same span.
+        steps: Optimizer steps of rank 0 in the whole run.
+        best_metric: Best finite value reported in the whole run.
+        curve: The metric after every epoch, in order.
+        warnings: Sentences that a user should read.
+    """
+
+    status: TrialStatus
+    reason: str
+    finished_at: str
+    startup_s: float | None = None
+    time_s: float | None = None
+    energy_j: float | None = None
+    energy_source: EnergySource | None = None
+    max_power_w: float | None = None
+    cost_j: float | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    best_metric: float | None = None
+    curve: tuple[CurvePoint, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One training run of one arm. Field order is the order of the stable JSON.
+
+    The first 23 fields are promised by DESIGN, "Stable JSON"; the rest came later. Units are in
+    the names; ``None`` is unknown.
+    """
+
+    trial: str
+    job: str
+    recurrence: int
+    attempt: int
+    status: TrialStatus = TrialStatus.DISPATCHED
+    reason: str | None = None
+    global_batch_size: int
+    power_limit_w: float | None = None
+    learning_rate: float | None = None
+    world_size: int
+    gpu_model: str | None = None
+    gpu_count: int = 0
+    started_at: str
+    startup_s: float | None = None
+    time_s: float | None = None
+    energy_j: float | None = None
+    energy_source: EnergySource | None = None
+    max_power_w: float | None = None
+    cost_j: float | None = None
+    epochs: int | None = None
+    metric: str
+    best_metric: float | None = None
+    run_dir: str
+    stage: Stage
+    why: str
+    mode: str
+    target: float
+    max_epochs: int
+    eta_knob: float
+    finished_at: str | None = None
+    steps: int | None = None
+    curve: tuple[CurvePoint, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def finish(self, outcome: Outcome) -> Trial:
+        """Return this trial with its outcome.
+
+        Raises:
+            ValueError: If the trial is finished already, or the outcome is not.
+        """
+        if self.status.finished:
+            raise ValueError(f"trial {self.trial} is {self.status.value} already and never changes")
+        if not outcome.status.finished:
+            raise ValueError(f"an outcome of {self.trial} cannot be {outcome.status.value}")
+        values = {f.name: getattr(outcome, f.name) for f in dataclasses.fields(outcome)}
+        return dataclasses.replace(self, **values)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; curve points become ``[epoch, time_s, energy_j, value]``."""
+        record: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Enum):
+                value = value.value
+            elif field.name == "curve":
+                value = [list(dataclasses.astuple(point)) for point in value]
+            elif isinstance(value, tuple):
+                value = list(value)
+            record[field.name] = value
+        return record
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Trial:
+        """Read what ``to_json`` wrote. Fields that this version does not know are ignored.
+
+        Raises:
+            ValueError: If a field is missing or has the wrong type.
+        """
+        values: dict[str, Any] = {}
+        for name, kind in _trial_types().items():
+            if name in record:
+                values[name] = _from_json_value(name, kind, record[name])
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ValueError(f"not a trial: {error}") from error
+
+
+def _trial_types() -> dict[str, Any]:
+    if not _TRIAL_TYPES:
+        _TRIAL_TYPES.update(typing.get_type_hints(Trial))
+    return _TRIAL_TYPES
+
+
+_TRIAL_TYPES: dict[str, Any] = {}  # get_type_hints costs 0.1 ms a call, histories hold thousands
+
+
+def _from_json_value(name: str, kind: Any, value: Any) -> Any:  # noqa: ANN401 - JSON is any
+    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if value is None and type(None) in options:
+        return None
+    expected = options[0]
+    if name == "curve" and isinstance(value, list):
+        return tuple(CurvePoint(*point) for point in value)
+    if name == "warnings" and isinstance(value, list):
+        return tuple(value)
+    if isinstance(expected, type) and issubclass(expected, Enum):
+        return expected(value)
+    if expected is float and type(value) in (int, float):
+        return float(value)
+    if type(value) is expected:
+        return value
+    raise ValueError(f"not a trial: {name} is {value!r}")
