@@ -1,1 +1,21 @@
-"""zeusrun: a torchrun that learns."""
+"""zeusrun: a torchrun that learns. In a training script, ``zeusrun.current()`` is all there is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zeusrun.worker.run import Run
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "current"]
+
+
+def current() -> Run:
+    """Return the run that this process belongs to.
+
+    Outside zeusrun it is inert: it returns the defaults given and reports to nobody.
+    """
+    from zeusrun.worker.run import current_run  # noqa: PLC0415 - the launcher never needs it
+
+    return current_run()

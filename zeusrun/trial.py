@@ -159,6 +159,7 @@ class Trial:
     target: float
     max_epochs: int
     eta_knob: float
+    default_batch_size: int | None = None
     finished_at: str | None = None
     steps: int | None = None
     curve: tuple[CurvePoint, ...] = ()

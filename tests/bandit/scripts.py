@@ -1,0 +1,92 @@
+"""Short ways to write a problem and a history."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from zeusrun.bandit.problem import Problem
+from zeusrun.bandit.zeus import Zeus
+from zeusrun.trial import Decision, EnergySource, Stage, Trial, TrialStatus
+
+PROBLEM = Problem(
+    candidates=(16, 32, 64, 128, 256),
+    default=64,
+    metric="val_accuracy",
+    mode="max",
+    target=0.95,
+    max_epochs=40,
+    eta_knob=1.0,
+    cost_factor=2.0,
+    window=None,
+    recurrence=1000,
+    world_size=2,
+    gpu_model="V100",
+    gpu_count=2,
+    energy_measured=True,
+    learning_rates=dict.fromkeys((16, 32, 64, 128, 256), 0.1),
+)
+
+REACHED = TrialStatus.REACHED
+MISSED = TrialStatus.MISSED
+STOPPED = TrialStatus.STOPPED
+OOM = TrialStatus.OOM
+DISPATCHED = TrialStatus.DISPATCHED
+
+
+def problem(**changes) -> Problem:
+    return dataclasses.replace(PROBLEM, **changes)
+
+
+def trial(arm: int, status: TrialStatus = REACHED, energy_j: float | None = 100.0, **changes):
+    """One trial that PROBLEM finds comparable; DISPATCHED has no outcome."""
+    values = {
+        "trial": "t",
+        "job": "digits",
+        "recurrence": 1,
+        "attempt": 1,
+        "status": status,
+        "global_batch_size": arm,
+        "learning_rate": 0.1,
+        "world_size": 2,
+        "gpu_model": "V100",
+        "gpu_count": 2,
+        "started_at": "2024-01-01T00:00:00Z",
+        "metric": "val_accuracy",
+        "run_dir": "runs/t",
+        "stage": Stage.EXPLORE,
+        "why": "",
+        "mode": "max",
+        "target": 0.95,
+        "max_epochs": 40,
+        "eta_knob": 1.0,
+    }
+    if status is not DISPATCHED:
+        values |= {
+            "energy_j": energy_j,
+            "energy_source": None if energy_j is None else EnergySource.COUNTER,
+            "time_s": 10.0,
+            "max_power_w": 50.0,
+            "cost_j": energy_j,
+            "epochs": 5,
+        }
+    return Trial(**(values | changes))
+
+
+def history(*entries) -> list[Trial]:
+    """Trials in order; an entry is ``(arm, joules)`` for reached or ``(arm, status)``."""
+    trials = []
+    for number, (arm, what) in enumerate(entries):
+        status, energy_j = (what, 100.0) if isinstance(what, TrialStatus) else (REACHED, what)
+        trials.append(trial(arm, status, energy_j, trial=f"t{number}", recurrence=number))
+    return trials
+
+
+def choose(problem: Problem, trials, seed: int = 0) -> Decision:
+    return Zeus().choose(problem, trials, np.random.default_rng(seed))
+
+
+def share(problem: Problem, trials, arm: int, draws: int = 200) -> float:
+    """How often an arm is chosen over many seeds."""
+    return sum(choose(problem, trials, s).global_batch_size == arm for s in range(draws)) / draws

@@ -1,0 +1,249 @@
+"""The sidecar: what a worker writes is what the launcher reads, whatever happens to the file."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeusrun.sidecar import (
+    MAX_LINE_BYTES,
+    Ended,
+    EventReader,
+    EventWriter,
+    LineTail,
+    Reported,
+    Started,
+    StepClock,
+    decode_event,
+    encode_event,
+    read_step_clock,
+)
+
+moments = st.floats(0, 1e12)
+counts = st.integers(0, 2**40)
+events = st.one_of(
+    st.builds(Started, moments, counts, counts),
+    st.builds(Ended, moments, counts, counts),
+    st.builds(Reported, moments, counts, st.dictionaries(st.text(), st.floats())),
+)
+
+
+@given(events)
+def test_an_event_survives_the_wire_as_one_line_of_strict_json(event):
+    line = encode_event(event)
+    assert line.count(b"\n") == 1
+    json.loads(line, parse_constant=lambda token: pytest.fail(f"{token} is not JSON"))
+    back = decode_event(line)
+    if isinstance(event, Reported):
+        assert (back.t, back.epoch, back.metrics.keys()) == (
+            event.t,
+            event.epoch,
+            event.metrics.keys(),
+        )
+        for name, value in event.metrics.items():
+            assert back.metrics[name] == value or math.isnan(back.metrics[name])
+            assert math.isnan(back.metrics[name]) == math.isnan(value)
+    else:
+        assert back == event
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_give_an_event_or_a_value_error(line):
+    try:
+        decode_event(line)
+    except ValueError as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[1]", "object"),
+        (b'{"v": 1}', "event"),
+        (b'{"event": "reported", "t": 1, "epoch": 1, "metrics": []}', "metrics"),
+        (b'{"event": "reported", "t": 1, "epoch": 1, "metrics": {"a": "x"}}', "'a'"),
+        (b'{"event": "reported", "t": 1, "epoch": true, "metrics": {}}', "epoch"),
+        (b'{"event": "reported", "t": 1, "epoch": -1, "metrics": {}}', "epoch"),
+        (b'{"event": "started", "t": NaN, "rank": 0, "pid": 1}', "'t'"),
+    ],
+)
+def test_a_bad_line_says_what_is_wrong_with_it(line, word):
+    with pytest.raises(ValueError, match=word):
+        decode_event(line)
+
+
+def test_python_spelling_of_nan_and_huge_integers_is_read(tmp_path):
+    line = b'{"event":"reported","t":1,"epoch":1,"metrics":{"a":NaN,"b":-Infinity,"c":1%s}}'
+    event = decode_event(line % (b"0" * 400))
+    assert math.isnan(event.metrics["a"])
+    assert event.metrics["b"] == -math.inf
+    assert event.metrics["c"] == math.inf
+
+
+def test_an_event_of_an_unknown_kind_is_left_to_newer_versions():
+    assert decode_event(b'{"v": 2, "event": "gradient_noise_scale", "t": 1}') is None
+
+
+def reported(epoch, **metrics):
+    return Reported(float(epoch), epoch, metrics or {"accuracy": 0.5})
+
+
+def test_the_reader_follows_a_file_that_appears_and_grows(tmp_path):
+    reader = EventReader(tmp_path / "metrics.jsonl")
+    assert reader.read() == []
+    writer = EventWriter(reader.path)
+    writer.write(reported(1))
+    assert reader.read() == [reported(1)]
+    assert reader.read() == []
+    writer.write(reported(2))
+    writer.write(reported(3))
+    assert reader.read() == [reported(2), reported(3)]
+    assert reader.warnings == []
+
+
+def test_a_torn_last_line_is_held_until_it_is_whole(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    line = encode_event(reported(1))
+    path.write_bytes(line[:20])
+    reader = EventReader(path)
+    assert reader.read() == []
+    with path.open("ab") as file:
+        file.write(line[20:])
+    assert reader.read() == [reported(1)]
+
+
+def test_a_torn_last_line_of_a_dead_writer_is_one_warning_with_its_number(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(encode_event(reported(1)) + encode_event(reported(2))[:20])
+    reader = EventReader(path)
+    assert reader.read(final=True) == [reported(1)]
+    assert reader.warnings == ["metrics.jsonl:2: not JSON; line ignored"]
+
+
+def test_a_whole_last_line_without_newline_counts_at_the_end(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(encode_event(reported(1)).rstrip())
+    assert EventReader(path).read(final=True) == [reported(1)]
+
+
+def test_a_truncated_file_is_read_from_its_new_beginning(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(encode_event(reported(1)) + encode_event(reported(2)))
+    reader = EventReader(path)
+    reader.read()
+    path.write_bytes(encode_event(reported(3)))
+    assert reader.read() == [reported(3)]
+
+
+def test_a_replaced_file_is_read_from_its_beginning(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(encode_event(reported(1)) + b'{"torn')
+    reader = EventReader(path)
+    reader.read()
+    other = tmp_path / "other"
+    other.write_bytes(encode_event(reported(2)) + encode_event(reported(3)) + b"\n" * 50)
+    os.replace(other, path)
+    assert reader.read() == [reported(2), reported(3)]
+    assert reader.warnings == []
+
+
+def test_nul_bytes_left_by_a_crash_are_skipped(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(
+        b"\0" * 4096 + encode_event(reported(1)) + b"\0\0\n" + encode_event(reported(2))
+    )
+    reader = EventReader(path)
+    assert reader.read() == [reported(1), reported(2)]
+    assert reader.warnings == []
+
+
+def test_a_megabyte_line_is_read(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(
+        encode_event(reported(1, **{"x" * (1 << 20): 1.0})) + encode_event(reported(2))
+    )
+    first, second = EventReader(path).read()
+    assert len(next(iter(first.metrics))) == 1 << 20
+    assert second == reported(2)
+
+
+def test_a_line_beyond_all_bounds_is_one_warning_and_the_next_line_is_read(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"x" * (MAX_LINE_BYTES * 3) + b"\n" + encode_event(reported(1)))
+    reader = EventReader(path)
+    assert reader.read() == [reported(1)]
+    assert len(reader.warnings) == 1
+
+
+def test_a_file_of_garbage_is_a_handful_of_warnings(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"garbage\n" * 10_000)
+    reader = EventReader(path)
+    assert reader.read() == []
+    assert reader.bad_lines == 10_000
+    assert len(reader.warnings) == 6
+    assert reader.warnings[1] == "metrics.jsonl:2: not JSON; line ignored"
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20), st.lists(st.integers(0, 60), max_size=20))
+def test_however_a_file_grows_the_tail_gives_the_same_lines(tmp_path_factory, parts, cuts):
+    path = tmp_path_factory.mktemp("tail") / "file"
+    content = b"\n".join(parts)
+    tail, seen, at = LineTail(path), [], 0
+    for cut in cuts:
+        with path.open("ab") as file:
+            file.write(content[at : at + cut])
+        at += cut
+        seen += tail.read_lines()
+    with path.open("ab") as file:
+        file.write(content[at:])
+    seen += tail.read_lines(final=True)
+    expected = content.split(b"\n")
+    assert seen == (expected if expected[-1] else expected[:-1])
+
+
+def test_lines_of_several_processes_do_not_mix(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    program = (
+        "import sys; from zeusrun.sidecar import *\n"
+        "writer = EventWriter(sys.argv[1])\n"
+        "for epoch in range(500): writer.write(Reported(1.0, epoch, {sys.argv[2] * 200: 1.0}))"
+    )
+    children = [
+        subprocess.Popen([sys.executable, "-c", program, str(path), name]) for name in "abcd"
+    ]
+    assert [child.wait() for child in children] == [0] * 4
+    reader = EventReader(path)
+    assert len(reader.read(final=True)) == 2000
+    assert reader.warnings == []
+
+
+def test_the_step_clock_counts_across_processes_and_restarts(tmp_path):
+    path = tmp_path / "rank0"
+    assert read_step_clock(path) is None
+    clock = StepClock(path)
+    assert read_step_clock(path) is None
+    clock.tick()
+    first = read_step_clock(path)
+    assert first.steps == 1
+    assert first.first_step_t == first.last_step_t > 0
+    StepClock(path).tick()
+    second = read_step_clock(path)
+    assert second.steps == 2
+    assert second.first_step_t == first.first_step_t
+    assert second.last_step_t >= first.last_step_t
+
+
+def test_a_clock_file_cut_short_is_no_steps(tmp_path):
+    path = tmp_path / "rank0"
+    path.write_bytes(b"\1" * 7)
+    assert read_step_clock(path) is None

@@ -1,0 +1,414 @@
+"""One submit, end to end, with real torchrun children."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import CHILDREN
+from zeusrun.history.tinydb import TinyDBHistory
+from zeusrun.trial import Trial, TrialStatus
+
+pytestmark = pytest.mark.torchrun
+
+
+def only_trial(result):
+    (trial,) = result["trials"]
+    return trial
+
+
+def test_a_good_training_reaches_its_target_and_is_recorded(zeusrun):
+    job = zeusrun.job(args=["--see"], learning_rate={"base": 0.1}, launch={"nproc_per_node": 2})
+    code, result, seen = zeusrun.submit(job)
+    trial = only_trial(result)
+    assert (code, result["reached"], result["exit_code"]) == (0, True, 0)
+    assert (trial["status"], trial["epochs"], trial["best_metric"]) == ("REACHED", 2, 0.6)
+    assert (trial["global_batch_size"], trial["world_size"]) == (32, 2)
+    assert trial["cost_j"] == pytest.approx(
+        0.5 * trial["energy_j"] + 0.5 * trial["max_power_w"] * trial["time_s"]
+    )
+    assert trial["energy_source"] in {"estimated", "counter"}
+    assert trial["startup_s"] > 0
+    assert [point[0] for point in trial["curve"]] == [1, 2]
+    assert zeusrun.history() == [trial]
+    run_dir = Path(trial["run_dir"])
+    assert json.loads((run_dir / "trial.json").read_text()) == trial
+    assert {path.name for path in run_dir.iterdir()} >= {"job.yaml", "metrics.jsonl", "power.csv"}
+    assert run_dir.stat().st_mode & 0o777 == 0o700
+    log = (run_dir / "logs" / "rank1.log").read_text()
+    for told in (
+        "ZEUSRUN_JOB=job",
+        "ZEUSRUN_TRIAL=job-1-1",
+        "ZEUSRUN_ATTEMPT=1",
+        "ZEUSRUN_BATCH_SIZE=32",
+        "ZEUSRUN_LEARNING_RATE=0.1",
+        "ZEUSRUN_MAX_EPOCHS=5",
+        "ZEUSRUN_METRIC=accuracy",
+        "ZEUSRUN_TARGET=0.5",
+        f"ZEUSRUN_CHECKPOINT_DIR={run_dir}/checkpoints",
+    ):
+        assert told in log
+    assert "[rank0] epoch 1 of rank 0" in seen
+    assert "[rank1] the end" in seen
+
+
+def test_the_next_submit_explores_below_the_default_and_says_why(zeusrun):
+    job = zeusrun.job()
+    zeusrun.submit(job)
+    _, result, seen = zeusrun.submit(job)
+    assert only_trial(result)["global_batch_size"] == 16
+    assert "16 is next below 32, which reached the target" in seen
+
+
+def test_a_missed_target_is_tried_again_with_another_choice_until_attempts_are_used_up(zeusrun):
+    job = zeusrun.job(args=["--gain", "0.01"], attempts=2, objective={"max_epochs": 2})
+    code, result, _ = zeusrun.submit(job)
+    assert code == 4
+    assert [t["status"] for t in result["trials"]] == ["MISSED", "MISSED"]
+    assert [(t["recurrence"], t["attempt"]) for t in result["trials"]] == [(1, 1), (1, 2)]
+    assert len({t["global_batch_size"] for t in result["trials"]}) == 2
+    assert result["trials"][0]["reason"] == "accuracy best 0.02 after 2 epochs, target 0.5"
+
+
+def test_placeholders_stand_for_the_choice(zeusrun):
+    job = zeusrun.job(
+        args=["--gain", "${target}", "--epochs", "${max_epochs}", "--see"],
+        env={"MINE": "batch ${batch_size} of $$1"},
+    )
+    dry = json.loads(zeusrun("submit", job, "--dry-run", "--json").stdout)
+    assert dry["argv"][-5:] == ["--gain", "0.5", "--epochs", "5", "--see"]
+    assert dry["env"]["MINE"] == "batch 32 of $1"
+
+
+def test_a_dry_run_writes_and_starts_nothing(zeusrun):
+    done = zeusrun("submit", zeusrun.job(), "--dry-run")
+    assert done.returncode == 0
+    assert "batch size 32" in done.stdout
+    assert "torch.distributed.run" in done.stdout
+    assert not zeusrun.home.exists()
+
+
+def test_a_batch_size_of_the_users_own_is_run_once_and_recorded_as_such(zeusrun):
+    job = zeusrun.job(args=["--gain", "0"], objective={"max_epochs": 1})
+    code, result, _ = zeusrun.submit(job, "--batch-size", "64")
+    assert code == 4
+    assert only_trial(result)["stage"] == "forced"
+    assert only_trial(result)["global_batch_size"] == 64
+
+
+def test_a_batch_size_outside_the_candidates_is_refused(zeusrun):
+    done = zeusrun("submit", zeusrun.job(), "--batch-size", "48")
+    assert done.returncode == 2
+    assert "(16, 32, 64)" in done.stderr
+    assert zeusrun.history() == []
+
+
+def test_quiet_prints_nothing_on_success(zeusrun):
+    done = zeusrun("submit", zeusrun.job(), "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_on_target_continue_trains_on_and_charges_up_to_the_target(zeusrun):
+    job = zeusrun.job(objective={"on_target": "continue"})
+    _, result, _ = zeusrun.submit(job)
+    trial = only_trial(result)
+    assert trial["status"] == "REACHED"
+    assert trial["epochs"] == 2
+    assert len(trial["curve"]) == 5
+
+
+def test_an_early_stop_ends_a_hopeless_trial_and_goes_on_with_another(zeusrun):
+    zeusrun.submit(zeusrun.job())
+    slow = zeusrun.job(
+        args=["--gain", "0.001", "--epoch-s", "0.3"], objective={"max_epochs": 1000}, attempts=1
+    )
+    code, result, seen = zeusrun.submit(slow)
+    trial = only_trial(result)
+    # max_epochs has changed, so nothing but the reached trial's cost bounds this one
+    assert (code, trial["status"]) == (4, "STOPPED")
+    assert "passed its bound" in trial["reason"]
+    assert trial["epochs"] < 100
+
+
+def test_a_script_that_exits_7_is_a_failed_training_with_that_cause(zeusrun):
+    code, result, seen = zeusrun.submit(zeusrun.job("exits_7.py"))
+    trial = only_trial(result)
+    assert (code, trial["status"]) == (3, "FAILED")
+    assert trial["reason"] == "rank 0: the script exited with code 7"
+    assert trial["reason"] in seen
+
+
+def test_a_script_that_raises_on_one_rank_names_that_rank_line_and_error(zeusrun):
+    job = zeusrun.job("raises_on_rank_1.py", launch={"nproc_per_node": 2})
+    code, result, _ = zeusrun.submit(job)
+    trial = only_trial(result)
+    assert (code, trial["status"]) == (3, "FAILED")
+    assert trial["reason"] == (
+        "rank 1 at raises_on_rank_1.py:8: ValueError: the data of rank 1 is broken"
+    )
+    error = json.loads((Path(trial["run_dir"]) / "error.json").read_text())
+    assert (error["rank"], error["type"]) == (1, "ValueError")
+    assert "zeusrun" not in error["traceback"].replace("zeusrun/tests", "").replace(
+        str(CHILDREN), ""
+    )
+    assert "the data of rank 1 is broken" in zeusrun("show", trial["trial"]).stdout
+
+
+def test_running_out_of_memory_is_told_apart_and_the_next_arm_is_tried(zeusrun):
+    code, result, _ = zeusrun.submit(zeusrun.job("allocates_too_much.py", attempts=2))
+    assert [t["status"] for t in result["trials"]] == ["OOM", "OOM"]
+    assert "allocate" in result["trials"][0]["reason"]
+    assert code == 3
+
+
+def test_an_abort_after_training_has_ended_is_a_warning_and_not_a_failure(zeusrun):
+    code, result, seen = zeusrun.submit(zeusrun.job("aborts_at_exit.py"))
+    trial = only_trial(result)
+    assert (code, trial["status"]) == (0, "REACHED")
+    assert any("aborted after its script had ended" in text for text in trial["warnings"])
+    assert "aborted after its script had ended" in seen
+
+
+def test_a_script_that_never_reports_is_failed_and_told_how_to(zeusrun):
+    code, result, _ = zeusrun.submit(zeusrun.job("says_nothing.py"))
+    trial = only_trial(result)
+    assert (code, trial["status"]) == (3, "FAILED")
+    assert "never reported 'accuracy'" in trial["reason"]
+    assert "report(accuracy=...)" in trial["reason"]
+
+
+def test_a_misspelt_metric_names_those_that_were_seen(zeusrun):
+    code, result, seen = zeusrun.submit(zeusrun.job(args=["--metric", "acuracy"]))
+    assert code == 3
+    assert "it reported acuracy" in only_trial(result)["reason"]
+    assert "the first report has no 'accuracy'; it has acuracy" in seen
+
+
+def test_steps_are_counted_once_and_nan_never_reaches_a_target(zeusrun):
+    code, result, _ = zeusrun.submit(zeusrun.job("steps.py", attempts=1, objective={"target": 0.0}))
+    trial = only_trial(result)
+    assert (code, trial["status"]) == (4, "MISSED")
+    assert trial["steps"] == 50
+    assert trial["best_metric"] is None
+    assert any("NaN" in text for text in trial["warnings"])
+
+
+def test_without_instrumentation_the_script_runs_bare_and_is_still_judged(zeusrun):
+    code, result, _ = zeusrun.submit(zeusrun.job(instrument=False))
+    trial = only_trial(result)
+    assert (code, trial["status"], trial["startup_s"]) == (0, "REACHED", None)
+    assert "the end" in (Path(trial["run_dir"]) / "logs" / "rank0.log").read_text()
+
+
+def test_a_module_is_run_as_main(zeusrun):
+    (zeusrun.folder / "trainer.py").write_text((CHILDREN / "well.py").read_text())
+    code, _, _ = zeusrun.submit(zeusrun.job(script=None, module="trainer"))
+    assert code == 0
+
+
+def test_a_trial_that_takes_too_long_is_stopped_with_124(zeusrun):
+    job = zeusrun.job("ignores_sigterm.py", timeout_s=4, launch={"grace_period_s": 1})
+    code, result, _ = zeusrun.submit(job)
+    trial = only_trial(result)
+    assert (code, trial["status"], trial["reason"]) == (124, "STOPPED", "timed out after 4 s")
+    assert survivors(trial) == []
+
+
+def wait_for(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.05)  # polling another process's files: there is no event to wait for
+    pytest.fail("it did not happen")
+    return None
+
+
+def survivors(trial):
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("ZEUSRUN_RUN_DIR") == trial["run_dir"]:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("number", "script"),
+    [
+        (signal.SIGINT, "well.py"),
+        (signal.SIGTERM, "well.py"),
+        (signal.SIGHUP, "well.py"),
+        (signal.SIGTERM, "ignores_sigterm.py"),
+    ],
+)
+def test_a_signal_stops_the_training_and_still_records_it(zeusrun, number, script):
+    args = ["--gain", "0.0001"] if script == "well.py" else []
+    job = zeusrun.job(script, args=args, objective={"max_epochs": 100_000})
+    child = zeusrun.start("submit", job)
+    log = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
+    wait_for(lambda: log.exists() and b"reported" in log.read_bytes())
+    child.send_signal(number)
+    child.communicate(timeout=60)
+    (trial,) = zeusrun.history()
+    assert child.returncode == 128 + number
+    assert trial["status"] == "CANCELLED"
+    assert trial["epochs"] >= 1
+    assert number.name in trial["reason"]
+    assert survivors(trial) == []
+
+
+def test_a_second_signal_stops_at_once(zeusrun):
+    job = zeusrun.job("ignores_sigterm.py", launch={"grace_period_s": 600})
+    child = zeusrun.start("submit", job)
+    log = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
+    wait_for(lambda: log.exists() and b"reported" in log.read_bytes())
+    child.send_signal(signal.SIGINT)
+    wait_for((log.parent / "stop").exists)
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=60)
+    (trial,) = zeusrun.history()
+    assert (child.returncode, trial["status"]) == (130, "CANCELLED")
+    assert survivors(trial) == []
+
+
+def test_a_grandchild_that_outlives_the_training_is_ended_and_named(zeusrun):
+    code, result, _ = zeusrun.submit(zeusrun.job("leaves_a_grandchild.py"))
+    trial = only_trial(result)
+    pid = int((Path(trial["run_dir"]) / "grandchild").read_text())
+    assert code == 0
+    assert not psutil.pid_exists(pid)
+    assert any("outlived the training" in text for text in trial["warnings"])
+
+
+def test_the_trial_of_a_killed_launcher_is_lost_and_its_orphans_are_ended(zeusrun):
+    job = zeusrun.job("ignores_sigterm.py")
+    child = zeusrun.start("submit", job)
+    log = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
+    wait_for(lambda: log.exists() and b"reported" in log.read_bytes())
+    child.kill()
+    child.communicate(timeout=60)
+    zeusrun.submit(zeusrun.job())
+    lost, trial = zeusrun.history()
+    assert (lost["status"], lost["epochs"], lost["energy_j"]) == ("LOST", 1, None)
+    assert trial["status"] == "REACHED"
+    assert trial["recurrence"] == 2
+    assert survivors(lost) == []
+
+
+def test_two_submits_at_once_get_different_numbers(zeusrun):
+    job = zeusrun.job(args=["--epoch-s", "0.5"])
+    children = [zeusrun.start("submit", job) for _ in range(3)]
+    assert [child.wait(timeout=120) for child in children] == [0, 0, 0]
+    trials = zeusrun.history()
+    assert sorted(t["recurrence"] for t in trials) == [1, 2, 3]
+    assert sum(t["stage"] == "explore" for t in trials) == 1
+
+
+def test_torchrun_missing_is_exit_5_and_says_how_to_install_it(zeusrun):
+    program = (
+        "import importlib.util, sys\n"
+        "real = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *a: None if name == 'torch' else real(name, *a)\n"
+        "from zeusrun.cli import main\n"
+        "sys.argv[0] = 'zeusrun'\n"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "submit", zeusrun.job()],
+        env=zeusrun.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 5
+    assert "pip install torch" in done.stderr
+    assert zeusrun.history() == []
+
+
+def test_a_home_that_cannot_be_written_is_exit_6_and_says_what_to_set(zeusrun):
+    zeusrun.home.write_text("a file where a directory should be")
+    done = zeusrun("submit", zeusrun.job())
+    assert done.returncode == 6
+    assert "ZEUSRUN_HOME" in done.stderr or "history" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def small_disk(zeusrun):
+    """A home on a disk of two megabytes."""
+    zeusrun.home.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(zeusrun.home)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield zeusrun.home
+    subprocess.run(["umount", "-l", str(zeusrun.home)], check=False)
+
+
+def test_a_disk_filled_by_the_training_does_not_keep_its_outcome_from_history(zeusrun, small_disk):
+    code, _, _ = zeusrun.submit(zeusrun.job("fills_the_disk.py"))
+    assert code == 0
+    assert [t["status"] for t in zeusrun.history()] == ["REACHED"]
+
+
+def test_a_disk_too_full_for_the_history_keeps_the_outcome_for_the_next_submit(zeusrun, small_disk):
+    _, result, _ = zeusrun.submit(zeusrun.job())
+    history = TinyDBHistory(small_disk / "history")
+    first = Trial.from_json(only_trial(result))
+    for number in range(2, 120):
+        name = f"job-{number}-1"
+        history.begin(
+            "job", lambda _, n=number, t=name: replace(first, trial=t, recurrence=n, **UNFINISHED)
+        )
+    code, _, seen = zeusrun.submit(zeusrun.job("fills_the_disk.py"))
+    assert code == 6
+    assert "job-120-1 ended as REACHED" in seen
+    assert "the next submit records it" in seen
+    run_dir = small_disk / "runs" / "job" / "job-120-1"
+    kept = json.loads((run_dir / "trial.json").read_text())
+    assert zeusrun.history()[-1]["status"] == "DISPATCHED"
+    (run_dir / "ballast").unlink()
+    zeusrun.submit(zeusrun.job())
+    recorded, last = zeusrun.history()[-2:]
+    assert recorded == kept
+    assert last["status"] == "REACHED"
+
+
+UNFINISHED = {"status": TrialStatus.DISPATCHED, "run_dir": "/nowhere"}
+
+
+def test_a_corrupt_history_is_set_aside_and_named_and_nothing_is_started(zeusrun):
+    zeusrun.submit(zeusrun.job())
+    path = zeusrun.home / "history" / "job.json"
+    path.write_bytes(path.read_bytes()[:-40])
+    done = zeusrun("submit", zeusrun.job())
+    assert done.returncode == 6
+    (aside,) = path.parent.glob("job.json.corrupt-*")
+    assert str(aside) in done.stderr
+    assert "mv" in done.stderr
+    assert not (zeusrun.home / "runs" / "job" / "job-2-1").exists()
+
+
+def test_a_history_of_a_newer_version_is_left_alone(zeusrun):
+    zeusrun.submit(zeusrun.job())
+    path = zeusrun.home / "history" / "job.json"
+    newer = (
+        path.read_text().replace('"schema":1', '"schema":99').replace('"schema": 1', '"schema": 99')
+    )
+    path.write_text(newer)
+    done = zeusrun("submit", zeusrun.job())
+    assert done.returncode == 6
+    assert "newer" in done.stderr
+    assert path.read_text() == newer

@@ -1,0 +1,5 @@
+"""``python -m zeusrun``: the same as ``zeusrun``."""
+
+from zeusrun.cli import main
+
+main()

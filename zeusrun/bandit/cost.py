@@ -1,0 +1,51 @@
+"""What a run cost, in joules, and how joules are written for people."""
+
+from __future__ import annotations
+
+import math
+
+
+def cost_j(
+    energy_j: float | None,
+    max_power_w: float | None,
+    time_s: float | None,
+    eta_knob: float,
+) -> float | None:
+    """Weigh energy against time, with time priced at the devices' maximum power.
+
+    ``eta_knob * energy_j + (1 - eta_knob) * max_power_w * time_s``; You, Chung and Chowdhury,
+    "Zeus", NSDI 2023, the cost metric.
+
+    Args:
+        energy_j: Joules spent; not needed when ``eta_knob`` is 0.
+        max_power_w: Maximum power summed over the job's devices; not needed when it is 1.
+        time_s: Seconds over the same span; not needed when it is 1.
+        eta_knob: 1 counts energy only, 0 time only.
+
+    Returns:
+        Joules, or ``None`` when anything that is needed is unknown or not finite.
+
+    Raises:
+        ValueError: If ``eta_knob`` is outside 0 to 1.
+    """
+    if not 0 <= eta_knob <= 1:
+        raise ValueError(f"eta_knob must be from 0 to 1, not {eta_knob}")
+    cost = 0.0
+    if eta_knob > 0:
+        if energy_j is None:
+            return None
+        cost += eta_knob * energy_j
+    if eta_knob < 1:
+        if max_power_w is None or time_s is None:
+            return None
+        cost += (1 - eta_knob) * max_power_w * time_s
+    return cost if math.isfinite(cost) else None
+
+
+def energy_text(energy_j: float) -> str:
+    """Write joules with three significant digits and a prefix, such as ``2.1 kJ``."""
+    for unit in ("J", "kJ", "MJ"):
+        if abs(energy_j) < 999.5:  # 999.5 would round up to 1e+03
+            return f"{energy_j:.3g} {unit}"
+        energy_j /= 1000
+    return f"{energy_j:.3g} GJ" if abs(energy_j) < 999.5 else f"{energy_j:.0f} GJ"

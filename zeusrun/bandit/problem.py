@@ -1,0 +1,88 @@
+"""The values around a policy: the problem it is asked, and what it believes of each arm."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One choice to make: which batch size the next trial of a job gets.
+
+    Attributes:
+        candidates: Global batch sizes to choose from, ascending.
+        default: The user's own batch size, one of the candidates.
+        metric: Name of the metric, as reported.
+        mode: Whether a higher or a lower metric is better.
+        target: The metric's value to reach.
+        max_epochs: Epochs that a trial may take.
+        eta_knob: Weight of energy in the cost, 0 to 1; see ``cost.cost_j``.
+        cost_factor: Stop a trial at this multiple of the cheapest cost; ``None`` never stops one.
+        window: Costs per arm to look back on; ``None`` is all of them.
+        recurrence: Number of the recurrence being decided.
+        world_size: Ranks of the job.
+        gpu_model: Model of the job's GPUs, or ``None`` without one.
+        gpu_count: GPUs of the job.
+        energy_measured: Whether the device measures energy (``True``) or a model estimates it
+            (``False``); ``None`` when it gives none.
+        learning_rates: What the job's rule gives now, by batch size; absent is ``None``.
+
+    Raises:
+        ValueError: If the values contradict each other or lie outside their range.
+    """
+
+    candidates: tuple[int, ...]
+    default: int
+    metric: str
+    mode: Literal["max", "min"]
+    target: float
+    max_epochs: int
+    eta_knob: float
+    cost_factor: float | None = None
+    window: int | None = None
+    recurrence: int
+    world_size: int
+    gpu_model: str | None = None
+    gpu_count: int = 0
+    energy_measured: bool | None = None
+    learning_rates: Mapping[int, float | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if list(self.candidates) != sorted({b for b in self.candidates if b > 0}):
+            raise ValueError(f"candidates must be positive and ascending: {self.candidates}")
+        if self.default not in self.candidates:
+            raise ValueError(f"the default, {self.default}, is not among {self.candidates}")
+        if not 0 <= self.eta_knob <= 1:
+            raise ValueError(f"eta_knob must be from 0 to 1, not {self.eta_knob}")
+        if self.cost_factor is not None and not 0 < self.cost_factor < math.inf:
+            raise ValueError(f"cost_factor must be above 0, not {self.cost_factor}")
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"window must be at least 1, not {self.window}")
+
+
+@dataclass(frozen=True)
+class ArmBelief:
+    """What a policy thinks of one batch size.
+
+    Attributes:
+        global_batch_size: The arm.
+        trials: Finished trials that taught something about it.
+        reached: Those among them that reached the target.
+        mean_cost_j: Mean cost to the target; ``None`` when none is known.
+        sd_cost_j: Believed standard deviation of one run's cost; ``None`` when none is known.
+        chance: Probability of being chosen next.
+        verdict: Where it stands, in a sentence.
+    """
+
+    global_batch_size: int
+    trials: int
+    reached: int
+    mean_cost_j: float | None
+    sd_cost_j: float | None
+    chance: float
+    verdict: str

@@ -1,0 +1,374 @@
+"""The ``zeusrun`` command: parse, call, show, exit code. The only exit."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, Optional
+
+import typer
+
+from zeusrun.errors import ExitCode, UsageError, ZeusrunError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from zeusrun.history.base import History
+    from zeusrun.launcher.choice import Submission
+    from zeusrun.launcher.submit import SubmitResult
+    from zeusrun.trial import Trial
+
+app = typer.Typer(
+    name="zeusrun",
+    help="A torchrun that learns: every run of a recurring training job picks the batch size "
+    "that reaches the target for the least energy and time.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
+Overrides = Annotated[
+    Optional[list[str]],  # noqa: UP045 - typer evaluates it, and Python 3.10 must, too
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key: objective.eta_knob=0.8."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+TrialName = Annotated[
+    str, typer.Argument(metavar="TRIAL", help="A trial, such as digits-7-1; a job means its last.")
+]
+
+
+@app.command()
+def submit(
+    job: JobFile,
+    *,
+    overrides: Overrides = None,
+    batch_size: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--batch-size", help="Use this candidate instead of the policy's choice."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show choice and command; start and write nothing.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print only what went wrong; for cron.")
+    ] = False,
+) -> None:
+    """Run the job once: choose, launch, meter, record."""
+    from zeusrun.launcher.submit import submit as run_submit  # noqa: PLC0415
+    from zeusrun.view.live import SubmitView  # noqa: PLC0415
+    from zeusrun.view.tables import saving_line  # noqa: PLC0415
+
+    submission = _compose(job, overrides or [], batch_size)
+    if dry_run:
+        _show_plan(submission, as_json=as_json)
+        return
+    console = _console(stderr=as_json)
+    with SubmitView(console, quiet=quiet) as view:
+        result = run_submit(submission, view)
+    if result.reached and not quiet:
+        line = saving_line(submission.history.trials(submission.spec.name), result.trials[-1])
+        if line:
+            console.print(line)
+    if as_json:
+        _print_json(_result_json(submission.spec.name, result))
+    raise typer.Exit(result.exit_code)
+
+
+@app.command()
+def history(
+    job: Annotated[
+        str | None, typer.Argument(help="A job's name; all jobs if left out.")
+    ] = None,
+    *,
+    last: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--last", min=1, help="Only the last so many trials of each job."),
+    ] = None,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+) -> None:
+    """Show what was run, what it cost, and what it saved."""
+    store = _history()
+    names = [_job_name(job)] if job else store.jobs()
+    by_job = {name: store.trials(name) for name in names}
+    if job and not by_job[names[0]]:
+        raise UsageError(_unknown_job(store, names[0]))
+    if as_json or as_csv:
+        trials = [trial for kept in by_job.values() for trial in (kept[-last:] if last else kept)]
+        trials.sort(key=lambda trial: trial.started_at)
+        (_print_json if as_json else _print_csv)([trial.to_json() for trial in trials])
+        return
+    from zeusrun.view.tables import history_table  # noqa: PLC0415
+
+    console = _console()
+    if not by_job:
+        console.print("No runs yet. Start one with: zeusrun submit JOB.yaml", highlight=False)
+    for name, trials in by_job.items():
+        console.print(history_table(name, trials, last or _DEFAULT_ROWS))
+
+
+_DEFAULT_ROWS = 30
+
+
+@app.command()
+def show(trial: TrialName, *, as_json: AsJson = False) -> None:
+    """Show everything about one trial."""
+    from zeusrun.launcher.failure import read_traceback  # noqa: PLC0415
+    from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
+    from zeusrun.view.tables import trial_sheet  # noqa: PLC0415
+
+    found = _find_trial(_history(), trial)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        _console().print(trial_sheet(found, read_traceback(RunPaths(Path(found.run_dir)))))
+
+
+@app.command()
+def logs(
+    trial: TrialName,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the trial ends.")
+    ] = False,
+    rank: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--rank", min=0, help="Only this rank."),
+    ] = None,
+) -> None:
+    """Print what the ranks of a trial printed."""
+    from zeusrun.launcher.logs import follow_logs, log_tails  # noqa: PLC0415
+    from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
+
+    found = _find_trial(_history(), trial)
+    paths = RunPaths(Path(found.run_dir))
+    ranks = range(found.world_size) if rank is None else [rank]
+    if rank is not None and rank >= found.world_size:
+        raise UsageError(f"--rank {rank}: {found.trial} has ranks 0 to {found.world_size - 1}")
+    for number, line in follow_logs(paths, log_tails(paths, ranks), follow=follow):
+        prefix = "" if rank is not None else f"[rank{number}] "
+        typer.echo(f"{prefix}{line}")
+
+
+@app.command()
+def explain(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A job file, or a job's name.")],
+    *,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the policy believes of every batch size, and what it would choose next."""
+    import numpy as np  # noqa: PLC0415
+
+    from zeusrun.launcher.choice import build_problem, next_recurrence  # noqa: PLC0415
+    from zeusrun.view.tables import explain_table  # noqa: PLC0415
+
+    submission = _compose(_job_file(job), overrides or [], None)
+    trials = submission.history.trials(submission.spec.name)
+    problem = build_problem(submission, next_recurrence(submission, trials))
+    rng = np.random.default_rng(submission.spec.policy.seed)
+    beliefs = submission.policy.explain(problem, trials, rng)
+    if as_json:
+        _print_json([vars(belief) for belief in beliefs])
+    else:
+        _console().print(explain_table(submission.spec.name, submission.policy.name, beliefs))
+
+
+@app.command()
+def validate(job: JobFile, *, overrides: Overrides = None) -> None:
+    """Check a job file."""
+    from zeusrun.spec import load_spec  # noqa: PLC0415
+
+    spec = load_spec(job, overrides or [])
+    arms = ", ".join(map(str, spec.batch_size.candidates))
+    typer.echo(f"{job}: job '{spec.name}' is well-formed; batch sizes {arms}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of job files, for editors."""
+    from zeusrun.spec import spec_json_schema  # noqa: PLC0415
+
+    _print_json(spec_json_schema())
+
+
+@app.command()
+def doctor(*, as_json: AsJson = False) -> None:
+    """Check Python, torch, devices, permissions and home, and say what to do about each."""
+    from zeusrun.launcher.doctor import check_machine  # noqa: PLC0415
+    from zeusrun.view.tables import doctor_sheet  # noqa: PLC0415
+
+    checks = check_machine(os.environ)
+    if as_json:
+        _print_json([vars(check) for check in checks])
+    else:
+        _console().print(doctor_sheet(checks))
+    if any(check.well is False for check in checks):
+        raise typer.Exit(ExitCode.LAUNCH)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from zeusrun import __version__  # noqa: PLC0415
+
+        typer.echo(f"zeusrun {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _compose(job: Path, overrides: list[str], batch_size: int | None) -> Submission:
+    """Build everything that a submit needs."""
+    from zeusrun.bandit.policies import create_policy  # noqa: PLC0415
+    from zeusrun.launcher.choice import Submission  # noqa: PLC0415
+    from zeusrun.launcher.machine import job_devices  # noqa: PLC0415
+    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+    from zeusrun.launcher.torchrun import find_torchrun  # noqa: PLC0415
+    from zeusrun.spec import load_spec  # noqa: PLC0415
+
+    spec = load_spec(job, overrides)
+    devices, world_size = job_devices(spec.launch.nproc_per_node, os.environ)
+    spec.check_world_size(world_size)
+    return Submission(
+        spec=spec,
+        history=_history(),
+        policy=create_policy(spec.policy.name),
+        devices=devices,
+        world_size=world_size,
+        torchrun=find_torchrun(),
+        home=home_directory(os.environ),
+        environment=os.environ,
+        forced_batch_size=batch_size,
+    )
+
+
+def _show_plan(submission: Submission, *, as_json: bool) -> None:
+    """Print what a submit would choose and start."""
+    import shlex  # noqa: PLC0415
+
+    from zeusrun.launcher.choice import plan  # noqa: PLC0415
+    from zeusrun.view.tables import plan_sheet  # noqa: PLC0415
+
+    trial, command = plan(submission)
+    told = {k: v for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
+    if as_json:
+        _print_json({"trial": trial.to_json(), "argv": list(command.argv), "env": told})
+    else:
+        _console().print(plan_sheet(trial, shlex.join(command.argv), told))
+
+
+def _history() -> History:
+    from zeusrun.history.tinydb import TinyDBHistory  # noqa: PLC0415
+    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+
+    return TinyDBHistory(home_directory(os.environ) / "history")
+
+
+def _find_trial(store: History, name: str) -> Trial:
+    found = store.find(name)
+    if found is not None:
+        return found
+    if name in store.jobs() and (trials := store.trials(name)):
+        return trials[-1]
+    raise UsageError(
+        f"there is no trial and no job called {name!r}; 'zeusrun history' lists what there is"
+    )
+
+
+def _job_name(job: str) -> str:
+    """Return the name meant: job files are taken for the job they describe."""
+    if Path(job).suffix in {".yaml", ".yml"} and Path(job).is_file():
+        from zeusrun.spec import load_spec  # noqa: PLC0415
+
+        return load_spec(Path(job)).name
+    return job
+
+
+def _job_file(job: str) -> Path:
+    """Return the job file meant: a name is taken for the job of its last run."""
+    if Path(job).exists() or Path(job).suffix in {".yaml", ".yml"}:
+        return Path(job)
+    from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
+
+    return RunPaths(Path(_find_trial(_history(), job).run_dir)).job_copy
+
+
+def _unknown_job(store: History, name: str) -> str:
+    known = ", ".join(store.jobs()) or "none yet"
+    return f"there is no job called {name!r} in the history; known jobs: {known}"
+
+
+def _result_json(job: str, result: SubmitResult) -> dict[str, object]:
+    return {
+        "job": job,
+        "recurrence": result.recurrence,
+        "reached": result.reached,
+        "exit_code": int(result.exit_code),
+        "trials": [trial.to_json() for trial in result.trials],
+    }
+
+
+def _print_json(value: object) -> None:
+    import json  # noqa: PLC0415
+
+    typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def _print_csv(records: list[dict[str, object]]) -> None:
+    import csv  # noqa: PLC0415
+
+    names = [name for name in (records[0] if records else {}) if name not in {"curve", "warnings"}]
+    writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console(stderr=stderr)
+
+
+def main() -> NoReturn:
+    """Run the command and exit; the one place where an error becomes words and a code."""
+    try:
+        app()
+    except ZeusrunError as error:
+        print(f"zeusrun: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # 'zeusrun history | head'
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(ExitCode.REACHED)
+    except Exception as error:  # noqa: BLE001 - a traceback is for us, not for a user
+        _report_bug(error)
+        sys.exit(ExitCode.BUG)
+    sys.exit(ExitCode.REACHED)
+
+
+def _report_bug(error: Exception) -> None:
+    """Say that zeusrun has a bug, and keep its traceback in a file."""
+    import tempfile  # noqa: PLC0415
+    import traceback  # noqa: PLC0415
+
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="zeusrun-bug-", suffix=".txt", delete=False, encoding="utf-8"
+    ) as file:
+        file.write(text)
+    print(  # noqa: T201
+        f"zeusrun: this is a bug in zeusrun: {type(error).__name__}: {error}. What had been "
+        f"recorded is kept. The traceback is in {file.name}; please report it.",
+        file=sys.stderr,
+    )

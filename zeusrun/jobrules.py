@@ -1,0 +1,85 @@
+"""The rules of a job file that a type cannot say, as plain functions.
+
+Each raises ``ValueError`` with a message that continues a sentence starting with the key:
+``'env.1X'`` + ``is no name for an environment variable``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from zeusrun.placeholders import find_placeholders
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # one path component, never "..": safe
+
+
+def check_job_name(name: str) -> str:
+    """Return ``name`` if it can be a directory's name."""
+    if not _JOB_NAME.fullmatch(name):
+        raise ValueError(
+            "must be 1 to 64 letters, digits, '.', '_' or '-' and start with a letter or digit "
+            f"(it names a directory), not {name[:70]!r}"
+        )
+    return name
+
+
+def check_module_name(module: str) -> str:
+    """Return ``module`` if ``python -m`` could take it."""
+    if not re.fullmatch(r"\w[\w-]*(\.\w[\w-]*)*", module):
+        raise ValueError(f"must be a dotted name such as package.train, not {module!r}")
+    return module
+
+
+def check_env_name(name: str) -> str:
+    """Return ``name`` if a job may set an environment variable of that name."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError("is no name for an environment variable: letters, digits and _ only")
+    if name.startswith("ZEUSRUN_"):
+        raise ValueError("must not begin with ZEUSRUN_: zeusrun sets those itself")
+    return name
+
+
+def check_process_count(value: object) -> object:
+    """Return ``value`` if torchrun's ``--nproc-per-node`` takes it."""
+    if value in ("gpu", "cpu", "auto") or (type(value) is int and value >= 1):
+        return value
+    raise ValueError(f"must be a whole number from 1, or gpu, cpu or auto, not {value!r}")
+
+
+def check_template(text: str, *, has_learning_rate: bool) -> str:
+    """Return ``text`` if it can be expanded and then handed to a process."""
+    if "\0" in text:
+        raise ValueError("holds a NUL character, which no argument, variable or path can carry")
+    if "learning_rate" in find_placeholders(text) and not has_learning_rate:
+        raise ValueError(
+            "uses '${learning_rate}', but the job has no learning_rate; "
+            "add for example learning_rate: {base: 0.05, scale: linear}"
+        )
+    return text
+
+
+def check_candidates(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the batch sizes in ascending order if each stands there once."""
+    twice = sorted({size for size in sizes if sizes.count(size) > 1})
+    if twice:
+        raise ValueError(f"must name each batch size once; given more than once: {listed(twice)}")
+    return tuple(sorted(sizes))
+
+
+def check_divisible(sizes: Sequence[int], world_size: int) -> None:
+    """Check that so many processes can share every batch size evenly."""
+    uneven = [size for size in sizes if size % world_size]
+    if uneven:
+        raise ValueError(
+            f"has candidates that {world_size} processes cannot share evenly: {listed(uneven)}; "
+            f"use multiples of {world_size}, or another launch.nproc_per_node"
+        )
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Return ``16, 32, 64``."""
+    return ", ".join(str(number) for number in numbers)

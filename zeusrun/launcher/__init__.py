@@ -1,0 +1,1 @@
+"""The one route from a job file to a recorded trial."""

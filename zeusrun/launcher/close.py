@@ -1,0 +1,184 @@
+"""From what was seen of a run to its outcome. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from zeusrun.bandit.cost import cost_j
+from zeusrun.launcher.supervise import StopCause
+from zeusrun.trial import Outcome, TrialStatus
+
+if TYPE_CHECKING:
+    from zeusrun.launcher.failure import Failure
+    from zeusrun.launcher.process import ProcessExit
+    from zeusrun.launcher.progress import EnergyBetween, Goal, Progress
+    from zeusrun.launcher.supervise import StopOrder
+    from zeusrun.trial import EnergySource, Trial
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What was metered.
+
+    Attributes:
+        energy_between: Joules between two monotonic seconds, ``None`` if unknown.
+        energy_source: Where they come from.
+        max_power_w: Maximum power summed over devices; ``None`` if unknown.
+    """
+
+    energy_between: EnergyBetween
+    energy_source: EnergySource | None
+    max_power_w: float | None
+
+
+def close(
+    trial: Trial,
+    *,
+    goal: Goal,
+    progress: Progress,
+    exit_: ProcessExit,
+    stop: StopOrder | None,
+    failure: Failure | None,
+    bill: Bill,
+    finished_at: str,
+) -> Outcome:
+    """Return the outcome of a run.
+
+    Time, energy and cost run from the start of training to the moment the target was first
+    reached or, where it was not, to the end of the process.
+
+    Args:
+        trial: As dispatched.
+        goal: What it tried to reach.
+        progress: At its end, with every event taken in.
+        exit_: How torchrun ended.
+        stop: The order that ended it; ``None`` if it ended by itself.
+        failure: The root cause that was left behind, if any.
+        bill: What was metered.
+        finished_at: RFC 3339.
+    """
+    clean = ended_well(trial, progress, exit_)
+    status, reason = _verdict(goal, progress, stop, failure, clean=clean)
+    warnings = list(_warnings(goal, progress, exit_, failure, clean=clean))
+    outcome = Outcome(
+        status=status,
+        reason=reason,
+        finished_at=finished_at,
+        startup_s=progress.startup_s,
+        steps=progress.steps,
+        best_metric=progress.best_value,
+        epochs=progress.epochs,
+        warnings=tuple(warnings),
+    )
+    return _add_bill(outcome, trial, progress, exit_, bill)
+
+
+def ended_well(trial: Trial, progress: Progress, exit_: ProcessExit) -> bool:
+    """Whether the training ended by itself: torchrun says so, or every rank's script did.
+
+    A rank that aborts after its script has ended has trained all the same.
+    """
+    codes = [progress.exit_codes.get(rank) for rank in range(trial.world_size)]
+    return exit_.code == 0 or all(code == 0 for code in codes)
+
+
+def _verdict(
+    goal: Goal,
+    progress: Progress,
+    stop: StopOrder | None,
+    failure: Failure | None,
+    *,
+    clean: bool,
+) -> tuple[TrialStatus, str]:
+    reached = progress.reached
+    if clean and reached is not None:
+        value = progress.best_value if reached.value is None else reached.value
+        return TrialStatus.REACHED, f"{goal.metric} {value:.4g} in epoch {reached.epoch}"
+    if stop is not None and stop.cause is not StopCause.TARGET:
+        cancelled = stop.cause is StopCause.SIGNAL
+        return (TrialStatus.CANCELLED if cancelled else TrialStatus.STOPPED), stop.reason
+    if not clean:
+        out_of_memory = failure is not None and failure.out_of_memory
+        cause = "torchrun failed and left no word" if failure is None else failure.reason
+        after = f"after the target was reached in epoch {reached.epoch}, " if reached else ""
+        return (TrialStatus.OOM if out_of_memory else TrialStatus.FAILED), after + cause
+    if goal.metric not in progress.seen_metrics:
+        return TrialStatus.FAILED, _never_reported(goal, progress)
+    best = "no finite value" if progress.best_value is None else f"best {progress.best_value:.4g}"
+    epochs = f"{progress.epochs} epoch" + ("" if progress.epochs == 1 else "s")
+    return TrialStatus.MISSED, f"{goal.metric} {best} after {epochs}, target {goal.target:g}"
+
+
+def _never_reported(goal: Goal, progress: Progress) -> str:
+    if progress.seen_metrics:
+        seen = ", ".join(sorted(progress.seen_metrics)[:10])
+        return (
+            f"the script never reported {goal.metric!r}; it reported {seen}. "
+            "Correct objective.metric in the job file"
+        )
+    return (
+        f"the script never reported {goal.metric!r}; "
+        f"call zeusrun.current().report({goal.metric}=...) after each epoch"
+    )
+
+
+def _warnings(
+    goal: Goal,
+    progress: Progress,
+    exit_: ProcessExit,
+    failure: Failure | None,
+    *,
+    clean: bool,
+) -> list[str]:
+    found = []
+    if clean and exit_.code != 0:
+        found.append(
+            "a rank aborted after its script had ended; the training itself is complete "
+            f"(torchrun's exit code was {exit_.code})"
+        )
+    elif clean and failure is not None and failure.rank is not None:
+        found.append(f"torchrun restarted the ranks: {failure.reason}")
+    if exit_.outlived:
+        names = ", ".join(exit_.outlived[:5])
+        found.append(
+            f"{len(exit_.outlived)} process(es) outlived the training and were ended: {names}"
+        )
+    if progress.last_value is not None and math.isnan(progress.last_value):
+        found.append(f"{goal.metric} was NaN at the end")
+    return found
+
+
+def _add_bill(
+    outcome: Outcome, trial: Trial, progress: Progress, exit_: ProcessExit, bill: Bill
+) -> Outcome:
+    """Add curve, time, energy and cost, where there was any training to charge for.
+
+    Joules are read again from all samples: while the run went on, the last one was an
+    extrapolation.
+    """
+    begun_t, reached = progress.training_t, progress.reached
+    if begun_t is None:
+        return replace(outcome, max_power_w=bill.max_power_w)
+    if reached is not None:
+        time_s, epochs = reached.time_s, reached.epoch
+    else:
+        time_s, epochs = max(0.0, exit_.ended_t - begun_t), progress.epochs
+    energy_j = bill.energy_between(begun_t, begun_t + time_s)
+    curve = tuple(
+        replace(point, energy_j=bill.energy_between(begun_t, begun_t + point.time_s))
+        for point in progress.curve
+    )
+    return replace(
+        outcome,
+        curve=curve,
+        time_s=time_s,
+        energy_j=energy_j,
+        energy_source=None if energy_j is None else bill.energy_source,
+        max_power_w=bill.max_power_w,
+        cost_j=None
+        if energy_j is None
+        else cost_j(energy_j, bill.max_power_w, time_s, trial.eta_knob),
+        epochs=epochs,
+    )

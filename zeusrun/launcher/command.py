@@ -1,0 +1,143 @@
+"""From a job and a decision to the command that is run. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zeusrun.errors import DeviceError
+from zeusrun.placeholders import expand_placeholders
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from zeusrun.launcher.paths import RunPaths
+    from zeusrun.launcher.torchrun import Torchrun
+    from zeusrun.spec import JobSpec
+    from zeusrun.trial import Trial
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to start: argument vector, whole environment, working directory."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: Path
+
+
+def resolve_world_size(nproc_per_node: int | str, gpu_count: int, cpu_count: int) -> int:
+    """Return the number of ranks on this node, by torchrun's own words.
+
+    Raises:
+        DeviceError: If ``gpu`` is asked for and there is none.
+    """
+    if isinstance(nproc_per_node, int):
+        return nproc_per_node
+    if nproc_per_node == "cpu":
+        return cpu_count
+    if nproc_per_node == "gpu" and gpu_count == 0:
+        raise DeviceError(
+            "launch.nproc_per_node is 'gpu', but no GPU is visible. Check 'nvidia-smi' and "
+            "CUDA_VISIBLE_DEVICES, or set launch.nproc_per_node to 'auto', 'cpu' or a number."
+        )
+    return gpu_count or cpu_count
+
+
+def placeholder_values(spec: JobSpec, trial: Trial, paths: RunPaths) -> dict[str, str]:
+    """Return what the ``${…}`` placeholders of the job file stand for in this trial."""
+    return {
+        "job": trial.job,
+        "trial": trial.trial,
+        "recurrence": str(trial.recurrence),
+        "attempt": str(trial.attempt),
+        "batch_size": str(trial.global_batch_size),
+        "local_batch_size": str(trial.global_batch_size // trial.world_size),
+        "learning_rate": "" if trial.learning_rate is None else repr(trial.learning_rate),
+        "max_epochs": str(spec.objective.max_epochs),
+        "metric": spec.objective.metric,
+        "target": repr(spec.objective.target),
+        "world_size": str(trial.world_size),
+        "run_dir": str(paths.run_dir),
+        "checkpoint_dir": str(paths.checkpoints),
+        "sidecar": str(paths.sidecar),
+    }
+
+
+def build_command(
+    spec: JobSpec,
+    trial: Trial,
+    paths: RunPaths,
+    torchrun: Torchrun,
+    environment: Mapping[str, str],
+) -> Command:
+    """Return the torchrun command of a trial.
+
+    Args:
+        spec: The job.
+        trial: The dispatched trial; its batch size is what every rank is told.
+        paths: Its files.
+        torchrun: The installed torchrun; only options it declares are passed.
+        environment: Inherited, less what an outer zeusrun set.
+
+    Raises:
+        JobFileError: If a placeholder has no value in this trial.
+    """
+    values = placeholder_values(spec, trial, paths)
+    grace_s = _whole_seconds(spec.launch.grace_period_s)
+    flags = [
+        "--nnodes=1",
+        f"--nproc-per-node={trial.world_size}",
+        f"--max-restarts={spec.launch.max_restarts}",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=localhost:0",  # a free port: jobs side by side never clash
+        f"--rdzv-id={trial.trial}",
+    ]
+    if "--shutdown-timeout" in torchrun.flags:
+        flags.append(f"--shutdown-timeout={grace_s}")
+    worker = ["-m", "zeusrun.worker", *([] if spec.instrument else ["--plain"])]
+    script = spec.script_path(values)
+    target = ("-m", str(spec.module)) if script is None else (str(script),)
+    args = [expand_placeholders(text, values) for text in spec.args]
+    env = {name: expand_placeholders(text, values) for name, text in spec.env.items()}
+    return Command(
+        argv=(*torchrun.argv, *flags, *worker, *target, *args),
+        env={**_inherited(environment), **env, **_told(spec, trial, paths)},
+        cwd=spec.workdir_path(values),
+    )
+
+
+def _inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith("ZEUSRUN_") or name == "ZEUSRUN_HOME"
+    }
+
+
+def _told(spec: JobSpec, trial: Trial, paths: RunPaths) -> dict[str, str]:
+    """Return what every rank is told; DESIGN, "What a training script sees"."""
+    told = {
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_whole_seconds(spec.launch.grace_period_s)),
+        "ZEUSRUN_JOB": trial.job,
+        "ZEUSRUN_TRIAL": trial.trial,
+        "ZEUSRUN_ATTEMPT": str(trial.attempt),
+        "ZEUSRUN_BATCH_SIZE": str(trial.global_batch_size),
+        "ZEUSRUN_MAX_EPOCHS": str(spec.objective.max_epochs),
+        "ZEUSRUN_METRIC": spec.objective.metric,
+        "ZEUSRUN_TARGET": repr(spec.objective.target),
+        "ZEUSRUN_MODE": spec.objective.mode,
+        "ZEUSRUN_ON_TARGET": spec.objective.on_target,
+        "ZEUSRUN_RUN_DIR": str(paths.run_dir),
+        "ZEUSRUN_SIDECAR": str(paths.sidecar),
+        "ZEUSRUN_CHECKPOINT_DIR": str(paths.checkpoints),
+    }
+    if trial.learning_rate is not None:
+        told["ZEUSRUN_LEARNING_RATE"] = repr(trial.learning_rate)
+    return told
+
+
+def _whole_seconds(seconds: float) -> int:
+    return math.ceil(seconds)  # torchrun takes no fractions

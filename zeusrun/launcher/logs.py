@@ -1,0 +1,44 @@
+"""Reads the ranks' logs, of a finished trial or along with a running one."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from zeusrun.launcher.paths import RunPaths, launcher_lives
+from zeusrun.sidecar import LineTail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+_POLL_S = 0.2
+
+
+def log_tails(paths: RunPaths, ranks: Iterable[int]) -> dict[int, LineTail]:
+    """Return a tail for the log of each rank."""
+    return {rank: LineTail(paths.rank_log(rank)) for rank in ranks}
+
+
+def read_text_lines(tail: LineTail, *, final: bool = False) -> list[str]:
+    """Return the new lines of a log as text; of a progress bar, what it showed last."""
+    return [
+        line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
+        for line in tail.read_lines(final=final)
+    ]
+
+
+def follow_logs(
+    paths: RunPaths, tails: Mapping[int, LineTail], *, follow: bool
+) -> Iterator[tuple[int, str]]:
+    """Yield ``(rank, line)``; with ``follow`` until the launcher of the trial is gone."""
+    running = follow
+    while running:
+        running = launcher_lives(paths)
+        for rank, tail in tails.items():
+            for line in read_text_lines(tail):
+                yield rank, line
+        if running:
+            time.sleep(_POLL_S)
+    for rank, tail in tails.items():
+        for line in read_text_lines(tail, final=True):
+            yield rank, line

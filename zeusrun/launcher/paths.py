@@ -1,0 +1,173 @@
+"""Where a run's files are, and the lock that says whether its launcher lives."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import filelock
+import platformdirs
+
+from zeusrun.errors import HistoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def home_directory(environment: Mapping[str, str]) -> Path:
+    """Return zeusrun's home: ``ZEUSRUN_HOME``, else the platform's user state directory."""
+    named = environment.get("ZEUSRUN_HOME")
+    path = Path(named).expanduser() if named else platformdirs.user_state_path("zeusrun")
+    return path.absolute()
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The files of one trial, all under ``run_dir``; the names are in DESIGN, "Files"."""
+
+    run_dir: Path
+
+    @property
+    def job_copy(self) -> Path:
+        """The job as it was run, overrides included."""
+        return self.run_dir / "job.yaml"
+
+    @property
+    def trial(self) -> Path:
+        """The trial as JSON, apart from the history."""
+        return self.run_dir / "trial.json"
+
+    @property
+    def sidecar(self) -> Path:
+        """The events of the ranks."""
+        return self.run_dir / "metrics.jsonl"
+
+    @property
+    def power(self) -> Path:
+        """The power samples."""
+        return self.run_dir / "power.csv"
+
+    @property
+    def power_limits(self) -> Path:
+        """The power limits found before any was changed; gone once they are restored."""
+        return self.run_dir / "power_limits.json"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of ``rank<k>.log`` and ``torchrun.log``."""
+        return self.run_dir / "logs"
+
+    @property
+    def torchrun_log(self) -> Path:
+        """What torchrun itself said."""
+        return self.logs / "torchrun.log"
+
+    @property
+    def error(self) -> Path:
+        """The root cause of a crash."""
+        return self.run_dir / "error.json"
+
+    @property
+    def stop(self) -> Path:
+        """Exists once the script should stop; the worker looks for it before each epoch."""
+        return self.run_dir / "stop"
+
+    @property
+    def clocks(self) -> Path:
+        """The folder of the ranks' step clocks."""
+        return self.run_dir / "clock"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Kept across the attempts of one trial."""
+        return self.run_dir / "checkpoints"
+
+    @property
+    def lock(self) -> Path:
+        """Locked for as long as the launcher lives."""
+        return self.run_dir / "lock"
+
+    def rank_log(self, rank: int) -> Path:
+        """Return the log of a rank."""
+        return self.logs / f"rank{rank}.log"
+
+
+def runs_directory(home: Path, job: str) -> Path:
+    """Return the folder that holds a job's runs."""
+    return home / "runs" / job
+
+
+def create_run(home: Path, job: str, trial: str) -> RunPaths:
+    """Create the folders of a new trial, for its owner alone.
+
+    Raises:
+        HistoryError: If the home cannot be written, or the trial's folder is there already.
+    """
+    paths = RunPaths(runs_directory(home, job) / trial)
+    try:
+        paths.run_dir.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (paths.run_dir, paths.logs, paths.clocks, paths.checkpoints):
+            folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise unwritable_home(home, error) from error
+    return paths
+
+
+def unwritable_home(home: Path, error: OSError) -> HistoryError:
+    """Return the error for a home that refuses to be written."""
+    return HistoryError(
+        f"{error.filename or home}: {error.strerror or error}; zeusrun keeps its history and runs "
+        f"under {home}. Make it writable, or set ZEUSRUN_HOME to a directory that is."
+    )
+
+
+def highest_recurrence(home: Path, job: str) -> int:
+    """Return the highest recurrence that has a run directory; 0 when there is none.
+
+    A history that was set aside starts again, but its run directories still hold their numbers.
+    """
+    pattern = re.compile(re.escape(job) + r"-(\d+)-\d+")
+    try:
+        names = [path.name for path in runs_directory(home, job).iterdir()]
+    except OSError:
+        return 0
+    return max((int(match[1]) for name in names if (match := pattern.fullmatch(name))), default=0)
+
+
+class RunLock:
+    """The operating system's lock on a trial, held by its launcher until it dies."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._lock = filelock.FileLock(paths.lock, timeout=0)
+
+    def acquire(self) -> bool:
+        """Take the lock; return whether it was free.
+
+        Raises:
+            OSError: If the lock file cannot be opened.
+        """
+        try:
+            self._lock.acquire()
+        except filelock.Timeout:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let go."""
+        self._lock.release()
+
+
+def launcher_lives(paths: RunPaths) -> bool:
+    """Whether the launcher of a dispatched trial is alive, by its lock and without a clock."""
+    if not paths.run_dir.is_dir():
+        return False
+    lock = RunLock(paths)
+    try:
+        free = lock.acquire()
+    except OSError:
+        return False
+    if free:
+        lock.release()
+    return not free

@@ -1,0 +1,229 @@
+"""The only Popen: start torchrun, watch it, stop it gently, sweep what is left.
+
+Facts that shape it (torch 2.13): every rank has a session of its own, so a signal to torchrun's
+process group does not reach it; torchrun passes SIGTERM on and kills after its own grace; killed
+itself, it leaves its ranks training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import psutil
+
+from zeusrun.errors import LaunchError
+from zeusrun.launcher.supervise import StopLevel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import FrameType, TracebackType
+
+    from typing_extensions import Self
+
+    from zeusrun.launcher.command import Command
+    from zeusrun.launcher.paths import RunPaths
+
+TICK_S = 0.1
+_FAMILY_PERIOD_S = 1.0
+_MARGIN_S = 5.0  # torchrun needs about 1 s after its grace to notice and go
+_SWEEP_GRACE_S = 3.0
+_NATURAL_EXIT_S = 0.5
+
+
+@dataclass(frozen=True)
+class ProcessExit:
+    """How torchrun ended.
+
+    Attributes:
+        code: Its exit code: 1 for any failure, so never a cause.
+        ended_t: Monotonic second.
+        outlived: Processes of the run that were still there and had to be ended, as ``name (pid)``.
+    """
+
+    code: int
+    ended_t: float
+    outlived: tuple[str, ...]
+
+
+@dataclass
+class CaughtSignals:
+    """Collects SIGINT, SIGTERM and SIGHUP instead of dying of them. A context manager.
+
+    A signal that was ignored before (``nohup``) stays ignored.
+
+    Attributes:
+        received: Signal numbers in order of arrival.
+    """
+
+    received: list[int] = field(default_factory=list)
+    _before: dict[int, object] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        """Install the handlers; only the main thread may."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._catch)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Put the former handlers back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _catch(self, number: int, _frame: FrameType | None) -> None:
+        self.received.append(number)
+
+
+def run(
+    command: Command,
+    paths: RunPaths,
+    *,
+    grace_period_s: float,
+    on_tick: Callable[[], StopLevel],
+) -> ProcessExit:
+    """Run torchrun to its end, whatever it takes.
+
+    Args:
+        command: What to start; its output goes to ``paths.torchrun_log``.
+        paths: Files of the run; ``stop`` is created at ``StopLevel.TELL`` and above.
+        grace_period_s: How long torchrun lets its ranks finish after SIGTERM.
+        on_tick: Called about ten times a second; says how firmly to stop.
+
+    Raises:
+        LaunchError: If torchrun could not be started.
+        Exception: Whatever ``on_tick`` raises, after the run has been ended.
+    """
+    process = _start(command, paths)
+    family = _Family(process.pid, str(paths.run_dir))
+    level, kill_at_t = StopLevel.NONE, float("inf")
+    try:
+        while process.poll() is None:
+            wanted = on_tick()
+            if wanted > level:
+                level = wanted
+                paths.stop.touch(mode=0o600)
+                if level is StopLevel.TERMINATE:
+                    process.send_signal(signal.SIGTERM)
+                    kill_at_t = time.monotonic() + grace_period_s + _MARGIN_S
+            if level is StopLevel.KILL or time.monotonic() > kill_at_t:
+                process.kill()
+            family.look()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(TICK_S)
+    finally:
+        _end(process, grace_period_s)
+        ended_t = time.monotonic()
+        outlived = family.sweep()
+    return ProcessExit(process.returncode, ended_t, outlived)
+
+
+def _start(command: Command, paths: RunPaths) -> subprocess.Popen[bytes]:
+    try:
+        with paths.torchrun_log.open("ab") as log:
+            return subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
+                command.argv,
+                env=dict(command.env),
+                cwd=command.cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise LaunchError(
+            f"torchrun could not be started: {error.filename or command.argv[0]}: "
+            f"{error.strerror}. Check launch and workdir in the job file."
+        ) from error
+
+
+def _end(process: subprocess.Popen[bytes], grace_period_s: float) -> None:
+    """Leave no torchrun behind when the loop above was left by an exception."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(grace_period_s + _MARGIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class _Family:
+    """The processes of a run: descendants as they are seen, and whoever carries its environment."""
+
+    def __init__(self, root_pid: int, run_dir: str) -> None:
+        self._root_pid = root_pid
+        self._run_dir = run_dir
+        self._seen: set[psutil.Process] = set()
+        self._next_look_t = 0.0
+
+    def look(self) -> None:
+        """Record the descendants of torchrun, about once a second."""
+        now_t = time.monotonic()
+        if now_t >= self._next_look_t:
+            self._next_look_t = now_t + _FAMILY_PERIOD_S
+            with contextlib.suppress(psutil.Error):
+                self._seen.update(psutil.Process(self._root_pid).children(recursive=True))
+
+    def sweep(self) -> tuple[str, ...]:
+        """End what has outlived torchrun; return its names."""
+        return end_processes(self._seen | processes_of_run(self._run_dir))
+
+
+def processes_of_run(run_dir: str) -> set[psutil.Process]:
+    """Return the live processes whose environment names the run directory, whoever adopted them."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get("ZEUSRUN_RUN_DIR") == run_dir:
+                found.add(process)
+    return found
+
+
+def end_processes(processes: Iterable[psutil.Process]) -> tuple[str, ...]:
+    """End processes one at a time: time to go by themselves, SIGTERM, SIGKILL.
+
+    A ``psutil.Process`` knows its start time, so a reused pid is never signalled.
+
+    Returns:
+        ``name (pid)`` of each that did not go by itself.
+    """
+    remaining = [process for process in processes if _alive(process)]
+    if not remaining:
+        return ()
+    _, remaining = psutil.wait_procs(remaining, timeout=_NATURAL_EXIT_S)
+    remaining = [process for process in remaining if _alive(process)]
+    names = tuple(sorted(_name(process) for process in remaining))
+    for process in remaining:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    _, remaining = psutil.wait_procs(remaining, timeout=_SWEEP_GRACE_S)
+    for process in remaining:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(remaining, timeout=_SWEEP_GRACE_S)
+    return names
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return f"{process.name()} ({process.pid})"
+    except psutil.Error:
+        return f"process {process.pid}"

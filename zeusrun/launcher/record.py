@@ -1,0 +1,72 @@
+"""``trial.json``: the trial in its own run directory, apart from the history.
+
+It outlives a history that could not be written: the next submit takes the outcome from here. Its
+final content goes into a file that was filled beforehand, so a full disk does not keep it from
+being written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from typing import TYPE_CHECKING
+
+from zeusrun.trial import Outcome, Trial
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zeusrun.launcher.paths import RunPaths
+
+_RESERVE_BYTES = 64 << 10  # 40 epochs take about 3 KiB, 600 epochs 40 KiB
+
+
+def reserve_record(paths: RunPaths, trial: Trial) -> None:
+    """Write the dispatched trial, and the room for its outcome.
+
+    Raises:
+        OSError: If the disk is full already.
+    """
+    paths.trial.write_bytes(_encode(trial))
+    with _reserve(paths).open("wb") as file:
+        file.write(b" " * _RESERVE_BYTES)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_record(paths: RunPaths, trial: Trial) -> bool:
+    """Put the finished trial in place of the dispatched one; return whether it could be written."""
+    content = _encode(trial)
+    try:
+        with _reserve(paths).open("r+b") as file:
+            file.write(content)
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
+        _reserve(paths).replace(paths.trial)
+    except OSError:
+        with contextlib.suppress(OSError):
+            _reserve(paths).unlink()
+        return False
+    return True
+
+
+def read_outcome(paths: RunPaths) -> Outcome | None:
+    """Return the outcome that a launcher left here, or ``None`` if it did not come to that."""
+    try:
+        trial = Trial.from_json(json.loads(paths.trial.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    if not trial.status.finished:
+        return None
+    return Outcome(**{f.name: getattr(trial, f.name) for f in dataclasses.fields(Outcome)})
+
+
+def _reserve(paths: RunPaths) -> Path:
+    return paths.trial.with_suffix(".reserve")
+
+
+def _encode(trial: Trial) -> bytes:
+    return json.dumps(trial.to_json(), indent=1).encode() + b"\n"

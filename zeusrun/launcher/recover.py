@@ -1,0 +1,76 @@
+"""What to do about trials whose launcher died: the first thing that a submit does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zeusrun.launcher.paths import RunPaths, launcher_lives
+from zeusrun.launcher.process import end_processes, processes_of_run
+from zeusrun.launcher.progress import Goal, Progress, advance, count_steps
+from zeusrun.launcher.record import read_outcome
+from zeusrun.sidecar import EventReader, read_step_clock
+from zeusrun.trial import Outcome, Trial, TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.gpu.device import Device
+    from zeusrun.history.base import History
+
+
+def recover_lost(
+    history: History, job: str, devices: Sequence[Device], finished_at: str
+) -> list[Trial]:
+    """Finish the dispatched trials whose launcher is dead, and end what they left running.
+
+    A trial whose outcome had been decided gets it from its run directory; any other is ``LOST``,
+    with the epochs that its ranks reported.
+
+    Args:
+        history: Where the trials are.
+        job: Of which job.
+        devices: Whose power limits to restore, where a dead launcher left them changed.
+        finished_at: RFC 3339, for the lost ones.
+
+    Returns:
+        The trials that were finished here.
+    """
+    recovered = []
+    for trial in history.trials(job):
+        paths = RunPaths(Path(trial.run_dir))
+        if trial.status.finished or launcher_lives(paths):
+            continue
+        end_processes(processes_of_run(trial.run_dir))
+        _restore_power_limits(paths, devices)
+        outcome = read_outcome(paths) or _lost(trial, paths, finished_at)
+        recovered.append(history.finish(trial.trial, outcome))
+    return recovered
+
+
+def _restore_power_limits(paths: RunPaths, devices: Sequence[Device]) -> None:
+    if paths.power_limits.exists():
+        from zeusrun.gpu.power_limit import restore_power_limits  # noqa: PLC0415 - hardly ever
+
+        restore_power_limits(paths.power_limits, devices)
+
+
+def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
+    """Return what is known of a trial from the files its ranks wrote; energy is not."""
+    goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
+    progress = Progress(launched_t=0.0, now_t=0.0)
+    progress = count_steps(progress, read_step_clock(paths.clocks / "rank0"))
+    for event in EventReader(paths.sidecar).read(final=True):
+        progress = advance(progress, event, goal, lambda _since, _until: None)
+    last = max((point.time_s for point in progress.curve), default=None)
+    return Outcome(
+        status=TrialStatus.LOST,
+        reason="its launcher died",
+        finished_at=finished_at,
+        time_s=last,
+        epochs=progress.epochs,
+        steps=progress.steps,
+        best_metric=progress.best_value,
+        curve=tuple(replace(point, energy_j=None) for point in progress.curve),
+    )

@@ -1,0 +1,145 @@
+"""The one route: read, choose, dispatch, run, close, record; again until the target is reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zeusrun.errors import ExitCode, HistoryError
+from zeusrun.launcher.choice import Dispatch, timestamp
+from zeusrun.launcher.process import CaughtSignals
+from zeusrun.launcher.record import write_record
+from zeusrun.launcher.recover import recover_lost
+from zeusrun.launcher.supervise import StopCause
+from zeusrun.launcher.watch import Watch
+from zeusrun.trial import Outcome, TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.launcher.choice import Submission
+    from zeusrun.launcher.supervise import StopOrder
+    from zeusrun.launcher.watch import Listener
+    from zeusrun.trial import Trial
+
+_RETRIED = {TrialStatus.MISSED, TrialStatus.STOPPED, TrialStatus.OOM}
+
+
+@dataclass(frozen=True)
+class SubmitResult:
+    """How a recurrence ended: its trials in order of attempt, and zeusrun's exit code."""
+
+    recurrence: int
+    trials: tuple[Trial, ...]
+    exit_code: int
+
+    @property
+    def reached(self) -> bool:
+        """Whether the target was reached."""
+        return bool(self.trials) and self.trials[-1].status is TrialStatus.REACHED
+
+
+def submit(submission: Submission, listener: Listener) -> SubmitResult:
+    """Run one recurrence of a job.
+
+    Args:
+        submission: The job and all it needs.
+        listener: Told what happens.
+
+    Raises:
+        ZeusrunError: Before a trial is dispatched, if it could not be started, or when its
+            outcome could not be recorded.
+    """
+    spec = submission.spec
+    trials: list[Trial] = []
+    with CaughtSignals() as signals:
+        for lost in recover_lost(submission.history, spec.name, submission.devices, timestamp()):
+            listener.note(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}")
+        again = True
+        while again:
+            recurrence = trials[0].recurrence if trials else None
+            trial, stop = _attempt(submission, listener, signals, recurrence, len(trials) + 1)
+            trials.append(trial)
+            again = (
+                trial.status in _RETRIED
+                and (stop is None or stop.cause is StopCause.HOPELESS)
+                and len(trials) < spec.attempts
+                and submission.forced_batch_size is None
+                and not signals.received
+            )
+    code = exit_code(trials[-1], stop, signals.received)
+    return SubmitResult(trials[0].recurrence, tuple(trials), code)
+
+
+def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> int:
+    """Return zeusrun's exit code after the last trial of a recurrence."""
+    if trial.status is TrialStatus.REACHED:
+        return ExitCode.REACHED
+    if signals:
+        return ExitCode.SIGNAL_BASE + signals[0]
+    if stop is not None and stop.cause is StopCause.TIMEOUT:
+        return ExitCode.TIMED_OUT
+    if trial.status in {TrialStatus.MISSED, TrialStatus.STOPPED}:
+        return ExitCode.TARGET_MISSED
+    return ExitCode.TRAINING_FAILED
+
+
+def _attempt(
+    submission: Submission,
+    listener: Listener,
+    signals: CaughtSignals,
+    recurrence: int | None,
+    attempt: int,
+) -> tuple[Trial, StopOrder | None]:
+    """Dispatch one trial, run it, record it, whatever happens to it."""
+    dispatch = Dispatch(submission, recurrence, attempt)
+    try:
+        trial = submission.history.begin(submission.spec.name, dispatch)
+    except BaseException:
+        dispatch.undo()
+        raise
+    try:
+        for text in dispatch.set_aside if attempt == 1 else ():
+            listener.note(text)
+        listener.dispatched(trial, dispatch.cost_bound_j)
+        watch = Watch(
+            submission,
+            listener,
+            signals,
+            trial=trial,
+            paths=dispatch.paths,
+            bound_j=dispatch.cost_bound_j,
+            power_limit_w=dispatch.power_limit_w,
+        )
+        try:
+            outcome, stop = watch.run()
+        except BaseException as error:
+            reason = f"zeusrun could not run it: {error}"
+            _record(submission, dispatch, trial, Outcome(TrialStatus.FAILED, reason, timestamp()))
+            raise
+        finished = _record(submission, dispatch, trial, outcome)
+    finally:
+        dispatch.lock.release()
+    listener.finished(finished)
+    return finished, stop
+
+
+def _record(submission: Submission, dispatch: Dispatch, trial: Trial, outcome: Outcome) -> Trial:
+    """Write the outcome beside the run, then into the history.
+
+    Raises:
+        HistoryError: If the history could not take it; says where the outcome is kept.
+    """
+    kept = write_record(dispatch.paths, trial.finish(outcome))
+    try:
+        return submission.history.finish(trial.trial, outcome)
+    except HistoryError as error:
+        where = (
+            f"Its outcome is kept in {dispatch.paths.trial}; the next submit records it."
+            if kept
+            else "Its outcome could not be kept beside the run either."
+        )
+        raise HistoryError(
+            f"{trial.trial} ended as {outcome.status.value} ({outcome.reason}), but the history "
+            f"could not take it: {error} {where}"
+        ) from error

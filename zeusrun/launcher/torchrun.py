@@ -1,0 +1,60 @@
+"""Which torchrun is installed, and what it understands. Torch itself is never imported here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from zeusrun.errors import LaunchError
+
+
+@dataclass(frozen=True)
+class Torchrun:
+    """An installed torchrun.
+
+    Attributes:
+        argv: How to start it.
+        version: Of torch, as its metadata says.
+        flags: The long options it declares, with dashes: ``--shutdown-timeout``.
+    """
+
+    argv: tuple[str, ...]
+    version: str
+    flags: frozenset[str]
+
+
+def find_torchrun() -> Torchrun:
+    """Look at the torch of this interpreter without importing it.
+
+    Its options are read from its source, because ``torchrun --help`` imports torch for two
+    seconds. Source that cannot be read declares nothing, and only what every torchrun
+    understands is passed.
+
+    Raises:
+        LaunchError: If torch is not installed.
+    """
+    package = importlib.util.find_spec("torch")
+    locations = list(package.submodule_search_locations or ()) if package else []
+    sources = [Path(location) / "distributed" / "run.py" for location in locations]
+    if not any(source.exists() for source in sources):
+        raise LaunchError(
+            f"torchrun: torch is not installed for {sys.executable}; "
+            "install it there with 'python -m pip install torch'."
+        )
+    try:
+        text = next(source for source in sources if source.exists()).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        version = "unknown"
+    return Torchrun(
+        argv=(sys.executable, "-m", "torch.distributed.run"),
+        version=version,
+        flags=frozenset(re.findall(r"""^\s*["'](--[a-z][a-z-]*)["'],?\s*$""", text, re.MULTILINE)),
+    )

@@ -1,0 +1,154 @@
+"""Watches one running trial: events in, stop orders out, an outcome at the end."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from zeusrun.bandit.cost import cost_j
+from zeusrun.gpu.monitor import EnergyMonitor
+from zeusrun.gpu.power_limit import hold_power_limit
+from zeusrun.launcher.choice import timestamp
+from zeusrun.launcher.close import Bill, close
+from zeusrun.launcher.command import build_command
+from zeusrun.launcher.failure import read_failure
+from zeusrun.launcher.logs import log_tails, read_text_lines
+from zeusrun.launcher.process import ProcessExit, run
+from zeusrun.launcher.progress import Goal, Progress, advance, count_steps
+from zeusrun.launcher.supervise import Bounds, StopCause, StopLevel, StopOrder, supervise
+from zeusrun.sidecar import EventReader, read_step_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.launcher.choice import Submission
+    from zeusrun.launcher.paths import RunPaths
+    from zeusrun.launcher.process import CaughtSignals
+    from zeusrun.trial import Outcome, Trial
+
+
+class Listener(Protocol):
+    """Whoever watches a submit; all calls come from the main thread."""
+
+    def note(self, text: str) -> None:
+        """Take a sentence worth reading."""
+
+    def warn(self, text: str) -> None:
+        """Take a sentence that a user should act on."""
+
+    def dispatched(self, trial: Trial, cost_bound_j: float | None) -> None:
+        """Take a trial that is about to start."""
+
+    def output(self, rank: int, lines: Sequence[str]) -> None:
+        """Take what a rank printed."""
+
+    def advanced(self, progress: Progress) -> None:
+        """Take the state of the running trial, about ten times a second."""
+
+    def finished(self, trial: Trial) -> None:
+        """Take a recorded trial."""
+
+
+class Watch:
+    """One running trial, from the start of torchrun to its outcome."""
+
+    def __init__(
+        self,
+        submission: Submission,
+        listener: Listener,
+        signals: CaughtSignals,
+        *,
+        trial: Trial,
+        paths: RunPaths,
+        bound_j: float | None,
+        power_limit_w: float | None,
+    ) -> None:
+        spec = submission.spec
+        self._submission, self._listener, self._signals = submission, listener, signals
+        self._trial, self._paths, self._power_limit_w = trial, paths, power_limit_w
+        self._goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
+        self._bounds = Bounds(bound_j, spec.timeout_s, spec.objective.on_target == "stop")
+        self._reader = EventReader(paths.sidecar)
+        self._logs = log_tails(paths, range(trial.world_size))
+        self._monitor = EnergyMonitor(submission.devices, paths.power)
+        self._stop: StopOrder | None = None
+        self._warned_of_names = False
+        now_t = time.monotonic()
+        self._progress = Progress(launched_t=now_t, now_t=now_t)
+
+    def run(self) -> tuple[Outcome, StopOrder | None]:
+        """Run the trial to its end; return its outcome and the order that stopped it, if any.
+
+        Raises:
+            ZeusrunError: If it could not be started.
+        """
+        submission, trial, paths = self._submission, self._trial, self._paths
+        spec, monitor = submission.spec, self._monitor
+        command = build_command(spec, trial, paths, submission.torchrun, submission.environment)
+        with (
+            hold_power_limit(submission.devices, self._power_limit_w, paths.power_limits),
+            monitor,
+        ):
+            now_t = time.monotonic()
+            self._progress = Progress(launched_t=now_t, now_t=now_t)
+            exit_ = run(
+                command,
+                paths,
+                grace_period_s=spec.launch.grace_period_s,
+                on_tick=self._tick,
+            )
+        self._look(final=True)
+        return self._close(exit_), self._stop
+
+    def _tick(self) -> StopLevel:
+        self._look()
+        order = supervise(self._progress, self._bounds, self._signals.received)
+        if order is not None and (self._stop is None or order.cause is not self._stop.cause):
+            told = self._stop is None or self._stop.cause is StopCause.TARGET
+            self._stop = order if told else self._stop
+        return StopLevel.NONE if order is None else order.level
+
+    def _look(self, *, final: bool = False) -> None:
+        """Take in what the ranks wrote, and show it."""
+        monitor, trial = self._monitor, self._trial
+        progress = replace(self._progress, now_t=time.monotonic())
+        progress = count_steps(progress, read_step_clock(self._paths.clocks / "rank0"))
+        for event in self._reader.read(final=final):
+            progress = advance(progress, event, self._goal, monitor.energy_j)
+        if progress.training_t is not None and not final:
+            energy_j = monitor.energy_j(progress.training_t, progress.now_t)
+            progress = replace(progress, energy_j=energy_j, power_w=monitor.power_w())
+            spent = cost_j(energy_j, monitor.max_power_w, progress.time_s, trial.eta_knob)
+            progress = replace(progress, cost_j=spent)
+        self._progress = progress
+        for rank, tail in self._logs.items():
+            lines = read_text_lines(tail, final=final)
+            if lines:
+                self._listener.output(rank, lines)
+        self._warn_of_names()
+        self._listener.advanced(progress)
+
+    def _warn_of_names(self) -> None:
+        seen, metric = self._progress.seen_metrics, self._goal.metric
+        if seen and metric not in seen and not self._warned_of_names:
+            self._warned_of_names = True
+            names = ", ".join(sorted(seen)[:10])
+            self._listener.warn(f"the first report has no {metric!r}; it has {names}")
+
+    def _close(self, exit_: ProcessExit) -> Outcome:
+        monitor, trial = self._monitor, self._trial
+        bill = Bill(monitor.energy_j, monitor.energy_source, monitor.max_power_w)
+        failure = read_failure(self._paths)
+        outcome = close(
+            trial,
+            goal=self._goal,
+            progress=self._progress,
+            exit_=exit_,
+            stop=self._stop,
+            failure=failure,
+            bill=bill,
+            finished_at=timestamp(),
+        )
+        warnings = (*outcome.warnings, *self._reader.warnings, *monitor.warnings)
+        return replace(outcome, warnings=warnings)

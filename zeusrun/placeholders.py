@@ -1,0 +1,78 @@
+"""The ``${...}`` placeholders of a job file: which exist, checking them, filling them in."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING
+
+from zeusrun.errors import JobFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PLACEHOLDERS = (
+    "job",
+    "trial",
+    "recurrence",
+    "attempt",
+    "batch_size",
+    "local_batch_size",
+    "learning_rate",
+    "max_epochs",
+    "metric",
+    "target",
+    "world_size",
+    "run_dir",
+    "checkpoint_dir",
+    "sidecar",
+)
+"""Names that may stand in ``${...}``; the launcher knows a value for each of them."""
+
+# Braces are required: "$HOME" in a shell-minded user's args is far likelier meant for a shell than
+# for us, and nobody expands it there, so it is an error that says how to write either.
+_TOKEN = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>[^${}]*)\}|(?P<word>\w*))")
+
+
+_KNOWN = f"known are {', '.join(PLACEHOLDERS)}; a plain '$' is written '$$'"
+
+
+def find_placeholders(text: str) -> tuple[str, ...]:
+    """Return the names used in ``text``, in order, each as often as it stands there.
+
+    Raises:
+        ValueError: At an unknown name or a stray ``$``; the message continues a sentence that
+            starts with the key.
+    """
+    names: list[str] = []
+    for token in _TOKEN.finditer(text):
+        name, word = token["name"], token["word"]
+        if word is not None:
+            plain = f"'$${word}' for a plain '${word}'"
+            meant = f"'${{{word}}}' for the placeholder, " if word in PLACEHOLDERS else ""
+            raise ValueError(f"has a stray '$' in {text!r}; write {meant}{plain}")
+        if name is not None and name not in PLACEHOLDERS:
+            close = difflib.get_close_matches(name, PLACEHOLDERS, n=1)
+            hint = f"did you mean '${{{close[0]}}}'?" if close else _KNOWN
+            raise ValueError(f"uses the unknown placeholder '${{{name}}}'; {hint}")
+        if name is not None:
+            names.append(name)
+    return tuple(names)
+
+
+def expand_placeholders(text: str, values: Mapping[str, str]) -> str:
+    """Return ``text`` with every ``${name}`` replaced by its value and every ``$$`` by ``$``.
+
+    Values are put in as they are: a ``$`` inside a value is not expanded again.
+
+    Raises:
+        JobFileError: If a placeholder has no value, or ``text`` would not have passed loading.
+    """
+    try:
+        names = find_placeholders(text)
+    except ValueError as error:
+        raise JobFileError(f"a text of the job {error}") from error
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise JobFileError(f"'${{{missing[0]}}}' in {text!r} has no value in this run")
+    return _TOKEN.sub(lambda t: "$" if t["escaped"] else values[t["name"]], text)

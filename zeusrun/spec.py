@@ -1,0 +1,385 @@
+"""The job file as a frozen value: every key, its default and its rule (DESIGN, "The job file").
+
+The only module that imports pydantic. ``jobfile`` reads the YAML, ``jobrules`` and ``jobpaths``
+hold what a type cannot say, ``joberrors`` words what is wrong, ``placeholders`` knows ``${...}``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations at run time
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
+
+from zeusrun.errors import JobFileError
+from zeusrun.joberrors import collect_problems, describe_error
+from zeusrun.jobfile import read_job_file, write_job_yaml
+from zeusrun.jobpaths import find_missing_paths, resolve_path
+from zeusrun.jobrules import (
+    check_candidates,
+    check_divisible,
+    check_env_name,
+    check_job_name,
+    check_module_name,
+    check_process_count,
+    check_template,
+    listed,
+)
+from zeusrun.placeholders import expand_placeholders, find_placeholders
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.jobfile import JobDocument, Problem
+
+_VERBATIM = ("args", "env")  # these end as text, and "1.10" must not arrive there as "1.1"
+
+
+def _check_template(text: str, info: ValidationInfo) -> str:
+    # Absent when the section is itself wrong: then its own error is the one to show.
+    has_learning_rate = info.data.get("learning_rate", ...) is not None
+    return check_template(text, has_learning_rate=has_learning_rate)
+
+
+_AnyText = WithJsonSchema({"type": ["string", "number"]})
+_Template = Annotated[str, AfterValidator(_check_template)]
+_PassedText = Annotated[_Template, _AnyText]
+_EnvName = Annotated[str, AfterValidator(check_env_name)]
+_Processes = Annotated[
+    int | Literal["gpu", "cpu", "auto"],
+    BeforeValidator(check_process_count),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["gpu", "cpu", "auto"]}]}
+    ),
+]
+
+
+class _Section(BaseModel):
+    """Frozen, strict (``true`` is no 1, ``"1"`` no 1), closed to unknown keys."""
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, validate_default=True
+    )
+
+
+class Launch(_Section):
+    """How torchrun starts the processes, in torchrun's own words."""
+
+    nproc_per_node: _Processes = Field(
+        2, description="Processes on this machine: a number, or gpu, cpu or auto to count devices."
+    )
+    nnodes: int = Field(1, description="Machines. Only 1 is supported so far.")
+    max_restarts: int = Field(
+        0, ge=0, description="How often torchrun may restart the processes within one trial."
+    )
+    grace_period_s: float = Field(
+        30, ge=1, description="Seconds between asking the processes to stop and killing them."
+    )
+
+    @field_validator("nnodes")
+    @classmethod
+    def _check_nnodes(cls, nnodes: int) -> int:
+        if nnodes != 1:
+            raise ValueError(f"must be 1, not {nnodes}: several nodes are not supported yet")
+        return nnodes
+
+
+class Objective(_Section):
+    """What counts as done, and what it may cost."""
+
+    metric: str = Field(min_length=1, description="Name of the metric, as the script reports it.")
+    target: float = Field(description="Value of the metric at which the job is done.")
+    mode: Literal["max", "min"] = Field(
+        "max", description="max: the target is reached from below; min: from above."
+    )
+    max_epochs: int = Field(40, ge=1, description="Epochs after which the target counts as missed.")
+    eta_knob: float = Field(
+        0.5, ge=0, le=1, description="What cost means: 1 is energy only, 0 is time only."
+    )
+    on_target: Literal["stop", "continue"] = Field(
+        "stop", description="At the target, tell the script to stop, or let it train on."
+    )
+
+
+class BatchSizes(_Section):
+    """The arms: global batch sizes, samples per optimizer step over all ranks."""
+
+    candidates: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = Field(
+        min_length=1, description="Global batch sizes to choose from; kept in ascending order."
+    )
+    default: int = Field(64, ge=1, description="Where exploration starts; one of the candidates.")
+
+    @field_validator("candidates")
+    @classmethod
+    def _check_candidates(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        return check_candidates(sizes)
+
+    @field_validator("default")
+    @classmethod
+    def _check_default(cls, default: int, info: ValidationInfo) -> int:
+        sizes = info.data.get("candidates")
+        if sizes is not None and default not in sizes:
+            raise ValueError(f"must be one of the candidates ({listed(sizes)}), not {default}")
+        return default
+
+
+class LearningRate(_Section):
+    """The learning rate at the default batch size, and how it follows the batch size."""
+
+    base: float = Field(gt=0, description="Learning rate at batch_size.default.")
+    scale: Literal["linear", "sqrt", "none"] = Field(
+        "linear", description="How the rate grows with the batch size over the default."
+    )
+
+
+class Policy(_Section):
+    """What chooses the batch size."""
+
+    name: Literal["auto", "zeus"] = Field("auto", description="auto is zeus for now.")
+    window: int | None = Field(
+        None, ge=1, description="Learn from the last so many trials per batch size; null: from all."
+    )
+    seed: int = Field(0, ge=0, description="Seed of the choices: same history, same choice.")
+
+
+class EarlyStop(_Section):
+    """When a trial is given up."""
+
+    cost_factor: float | None = Field(
+        2.0, gt=1, description="Stop past this many times the cheapest reached trial; null: never."
+    )
+
+
+class PowerLimit(_Section):
+    """What to do about the GPUs' power limit."""
+
+    mode: Literal["optimize", "fixed", "observe"] = Field(
+        "optimize", description="optimize: find the cheapest; fixed: hold watts; observe: leave."
+    )
+    watts: float | None = Field(None, gt=0, description="Watts per GPU, with mode fixed.")
+
+    @field_validator("watts")
+    @classmethod
+    def _check_watts(cls, watts: float | None, info: ValidationInfo) -> float | None:
+        mode = info.data.get("mode")
+        if mode == "fixed" and watts is None:
+            raise ValueError("is missing: mode fixed needs it, for example watts: 200")
+        if mode in ("optimize", "observe") and watts is not None:
+            raise ValueError(f"only goes with mode: fixed, not {mode}")
+        return watts
+
+
+class Metrics(_Section):
+    """Where the metric is read."""
+
+    source: Literal["sidecar"] = Field(
+        "sidecar", description="sidecar: what the script passes to zeusrun.current().report()."
+    )
+
+
+class JobSpec(_Section):
+    """One recurring training job. Read it with ``load_spec``.
+
+    ``learning_rate`` is declared before the texts that may use ``${learning_rate}``, and
+    ``launch`` before ``batch_size``: a validator sees only the fields above it.
+    """
+
+    source: Path = Field(exclude=True, strict=False, description="The job file; absolute.")
+    name: str = Field(description="The recurring job; all runs of a name share one history.")
+    learning_rate: LearningRate | None = Field(
+        None, description="Without it, zeusrun leaves the learning rate to the script."
+    )
+    script: _Template | None = Field(
+        None, min_length=1, description="Training script; relative to the job file."
+    )
+    module: str | None = Field(
+        None, min_length=1, description="Module to run as with python -m, instead of a script."
+    )
+    args: Annotated[tuple[_PassedText, ...], Field(strict=False)] = Field(
+        (), description="Arguments of the script; ${...} placeholders are filled in."
+    )
+    env: Annotated[
+        Mapping[_EnvName, _PassedText], AfterValidator(MappingProxyType), PlainSerializer(dict)
+    ] = Field({}, description="Environment variables of the script, beside the inherited ones.")
+    workdir: Path = Field(
+        Path(), strict=False, description="Where the script runs; relative to the job file."
+    )
+    instrument: bool = Field(
+        True, description="Run the script under zeusrun's worker: step clock, causes, gentle stop."
+    )
+    launch: Launch = Field(Launch(), description="How torchrun starts the processes.")
+    objective: Objective = Field(description="What counts as done, and what it may cost.")
+    batch_size: BatchSizes = Field(description="The batch sizes to choose from.")
+    policy: Policy = Field(Policy(), description="What chooses the batch size.")
+    early_stop: EarlyStop = Field(EarlyStop(), description="When a trial is given up.")
+    attempts: int = Field(
+        5, ge=1, description="Trials in one submit before the target counts as missed."
+    )
+    power_limit: PowerLimit = Field(PowerLimit(), description="What to do about the power limit.")
+    metrics: Metrics = Field(Metrics(), description="Where the metric is read.")
+    timeout_s: float | None = Field(
+        None, gt=0, description="Seconds a trial may last at most; null: no bound."
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        return check_job_name(name)
+
+    @field_validator("module")
+    @classmethod
+    def _check_module(cls, module: str | None, info: ValidationInfo) -> str | None:
+        if "script" in info.data:
+            script = info.data["script"]
+            if script is not None and module is not None:
+                raise ValueError("cannot stand beside 'script'; keep one of them")
+            if script is None and module is None:
+                raise ValueError("or 'script' is missing; say what to run: script: train.py")
+        return module if module is None else check_module_name(module)
+
+    @field_validator("workdir")
+    @classmethod
+    def _make_workdir_absolute(cls, workdir: Path, info: ValidationInfo) -> Path:
+        text = _check_template(str(workdir), info)
+        return workdir if "$" in text else resolve_path(info.data["source"], text, escape=True)
+
+    @field_validator("batch_size")
+    @classmethod
+    def _check_divisible(cls, sizes: BatchSizes, info: ValidationInfo) -> BatchSizes:
+        launch = info.data.get("launch")
+        if launch is not None and isinstance(launch.nproc_per_node, int):
+            check_divisible(sizes.candidates, launch.nproc_per_node)
+        return sizes
+
+    def check_world_size(self, world_size: int) -> None:
+        """Check that every candidate can be shared evenly by so many processes.
+
+        Loading does it where ``nproc_per_node`` is a number; where it is counted from the devices,
+        the count is known only at submit.
+
+        Raises:
+            JobFileError: If a candidate is not divisible by ``world_size``.
+        """
+        try:
+            check_divisible(self.batch_size.candidates, world_size)
+        except ValueError as error:
+            raise JobFileError(f"{self.source}: 'batch_size' {error}") from error
+
+    def learning_rate_for(self, global_batch_size: int) -> float | None:
+        """Return the learning rate at a batch size; ``None`` without a learning_rate section.
+
+        ``linear`` keeps rate over batch size constant (Goyal et al., arXiv:1706.02677), ``sqrt``
+        keeps the gradient noise's scale (Krizhevsky, arXiv:1404.5997), ``none`` the rate itself.
+        """
+        if self.learning_rate is None:
+            return None
+        ratio = global_batch_size / self.batch_size.default
+        factors = {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}
+        return self.learning_rate.base * factors[self.learning_rate.scale]
+
+    def script_path(self, values: Mapping[str, str]) -> Path | None:
+        """Return the script's absolute path with placeholders filled in; ``None`` for a module.
+
+        Raises:
+            JobFileError: If a placeholder has no value.
+        """
+        if self.script is None:
+            return None
+        return resolve_path(self.source, expand_placeholders(self.script, values))
+
+    def workdir_path(self, values: Mapping[str, str]) -> Path:
+        """Return the working directory with placeholders filled in.
+
+        The attribute ``workdir`` is absolute too, unless a placeholder stands in it.
+
+        Raises:
+            JobFileError: If a placeholder has no value.
+        """
+        return resolve_path(self.source, expand_placeholders(str(self.workdir), values))
+
+    def to_yaml(self) -> str:
+        """Return the job as understood, overrides applied and defaults spelt out.
+
+        ``load_spec`` reads it from any directory as the same job, if no path holds a placeholder.
+        """
+        record = self.model_dump(mode="json")
+        del record["script" if self.script is None else "module"]
+        if self.script is not None and not find_placeholders(self.script):
+            record["script"] = str(resolve_path(self.source, self.script, escape=True))
+        return write_job_yaml(record)
+
+
+def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
+    """Read a job file.
+
+    Args:
+        path: The job file.
+        overrides: ``section.key=value`` each, the value in YAML; they win over the file.
+
+    Raises:
+        JobFileError: If anything is wrong, with all that is wrong in it, one per line as
+            ``file:line: sentence`` or ``--set override: sentence``.
+    """
+    document = read_job_file(path, overrides, _VERBATIM)
+    source = Path(os.path.abspath(path))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
+    problems = list(document.problems)
+    if "source" in document.data:  # a field of ours, not a key of the file
+        problems.append(_describe({"type": "extra_forbidden", "loc": ("source",)}, document))
+    problems += find_missing_paths(document, source)
+    try:
+        spec = JobSpec.model_validate({**document.data, "source": source})
+    except ValidationError as error:
+        seen = {problem.path for problem in problems}
+        found = (_describe(dict(e), document) for e in error.errors(include_url=False))
+        problems += [problem for problem in found if problem.path not in seen]
+        raise collect_problems(document, problems) from error
+    if problems:
+        raise collect_problems(document, problems)
+    return spec
+
+
+def spec_json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a job file, for editors: descriptions, defaults, no other keys."""
+    schema = JobSpec.model_json_schema()
+    del schema["properties"]["source"]
+    schema["required"].remove("source")
+    schema["oneOf"] = [{"required": ["script"]}, {"required": ["module"]}]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "zeusrun job",
+        "description": "One recurring training job.",
+    }
+
+
+def _describe(error: Mapping[str, Any], document: JobDocument) -> Problem:
+    return describe_error(error, _SECTIONS, document.label)
+
+
+_SECTIONS: dict[str, list[str]] = {"": [key for key in JobSpec.model_fields if key != "source"]}
+for _name, _section in (
+    ("launch", Launch),
+    ("objective", Objective),
+    ("batch_size", BatchSizes),
+    ("learning_rate", LearningRate),
+    ("policy", Policy),
+    ("early_stop", EarlyStop),
+    ("power_limit", PowerLimit),
+    ("metrics", Metrics),
+):
+    _SECTIONS[_name] = list(_section.model_fields)

@@ -1,0 +1,206 @@
+"""What a submit shows while it runs: a calm panel on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from zeusrun.trial import EnergySource, TrialStatus
+from zeusrun.view import units
+from zeusrun.view.tables import STATUS_STYLES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from rich.console import Console, RenderableType
+    from typing_extensions import Self
+
+    from zeusrun.launcher.progress import Progress
+    from zeusrun.trial import Trial
+
+_REFRESH_PERIOD_S = 0.25
+_RANK_STYLES = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "bright_magenta")
+
+
+class SubmitView:
+    """Shows one submit on a console. A context manager; implements the launcher's ``Listener``."""
+
+    def __init__(self, console: Console, *, quiet: bool) -> None:
+        self._console = console
+        self._quiet = quiet
+        self._trial: Trial | None = None
+        self._bound_j: float | None = None
+        self._source: EnergySource | None = None
+        self._epochs_shown = 0
+        self._next_refresh_t = 0.0
+        live = console.is_terminal and not quiet
+        self._live = Live(console=console, auto_refresh=False, transient=True) if live else None
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Take the panel away."""
+        self._stop_live()
+
+    def note(self, text: str) -> None:
+        """Show a sentence worth reading."""
+        if not self._quiet:
+            self._print(Text(f"· {text}", style="dim"))
+
+    def warn(self, text: str) -> None:
+        """Show a sentence to act on, even when quiet."""
+        self._print(Text(f"! {text}", style="yellow"))
+
+    def dispatched(self, trial: Trial, cost_bound_j: float | None) -> None:
+        """Show what was chosen and why."""
+        self._trial, self._bound_j, self._epochs_shown = trial, cost_bound_j, 0
+        if self._quiet:
+            return
+        rate = "" if trial.learning_rate is None else f" · learning rate {trial.learning_rate:g}"
+        head = f"batch size {trial.global_batch_size}{rate} · {trial.world_size} ranks"
+        self._print(Text.assemble((trial.trial, "bold"), f"  {head}"))
+        self._print(Text(f"  {trial.stage.value}: {trial.why}", style="dim"))
+        if self._live is not None:
+            self._live.start()
+
+    def output(self, rank: int, lines: Sequence[str]) -> None:
+        """Show what a rank printed, with its rank in front."""
+        if self._quiet:
+            return
+        style = _RANK_STYLES[rank % len(_RANK_STYLES)]
+        for line in lines:
+            self._print(Text.assemble((f"[rank{rank}] ", style), Text.from_ansi(line)))
+
+    def advanced(self, progress: Progress) -> None:
+        """Show how far the trial is."""
+        if self._quiet or self._trial is None:
+            return
+        if self._live is None:
+            if progress.epochs > self._epochs_shown:
+                self._epochs_shown = progress.epochs
+                self._print(epoch_line(self._trial, progress, self._bound_j))
+            return
+        now_t = time.monotonic()
+        if now_t >= self._next_refresh_t:
+            self._next_refresh_t = now_t + _REFRESH_PERIOD_S
+            panel = live_panel(self._trial, progress, self._bound_j, self._console.width)
+            self._live.update(panel, refresh=True)
+
+    def finished(self, trial: Trial) -> None:
+        """Show how the trial ended and what it cost."""
+        self._stop_live()
+        for warning in trial.warnings:
+            self.warn(warning)
+        if not self._quiet or trial.status is not TrialStatus.REACHED:
+            self._print(summary(trial))
+
+    def _stop_live(self) -> None:
+        if self._live is not None and self._live.is_started:
+            self._live.update(Text(""), refresh=True)
+            self._live.stop()
+
+    def _print(self, text: RenderableType) -> None:
+        # Lines of a log keep their own length when they are not read on a terminal.
+        self._console.print(text, soft_wrap=not self._console.is_terminal, highlight=False)
+
+
+def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
+    """Return one plain line about the epoch that has just ended."""
+    parts = [
+        f"epoch {progress.epochs}/{trial.max_epochs}",
+        f"{trial.metric} {_value(progress.last_value)} (target {trial.target:g})",
+        units.duration(progress.time_s),
+        units.energy(progress.energy_j),
+    ]
+    if bound_j is not None:
+        parts.append(f"cost {units.energy(progress.cost_j)} of at most {units.energy(bound_j)}")
+    return Text("  " + " · ".join(parts), style="dim")
+
+
+def live_panel(
+    trial: Trial, progress: Progress, bound_j: float | None, width: int
+) -> RenderableType:
+    """Return the panel below the output of the ranks: three lines that never jump."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True, min_width=10)
+    grid.add_column(no_wrap=True)
+    bar_width = max(10, min(30, width - 50))
+    bar = ProgressBar(
+        total=trial.max_epochs,
+        completed=progress.epochs,
+        width=bar_width,
+        complete_style="cyan",
+        finished_style="cyan",
+    )
+    line = Table.grid(padding=(0, 2))
+    line.add_row(bar, f"{progress.epochs}/{trial.max_epochs}", _remaining(trial, progress))
+    grid.add_row("epoch", line)
+    better = "≤" if trial.mode == "min" else "≥"
+    best = f"best {_value(progress.best_value)}" if progress.best_value is not None else ""
+    value = f"{_value(progress.last_value)}  target {better} {trial.target:g}  {best}"
+    grid.add_row(trial.metric[:20], value)
+    cost = units.energy(progress.cost_j)
+    if bound_j is not None:
+        cost = f"{cost} of at most {units.energy(bound_j)}"
+    spent = f"{units.power(progress.power_w)} · {units.energy(progress.energy_j)} · cost {cost}"
+    grid.add_row("energy", spent)
+    return Group(Text(""), grid)
+
+
+def summary(trial: Trial) -> RenderableType:
+    """Return a few lines on what was reached, what it took, and where to look."""
+    reached = trial.status is TrialStatus.REACHED
+    style = STATUS_STYLES[trial.status]
+    mark = "✓" if reached else "✗"
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(
+        Text(mark, style=style),
+        Text.assemble((trial.trial, "bold"), " ", (trial.status.value, style), f" {trial.reason}"),
+    )
+    took = [
+        f"batch size {trial.global_batch_size}",
+        f"{units.count(trial.epochs)} epochs",
+        units.duration(trial.time_s),
+    ]
+    if trial.startup_s is not None:
+        took[-1] += f" after {units.duration(trial.startup_s)} of start-up"
+    if trial.energy_j is not None:
+        source = f" {trial.energy_source.value}" if trial.energy_source else ""
+        took += [f"{units.energy(trial.energy_j)}{source}", f"cost {units.energy(trial.cost_j)}"]
+    grid.add_row("", Text(" · ".join(took)))
+    if not reached:
+        grid.add_row("", Text(f"zeusrun show {trial.trial}", style="dim"))
+    return grid
+
+
+def _remaining(trial: Trial, progress: Progress) -> str:
+    if progress.training_t is None:
+        return "starting"
+    if not progress.epochs or progress.time_s is None or not progress.curve:
+        return f"{units.duration(progress.time_s)}"
+    last = progress.curve[-1].time_s
+    left = last / progress.epochs * (trial.max_epochs - progress.epochs)
+    return f"{units.duration(progress.time_s)}, at most {units.duration(left)} left"
+
+
+def _value(value: float | None) -> str:
+    if value is None:
+        return units.UNKNOWN
+    return "NaN" if math.isnan(value) else f"{value:.4f}"

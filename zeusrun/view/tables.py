@@ -1,0 +1,219 @@
+"""The tables of ``history``, ``explain``, ``show`` and ``doctor``; each fits 80 columns."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from zeusrun.trial import EnergySource, TrialStatus
+from zeusrun.view import units
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from zeusrun.bandit.problem import ArmBelief
+    from zeusrun.launcher.doctor import Check
+    from zeusrun.trial import Trial
+
+STATUS_STYLES = {
+    TrialStatus.DISPATCHED: "cyan",
+    TrialStatus.REACHED: "green",
+    TrialStatus.MISSED: "yellow",
+    TrialStatus.STOPPED: "yellow",
+    TrialStatus.OOM: "red",
+    TrialStatus.FAILED: "red",
+    TrialStatus.CANCELLED: "dim",
+    TrialStatus.PREEMPTED: "dim",
+    TrialStatus.LOST: "red",
+}
+_SOURCE_NOTES = {
+    EnergySource.INTEGRATED: "∫ integrated from sampled power",
+    EnergySource.ESTIMATED: "~ estimated from CPU time",
+}
+
+
+def savings(trials: Sequence[Trial]) -> dict[str, float]:
+    """Return, by trial, the share of the default arm's mean cost that a reached trial saved.
+
+    Only trials of one kind of energy and one eta_knob are compared, and the default arm itself
+    is not: its spread is no saving.
+    """
+    saved = {}
+    reached = [trial for trial in trials if trial.status is TrialStatus.REACHED]
+    for trial in reached:
+        if trial.cost_j is None or trial.global_batch_size == trial.default_batch_size:
+            continue
+        baseline = [
+            other.cost_j
+            for other in reached
+            if other.cost_j is not None
+            and other.global_batch_size == trial.default_batch_size
+            and (other.energy_source, other.eta_knob, other.target, other.gpu_model)
+            == (trial.energy_source, trial.eta_knob, trial.target, trial.gpu_model)
+        ]
+        if baseline:
+            saved[trial.trial] = 1.0 - trial.cost_j / statistics.fmean(baseline)
+    return saved
+
+
+def saving_line(trials: Sequence[Trial], trial: Trial) -> Text | None:
+    """Return one line on what a reached trial saved against the default arm, if that is known."""
+    saved = savings(trials).get(trial.trial)
+    if saved is None:
+        return None
+    words = "saved" if saved >= 0 else "cost more:"
+    share = units.percent(abs(saved))
+    baseline = f"the default batch size, {trial.default_batch_size}"
+    return Text(f"  {words} {share} against {baseline}", style="green" if saved >= 0 else "yellow")
+
+
+def plan_sheet(trial: Trial, command: str, told: Mapping[str, str]) -> RenderableType:
+    """Return what a submit would choose and start."""
+    head = Text.assemble((trial.trial, "bold"), f"  batch size {trial.global_batch_size}")
+    why = Text(f"  {trial.stage.value}: {trial.why}", style="dim")
+    env = [Text(f"  {name}={value}", style="dim") for name, value in told.items()]
+    return Group(head, why, Text(""), Text(command), Text(""), *env)
+
+
+def history_table(job: str, trials: Sequence[Trial], last: int | None) -> RenderableType:
+    """Return the trials of a job, oldest first, only the last so many if asked."""
+    shown = trials if last is None else trials[-last:] if last else []
+    saved = savings(trials)
+    table = _table(title=job)
+    table.add_column("when", no_wrap=True)
+    table.add_column("run", no_wrap=True)
+    table.add_column("batch", justify="right")
+    limited = any(trial.power_limit_w is not None for trial in shown)
+    if limited:
+        table.add_column("limit", justify="right")
+    for name in ("epochs", "time", "energy", "cost"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    table.add_column("saved", justify="right")
+    for trial in shown:
+        cells: list[RenderableType] = [
+            units.moment(trial.started_at),
+            f"{trial.recurrence}-{trial.attempt}",
+            str(trial.global_batch_size),
+            *([units.power(trial.power_limit_w)] if limited else []),
+            units.count(trial.epochs),
+            units.duration(trial.time_s),
+            units.energy(trial.energy_j, trial.energy_source),
+            units.energy(trial.cost_j),
+            status_text(trial.status),
+            units.percent(saved[trial.trial]) if trial.trial in saved else "",
+        ]
+        table.add_row(*cells)
+    return Group(table, *_footnotes(trials, shown))
+
+
+def _footnotes(trials: Sequence[Trial], shown: Sequence[Trial]) -> Iterable[Text]:
+    sources = {trial.energy_source for trial in shown}
+    notes = [note for source, note in _SOURCE_NOTES.items() if source in sources]
+    if len(shown) < len(trials):
+        notes.append(f"{len(trials) - len(shown)} earlier: --last {len(trials)}")
+    if notes:
+        yield Text("  " + " · ".join(notes), style="dim")
+
+
+def explain_table(job: str, policy: str, beliefs: Sequence[ArmBelief]) -> RenderableType:
+    """Return what a policy believes of every arm."""
+    table = _table(title=f"{job}: what {policy} believes")
+    for name in ("batch", "trials", "reached", "mean cost", "spread", "next"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for belief in beliefs:
+        likely = belief.chance >= 0.5
+        table.add_row(
+            str(belief.global_batch_size),
+            str(belief.trials),
+            str(belief.reached),
+            units.energy(belief.mean_cost_j),
+            units.UNKNOWN if belief.sd_cost_j is None else f"± {units.energy(belief.sd_cost_j)}",
+            units.percent(belief.chance),
+            belief.verdict,
+            style="bold" if likely else None,
+        )
+    return table
+
+
+def trial_sheet(trial: Trial, failure: str | None) -> RenderableType:
+    """Return everything about one trial."""
+    head = Text.assemble((trial.trial, "bold"), "  ", status_text(trial.status))
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    source = trial.energy_source.value if trial.energy_source else None
+    better = "≤" if trial.mode == "min" else "≥"
+    rows = [
+        ("reason", trial.reason),
+        ("batch size", f"{trial.global_batch_size} ({trial.world_size} ranks)"),
+        ("chosen", f"{trial.stage.value}: {trial.why}"),
+        ("learning rate", None if trial.learning_rate is None else f"{trial.learning_rate:g}"),
+        ("power limit", units.power(trial.power_limit_w) if trial.power_limit_w else None),
+        (
+            "device",
+            f"{trial.gpu_count or 'no'} GPU, {trial.gpu_model}" if trial.gpu_model else None,
+        ),
+        ("started", units.moment(trial.started_at)),
+        ("start-up", units.duration(trial.startup_s)),
+        ("time", units.duration(trial.time_s)),
+        ("energy", units.energy(trial.energy_j) + (f" ({source})" if source else "")),
+        ("cost", f"{units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g})"),
+        ("epochs", f"{units.count(trial.epochs)} of at most {trial.max_epochs}"),
+        ("steps", units.count(trial.steps)),
+        (
+            trial.metric,
+            f"best {units.metric(trial.best_metric)}, target {better} {trial.target:g}",
+        ),
+        ("", units.sparkline([point.value for point in trial.curve])),
+        ("run", trial.run_dir),
+    ]
+    for name, value in rows:
+        if value:
+            grid.add_row(name, value)
+    parts: list[RenderableType] = [head, grid]
+    parts += [Text(f"! {warning}", style="yellow") for warning in trial.warnings]
+    if failure:
+        parts += [Text(""), Text(failure.rstrip(), style="red")]
+    return Group(*parts)
+
+
+def doctor_sheet(checks: Sequence[Check]) -> RenderableType:
+    """Return the checks of ``doctor``."""
+    marks = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for check in checks:
+        mark, style = marks[check.well]
+        body = Text(check.found)
+        if check.advice:
+            body.append(f"\n→ {check.advice}", style="yellow" if check.well is False else "dim")
+        grid.add_row(Text(mark, style=style), Text(check.name, style="bold"), body)
+    return grid
+
+
+def status_text(status: TrialStatus) -> Text:
+    """Return a status in its colour."""
+    return Text(status.value, style=STATUS_STYLES[status])
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="dim",
+    )

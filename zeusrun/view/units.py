@@ -1,0 +1,87 @@
+"""Numbers as people read them. Unknown is a dash."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from typing import TYPE_CHECKING
+
+from zeusrun.trial import EnergySource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+UNKNOWN = "–"  # noqa: RUF001 - a dash is meant
+SOURCE_MARKS = {EnergySource.COUNTER: "", EnergySource.INTEGRATED: "∫", EnergySource.ESTIMATED: "~"}
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def energy(joules: float | None, source: EnergySource | None = None) -> str:
+    """Return joules with three digits and a prefix, marked by source: ``~1.24 kJ``."""
+    if joules is None:
+        return UNKNOWN
+    mark = SOURCE_MARKS[source] if source else ""
+    for limit, unit in ((1e3, "J"), (1e6, "kJ"), (1e9, "MJ"), (1e12, "GJ")):
+        if abs(joules) < limit * 0.9995:
+            return f"{mark}{three_digits(joules / limit * 1e3)} {unit}"
+    return f"{mark}{joules:.3g} J"
+
+
+def power(watts: float | None) -> str:
+    """Return whole watts."""
+    return UNKNOWN if watts is None else f"{watts:.0f} W"
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds as ``8.3 s``, ``2 m 05 s`` or ``1 h 12 m``."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} m {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} m"
+
+
+def count(number: int | None) -> str:
+    """Return a whole number."""
+    return UNKNOWN if number is None else str(number)
+
+
+def metric(value: float | None) -> str:
+    """Return a metric with four digits."""
+    return UNKNOWN if value is None else f"{value:.4g}"
+
+
+def percent(fraction: float | None) -> str:
+    """Return a fraction as whole percent, with its sign where it is a loss."""
+    return UNKNOWN if fraction is None else f"{fraction:.0%}".replace("-", "−")  # noqa: RUF001
+
+
+def moment(rfc3339: str) -> str:
+    """Return a time of day in the reader's own zone, to the minute."""
+    try:
+        return dt.datetime.fromisoformat(rfc3339).astimezone().strftime("%m-%d %H:%M")
+    except ValueError:
+        return rfc3339[:16]
+
+
+def three_digits(number: float) -> str:
+    """Return a number below 1,000 with three significant digits."""
+    size = abs(number)
+    digits = 0 if size >= 99.95 else 1 if size >= 9.995 else 2
+    return f"{number:.{digits}f}"
+
+
+def sparkline(values: Sequence[float | None], width: int = 40) -> str:
+    """Return a curve as one line of bars, at most ``width`` wide; gaps are spaces."""
+    step = max(1, math.ceil(len(values) / width))
+    kept = list(values[::step])
+    known = [value for value in kept if value is not None]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(" " if v is None else _BARS[round((v - low) * scale)] for v in kept)

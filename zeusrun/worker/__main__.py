@@ -1,0 +1,128 @@
+"""``python -m zeusrun.worker [--plain] (-m MODULE | SCRIPT) [ARG ...]``: one rank.
+
+Runs the user's script or module as ``__main__``, and ends the process itself.
+
+torchrun starts it. Its output goes to the rank's own log; with ``--plain`` that is all it does
+before it becomes the script.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import runpy
+import sys
+import threading
+import time
+import types
+from typing import TYPE_CHECKING, NoReturn
+
+from zeusrun.sidecar import Ended, EventWriter, Started, StepClock
+from zeusrun.worker.failure import record_failure
+from zeusrun.worker.steps import count_steps
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+def main() -> NoReturn:
+    """Run the rank; never returns."""
+    arguments = sys.argv[1:]
+    run_dir = os.environ["ZEUSRUN_RUN_DIR"]
+    rank = int(os.environ["RANK"])
+    _redirect_output(os.path.join(run_dir, "logs", f"rank{rank}.log"))  # noqa: PTH118
+    if arguments[0] == "--plain":
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, "-u", *arguments[1:]])  # noqa: S606 - that is --plain
+    count_steps(StepClock(os.path.join(run_dir, "clock", f"rank{rank}")).tick)  # noqa: PTH118
+    events = EventWriter(os.environ["ZEUSRUN_SIDECAR"])
+    events.write(Started(time.monotonic(), rank, os.getpid()))
+    code = _run_script(arguments, os.path.join(run_dir, "error.json"), rank)  # noqa: PTH118
+    try:
+        events.write(Ended(time.monotonic(), rank, code))
+    except OSError as error:
+        print(f"zeusrun: could not record the end: {error}", file=sys.stderr)  # noqa: T201
+    _exit_without_teardown(code)
+
+
+def _redirect_output(path: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def _run_script(arguments: list[str], error_path: str, rank: int) -> int:
+    """Run the script as ``__main__`` and return its exit code."""
+    try:
+        if arguments[0] == "-m":
+            _run_module(arguments[1:])
+        else:
+            _run_file(arguments)
+    except BaseException as error:  # noqa: BLE001 - whatever ends the script is its result
+        code, trace = _exit_code(error), _users_trace(error.__traceback__)
+        if code != 0:
+            restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+            record_failure(error_path, rank, restart, error, trace)
+        if not isinstance(error, SystemExit):
+            sys.excepthook(type(error), error.with_traceback(trace), trace)
+        elif error.code is not None and not isinstance(error.code, int):
+            print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
+        return code
+    return 0
+
+
+def _run_file(arguments: list[str]) -> None:
+    path = arguments[0]
+    sys.argv = arguments
+    if not sys.flags.safe_path if hasattr(sys.flags, "safe_path") else True:
+        sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__file__=path, __cached__=None, __builtins__=__builtins__)
+    sys.modules["__main__"] = module  # so that pickle and multiprocessing find the script's names
+    with open(path, "rb") as file:  # noqa: PTH123
+        code = compile(file.read(), path, "exec")
+    exec(code, module.__dict__)  # noqa: S102 - running the user's script is what this is for
+
+
+def _run_module(arguments: list[str]) -> None:
+    sys.argv = arguments
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+
+
+def _users_trace(trace: TracebackType | None) -> TracebackType | None:
+    """Drop the frames above the script, so that the traceback reads as under plain Python."""
+    ours = {__file__, runpy.__file__, "<frozen runpy>"}
+    while trace is not None and trace.tb_frame.f_code.co_filename in ours:
+        trace = trace.tb_next
+    return trace
+
+
+def _exit_code(error: BaseException) -> int:
+    if not isinstance(error, SystemExit):
+        return 1
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1
+
+
+def _exit_without_teardown(code: int) -> NoReturn:
+    """End the process as Python does, but without tearing the interpreter down.
+
+    Non-daemon threads are waited for and exit hooks run; then the process is gone. Teardown after
+    DDP with gloo aborts in about half of all runs ("terminate called without an active
+    exception", torch 2.13), and would turn a finished training into a failed one.
+    """
+    wait_for_threads = getattr(threading, "_shutdown", None)  # joins executors' threads, too
+    if wait_for_threads is not None:
+        wait_for_threads()
+    atexit._run_exitfuncs()  # noqa: SLF001 - public since never, the same since 2.0
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed or replaced
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""``error.json``: which rank failed first, and of what."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import traceback
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_MEMORY_WORDS = (
+    "out of memory",  # CUDA, HIP, MPS
+    "can't allocate memory",  # torch's CPU allocator
+    "not enough memory",  # the same, older
+    "Cannot allocate memory",  # ENOMEM
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+_MAX_MESSAGE = 4000
+_MAX_TRACEBACK = 64_000
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether the error, or one that caused it, is memory running out, on a GPU or on the host."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if isinstance(current, MemoryError) or type(current).__name__ == "OutOfMemoryError":
+            return True
+        if isinstance(current, (RuntimeError, OSError)) and any(
+            word in str(current) for word in _MEMORY_WORDS
+        ):
+            return True
+        current = current.__cause__ or current.__context__
+    return False
+
+
+def record_failure(
+    path: str, rank: int, restart: int, error: BaseException, trace: TracebackType | None
+) -> None:
+    """Write ``error.json`` unless another rank of the same restart was first.
+
+    The first to fail is the cause; the others fail because it is gone. A failure to write is let
+    go: the training has failed already, and its own message matters more.
+
+    Args:
+        path: Where to.
+        rank: Of this process.
+        restart: How often torchrun has restarted the ranks; a later failure replaces an earlier.
+        error: What ended the script; ``SystemExit`` with a code other than 0 included.
+        trace: Its traceback, without zeusrun's own frames.
+    """
+    if isinstance(error, SystemExit):
+        kind, message = "exit", f"the script exited with code {error.code}"
+    else:
+        kind = "out_of_memory" if ran_out_of_memory(error) else "exception"
+        message = str(error)
+    record = {
+        "rank": rank,
+        "restart": restart,
+        "kind": kind,
+        "type": type(error).__name__,
+        "message": message[:_MAX_MESSAGE],
+        "traceback": "".join(traceback.format_exception(type(error), error, trace))[
+            -_MAX_TRACEBACK:
+        ],
+    }
+    temporary = f"{path}.rank{rank}"
+    with contextlib.suppress(OSError):
+        with open(temporary, "w", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            json.dump(record, file)
+        if _recorded_restart(path) < restart:
+            os.replace(temporary, path)  # noqa: PTH105
+        else:
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)  # fails if another rank was first
+            os.unlink(temporary)  # noqa: PTH108
+
+
+def _recorded_restart(path: str) -> int:
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            return int(json.load(file)["restart"])
+    except FileNotFoundError:
+        return 1 << 30  # nobody failed yet: the atomic link decides who is first
+    except (OSError, ValueError, KeyError):
+        return -1

@@ -1,0 +1,155 @@
+"""``zeusrun.current()``: what a training script asks for and tells."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, SupportsFloat
+
+from zeusrun.sidecar import EventWriter, Reported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+class Run:
+    """One rank's view of its trial, read from the environment that the launcher set.
+
+    Attributes:
+        active: Whether zeusrun started this process.
+        rank: This process among all, from 0.
+        world_size: Number of processes.
+        job: Name of the recurring job, or ``None`` outside zeusrun.
+        trial: Identity of this trial, or ``None`` outside zeusrun.
+        checkpoint_dir: Where checkpoints of this trial belong, or ``None`` outside zeusrun.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.rank = int(environment.get("RANK", "0"))
+        self.world_size = int(environment.get("WORLD_SIZE", "1"))
+        self.job = environment.get("ZEUSRUN_JOB")
+        self.trial = environment.get("ZEUSRUN_TRIAL")
+        self.active = self.trial is not None
+        checkpoint_dir = environment.get("ZEUSRUN_CHECKPOINT_DIR")
+        self.checkpoint_dir = Path(checkpoint_dir) if checkpoint_dir else None
+        self._environment = environment
+        self._epoch = 0
+        self._stopping = False
+        self._listening = False
+        self._writer: EventWriter | None = None
+        run_dir = environment.get("ZEUSRUN_RUN_DIR")
+        self._stop_file = os.path.join(run_dir, "stop") if run_dir else None  # noqa: PTH118 - asked once an epoch
+
+    def local_batch_size(self, default: int) -> int:
+        """Return this rank's samples per optimizer step; ``default`` outside zeusrun."""
+        global_batch_size = self._environment.get("ZEUSRUN_BATCH_SIZE")
+        return int(global_batch_size) // self.world_size if global_batch_size else default
+
+    def global_batch_size(self, default: int) -> int:
+        """Return the samples per optimizer step over all ranks; ``default`` outside zeusrun."""
+        return int(self._environment.get("ZEUSRUN_BATCH_SIZE") or default)
+
+    def learning_rate(self, default: float) -> float:
+        """Return the learning rate for the batch size; ``default`` where the job names none."""
+        return float(self._environment.get("ZEUSRUN_LEARNING_RATE") or default)
+
+    def epochs(self, default: int) -> Iterator[int]:
+        """Yield 1, 2, 3, … and end after the last epoch, at the target, or when told to stop.
+
+        Ends after the same epoch on every rank; every rank must iterate over it.
+
+        Args:
+            default: Number of epochs outside zeusrun.
+        """
+        last = int(self._environment.get("ZEUSRUN_MAX_EPOCHS") or default)
+        for epoch in range(1, last + 1):
+            if self.should_stop():
+                return
+            self._epoch = epoch
+            yield epoch
+
+    def report(self, epoch: int | None = None, **metrics: SupportsFloat) -> None:
+        """Tell the launcher the metrics after an epoch. Rank 0 writes; others may call it freely.
+
+        Args:
+            epoch: Epochs completed; the one that ``epochs`` is in when left out.
+            metrics: Plain numbers, or anything that ``float`` takes. NaN may be reported.
+
+        Raises:
+            TypeError: If a metric is not a number.
+            ValueError: If it is an array of more than one number.
+        """
+        values = {name: float(value) for name, value in metrics.items()}
+        if not self.active or self.rank != 0:
+            return
+        if self._reached_target(values):
+            self._stopping = True
+        completed = self._epoch if epoch is None else int(epoch)
+        try:
+            if self._writer is None:
+                self._writer = EventWriter(self._environment["ZEUSRUN_SIDECAR"])
+            self._writer.write(Reported(time.monotonic(), completed, values))
+        except OSError as error:  # a full disk must not end the training it would only describe
+            warnings.warn(f"zeusrun could not record the metrics: {error}", stacklevel=2)
+
+    def should_stop(self) -> bool:
+        """Whether training should end here: target reached, or told to stop.
+
+        A collective call: the answer is the same on every rank, so every rank must ask.
+        ``epochs`` asks before each epoch; only a loop of your own needs this.
+        """
+        if not self.active:
+            return False
+        self._listen()
+        if self._stop_file is not None and os.path.exists(self._stop_file):  # noqa: PTH110
+            self._stopping = True
+        self._stopping = _any_rank(flag=self._stopping)
+        return self._stopping
+
+    def _reached_target(self, values: Mapping[str, float]) -> bool:
+        environment = self._environment
+        value = values.get(environment.get("ZEUSRUN_METRIC", ""), math.nan)
+        if environment.get("ZEUSRUN_ON_TARGET") != "stop" or math.isnan(value):
+            return False
+        target = float(environment["ZEUSRUN_TARGET"])
+        return value <= target if environment.get("ZEUSRUN_MODE") == "min" else value >= target
+
+    def _listen(self) -> None:
+        """Turn SIGTERM into a stop, once the script has shown that it asks for stops."""
+        if self._listening or threading.current_thread() is not threading.main_thread():
+            return
+        self._listening = True
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # the script's own handler wins
+            signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def _on_sigterm(self, _signal: int, _frame: object) -> None:
+        self._stopping = True
+
+
+@functools.cache
+def current_run() -> Run:
+    """Return the one ``Run`` of this process."""
+    return Run(dict(os.environ))
+
+
+def _any_rank(*, flag: bool) -> bool:
+    """Whether the flag is set on any rank; ranks that do not talk to each other answer alone."""
+    if "torch.distributed" not in sys.modules:
+        return flag
+    import torch  # noqa: PLC0415 - the script has imported it
+    from torch import distributed  # noqa: PLC0415
+
+    if not distributed.is_available() or not distributed.is_initialized():
+        return flag
+    on_gpu = distributed.get_backend() == "nccl"
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    flags = torch.tensor([flag], dtype=torch.int32, device=device)
+    distributed.all_reduce(flags, op=distributed.ReduceOp.MAX)
+    return bool(flags.item())
