@@ -80,9 +80,7 @@ def submit(
 
 @app.command()
 def history(
-    job: Annotated[
-        str | None, typer.Argument(help="A job's name; all jobs if left out.")
-    ] = None,
+    job: Annotated[str | None, typer.Argument(help="A job's name; all jobs if left out.")] = None,
     *,
     last: Annotated[
         Optional[int],  # noqa: UP045
@@ -119,13 +117,16 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     """Show everything about one trial."""
     from zeusrun.launcher.failure import read_traceback  # noqa: PLC0415
     from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
+    from zeusrun.trial import TrialStatus  # noqa: PLC0415
     from zeusrun.view.tables import trial_sheet  # noqa: PLC0415
 
     found = _find_trial(_history(), trial)
     if as_json:
         _print_json(found.to_json())
     else:
-        _console().print(trial_sheet(found, read_traceback(RunPaths(Path(found.run_dir)))))
+        failed = found.status in {TrialStatus.FAILED, TrialStatus.OOM}
+        failure = read_traceback(RunPaths(Path(found.run_dir))) if failed else None
+        _console().print(trial_sheet(found, failure))
 
 
 @app.command()

@@ -80,7 +80,7 @@ def build_problem(submission: Submission, recurrence: int) -> Problem:
         window=spec.policy.window,
         recurrence=recurrence,
         world_size=submission.world_size,
-        gpu_model=devices[0].model if devices else None,
+        gpu_model=gpus[0].model if gpus else None,
         gpu_count=len(gpus),
         energy_measured=all(source.measured for source in sources) if sources else None,
         learning_rates={size: spec.learning_rate_for(size) for size in spec.batch_size.candidates},
@@ -120,7 +120,8 @@ def decide(
 
 def draft_trial(submission: Submission, decision: Decision, recurrence: int, attempt: int) -> Trial:
     """Return the trial that carries out a decision."""
-    spec, devices = submission.spec, submission.devices
+    spec = submission.spec
+    gpus = [device for device in submission.devices if device.is_gpu]
     name = f"{spec.name}-{recurrence}-{attempt}"
     return Trial(
         trial=name,
@@ -131,8 +132,8 @@ def draft_trial(submission: Submission, decision: Decision, recurrence: int, att
         power_limit_w=_limit_in_force(submission, wanted_power_limit_w(submission, decision)),
         learning_rate=spec.learning_rate_for(decision.global_batch_size),
         world_size=submission.world_size,
-        gpu_model=devices[0].model if devices else None,
-        gpu_count=sum(device.is_gpu for device in devices),
+        gpu_model=gpus[0].model if gpus else None,
+        gpu_count=len(gpus),
         started_at=timestamp(),
         metric=spec.objective.metric,
         run_dir=str(runs_directory(submission.home, spec.name) / name),

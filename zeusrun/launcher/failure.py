@@ -36,9 +36,10 @@ def read_failure(paths: RunPaths) -> Failure | None:
 
 
 def read_traceback(paths: RunPaths) -> str | None:
-    """Return the traceback of the root cause, or ``None`` where none was left."""
+    """Return the traceback of the root cause, else torchrun's last lines, else ``None``."""
     record = _read_record(paths.error)
-    return None if record is None else str(record.get("traceback") or "") or None
+    trace = "" if record is None else str(record.get("traceback") or "")
+    return trace or "\n".join(_read_tail(paths.torchrun_log).splitlines()[-20:]) or None
 
 
 def _read_record(path: Path) -> dict[str, Any] | None:
@@ -68,13 +69,7 @@ def _from_worker(path: Path) -> Failure | None:
 
 def _from_torchrun(path: Path) -> Failure | None:
     """Read torchrun's table of failures: the exit code of the first rank that failed."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - _LOG_TAIL_BYTES))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return None
+    text = _read_tail(path)
     _, found, root = text.rpartition("Root Cause (first observed failure):")
     rank = re.search(r"^\s*rank\s*:\s*(\d+)", root, re.MULTILINE)
     code = re.search(r"^\s*exitcode\s*:\s*(-?\d+)", root, re.MULTILINE)
@@ -85,6 +80,16 @@ def _from_torchrun(path: Path) -> Failure | None:
     return (
         Failure(None, out_of_memory=False, reason=f"torchrun: {lines[-1][:200]}") if lines else None
     )
+
+
+def _read_tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _describe_exit(code: int) -> str:

@@ -20,19 +20,16 @@ def job_devices(
 ) -> tuple[list[Device], int]:
     """Return what is metered for a job, and its number of ranks.
 
-    One GPU a rank, as far as there are GPUs; without any, the CPU.
+    One GPU a rank, as far as there are GPUs; without any, the CPU. The caller closes them.
 
     Raises:
         DeviceError: If ``gpu`` is asked for and there is none, or a visible GPU is absent.
         UsageError: If an environment variable that describes the machine is not usable.
     """
-    gpus = gpus_of_job(environment, None)
+    count = nproc_per_node if isinstance(nproc_per_node, int) else None
+    gpus = [] if nproc_per_node == "cpu" else gpus_of_job(environment, count)
     world_size = resolve_world_size(nproc_per_node, len(gpus), usable_cpu_count())
-    if not gpus:
-        return [cpu_device(environment)], world_size
-    for unused in gpus[world_size:]:
-        unused.close()
-    return gpus[:world_size], world_size
+    return gpus or [cpu_device(environment)], world_size
 
 
 def usable_cpu_count() -> int:

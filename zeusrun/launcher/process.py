@@ -124,7 +124,7 @@ def run(
     finally:
         _end(process, grace_period_s)
         ended_t = time.monotonic()
-        outlived = family.sweep()
+        outlived = family.sweep(at_once=level is StopLevel.KILL)
     return ProcessExit(process.returncode, ended_t, outlived)
 
 
@@ -175,9 +175,9 @@ class _Family:
             with contextlib.suppress(psutil.Error):
                 self._seen.update(psutil.Process(self._root_pid).children(recursive=True))
 
-    def sweep(self) -> tuple[str, ...]:
+    def sweep(self, *, at_once: bool) -> tuple[str, ...]:
         """End what has outlived torchrun; return its names."""
-        return end_processes(self._seen | processes_of_run(self._run_dir))
+        return end_processes(self._seen | processes_of_run(self._run_dir), at_once=at_once)
 
 
 def processes_of_run(run_dir: str) -> set[psutil.Process]:
@@ -190,8 +190,8 @@ def processes_of_run(run_dir: str) -> set[psutil.Process]:
     return found
 
 
-def end_processes(processes: Iterable[psutil.Process]) -> tuple[str, ...]:
-    """End processes one at a time: time to go by themselves, SIGTERM, SIGKILL.
+def end_processes(processes: Iterable[psutil.Process], *, at_once: bool = False) -> tuple[str, ...]:
+    """End processes one at a time: time to go by themselves, SIGTERM, SIGKILL; or SIGKILL at once.
 
     A ``psutil.Process`` knows its start time, so a reused pid is never signalled.
 
@@ -201,13 +201,15 @@ def end_processes(processes: Iterable[psutil.Process]) -> tuple[str, ...]:
     remaining = [process for process in processes if _alive(process)]
     if not remaining:
         return ()
-    _, remaining = psutil.wait_procs(remaining, timeout=_NATURAL_EXIT_S)
-    remaining = [process for process in remaining if _alive(process)]
+    if not at_once:
+        _, remaining = psutil.wait_procs(remaining, timeout=_NATURAL_EXIT_S)
+        remaining = [process for process in remaining if _alive(process)]
     names = tuple(sorted(_name(process) for process in remaining))
-    for process in remaining:
-        with contextlib.suppress(psutil.Error):
-            process.terminate()
-    _, remaining = psutil.wait_procs(remaining, timeout=_SWEEP_GRACE_S)
+    if not at_once:
+        for process in remaining:
+            with contextlib.suppress(psutil.Error):
+                process.terminate()
+        _, remaining = psutil.wait_procs(remaining, timeout=_SWEEP_GRACE_S)
     for process in remaining:
         with contextlib.suppress(psutil.Error):
             process.kill()

@@ -74,6 +74,7 @@ class Watch:
         self._monitor = EnergyMonitor(submission.devices, paths.power)
         self._stop: StopOrder | None = None
         self._warned_of_names = False
+        self._warnings: list[str] = []
         now_t = time.monotonic()
         self._progress = Progress(launched_t=now_t, now_t=now_t)
 
@@ -86,27 +87,29 @@ class Watch:
         submission, trial, paths = self._submission, self._trial, self._paths
         spec, monitor = submission.spec, self._monitor
         command = build_command(spec, trial, paths, submission.torchrun, submission.environment)
-        with (
-            hold_power_limit(submission.devices, self._power_limit_w, paths.power_limits),
-            monitor,
-        ):
-            now_t = time.monotonic()
-            self._progress = Progress(launched_t=now_t, now_t=now_t)
-            exit_ = run(
-                command,
-                paths,
-                grace_period_s=spec.launch.grace_period_s,
-                on_tick=self._tick,
-            )
+        exit_: ProcessExit | None = None
+        try:
+            with (
+                hold_power_limit(submission.devices, self._power_limit_w, paths.power_limits),
+                monitor,
+            ):
+                now_t = time.monotonic()
+                self._progress = Progress(launched_t=now_t, now_t=now_t)
+                grace_s = spec.launch.grace_period_s
+                exit_ = run(command, paths, grace_period_s=grace_s, on_tick=self._tick)
+        except Exception as error:
+            if exit_ is None:
+                raise
+            # The training is over, and what metering or restoring ran into must not lose it.
+            self._warnings.append(f"after the training: {type(error).__name__}: {error}")
         self._look(final=True)
         return self._close(exit_), self._stop
 
     def _tick(self) -> StopLevel:
         self._look()
         order = supervise(self._progress, self._bounds, self._signals.received)
-        if order is not None and (self._stop is None or order.cause is not self._stop.cause):
-            told = self._stop is None or self._stop.cause is StopCause.TARGET
-            self._stop = order if told else self._stop
+        if order is not None and (self._stop is None or self._stop.cause is StopCause.TARGET):
+            self._stop = order  # the first order that ends the run is its cause
         return StopLevel.NONE if order is None else order.level
 
     def _look(self, *, final: bool = False) -> None:
@@ -150,5 +153,10 @@ class Watch:
             bill=bill,
             finished_at=timestamp(),
         )
-        warnings = (*outcome.warnings, *self._reader.warnings, *monitor.warnings)
+        warnings = (
+            *outcome.warnings,
+            *self._reader.warnings,
+            *monitor.warnings,
+            *self._warnings,
+        )
         return replace(outcome, warnings=warnings)

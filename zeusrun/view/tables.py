@@ -160,7 +160,7 @@ def trial_sheet(trial: Trial, failure: str | None) -> RenderableType:
         ("power limit", units.power(trial.power_limit_w) if trial.power_limit_w else None),
         (
             "device",
-            f"{trial.gpu_count or 'no'} GPU, {trial.gpu_model}" if trial.gpu_model else None,
+            f"{trial.gpu_count} of {trial.gpu_model}" if trial.gpu_model else "no GPU",
         ),
         ("started", units.moment(trial.started_at)),
         ("start-up", units.duration(trial.startup_s)),

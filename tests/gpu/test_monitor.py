@@ -1,0 +1,336 @@
+"""The monitor: what it answers over a fake clock, and its thread."""
+
+from __future__ import annotations
+
+import csv
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from zeusrun.gpu import monitor as monitor_module
+from zeusrun.gpu.device import Reading
+from zeusrun.gpu.monitor import EnergyMonitor
+from zeusrun.gpu.simulated import SimulatedDevice
+from zeusrun.trial import EnergySource
+
+
+def watch(monitor, clock, seconds, period_s=0.1):
+    """Sample as the thread would, in no time. The first sample is now, the last at the end."""
+    monitor.sample()
+    for _ in range(round(seconds / period_s)):
+        clock.advance(period_s)
+        monitor.sample()
+
+
+def test_energy_is_summed_over_devices(clock):
+    devices = [SimulatedDevice(clock, demand_w=watts) for watts in (100.0, 200.0)]
+    monitor = EnergyMonitor(devices, None, clock=clock)
+    start_s = clock()
+    watch(monitor, clock, 10.0)
+    assert monitor.energy_j(start_s + 1.0, start_s + 9.0) == pytest.approx(300.0 * 8)
+    assert monitor.power_w() == 300.0
+    assert monitor.max_power_w == 600.0
+    assert monitor.energy_source is EnergySource.COUNTER
+    assert monitor.warnings == []
+
+
+@pytest.mark.parametrize("has_counter", [True, False])
+def test_head_and_tail_of_the_window_are_not_lost(clock, has_counter):
+    device = SimulatedDevice(clock, demand_w=200.0, has_counter=has_counter)
+    monitor = EnergyMonitor([device], None, clock=clock)
+    start_s = clock()
+    watch(monitor, clock, 2.0)
+    assert monitor.energy_j(start_s - 0.05, start_s + 2.1) == pytest.approx(200.0 * 2.15)
+
+
+def test_a_window_far_outside_the_samples_is_unknown(clock):
+    monitor = EnergyMonitor([SimulatedDevice(clock)], None, clock=clock)
+    start_s = clock()
+    watch(monitor, clock, 2.0)
+    assert monitor.energy_j(start_s, start_s + 3.1) is None
+    assert monitor.energy_j(start_s - 1.1, start_s + 1.0) is None
+
+
+def test_changing_power_is_integrated_to_within_a_sample(clock):
+    device = SimulatedDevice(clock, demand_w=100.0, has_counter=False)
+    monitor = EnergyMonitor([device], None, clock=clock)
+    start_s = clock()
+    watch(monitor, clock, 5.0)
+    device.demand(300.0)
+    clock.advance(0.1)
+    watch(monitor, clock, 4.9)
+    used_j = monitor.energy_j(start_s, start_s + 10.0)
+    assert used_j == pytest.approx(2000.0, abs=(300.0 - 100.0) * 0.1)
+
+
+def test_a_still_counter_is_replaced_by_sampled_power(clock):
+    device = SimulatedDevice(clock, demand_w=200.0)
+    device.stand_still()
+    monitor = EnergyMonitor([device], None, clock=clock)
+    start_s = clock()
+    watch(monitor, clock, 10.0)
+    assert monitor.energy_j(start_s, start_s + 10.0) == pytest.approx(2000.0)
+    assert monitor.energy_source is EnergySource.INTEGRATED
+    (warning,) = monitor.warnings
+    assert "Simulated GPU (SIM-0)" in warning
+
+
+def test_a_restarted_counter_is_replaced_by_sampled_power(clock):
+    device = SimulatedDevice(clock, demand_w=200.0)
+    monitor = EnergyMonitor([device], None, clock=clock)
+    start_s = clock()
+    watch(monitor, clock, 5.0)
+    device.restart_counter()
+    watch(monitor, clock, 5.0)
+    assert monitor.energy_j(start_s, start_s + 10.0) == pytest.approx(2000.0)
+    assert len(monitor.warnings) == 1
+
+
+def test_of_mixed_sources_the_weakest_is_reported(clock):
+    devices = [SimulatedDevice(clock), SimulatedDevice(clock, has_counter=False)]
+    monitor = EnergyMonitor(devices, None, clock=clock)
+    watch(monitor, clock, 1.0)
+    assert monitor.energy_source is EnergySource.INTEGRATED
+
+
+def test_a_device_that_fails_makes_all_energy_unknown_and_is_named_once(clock):
+    good, bad = SimulatedDevice(clock, uuid="GOOD"), SimulatedDevice(clock, uuid="BAD")
+    monitor = EnergyMonitor([good, bad], None, clock=clock)
+    start_s = clock()
+    watch(monitor, clock, 1.0)
+    bad.fail("GPU is lost")
+    watch(monitor, clock, 1.0)
+    assert monitor.energy_j(start_s, start_s + 0.5) is None
+    assert monitor.power_w() is None
+    assert monitor.energy_source is None
+    (warning,) = monitor.warnings
+    assert "BAD" in warning
+    assert "GPU is lost" in warning
+
+
+def test_an_unknown_maximum_power_makes_the_sum_unknown(clock):
+    devices = [SimulatedDevice(clock), SimulatedDevice(clock)]
+    devices[1].max_power_w = None
+    assert EnergyMonitor(devices, None, clock=clock).max_power_w is None
+
+
+def test_without_devices_everything_is_unknown(clock):
+    monitor = EnergyMonitor([], None, clock=clock)
+    watch(monitor, clock, 1.0)
+    assert monitor.energy_j(clock() - 0.5, clock()) is None
+    assert monitor.power_w() is None
+    assert monitor.max_power_w is None
+    assert monitor.energy_source is None
+
+
+def test_a_period_that_is_not_positive_is_refused():
+    with pytest.raises(ValueError, match="positive"):
+        EnergyMonitor([], None, period_s=0.0)
+
+
+class CountingDevice(SimulatedDevice):
+    """Lets a test wait for samples instead of for time."""
+
+    def __init__(self, clock=time.monotonic, **has):
+        super().__init__(clock, **has)
+        self._reads = threading.Semaphore(0)
+
+    def read(self):
+        self._reads.release()
+        return super().read()
+
+    def wait_for_reads(self, count):
+        for _ in range(count):
+            assert self._reads.acquire(timeout=30)
+
+
+def energy_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "zeusrun-energy"]
+
+
+def test_a_daemon_thread_samples_until_the_block_is_left():
+    device = CountingDevice()
+    with EnergyMonitor([device], None, period_s=0.001):
+        device.wait_for_reads(5)
+        (thread,) = energy_threads()
+        assert thread.daemon
+    assert energy_threads() == []
+
+
+def test_a_block_shorter_than_the_period_is_measured_whole(clock):
+    device = SimulatedDevice(clock, demand_w=200.0)
+    start_s = clock()
+    with EnergyMonitor([device], None, period_s=60.0, clock=clock) as monitor:
+        clock.advance(5.0)
+    assert monitor.energy_j(start_s, start_s + 5.0) == pytest.approx(1000.0)
+
+
+def test_leaving_the_block_does_not_wait_out_the_period():
+    device = CountingDevice()
+    with EnergyMonitor([device], None, period_s=3600.0):
+        device.wait_for_reads(1)
+    device.wait_for_reads(1)  # the last sample, taken on leaving
+
+
+def test_a_failing_device_does_not_raise_out_of_the_block():
+    device = CountingDevice()
+    with EnergyMonitor([device], None, period_s=0.001) as monitor:
+        device.fail("Xid 79")
+    assert "Xid 79" in monitor.warnings[0]
+    assert monitor.energy_j(time.monotonic() - 0.01, time.monotonic()) is None
+
+
+class BuggyDevice(CountingDevice):
+    buggy = False
+
+    def read(self):
+        reading = super().read()
+        if self.buggy:
+            raise ZeroDivisionError("a bug")
+        return reading
+
+
+def test_a_bug_in_the_thread_is_raised_on_leaving_the_block():
+    device = BuggyDevice()
+    reached = False
+    with (  # noqa: PT012 - what is tested is that the block runs to its end
+        pytest.raises(ZeroDivisionError, match="a bug"),
+        EnergyMonitor([device], None, period_s=0.001) as monitor,
+    ):
+        device.buggy = True
+        for thread in energy_threads():
+            thread.join(30)
+        start_s = time.monotonic()
+        assert monitor.energy_j(start_s, start_s) is None
+        assert "ZeroDivisionError: a bug" in monitor.warnings[0]
+        reached = True
+    assert reached
+    assert energy_threads() == []
+
+
+def test_a_bug_in_the_thread_does_not_hide_the_exception_that_leaves_the_block():
+    device = BuggyDevice()
+    device.buggy = True
+    with pytest.raises(KeyboardInterrupt), EnergyMonitor([device], None):
+        raise KeyboardInterrupt
+
+
+class HangingDevice(SimulatedDevice):
+    def __init__(self):
+        super().__init__(time.monotonic)
+        self.hanging = threading.Event()
+        self.release = threading.Event()
+        self.armed = False
+
+    def read(self):
+        if self.armed:
+            self.hanging.set()
+            self.release.wait(30)
+        return super().read()
+
+
+def test_a_driver_call_that_hangs_does_not_hold_up_the_end(monkeypatch):
+    monkeypatch.setattr(monitor_module, "_JOIN_TIMEOUT_S", 0.0)
+    device = HangingDevice()
+    with EnergyMonitor([device], None, period_s=0.001) as monitor:
+        device.armed = True
+        assert device.hanging.wait(30)
+    (thread,) = energy_threads()
+    assert "not answered" in monitor.warnings[0]
+    assert monitor.energy_source is None
+    device.release.set()
+    thread.join(30)
+
+
+def rows_of(path):
+    with path.open(encoding="ascii", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_csv_has_a_row_per_device_and_sample(clock, tmp_path):
+    path = tmp_path / "power.csv"
+    devices = [
+        SimulatedDevice(clock, uuid="A", demand_w=123.4567),
+        SimulatedDevice(clock, uuid="B", has_counter=False),
+    ]
+    with EnergyMonitor(devices, path, period_s=60.0, clock=clock) as monitor:
+        clock.advance(0.5)
+        monitor.sample()
+    first_a, first_b, second_a, second_b = rows_of(path)[:4]
+    assert list(first_a) == ["time_s", "uuid", "power_w", "power_limit_w", "energy_j"]
+    assert first_a["time_s"] == "0.000"
+    assert second_a == {
+        "time_s": "0.500",
+        "uuid": "A",
+        "power_w": "123.457",
+        "power_limit_w": "300.000",
+        "energy_j": "61.728",
+    }
+    assert (first_b["uuid"], first_b["energy_j"]) == ("B", "")
+    assert second_b["power_w"] == "200.000"
+
+
+def test_the_csv_can_be_read_while_the_run_goes_on(tmp_path):
+    device = CountingDevice()
+    path = tmp_path / "power.csv"
+    with EnergyMonitor([device], path, period_s=0.001):
+        device.wait_for_reads(3)  # the third read starts after the second row is written
+        assert len(rows_of(path)) >= 2
+
+
+def test_the_power_of_a_counter_alone_is_in_the_csv_too(clock, tmp_path):
+    path = tmp_path / "power.csv"
+    device = SimulatedDevice(clock, demand_w=50.0, has_power=False)
+    with EnergyMonitor([device], path, period_s=60.0, clock=clock) as monitor:
+        clock.advance(0.5)
+        monitor.sample()
+    assert [row["power_w"] for row in rows_of(path)][:2] == ["", "50.000"]
+
+
+@pytest.mark.parametrize("path", [Path("/dev/full"), Path("/dev/null/power.csv")])
+def test_a_csv_that_cannot_be_started_leaves_one_warning_and_the_metering(clock, path):
+    monitor = EnergyMonitor([SimulatedDevice(clock)], path, period_s=60.0, clock=clock)
+    start_s = clock()
+    with monitor:
+        watch(monitor, clock, 1.0)
+    (warning,) = monitor.warnings
+    assert str(path) in warning
+    assert monitor.energy_j(start_s, start_s + 1.0) == pytest.approx(200.0)
+
+
+def test_a_csv_that_fails_in_mid_run_leaves_one_warning_and_the_metering(clock, tmp_path):
+    path = tmp_path / "power.csv"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    monitor = EnergyMonitor([SimulatedDevice(clock)], path, period_s=60.0, clock=clock)
+    start_s = clock()
+    with monitor:
+        watch(monitor, clock, 1.0)
+        assert os.read(reader, 1 << 16).count(b"\n") > 10
+        os.close(reader)
+        watch(monitor, clock, 1.0)
+    (warning,) = monitor.warnings
+    assert "power.csv is incomplete" in warning
+    assert monitor.energy_j(start_s, start_s + 2.0) == pytest.approx(400.0)
+
+
+def test_a_device_with_no_momentary_power_has_none_before_its_second_sample(clock):
+    device = SimulatedDevice(clock, has_power=False)
+    monitor = EnergyMonitor([device], None, clock=clock)
+    monitor.sample()
+    assert monitor.power_w() is None
+
+
+def test_a_device_that_is_silent_about_everything_has_no_energy(clock):
+    class Silent(SimulatedDevice):
+        def read(self):
+            return Reading(None, None, None)
+
+    monitor = EnergyMonitor([Silent(clock), SimulatedDevice(clock)], None, clock=clock)
+    start_s = clock()
+    watch(monitor, clock, 1.0)
+    assert monitor.energy_j(start_s, start_s + 1.0) is None
+    assert monitor.energy_source is None

@@ -1,0 +1,94 @@
+"""What the rest of zeusrun knows about a device: the protocol and the values it speaks in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from zeusrun.errors import DeviceError
+
+if TYPE_CHECKING:
+    from zeusrun.trial import EnergySource
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look at one device. ``None`` is what the device does not tell.
+
+    Attributes:
+        energy_j: Joules on a counter that only grows and starts anywhere.
+        power_w: Momentary draw, averaged over no more than about a second.
+        power_limit_w: The limit that is set.
+    """
+
+    energy_j: float | None
+    power_w: float | None
+    power_limit_w: float | None
+
+
+class Device(Protocol):
+    """Something whose energy a job is billed for."""
+
+    @property
+    def uuid(self) -> str:
+        """Name that stays the same over reboots; what is stored."""
+
+    @property
+    def model(self) -> str:
+        """Product name, for people and as a key of the history."""
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU."""
+
+    @property
+    def max_power_w(self) -> float | None:
+        """The most it may draw; ``None`` if unknown."""
+
+    @property
+    def energy_source(self) -> EnergySource:
+        """The best source it claims to have; a monitor that watches may trust it less."""
+
+    def read(self) -> Reading:
+        """Look at the device now.
+
+        Raises:
+            DeviceError: If it does not answer.
+        """
+
+    def close(self) -> None:
+        """Let go of the device. More than once is fine."""
+
+
+@runtime_checkable
+class LimitableDevice(Device, Protocol):
+    """A device of a kind that has a power limit."""
+
+    def power_limit_range_w(self) -> tuple[float, float] | None:
+        """Return the lowest and the highest limit; ``None`` if this one cannot be limited.
+
+        Raises:
+            DeviceError: If it does not answer.
+        """
+
+    def set_power_limit_w(self, watts: float) -> None:
+        """Hold the device to ``watts`` until someone sets another limit.
+
+        Raises:
+            DeviceError: If it cannot be limited, is out of range, or permission is missing.
+        """
+
+
+def check_power_limit(name: str, watts: float, range_w: tuple[float, float] | None) -> None:
+    """Refuse a limit that the device ``name`` cannot hold.
+
+    Raises:
+        DeviceError: If ``range_w`` is ``None`` or ``watts`` is outside it.
+    """
+    if range_w is None:
+        raise DeviceError(f"{name} has no power limit to set; use power_limit: {{mode: observe}}")
+    low_w, high_w = range_w
+    if not low_w <= watts <= high_w:  # NaN fails too
+        raise DeviceError(
+            f"{name} cannot be limited to {watts:g} W; choose between {low_w:g} and {high_w:g} W"
+        )

@@ -1,0 +1,197 @@
+"""The thread that watches a job's devices, and what it answers about their energy."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from zeusrun.errors import DeviceError
+from zeusrun.gpu.power_csv import PowerCsv
+from zeusrun.gpu.track import EnergyTrack
+from zeusrun.trial import EnergySource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from zeusrun.gpu.device import Device
+    from zeusrun.gpu.power_csv import Row
+
+# A driver call that hangs must not keep zeusrun from recording the trial.
+_JOIN_TIMEOUT_S = 10.0
+_WEAKEST_FIRST = (EnergySource.ESTIMATED, EnergySource.INTEGRATED, EnergySource.COUNTER)
+
+
+class EnergyMonitor:
+    """Samples devices from a daemon thread while the ``with`` block runs.
+
+    Whatever goes wrong with metering, training goes on: the energy becomes ``None`` and a warning
+    says why. An exception that is no device's fault is a bug; it is raised again on leaving the
+    block, unless the block is left by another one. The devices stay open; whoever opened them
+    closes them.
+
+    Attributes:
+        warnings: Sentences for the user, in the order in which they came up.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        csv_path: Path | None,
+        period_s: float = 0.1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; nothing is read, written or started yet.
+
+        Args:
+            devices: All that the job is billed for.
+            csv_path: Where to write ``power.csv``, or ``None`` for nowhere.
+            period_s: Seconds between samples.
+            clock: Monotonic seconds; the windows asked for are on the same clock.
+
+        Raises:
+            ValueError: If the period is not positive.
+        """
+        if not period_s > 0:
+            raise ValueError(f"the period is {period_s} s; it must be positive")
+        self.warnings: list[str] = []
+        self._devices = tuple(devices)
+        self._names = [f"{device.model} ({device.uuid})" for device in self._devices]
+        self._tracks = [
+            EnergyTrack(name, device.energy_source)
+            for name, device in zip(self._names, self._devices, strict=True)
+        ]
+        self._csv_path = csv_path
+        self._csv: PowerCsv | None = None
+        self._period_s = period_s
+        self._clock = clock
+        self._started_s = 0.0
+        self._stop = threading.Event()
+        self._lock = threading.Lock()  # over the tracks: the thread adds, the main thread asks
+        self._bug: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="zeusrun-energy", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._started_s = self._clock()
+        if self._csv_path is not None:
+            try:
+                self._csv = PowerCsv(self._csv_path)
+            except OSError as error:
+                self._warn_csv(error)
+        # The first sample is taken here, so that no window can start before it.
+        self._sample_or_give_up()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join(_JOIN_TIMEOUT_S)
+        if self._thread.is_alive():
+            self._give_up(f"the devices have not answered for {_JOIN_TIMEOUT_S:g} s")
+        if self._bug is not None and exception is None:
+            raise self._bug
+
+    def sample(self) -> None:
+        """Look at every device now. The thread does it; without one (simulators), call it."""
+        rows: list[Row] = []
+        for name, device, track in zip(self._names, self._devices, self._tracks, strict=True):
+            if track.failed:
+                continue
+            time_s = self._clock()
+            try:
+                reading = device.read()
+            except DeviceError as error:
+                with self._lock:
+                    track.fail()
+                self.warnings.append(f"{name} failed; the energy of this run is unknown: {error}")
+                continue
+            with self._lock:
+                warning = track.add(time_s, reading)
+                power_w = track.power_w()
+            if warning is not None:
+                self.warnings.append(warning)
+            since_start_s = time_s - self._started_s
+            rows.append(
+                (since_start_s, device.uuid, power_w, reading.power_limit_w, reading.energy_j)
+            )
+        if self._csv is not None:
+            try:
+                self._csv.write(rows)
+            except OSError as error:
+                self._csv = None
+                self._warn_csv(error)
+
+    def energy_j(self, since_s: float, until_s: float) -> float | None:
+        """Return the joules that all devices used between two moments of the monitor's clock.
+
+        Returns:
+            Joules, interpolated between samples; ``None`` if there are no devices, if any was not
+            measured over the window, or if any failed at any time.
+
+        Raises:
+            ValueError: If the window ends before it starts.
+        """
+        with self._lock:
+            return _sum([track.energy_j(since_s, until_s) for track in self._tracks])
+
+    def power_w(self) -> float | None:
+        """Return the latest draw of all devices in watts; ``None`` if unknown for any."""
+        with self._lock:
+            return _sum([track.power_w() for track in self._tracks])
+
+    @property
+    def energy_source(self) -> EnergySource | None:
+        """The weakest source among the devices; ``None`` if any has none."""
+        with self._lock:
+            sources = {track.source for track in self._tracks}
+        if None in sources:
+            return None
+        return next((source for source in _WEAKEST_FIRST if source in sources), None)
+
+    @property
+    def max_power_w(self) -> float | None:
+        """The most that all devices together may draw, in watts; ``None`` if unknown for any."""
+        return _sum([device.max_power_w for device in self._devices])
+
+    def _run(self) -> None:
+        due_s = self._clock() + self._period_s
+        while not self._stop.wait(max(0.0, due_s - self._clock())):
+            self._sample_or_give_up()
+            due_s = max(due_s + self._period_s, self._clock())
+        if self._bug is None:
+            self._sample_or_give_up()  # so that no window can end long after the last sample
+        if self._csv is not None:
+            self._csv.close()
+
+    def _sample_or_give_up(self) -> None:
+        try:
+            self.sample()
+        except Exception as error:  # noqa: BLE001 - kept, and raised again by __exit__
+            self._bug = error
+            self._stop.set()
+            self._give_up(f"{type(error).__name__}: {error}")
+
+    def _give_up(self, why: str) -> None:
+        with self._lock:
+            for track in self._tracks:
+                track.fail()
+        self.warnings.append(f"metering stopped; the energy of this run is unknown: {why}")
+
+    def _warn_csv(self, error: OSError) -> None:
+        self.warnings.append(
+            f"{self._csv_path} is incomplete ({error.strerror or error}); energy is measured still"
+        )
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None

@@ -1,0 +1,148 @@
+"""Which GPUs ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` make visible. Pure.
+
+Source: CUDA C++ Programming Guide, "CUDA Environment Variables", and NVIDIA's Multi-Instance GPU
+User Guide, "CUDA Device Enumeration".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from zeusrun.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class GpuIdentity:
+    """What tells one GPU of this machine from another.
+
+    Attributes:
+        nvml_index: NVML's number for it.
+        uuid: ``GPU-…``.
+        model: Product name.
+        mig_models: Product name of each of its MIG instances, by its ``MIG-…`` UUID.
+    """
+
+    nvml_index: int
+    uuid: str
+    model: str
+    mig_models: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class VisibleGpu:
+    """A GPU that a job uses, whole or through a MIG instance.
+
+    Attributes:
+        nvml_index: NVML's number for it.
+        model: Product name of what the job sees of it.
+    """
+
+    nvml_index: int
+    model: str
+
+
+def parse_visible(value: str | None) -> tuple[int | str, ...] | None:
+    """Split ``CUDA_VISIBLE_DEVICES``.
+
+    Like CUDA, it stops at the first negative index or empty entry; Slurm's ``NoDevFiles`` stops it
+    as well.
+
+    Returns:
+        CUDA indices and UUIDs (or their prefixes) in order; ``None`` if the variable is not set,
+        which makes all GPUs visible.
+
+    Raises:
+        DeviceError: If an entry is neither, or stands there twice, for which CUDA shows no GPU.
+    """
+    if value is None:
+        return None
+    entries: list[int | str] = []
+    for text in (part.strip() for part in value.split(",")):
+        if not text or text == "NoDevFiles":
+            break
+        if text.upper().startswith(("GPU-", "MIG-")):
+            entry: int | str = text
+        else:
+            try:
+                entry = int(text)
+            except ValueError:
+                raise DeviceError(
+                    f"{_VARIABLE}={value}: {text!r} is neither an index nor a GPU or MIG UUID; "
+                    "`nvidia-smi -L` lists them"
+                ) from None
+            if entry < 0:
+                break
+        if entry in entries:
+            raise DeviceError(f"{_VARIABLE}={value}: {text!r} stands there twice; name it once")
+        entries.append(entry)
+    return tuple(entries)
+
+
+def resolve_visible(
+    entries: Sequence[int | str] | None,
+    gpus: Sequence[GpuIdentity],
+    *,
+    pci_order: bool,
+    count: int | None,
+) -> list[VisibleGpu]:
+    """Find the first ``count`` visible GPUs.
+
+    Args:
+        entries: What ``parse_visible`` returned.
+        gpus: All GPUs that the job could see, in NVML's order, which is that of the PCI bus.
+        pci_order: Whether CUDA counts in that order too (``CUDA_DEVICE_ORDER=PCI_BUS_ID``).
+            Otherwise it puts the fastest first, which changes nothing among equal ones.
+        count: How many of the visible ones the job uses; ``None`` is all.
+
+    Returns:
+        GPUs in CUDA's order. One whose MIG instances are named twice or more comes once: it is
+        metered as a whole.
+
+    Raises:
+        DeviceError: If an entry names no GPU or several, or an index depends on which of the
+            different GPUs CUDA takes for the fastest.
+    """
+    wanted = range(len(gpus)) if entries is None else entries
+    found = [(entry, _find(entry, gpus)) for entry in wanted][:count]
+    unique: dict[int, VisibleGpu] = {}
+    for _, gpu in found:
+        unique.setdefault(gpu.nvml_index, gpu)
+    by_index = any(isinstance(entry, int) for entry, _ in found)
+    different = len({gpu.model for gpu in gpus}) > 1
+    if by_index and different and not pci_order and len(unique) < len(gpus):
+        raise DeviceError(
+            "which GPUs CUDA counts first is unknown, as they differ: set "
+            f"CUDA_DEVICE_ORDER=PCI_BUS_ID, or name them by UUID in {_VARIABLE}"
+        )
+    return list(unique.values())
+
+
+def _find(entry: int | str, gpus: Sequence[GpuIdentity]) -> VisibleGpu:
+    if isinstance(entry, int):
+        if entry < len(gpus):
+            return VisibleGpu(gpus[entry].nvml_index, gpus[entry].model)
+        raise DeviceError(f"{_VARIABLE} names GPU {entry}, but there are only {len(gpus)} GPUs")
+    matches = [
+        VisibleGpu(gpu.nvml_index, model)
+        for gpu in gpus
+        for uuid, model in ((gpu.uuid, gpu.model), *gpu.mig_models.items())
+        if uuid.lower().startswith(entry.lower())
+    ]
+    if not matches and entry.upper().startswith("MIG-GPU-"):
+        # Drivers before R470 name an instance MIG-<UUID of its GPU>/<instance>/<instance>.
+        parent = entry[len("MIG-") :].split("/")[0].lower()
+        matches = [
+            VisibleGpu(gpu.nvml_index, f"{gpu.model} MIG")
+            for gpu in gpus
+            if gpu.uuid.lower() == parent
+        ]
+    if len(matches) != 1:
+        what = "no GPU of this machine" if not matches else f"{len(matches)} GPUs, not one"
+        raise DeviceError(f"{_VARIABLE}: {entry!r} names {what}; `nvidia-smi -L` lists them")
+    return matches[0]

@@ -1,0 +1,166 @@
+"""What a history file holds: tables ``meta`` and ``trials`` as JSON. Pure.
+
+A reader ignores and keeps what it does not know, so new fields and tables come without a new
+schema number. Anything that an older reader would misread needs one: a new status, a new unit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from zeusrun.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+SCHEMA = 1
+
+Tables: TypeAlias = dict[str, dict[str, Any]]
+
+_RECORD_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
+_FLOATS = tuple(field.name for field in dataclasses.fields(Trial) if "float" in str(field.type))
+# Of the columns of a curve: epoch, time_s, energy_j, value.
+_COLUMN_TYPES: tuple[set[type], ...] = (
+    {int},
+    {int, float},
+    {int, float, type(None)},
+    {int, float, type(None)},
+)
+
+
+class DamagedError(Exception):
+    """A file is not a history; says why. Stays inside this room."""
+
+
+class NewerError(Exception):
+    """A file is of a later schema than this version reads. Stays inside this room."""
+
+
+def empty_tables() -> Tables:
+    """Return the tables of a history without trials."""
+    return {"meta": {"1": {"schema": SCHEMA}}, "trials": {}}
+
+
+def encode_tables(tables: Tables) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        DamagedError: If a number is not finite. It was read so: ours are checked before.
+    """
+    try:
+        # Compact, because the C encoder does not indent and rewriting is what a begin costs.
+        text = json.dumps(tables, allow_nan=False, separators=(",", ":"))
+    except ValueError as error:
+        raise DamagedError(str(error)) from error
+    return text.encode() + b"\n"
+
+
+def decode_tables(data: bytes) -> Tables:
+    """Read the content of a file. Trials are only known to be JSON objects after it.
+
+    Raises:
+        DamagedError: If it is not such a content.
+        NewerError: If a later version wrote it.
+    """
+    if not data.strip():
+        raise DamagedError("it is empty")
+    try:
+        tables = json.loads(data.decode(), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise DamagedError("it is not UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"it is not JSON: {error}") from error
+    if not isinstance(tables, dict):
+        raise DamagedError("it holds no tables")
+    headers = [header for header in _documents(tables, "meta") if "schema" in header]
+    schemas = [header["schema"] for header in headers]
+    if not schemas or any(type(schema) is not int or schema < 1 for schema in schemas):
+        raise DamagedError("its header names no schema")
+    if max(schemas) > SCHEMA:
+        raise NewerError(f"it has schema {max(schemas)}, this version reads up to {SCHEMA}")
+    _documents(tables, "trials")
+    return tables
+
+
+def encode_trial(trial: Trial) -> dict[str, Any]:
+    """Return the document of a trial, having made sure that it can be read back.
+
+    Raises:
+        ValueError: If it would not read back equal: a number that is not finite, a wrong type.
+    """
+    try:
+        record = trial.to_json()
+        back = decode_trial(json.loads(json.dumps(record, allow_nan=False)), trial.job)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"trial {trial.trial} cannot be stored: {error}") from error
+    if back != trial:
+        raise ValueError(f"trial {trial.trial} would not read back as it is")
+    return record
+
+
+def decode_trial(document: Mapping[str, Any], job: str) -> Trial:
+    """Read the document of a trial of this job.
+
+    Raises:
+        ValueError: If it is not one.
+    """
+    try:
+        _check_curve(document.get("curve", []))
+        trial = Trial.from_json(dict(document))
+        for name in _FLOATS:
+            value = getattr(trial, name)
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"{name} is {value}")
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"not a trial: {error}") from error
+    if not all(type(warning) is str for warning in trial.warnings):
+        raise ValueError("a warning is not a sentence")
+    if trial.job != job:
+        raise ValueError(f"it is of job {trial.job!r}")
+    return trial
+
+
+def decode_trials(documents: Iterable[Mapping[str, Any]], job: str) -> list[Trial]:
+    """Read the documents of all trials of a job.
+
+    Raises:
+        DamagedError: If one is not a trial of this job, or an id is there twice.
+    """
+    trials: dict[str, Trial] = {}
+    for number, document in enumerate(documents, start=1):
+        try:
+            trial = decode_trial(document, job)
+        except ValueError as error:
+            raise DamagedError(f"trial number {number}: {error}") from error
+        if trials.setdefault(trial.trial, trial) is not trial:
+            raise DamagedError(f"trial {trial.trial} is there twice")
+    return list(trials.values())
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _documents(tables: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    table = tables.get(name)
+    if not isinstance(table, dict) or not all(type(item) is dict for item in table.values()):
+        raise DamagedError(f"it has no table {name!r} of records")
+    for number in table:
+        # TinyDB turns the keys into numbers; "1" and "01" would become one record.
+        if not _RECORD_NUMBER.fullmatch(number):
+            raise DamagedError(f"table {name!r} has a record {number!r:.40}")
+    return list(table.values())
+
+
+def _check_curve(rows: list[list[Any]]) -> None:
+    # By columns and before they become points: a history holds 40,000 of them, and checking each
+    # point takes as long as parsing the file.
+    if not rows:
+        return
+    for column, types in zip(zip(*rows, strict=True), _COLUMN_TYPES, strict=True):
+        if not set(map(type, column)) <= types or not all(map(math.isfinite, filter(None, column))):
+            raise ValueError("a point of the curve is not a measurement")
