@@ -27,7 +27,7 @@ _WANTED = {
     "model_type": "a section of 'key: value' lines",
     "path_type": "a path",
     "string_type": "text",
-    "string_unicode": "text that is valid Unicode",
+    "string_unicode": "text without half a surrogate pair",  # a key; values are checked on reading
     "tuple_type": "a list, such as [a, b]",
 }
 _NUMBER = re.compile(r"[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?")
@@ -56,17 +56,19 @@ _OTHER_NAMES = {
 
 
 def collect_problems(document: JobDocument, problems: Sequence[Problem]) -> JobFileError:
-    """Return one error with a line for each problem, in the order of the file.
+    """Return one error with a line for each problem, overrides first, then as in the file.
 
     The first ``MAX_SHOWN`` are spelt out; how many more there are is said.
     """
     rank = {path: number for number, path in enumerate(document.origins)}
 
-    def place(problem: Problem) -> int:
-        return rank.get(document.find_written(problem.path), -1)
+    def place(problem: Problem) -> tuple[bool, int]:
+        in_file = not document.find_origin(problem.path).startswith("--set ")
+        return in_file, rank.get(document.find_written(problem.path), -1)
 
     ordered = sorted(problems, key=place)
-    lines = [f"{document.find_origin(p.path)}: {p.sentence}" for p in ordered[:MAX_SHOWN]]
+    shown = ordered[:MAX_SHOWN]
+    lines = [_printable(f"{document.find_origin(p.path)}: {p.sentence}") for p in shown]
     if len(ordered) > MAX_SHOWN:
         lines.append(f"... and {len(ordered) - MAX_SHOWN} more")
     return JobFileError("\n".join(lines))
@@ -101,7 +103,7 @@ def _wanted(kind: str, error: Mapping[str, Any]) -> str:
         return f"{_WANTED[kind]}, not {value}{_advice(kind, error['input'])}"
     if kind in _BOUNDS:
         words, key = _BOUNDS[kind]
-        return f"{words} {context[key]}, not {value}"
+        return f"{words} {context[key]:g}, not {value}"
     if kind == "literal_error":
         return f"{context['expected']}, not {value}"
     return f"something else than {value}: {error['msg']}"
@@ -133,6 +135,11 @@ def _meant(section: str, key: str, sections: Mapping[str, Sequence[str]]) -> str
     return f"known are {', '.join(here)}"
 
 
+def _printable(text: str) -> str:
+    """Escape what would move a terminal's cursor, or that it cannot show: keys are any text."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def _dotted(path: KeyPath) -> str:
     text = ""
     for part in path:
@@ -149,7 +156,7 @@ def _shown(value: object) -> str:
     if isinstance(value, dict):
         return "a section"
     if isinstance(value, list):
-        return "a list"
+        return "a list" if value else "an empty list"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:56]}...{text[-1]}"
 

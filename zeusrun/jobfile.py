@@ -189,8 +189,8 @@ def _compose(text: str, label: str, *, numbered: bool) -> Node | None:
         mark = error.problem_mark or error.context_mark
         where = f"{label}:{mark.line + 1}" if numbered and mark else label
         problem = error.problem or error.context or "it cannot be read"
-        hint = next((f" ({hint})" for sign, hint in _SYNTAX_HINTS if sign in problem), "")
-        raise JobFileError(f"{where}: not usable YAML: {problem}{hint}") from error
+        hint = next((hint for sign, hint in _SYNTAX_HINTS if sign in problem), problem)
+        raise JobFileError(f"{where}: not usable YAML: {hint}") from error
     except (ValueError, OverflowError) as error:  # PyYAML leaks these at "\UFFFFFFFF"
         raise JobFileError(f"{label}: not usable YAML: {error}") from error
     return node
@@ -237,6 +237,8 @@ def _build_scalar(
     text: str = node.value
     kind = node.tag.removeprefix(_TAG)
     if kind == "str":
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            document.problems.append(Problem(path, "half a surrogate pair ('\\ud800') is no text"))
         return text
     if kind in ("int", "float") and path[:1] and path[0] in verbatim:
         return text

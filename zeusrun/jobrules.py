@@ -47,7 +47,7 @@ def check_process_count(value: object) -> object:
     """Return ``value`` if torchrun's ``--nproc-per-node`` takes it."""
     if value in ("gpu", "cpu", "auto") or (type(value) is int and value >= 1):
         return value
-    raise ValueError(f"must be a whole number from 1, or gpu, cpu or auto, not {value!r}")
+    raise ValueError("must be a whole number from 1, or gpu, cpu or auto")
 
 
 def check_template(text: str, *, has_learning_rate: bool) -> str:

@@ -196,7 +196,8 @@ class JobSpec(_Section):
     """One recurring training job. Read it with ``load_spec``.
 
     ``learning_rate`` is declared before the texts that may use ``${learning_rate}``, and
-    ``launch`` before ``batch_size``: a validator sees only the fields above it.
+    ``launch`` before ``batch_size``: a validator sees only the fields above it. A section is
+    described by its class.
     """
 
     source: Path = Field(exclude=True, strict=False, description="The job file; absolute.")
@@ -222,16 +223,16 @@ class JobSpec(_Section):
     instrument: bool = Field(
         True, description="Run the script under zeusrun's worker: step clock, causes, gentle stop."
     )
-    launch: Launch = Field(Launch(), description="How torchrun starts the processes.")
-    objective: Objective = Field(description="What counts as done, and what it may cost.")
-    batch_size: BatchSizes = Field(description="The batch sizes to choose from.")
-    policy: Policy = Field(Policy(), description="What chooses the batch size.")
-    early_stop: EarlyStop = Field(EarlyStop(), description="When a trial is given up.")
+    launch: Launch = Launch()
+    objective: Objective
+    batch_size: BatchSizes
+    policy: Policy = Policy()
+    early_stop: EarlyStop = EarlyStop()
     attempts: int = Field(
         5, ge=1, description="Trials in one submit before the target counts as missed."
     )
-    power_limit: PowerLimit = Field(PowerLimit(), description="What to do about the power limit.")
-    metrics: Metrics = Field(Metrics(), description="Where the metric is read.")
+    power_limit: PowerLimit = PowerLimit()
+    metrics: Metrics = Metrics()
     timeout_s: float | None = Field(
         None, gt=0, description="Seconds a trial may last at most; null: no bound."
     )

@@ -1,0 +1,14 @@
+"""The history in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contracts.history import HistoryContract
+from zeusrun.history.memory import MemoryHistory
+
+
+class TestMemoryHistory(HistoryContract):
+    @pytest.fixture
+    def history(self):
+        return MemoryHistory()

@@ -1,0 +1,133 @@
+"""Many processes on one history."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from tests.contracts.history import next_trial
+from zeusrun.errors import ExitCode, HistoryError
+from zeusrun.history.tinydb import TinyDBHistory
+from zeusrun.trial import TrialStatus
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def writers(directory, processes, count):
+    """Start writers and let them loose together; none outlives the block."""
+    command = [sys.executable, "-m", "tests.history.writer", str(directory), str(count)]
+    pipe = subprocess.PIPE
+    started = [
+        subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
+        for _ in range(processes)
+    ]
+    try:
+        for process in started:
+            assert process.stdout.readline() == "ready\n"
+        for process in started:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def acknowledged(lines, word):
+    return [line.split()[1] for line in lines if line.startswith(word)]
+
+
+@pytest.mark.parametrize(("processes", "count"), [(2, 25), (8, 8)])
+def test_processes_at_once_lose_and_repeat_nothing(tmp_path, processes, count):
+    history = TinyDBHistory(tmp_path)
+    path = tmp_path / "digits.json"
+    lines = []
+    known = []
+    with writers(tmp_path, processes, count) as started:
+        while any(process.poll() is None for process in started):
+            if path.exists():
+                json.loads(path.read_bytes())
+            trials = history.trials("digits")
+            assert [trial.trial for trial in trials[: len(known)]] == known
+            known = [trial.trial for trial in trials]
+        for process in started:
+            lines += process.communicate()[0].splitlines()
+            assert process.returncode == 0
+    total = processes * count
+    trials = history.trials("digits")
+    assert [trial.recurrence for trial in trials] == list(range(1, total + 1))
+    assert {trial.status for trial in trials} == {TrialStatus.REACHED}
+    assert sorted(acknowledged(lines, "begun")) == sorted(trial.trial for trial in trials)
+    assert sorted(acknowledged(lines, "finished")) == sorted(trial.trial for trial in trials)
+
+
+def test_a_writer_killed_at_any_moment_leaves_all_it_acknowledged(tmp_path):
+    history = TinyDBHistory(tmp_path)
+    moments = random.Random(7)
+    begun, finished = [], []
+    for kill in range(1, 11):
+        with writers(tmp_path, 1, 10**6) as (process,):
+            lines = [process.stdout.readline() for _ in range(moments.randint(1, 5))]
+            # Not waiting for anything: the moment of death is what is drawn by lot.
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(moments.uniform(0, 0.02))
+            process.kill()
+            lines += process.communicate()[0].splitlines()
+        begun += acknowledged(lines, "begun")
+        finished += acknowledged(lines, "finished")
+        trials = history.trials("digits")
+        stored = [trial.trial for trial in trials]
+        ended = [trial.trial for trial in trials if trial.status.finished]
+        assert [trial.recurrence for trial in trials] == list(range(1, len(trials) + 1))
+        # A death may fall between a write and its acknowledgement, once each.
+        assert set(begun) <= set(stored)
+        assert len(stored) <= len(begun) + kill
+        assert set(finished) <= set(ended)
+        assert len(ended) <= len(finished) + kill
+    history.begin("digits", next_trial)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"digits.json", "digits.json.bak", "digits.json.lock"}
+
+
+def test_a_stopped_lock_holder_is_named_and_its_death_frees_the_lock(tmp_path):
+    history = TinyDBHistory(tmp_path, lock_timeout_s=0.05)
+    first = history.begin("digits", next_trial)
+    lock = tmp_path / "digits.json.lock"
+
+    holder = os.fork()
+    if holder == 0:
+        try:
+            with FileLock(lock):
+                os.kill(os.getpid(), signal.SIGSTOP)
+        finally:
+            os._exit(1)
+    try:
+        assert os.WIFSTOPPED(os.waitpid(holder, os.WUNTRACED)[1])
+        called = []
+        with pytest.raises(HistoryError, match=r"held the lock .* for 0\.05 s") as info:
+            history.begin("digits", called.append)
+        assert info.value.exit_code is ExitCode.HISTORY
+        assert str(lock) in str(info.value)
+        assert called == []
+        assert history.trials("digits") == [first]  # readers never wait
+    finally:
+        os.kill(holder, signal.SIGKILL)
+        os.waitpid(holder, 0)
+    assert history.begin("digits", next_trial).recurrence == 2
+
+
+def test_a_lock_file_without_a_holder_is_not_in_the_way(tmp_path):
+    (tmp_path / "digits.json.lock").write_text("left by the dead")
+    history = TinyDBHistory(tmp_path, lock_timeout_s=0)
+    assert history.begin("digits", next_trial).recurrence == 1

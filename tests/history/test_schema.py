@@ -1,0 +1,100 @@
+"""The content of a history file: whatever the bytes, trials or a clear refusal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.contracts.history import REACHED, build_trial
+from zeusrun.history.schema import (
+    DamagedError,
+    NewerError,
+    decode_tables,
+    decode_trials,
+    empty_tables,
+    encode_tables,
+    encode_trial,
+)
+
+TABLES = {
+    **empty_tables(),
+    "trials": {
+        "1": encode_trial(build_trial(1).finish(REACHED)),
+        "2": encode_trial(build_trial(2)),
+    },
+}
+CONTENT = encode_tables(TABLES)
+
+
+def read(content):
+    return decode_trials(decode_tables(content)["trials"].values(), "digits")
+
+
+def test_what_was_encoded_is_decoded():
+    assert read(CONTENT) == [build_trial(1).finish(REACHED), build_trial(2)]
+    assert read(encode_tables(empty_tables())) == []
+
+
+@given(st.binary(max_size=200))
+@example(b"[" * 100_000)
+@example(b'{"meta":{"1":{"schema":' + b"9" * 5000 + b"}}}")
+@example(b'{"meta":{"' + b"9" * 5000 + b'":{"schema":1}}}')
+def test_any_bytes_are_refused_as_damaged(content):
+    with pytest.raises(DamagedError):
+        read(content)
+
+
+pieces = st.sampled_from(
+    [b"", b"\x00", b"\xff", b"}", b'"', b"null", b"1e999", b"NaN", b"[]", b"-"]
+)
+
+
+@given(st.integers(0, len(CONTENT)), st.integers(0, 8), pieces | st.binary(max_size=3))
+def test_a_history_with_a_wound_reads_as_trials_or_is_refused(start, length, piece):
+    try:
+        trials = read(CONTENT[:start] + piece + CONTENT[start + length :])
+    except (DamagedError, NewerError):
+        return
+    for trial in trials:
+        encode_trial(trial)  # whatever was accepted can be written again
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from(sorted(TABLES["trials"]["1"])), json_values)
+@example("curve", [[1, 2.0, None, "high"]])
+@example("curve", [[1, None, None, 0.5]])
+@example("curve", [[True, 2.0, None, 0.5]])
+@example("curve", [[10**400, 2.0, None, 0.5]])
+@example("cost_j", 10**400)
+@example("warnings", [1])
+def test_a_field_of_any_value_reads_as_a_trial_or_is_refused(name, value):
+    tables = json.loads(CONTENT)
+    tables["trials"]["1"][name] = value
+    try:
+        trials = read(json.dumps(tables).encode())
+    except DamagedError:
+        return
+    for trial in trials:
+        encode_trial(trial)
+
+
+@pytest.mark.parametrize("point", ["x", [1, 2.0, None], [1, None, None, 0.5], [1, 2.0, [], 0.5]])
+def test_a_point_that_is_no_measurement_is_refused(point):
+    tables = json.loads(CONTENT)
+    tables["trials"]["1"]["curve"][1] = point
+    with pytest.raises(DamagedError, match="trial number 1"):
+        read(encode_tables(tables))
+
+
+def test_a_newer_schema_is_told_apart_from_damage():
+    with pytest.raises(NewerError, match="schema 7"):
+        decode_tables(b'{"meta": {"1": {"schema": 7}}}')
