@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class TrialStatus(str, Enum):
@@ -68,8 +72,7 @@ class Decision:
     power_limit_w: float | None = None
 
 
-@dataclass(frozen=True)
-class CurvePoint:
+class CurvePoint(NamedTuple):
     """The metric after an epoch.
 
     Attributes:
@@ -186,7 +189,7 @@ class Trial:
             if isinstance(value, Enum):
                 value = value.value
             elif field.name == "curve":
-                value = [list(dataclasses.astuple(point)) for point in value]
+                value = [list(point) for point in value]
             elif isinstance(value, tuple):
                 value = list(value)
             record[field.name] = value
@@ -199,38 +202,38 @@ class Trial:
         Raises:
             ValueError: If a field is missing or has the wrong type.
         """
-        values: dict[str, Any] = {}
-        for name, kind in _trial_types().items():
-            if name in record:
-                values[name] = _from_json_value(name, kind, record[name])
+        decoders = _decoders()
+        values = {n: decoders[n](value) for n, value in record.items() if n in decoders}
         try:
             return cls(**values)
         except TypeError as error:
             raise ValueError(f"not a trial: {error}") from error
 
 
-def _trial_types() -> dict[str, Any]:
-    if not _TRIAL_TYPES:
-        _TRIAL_TYPES.update(typing.get_type_hints(Trial))
-    return _TRIAL_TYPES
+@functools.cache
+def _decoders() -> dict[str, Callable[[Any], Any]]:
+    """Return what reads each field of a trial; made once, histories hold thousands of trials."""
+    kinds = typing.get_type_hints(Trial)
+    return {f.name: _decoder(f.name, kinds[f.name]) for f in dataclasses.fields(Trial)}
 
 
-_TRIAL_TYPES: dict[str, Any] = {}  # get_type_hints costs 0.1 ms a call, histories hold thousands
-
-
-def _from_json_value(name: str, kind: Any, value: Any) -> Any:  # noqa: ANN401 - JSON is any
+def _decoder(name: str, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - a type of any form
     options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    if value is None and type(None) in options:
-        return None
-    expected = options[0]
-    if name == "curve" and isinstance(value, list):
-        return tuple(CurvePoint(*point) for point in value)
-    if name == "warnings" and isinstance(value, list):
-        return tuple(value)
-    if isinstance(expected, type) and issubclass(expected, Enum):
-        return expected(value)
-    if expected is float and type(value) in (int, float):
-        return float(value)
-    if type(value) is expected:
-        return value
-    raise ValueError(f"not a trial: {name} is {value!r}")
+    expected, optional = options[0], type(None) in options
+
+    def decode(value: Any) -> Any:  # noqa: ANN401 - JSON is any
+        if value is None and optional:
+            return None
+        if type(value) is expected:
+            return value
+        if name == "curve" and isinstance(value, list):
+            return tuple(map(CurvePoint._make, value))
+        if name == "warnings" and isinstance(value, list):
+            return tuple(value)
+        if isinstance(expected, type) and issubclass(expected, Enum):
+            return expected(value)
+        if expected is float and type(value) is int:
+            return float(value)
+        raise ValueError(f"not a trial: {name} is {value!r}")
+
+    return decode

@@ -167,7 +167,7 @@ def _add_bill(
         time_s, epochs = max(0.0, exit_.ended_t - begun_t), progress.epochs
     energy_j = bill.energy_between(begun_t, begun_t + time_s)
     curve = tuple(
-        replace(point, energy_j=bill.energy_between(begun_t, begun_t + point.time_s))
+        point._replace(energy_j=bill.energy_between(begun_t, begun_t + point.time_s))
         for point in progress.curve
     )
     return replace(

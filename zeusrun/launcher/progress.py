@@ -142,7 +142,7 @@ def _report(
     point = CurvePoint(event.epoch, max(0.0, event.t - begun), energy_j, finite)
     reached = progress.reached
     if reached is None and goal.reached_by(value):
-        reached = replace(point, epoch=epochs)
+        reached = point._replace(epoch=epochs)
     return replace(
         progress,
         epochs=epochs,

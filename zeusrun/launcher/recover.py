@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,5 +71,5 @@ def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
         epochs=progress.epochs,
         steps=progress.steps,
         best_metric=progress.best_value,
-        curve=tuple(replace(point, energy_j=None) for point in progress.curve),
+        curve=progress.curve,
     )

@@ -45,22 +45,28 @@ def savings(trials: Sequence[Trial]) -> dict[str, float]:
     Only trials of one kind of energy and one eta_knob are compared, and the default arm itself
     is not: its spread is no saving.
     """
+    costs: dict[tuple[object, ...], list[float]] = {}
+    for trial in trials:
+        if trial.status is TrialStatus.REACHED and trial.cost_j is not None:
+            costs.setdefault((trial.global_batch_size, *_kind(trial)), []).append(trial.cost_j)
+    means = {key: statistics.fmean(kept) for key, kept in costs.items()}
     saved = {}
-    reached = [trial for trial in trials if trial.status is TrialStatus.REACHED]
-    for trial in reached:
-        if trial.cost_j is None or trial.global_batch_size == trial.default_batch_size:
-            continue
-        baseline = [
-            other.cost_j
-            for other in reached
-            if other.cost_j is not None
-            and other.global_batch_size == trial.default_batch_size
-            and (other.energy_source, other.eta_knob, other.target, other.gpu_model)
-            == (trial.energy_source, trial.eta_knob, trial.target, trial.gpu_model)
-        ]
-        if baseline:
-            saved[trial.trial] = 1.0 - trial.cost_j / statistics.fmean(baseline)
+    for trial in trials:
+        mean_j = means.get((trial.default_batch_size, *_kind(trial)))
+        other_arm = trial.global_batch_size != trial.default_batch_size
+        if (
+            trial.status is TrialStatus.REACHED
+            and trial.cost_j is not None
+            and other_arm
+            and mean_j
+        ):
+            saved[trial.trial] = 1.0 - trial.cost_j / mean_j
     return saved
+
+
+def _kind(trial: Trial) -> tuple[object, ...]:
+    """Return what must be equal for two costs to be compared."""
+    return (trial.energy_source, trial.eta_knob, trial.target, trial.gpu_model, trial.gpu_count)
 
 
 def saving_line(trials: Sequence[Trial], trial: Trial) -> Text | None:

@@ -1,0 +1,80 @@
+"""Whole ``zeusrun submit`` against bare ``torchrun`` on the same script.
+
+Targets: ratio at most 1.05 on a 10 s script, at most 0.5 s more on one that does nothing but
+report. ``python benchmarks/submit_overhead.py [--repeats 7]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from timing import describe_machine, interleave, run_seconds, show
+
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
+RANKS = 2
+
+
+def write_job(folder: Path, script: str, args: list[str]) -> Path:
+    path = folder / f"{Path(script).stem}.yaml"
+    path.write_text(
+        f"name: {path.stem}\nscript: {SCRIPTS / script}\nargs: {args}\n"
+        f"launch: {{nproc_per_node: {RANKS}}}\n"
+        "objective: {metric: accuracy, target: 0.5}\n"
+        "early_stop: {cost_factor: null}\n"
+        "batch_size: {default: 64, candidates: [64]}\n"
+    )
+    return path
+
+
+def torchrun(script: str, args: list[str]) -> list[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}"]
+    return [*launcher, str(SCRIPTS / script), *args]
+
+
+def calibrate(seconds: float) -> list[str]:
+    """Return arguments that make ten_seconds.py last about so long with all ranks at work."""
+    few, many = 500, 4000
+    base = run_seconds(torchrun("ten_seconds.py", ["--steps", str(few)]))
+    more = run_seconds(torchrun("ten_seconds.py", ["--steps", str(many)]))
+    step_s = max(1e-6, (more - base) / (many - few))
+    return ["--steps", str(max(few, int((seconds - base) / step_s) + few))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=7)
+    repeats = parser.parse_args().repeats
+    print(describe_machine())
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        env = {**os.environ, "ZEUSRUN_HOME": str(folder / "home")}
+        for script, args in (("reports_once.py", []), ("ten_seconds.py", calibrate(10.0))):
+            job = write_job(folder, script, args)
+            submit = [sys.executable, "-m", "zeusrun", "submit", str(job), "--quiet"]
+            print(f"\n{script} {' '.join(args)}, {RANKS} ranks, {repeats} runs each, interleaved")
+            figures = interleave(
+                {
+                    "torchrun": partial(run_seconds, torchrun(script, args)),
+                    "zeusrun submit": partial(run_seconds, submit, env),
+                },
+                repeats,
+            )
+            show(figures, "s")
+            bare, ours = figures["torchrun"], figures["zeusrun submit"]
+            ratios = [b / a for a, b in zip(bare, ours, strict=True)]
+            extra = [b - a for a, b in zip(bare, ours, strict=True)]
+            print(
+                f"pair by pair: ratio {statistics.median(ratios):.3f} "
+                f"({min(ratios):.3f} to {max(ratios):.3f}), extra {statistics.median(extra):.2f} s "
+                f"({min(extra):.2f} to {max(extra):.2f} s)"
+            )
+
+
+if __name__ == "__main__":
+    main()
