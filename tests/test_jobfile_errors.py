@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from zeusrun.errors import ExitCode, JobFileError
-from zeusrun.jobfile import MAX_BYTES
+from zeusrun.jobfile.document import MAX_BYTES
 from zeusrun.spec import JobSpec, load_spec
 
 SAMPLE = (Path(__file__).parent.parent / "jobs" / "digits.yaml").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from zeusrun.errors import ExitCode, JobFileError
-from zeusrun.placeholders import PLACEHOLDERS, expand_placeholders
+from zeusrun.jobfile.placeholders import PLACEHOLDERS, expand_placeholders
 from zeusrun.spec import JobSpec, load_spec, spec_json_schema
 
 SAMPLE = Path(__file__).parent.parent / "jobs" / "digits.yaml"

@@ -1,7 +1,7 @@
 """The job file as a frozen value: every key, its default and its rule (DESIGN, "The job file").
 
-The only module that imports pydantic. ``jobfile`` reads the YAML, ``jobrules`` and ``jobpaths``
-hold what a type cannot say, ``joberrors`` words what is wrong, ``placeholders`` knows ``${...}``.
+The only module that imports pydantic. The room ``jobfile`` reads the YAML, knows the rules that
+a type cannot say and the ``${...}`` placeholders, and words what is wrong.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pydantic import (
 )
 
 from zeusrun.errors import JobFileError
-from zeusrun.joberrors import collect_problems, describe_error
-from zeusrun.jobfile import read_job_file, write_job_yaml
-from zeusrun.jobpaths import find_missing_paths, resolve_path
-from zeusrun.jobrules import (
+from zeusrun.jobfile.document import read_job_file, write_job_yaml
+from zeusrun.jobfile.paths import find_missing_paths, resolve_path
+from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
+from zeusrun.jobfile.rules import (
     check_candidates,
     check_divisible,
     check_env_name,
@@ -40,12 +40,12 @@ from zeusrun.jobrules import (
     check_template,
     listed,
 )
-from zeusrun.placeholders import expand_placeholders, find_placeholders
+from zeusrun.jobfile.sentences import collect_problems, describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.jobfile import JobDocument, Problem
+    from zeusrun.jobfile.document import JobDocument, Problem
 
 _VERBATIM = ("args", "env")  # these end as text, and "1.10" must not arrive there as "1.1"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import DeviceError
-from zeusrun.placeholders import expand_placeholders
+from zeusrun.jobfile.placeholders import expand_placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

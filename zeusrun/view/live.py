@@ -167,27 +167,24 @@ def summary(trial: Trial) -> RenderableType:
     reached = trial.status is TrialStatus.REACHED
     style = STATUS_STYLES[trial.status]
     mark = "✓" if reached else "✗"
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row(
-        Text(mark, style=style),
-        Text.assemble((trial.trial, "bold"), " ", (trial.status.value, style), f" {trial.reason}"),
+    head = Text.assemble(
+        (mark, style),
+        (f" {trial.trial}", "bold"),
+        (f" {trial.status.value}", style),
+        f"  {trial.reason}",
     )
-    took = [
-        f"batch size {trial.global_batch_size}",
-        f"{units.count(trial.epochs)} epochs",
-        units.duration(trial.time_s),
-    ]
+    epochs = f"{units.count(trial.epochs)} epochs"
+    took = [f"batch size {trial.global_batch_size}", epochs, units.duration(trial.time_s)]
     if trial.startup_s is not None:
         took[-1] += f" after {units.duration(trial.startup_s)} of start-up"
+    lines = [head, Text("  " + " · ".join(took))]
     if trial.energy_j is not None:
         source = f" {trial.energy_source.value}" if trial.energy_source else ""
-        took += [f"{units.energy(trial.energy_j)}{source}", f"cost {units.energy(trial.cost_j)}"]
-    grid.add_row("", Text(" · ".join(took)))
+        spent = f"{units.energy(trial.energy_j)}{source} · cost {units.energy(trial.cost_j)}"
+        lines.append(Text(f"  {spent} (eta_knob {trial.eta_knob:g})"))
     if not reached:
-        grid.add_row("", Text(f"zeusrun show {trial.trial}", style="dim"))
-    return grid
+        lines.append(Text(f"  more: zeusrun show {trial.trial}", style="dim"))
+    return Group(*lines)
 
 
 def _remaining(trial: Trial, progress: Progress) -> str:

@@ -7,12 +7,12 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.errors import JobFileError
-from zeusrun.jobfile import Problem
+from zeusrun.jobfile.document import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from zeusrun.jobfile import JobDocument, KeyPath
+    from zeusrun.jobfile.document import JobDocument, KeyPath
 
 MAX_SHOWN = 8  # more scroll the first, usually the cause of the rest, off a terminal
 

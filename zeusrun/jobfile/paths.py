@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import JobFileError
-from zeusrun.jobfile import Problem
-from zeusrun.placeholders import expand_placeholders
+from zeusrun.jobfile.document import Problem
+from zeusrun.jobfile.placeholders import expand_placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zeusrun.jobfile import JobDocument
+    from zeusrun.jobfile.document import JobDocument
 
 
 def resolve_path(source: Path, text: str, *, escape: bool = False) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from zeusrun.placeholders import find_placeholders
+from zeusrun.jobfile.placeholders import find_placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
