@@ -82,19 +82,19 @@ class Zeus:
                     mean_cost_j=belief.mean_j if belief else None,
                     sd_cost_j=belief.sd_j if belief else None,
                     chance=chance.get(arm, 0.0),
-                    verdict=_verdict(plan, arm),
+                    verdict=_verdict(plan, arm, tried=bool(results)),
                 )
             )
         return beliefs
 
 
-def _verdict(plan: Plan, arm: int) -> str:
+def _verdict(plan: Plan, arm: int, *, tried: bool) -> str:
     if arm == plan.arm:
         return f"next: {plan.why}"
     if arm in plan.out:
         return f"out: {plan.out[arm]}"
     if arm not in plan.beliefs:
-        return "waits for its turn"
+        return "explored; may come again" if tried else "waits for its turn"
     best = min(plan.beliefs, key=lambda other: (plan.beliefs[other].mean_j, other))
     if arm == best:
         return "the cheapest on average"

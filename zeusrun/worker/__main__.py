@@ -82,7 +82,7 @@ def _run_file(arguments: list[str]) -> None:
     module.__dict__.update(__file__=path, __cached__=None, __builtins__=__builtins__)
     sys.modules["__main__"] = module  # so that pickle and multiprocessing find the script's names
     with open(path, "rb") as file:  # noqa: PTH123
-        code = compile(file.read(), path, "exec")
+        code = compile(file.read(), path, "exec", dont_inherit=True)  # not our __future__
     exec(code, module.__dict__)  # noqa: S102 - running the user's script is what this is for
 
 

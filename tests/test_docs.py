@@ -1,0 +1,123 @@
+"""What README and docs promise is run: their job files, their code, their commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+import zeusrun as package
+from tests.conftest import ROOT
+from zeusrun.errors import ExitCode
+from zeusrun.jobfile.placeholders import PLACEHOLDERS
+from zeusrun.spec import load_spec, spec_json_schema
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+
+
+def blocks(text, language):
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    return [re.sub(rf"^{indent}", "", block, flags=re.MULTILINE) for indent, block in found]
+
+
+@pytest.mark.parametrize("text", blocks(README, "yaml"), ids=["sample", "adopted"])
+def test_the_job_files_of_the_readme_are_well_formed(tmp_path, text):
+    (tmp_path / "jobs").mkdir()
+    path = tmp_path / "jobs" / "job.yaml"
+    path.write_text(text)
+    script = path.parent / yaml.safe_load(text)["script"]
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.touch()
+    assert load_spec(path).batch_size.candidates
+
+
+def test_the_sample_of_the_readme_is_the_sample_that_ships(tmp_path):
+    (sample, _) = blocks(README, "yaml")
+    shipped = yaml.safe_load((ROOT / "jobs" / "digits.yaml").read_text())
+    assert yaml.safe_load(sample).items() <= {**shipped, **yaml.safe_load(sample)}.items()
+    for key in ("name", "script", "args", "launch", "objective", "batch_size", "learning_rate"):
+        assert yaml.safe_load(sample)[key] == shipped[key]
+
+
+@pytest.mark.parametrize(
+    "text", blocks(README, "python") + blocks(DOCS["training-script.md"], "python")
+)
+def test_the_python_of_the_docs_compiles(text):
+    compile(text, "docs", "exec")
+
+
+def test_every_command_and_option_of_the_readme_exists(zeusrun):
+    table = README[README.index("| command |") :]
+    rows = re.findall(r"^\| `zeusrun (\w+)[^|]*\|([^|]*)\|", table, re.MULTILINE)
+    assert len(rows) == 7
+    for command, words in rows:
+        done = zeusrun(command, "--help")
+        assert done.returncode == 0
+        for option in re.findall(r"`(--?[a-z-]+)", words):
+            assert option in done.stdout
+
+
+def test_the_exit_codes_of_the_readme_are_the_ones_in_use():
+    named = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
+    assert named == set(ExitCode) - {ExitCode.BUSY, ExitCode.SIGNAL_BASE}
+
+
+def test_the_error_that_the_readme_shows_is_the_one_that_comes(zeusrun):
+    (zeusrun.folder / "train.py").touch()
+    (zeusrun.folder / "nightly.yaml").write_text(
+        "name: nightly\nscript: train.py\nobjective:\n  metric: accuracy\n  target: 0.9\n"
+        "\nbatch_size:\n  candidates: [64]\n  batch_sizes: [128]\n"
+    )
+    shown = re.search(r"^zeusrun: nightly.yaml:9: .*$", README, re.MULTILINE).group()
+    assert zeusrun("validate", "nightly.yaml").stderr.strip() == shown
+
+
+def test_the_page_on_job_files_lists_every_key_and_every_placeholder():
+    schema = spec_json_schema()
+    keys = set()
+    for name, value in schema["properties"].items():
+        refs = re.findall(r"#/\$defs/(\w+)", str(value))
+        sections = [schema["$defs"][ref]["properties"] for ref in refs]
+        keys |= {f"{name}.{key}" for section in sections for key in section} or {name}
+    page = DOCS["job-file.md"]
+    assert set(re.findall(r"^\| `([\w.]+)`", page, re.MULTILINE)) == keys
+    assert all(f"`{name}`" in page for name in PLACEHOLDERS)
+
+
+def test_the_page_on_training_scripts_names_every_variable(zeusrun):
+    dry = zeusrun("submit", zeusrun.job(learning_rate={"base": 0.1}), "--dry-run", "--json").stdout
+    told = set(re.findall(r"ZEUSRUN_[A-Z_]+", dry)) - {"ZEUSRUN_HOME"}
+    assert told == set(re.findall(r"ZEUSRUN_[A-Z_]+", DOCS["training-script.md"]))
+
+
+def test_the_version_is_the_same_everywhere():
+    declared = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert declared.group(1) == package.__version__
+
+
+@pytest.mark.torchrun
+def test_the_sample_job_reaches_its_target(zeusrun):
+    code, result, _ = zeusrun.submit(ROOT / "jobs" / "digits.yaml")
+    assert code == 0
+    assert result["trials"][-1]["steps"] > 100
+
+
+@pytest.mark.torchrun
+def test_the_example_runs_without_zeusrun(zeusrun):
+    page = (ROOT / "examples" / "digits" / "README.md").read_text()
+    (line,) = re.findall(r"^    torchrun (.*)$", page, re.MULTILINE)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *shlex.split(line)],
+        cwd=ROOT,
+        env=zeusrun.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # The plain script may abort while the interpreter shuts down (see docs/training-script.md).
+    assert "epoch 40: val_accuracy 0.9" in done.stdout
