@@ -169,7 +169,7 @@ class PowerLimit(_Section):
     """What to do about the GPUs' power limit."""
 
     mode: Literal["optimize", "fixed", "observe"] = Field(
-        "optimize", description="fixed: hold watts; observe: leave it; optimize: as observe, so far."
+        "optimize", description="fixed: hold watts; observe: leave it; optimize: as observe so far."
     )
     watts: float | None = Field(None, gt=0, description="Watts per GPU, with mode fixed.")
 

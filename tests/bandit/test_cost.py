@@ -47,12 +47,12 @@ def test_eta_knob_outside_its_range_is_refused(eta_knob):
         (0.0123, "0.0123 J"),
         (812, "812 J"),
         (999.4, "999 J"),
-        (999.6, "1 kJ"),
+        (999.6, "1.00 kJ"),
         (2130, "2.13 kJ"),
-        (3.4e6, "3.4 MJ"),
-        (7.2e9, "7.2 GJ"),
+        (3.4e6, "3.40 MJ"),
+        (7.2e9, "7.20 GJ"),
         (4.5e12, "4500 GJ"),
-        (-50, "-50 J"),
+        (-50, "-50.0 J"),
     ],
 )
 def test_joules_are_written_with_a_prefix(energy_j, text):

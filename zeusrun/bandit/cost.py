@@ -43,9 +43,16 @@ def cost_j(
 
 
 def energy_text(energy_j: float) -> str:
-    """Write joules with three significant digits and a prefix, such as ``2.1 kJ``."""
+    """Write joules with three significant digits and a prefix, such as ``2.10 kJ``."""
     for unit in ("J", "kJ", "MJ"):
-        if abs(energy_j) < 999.5:  # 999.5 would round up to 1e+03
-            return f"{energy_j:.3g} {unit}"
+        if abs(energy_j) < 999.5:  # 999.5 would round up to 1,000
+            return f"{_three_digits(energy_j)} {unit}"
         energy_j /= 1000
-    return f"{energy_j:.3g} GJ" if abs(energy_j) < 999.5 else f"{energy_j:.0f} GJ"
+    return f"{_three_digits(energy_j)} GJ"
+
+
+def _three_digits(number: float) -> str:
+    if abs(number) < 0.9995:
+        return f"{number:.3g}"
+    digits = 2 if abs(number) < 9.995 else 1 if abs(number) < 99.95 else 0
+    return f"{number:.{digits}f}"

@@ -94,7 +94,8 @@ def _verdict(
 ) -> tuple[TrialStatus, str]:
     reached = progress.reached
     if clean and reached is not None:
-        value = progress.best_value if reached.value is None else reached.value
+        endless = -math.inf if goal.mode == "min" else math.inf
+        value = endless if reached.value is None else reached.value
         return TrialStatus.REACHED, f"{goal.metric} {value:.4g} in epoch {reached.epoch}"
     if stop is not None and stop.cause is not StopCause.TARGET:
         cancelled = stop.cause is StopCause.SIGNAL

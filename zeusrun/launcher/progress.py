@@ -116,7 +116,9 @@ def advance(
         energy_between: Joules between two monotonic seconds, ``None`` if unknown.
     """
     if isinstance(event, Started):
-        return replace(progress, script_t=event.t) if event.rank == 0 else progress
+        codes = {rank: code for rank, code in progress.exit_codes.items() if rank != event.rank}
+        begun_t = event.t if event.rank == 0 else progress.script_t
+        return replace(progress, script_t=begun_t, exit_codes=codes)  # a restarted rank runs again
     if isinstance(event, Ended):
         return replace(progress, exit_codes={**progress.exit_codes, event.rank: event.code})
     return _report(progress, event, goal, energy_between)
@@ -126,7 +128,7 @@ def _report(
     progress: Progress, event: Reported, goal: Goal, energy_between: EnergyBetween
 ) -> Progress:
     begun = progress.training_t
-    if begun is None:
+    if begun is None or event.t < begun:  # a report before the first step, read after it
         begun = progress.launched_t if progress.script_t is None else progress.script_t
     seen = progress.seen_metrics | event.metrics.keys()
     progress = replace(progress, training_t=begun, seen_metrics=seen)
@@ -138,8 +140,8 @@ def _report(
     # tells them apart from those that count from 1.
     epochs = max(progress.epochs, event.epoch, len(others) + 1)
     finite = value if math.isfinite(value) else None
-    energy_j = energy_between(begun, event.t)
-    point = CurvePoint(event.epoch, max(0.0, event.t - begun), energy_j, finite)
+    time_s = max(0.0, event.t - begun)  # whoever writes the sidecar may have another clock
+    point = CurvePoint(event.epoch, time_s, energy_between(begun, begun + time_s), finite)
     reached = progress.reached
     if reached is None and goal.reached_by(value):
         reached = point._replace(epoch=epochs)

@@ -115,10 +115,10 @@ class Watch:
     def _look(self, *, final: bool = False) -> None:
         """Take in what the ranks wrote, and show it."""
         monitor, trial = self._monitor, self._trial
-        progress = replace(self._progress, now_t=time.monotonic())
-        progress = count_steps(progress, read_step_clock(self._paths.clocks / "rank0"))
+        progress = count_steps(self._progress, read_step_clock(self._paths.clocks / "rank0"))
         for event in self._reader.read(final=final):
             progress = advance(progress, event, self._goal, monitor.energy_j)
+        progress = replace(progress, now_t=time.monotonic())  # later than all that was read
         if progress.training_t is not None and not final:
             energy_j = monitor.energy_j(progress.training_t, progress.now_t)
             progress = replace(progress, energy_j=energy_j, power_w=monitor.power_w())

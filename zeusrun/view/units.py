@@ -6,6 +6,7 @@ import datetime as dt
 import math
 from typing import TYPE_CHECKING
 
+from zeusrun.bandit.cost import energy_text
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
@@ -21,10 +22,7 @@ def energy(joules: float | None, source: EnergySource | None = None) -> str:
     if joules is None:
         return UNKNOWN
     mark = SOURCE_MARKS[source] if source else ""
-    for limit, unit in ((1e3, "J"), (1e6, "kJ"), (1e9, "MJ"), (1e12, "GJ")):
-        if abs(joules) < limit * 0.9995:
-            return f"{mark}{three_digits(joules / limit * 1e3)} {unit}"
-    return f"{mark}{joules:.3g} J"
+    return mark + energy_text(joules)
 
 
 def power(watts: float | None) -> str:
@@ -66,13 +64,6 @@ def moment(rfc3339: str) -> str:
         return dt.datetime.fromisoformat(rfc3339).astimezone().strftime("%m-%d %H:%M")
     except ValueError:
         return rfc3339[:16]
-
-
-def three_digits(number: float) -> str:
-    """Return a number below 1,000 with three significant digits."""
-    size = abs(number)
-    digits = 0 if size >= 99.95 else 1 if size >= 9.995 else 2
-    return f"{number:.{digits}f}"
 
 
 def sparkline(values: Sequence[float | None], width: int = 40) -> str:
