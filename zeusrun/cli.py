@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -344,6 +345,9 @@ def _console(*, stderr: bool = False) -> Console:
 
 def main() -> NoReturn:
     """Run the command and exit; the one place where an error becomes words and a code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no "✓" gets a "?"
     try:
         app()
     except ZeusrunError as error:

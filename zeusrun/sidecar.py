@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 VERSION = 1
 MAX_LINE_BYTES = 8 << 20
 MAX_WARNINGS = 5
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -172,10 +172,12 @@ class LineTail:
         self._skipping = False
 
     def read_lines(self, *, final: bool = False) -> list[bytes]:
-        """Return the complete lines since the last call, without their newline.
+        """Return the next complete lines, without their newline; none when there are none yet.
+
+        Reads at most 256 KiB a call, so that a log of gigabytes passes through in pieces.
 
         Args:
-            final: Nothing more will be written: return an unfinished last line too.
+            final: Nothing more will be written: at the end return an unfinished last line, too.
 
         Raises:
             OSError: If the file exists and cannot be read.
@@ -191,12 +193,12 @@ class LineTail:
             if identity != self._identity or status.st_size < self._offset:
                 self._identity, self._offset = identity, 0
                 self._pending, self._skipping = b"", False
-            while chunk := os.pread(descriptor, _CHUNK_BYTES, self._offset):
+            while not lines and (chunk := os.pread(descriptor, _CHUNK_BYTES, self._offset)):
                 self._offset += len(chunk)
                 self._split(chunk, lines)
         finally:
             os.close(descriptor)
-        return self._take_pending(lines, final=final)
+        return lines or self._take_pending(lines, final=final)
 
     def _split(self, chunk: bytes, lines: list[bytes]) -> None:
         head, *rest = chunk.split(b"\n")
@@ -243,19 +245,23 @@ class EventReader:
         if self._tail is None:
             self._tail = LineTail(self.path)
         events: list[Event] = []
-        for raw in self._tail.read_lines(final=final):
-            self._line_number += 1
-            line = raw.replace(b"\0", b"").strip()  # a crash can leave holes that read as NUL
-            if not line:
-                continue
-            try:
-                event = decode_event(line)
-            except ValueError as error:
-                self._warn(str(error))
-            else:
+        while lines := self._tail.read_lines(final=final):
+            for raw in lines:
+                event = self._decode(raw)
                 if event is not None:
                     events.append(event)
         return events
+
+    def _decode(self, raw: bytes) -> Event | None:
+        self._line_number += 1
+        line = raw.replace(b"\0", b"").strip()  # a crash can leave holes that read as NUL
+        if not line:
+            return None
+        try:
+            return decode_event(line)
+        except ValueError as error:
+            self._warn(str(error))
+            return None
 
     def _warn(self, reason: str) -> None:
         self.bad_lines += 1

@@ -203,8 +203,8 @@ class Trial:
             ValueError: If a field is missing or has the wrong type.
         """
         decoders = _decoders()
-        values = {n: decoders[n](value) for n, value in record.items() if n in decoders}
         try:
+            values = {n: decoders[n](value) for n, value in record.items() if n in decoders}
             return cls(**values)
         except TypeError as error:
             raise ValueError(f"not a trial: {error}") from error

@@ -34,11 +34,10 @@ def follow_logs(
     running = follow
     while running:
         running = launcher_lives(paths)
-        for rank, tail in tails.items():
-            for line in read_text_lines(tail):
-                yield rank, line
-        if running:
+        lines = [(rank, line) for rank, tail in tails.items() for line in read_text_lines(tail)]
+        yield from lines
+        if running and not lines:
             time.sleep(_POLL_S)
     for rank, tail in tails.items():
-        for line in read_text_lines(tail, final=True):
-            yield rank, line
+        while rest := read_text_lines(tail, final=True):
+            yield from ((rank, line) for line in rest)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.choice import Submission
     from zeusrun.launcher.paths import RunPaths
     from zeusrun.launcher.process import CaughtSignals
+    from zeusrun.sidecar import Event
     from zeusrun.trial import Outcome, Trial
 
 
@@ -73,7 +74,7 @@ class Watch:
         self._logs = log_tails(paths, range(trial.world_size))
         self._monitor = EnergyMonitor(submission.devices, paths.power)
         self._stop: StopOrder | None = None
-        self._warned_of_names = False
+        self._warned_of_names = self._warned_of_clock = False
         self._warnings: list[str] = []
         now_t = time.monotonic()
         self._progress = Progress(launched_t=now_t, now_t=now_t)
@@ -117,7 +118,8 @@ class Watch:
         monitor, trial = self._monitor, self._trial
         progress = count_steps(self._progress, read_step_clock(self._paths.clocks / "rank0"))
         for event in self._reader.read(final=final):
-            progress = advance(progress, event, self._goal, monitor.energy_j)
+            timely = self._correct_time(event)
+            progress = advance(progress, timely, self._goal, monitor.energy_j)
         progress = replace(progress, now_t=time.monotonic())  # later than all that was read
         if progress.training_t is not None and not final:
             energy_j = monitor.energy_j(progress.training_t, progress.now_t)
@@ -126,11 +128,22 @@ class Watch:
             progress = replace(progress, cost_j=spent)
         self._progress = progress
         for rank, tail in self._logs.items():
-            lines = read_text_lines(tail, final=final)
-            if lines:
+            while lines := read_text_lines(tail, final=final):
                 self._listener.output(rank, lines)
+                if not final:  # a rank that floods its log must not keep us from watching
+                    break
         self._warn_of_names()
         self._listener.advanced(progress)
+
+    def _correct_time(self, event: Event) -> Event:
+        """Give an event of another clock the moment it was seen: a wrong time is a wrong cost."""
+        now_t = time.monotonic()
+        if self._progress.launched_t <= event.t <= now_t:
+            return event
+        if not self._warned_of_clock:
+            self._warned_of_clock = True
+            self._warnings.append("'t' in the sidecar is not CLOCK_MONOTONIC; arrival counts instead")
+        return replace(event, t=now_t)
 
     def _warn_of_names(self) -> None:
         seen, metric = self._progress.seen_metrics, self._goal.metric

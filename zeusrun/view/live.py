@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 import time
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ from zeusrun.view import units
 from zeusrun.view.tables import STATUS_STYLES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
     from rich.console import Console, RenderableType
@@ -76,7 +78,8 @@ class SubmitView:
         self._print(Text.assemble((trial.trial, "bold"), f"  {head}"))
         self._print(Text(f"  {trial.stage.value}: {trial.why}", style="dim"))
         if self._live is not None:
-            self._live.start()
+            with self._unless_gone():
+                self._live.start()
 
     def output(self, rank: int, lines: Sequence[str]) -> None:
         """Show what a rank printed, with its rank in front."""
@@ -99,7 +102,8 @@ class SubmitView:
         if now_t >= self._next_refresh_t:
             self._next_refresh_t = now_t + _REFRESH_PERIOD_S
             panel = live_panel(self._trial, progress, self._bound_j, self._console.width)
-            self._live.update(panel, refresh=True)
+            with self._unless_gone():
+                self._live.update(panel, refresh=True)
 
     def finished(self, trial: Trial) -> None:
         """Show how the trial ended and what it cost."""
@@ -111,12 +115,23 @@ class SubmitView:
 
     def _stop_live(self) -> None:
         if self._live is not None and self._live.is_started:
-            self._live.update(Text(""), refresh=True)
-            self._live.stop()
+            with self._unless_gone():
+                self._live.update(Text(""), refresh=True)
+                self._live.stop()
 
     def _print(self, text: RenderableType) -> None:
-        # Lines of a log keep their own length when they are not read on a terminal.
-        self._console.print(text, soft_wrap=not self._console.is_terminal, highlight=False)
+        with self._unless_gone():
+            # Lines of a log keep their own length when they are not read on a terminal.
+            self._console.print(text, soft_wrap=not self._console.is_terminal, highlight=False)
+
+    @contextlib.contextmanager
+    def _unless_gone(self) -> Iterator[None]:
+        """Go on in silence when nobody reads any more: a training outlives its terminal."""
+        try:
+            yield
+        except OSError:
+            self._console.file = io.StringIO()
+            self._live, self._quiet = None, True
 
 
 def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:

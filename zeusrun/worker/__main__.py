@@ -37,12 +37,14 @@ def main() -> NoReturn:
         os.execv(sys.executable, [sys.executable, "-u", *arguments[1:]])  # noqa: S606 - that is --plain
     count_steps(StepClock(os.path.join(run_dir, "clock", f"rank{rank}")).tick)  # noqa: PTH118
     events = EventWriter(os.environ["ZEUSRUN_SIDECAR"])
-    events.write(Started(time.monotonic(), rank, os.getpid()))
+    pid = os.getpid()
+    events.write(Started(time.monotonic(), rank, pid))
     code = _run_script(arguments, os.path.join(run_dir, "error.json"), rank)  # noqa: PTH118
-    try:
-        events.write(Ended(time.monotonic(), rank, code))
-    except OSError as error:
-        print(f"zeusrun: could not record the end: {error}", file=sys.stderr)  # noqa: T201
+    if os.getpid() == pid:  # a process that the script forked is not the rank
+        try:
+            events.write(Ended(time.monotonic(), rank, code))
+        except OSError as error:
+            print(f"zeusrun: could not record the end: {error}", file=sys.stderr)  # noqa: T201
     _exit_without_teardown(code)
 
 
