@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -131,7 +132,7 @@ def test_an_early_stop_ends_a_hopeless_trial_and_goes_on_with_another(zeusrun):
     slow = zeusrun.job(
         args=["--gain", "0.001", "--epoch-s", "0.3"], objective={"max_epochs": 1000}, attempts=1
     )
-    code, result, seen = zeusrun.submit(slow)
+    code, result, _ = zeusrun.submit(slow)
     trial = only_trial(result)
     # max_epochs has changed, so nothing but the reached trial's cost bounds this one
     assert (code, trial["status"]) == (4, "STOPPED")
@@ -237,11 +238,9 @@ def wait_for(condition, seconds=30.0):
 def survivors(trial):
     found = []
     for process in psutil.process_iter():
-        try:
+        with contextlib.suppress(psutil.Error):
             if process.environ().get("ZEUSRUN_RUN_DIR") == trial["run_dir"]:
                 found.append(process)
-        except psutil.Error:
-            continue
     return found
 
 

@@ -1,5 +1,6 @@
 """Reaches the target and leaves not one free byte beside its run directory."""
 
+import contextlib
 import os
 
 import zeusrun
@@ -9,7 +10,7 @@ run.report(epoch=1, accuracy=1.0)
 with open(os.path.join(os.environ["ZEUSRUN_RUN_DIR"], "ballast"), "wb", buffering=0) as file:
     size = 1 << 20
     while size:
-        try:
+        with contextlib.suppress(OSError):
             file.write(b"x" * size)
-        except OSError:
-            size //= 2
+            continue
+        size //= 2

@@ -142,7 +142,9 @@ class Watch:
             return event
         if not self._warned_of_clock:
             self._warned_of_clock = True
-            self._warnings.append("'t' in the sidecar is not CLOCK_MONOTONIC; arrival counts instead")
+            self._warnings.append(
+                "'t' in the sidecar is not CLOCK_MONOTONIC; arrival counts instead"
+            )
         return replace(event, t=now_t)
 
     def _warn_of_names(self) -> None:
@@ -166,10 +168,11 @@ class Watch:
             bill=bill,
             finished_at=timestamp(),
         )
-        warnings = (
-            *outcome.warnings,
-            *self._reader.warnings,
-            *monitor.warnings,
-            *self._warnings,
-        )
-        return replace(outcome, warnings=warnings)
+        found = (*outcome.warnings, *self._reader.warnings, *monitor.warnings, *self._warnings)
+        warnings = tuple(_storable(warning) for warning in found)
+        return replace(outcome, reason=_storable(outcome.reason), warnings=warnings)
+
+
+def _storable(text: str) -> str:
+    """Return text without lone surrogates: names of metrics and processes may hold any bytes."""
+    return text.encode("utf-8", "replace").decode()
