@@ -1,0 +1,257 @@
+"""What every history must do. A back end inherits the class and says how to open one."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zeusrun.errors import HistoryError
+from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, TrialStatus
+
+# Paths that are not UTF-8 come as lone surrogates (PEP 383).
+texts = st.text(st.one_of(st.characters(), st.just("\udcff")), max_size=20)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+unsure = st.none() | numbers
+counts = st.integers(0, 2**40)
+
+outcomes = st.builds(
+    Outcome,
+    status=st.sampled_from([status for status in TrialStatus if status.finished]),
+    reason=texts,
+    finished_at=texts,
+    startup_s=unsure,
+    time_s=unsure,
+    energy_j=unsure,
+    energy_source=st.none() | st.sampled_from(EnergySource),
+    max_power_w=unsure,
+    cost_j=unsure,
+    epochs=st.none() | counts,
+    steps=st.none() | counts,
+    best_metric=unsure,
+    curve=st.lists(st.builds(CurvePoint, counts, numbers, unsure, unsure), max_size=5).map(tuple),
+    warnings=st.lists(texts, max_size=2).map(tuple),
+)
+choices = st.fixed_dictionaries(
+    {
+        "global_batch_size": counts,
+        "power_limit_w": unsure,
+        "learning_rate": unsure,
+        "gpu_model": st.none() | texts,
+        "run_dir": texts,
+        "why": texts,
+        "target": numbers,
+        "eta_knob": numbers,
+    }
+)
+
+REACHED = Outcome(
+    status=TrialStatus.REACHED,
+    reason="val_accuracy 0.96 reached 0.95",
+    finished_at="2025-06-01T12:00:09Z",
+    time_s=8.5,
+    energy_j=420.0,
+    energy_source=EnergySource.ESTIMATED,
+    max_power_w=65.0,
+    cost_j=486.25,
+    epochs=3,
+    steps=84,
+    best_metric=0.96,
+    curve=(CurvePoint(1, 2.5, 130.0, 0.8), CurvePoint(2, 5.5, None, None)),
+)
+
+
+def build_trial(recurrence: int = 1, attempt: int = 1, job: str = "digits", **values) -> Trial:
+    """Build a dispatched trial with the id that its numbers make."""
+    defaults = {
+        "trial": f"{job}-{recurrence}-{attempt}",
+        "job": job,
+        "recurrence": recurrence,
+        "attempt": attempt,
+        "global_batch_size": 64,
+        "world_size": 2,
+        "started_at": "2025-06-01T12:00:00Z",
+        "metric": "val_accuracy",
+        "run_dir": "runs/digits",
+        "stage": Stage.EXPLORE,
+        "why": "the default comes first",
+        "mode": "max",
+        "target": 0.95,
+        "max_epochs": 40,
+        "eta_knob": 0.5,
+    }
+    return Trial(**{**defaults, **values})
+
+
+def next_trial(trials: list[Trial]) -> Trial:
+    """Dispatch the next recurrence of the job ``digits``."""
+    return build_trial(len(trials) + 1)
+
+
+class HistoryContract:
+    @pytest.fixture
+    def history(self, tmp_path):
+        raise NotImplementedError
+
+    def test_an_unknown_job_has_no_trials(self, history):
+        assert history.trials("digits") == []
+        assert history.jobs() == []
+
+    def test_what_begins_is_read_back_dispatched(self, history):
+        trial = history.begin("digits", next_trial)
+        assert trial == build_trial(1)
+        assert history.trials("digits") == [trial]
+        assert history.find("digits-1-1") == trial
+
+    def test_what_finishes_is_read_back_with_its_outcome(self, history):
+        begun = history.begin("digits", next_trial)
+        finished = history.finish(begun.trial, REACHED)
+        assert finished == begun.finish(REACHED)
+        assert history.trials("digits") == [finished]
+        assert history.find(begun.trial) == finished
+
+    def test_trials_stay_in_the_order_they_began(self, history):
+        for _ in range(12):
+            history.begin("digits", next_trial)
+        history.finish("digits-3-1", REACHED)
+        assert [trial.recurrence for trial in history.trials("digits")] == list(range(1, 13))
+
+    def test_dispatch_gets_the_trials_so_far(self, history):
+        history.begin("digits", next_trial)
+        finished = history.finish("digits-1-1", REACHED)
+        seen = []
+        history.begin("digits", lambda trials: seen.extend(trials) or build_trial(2))
+        assert seen == [finished]
+
+    def test_dispatch_can_read_the_history(self, history):
+        history.begin("digits", next_trial)
+        history.begin("digits", lambda _: next_trial(history.trials("digits")))
+        assert len(history.trials("digits")) == 2
+
+    def test_jobs_are_kept_apart_and_listed_by_name(self, history):
+        other = history.begin("a.b_c-1", lambda _: build_trial(job="a.b_c-1"))
+        history.begin("digits", next_trial)
+        assert history.jobs() == ["a.b_c-1", "digits"]
+        assert history.trials("a.b_c-1") == [other]
+        assert history.find("a.b_c-1-1-1") == other
+
+    @pytest.mark.parametrize("trial", ["digits-2-1", "other-1-1", "digits", "", "../digits-1-1"])
+    def test_an_id_that_is_not_there_is_not_found(self, history, trial):
+        history.begin("digits", next_trial)
+        assert history.find(trial) is None
+        with pytest.raises(HistoryError, match="no trial"):
+            history.finish(trial, REACHED)
+        assert history.jobs() == ["digits"]
+
+    def test_a_finished_trial_never_changes(self, history):
+        history.begin("digits", next_trial)
+        finished = history.finish("digits-1-1", REACHED)
+        with pytest.raises(ValueError, match="never changes"):
+            history.finish("digits-1-1", REACHED)
+        assert history.trials("digits") == [finished]
+
+    def test_an_outcome_must_be_an_end(self, history):
+        begun = history.begin("digits", next_trial)
+        unfinished = Outcome(TrialStatus.DISPATCHED, "not yet", "2025-06-01T12:00:09Z")
+        with pytest.raises(ValueError, match="cannot be DISPATCHED"):
+            history.finish("digits-1-1", unfinished)
+        assert history.trials("digits") == [begun]
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            build_trial(1),
+            build_trial(2, job="other"),
+            build_trial(2).finish(REACHED),
+            build_trial(2, trial="digits-3-1"),
+            build_trial(0),
+            build_trial(2, target=float("nan")),
+            build_trial(2, learning_rate=float("inf")),
+            build_trial(2, global_batch_size=64.5),
+        ],
+        ids=[
+            "taken id",
+            "other job",
+            "finished",
+            "id of another",
+            "number below 1",
+            "NaN",
+            "infinite",
+            "wrong type",
+        ],
+    )
+    def test_a_trial_that_cannot_be_next_is_refused_and_not_stored(self, history, wrong):
+        first = history.begin("digits", next_trial)
+        with pytest.raises(ValueError, match=r"trial|digits"):
+            history.begin("digits", lambda _: wrong)
+        assert history.trials("digits") == [first]
+        assert history.jobs() == ["digits"]
+
+    def test_an_outcome_that_would_not_read_back_is_refused_and_not_stored(self, history):
+        begun = history.begin("digits", next_trial)
+        endless = Outcome(TrialStatus.MISSED, "", "", curve=(CurvePoint(1, float("nan"), None, 1),))
+        with pytest.raises(ValueError, match="cannot be stored"):
+            history.finish("digits-1-1", endless)
+        assert history.trials("digits") == [begun]
+
+    @pytest.mark.parametrize("error", [KeyError, OSError, KeyboardInterrupt])
+    def test_what_dispatch_raises_passes_and_nothing_is_stored(self, history, error):
+        def fail(trials):
+            raise error
+
+        with pytest.raises(error):
+            history.begin("digits", fail)
+        assert history.trials("digits") == []
+        assert history.jobs() == []
+        assert history.begin("digits", next_trial).recurrence == 1
+
+    @pytest.mark.parametrize(
+        "job", ["", ".", "..", ".hidden", "../up", "a/b", "/etc", "a\0b", "a\n", "-rf", "a b"]
+    )
+    def test_a_job_name_that_is_no_file_name_is_refused(self, history, job):
+        with pytest.raises(ValueError, match="name of a job"):
+            history.trials(job)
+        with pytest.raises(ValueError, match="name of a job"):
+            history.begin(job, lambda _: build_trial(job=job))
+
+    def test_the_lists_given_out_are_copies(self, history):
+        history.begin("digits", next_trial)
+        history.trials("digits").clear()
+        history.begin("digits", lambda trials: trials.clear() or build_trial(2))
+        assert len(history.trials("digits")) == 2
+
+    def test_threads_that_begin_at_once_choose_one_after_the_other(self, history):
+        meeting = threading.Barrier(2)
+        met = []
+
+        def dispatch(trials):
+            with suppress(threading.BrokenBarrierError):  # nobody else is choosing
+                met.append(meeting.wait(timeout=0.2))
+            return next_trial(trials)
+
+        threads = [
+            threading.Thread(target=history.begin, args=("digits", dispatch)) for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert met == []
+        assert [trial.recurrence for trial in history.trials("digits")] == [1, 2, 3]
+
+    def test_any_trial_survives(self, history):
+        # Inside, because an inherited property would be replayed on one back end after failing on
+        # another. All examples share one history: each adds to what the others left.
+        @settings(max_examples=30, deadline=None)
+        @given(choice=choices, outcome=outcomes)
+        def check(choice, outcome):
+            earlier = history.trials("digits")
+            begun = history.begin("digits", lambda t: build_trial(len(t) + 1, **choice))
+            assert history.trials("digits") == [*earlier, begun]
+            finished = history.finish(begun.trial, outcome)
+            assert history.trials("digits") == [*earlier, finished]
+
+        check()
