@@ -137,7 +137,7 @@ def _report(
         return progress
     others = progress.curve
     if others and event.epoch <= others[-1].epoch:  # again: a restart, or twice an epoch
-        others = tuple(point for point in others if point.epoch != event.epoch)
+        others = tuple(point for point in others if point.epoch < event.epoch)
     # Loops that count from 0 report one epoch less than they have done; the number of reports
     # tells them apart from those that count from 1.
     epochs = max(progress.epochs, event.epoch, len(others) + 1)
