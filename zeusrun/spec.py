@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
     from zeusrun.jobfile.document import JobDocument, Problem
 
-_VERBATIM = ("args", "env")  # these end as text, and "1.10" must not arrive there as "1.1"
-
 
 def _check_template(text: str, info: ValidationInfo) -> str:
     # Absent when the section is itself wrong: then its own error is the one to show.
@@ -336,7 +334,7 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
         JobFileError: If anything is wrong, with all that is wrong in it, one per line as
             ``file:line: sentence`` or ``--set override: sentence``.
     """
-    document = read_job_file(path, overrides, _VERBATIM)
+    document = read_job_file(path, overrides)
     source = Path(os.path.abspath(path))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
     problems = list(document.problems)
     if "source" in document.data:  # a field of ours, not a key of the file

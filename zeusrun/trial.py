@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import types
 import typing
 from dataclasses import dataclass
@@ -125,6 +126,15 @@ class Outcome:
     warnings: tuple[str, ...] = ()
 
 
+# Of the columns of a curve: epoch, time_s, energy_j, value.
+_COLUMN_TYPES: tuple[set[type], ...] = (
+    {int},
+    {int, float},
+    {int, float, type(None)},
+    {int, float, type(None)},
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     """One training run of one arm. Field order is the order of the stable JSON.
@@ -204,9 +214,8 @@ class Trial:
         """
         decoders = _decoders()
         try:
-            values = {n: decoders[n](value) for n, value in record.items() if n in decoders}
-            return cls(**values)
-        except TypeError as error:
+            return cls(**{n: decoders[n](value) for n, value in record.items() if n in decoders})
+        except (TypeError, OverflowError) as error:
             raise ValueError(f"not a trial: {error}") from error
 
 
@@ -214,7 +223,8 @@ class Trial:
 def _decoders() -> dict[str, Callable[[Any], Any]]:
     """Return what reads each field of a trial; made once, histories hold thousands of trials."""
     kinds = typing.get_type_hints(Trial)
-    return {f.name: _decoder(f.name, kinds[f.name]) for f in dataclasses.fields(Trial)}
+    decoders = {f.name: _decoder(f.name, kinds[f.name]) for f in dataclasses.fields(Trial)}
+    return decoders | {"curve": _decode_curve, "warnings": _decode_warnings}
 
 
 def _decoder(name: str, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - a type of any form
@@ -224,16 +234,29 @@ def _decoder(name: str, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - a 
     def decode(value: Any) -> Any:  # noqa: ANN401 - JSON is any
         if value is None and optional:
             return None
-        if type(value) is expected:
-            return value
-        if name == "curve" and isinstance(value, list):
-            return tuple(map(CurvePoint._make, value))
-        if name == "warnings" and isinstance(value, list):
-            return tuple(value)
-        if isinstance(expected, type) and issubclass(expected, Enum):
-            return expected(value)
-        if expected is float and type(value) is int:
+        if expected is float and type(value) in (int, float) and math.isfinite(value):
             return float(value)
+        if type(value) is expected and expected is not float:
+            return value
+        if issubclass(expected, Enum):
+            return expected(value)
         raise ValueError(f"not a trial: {name} is {value!r}")
 
     return decode
+
+
+def _decode_curve(rows: Any) -> tuple[CurvePoint, ...]:  # noqa: ANN401 - JSON is any
+    # By columns and before they become points: a history holds 40,000 of them, and checking each
+    # point takes as long as parsing the file.
+    for column, types_ in zip(zip(*rows, strict=True), _COLUMN_TYPES, strict=True) if rows else ():
+        if not set(map(type, column)) <= types_ or not all(
+            map(math.isfinite, filter(None, column))
+        ):
+            raise ValueError("a point of the curve is not a measurement")
+    return tuple(map(CurvePoint._make, rows))
+
+
+def _decode_warnings(texts: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON is any
+    if type(texts) is not list or not all(type(text) is str for text in texts):
+        raise ValueError("a warning is not a sentence")
+    return tuple(texts)

@@ -41,11 +41,6 @@ class Ledger:
     not_now: frozenset[int]
     exploring: bool
 
-    def mean_cost_j(self, arm: int) -> float | None:
-        """Return the mean of an arm's known costs, ``None`` without one."""
-        costs_j = self.costs_j.get(arm)
-        return sum(costs_j) / len(costs_j) if costs_j else None
-
 
 def build_ledger(problem: Problem, trials: Sequence[Trial]) -> Ledger:
     """Sort the comparable ones of a job's trials by arm.

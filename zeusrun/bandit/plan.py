@@ -80,8 +80,9 @@ def _explore(
         for other in survivors
         if other not in ledger.not_now and all(map(_reached, ledger.results.get(other, ())))
     ]
-    costs_j = {other: ledger.mean_cost_j(other) for other in free}
-    known = {other: cost for other, cost in costs_j.items() if cost is not None}
+    known = {
+        other: believe(ledger.costs_j[other]).mean_j for other in free if other in ledger.costs_j
+    }
     busy = "another recurrence is exploring"
     if known:
         cheapest = min(known, key=lambda other: (known[other], other))

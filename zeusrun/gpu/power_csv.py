@@ -26,7 +26,6 @@ class PowerCsv:
         Raises:
             OSError: If it cannot be created or written.
         """
-        self._path = path
         self._file = path.open("w", encoding="ascii", errors="replace", buffering=1)
         self._write(COLUMNS + "\n")
 

@@ -33,6 +33,7 @@ MAX_BYTES = 64 * 1024  # pure-Python YAML takes about 10 us a byte; a real job f
 MAX_DEPTH = 16  # the composer recurses; a real job file is 3 deep
 MAX_DIGITS = 18  # fits 64 bits, so no later conversion to float or C integer can overflow
 
+_VERBATIM = ("args", "env")  # these end as text, and "1.10" must not arrive there as "1.1"
 _TAG = "tag:yaml.org,2002:"
 _INT = re.compile(r"[-+]?[0-9]+\Z")
 # Wider than PyYAML's own, which takes 1e-3 for text.
@@ -77,14 +78,12 @@ class JobDocument:
         return self.origins.get(self.find_written(path), f"{self.label}:1")
 
 
-def read_job_file(path: Path, overrides: Sequence[str], verbatim: Sequence[str]) -> JobDocument:
+def read_job_file(path: Path, overrides: Sequence[str]) -> JobDocument:
     """Read a job file and apply overrides to it.
 
     Args:
         path: The job file.
         overrides: ``key.path=value`` each, the value in YAML; later ones win.
-        verbatim: Top-level keys under which a number stays the text that was written, so that
-            ``1.10`` reaches a script as ``1.10``.
 
     Raises:
         JobFileError: If the file cannot be read, is not YAML, or holds no keys; or an override is
@@ -97,9 +96,9 @@ def read_job_file(path: Path, overrides: Sequence[str], verbatim: Sequence[str])
     if not isinstance(node, MappingNode):
         kind = "a list" if isinstance(node, SequenceNode) else "a single value"
         raise JobFileError(f"{path}:1: holds {kind}; a job file is made of 'key: value' lines")
-    document.data = _build(node, (), document, None, verbatim)
+    document.data = _build(node, (), document, None)
     for override in overrides:
-        _apply_override(document, override, verbatim)
+        _apply_override(document, override)
     return document
 
 
@@ -196,16 +195,14 @@ def _compose(text: str, label: str, *, numbered: bool) -> Node | None:
     return node
 
 
-def _build(
-    node: Node, path: KeyPath, document: JobDocument, origin: str | None, verbatim: Sequence[str]
-) -> Any:  # noqa: ANN401 - a YAML value is any
+def _build(node: Node, path: KeyPath, document: JobDocument, origin: str | None) -> Any:  # noqa: ANN401 - a YAML value is any
     """Turn a node into plain values; ``origin`` is None for the file's own lines."""
     if isinstance(node, SequenceNode):
         items = []
         for index, item in enumerate(node.value):
             where = (*path, index)
             document.origins[where] = origin or f"{document.label}:{item.start_mark.line + 1}"
-            items.append(_build(item, where, document, origin, verbatim))
+            items.append(_build(item, where, document, origin))
         return items
     if isinstance(node, MappingNode):
         section: dict[str, Any] = {}
@@ -224,15 +221,15 @@ def _build(
                 document.problems.append(Problem(where, sentence))
                 continue
             document.origins[where] = origin or line
-            section[key_node.value] = _build(value_node, where, document, origin, verbatim)
+            section[key_node.value] = _build(value_node, where, document, origin)
         return section
     if not isinstance(node, ScalarNode):
         raise TypeError(f"PyYAML has no node like {node!r}")
-    return _build_scalar(node, path, document, verbatim)
+    return _build_scalar(node, path, document)
 
 
 def _build_scalar(
-    node: ScalarNode, path: KeyPath, document: JobDocument, verbatim: Sequence[str]
+    node: ScalarNode, path: KeyPath, document: JobDocument
 ) -> str | float | bool | None:
     text: str = node.value
     kind = node.tag.removeprefix(_TAG)
@@ -240,7 +237,7 @@ def _build_scalar(
         if any("\ud800" <= character <= "\udfff" for character in text):
             document.problems.append(Problem(path, "half a surrogate pair ('\\ud800') is no text"))
         return text
-    if kind in ("int", "float") and path[:1] and path[0] in verbatim:
+    if kind in ("int", "float") and path[:1] and path[0] in _VERBATIM:
         return text
     if kind == "null":
         return None
@@ -261,7 +258,7 @@ def _build_number(text: str, path: KeyPath, document: JobDocument) -> float:
     return int(text)
 
 
-def _apply_override(document: JobDocument, override: str, verbatim: Sequence[str]) -> None:
+def _apply_override(document: JobDocument, override: str) -> None:
     shown = override if override.isprintable() else ascii(override)
     origin = f"--set {shown}"
     name, equals, text = override.partition("=")
@@ -282,4 +279,4 @@ def _apply_override(document: JobDocument, override: str, verbatim: Sequence[str
         del document.origins[path]  # what stood there is gone, lines and all
     document.origins[keys] = origin
     node = _compose(text, origin, numbered=False)
-    section[keys[-1]] = None if node is None else _build(node, keys, document, origin, verbatim)
+    section[keys[-1]] = None if node is None else _build(node, keys, document, origin)

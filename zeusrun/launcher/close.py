@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.cost import cost_j
@@ -61,18 +61,33 @@ def close(
     """
     clean = ended_well(trial, progress, exit_)
     status, reason = _verdict(goal, progress, stop, failure, clean=clean)
-    warnings = list(_warnings(goal, progress, exit_, failure, clean=clean))
-    outcome = Outcome(
+    begun_t, reached = progress.training_t, progress.reached
+    time_s = energy_j = None
+    curve = progress.curve
+    if begun_t is not None:
+        time_s = max(0.0, exit_.ended_t - begun_t) if reached is None else reached.time_s
+        # Read again from all samples: while the run went on, the last one was an extrapolation.
+        energy_j = bill.energy_between(begun_t, begun_t + time_s)
+        curve = tuple(
+            point._replace(energy_j=bill.energy_between(begun_t, begun_t + point.time_s))
+            for point in curve
+        )
+    return Outcome(
         status=status,
         reason=reason,
         finished_at=finished_at,
         startup_s=progress.startup_s,
+        time_s=time_s,
+        energy_j=energy_j,
+        energy_source=None if energy_j is None else bill.energy_source,
+        max_power_w=bill.max_power_w,
+        cost_j=cost_j(energy_j, bill.max_power_w, time_s, trial.eta_knob),
+        epochs=progress.epochs if reached is None else reached.epoch,
         steps=progress.steps,
         best_metric=progress.best_value,
-        epochs=progress.epochs,
-        warnings=tuple(warnings),
+        curve=curve,
+        warnings=tuple(_warnings(goal, progress, exit_, failure, clean=clean)),
     )
-    return _add_bill(outcome, trial, progress, exit_, bill)
 
 
 def ended_well(trial: Trial, progress: Progress, exit_: ProcessExit) -> bool:
@@ -149,37 +164,3 @@ def _warnings(
     if progress.last_value is not None and math.isnan(progress.last_value):
         found.append(f"{goal.metric} was NaN at the end")
     return found
-
-
-def _add_bill(
-    outcome: Outcome, trial: Trial, progress: Progress, exit_: ProcessExit, bill: Bill
-) -> Outcome:
-    """Add curve, time, energy and cost, where there was any training to charge for.
-
-    Joules are read again from all samples: while the run went on, the last one was an
-    extrapolation.
-    """
-    begun_t, reached = progress.training_t, progress.reached
-    if begun_t is None:
-        return replace(outcome, max_power_w=bill.max_power_w)
-    if reached is not None:
-        time_s, epochs = reached.time_s, reached.epoch
-    else:
-        time_s, epochs = max(0.0, exit_.ended_t - begun_t), progress.epochs
-    energy_j = bill.energy_between(begun_t, begun_t + time_s)
-    curve = tuple(
-        point._replace(energy_j=bill.energy_between(begun_t, begun_t + point.time_s))
-        for point in progress.curve
-    )
-    return replace(
-        outcome,
-        curve=curve,
-        time_s=time_s,
-        energy_j=energy_j,
-        energy_source=None if energy_j is None else bill.energy_source,
-        max_power_w=bill.max_power_w,
-        cost_j=None
-        if energy_j is None
-        else cost_j(energy_j, bill.max_power_w, time_s, trial.eta_knob),
-        epochs=epochs,
-    )

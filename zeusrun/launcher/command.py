@@ -19,6 +19,22 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 
+# Placeholders that every rank also finds as ``ZEUSRUN_<NAME>``.
+_TOLD = (
+    "job",
+    "trial",
+    "attempt",
+    "batch_size",
+    "learning_rate",
+    "max_epochs",
+    "metric",
+    "target",
+    "run_dir",
+    "sidecar",
+    "checkpoint_dir",
+)
+
+
 @dataclass(frozen=True)
 class Command:
     """What to start: argument vector, whole environment, working directory."""
@@ -86,7 +102,7 @@ def build_command(
         JobFileError: If a placeholder has no value in this trial.
     """
     values = placeholder_values(spec, trial, paths)
-    grace_s = _whole_seconds(spec.launch.grace_period_s)
+    grace_s = math.ceil(spec.launch.grace_period_s)  # torchrun takes no fractions
     flags = [
         "--nnodes=1",
         f"--nproc-per-node={trial.world_size}",
@@ -104,7 +120,14 @@ def build_command(
     env = {name: expand_placeholders(text, values) for name, text in spec.env.items()}
     return Command(
         argv=(*torchrun.argv, *flags, *worker, *target, *args),
-        env={**_inherited(environment), **env, **_told(spec, trial, paths)},
+        env={
+            **_inherited(environment),
+            **env,
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_s),
+            "ZEUSRUN_MODE": spec.objective.mode,
+            "ZEUSRUN_ON_TARGET": spec.objective.on_target,
+            **{f"ZEUSRUN_{name.upper()}": values[name] for name in _TOLD if values[name]},
+        },
         cwd=spec.workdir_path(values),
     )
 
@@ -115,29 +138,3 @@ def _inherited(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if not name.startswith("ZEUSRUN_") or name == "ZEUSRUN_HOME"
     }
-
-
-def _told(spec: JobSpec, trial: Trial, paths: RunPaths) -> dict[str, str]:
-    """Return what every rank is told; DESIGN, "What a training script sees"."""
-    told = {
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_whole_seconds(spec.launch.grace_period_s)),
-        "ZEUSRUN_JOB": trial.job,
-        "ZEUSRUN_TRIAL": trial.trial,
-        "ZEUSRUN_ATTEMPT": str(trial.attempt),
-        "ZEUSRUN_BATCH_SIZE": str(trial.global_batch_size),
-        "ZEUSRUN_MAX_EPOCHS": str(spec.objective.max_epochs),
-        "ZEUSRUN_METRIC": spec.objective.metric,
-        "ZEUSRUN_TARGET": repr(spec.objective.target),
-        "ZEUSRUN_MODE": spec.objective.mode,
-        "ZEUSRUN_ON_TARGET": spec.objective.on_target,
-        "ZEUSRUN_RUN_DIR": str(paths.run_dir),
-        "ZEUSRUN_SIDECAR": str(paths.sidecar),
-        "ZEUSRUN_CHECKPOINT_DIR": str(paths.checkpoints),
-    }
-    if trial.learning_rate is not None:
-        told["ZEUSRUN_LEARNING_RATE"] = repr(trial.learning_rate)
-    return told
-
-
-def _whole_seconds(seconds: float) -> int:
-    return math.ceil(seconds)  # torchrun takes no fractions

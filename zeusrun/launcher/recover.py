@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.gpu.power_limit import restore_power_limits
 from zeusrun.launcher.paths import RunPaths, launcher_lives
 from zeusrun.launcher.process import end_processes, processes_of_run
 from zeusrun.launcher.progress import Goal, Progress, advance, count_steps
@@ -42,17 +43,10 @@ def recover_lost(
         if trial.status.finished or launcher_lives(paths):
             continue
         end_processes(processes_of_run(trial.run_dir))
-        _restore_power_limits(paths, devices)
+        restore_power_limits(paths.power_limits, devices)
         outcome = read_outcome(paths) or _lost(trial, paths, finished_at)
         recovered.append(history.finish(trial.trial, outcome))
     return recovered
-
-
-def _restore_power_limits(paths: RunPaths, devices: Sequence[Device]) -> None:
-    if paths.power_limits.exists():
-        from zeusrun.gpu.power_limit import restore_power_limits  # noqa: PLC0415 - hardly ever
-
-        restore_power_limits(paths.power_limits, devices)
 
 
 def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
