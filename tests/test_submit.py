@@ -136,7 +136,7 @@ def test_an_early_stop_ends_a_hopeless_trial_and_goes_on_with_another(zeusrun):
     trial = only_trial(result)
     # max_epochs has changed, so nothing but the reached trial's cost bounds this one
     assert (code, trial["status"]) == (4, "STOPPED")
-    assert "passed its bound" in trial["reason"]
+    assert "passed the bound" in trial["reason"]
     assert trial["epochs"] < 100
 
 

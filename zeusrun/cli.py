@@ -93,8 +93,8 @@ def history(
     """Show what was run, what it cost, and what it saved."""
     store = _history()
     names = [_job_name(job)] if job else store.jobs()
-    by_job = {name: store.trials(name) for name in names}
-    if job and not by_job[names[0]]:
+    by_job = {name: store.trials(name) for name in names if not job or name in store.jobs()}
+    if job and not by_job.get(names[0]):
         raise UsageError(_unknown_job(store, names[0]))
     if as_json or as_csv:
         trials = [trial for kept in by_job.values() for trial in (kept[-last:] if last else kept)]
@@ -353,7 +353,10 @@ def main() -> NoReturn:
     except ZeusrunError as error:
         print(f"zeusrun: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)
-    except BrokenPipeError:  # 'zeusrun history | head'
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        # 'zeusrun history | head': typer and rich make an exit with 1 of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(ExitCode.REACHED)
     except Exception as error:  # noqa: BLE001 - a traceback is for us, not for a user

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes of the ``zeusrun`` command; the contract is in DESIGN, "Exit codes"."""
+    """Exit codes of the ``zeusrun`` command; a promise to whoever calls it from a script."""
 
     REACHED = 0
     BUG = 1

@@ -1,4 +1,4 @@
-"""The job file as a frozen value: every key, its default and its rule (DESIGN, "The job file").
+"""The job file as a frozen value: every key, its default and its rule (docs/job-file.md).
 
 The only module that imports pydantic. The room ``jobfile`` reads the YAML, knows the rules that
 a type cannot say and the ``${...}`` placeholders, and words what is wrong.

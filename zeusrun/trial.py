@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import functools
 import math
 import types
@@ -13,6 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+def timestamp() -> str:
+    """Return the time of day as trials record it: RFC 3339, in UTC, to the millisecond."""
+    return dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds")
 
 
 class TrialStatus(str, Enum):
@@ -139,8 +145,8 @@ _COLUMN_TYPES: tuple[set[type], ...] = (
 class Trial:
     """One training run of one arm. Field order is the order of the stable JSON.
 
-    The first 23 fields are promised by DESIGN, "Stable JSON"; the rest came later. Units are in
-    the names; ``None`` is unknown.
+    The first 23 fields stay as they are for programs that read them; the rest came later. Units
+    are in the names; ``None`` is unknown.
     """
 
     trial: str

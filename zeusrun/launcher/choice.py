@@ -1,29 +1,18 @@
-"""What a submit needs, and how its next trial is chosen and prepared."""
+"""What a submit needs, and how its next trial is chosen. Writes nothing."""
 
 from __future__ import annotations
 
-import datetime as dt
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.bandit.comparable import set_aside
 from zeusrun.bandit.problem import Problem
 from zeusrun.errors import UsageError
 from zeusrun.launcher.command import build_command
-from zeusrun.launcher.paths import (
-    RunLock,
-    RunPaths,
-    create_run,
-    highest_recurrence,
-    runs_directory,
-    unwritable_home,
-)
-from zeusrun.launcher.record import reserve_record
-from zeusrun.trial import Decision, Stage, Trial
+from zeusrun.launcher.paths import RunPaths, highest_recurrence, runs_directory
+from zeusrun.trial import Decision, Stage, Trial, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,12 +51,21 @@ class Submission:
     environment: Mapping[str, str]
     forced_batch_size: int | None = None
 
+    @property
+    def gpus(self) -> list[Device]:
+        """The GPUs among the devices."""
+        return [device for device in self.devices if device.is_gpu]
+
+    def close(self) -> None:
+        """Close the devices."""
+        for device in self.devices:
+            device.close()
+
 
 def build_problem(submission: Submission, recurrence: int) -> Problem:
     """Return what the policy is asked."""
-    spec, devices = submission.spec, submission.devices
-    gpus = [device for device in devices if device.is_gpu]
-    sources = [device.energy_source for device in devices]
+    spec, gpus = submission.spec, submission.gpus
+    sources = [device.energy_source for device in submission.devices]
     return Problem(
         candidates=spec.batch_size.candidates,
         default=spec.batch_size.default,
@@ -94,34 +92,32 @@ def next_recurrence(submission: Submission, trials: Sequence[Trial]) -> int:
 
 
 def decide(
-    submission: Submission, trials: Sequence[Trial], recurrence: int, attempt: int
+    submission: Submission, problem: Problem, trials: Sequence[Trial], attempt: int
 ) -> Decision:
     """Return the policy's choice, or the user's own.
 
-    The random generator is seeded with job, recurrence and attempt: the same history gives the
-    same choice.
+    The random generator is seeded with the job file's seed, recurrence and attempt: the same
+    history gives the same choice.
 
     Raises:
         UsageError: If the user's choice is not among the candidates.
     """
     forced = submission.forced_batch_size
-    if forced is not None:
-        candidates = submission.spec.batch_size.candidates
-        if forced not in candidates:
-            known = ", ".join(map(str, candidates))
-            raise UsageError(
-                f"--batch-size {forced}: not among the candidates of the job file ({known}); "
-                "choose one of them, or add it to batch_size.candidates."
-            )
-        return Decision(forced, Stage.FORCED, "chosen by --batch-size")
-    rng = np.random.default_rng([submission.spec.policy.seed, recurrence, attempt])
-    return submission.policy.choose(build_problem(submission, recurrence), trials, rng)
+    if forced is None:
+        rng = np.random.default_rng([submission.spec.policy.seed, problem.recurrence, attempt])
+        return submission.policy.choose(problem, trials, rng)
+    if forced not in problem.candidates:
+        known = ", ".join(map(str, problem.candidates))
+        raise UsageError(
+            f"--batch-size {forced}: not among the candidates of the job file ({known}); "
+            "choose one of them, or add it to batch_size.candidates"
+        )
+    return Decision(forced, Stage.FORCED, "chosen by --batch-size")
 
 
 def draft_trial(submission: Submission, decision: Decision, recurrence: int, attempt: int) -> Trial:
     """Return the trial that carries out a decision."""
-    spec = submission.spec
-    gpus = [device for device in submission.devices if device.is_gpu]
+    spec, gpus = submission.spec, submission.gpus
     name = f"{spec.name}-{recurrence}-{attempt}"
     return Trial(
         trial=name,
@@ -155,10 +151,9 @@ def wanted_power_limit_w(submission: Submission, decision: Decision) -> float | 
 
 def _limit_in_force(submission: Submission, wanted_w: float | None) -> float | None:
     """Return the limit that the trial runs under, found or wanted; ``None`` without a GPU."""
-    gpus = [device for device in submission.devices if device.is_gpu]
-    if wanted_w is not None or not gpus:
-        return wanted_w if gpus else None
-    return gpus[0].read().power_limit_w
+    if not submission.gpus:
+        return None
+    return submission.gpus[0].read().power_limit_w if wanted_w is None else wanted_w
 
 
 def plan(submission: Submission) -> tuple[Trial, Command]:
@@ -168,69 +163,9 @@ def plan(submission: Submission) -> tuple[Trial, Command]:
         ZeusrunError: As a submit would.
     """
     trials = submission.history.trials(submission.spec.name)
-    recurrence = next_recurrence(submission, trials)
-    decision = decide(submission, trials, recurrence, 1)
-    trial = draft_trial(submission, decision, recurrence, 1)
+    problem = build_problem(submission, next_recurrence(submission, trials))
+    decision = decide(submission, problem, trials, 1)
+    trial = draft_trial(submission, decision, problem.recurrence, 1)
     paths = RunPaths(Path(trial.run_dir))
     torchrun, environment = submission.torchrun, submission.environment
     return trial, build_command(submission.spec, trial, paths, torchrun, environment)
-
-
-class Dispatch:
-    """Chooses and prepares one trial while the history is locked; can be undone.
-
-    Attributes:
-        paths: Files of the trial.
-        lock: Held from here until its launcher is done with it, or dies.
-        cost_bound_j: Cost past which the trial is hopeless; ``None`` for no bound.
-        power_limit_w: Watts per GPU to hold; ``None`` to leave the limit as found.
-        set_aside: Sentences on past trials that did not count, and why.
-    """
-
-    paths: RunPaths
-    lock: RunLock
-    cost_bound_j: float | None = None
-    power_limit_w: float | None = None
-    set_aside: Sequence[str] = ()
-
-    def __init__(self, submission: Submission, recurrence: int | None, attempt: int) -> None:
-        self._submission = submission
-        self._recurrence = recurrence
-        self._attempt = attempt
-
-    def __call__(self, trials: list[Trial]) -> Trial:
-        """Choose from the history and return the trial to store.
-
-        Raises:
-            HistoryError: If its run directory cannot be made.
-            UsageError: If the user's own choice is not among the candidates.
-        """
-        submission, attempt = self._submission, self._attempt
-        spec, policy = submission.spec, submission.policy
-        recurrence = self._recurrence or next_recurrence(submission, trials)
-        problem = build_problem(submission, recurrence)
-        decision = decide(submission, trials, recurrence, attempt)
-        trial = draft_trial(submission, decision, recurrence, attempt)
-        self.paths = create_run(submission.home, trial.job, trial.trial)
-        self.lock = RunLock(self.paths)
-        try:
-            self.lock.acquire()
-            self.paths.job_copy.write_text(spec.to_yaml(), encoding="utf-8")
-            reserve_record(self.paths, trial)
-        except OSError as error:
-            raise unwritable_home(submission.home, error) from error
-        self.power_limit_w = wanted_power_limit_w(submission, decision)
-        self.cost_bound_j = policy.cost_bound_j(problem, trials)
-        self.set_aside = set_aside(problem, trials)
-        return trial
-
-    def undo(self) -> None:
-        """Remove the run directory of a trial that could not be stored."""
-        if hasattr(self, "paths"):
-            self.lock.release()
-            shutil.rmtree(self.paths.run_dir, ignore_errors=True)
-
-
-def timestamp() -> str:
-    """Return the time of day as RFC 3339, in UTC, to the millisecond."""
-    return dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds")

@@ -158,9 +158,7 @@ def _warnings(
         found.append(f"torchrun restarted the ranks: {failure.reason}")
     if exit_.outlived:
         names = ", ".join(exit_.outlived[:5])
-        found.append(
-            f"{len(exit_.outlived)} process(es) outlived the training and were ended: {names}"
-        )
+        found.append(f"outlived the training and ended by zeusrun: {names}")
     if progress.last_value is not None and math.isnan(progress.last_value):
         found.append(f"{goal.metric} was NaN at the end")
     return found

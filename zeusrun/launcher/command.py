@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import DeviceError
 from zeusrun.jobfile.placeholders import expand_placeholders
 
 if TYPE_CHECKING:
@@ -42,24 +41,6 @@ class Command:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: Path
-
-
-def resolve_world_size(nproc_per_node: int | str, gpu_count: int, cpu_count: int) -> int:
-    """Return the number of ranks on this node, by torchrun's own words.
-
-    Raises:
-        DeviceError: If ``gpu`` is asked for and there is none.
-    """
-    if isinstance(nproc_per_node, int):
-        return nproc_per_node
-    if nproc_per_node == "cpu":
-        return cpu_count
-    if nproc_per_node == "gpu" and gpu_count == 0:
-        raise DeviceError(
-            "launch.nproc_per_node is 'gpu', but no GPU is visible. Check 'nvidia-smi' and "
-            "CUDA_VISIBLE_DEVICES, or set launch.nproc_per_node to 'auto', 'cpu' or a number."
-        )
-    return gpu_count or cpu_count
 
 
 def placeholder_values(spec: JobSpec, trial: Trial, paths: RunPaths) -> dict[str, str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from zeusrun.errors import DeviceError
 from zeusrun.gpu.cpu import cpu_device
 from zeusrun.gpu.nvml import gpus_of_job
-from zeusrun.launcher.command import resolve_world_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +30,24 @@ def job_devices(
     gpus = [] if nproc_per_node == "cpu" else gpus_of_job(environment, count)
     world_size = resolve_world_size(nproc_per_node, len(gpus), usable_cpu_count())
     return gpus or [cpu_device(environment)], world_size
+
+
+def resolve_world_size(nproc_per_node: int | str, gpu_count: int, cpu_count: int) -> int:
+    """Return the number of ranks on this node, by torchrun's own words.
+
+    Raises:
+        DeviceError: If ``gpu`` is asked for and there is none.
+    """
+    if isinstance(nproc_per_node, int):
+        return nproc_per_node
+    if nproc_per_node == "cpu":
+        return cpu_count
+    if nproc_per_node == "gpu" and gpu_count == 0:
+        raise DeviceError(
+            "launch.nproc_per_node is 'gpu', but no GPU is visible. Check 'nvidia-smi' and "
+            "CUDA_VISIBLE_DEVICES, or set launch.nproc_per_node to 'auto', 'cpu' or a number."
+        )
+    return gpu_count or cpu_count
 
 
 def usable_cpu_count() -> int:

@@ -25,7 +25,7 @@ def home_directory(environment: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True)
 class RunPaths:
-    """The files of one trial, all under ``run_dir``; the names are in DESIGN, "Files"."""
+    """The files of one trial, all under ``run_dir``."""
 
     run_dir: Path
 
@@ -88,6 +88,10 @@ class RunPaths:
     def lock(self) -> Path:
         """Locked for as long as the launcher lives."""
         return self.run_dir / "lock"
+
+    def rank_clock(self, rank: int) -> Path:
+        """Return the step clock of a rank."""
+        return self.clocks / f"rank{rank}"
 
     def rank_log(self, rank: int) -> Path:
         """Return the log of a rank."""

@@ -92,7 +92,7 @@ class Progress:
         return self.training_t - self.launched_t
 
 
-def count_steps(progress: Progress, count: StepCount | None) -> Progress:
+def take_step_clock(progress: Progress, count: StepCount | None) -> Progress:
     """Take in rank 0's step clock: training begins with its first step."""
     if count is None:
         return progress

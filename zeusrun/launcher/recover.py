@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zeusrun.gpu.power_limit import restore_power_limits
 from zeusrun.launcher.paths import RunPaths, launcher_lives
 from zeusrun.launcher.process import end_processes, processes_of_run
-from zeusrun.launcher.progress import Goal, Progress, advance, count_steps
+from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
 from zeusrun.launcher.record import read_outcome
 from zeusrun.sidecar import EventReader, read_step_clock
 from zeusrun.trial import Outcome, Trial, TrialStatus
@@ -45,16 +45,24 @@ def recover_lost(
         end_processes(processes_of_run(trial.run_dir))
         restore_power_limits(paths.power_limits, devices)
         outcome = read_outcome(paths) or _lost(trial, paths, finished_at)
-        recovered.append(history.finish(trial.trial, outcome))
+        try:
+            recovered.append(history.finish(trial.trial, outcome))
+        except ValueError:
+            found = history.find(trial.trial)
+            if found is None or not found.status.finished:
+                raise
+            # another submit, started at the same moment, was faster
     return recovered
 
 
 def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
     """Return what is known of a trial from the files its ranks wrote; energy is not."""
     goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
-    progress = Progress(launched_t=0.0, now_t=0.0)
-    progress = count_steps(progress, read_step_clock(paths.clocks / "rank0"))
-    for event in EventReader(paths.sidecar).read(final=True):
+    events = EventReader(paths.sidecar).read(final=True)
+    launched_t = min((event.t for event in events), default=0.0)
+    progress = Progress(launched_t=launched_t, now_t=launched_t)
+    progress = take_step_clock(progress, read_step_clock(paths.rank_clock(0)))
+    for event in events:
         progress = advance(progress, event, goal, lambda _since, _until: None)
     last = max((point.time_s for point in progress.curve), default=None)
     return Outcome(

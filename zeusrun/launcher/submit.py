@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import ExitCode, HistoryError
-from zeusrun.launcher.choice import Dispatch, timestamp
+from zeusrun.launcher.dispatch import dispatch
 from zeusrun.launcher.process import CaughtSignals
 from zeusrun.launcher.record import write_record
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.supervise import StopCause
 from zeusrun.launcher.watch import Watch
-from zeusrun.trial import Outcome, TrialStatus
+from zeusrun.trial import Outcome, TrialStatus, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zeusrun.history.base import History
     from zeusrun.launcher.choice import Submission
+    from zeusrun.launcher.dispatch import Dispatched
     from zeusrun.launcher.supervise import StopOrder
     from zeusrun.launcher.watch import Listener
     from zeusrun.trial import Trial
@@ -92,50 +94,38 @@ def _attempt(
     attempt: int,
 ) -> tuple[Trial, StopOrder | None]:
     """Dispatch one trial, run it, record it, whatever happens to it."""
-    dispatch = Dispatch(submission, recurrence, attempt)
+    dispatched = dispatch(submission, recurrence, attempt)
     try:
-        trial = submission.history.begin(submission.spec.name, dispatch)
-    except BaseException:
-        dispatch.undo()
-        raise
-    try:
-        for text in dispatch.set_aside if attempt == 1 else ():
+        for text in dispatched.set_aside if attempt == 1 else ():
             listener.note(text)
-        listener.dispatched(trial, dispatch.cost_bound_j)
-        watch = Watch(
-            submission,
-            listener,
-            signals,
-            trial=trial,
-            paths=dispatch.paths,
-            bound_j=dispatch.cost_bound_j,
-            power_limit_w=dispatch.power_limit_w,
-        )
+        listener.dispatched(dispatched.trial, dispatched.cost_bound_j)
         try:
-            outcome, stop = watch.run()
+            outcome, stop = Watch(submission, listener, signals, dispatched).run()
         except BaseException as error:
             reason = f"zeusrun could not run it: {error}"
-            _record(submission, dispatch, trial, Outcome(TrialStatus.FAILED, reason, timestamp()))
+            outcome = Outcome(TrialStatus.FAILED, reason, timestamp())
+            _record(submission.history, dispatched, outcome)
             raise
-        finished = _record(submission, dispatch, trial, outcome)
+        finished = _record(submission.history, dispatched, outcome)
     finally:
-        dispatch.lock.release()
+        dispatched.lock.release()
     listener.finished(finished)
     return finished, stop
 
 
-def _record(submission: Submission, dispatch: Dispatch, trial: Trial, outcome: Outcome) -> Trial:
+def _record(history: History, dispatched: Dispatched, outcome: Outcome) -> Trial:
     """Write the outcome beside the run, then into the history.
 
     Raises:
         HistoryError: If the history could not take it; says where the outcome is kept.
     """
-    kept = write_record(dispatch.paths, trial.finish(outcome))
+    trial, paths = dispatched.trial, dispatched.paths
+    kept = write_record(paths, trial.finish(outcome))
     try:
-        return submission.history.finish(trial.trial, outcome)
+        return history.finish(trial.trial, outcome)
     except HistoryError as error:
         where = (
-            f"Its outcome is kept in {dispatch.paths.trial}; the next submit records it."
+            f"Its outcome is kept in {paths.trial}; the next submit records it."
             if kept
             else "Its outcome could not be kept beside the run either."
         )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING
 
+from zeusrun.bandit.cost import energy_text
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -76,6 +78,6 @@ def supervise(progress: Progress, bounds: Bounds, signals: Sequence[int]) -> Sto
         return None
     cost_j, bound_j = progress.cost_j, bounds.cost_bound_j
     if cost_j is not None and bound_j is not None and cost_j > bound_j:
-        reason = f"cost {cost_j:.0f} J passed its bound of {bound_j:.0f} J"
+        reason = f"its cost passed the bound of {energy_text(bound_j)}"
         return StopOrder(StopLevel.TERMINATE, StopCause.HOPELESS, reason)
     return None

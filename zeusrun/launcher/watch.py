@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Protocol
 from zeusrun.bandit.cost import cost_j
 from zeusrun.gpu.monitor import EnergyMonitor
 from zeusrun.gpu.power_limit import hold_power_limit
-from zeusrun.launcher.choice import timestamp
 from zeusrun.launcher.close import Bill, close
 from zeusrun.launcher.command import build_command
 from zeusrun.launcher.failure import read_failure
 from zeusrun.launcher.logs import log_tails, read_text_lines
 from zeusrun.launcher.process import ProcessExit, run
-from zeusrun.launcher.progress import Goal, Progress, advance, count_steps
+from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
 from zeusrun.launcher.supervise import Bounds, StopCause, StopLevel, StopOrder, supervise
 from zeusrun.sidecar import EventReader, read_step_clock
+from zeusrun.trial import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.launcher.choice import Submission
-    from zeusrun.launcher.paths import RunPaths
+    from zeusrun.launcher.dispatch import Dispatched
     from zeusrun.launcher.process import CaughtSignals
     from zeusrun.sidecar import Event
     from zeusrun.trial import Outcome, Trial
@@ -59,20 +59,20 @@ class Watch:
         submission: Submission,
         listener: Listener,
         signals: CaughtSignals,
-        *,
-        trial: Trial,
-        paths: RunPaths,
-        bound_j: float | None,
-        power_limit_w: float | None,
+        dispatched: Dispatched,
     ) -> None:
         spec = submission.spec
         self._submission, self._listener, self._signals = submission, listener, signals
-        self._trial, self._paths, self._power_limit_w = trial, paths, power_limit_w
+        trial = dispatched.trial
+        self._trial, self._paths = trial, dispatched.paths
+        self._power_limit_w = dispatched.power_limit_w
         self._goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
-        self._bounds = Bounds(bound_j, spec.timeout_s, spec.objective.on_target == "stop")
-        self._reader = EventReader(paths.sidecar)
-        self._logs = log_tails(paths, range(trial.world_size))
-        self._monitor = EnergyMonitor(submission.devices, paths.power)
+        self._bounds = Bounds(
+            dispatched.cost_bound_j, spec.timeout_s, spec.objective.on_target == "stop"
+        )
+        self._reader = EventReader(self._paths.sidecar)
+        self._logs = log_tails(self._paths, range(trial.world_size))
+        self._monitor = EnergyMonitor(submission.devices, self._paths.power)
         self._stop: StopOrder | None = None
         self._warned_of_names = self._warned_of_clock = False
         self._warnings: list[str] = []
@@ -116,7 +116,7 @@ class Watch:
     def _look(self, *, final: bool = False) -> None:
         """Take in what the ranks wrote, and show it."""
         monitor, trial = self._monitor, self._trial
-        progress = count_steps(self._progress, read_step_clock(self._paths.clocks / "rank0"))
+        progress = take_step_clock(self._progress, read_step_clock(self._paths.rank_clock(0)))
         for event in self._reader.read(final=final):
             timely = self._correct_time(event)
             progress = advance(progress, timely, self._goal, monitor.energy_j)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from zeusrun.trial import EnergySource, TrialStatus
@@ -129,7 +129,7 @@ class SubmitView:
         """Go on in silence when nobody reads any more: a training outlives its terminal."""
         try:
             yield
-        except OSError:
+        except (OSError, SystemExit):  # rich makes an exit of a closed pipe
             self._console.file = io.StringIO()
             self._live, self._quiet = None, True
 
@@ -162,13 +162,13 @@ def live_panel(
         complete_style="cyan",
         finished_style="cyan",
     )
-    line = Table.grid(padding=(0, 2))
+    line = Table.grid(*(Column(no_wrap=True) for _ in range(3)), padding=(0, 2))
     line.add_row(bar, f"{progress.epochs}/{trial.max_epochs}", _remaining(trial, progress))
     grid.add_row("epoch", line)
     better = "≤" if trial.mode == "min" else "≥"
     best = f"best {_value(progress.best_value)}" if progress.best_value is not None else ""
     value = f"{_value(progress.last_value)}  target {better} {trial.target:g}  {best}"
-    grid.add_row(trial.metric[:20], value)
+    grid.add_row(Text(trial.metric[:20]), value)
     cost = units.energy(progress.cost_j)
     if bound_j is not None:
         cost = f"{cost} of at most {units.energy(bound_j)}"
@@ -208,7 +208,7 @@ def _remaining(trial: Trial, progress: Progress) -> str:
     if not progress.epochs or progress.time_s is None or not progress.curve:
         return f"{units.duration(progress.time_s)}"
     last = progress.curve[-1].time_s
-    left = last / progress.epochs * (trial.max_epochs - progress.epochs)
+    left = last / progress.epochs * max(0, trial.max_epochs - progress.epochs)
     return f"{units.duration(progress.time_s)}, at most {units.duration(left)} left"
 
 

@@ -184,7 +184,7 @@ def trial_sheet(trial: Trial, failure: str | None) -> RenderableType:
     ]
     for name, value in rows:
         if value:
-            grid.add_row(name, value)
+            grid.add_row(Text(name), Text(value))  # what users wrote is no markup
     parts: list[RenderableType] = [head, grid]
     parts += [Text(f"! {warning}", style="yellow") for warning in trial.warnings]
     if failure:

@@ -1,0 +1,207 @@
+"""From what was seen of a run to its outcome: every status, and what is charged."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from tests.launcher.values import GOAL, after, ended, report, started, ten_watts, trial
+from zeusrun.launcher.close import Bill, close
+from zeusrun.launcher.failure import Failure
+from zeusrun.launcher.process import ProcessExit
+from zeusrun.launcher.progress import Goal, take_step_clock
+from zeusrun.launcher.supervise import StopCause, StopLevel, StopOrder
+from zeusrun.sidecar import StepCount
+from zeusrun.trial import EnergySource, TrialStatus
+
+METERED = Bill(ten_watts, EnergySource.COUNTER, 40.0)
+UNMETERED = Bill(lambda _since, _until: None, None, 40.0)
+
+RAISED = Failure(1, out_of_memory=False, reason="rank 1 at train.py:3: ValueError: broken")
+FULL = Failure(0, out_of_memory=True, reason="rank 0: MemoryError")
+
+NOTHING = after()
+SILENT = after(started(103.0), ended(110.0, 0), ended(110.0, 1))
+OTHER_NAME = after(started(103.0), report(110.0, 1, acuracy=0.9, loss=0.1))
+MISSED = after(started(103.0), report(105.0, 1, 0.1), report(107.0, 2, 0.4))
+REACHED = after(started(103.0), report(105.0, 1, 0.1), report(107.0, 2, 0.6), report(109.0, 3, 0.7))
+BOTH_ENDED = (ended(110.0, 0), ended(110.0, 1))
+ONE_ENDED = (ended(110.0, 0),)
+ONE_FAILED = (ended(110.0, 0), ended(110.0, 1, 7))
+
+
+def order(cause, level=StopLevel.TERMINATE):
+    return StopOrder(level, cause, f"because of {cause.value}")
+
+
+def outcome(
+    progress, code=0, stop=None, *, failure=None, bill=METERED, outlived=(), goal=GOAL, **of
+):
+    return close(
+        trial(**of),
+        goal=goal,
+        progress=progress,
+        exit_=ProcessExit(code, 113.0, outlived),
+        stop=stop,
+        failure=failure,
+        bill=bill,
+        finished_at="2025-06-01T12:00:13.000+00:00",
+    )
+
+
+TARGET, HOPELESS, TIMEOUT, SIGNAL = map(order, StopCause)
+
+
+@pytest.mark.parametrize(
+    ("progress", "code", "stop", "failure", "status", "reason"),
+    [
+        # It ended by itself.
+        (REACHED, 0, None, None, "REACHED", "accuracy 0.6 in epoch 2"),
+        (MISSED, 0, None, None, "MISSED", "accuracy best 0.4 after 2 epochs, target 0.5"),
+        (SILENT, 0, None, None, "FAILED", "never reported 'accuracy'; call zeusrun.current()"),
+        (NOTHING, 0, None, None, "FAILED", "never reported 'accuracy'; call zeusrun.current()"),
+        (OTHER_NAME, 0, None, None, "FAILED", "it reported acuracy, loss. Correct objective"),
+        # It crashed.
+        (MISSED, 1, None, RAISED, "FAILED", RAISED.reason),
+        (MISSED, 1, None, FULL, "OOM", FULL.reason),
+        (MISSED, 1, None, None, "FAILED", "torchrun failed and left no word"),
+        (NOTHING, 1, None, RAISED, "FAILED", RAISED.reason),
+        (REACHED, 1, None, RAISED, "FAILED", "after the target was reached in epoch 2, rank 1"),
+        (REACHED, 1, None, FULL, "OOM", "after the target was reached in epoch 2, rank 0"),
+        # It aborted after its scripts had ended, or only one of them had.
+        (after(*BOTH_ENDED, start=REACHED), 1, None, None, "REACHED", "accuracy 0.6"),
+        (after(*BOTH_ENDED, start=MISSED), 1, None, None, "MISSED", "accuracy best 0.4"),
+        (SILENT, 1, None, None, "FAILED", "never reported"),
+        (after(*ONE_ENDED, start=REACHED), 1, None, None, "FAILED", "after the target"),
+        (after(*ONE_FAILED, start=REACHED), 1, None, RAISED, "FAILED", "after the target"),
+        # It was told of the target.
+        (REACHED, 0, TARGET, None, "REACHED", "accuracy 0.6"),
+        (REACHED, 1, TARGET, RAISED, "FAILED", "after the target"),
+        # It was stopped.
+        (MISSED, 1, HOPELESS, RAISED, "STOPPED", "because of hopeless"),
+        (MISSED, 0, HOPELESS, None, "STOPPED", "because of hopeless"),
+        (MISSED, 1, TIMEOUT, None, "STOPPED", "because of timeout"),
+        (MISSED, -9, SIGNAL, None, "CANCELLED", "because of signal"),
+        (MISSED, 0, SIGNAL, None, "CANCELLED", "because of signal"),
+        (NOTHING, 1, SIGNAL, None, "CANCELLED", "because of signal"),
+        (MISSED, 1, SIGNAL, FULL, "CANCELLED", "because of signal"),
+        # It was stopped, and had reached the target.
+        (REACHED, 0, HOPELESS, None, "REACHED", "accuracy 0.6"),
+        (REACHED, 0, SIGNAL, None, "REACHED", "accuracy 0.6"),
+        (REACHED, 1, SIGNAL, None, "CANCELLED", "because of signal"),
+        (REACHED, 1, TIMEOUT, None, "STOPPED", "because of timeout"),
+    ],
+)
+def test_every_ending_has_its_status_and_reason(*, progress, code, stop, failure, status, reason):
+    found = outcome(progress, code, stop, failure=failure)
+    assert found.status is TrialStatus(status)
+    assert reason in found.reason
+
+
+def test_one_epoch_is_singular():
+    found = outcome(after(report(105.0, 1, 0.1)))
+    assert found.reason == "accuracy best 0.1 after 1 epoch, target 0.5"
+
+
+def test_a_metric_that_was_never_finite_has_no_best():
+    found = outcome(after(report(105.0, 1, math.nan)))
+    assert found.reason == "accuracy no finite value after 1 epoch, target 0.5"
+    assert found.best_metric is None
+
+
+@pytest.mark.parametrize(
+    ("goal", "value", "text"),
+    [(GOAL, math.inf, "accuracy inf"), (Goal("accuracy", 1.0, "min", 5), -math.inf, "-inf")],
+)
+def test_an_infinite_value_reaches_the_target_and_is_named(goal, value, text):
+    progress = after(
+        report(105.0, 1, 0.2 if goal is GOAL else 2.0), report(106.0, 2, value), goal=goal
+    )
+    found = outcome(progress, goal=goal)
+    assert found.status is TrialStatus.REACHED
+    assert text in found.reason
+
+
+def test_a_reached_trial_is_charged_up_to_the_target():
+    found = outcome(REACHED)
+    assert (found.time_s, found.energy_j, found.epochs) == (4.0, 40.0, 2)
+    assert found.cost_j == 0.5 * 40.0 + 0.5 * 40.0 * 4.0
+    assert (found.energy_source, found.max_power_w) == (EnergySource.COUNTER, 40.0)
+    assert (found.startup_s, found.best_metric) == (3.0, 0.7)
+
+
+@pytest.mark.parametrize(("code", "stop"), [(0, None), (1, None), (1, HOPELESS), (1, SIGNAL)])
+def test_any_other_trial_is_charged_to_the_end_of_the_process(code, stop):
+    found = outcome(MISSED, code, stop, failure=RAISED)
+    assert (found.time_s, found.energy_j, found.epochs) == (10.0, 100.0, 2)
+
+
+def test_the_curve_is_whole_and_its_energies_are_of_the_final_samples():
+    doubled = Bill(lambda since, until: 2 * ten_watts(since, until), EnergySource.COUNTER, 40.0)
+    found = outcome(REACHED, bill=doubled)
+    assert [tuple(point) for point in found.curve] == [
+        (1, 2.0, 40.0, 0.1),
+        (2, 4.0, 80.0, 0.6),
+        (3, 6.0, 120.0, 0.7),
+    ]
+
+
+def test_without_energy_there_is_no_cost_even_where_energy_does_not_count():
+    found = outcome(REACHED, bill=UNMETERED, eta_knob=0.0)
+    assert (found.energy_j, found.energy_source, found.cost_j) == (None, None, None)
+    assert found.time_s == 4.0
+    assert all(point.energy_j is None for point in found.curve)
+
+
+def test_without_a_maximum_power_there_is_no_cost():
+    found = outcome(REACHED, bill=replace(METERED, max_power_w=None))
+    assert (found.energy_j, found.cost_j) == (40.0, None)
+
+
+def test_without_any_training_nothing_is_charged():
+    found = outcome(NOTHING, 1)
+    assert (found.time_s, found.energy_j, found.cost_j, found.startup_s) == (None,) * 4
+    assert found.curve == ()
+
+
+def test_steps_are_those_of_the_whole_run():
+    assert outcome(take_step_clock(REACHED, StepCount(50, 103.0, 109.0))).steps == 50
+    assert outcome(REACHED).steps is None
+
+
+def test_the_outcome_fits_its_trial():
+    finished = trial().finish(outcome(REACHED))
+    assert finished.status is TrialStatus.REACHED
+    assert finished.finished_at == "2025-06-01T12:00:13.000+00:00"
+
+
+def test_a_good_run_has_no_warnings():
+    assert outcome(REACHED).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("progress", "changes", "words"),
+    [
+        (after(*BOTH_ENDED, start=REACHED), {"code": 1}, "aborted after its script had ended"),
+        (REACHED, {"failure": RAISED}, "torchrun restarted the ranks: rank 1 at train.py:3"),
+        (REACHED, {"outlived": ("sleep (7)",)}, "outlived the training and ended by zeusrun"),
+        (after(report(120.0, 9, math.nan), start=REACHED), {}, "accuracy was NaN at the end"),
+    ],
+)
+def test_what_a_user_should_know_of_a_good_run_is_a_warning(progress, changes, words):
+    found = outcome(progress, **changes)
+    assert found.status is TrialStatus.REACHED
+    (warning,) = found.warnings
+    assert words in warning
+
+
+def test_what_torchrun_said_on_its_way_is_no_restart():
+    said = Failure(None, out_of_memory=False, reason="torchrun: setting OMP_NUM_THREADS")
+    assert outcome(REACHED, failure=said).warnings == ()
+
+
+def test_a_nan_on_the_way_is_no_warning():
+    progress = after(report(104.0, 1, math.nan), report(105.0, 2, 0.9))
+    assert outcome(progress).warnings == ()

@@ -1,0 +1,173 @@
+"""From a job and a decision to the command that is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.launcher.values import trial
+from zeusrun.errors import DeviceError
+from zeusrun.launcher.command import build_command, placeholder_values
+from zeusrun.launcher.machine import resolve_world_size
+from zeusrun.launcher.paths import RunPaths
+from zeusrun.launcher.torchrun import Torchrun
+from zeusrun.spec import load_spec
+
+PATHS = RunPaths(Path("/runs/job/job-1-1"))
+MODERN = Torchrun(("python", "-m", "torchrun"), "2.13", frozenset({"--shutdown-timeout"}))
+OLD = Torchrun(("python", "-m", "torchrun"), "2.4", frozenset())
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """Load a job with changes."""
+    (tmp_path / "train.py").touch()
+
+    def load(**changes):
+        job = {
+            "name": "job",
+            "script": "train.py",
+            "objective": {"metric": "accuracy", "target": 0.5, "max_epochs": 5},
+            "batch_size": {"default": 32, "candidates": [16, 32, 64]},
+            "learning_rate": {"base": 0.1},
+            **changes,
+        }
+        path = tmp_path / "job.yaml"
+        path.write_text(yaml.safe_dump({k: v for k, v in job.items() if v is not None}))
+        return load_spec(path)
+
+    return load
+
+
+def build(spec, torchrun=MODERN, environment=None, **of):
+    values = {"learning_rate": 0.1, **of}
+    return build_command(spec, trial(**values), PATHS, torchrun, environment or {})
+
+
+def test_the_argument_vector_is_torchrun_then_worker_then_script(spec, tmp_path):
+    assert build(spec(args=["--lr", 0.1])).argv == (
+        *MODERN.argv,
+        "--nnodes=1",
+        "--nproc-per-node=2",
+        "--max-restarts=0",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=localhost:0",
+        "--rdzv-id=job-1-1",
+        "--shutdown-timeout=30",
+        "-m",
+        "zeusrun.worker",
+        str(tmp_path / "train.py"),
+        "--lr",
+        "0.1",
+    )
+
+
+def test_a_module_is_named_as_python_names_it(spec):
+    assert build(spec(script=None, module="package.train")).argv[-4:] == (
+        "-m",
+        "zeusrun.worker",
+        "-m",
+        "package.train",
+    )
+
+
+def test_without_instrumentation_the_worker_only_steps_aside(spec):
+    argv = build(spec(instrument=False)).argv
+    assert argv[argv.index("zeusrun.worker") + 1] == "--plain"
+
+
+def test_an_option_that_torchrun_does_not_declare_is_not_passed(spec):
+    command = build(spec(), OLD)
+    assert not any("shutdown" in word for word in command.argv)
+    assert command.env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "30"
+
+
+def test_a_fraction_of_a_second_of_grace_is_rounded_up(spec):
+    command = build(spec(launch={"grace_period_s": 1.2}))
+    assert "--shutdown-timeout=2" in command.argv
+    assert command.env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "2"
+
+
+def test_every_rank_is_told_the_choice(spec):
+    told = build(spec()).env
+    assert {name: value for name, value in told.items() if name.startswith("ZEUSRUN_")} == {
+        "ZEUSRUN_JOB": "job",
+        "ZEUSRUN_TRIAL": "job-1-1",
+        "ZEUSRUN_ATTEMPT": "1",
+        "ZEUSRUN_BATCH_SIZE": "32",
+        "ZEUSRUN_LEARNING_RATE": "0.1",
+        "ZEUSRUN_MAX_EPOCHS": "5",
+        "ZEUSRUN_METRIC": "accuracy",
+        "ZEUSRUN_TARGET": "0.5",
+        "ZEUSRUN_MODE": "max",
+        "ZEUSRUN_ON_TARGET": "stop",
+        "ZEUSRUN_RUN_DIR": str(PATHS.run_dir),
+        "ZEUSRUN_SIDECAR": str(PATHS.sidecar),
+        "ZEUSRUN_CHECKPOINT_DIR": str(PATHS.checkpoints),
+    }
+
+
+def test_a_job_without_learning_rates_tells_none(spec):
+    command = build(spec(learning_rate=None), learning_rate=None)
+    assert "ZEUSRUN_LEARNING_RATE" not in command.env
+
+
+def test_the_environment_is_inherited_less_what_an_outer_zeusrun_told(spec):
+    outer = {
+        "PATH": "/bin",
+        "ZEUSRUN_HOME": "/home",
+        "ZEUSRUN_LEARNING_RATE": "9",
+        "ZEUSRUN_X": "y",
+    }
+    env = build(spec(learning_rate=None), environment=outer, learning_rate=None).env
+    assert (env["PATH"], env["ZEUSRUN_HOME"]) == ("/bin", "/home")
+    assert not {"ZEUSRUN_LEARNING_RATE", "ZEUSRUN_X"} & env.keys()
+
+
+def test_the_jobs_own_variables_win_over_inherited_ones(spec):
+    env = build(spec(env={"OMP_NUM_THREADS": "1"}), environment={"OMP_NUM_THREADS": "8"}).env
+    assert env["OMP_NUM_THREADS"] == "1"
+
+
+def test_placeholders_are_filled_in_arguments_environment_and_paths(spec, tmp_path):
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "b32.py").touch()
+    command = build(
+        spec(
+            script="${job}/b${batch_size}.py",
+            args=["${local_batch_size}/${world_size}", "$$x"],
+            env={"OUT": "${run_dir}/out"},
+            workdir="${job}",
+        )
+    )
+    assert command.argv[-3:] == (str(tmp_path / "job" / "b32.py"), "16/2", "$x")
+    assert command.env["OUT"] == f"{PATHS.run_dir}/out"
+    assert command.cwd == tmp_path / "job"
+
+
+def test_every_known_placeholder_has_a_value(spec):
+    from zeusrun.jobfile.placeholders import PLACEHOLDERS
+
+    values = placeholder_values(spec(), trial(learning_rate=0.1), PATHS)
+    assert set(values) == set(PLACEHOLDERS)
+    assert all(values.values())
+
+
+def test_numbers_are_passed_without_loss(spec):
+    values = placeholder_values(spec(), trial(learning_rate=0.1 + 0.2), PATHS)
+    assert float(values["learning_rate"]) == 0.1 + 0.2
+
+
+@pytest.mark.parametrize(
+    ("nproc_per_node", "gpus", "ranks"),
+    [(3, 1, 3), ("cpu", 4, 8), ("gpu", 4, 4), ("auto", 4, 4), ("auto", 0, 8)],
+)
+def test_ranks_are_counted_by_torchruns_own_words(nproc_per_node, gpus, ranks):
+    assert resolve_world_size(nproc_per_node, gpus, 8) == ranks
+
+
+def test_gpus_asked_for_and_absent_are_an_error_that_says_what_to_do():
+    with pytest.raises(DeviceError, match=r"'gpu'.*nvidia-smi.*'auto'"):
+        resolve_world_size("gpu", 0, 8)

@@ -1,0 +1,78 @@
+"""What ``doctor`` finds, and what it says to do."""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+import pytest
+
+from zeusrun.errors import LaunchError
+from zeusrun.launcher import doctor
+from zeusrun.launcher.doctor import check_machine
+from zeusrun.launcher.torchrun import Torchrun
+
+
+@pytest.fixture
+def environment(tmp_path):
+    return {"ZEUSRUN_HOME": str(tmp_path / "home"), "CUDA_VISIBLE_DEVICES": ""}
+
+
+def found(environment):
+    return {check.name: check for check in check_machine(environment)}
+
+
+def test_the_checks_come_in_the_order_in_which_a_submit_needs_them(environment):
+    names = [check.name for check in check_machine(environment)]
+    assert names == ["python", "torch", "devices", "permissions", "home"]
+
+
+def test_this_machine_is_well(environment):
+    checks = found(environment)
+    assert not [check for check in checks.values() if check.well is False]
+    assert platform.python_version() in checks["python"].found
+    assert sys.executable in checks["python"].found
+    assert checks["home"].found == environment["ZEUSRUN_HOME"]
+
+
+def test_what_is_not_well_says_what_to_do(environment):
+    for check in check_machine(environment):
+        assert check.found
+        assert check.well is not None or check.advice or check.name == "permissions"
+
+
+def test_a_home_that_cannot_be_written_is_not_well(environment, tmp_path):
+    (tmp_path / "home").touch()
+    home = found(environment)["home"]
+    assert home.well is False
+    assert "ZEUSRUN_HOME" in home.advice
+
+
+def test_no_trace_is_left_in_the_home(environment, tmp_path):
+    (tmp_path / "home").mkdir()
+    check_machine(environment)
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+def test_a_missing_torch_is_not_well_and_the_rest_is_checked_all_the_same(environment, monkeypatch):
+    def missing():
+        raise LaunchError("torch is not installed; install it")
+
+    monkeypatch.setattr(doctor, "find_torchrun", missing)
+    checks = found(environment)
+    assert checks["torch"].well is False
+    assert "install it" in checks["torch"].found
+    assert checks["home"].well is True
+
+
+def test_a_torchrun_without_a_shutdown_timeout_is_worth_knowing(environment, monkeypatch):
+    monkeypatch.setattr(doctor, "find_torchrun", lambda: Torchrun(("x",), "2.4", frozenset()))
+    torch = found(environment)["torch"]
+    assert (torch.well, bool(torch.advice)) == (None, True)
+
+
+def test_a_bad_setting_of_the_machine_is_not_well(environment):
+    environment["ZEUSRUN_CPU_WATTS_PER_CORE"] = "many"
+    devices = found(environment)["devices"]
+    assert devices.well is False
+    assert "ZEUSRUN_CPU_WATTS_PER_CORE" in devices.found

@@ -1,0 +1,126 @@
+"""The root cause of a failed run, from the worker's word or torchrun's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from zeusrun.launcher.failure import Failure, read_failure, read_traceback
+from zeusrun.launcher.paths import RunPaths
+
+RECORD = {
+    "rank": 1,
+    "restart": 0,
+    "kind": "exception",
+    "type": "ValueError",
+    "message": "the data is broken",
+    "traceback": 'Traceback:\n  File "/a/train.py", line 8, in <module>\n    load()\n'
+    '  File "/a/data.py", line 3, in load\n    raise\nValueError: the data is broken\n',
+}
+TORCHRUN = """\
+W1120 12:00:00.000 torch/distributed/run.py:900] Setting OMP_NUM_THREADS
+============================================================
+zeusrun.worker FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2025-06-01_12:00:01
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 10)
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2025-06-01_12:00:00
+  host      : here
+  rank      : 3 (local_rank: 3)
+  exitcode  : {code} (pid: 13)
+  error_file: <N/A>
+============================================================
+"""
+
+
+@pytest.fixture
+def paths(tmp_path):
+    (tmp_path / "logs").mkdir()
+    return RunPaths(tmp_path)
+
+
+def leave(paths, record=None, log=None):
+    if record is not None:
+        text = record if isinstance(record, str) else json.dumps({**RECORD, **record})
+        paths.error.write_text(text)
+    if log is not None:
+        paths.torchrun_log.write_text(log)
+    return read_failure(paths)
+
+
+def test_nothing_left_is_no_failure(paths):
+    assert read_failure(paths) is None
+    assert read_traceback(paths) is None
+
+
+def test_an_exception_names_rank_innermost_line_type_and_message(paths):
+    failure = leave(paths, {})
+    assert failure.reason == "rank 1 at data.py:3: ValueError: the data is broken"
+    assert (failure.rank, failure.out_of_memory) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"message": "first\nsecond"}, "rank 1 at data.py:3: ValueError: first"),
+        ({"message": ""}, "rank 1 at data.py:3: ValueError"),
+        ({"traceback": ""}, "rank 1: ValueError: the data is broken"),
+        ({"message": "x" * 5000}, "rank 1 at data.py:3: ValueError: " + "x" * 200),
+        ({"kind": "exit", "message": "the script exited with code 7"}, "rank 1: the script exited"),
+    ],
+)
+def test_the_reason_is_one_line(paths, record, reason):
+    failure = leave(paths, record)
+    assert failure.reason.startswith(reason)
+    assert "\n" not in failure.reason
+    assert len(failure.reason) < 300
+
+
+def test_out_of_memory_is_told_apart(paths):
+    assert leave(paths, {"kind": "out_of_memory"}).out_of_memory
+
+
+def test_the_workers_word_wins_over_torchruns(paths):
+    assert leave(paths, {}, TORCHRUN.format(code=1)).rank == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [(7, "exited with code 7"), (-9, "was ended by SIGKILL"), (-99, "was ended by signal 99")],
+)
+def test_a_rank_that_left_no_word_is_read_from_torchruns_table(paths, code, how):
+    failure = leave(paths, log=TORCHRUN.format(code=code))
+    assert failure == Failure(3, out_of_memory=False, reason=f"rank 3 {how}")
+
+
+@pytest.mark.parametrize("record", ["", "{", "[1]", "null", '{"rank": "x"}', "{}", "[" * 99_999])
+def test_a_record_that_is_no_record_is_passed_over_for_torchruns_word(paths, record):
+    failure = leave(paths, record, TORCHRUN.format(code=7))
+    assert failure.rank == 3
+
+
+def test_torchruns_last_line_is_better_than_nothing(paths):
+    failure = leave(paths, log="usage: torchrun\ntorchrun: error: argument --nproc\n\n")
+    assert (failure.rank, failure.reason) == (None, "torchrun: torchrun: error: argument --nproc")
+
+
+def test_a_log_of_any_bytes_and_size_is_read_from_its_end(paths):
+    paths.torchrun_log.write_bytes(b"\xff\0" * 100_000 + TORCHRUN.format(code=7).encode())
+    assert read_failure(paths).rank == 3
+
+
+def test_the_traceback_shown_is_the_workers(paths):
+    leave(paths, {}, TORCHRUN.format(code=1))
+    assert read_traceback(paths) == RECORD["traceback"]
+
+
+def test_without_it_torchruns_last_lines_are_shown(paths):
+    leave(paths, {"traceback": ""}, "".join(f"line {n}\n" for n in range(50)))
+    assert read_traceback(paths).splitlines() == [f"line {n}" for n in range(30, 50)]

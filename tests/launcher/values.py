@@ -1,0 +1,61 @@
+"""Trials and progress as tests need them: whole, and changed in what a test is about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zeusrun.launcher.progress import Goal, Progress, advance
+from zeusrun.sidecar import Ended, Reported, Started
+from zeusrun.trial import Stage, Trial
+
+GOAL = Goal("accuracy", 0.5, "max", 5)
+LAUNCHED = Progress(launched_t=100.0, now_t=100.0)
+
+
+def trial(**changes):
+    values = {
+        "trial": "job-1-1",
+        "job": "job",
+        "recurrence": 1,
+        "attempt": 1,
+        "global_batch_size": 32,
+        "world_size": 2,
+        "started_at": "2025-06-01T12:00:00.000+00:00",
+        "metric": GOAL.metric,
+        "run_dir": "runs/job/job-1-1",
+        "stage": Stage.EXPLORE,
+        "why": "32 is the default and comes first",
+        "mode": GOAL.mode,
+        "target": GOAL.target,
+        "max_epochs": GOAL.max_epochs,
+        "eta_knob": 0.5,
+        "default_batch_size": 32,
+    }
+    return Trial(**{**values, **changes})
+
+
+def ten_watts(since_s, until_s):
+    """Joules at a steady 10 W, as strict about its window as a real monitor."""
+    if until_s < since_s:
+        raise ValueError("the window ends before it starts")
+    return 10.0 * (until_s - since_s)
+
+
+def after(*events, start=LAUNCHED, goal=GOAL, energy_between=ten_watts):
+    """Return the progress after the events."""
+    for event in events:
+        start = advance(start, event, goal, energy_between)
+        start = replace(start, now_t=max(start.now_t, event.t))
+    return start
+
+
+def report(t, epoch, value=None, **metrics):
+    return Reported(t, epoch, {**({} if value is None else {GOAL.metric: value}), **metrics})
+
+
+def started(t, rank=0):
+    return Started(t, rank, 1000 + rank)
+
+
+def ended(t, rank=0, code=0):
+    return Ended(t, rank, code)

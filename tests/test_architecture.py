@@ -1,0 +1,246 @@
+"""The rooms of DESIGN, and who alone may do what: read from the source, then from real processes."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "zeusrun"
+MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+VALUES = {"errors", "trial"}
+ROOMS = {
+    "errors": set(),
+    "trial": {"errors"},
+    "sidecar": {"errors"},
+    "jobfile": {"errors"},
+    "spec": {"errors", "jobfile"},
+    "worker": {"errors", "sidecar"},
+    "bandit": VALUES,
+    "gpu": VALUES,
+    "history": VALUES,
+    "launcher": VALUES | {"sidecar", "jobfile", "spec", "bandit", "gpu", "history"},
+    "view": VALUES | {"sidecar", "spec", "bandit", "launcher"},
+    "cli": VALUES | {"spec", "bandit", "gpu", "history", "launcher", "view", "__init__"},
+    "__main__": {"cli"},
+    "__init__": {"worker"},  # zeusrun.current()
+}
+"""Which rooms a room may import from, beside itself."""
+
+OWNERS = {
+    "pynvml": "gpu/nvml.py",
+    "tinydb": "history/tinydb.py",
+    "subprocess": "launcher/process.py",
+    "pydantic": "spec.py",
+    "torch": "worker/",
+    "typer": "cli.py",
+}
+
+
+def imports(tree):
+    """Yield every module named in an import, inside functions and for types only, too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or "")
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def room(path):
+    return path.split("/")[0].removesuffix(".py")
+
+
+def calls(tree):
+    """Yield the dotted name of everything that is called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+
+
+def where(found):
+    """Return the modules of which ``found(tree)`` is true."""
+    return [name for name, tree in TREES.items() if found(tree)]
+
+
+def test_every_module_is_in_a_room_we_know():
+    assert {room(name) for name in MODULES} == set(ROOMS)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_run_downwards_only(name):
+    for module in imports(TREES[name]):
+        assert not module.startswith("."), f"{name}: write the import of {module} in full"
+        first, *rest = module.split(".")
+        if first != "zeusrun" or not rest:
+            continue
+        target = rest[0] if rest[0] in ROOMS else "__init__"
+        allowed = ROOMS[room(name)] | {room(name)}
+        assert target in allowed, f"{name} imports {module}"
+
+
+def test_no_two_rooms_import_each_other():
+    above = {name: set(below) for name, below in ROOMS.items()}
+    while above:  # take away rooms that stand on nothing, until none is left
+        free = {name for name, below in above.items() if not below}
+        assert free, f"these rooms stand on each other: {above}"
+        above = {name: below - free for name, below in above.items() if name not in free}
+
+
+@pytest.mark.parametrize(("module", "owner"), OWNERS.items())
+def test_a_library_has_one_owner(module, owner):
+    users = [
+        name
+        for name, tree in TREES.items()
+        if any(found.split(".")[0] == module for found in imports(tree))
+    ]
+    assert users, f"nobody imports {module}"
+    assert [name for name in users if not name.startswith(owner)] == []
+
+
+def test_only_cli_and_view_print():
+    printing = where(lambda tree: {"print", "typer.echo"} & set(calls(tree)))
+    assert {room(name) for name in printing} <= {"cli", "view", "worker"}
+
+
+def test_the_worker_prints_to_its_own_stderr_only():
+    for name, tree in TREES.items():
+        if room(name) != "worker":
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "print":
+                files = [ast.unparse(word.value) for word in node.keywords if word.arg == "file"]
+                assert files == ["sys.stderr"], f"{name}:{node.lineno}"
+
+
+def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
+    exits = {"sys.exit", "exit", "quit", "os._exit", "SystemExit", "typer.Exit"}
+    exiting = where(
+        lambda tree: (
+            exits & set(calls(tree))
+            or any(
+                isinstance(node, ast.Raise) and node.exc and ast.unparse(node.exc) in exits
+                for node in ast.walk(tree)
+            )
+        )
+    )
+    assert exiting == ["cli.py", "worker/__main__.py"]
+
+
+def test_nothing_is_validated_with_assert():
+    assert where(lambda tree: any(isinstance(n, ast.Assert) for n in ast.walk(tree))) == []
+
+
+ENVIRONMENT = {"os.environ", "environ"}
+WRITERS = {"pop", "update", "setdefault", "clear", "popitem", "__setitem__"}
+
+
+def writes_environment(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            if ast.unparse(node.value) in ENVIRONMENT:
+                return True
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            owner, _, method = name.rpartition(".")
+            if name in {"os.putenv", "os.unsetenv"} or (owner in ENVIRONMENT and method in WRITERS):
+                return True
+    return False
+
+
+def test_the_environment_of_this_process_is_never_edited():
+    assert where(writes_environment) == []
+
+
+def test_no_interval_is_measured_with_the_time_of_day():
+    assert where(lambda tree: "time.time" in set(calls(tree))) == []
+    assert where(lambda tree: "time.time" in set(imports(tree))) == []
+
+
+def test_policies_read_no_clock_no_file_and_no_global_generator():
+    outside = {"time", "datetime", "os", "pathlib", "random", "io", "tempfile"}
+    for name, tree in TREES.items():
+        if room(name) == "bandit":
+            assert not outside & {module.split(".")[0] for module in imports(tree)}, name
+            drawn = [
+                call for call in calls(tree) if call.startswith(("np.random.", "numpy.random."))
+            ]
+            assert drawn == [], name
+
+
+def test_modules_are_small():
+    for name, path in MODULES.items():
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, name
+
+
+def test_there_is_no_room_for_odds_and_ends():
+    odd = {"utils", "helpers", "common", "misc"}
+    assert not odd & {part.removesuffix(".py") for name in MODULES for part in name.split("/")}
+
+
+def test_every_module_says_what_it_is_for_and_has_modern_annotations():
+    for name, tree in TREES.items():
+        assert ast.get_docstring(tree), name
+        if any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in tree.body):
+            assert "__future__.annotations" in set(imports(tree)), name
+
+
+def imported(zeusrun, *arguments):
+    """Run the command in a process of its own; return the modules that it has imported."""
+    program = (
+        "import sys\n"
+        "from zeusrun.cli import main\n"
+        "sys.argv[0] = 'zeusrun'\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as end:\n"
+        "    code = end.code or 0\n"
+        "print('\\n'.join(sys.modules), file=sys.stderr)\n"
+        "sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        cwd=zeusrun.folder,
+        env=zeusrun.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.split())
+
+
+def test_help_imports_neither_torch_nor_numpy_nor_pydantic(zeusrun):
+    assert not {"torch", "numpy", "pydantic"} & imported(zeusrun, "--help")
+
+
+def test_history_imports_neither_torch_nor_numpy_nor_our_models(zeusrun):
+    """pydantic itself may be there: typer reads arguments with it (0.29 does)."""
+    for arguments in (["history"], ["history", "--json"]):
+        assert not {"torch", "numpy", "zeusrun.spec"} & imported(zeusrun, *arguments), arguments
+
+
+def test_a_submit_chooses_without_importing_torch(zeusrun):
+    seen = imported(zeusrun, "submit", zeusrun.job(), "--dry-run")
+    assert "zeusrun.launcher.submit" in seen
+    assert "torch" not in seen
+
+
+def test_python_m_zeusrun_is_the_command(zeusrun):
+    done = zeusrun("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for verb in ("submit", "history", "show", "logs", "explain", "validate", "schema", "doctor"):
+        assert verb in done.stdout
+
+
+def test_importing_zeusrun_in_a_script_imports_next_to_nothing():
+    program = "import sys, zeusrun; print([m for m in sys.modules if m.startswith('zeusrun.')])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

@@ -1,0 +1,148 @@
+"""The values that travel through one submit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+
+from tests.contracts.history import choices, outcomes
+from tests.launcher.values import trial
+from zeusrun.trial import CurvePoint, EnergySource, Outcome, Trial, TrialStatus
+
+# DESIGN, "Stable JSON".
+PROMISED = [
+    "trial",
+    "job",
+    "recurrence",
+    "attempt",
+    "status",
+    "reason",
+    "global_batch_size",
+    "power_limit_w",
+    "learning_rate",
+    "world_size",
+    "gpu_model",
+    "gpu_count",
+    "started_at",
+    "startup_s",
+    "time_s",
+    "energy_j",
+    "energy_source",
+    "max_power_w",
+    "cost_j",
+    "epochs",
+    "metric",
+    "best_metric",
+    "run_dir",
+]
+NOW = "2025-06-01T13:00:00.000+00:00"
+DONE = Outcome(TrialStatus.REACHED, "accuracy 0.6 in epoch 2", NOW)
+
+
+@given(choices, outcomes)
+def test_a_trial_survives_json(choice, outcome):
+    for before in (trial(**choice), trial(**choice).finish(outcome)):
+        wire = json.dumps(before.to_json(), allow_nan=False)
+        assert Trial.from_json(json.loads(wire)) == before
+
+
+def test_the_promised_fields_come_first_and_in_their_order():
+    assert list(trial().to_json())[: len(PROMISED)] == PROMISED
+
+
+def test_unknown_is_null():
+    record = trial().to_json()
+    assert [record[name] for name in ("startup_s", "energy_j", "cost_j", "epochs")] == [None] * 4
+
+
+def test_curve_points_are_lists():
+    outcome = dataclasses.replace(DONE, curve=(CurvePoint(1, 2.0, None, 0.1),))
+    assert trial().finish(outcome).to_json()["curve"] == [[1, 2.0, None, 0.1]]
+
+
+def test_fields_of_a_newer_version_are_ignored():
+    assert Trial.from_json({**trial().to_json(), "gradient_noise_scale": 7}) == trial()
+
+
+def test_fields_that_came_later_have_a_default():
+    record = trial(default_batch_size=None).to_json()
+    for name in ("default_batch_size", "finished_at", "steps", "curve", "warnings"):
+        del record[name]
+    assert Trial.from_json(record) == trial(default_batch_size=None)
+
+
+def test_a_whole_number_will_do_where_a_fraction_is_meant():
+    assert Trial.from_json({**trial().to_json(), "time_s": 4}).time_s == 4.0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"trial": None},
+        {"recurrence": "1"},
+        {"recurrence": True},
+        {"recurrence": 1.5},
+        {"time_s": "4"},
+        {"time_s": False},
+        {"status": "reached"},
+        {"status": None},
+        {"status": []},
+        {"energy_source": "guessed"},
+        {"curve": "x"},
+        {"curve": [1]},
+        {"curve": [[1]]},
+        {"curve": [[1, 2.0, None, 0.1, 5]]},
+        {"warnings": "x"},
+    ],
+    ids=str,
+)
+def test_a_field_of_the_wrong_type_is_a_value_error(changes):
+    with pytest.raises(ValueError):  # noqa: PT011 - of any wording
+        Trial.from_json({**trial().to_json(), **changes})
+
+
+@pytest.mark.parametrize("name", ["trial", "global_batch_size", "stage", "target"])
+def test_a_missing_field_is_a_value_error_that_names_it(name):
+    record = trial().to_json()
+    del record[name]
+    with pytest.raises(ValueError, match=name):
+        Trial.from_json(record)
+
+
+def test_finishing_takes_every_field_of_the_outcome_and_no_other():
+    outcome = dataclasses.replace(DONE, time_s=4.0, energy_source=EnergySource.COUNTER)
+    finished = trial().finish(outcome)
+    names = {field.name for field in dataclasses.fields(Outcome)}
+    for field in dataclasses.fields(Trial):
+        source = outcome if field.name in names else trial()
+        assert getattr(finished, field.name) == getattr(source, field.name)
+
+
+@pytest.mark.parametrize("status", [status for status in TrialStatus if status.finished])
+def test_a_finished_trial_never_changes(status):
+    finished = trial().finish(dataclasses.replace(DONE, status=status))
+    with pytest.raises(ValueError, match=f"job-1-1 is {status.value} already"):
+        finished.finish(DONE)
+
+
+def test_a_trial_cannot_be_finished_as_dispatched():
+    with pytest.raises(ValueError, match="cannot be DISPATCHED"):
+        trial().finish(dataclasses.replace(DONE, status=TrialStatus.DISPATCHED))
+
+
+def test_values_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        trial().status = TrialStatus.REACHED
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        DONE.cost_j = 0.0
+
+
+def test_dispatched_is_the_one_status_that_is_not_finished():
+    assert [status for status in TrialStatus if not status.finished] == [TrialStatus.DISPATCHED]
+
+
+def test_an_estimate_is_the_one_source_that_is_not_measured():
+    assert [s for s in EnergySource if not s.measured] == [EnergySource.ESTIMATED]

@@ -1,0 +1,96 @@
+"""Puts the next trial on disk before anything of it starts."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zeusrun.bandit.comparable import set_aside
+from zeusrun.launcher.choice import (
+    build_problem,
+    decide,
+    draft_trial,
+    next_recurrence,
+    wanted_power_limit_w,
+)
+from zeusrun.launcher.paths import RunLock, create_run, unwritable_home
+from zeusrun.launcher.record import reserve_record
+
+if TYPE_CHECKING:
+    from zeusrun.launcher.choice import Submission
+    from zeusrun.launcher.paths import RunPaths
+    from zeusrun.trial import Trial
+
+
+@dataclass(frozen=True)
+class Dispatched:
+    """A trial that is on disk and may start.
+
+    Attributes:
+        trial: As stored.
+        paths: Its files.
+        lock: Held from before it was stored until its launcher is done with it, or dies.
+        cost_bound_j: Cost past which it is hopeless; ``None`` for no bound.
+        power_limit_w: Watts per GPU to hold; ``None`` to leave the limit as found.
+        set_aside: Sentences on past trials that did not count, and why.
+    """
+
+    trial: Trial
+    paths: RunPaths
+    lock: RunLock
+    cost_bound_j: float | None
+    power_limit_w: float | None
+    set_aside: tuple[str, ...]
+
+
+def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Dispatched:
+    """Choose the next trial and store it, while nobody else can.
+
+    Args:
+        submission: The job and all it needs.
+        recurrence: Which recurrence it is an attempt of; ``None`` begins the next one.
+        attempt: Its number within the recurrence, from 1.
+
+    Raises:
+        HistoryError: If the history or the run directory cannot be written; nothing is left.
+        UsageError: If the user's own choice is not among the candidates.
+    """
+    prepared: list[Dispatched] = []
+
+    def choose(trials: list[Trial]) -> Trial:
+        problem = build_problem(submission, recurrence or next_recurrence(submission, trials))
+        decision = decide(submission, problem, trials, attempt)
+        trial = draft_trial(submission, decision, problem.recurrence, attempt)
+        paths = create_run(submission.home, trial.job, trial.trial)
+        dispatched = Dispatched(
+            trial=trial,
+            paths=paths,
+            lock=RunLock(paths),
+            cost_bound_j=submission.policy.cost_bound_j(problem, trials),
+            power_limit_w=wanted_power_limit_w(submission, decision),
+            set_aside=tuple(set_aside(problem, trials)),
+        )
+        prepared.append(dispatched)
+        _fill(submission, dispatched)
+        return trial
+
+    try:
+        submission.history.begin(submission.spec.name, choose)
+    except BaseException:
+        for each in prepared:
+            each.lock.release()
+            shutil.rmtree(each.paths.run_dir, ignore_errors=True)
+        raise
+    return prepared[0]
+
+
+def _fill(submission: Submission, dispatched: Dispatched) -> None:
+    """Lock the run directory, and write what must be there before the trial starts."""
+    paths = dispatched.paths
+    try:
+        dispatched.lock.acquire()
+        paths.job_copy.write_text(submission.spec.to_yaml(), encoding="utf-8")
+        reserve_record(paths, dispatched.trial)
+    except OSError as error:
+        raise unwritable_home(submission.home, error) from error
