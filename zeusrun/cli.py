@@ -330,8 +330,11 @@ def _print_json(value: object) -> None:
 
 def _print_csv(records: list[dict[str, object]]) -> None:
     import csv  # noqa: PLC0415
+    import dataclasses  # noqa: PLC0415
 
-    names = [name for name in (records[0] if records else {}) if name not in {"curve", "warnings"}]
+    from zeusrun.trial import Trial  # noqa: PLC0415
+
+    names = [f.name for f in dataclasses.fields(Trial) if f.name not in {"curve", "warnings"}]
     writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)

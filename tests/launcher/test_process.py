@@ -113,7 +113,8 @@ def test_terminate_is_sent_once_however_often_it_is_asked_for(paths):
         ticks.append(1)
         if len(ticks) == 12:
             (paths.run_dir / "enough").touch()
-        return once(paths, "ready", StopLevel.TERMINATE)()
+        level = StopLevel.TERMINATE if len(ticks) % 2 else StopLevel.NONE
+        return once(paths, "ready", level)()
 
     assert run(python(paths, text), paths, grace_period_s=60, on_tick=on_tick).code == 1
 

@@ -55,7 +55,9 @@ def metric(value: float | None) -> str:
 
 def percent(fraction: float | None) -> str:
     """Return a fraction as whole percent, with its sign where it is a loss."""
-    return UNKNOWN if fraction is None else f"{fraction:.0%}".replace("-", "−")  # noqa: RUF001
+    if fraction is None:
+        return UNKNOWN
+    return f"{round(fraction, 2) + 0.0:.0%}".replace("-", "−")  # noqa: RUF001
 
 
 def moment(rfc3339: str) -> str:

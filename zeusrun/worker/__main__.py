@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
+import io
 import os
 import runpy
 import sys
@@ -45,7 +47,7 @@ def main() -> NoReturn:
             events.write(Ended(time.monotonic(), rank, code))
         except OSError as error:
             print(f"zeusrun: could not record the end: {error}", file=sys.stderr)  # noqa: T201
-    _exit_without_teardown(code)
+    _exit(code)
 
 
 def _redirect_output(path: str) -> None:
@@ -109,21 +111,27 @@ def _exit_code(error: BaseException) -> int:
     return error.code & 0xFF if isinstance(error.code, int) else 1
 
 
-def _exit_without_teardown(code: int) -> NoReturn:
-    """End the process as Python does, but without tearing the interpreter down.
+def _exit(code: int) -> NoReturn:
+    """End the process as Python does; with torch, without tearing the interpreter down.
 
-    Non-daemon threads are waited for and exit hooks run; then the process is gone. Teardown after
-    DDP with gloo aborts in about half of all runs ("terminate called without an active
-    exception", torch 2.13), and would turn a finished training into a failed one.
+    That teardown aborts in about half of all runs after DDP with gloo ("terminate called without
+    an active exception", torch 2.13), and would turn a finished training into a failed one. So
+    non-daemon threads are waited for, exit hooks run, files are flushed, and the process is gone.
     """
+    if "torch" not in sys.modules:
+        sys.exit(code)
     wait_for_threads = getattr(threading, "_shutdown", None)  # joins executors' threads, too
     if wait_for_threads is not None:
         wait_for_threads()
     atexit._run_exitfuncs()  # noqa: SLF001 - public since never, the same since 2.0
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed or replaced
-        sys.stdout.flush()
-        sys.stderr.flush()
+    for candidate in gc.get_objects():
+        if type(candidate) in _BUFFERED:  # isinstance would run the script's own __class__
+            with contextlib.suppress(OSError, ValueError):  # closed, detached, or a full disk
+                candidate.flush()
     os._exit(code)
+
+
+_BUFFERED = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 
 
 if __name__ == "__main__":

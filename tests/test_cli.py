@@ -1,0 +1,480 @@
+"""The command, verb by verb; real trainings are in ``test_submit``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CHILDREN
+from tests.launcher.values import trial
+from zeusrun import __version__
+from zeusrun.cli import main
+from zeusrun.history.tinydb import TinyDBHistory
+from zeusrun.launcher.paths import RunLock, create_run
+from zeusrun.trial import EnergySource, Outcome, TrialStatus
+
+DONE = Outcome(
+    TrialStatus.REACHED,
+    "accuracy 0.6 in epoch 2",
+    "2025-06-01T13:00:00.000+00:00",
+    time_s=4.0,
+    energy_j=40.0,
+    energy_source=EnergySource.ESTIMATED,
+    max_power_w=40.0,
+    cost_j=100.0,
+    epochs=2,
+    best_metric=0.6,
+)
+VERBS = ["submit", "history", "show", "logs", "explain", "validate", "schema", "doctor"]
+
+
+@pytest.fixture
+def cli(zeusrun, monkeypatch, capsys):
+    """Run the command in this process; return ``(exit code, stdout, stderr)``."""
+    for name, value in {**zeusrun.environment, "COLUMNS": "80"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.chdir(zeusrun.folder)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["zeusrun", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        seen = capsys.readouterr()
+        return int(end.value.code or 0), seen.out, seen.err
+
+    return run
+
+
+@pytest.fixture
+def record(zeusrun):
+    """Put a trial into the history, and its run directory on disk; return it."""
+    store = TinyDBHistory(zeusrun.home / "history")
+
+    def add(recurrence, outcome=DONE, job="job", **changes):
+        name = f"{job}-{recurrence}-1"
+        paths = create_run(zeusrun.home, job, name)
+        values = {
+            "trial": name,
+            "job": job,
+            "recurrence": recurrence,
+            "run_dir": str(paths.run_dir),
+            "started_at": f"2025-06-01T12:00:{recurrence:02d}.000+00:00",
+        }
+        dispatched = trial(**{**values, **changes})
+        store.begin(job, lambda _: dispatched)
+        return dispatched if outcome is None else store.finish(name, outcome)
+
+    return add
+
+
+def test_without_arguments_the_verbs_are_listed(cli):
+    _, out, err = cli()
+    assert [verb for verb in VERBS if verb not in out + err] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(cli, verb):
+    code, out, err = cli(verb, "--help")
+    assert (code, err) == (0, "")
+    assert f"zeusrun {verb}" in out
+
+
+def test_the_version_is_printed(cli):
+    assert cli("--version") == (0, f"zeusrun {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--nonsense"],
+        ["nonsense"],
+        ["submit"],
+        ["submit", "job.yaml", "--nonsense"],
+        ["submit", "job.yaml", "--batch-size", "many"],
+        ["history", "--last", "0"],
+        ["logs", "job-1-1", "--rank", "-1"],
+        ["show"],
+    ],
+    ids=" ".join,
+)
+def test_bad_usage_is_exit_2_and_says_so(cli, arguments):
+    code, out, err = cli(*arguments)
+    assert (code, out) == (2, "")
+    assert "Usage: " in err
+
+
+def test_an_empty_history_says_how_to_begin(cli):
+    code, out, err = cli("history")
+    assert (code, err) == (0, "")
+    assert "zeusrun submit" in out
+
+
+def test_an_empty_history_is_an_empty_list_in_json(cli):
+    assert cli("history", "--json") == (0, "[]\n", "")
+
+
+def test_an_empty_history_is_a_header_in_csv(cli):
+    _, out, _ = cli("history", "--csv")
+    assert out.startswith("trial,job,recurrence,")
+
+
+def test_looking_at_a_history_writes_nothing(cli, zeusrun):
+    cli("history")
+    assert not zeusrun.home.exists()
+
+
+def test_history_shows_every_job_in_80_columns(cli, record):
+    record(1)
+    record(2, global_batch_size=16)
+    record(1, job="other")
+    code, out, _ = cli("history")
+    assert code == 0
+    assert [line for line in out.splitlines() if line.strip() in {"job", "other"}] != []
+    assert out.count("REACHED") == 3
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_history_of_one_job_shows_no_other(cli, record):
+    record(1)
+    record(7, job="other")
+    assert "7-1" not in cli("history", "job")[1]
+
+
+def test_history_takes_a_job_file_for_its_job(cli, record, zeusrun):
+    record(1)
+    assert "REACHED" in cli("history", zeusrun.job())[1]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_an_unknown_job_is_exit_2_and_names_the_known_ones(cli, record, as_json):
+    record(1)
+    record(1, job="other")
+    code, out, err = cli("history", "jbo", *(["--json"] if as_json else []))
+    assert (code, out) == (2, "")
+    assert "'jbo'" in err
+    assert "job, other" in err
+
+
+def test_what_cannot_be_a_jobs_name_is_unknown_too(cli, record):
+    record(1)
+    for name in ("no such job", "../job", "job/"):
+        code, _, err = cli("history", name)
+        assert code == 2
+        assert repr(name) in err
+
+
+def test_last_shows_the_last_of_each_job(cli, record):
+    for recurrence in (1, 2, 3):
+        record(recurrence)
+    record(9, job="other")
+    _, out, _ = cli("history", "--json", "--last", "1")
+    assert [found["trial"] for found in json.loads(out)] == ["job-3-1", "other-9-1"]
+    table = cli("history", "job", "--last", "2")[1]
+    assert "1 earlier" in table
+    assert table.count("REACHED") == 2
+
+
+def test_history_as_json_is_the_trials_oldest_first(cli, record):
+    record(1, job="b")
+    record(2, job="a")
+    expected = [record(3, job="b"), record(4, job="a")]
+    trials = json.loads(cli("history", "--json")[1])
+    assert [found["trial"] for found in trials] == ["b-1-1", "a-2-1", "b-3-1", "a-4-1"]
+    assert trials[2:] == [found.to_json() for found in expected]
+
+
+def test_history_as_csv_has_a_header_and_a_row_for_each_trial(cli, record):
+    record(1, replace(DONE, reason='a "quoted", reason\nof two lines'))
+    record(2, None)
+    _, out, _ = cli("history", "--csv")
+    first, second = csv.DictReader(io.StringIO(out))
+    assert (first["trial"], first["status"], float(first["cost_j"])) == ("job-1-1", "REACHED", 100)
+    assert first["reason"] == 'a "quoted", reason\nof two lines'
+    assert (second["status"], second["cost_j"]) == ("DISPATCHED", "")
+
+
+def test_a_corrupt_history_is_exit_6(cli, record, zeusrun):
+    record(1)
+    path = zeusrun.home / "history" / "job.json"
+    path.write_bytes(path.read_bytes()[:-30])
+    code, _, err = cli("history")
+    assert code == 6
+    assert str(path) in err
+
+
+def test_show_tells_all_of_a_trial(cli, record):
+    shown = record(1)
+    code, out, _ = cli("show", "job-1-1")
+    assert code == 0
+    for words in ("job-1-1", "REACHED", "accuracy 0.6 in epoch 2", "40.0 J (estimated)"):
+        assert words in out
+    assert shown.run_dir in out.replace("\n", "").replace(" ", "")
+
+
+def test_show_takes_a_job_for_its_last_trial(cli, record):
+    record(1)
+    record(2)
+    assert "job-2-1" in cli("show", "job")[1]
+
+
+def test_show_as_json_is_the_trial(cli, record):
+    shown = record(1)
+    assert json.loads(cli("show", "job-1-1", "--json")[1]) == shown.to_json()
+
+
+def test_show_of_a_crash_ends_with_its_traceback(cli, record):
+    failed = record(1, replace(DONE, status=TrialStatus.FAILED, reason="rank 0: ValueError: [/b]"))
+    error = {"traceback": "Traceback (most recent call last):\nValueError: [/b] broken\n"}
+    (Path(failed.run_dir) / "error.json").write_text(json.dumps(error))
+    code, out, _ = cli("show", "job-1-1")
+    assert code == 0
+    assert out.endswith("Traceback (most recent call last):\nValueError: [/b] broken\n")
+
+
+@pytest.mark.parametrize("verb", ["show", "logs", "explain"])
+def test_an_unknown_trial_is_exit_2_and_says_where_to_look(cli, record, verb):
+    record(1)
+    code, out, err = cli(verb, "job-9-9")
+    assert (code, out) == (2, "")
+    assert "zeusrun history" in err
+
+
+def test_logs_prints_what_the_ranks_printed(cli, record):
+    logged = record(1)
+    for rank in (0, 1):
+        (Path(logged.run_dir) / "logs" / f"rank{rank}.log").write_text(f"I am {rank}\nbye")
+    assert cli("logs", "job-1-1") == (
+        0,
+        "[rank0] I am 0\n[rank0] bye\n[rank1] I am 1\n[rank1] bye\n",
+        "",
+    )
+    assert cli("logs", "job", "--rank", "1") == (0, "I am 1\nbye\n", "")
+
+
+def test_a_rank_that_there_is_not_is_exit_2_and_says_which_there_are(cli, record):
+    record(1)
+    code, _, err = cli("logs", "job-1-1", "--rank", "2")
+    assert code == 2
+    assert "ranks 0 to 1" in err
+
+
+@pytest.fixture
+def followed(zeusrun, record):
+    """A running trial, whose logs a process of its own follows."""
+    running = record(1, None)
+    paths = create_paths(running)
+    lock = RunLock(paths)
+    lock.acquire()
+    paths.rank_log(0).write_text("one\n")
+    child = zeusrun.start("logs", "job-1-1", "-f")
+    assert child.stdout.readline() == "[rank0] one\n"
+    yield paths, lock, child
+    lock.release()
+    child.kill()
+    child.communicate()
+
+
+def create_paths(found):
+    from zeusrun.launcher.paths import RunPaths
+
+    return RunPaths(Path(found.run_dir))
+
+
+def test_logs_f_goes_on_until_the_trial_ends(followed):
+    paths, lock, child = followed
+    with paths.rank_log(1).open("w") as log:
+        log.write("two\n")
+    assert child.stdout.readline() == "[rank1] two\n"
+    assert child.poll() is None
+    lock.release()
+    out, _ = child.communicate(timeout=30)
+    assert (child.returncode, out) == (0, "")
+
+
+def test_logs_f_ends_with_ctrl_c_and_without_a_traceback(followed):
+    _, _, child = followed
+    child.send_signal(signal.SIGINT)
+    out, _ = child.communicate(timeout=30)
+    assert child.returncode == 130
+    assert "Traceback" not in out
+
+
+def test_explain_shows_each_arm_and_what_comes_next(cli, record, zeusrun):
+    job = zeusrun.job()
+    code, out, _ = cli("explain", job)
+    assert code == 0
+    rows = [line.split() for line in out.splitlines()]
+    assert [row[0] for row in rows if row and row[0] in {"16", "32", "64"}] == ["16", "32", "64"]
+    assert "100%" in out
+    record(1, world_size=1, max_epochs=5)
+    beliefs = json.loads(cli("explain", job, "--json")[1])
+    assert [(b["global_batch_size"], b["trials"]) for b in beliefs] == [(16, 0), (32, 1), (64, 0)]
+    assert sum(b["chance"] for b in beliefs) == pytest.approx(1)
+
+
+def test_explain_by_name_takes_the_job_as_it_was_last_run(cli, record, zeusrun):
+    from zeusrun.spec import load_spec
+
+    last = record(1, world_size=1, max_epochs=5)
+    job = zeusrun.job()
+    (Path(last.run_dir) / "job.yaml").write_text(load_spec(job).to_yaml())
+    assert cli("explain", "job") == cli("explain", job)
+
+
+def test_explain_is_the_same_each_time(cli, record, zeusrun):
+    job = zeusrun.job()
+    record(1, world_size=1, max_epochs=5)
+    assert cli("explain", job) == cli("explain", job)
+
+
+def test_a_dry_run_tells_command_and_environment_and_writes_nothing(cli, zeusrun):
+    code, out, err = cli("submit", zeusrun.job(), "--dry-run", "--json")
+    plan = json.loads(out)
+    assert (code, err) == (0, "")
+    assert plan["trial"]["trial"] == "job-1-1"
+    assert plan["argv"][-1] == str(CHILDREN / "well.py")
+    assert plan["env"]["ZEUSRUN_BATCH_SIZE"] == "32"
+    assert not zeusrun.home.exists()
+
+
+def test_validate_names_job_and_batch_sizes(cli, zeusrun):
+    code, out, _ = cli("validate", zeusrun.job())
+    assert code == 0
+    assert "'job'" in out
+    assert "16, 32, 64" in out
+
+
+def test_validate_refuses_with_exit_2_what_submit_would_refuse(cli, zeusrun):
+    job = zeusrun.job(batch_size={"default": 48})
+    for arguments in (["validate", job], ["submit", job], ["explain", job]):
+        code, out, err = cli(*arguments)
+        assert (code, out) == (2, "")
+        assert f"{job}:" in err
+        assert "48" in err
+
+
+def test_set_overrides_a_key(cli, zeusrun):
+    job = zeusrun.job()
+    assert "8, 32" in cli("validate", job, "--set", "batch_size.candidates=[8, 32]")[1]
+    code, _, err = cli("validate", job, "--set", "batch_size.candidate=[8]")
+    assert code == 2
+    assert "did you mean" in err
+
+
+def test_schema_is_a_json_schema(cli):
+    code, out, _ = cli("schema")
+    schema = json.loads(out)
+    assert code == 0
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    assert "batch_size" in schema["properties"]
+
+
+def test_doctor_finds_this_machine_well(cli):
+    code, out, err = cli("doctor")
+    assert (code, err) == (0, "")
+    for name in ("python", "torch", "devices", "permissions", "home"):
+        assert name in out
+    checks = json.loads(cli("doctor", "--json")[1])
+    assert [check["name"] for check in checks][:2] == ["python", "torch"]
+
+
+def test_doctor_ends_with_5_when_a_submit_would_fail(cli, zeusrun):
+    zeusrun.home.write_text("a file")
+    code, out, _ = cli("doctor")
+    assert code == 5
+    assert "✗" in out
+
+
+def run_program(zeusrun, program, *arguments, **streams):
+    lines = [program, "import sys", "sys.argv[0] = 'zeusrun'", "zeusrun.cli.main()"]
+    return subprocess.run(
+        [sys.executable, "-c", "import zeusrun.cli\n" + "\n".join(lines), *map(str, arguments)],
+        cwd=zeusrun.folder,
+        env={**zeusrun.environment, "TMPDIR": str(zeusrun.folder)},
+        text=True,
+        check=False,
+        **(streams or {"capture_output": True}),
+    )
+
+
+BROKEN = (
+    "import zeusrun.history.tinydb as room\n"
+    "def broken(*_):\n    raise ArithmeticError('a bug of ours')\n"
+    "room.TinyDBHistory.jobs = broken"
+)
+
+
+def test_a_bug_is_exit_1_one_paragraph_and_a_traceback_in_a_file(zeusrun):
+    done = run_program(zeusrun, BROKEN, "history")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert "ArithmeticError: a bug of ours" in done.stderr
+    assert "please report" in done.stderr
+    (kept,) = zeusrun.folder.glob("zeusrun-bug-*.txt")
+    assert str(kept) in done.stderr
+    assert "Traceback" in kept.read_text()
+
+
+def test_an_error_is_one_paragraph_without_a_traceback(zeusrun):
+    done = zeusrun("submit", zeusrun.folder / "nothing.yaml")
+    assert done.returncode == 2
+    assert done.stderr.startswith("zeusrun: ")
+    assert "nothing.yaml" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["history"], ["history", "--json"], ["logs", "job-1-1"], ["schema"]], ids=" ".join
+)
+def test_a_reader_that_has_gone_is_no_error(zeusrun, record, arguments):
+    logged = record(1)
+    (Path(logged.run_dir) / "logs" / "rank0.log").write_text("line\n" * 1000)
+    reader, writer = os.pipe()
+    os.close(reader)
+    streams = {"stdout": writer, "stderr": subprocess.PIPE}
+    done = run_program(zeusrun, "", *arguments, **streams)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.torchrun
+def test_a_training_outlives_whoever_watched_it(zeusrun):
+    reader, writer = os.pipe()
+    os.close(reader)
+    job = zeusrun.job(args=["--see"])
+    done = run_program(zeusrun, "", "submit", job, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [found["status"] for found in zeusrun.history()] == ["REACHED"]
+
+
+def test_history_piped_into_head(zeusrun, record):
+    for recurrence in range(1, 40):
+        record(recurrence, replace(DONE, reason="a long reason " * 400))
+    command = f"{sys.executable} -m zeusrun history --json | head -c 10; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], env=zeusrun.environment, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b'[{"trial":', b"")
+
+
+def test_output_that_a_terminal_cannot_show_is_replaced(zeusrun, record):
+    record(1, None)
+    done = subprocess.run(
+        zeusrun.argv("history"),
+        env={**zeusrun.environment, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"DISPATCHED" in done.stdout

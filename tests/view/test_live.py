@@ -1,0 +1,208 @@
+"""What a submit shows: a panel that never jumps on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from tests.launcher.values import LAUNCHED, after, report, started, trial
+from zeusrun.trial import EnergySource, Outcome, TrialStatus
+from zeusrun.view.live import SubmitView, epoch_line, live_panel, summary
+from zeusrun.view.units import UNKNOWN
+
+NOW = "2025-06-01T13:00:00.000+00:00"
+STATES = {
+    "launched": LAUNCHED,
+    "script": after(started(103.0)),
+    "first report": after(started(103.0), report(105.0, 1, 0.1)),
+    "NaN": after(report(105.0, 1, math.nan)),
+    "infinite": after(report(105.0, 1, math.inf)),
+    "large": replace(
+        after(report(1e6, 100_000, 1e300)), energy_j=1e12, power_w=123_456.0, cost_j=1e13
+    ),
+}
+
+
+def console(width=80, *, terminal=False):
+    return Console(
+        file=io.StringIO(), width=width, force_terminal=terminal, legacy_windows=False, _environ={}
+    )
+
+
+def render(renderable, width=80):
+    screen = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    screen.print(renderable)
+    return screen.file.getvalue()
+
+
+def finished(status=TrialStatus.REACHED, **changes):
+    values = {"energy_j": 40.0, "energy_source": EnergySource.COUNTER, "cost_j": 100.0}
+    return trial().finish(
+        Outcome(status, "why it ended", NOW, **{**values, "time_s": 4.0, "epochs": 2, **changes})
+    )
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("bound_j", [None, 1e13])
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_the_panel_has_the_same_height_in_every_state(width, bound_j, mode):
+    shown = trial(mode=mode, metric="a_metric_of_a_name_that_is_longer_than_its_column")
+    for progress in STATES.values():
+        lines = render(live_panel(shown, progress, bound_j, width), width).splitlines()
+        assert len(lines) == 4
+        assert max(map(cell_len, lines)) <= width
+
+
+def test_the_panel_shows_progress_metric_power_energy_and_cost_against_its_bound():
+    progress = replace(
+        after(started(103.0), report(105.0, 1, 0.1), report(107.0, 2, 0.4)),
+        energy_j=40.0,
+        power_w=12.0,
+        cost_j=100.0,
+    )
+    text = render(live_panel(trial(), progress, 200.0, 80))
+    assert "2/5" in text
+    assert "4.0 s, at most 6.0 s left" in text
+    assert "0.4000  target ≥ 0.5  best 0.4000" in text
+    assert "12 W · 40.0 J · cost 100 J of at most 200 J" in text
+
+
+def test_before_training_the_panel_says_that_it_is_starting_and_knows_nothing_else():
+    text = render(live_panel(trial(), LAUNCHED, None, 80))
+    assert "starting" in text
+    assert f"{UNKNOWN} · {UNKNOWN} · cost {UNKNOWN}" in text
+
+
+@pytest.mark.parametrize(("state", "text"), [("NaN", "NaN"), ("infinite", "inf")])
+def test_a_value_that_is_not_finite_is_shown_as_such(state, text):
+    assert text in str(epoch_line(trial(), STATES[state], None))
+
+
+def tell_all(view):
+    """Tell a view of a whole trial."""
+    running = trial(learning_rate=0.1)
+    with view:
+        view.note("worth reading")
+        view.dispatched(running, 200.0)
+        for progress in STATES.values():
+            view.advanced(progress)
+        view.output(1, ["\x1b[31mred\x1b[0m [bold]text[/bold] :smile:", "x" * 200])
+        view.warn("act on this")
+        view.finished(finished(warnings=("a warning of the trial",)))
+
+
+def test_elsewhere_than_on_a_terminal_there_are_plain_lines_without_escape_codes():
+    screen = console()
+    tell_all(SubmitView(screen, quiet=False))
+    text = screen.file.getvalue()
+    assert "\x1b" not in text
+    assert "\r" not in text
+    lines = text.splitlines()
+    assert "· worth reading" in lines
+    assert "job-1-1  batch size 32 · learning rate 0.1 · 2 ranks" in lines
+    assert "  explore: 32 is the default and comes first" in lines
+    assert "[rank1] red [bold]text[/bold] :smile:" in lines
+    assert "[rank1] " + "x" * 200 in lines
+    assert "! act on this" in lines
+    assert "! a warning of the trial" in lines
+    assert any("REACHED" in line for line in lines)
+
+
+def test_elsewhere_than_on_a_terminal_an_epoch_is_one_line_however_often_it_is_told():
+    screen = console()
+    with SubmitView(screen, quiet=False) as view:
+        view.dispatched(trial(), 200.0)
+        for _ in range(3):
+            view.advanced(STATES["launched"])
+        for _ in range(3):
+            view.advanced(STATES["first report"])
+    lines = [line for line in screen.file.getvalue().splitlines() if "epoch" in line]
+    assert lines == [
+        f"  epoch 1/5 · accuracy 0.1000 (target 0.5) · 2.0 s · {UNKNOWN} · cost {UNKNOWN} of at most 200 J"
+    ]
+
+
+def test_on_a_terminal_the_panel_is_gone_at_the_end_and_the_lines_remain():
+    screen = console(terminal=True)
+    view = SubmitView(screen, quiet=False)
+    tell_all(view)
+    text = screen.file.getvalue()
+    assert "\x1b[?25l" in text  # the cursor was hidden …
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # … and is back
+    assert " [bold]text[/bold] :smile:" in text
+    assert "REACHED" in text
+
+
+def test_a_terminal_gets_its_cursor_back_when_the_submit_fails():
+    screen = console(terminal=True)
+
+    def fail():
+        with SubmitView(screen, quiet=False) as view:
+            view.dispatched(trial(), None)
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        fail()
+    assert screen.file.getvalue().rindex("\x1b[?25h") > 0
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_quiet_says_nothing_of_a_trial_that_reached_its_target(terminal):
+    screen = console(terminal=terminal)
+    with SubmitView(screen, quiet=True) as view:
+        view.note("worth reading")
+        view.dispatched(trial(), None)
+        view.advanced(STATES["first report"])
+        view.output(0, ["printed"])
+        view.finished(finished())
+    assert screen.file.getvalue() == ""
+
+
+def test_quiet_says_what_went_wrong():
+    screen = console()
+    with SubmitView(screen, quiet=True) as view:
+        view.dispatched(trial(), None)
+        view.warn("act on this")
+        view.finished(finished(TrialStatus.FAILED, warnings=("a warning",)))
+    text = screen.file.getvalue()
+    assert "! act on this\n" in text
+    assert "! a warning\n" in text
+    assert "job-1-1 FAILED" in text
+
+
+def test_the_summary_says_what_it_took_and_where_to_look():
+    text = render(summary(finished(startup_s=3.0)))
+    assert text.startswith("✓ job-1-1 REACHED")
+    assert "4.0 s after 3.0 s of start-up" in text
+    assert "40.0 J counter · cost 100 J" in text
+    assert "zeusrun show" not in text
+
+
+@pytest.mark.parametrize("status", [s for s in TrialStatus if s.finished and s != "REACHED"])
+def test_the_summary_of_any_other_ending_says_where_more_is(status):
+    text = render(summary(finished(status)))
+    assert text.startswith(f"✗ job-1-1 {status.value}")
+    assert "zeusrun show job-1-1" in text
+
+
+def test_the_summary_without_energy_claims_none():
+    text = render(summary(finished(energy_j=None, energy_source=None, cost_j=None)))
+    assert "J" not in text.replace("job", "")
+
+
+def test_a_view_outlives_its_reader():
+    class Gone(io.StringIO):
+        def write(self, _text):
+            raise OSError(5, "Input/output error")
+
+    for terminal in (True, False):
+        screen = Console(file=Gone(), force_terminal=terminal, width=80, legacy_windows=False)
+        view = SubmitView(screen, quiet=False)
+        tell_all(view)
+        view.output(0, ["to nobody"])
+        assert "to nobody" not in screen.file.getvalue()

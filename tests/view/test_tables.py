@@ -1,0 +1,266 @@
+"""Every table fits 80 columns, and nothing that matters is cut."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from tests.launcher.values import trial
+from zeusrun.bandit.problem import ArmBelief
+from zeusrun.launcher.doctor import Check
+from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, TrialStatus
+from zeusrun.view.tables import (
+    doctor_sheet,
+    explain_table,
+    history_table,
+    plan_sheet,
+    saving_line,
+    savings,
+    trial_sheet,
+)
+from zeusrun.view.units import UNKNOWN
+
+LONG_JOB = "a-recurring-job-with-a-name-that-goes-on-and-on-for-far-more-than-eighty-columns-in-all"
+NOW = "2025-06-01T13:00:00.000+00:00"
+
+
+def render(renderable, width=80):
+    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def widest(text):
+    return max(map(cell_len, text.splitlines()))
+
+
+def reached(number, cost_j, **changes):
+    values = {
+        "trial": f"job-{number}-1",
+        "recurrence": number,
+        "status": TrialStatus.REACHED,
+        "energy_j": cost_j,
+        "cost_j": cost_j,
+        "energy_source": EnergySource.ESTIMATED,
+        "time_s": 10.0,
+        "epochs": 3,
+    }
+    return trial(**{**values, **changes})
+
+
+LARGE = [
+    reached(
+        12345,
+        123_456_789.0,
+        job=LONG_JOB,
+        trial=f"{LONG_JOB}-12345-5",
+        attempt=5,
+        status=status,
+        global_batch_size=1_048_576,
+        default_batch_size=32,
+        power_limit_w=1000.0,
+        gpu_model="NVIDIA H100 80GB HBM3",
+        gpu_count=8,
+        time_s=360_000.0,
+        epochs=100_000,
+    )
+    for status in TrialStatus
+]
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_history_of_large_numbers_fits_80_columns_and_cuts_nothing_that_matters(limited):
+    trials = [
+        replace(found, power_limit_w=found.power_limit_w if limited else None) for found in LARGE
+    ]
+    text = render(history_table(LONG_JOB, trials, None))
+    assert widest(text) <= 80
+    for found in trials:
+        (row,) = [line for line in text.splitlines() if found.status.value in line]
+        assert "12345-5" in row
+        assert row.count("123 MJ") == 2
+
+
+def test_a_history_shows_each_trial_oldest_first():
+    trials = [reached(1, 50.0), reached(2, 40.0, global_batch_size=16)]
+    text = render(history_table("job", trials, None))
+    rows = [line.split() for line in text.splitlines()[3:5]]
+    assert [row[2] for row in rows] == ["1-1", "2-1"]
+    assert rows[1][3:] == ["16", "3", "10.0", "s", "~40.0", "J", "40.0", "J", "REACHED", "20%"]
+    assert "~ estimated from CPU time" in text
+
+
+def test_what_is_unknown_is_a_dash_and_never_0():
+    text = render(history_table("job", [trial()], None))
+    (row,) = [line for line in text.splitlines() if "DISPATCHED" in line]
+    assert row.split().count(UNKNOWN) == 4
+    assert "0 J" not in row
+
+
+def test_only_the_last_trials_are_shown_and_the_others_counted():
+    trials = [reached(number, 50.0) for number in range(1, 6)]
+    text = render(history_table("job", trials, 2))
+    assert [name in text for name in ("3-1", "4-1", "5-1")] == [False, True, True]
+    assert "3 earlier: --last 5" in text
+
+
+def test_a_power_limit_has_a_column_only_where_there_is_one():
+    assert "limit" not in render(history_table("job", [reached(1, 50.0)], None))
+    limited = reached(1, 50.0, power_limit_w=250.0)
+    assert "250 W" in render(history_table("job", [limited], None))
+
+
+def test_an_empty_history_is_a_table_without_rows():
+    assert "status" in render(history_table("job", [], None))
+
+
+def test_a_saving_is_against_the_mean_cost_of_the_default_arm():
+    trials = [reached(1, 40.0), reached(2, 60.0), reached(3, 40.0, global_batch_size=16)]
+    assert savings(trials) == {"job-3-1": pytest.approx(0.2)}
+
+
+def test_a_dearer_trial_is_a_loss():
+    trials = [reached(1, 50.0), reached(2, 75.0, global_batch_size=16)]
+    assert savings(trials) == {"job-2-1": pytest.approx(-0.5)}
+    assert str(saving_line(trials, trials[1])).strip() == (
+        "cost more: 50% against the default batch size, 32"
+    )
+
+
+def test_a_saving_is_said_in_a_line():
+    trials = [reached(1, 50.0), reached(2, 40.0, global_batch_size=16)]
+    assert str(saving_line(trials, trials[1])).strip() == (
+        "saved 20% against the default batch size, 32"
+    )
+    assert saving_line(trials, trials[0]) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"energy_source": EnergySource.COUNTER},
+        {"eta_knob": 0.9},
+        {"target": 0.7},
+        {"gpu_model": "NVIDIA A100"},
+        {"status": TrialStatus.MISSED},
+        {"status": TrialStatus.STOPPED},
+        {"cost_j": None},
+        {"global_batch_size": 64},
+    ],
+    ids=str,
+)
+def test_costs_of_different_kinds_are_not_compared(changes):
+    other = reached(2, 40.0, global_batch_size=16)
+    assert savings([replace(reached(1, 50.0), **changes), other]) == {}
+
+
+def test_a_free_default_arm_is_no_baseline():
+    assert savings([reached(1, 0.0), reached(2, 40.0, global_batch_size=16)]) == {}
+
+
+def belief(size, **changes):
+    values = {
+        "global_batch_size": size,
+        "trials": 3,
+        "reached": 2,
+        "mean_cost_j": 1234.0,
+        "sd_cost_j": 56.0,
+        "chance": 0.25,
+        "verdict": "the cheapest on average",
+    }
+    return ArmBelief(**{**values, **changes})
+
+
+def test_beliefs_fit_80_columns_and_the_verdict_is_whole():
+    verdict = "out: " + "it ran out of memory twice, and so will every larger one; " * 3
+    beliefs = [belief(1_048_576, trials=99_999, reached=99_999, verdict=verdict), belief(32)]
+    text = render(explain_table(LONG_JOB, "zeus", beliefs))
+    assert widest(text) <= 80
+    assert "1048576" in text
+    assert "1.23 kJ" in text
+    words = " ".join(line[50:] for line in text.splitlines()).split()
+    assert words.count("memory") == 3
+    assert "…" not in text
+
+
+def test_an_arm_without_costs_has_dashes():
+    unknown = belief(64, trials=0, reached=0, mean_cost_j=None, sd_cost_j=None, chance=0.0)
+    row = render(explain_table("job", "zeus", [unknown])).splitlines()[-1]
+    assert row.split()[:6] == ["64", "0", "0", UNKNOWN, UNKNOWN, "0%"]
+
+
+def test_a_trial_is_shown_whole_in_80_columns():
+    outcome = Outcome(
+        TrialStatus.FAILED,
+        "rank 1 at train.py:8: " + "a long reason " * 20,
+        NOW,
+        startup_s=3.0,
+        time_s=4.0,
+        energy_j=40.0,
+        energy_source=EnergySource.INTEGRATED,
+        cost_j=100.0,
+        epochs=2,
+        steps=50,
+        best_metric=0.4,
+        curve=(CurvePoint(1, 2.0, 20.0, 0.1), CurvePoint(2, 4.0, 40.0, 0.4)),
+        warnings=("one warning",),
+    )
+    shown = replace(trial(job=LONG_JOB, learning_rate=0.1, run_dir="/x/" + LONG_JOB), gpu_count=0)
+    text = render(trial_sheet(shown.finish(outcome), "Traceback:\n  ValueError"))
+    assert widest(text) <= 80
+    assert "…" not in text
+    joined = text.replace("\n", " ")
+    for word in (
+        "job-1-1",
+        "FAILED",
+        "32 (2 ranks)",
+        "explore: 32 is the default",
+        "40.0 J (integrated)",
+        "100 J (eta_knob 0.5)",
+        "2 of at most 5",
+        "best 0.4, target ≥ 0.5",
+        "▁█",
+        "! one warning",
+        "ValueError",
+    ):
+        assert word in joined
+    assert joined.count("long reason") > 10
+
+
+def test_a_running_trial_is_shown_with_what_is_known():
+    text = render(trial_sheet(trial(mode="min"), None))
+    assert "DISPATCHED" in text
+    assert "target ≤ 0.5" in text
+    assert "learning rate" not in text
+    assert "reason" not in text
+
+
+def test_markup_in_what_users_wrote_is_text():
+    marked = trial(why="[red]not markup[/red]", run_dir="/runs/[bold]x")
+    text = render(trial_sheet(replace(marked, stage=Stage.FORCED), "[/]"))
+    assert "[red]not markup[/red]" in text
+    assert "/runs/[bold]x" in text
+
+
+def test_a_plan_shows_choice_command_and_environment():
+    text = render(plan_sheet(trial(), "python -m torch.distributed.run", {"ZEUSRUN_JOB": "job"}))
+    assert "job-1-1  batch size 32" in text
+    assert "python -m torch.distributed.run" in text
+    assert "ZEUSRUN_JOB=job" in text
+
+
+def test_checks_fit_80_columns_with_their_advice():
+    checks = [
+        Check("python", well=True, found="3.11"),
+        Check("home", well=False, found="/x" * 60, advice="make it writable " * 9),
+        Check("devices", well=None, found="no GPU"),
+    ]
+    text = render(doctor_sheet(checks))
+    assert widest(text) <= 80
+    assert [text.count(mark) for mark in ("✓", "✗", "→")] == [1, 1, 1]
+    assert text.replace("\n", "").count("/x") >= 50
+    assert "…" not in text

@@ -1,0 +1,145 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeusrun.trial import EnergySource
+from zeusrun.view import units
+
+DASH, MINUS = "\u2013", "\u2212"
+
+
+@pytest.mark.parametrize(
+    ("joules", "text"),
+    [
+        (None, DASH),
+        (0.0, "0 J"),
+        (0.0245, "0.0245 J"),
+        (1.234, "1.23 J"),
+        (12.34, "12.3 J"),
+        (999.4, "999 J"),
+        (999.6, "1.00 kJ"),
+        (1234.0, "1.23 kJ"),
+        (999_600.0, "1.00 MJ"),
+        (5.5e9, "5.50 GJ"),
+    ],
+)
+def test_joules_have_three_digits_and_a_prefix(joules, text):
+    assert units.energy(joules) == text
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (EnergySource.COUNTER, "40.0 J"),
+        (EnergySource.INTEGRATED, "∫40.0 J"),
+        (EnergySource.ESTIMATED, "~40.0 J"),
+        (None, "40.0 J"),
+    ],
+)
+def test_joules_are_marked_by_their_source(source, text):
+    assert units.energy(40.0, source) == text
+
+
+def test_unknown_energy_has_no_mark():
+    assert units.energy(None, EnergySource.ESTIMATED) == DASH
+
+
+@given(st.floats(1, 9e11))
+def test_joules_fit_eight_columns_with_their_mark(joules):
+    text = units.energy(joules, EnergySource.ESTIMATED)
+    assert re.fullmatch(r"~(\d\.\d\d|\d\d\.\d|\d{3}) [kMG]?J", text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, DASH),
+        (0.0, "0.0 s"),
+        (8.34, "8.3 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 m 00 s"),
+        (125.0, "2 m 05 s"),
+        (3599.4, "59 m 59 s"),
+        (3599.6, "1 h 00 m"),
+        (4321.0, "1 h 12 m"),
+        (360_000.0, "100 h 00 m"),
+    ],
+)
+def test_seconds_become_minutes_and_hours(seconds, text):
+    assert units.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"),
+    [
+        (None, DASH),
+        (0.0, "0%"),
+        (0.234, "23%"),
+        (-0.234, MINUS + "23%"),
+        (1.0, "100%"),
+        (-3.0, MINUS + "300%"),
+    ],
+)
+def test_a_fraction_is_whole_percent_and_a_loss_has_a_sign(fraction, text):
+    assert units.percent(fraction) == text
+
+
+def test_no_percent_has_no_sign():
+    assert units.percent(-0.003) == "0%"
+
+
+@pytest.mark.parametrize(("watts", "text"), [(None, DASH), (0.0, "0 W"), (249.6, "250 W")])
+def test_watts_are_whole(watts, text):
+    assert units.power(watts) == text
+
+
+@pytest.mark.parametrize(("number", "text"), [(None, DASH), (0, "0"), (12345, "12345")])
+def test_a_count_is_a_whole_number(number, text):
+    assert units.count(number) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, DASH), (0.98765, "0.9877"), (1e-9, "1e-09")])
+def test_a_metric_has_four_digits(value, text):
+    assert units.metric(value) == text
+
+
+def test_a_moment_is_in_the_readers_zone(monkeypatch):
+    import time
+
+    monkeypatch.setenv("TZ", "UTC-2")  # POSIX: two hours east
+    time.tzset()
+    try:
+        assert units.moment("2025-06-01T23:30:00.000+00:00") == "06-02 01:30"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_what_is_no_moment_is_shown_as_it_is():
+    assert units.moment("not a moment at all") == "not a moment at "
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [
+        ([], ""),
+        ([None, None], ""),
+        ([0.0, 1.0], "▁█"),
+        ([0.5, 0.5], "▁▁"),
+        ([0.0, None, 1.0], "▁ █"),
+        ([0.0, 0.5, 1.0], "▁▅█"),
+    ],
+)
+def test_a_curve_is_a_line_of_bars(values, bars):
+    assert units.sparkline(values) == bars
+
+
+@given(st.lists(st.none() | st.floats(-1e9, 1e9), max_size=500))
+def test_a_curve_of_any_length_fits_its_width(values):
+    assert len(units.sparkline(values)) <= 40

@@ -1,0 +1,92 @@
+"""Runs one rank, or two, the way torchrun starts them, and without torchrun's two seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zeusrun.sidecar import EventReader, read_step_clock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass
+class Rank:
+    """The run directory of a trial, and how to start its ranks."""
+
+    run_dir: Path
+
+    def __post_init__(self):
+        for name in ("logs", "clock", "checkpoints"):
+            (self.run_dir / name).mkdir(parents=True)
+
+    def environment(self, **changes):
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("ZEUSRUN_", "PYTHON"))}
+        return {
+            **kept,
+            "RANK": "0",
+            "WORLD_SIZE": "1",
+            "ZEUSRUN_JOB": "job",
+            "ZEUSRUN_TRIAL": "job-1-1",
+            "ZEUSRUN_BATCH_SIZE": "32",
+            "ZEUSRUN_MAX_EPOCHS": "5",
+            "ZEUSRUN_METRIC": "accuracy",
+            "ZEUSRUN_TARGET": "0.5",
+            "ZEUSRUN_MODE": "max",
+            "ZEUSRUN_ON_TARGET": "stop",
+            "ZEUSRUN_RUN_DIR": str(self.run_dir),
+            "ZEUSRUN_SIDECAR": str(self.run_dir / "metrics.jsonl"),
+            "ZEUSRUN_CHECKPOINT_DIR": str(self.run_dir / "checkpoints"),
+            **changes,
+        }
+
+    def start(self, *arguments, cwd=None, **changes):
+        return subprocess.Popen(
+            [sys.executable, "-u", "-m", "zeusrun.worker", *map(str, arguments)],
+            env=self.environment(**changes),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def run(self, *arguments, cwd=None, **changes):
+        """Run to the end; return ``(exit code, what it printed)``."""
+        code = self.start(*arguments, cwd=cwd, **changes).wait(timeout=120)
+        return code, self.log(changes.get("RANK", "0"))
+
+    def log(self, rank="0"):
+        return (self.run_dir / "logs" / f"rank{rank}.log").read_text()
+
+    @property
+    def error(self):
+        return json.loads((self.run_dir / "error.json").read_text())
+
+    @property
+    def steps(self):
+        return read_step_clock(self.run_dir / "clock" / "rank0")
+
+    @property
+    def events(self):
+        reader = EventReader(self.run_dir / "metrics.jsonl")
+        events = reader.read(final=True)
+        assert reader.warnings == []
+        return events
+
+
+def run_plain(*arguments, cwd=None):
+    """Run as ``python`` itself would; return ``(exit code, both streams in one)``."""
+    done = subprocess.run(
+        [sys.executable, "-u", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=cwd,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stdout
