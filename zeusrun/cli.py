@@ -241,7 +241,9 @@ def _compose(job: Path, overrides: list[str], batch_size: int | None) -> Submiss
     from zeusrun.spec import load_spec  # noqa: PLC0415
 
     spec = load_spec(job, overrides)
-    devices, world_size = job_devices(spec.launch.nproc_per_node, os.environ)
+    # The job's own CUDA_VISIBLE_DEVICES says which GPUs are its own.
+    environment = {**os.environ, **spec.env}
+    devices, world_size = job_devices(spec.launch.nproc_per_node, environment)
     spec.check_world_size(world_size)
     return Submission(
         spec=spec,
@@ -300,7 +302,7 @@ def _job_name(job: str) -> str:
 
 def _job_file(job: str) -> Path:
     """Return the job file meant: a name is taken for the job of its last run."""
-    if Path(job).exists() or Path(job).suffix in {".yaml", ".yml"}:
+    if Path(job).is_file() or Path(job).suffix in {".yaml", ".yml"}:
         return Path(job)
     from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
 

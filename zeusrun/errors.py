@@ -44,6 +44,12 @@ class DeviceError(ZeusrunError):
     exit_code = ExitCode.LAUNCH
 
 
+class BusyError(ZeusrunError):
+    """Another run is in the way."""
+
+    exit_code = ExitCode.BUSY
+
+
 class LaunchError(ZeusrunError):
     """The training process could not be started."""
 

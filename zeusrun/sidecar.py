@@ -33,11 +33,12 @@ _CHUNK_BYTES = 256 << 10
 
 @dataclass(frozen=True)
 class Started:
-    """A rank is about to run the script, at monotonic second ``t``."""
+    """A rank is about to run the script, for the first time or after so many restarts."""
 
     t: float
     rank: int
     pid: int
+    restart: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ def decode_event(line: bytes) -> Event | None:
         raise ValueError("not a JSON object")  # noqa: TRY004 - one error type for bad lines
     kind = record.get("event")
     if kind == "started":
-        return Started(_number(record, "t"), _count(record, "rank"), _count(record, "pid"))
+        t = _number(record, "t")
+        return Started(t, *(_count(record, key) for key in ("rank", "pid", "restart")))
     if kind == "ended":
         return Ended(_number(record, "t"), _count(record, "rank"), _count(record, "code"))
     if kind == "reported":
@@ -199,6 +201,25 @@ class LineTail:
         finally:
             os.close(descriptor)
         return lines or self._take_pending(lines, final=final)
+
+    def skip_backlog(self, keep_bytes: int) -> int:
+        """Pass over what is too much to read; return how many bytes, none if less is waiting.
+
+        Args:
+            keep_bytes: How much of the end to keep; reading goes on with its first whole line.
+
+        Raises:
+            OSError: If the file exists and cannot be looked at.
+        """
+        try:
+            size = self._path.stat().st_size
+        except FileNotFoundError:
+            return 0
+        skipped = max(0, size - self._offset - keep_bytes)
+        if skipped:
+            self._offset += skipped
+            self._pending, self._skipping = b"", True
+        return skipped
 
     def _split(self, chunk: bytes, lines: list[bytes]) -> None:
         head, *rest = chunk.split(b"\n")

@@ -229,7 +229,9 @@ def test_a_refused_limit_says_what_allows_it(machine):
 def test_limits_held_are_restored_exactly(machine, tmp_path):
     devices = gpus_of_job({}, None)
     devices[1].set_power_limit_w(312.345)
-    with hold_power_limit(devices, 200.0, tmp_path / "limits.json"):
+    with hold_power_limit(
+        devices, 200.0, record_path=tmp_path / "limits.json", lock_directory=tmp_path
+    ):
         assert [device.read().power_limit_w for device in devices] == [200.0, 200.0]
     assert [device.read().power_limit_w for device in devices] == [400.0, 312.345]
 

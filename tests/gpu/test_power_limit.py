@@ -9,12 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from zeusrun.errors import DeviceError
+from zeusrun.errors import BusyError, DeviceError
 from zeusrun.gpu.cpu import EstimatedCpu
-from zeusrun.gpu.power_limit import hold_power_limit, restore_power_limits
+from zeusrun.gpu.power_limit import hold_power_limit as hold_with_lock
+from zeusrun.gpu.power_limit import restore_power_limits
 from zeusrun.gpu.simulated import SimulatedDevice
 
 FOUND_W = {"A": 300.0, "B": 212.345}
+
+
+def hold_power_limit(devices, watts, record_path):
+    locks = record_path.parent if record_path.parent.is_dir() else Path("/nonexistent")
+    return hold_with_lock(devices, watts, record_path=record_path, lock_directory=locks)
 
 
 @pytest.fixture
@@ -154,7 +160,8 @@ from zeusrun.gpu.power_limit import hold_power_limit
 from zeusrun.gpu.simulated import SimulatedDevice
 devices = [SimulatedDevice(time.monotonic, uuid=uuid) for uuid in "AB"]
 devices[1].set_power_limit_w(212.345)
-with hold_power_limit(devices, 150.0, Path(sys.argv[1])):
+record = Path(sys.argv[1])
+with hold_power_limit(devices, 150.0, record_path=record, lock_directory=record.parent):
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -203,3 +210,14 @@ def test_an_unreadable_record_is_named_and_stays(devices, record_path, text):
         restore_power_limits(record_path, devices)
     assert record_path.read_text(encoding="ascii") == text
     assert limits_w(devices) == FOUND_W
+
+
+def test_a_second_holder_of_a_gpu_is_told_to_wait_and_changes_nothing(clock, tmp_path):
+    device = SimulatedDevice(clock)
+    with hold_power_limit([device], 150.0, tmp_path / "first.json"):
+        second = hold_power_limit([device], 200.0, tmp_path / "second.json")
+        with pytest.raises(BusyError, match="another run holds"), second:
+            pytest.fail("both hold it")
+        assert device.read().power_limit_w == 150.0
+        assert not (tmp_path / "second.json").exists()
+    assert device.read().power_limit_w == 300.0

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import zeusrun
 from tests.launcher.values import trial
 from zeusrun.errors import DeviceError
 from zeusrun.launcher.command import build_command, placeholder_values
@@ -17,6 +18,7 @@ from zeusrun.spec import load_spec
 
 PATHS = RunPaths(Path("/runs/job/job-1-1"))
 MODERN = Torchrun(("python", "-m", "torchrun"), "2.13", frozenset({"--shutdown-timeout"}))
+WORKER = str(Path(zeusrun.__file__).parent / "worker" / "__main__.py")
 OLD = Torchrun(("python", "-m", "torchrun"), "2.4", frozenset())
 
 
@@ -56,8 +58,7 @@ def test_the_argument_vector_is_torchrun_then_worker_then_script(spec, tmp_path)
         "--rdzv-endpoint=localhost:0",
         "--rdzv-id=job-1-1",
         "--shutdown-timeout=30",
-        "-m",
-        "zeusrun.worker",
+        WORKER,
         str(tmp_path / "train.py"),
         "--lr",
         "0.1",
@@ -65,9 +66,8 @@ def test_the_argument_vector_is_torchrun_then_worker_then_script(spec, tmp_path)
 
 
 def test_a_module_is_named_as_python_names_it(spec):
-    assert build(spec(script=None, module="package.train")).argv[-4:] == (
-        "-m",
-        "zeusrun.worker",
+    assert build(spec(script=None, module="package.train")).argv[-3:] == (
+        WORKER,
         "-m",
         "package.train",
     )
@@ -75,7 +75,7 @@ def test_a_module_is_named_as_python_names_it(spec):
 
 def test_without_instrumentation_the_worker_only_steps_aside(spec):
     argv = build(spec(instrument=False)).argv
-    assert argv[argv.index("zeusrun.worker") + 1] == "--plain"
+    assert argv[argv.index(WORKER) + 1] == "--plain"
 
 
 def test_an_option_that_torchrun_does_not_declare_is_not_passed(spec):

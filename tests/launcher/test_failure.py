@@ -52,11 +52,11 @@ def leave(paths, record=None, log=None):
         paths.error.write_text(text)
     if log is not None:
         paths.torchrun_log.write_text(log)
-    return read_failure(paths)
+    return read_failure(paths, 0)
 
 
 def test_nothing_left_is_no_failure(paths):
-    assert read_failure(paths) is None
+    assert read_failure(paths, 0) is None
     assert read_traceback(paths) is None
 
 
@@ -91,9 +91,31 @@ def test_the_workers_word_wins_over_torchruns(paths):
     assert leave(paths, {}, TORCHRUN.format(code=1)).rank == 1
 
 
+KILLER = "the kernel's out-of-memory killer does that"
+
+
+def test_a_rank_that_was_killed_is_the_cause_whoever_complains_first(paths):
+    complaint = {
+        "rank": 0, "kind": "exception", "type": "RuntimeError",
+        "message": "Connection closed by peer", "traceback": "",
+    }  # fmt: skip
+    assert leave(paths, complaint, TORCHRUN.format(code=-9)).rank == 3
+
+
+def test_the_word_of_an_earlier_life_is_no_cause(paths):
+    earlier = {"rank": 0, "kind": "exception", "type": "ValueError", "message": "first"}
+    paths.error.write_text(json.dumps(earlier))
+    paths.torchrun_log.write_text(TORCHRUN.format(code=7))
+    assert read_failure(paths, 1).reason == "rank 3 exited with code 7"
+
+
 @pytest.mark.parametrize(
     ("code", "how"),
-    [(7, "exited with code 7"), (-9, "was ended by SIGKILL"), (-99, "was ended by signal 99")],
+    [
+        (7, "exited with code 7"),
+        (-9, f"was ended by SIGKILL; {KILLER}"),
+        (-99, "was ended by signal 99"),
+    ],
 )
 def test_a_rank_that_left_no_word_is_read_from_torchruns_table(paths, code, how):
     failure = leave(paths, log=TORCHRUN.format(code=code))
@@ -113,7 +135,7 @@ def test_torchruns_last_line_is_better_than_nothing(paths):
 
 def test_a_log_of_any_bytes_and_size_is_read_from_its_end(paths):
     paths.torchrun_log.write_bytes(b"\xff\0" * 100_000 + TORCHRUN.format(code=7).encode())
-    assert read_failure(paths).rank == 3
+    assert read_failure(paths, 0).rank == 3
 
 
 def test_the_traceback_shown_is_the_workers(paths):

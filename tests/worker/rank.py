@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import zeusrun
 from zeusrun.sidecar import EventReader, read_step_clock
 
-if TYPE_CHECKING:
-    from pathlib import Path
+WORKER = Path(zeusrun.__file__).parent / "worker" / "__main__.py"
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Rank:
 
     def start(self, *arguments, cwd=None, **changes):
         return subprocess.Popen(
-            [sys.executable, "-u", "-m", "zeusrun.worker", *map(str, arguments)],
+            [sys.executable, "-u", str(WORKER), *map(str, arguments)],
             env=self.environment(**changes),
             cwd=cwd,
             stdin=subprocess.DEVNULL,

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.conftest import CHILDREN
-from tests.worker.rank import Rank
+from tests.worker.rank import WORKER, Rank
 
 pytestmark = pytest.mark.torchrun
 
@@ -23,7 +23,7 @@ def test_what_one_rank_learns_ends_both_after_the_same_epoch(tmp_path, how):
     flags = ["--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     environment = ranks.environment(ZEUSRUN_MAX_EPOCHS="6")
     del environment["RANK"], environment["WORLD_SIZE"]
-    script = ["-m", "zeusrun.worker", str(CHILDREN / "agrees.py"), how]
+    script = [str(WORKER), str(CHILDREN / "agrees.py"), how]
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *flags, *script],
         env=environment,
@@ -32,7 +32,8 @@ def test_what_one_rank_learns_ends_both_after_the_same_epoch(tmp_path, how):
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr + ranks.log()
+    # A SIGTERM that is not zeusrun's has cut the training short, however well the script took it.
+    assert (done.returncode != 0) == (how == "signal"), done.stderr + ranks.log()
     epochs = "epoch 1\nepoch 2\nepoch 3\nsaved True\n"
     assert [ranks.log("0"), ranks.log("1")] == [epochs, epochs]
 

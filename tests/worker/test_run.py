@@ -209,7 +209,7 @@ def run_script(rank, tmp_path, text):
     return rank.run(script)
 
 
-def test_sigterm_ends_the_epochs_of_a_script_that_asks_for_stops(rank, tmp_path):
+def test_sigterm_ends_the_epochs_of_a_script_that_asks_for_stops_and_it_may_save(rank, tmp_path):
     code, log = run_script(
         rank,
         tmp_path,
@@ -223,7 +223,8 @@ def test_sigterm_ends_the_epochs_of_a_script_that_asks_for_stops(rank, tmp_path)
         print("saving")
         """,
     )
-    assert (code, log) == (0, "epoch 1\nepoch 2\nstill here\nsaving\n")
+    assert log == "epoch 1\nepoch 2\nstill here\nsaving\n"
+    assert code == 143  # zeusrun has not sent it, so the training is not complete
 
 
 def test_sigterm_ends_a_script_that_only_reports(rank, tmp_path):

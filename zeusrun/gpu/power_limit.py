@@ -7,7 +7,9 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import DeviceError
+import filelock
+
+from zeusrun.errors import BusyError, DeviceError
 from zeusrun.gpu.device import LimitableDevice, check_power_limit
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ _VERSION = 1
 
 @contextlib.contextmanager
 def hold_power_limit(
-    devices: Sequence[Device], watts: float | None, record_path: Path
+    devices: Sequence[Device], watts: float | None, *, record_path: Path, lock_directory: Path
 ) -> Iterator[None]:
     """Hold every device that has a power limit to ``watts`` while the ``with`` block runs.
 
@@ -32,8 +34,11 @@ def hold_power_limit(
         devices: Those of the job. One that cannot be limited is left alone.
         watts: For each device, or ``None`` to touch nothing, the disk included.
         record_path: Where the limits found are kept meanwhile.
+        lock_directory: Where a lock for each GPU is held meanwhile: a second holder would take
+            the first one's limit for the one to restore.
 
     Raises:
+        BusyError: If somebody else holds a limit of one of the GPUs.
         DeviceError: If no device can be limited, ``watts`` is out of a device's range, permission
             is missing, an older record is in the way, or a limit cannot be restored (the record
             stays then).
@@ -41,15 +46,34 @@ def hold_power_limit(
     if watts is None:
         yield
         return
-    found_w = _read_limits(devices, watts)
-    _write_record(record_path, found_w)
-    try:
+    with contextlib.ExitStack() as locks:
         for device in _limitable(devices):
-            if device.uuid in found_w:
-                _change(device, watts)
-        yield
-    finally:
-        _restore(found_w, devices, record_path)
+            locks.enter_context(_lock(device, lock_directory))
+        found_w = _read_limits(devices, watts)
+        _write_record(record_path, found_w)
+        try:
+            for device in _limitable(devices):
+                if device.uuid in found_w:
+                    _change(device, watts)
+            yield
+        finally:
+            _restore(found_w, devices, record_path)
+
+
+def _lock(device: LimitableDevice, directory: Path) -> filelock.BaseFileLock:
+    """Take the lock of a GPU; leaving it as a context manager gives it back."""
+    lock = filelock.FileLock(directory / f"{device.uuid}.lock", timeout=0)
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock.acquire()
+    except filelock.Timeout:
+        raise BusyError(
+            f"{device.uuid}: another run holds this GPU's power limit; wait for it to end, or set "
+            "power_limit.mode to 'observe'"
+        ) from None
+    except OSError as error:
+        raise DeviceError(f"{directory}: {error.strerror}; its locks cannot be kept") from error
+    return lock
 
 
 def restore_power_limits(record_path: Path, devices: Sequence[Device]) -> None:

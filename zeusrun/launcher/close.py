@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.cost import cost_j
+from zeusrun.launcher.failure import signal_name
 from zeusrun.launcher.supervise import StopCause
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -60,7 +61,7 @@ def close(
         finished_at: RFC 3339.
     """
     clean = ended_well(trial, progress, exit_)
-    status, reason = _verdict(goal, progress, stop, failure, clean=clean)
+    status, reason = _verdict(goal, progress, exit_, stop, failure, clean=clean)
     begun_t, reached = progress.training_t, progress.reached
     time_s = energy_j = None
     curve = progress.curve
@@ -86,22 +87,26 @@ def close(
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=curve,
-        warnings=tuple(_warnings(goal, progress, exit_, failure, clean=clean)),
+        warnings=tuple(_warnings(goal, progress, exit_, stop, clean=clean)),
     )
 
 
 def ended_well(trial: Trial, progress: Progress, exit_: ProcessExit) -> bool:
     """Whether the training ended by itself: torchrun says so, or every rank's script did.
 
-    A rank that aborts after its script has ended has trained all the same.
+    A rank that aborts after its script has ended has trained all the same. Ranks whose torchrun
+    was killed have not: they end because they are told to.
     """
+    if exit_.code == 0:
+        return True
     codes = [progress.exit_codes.get(rank) for rank in range(trial.world_size)]
-    return exit_.code == 0 or all(code == 0 for code in codes)
+    return all(code == 0 for code in codes) and (exit_.code > 0 or progress.reached is not None)
 
 
 def _verdict(
     goal: Goal,
     progress: Progress,
+    exit_: ProcessExit,
     stop: StopOrder | None,
     failure: Failure | None,
     *,
@@ -118,6 +123,8 @@ def _verdict(
     if not clean:
         out_of_memory = failure is not None and failure.out_of_memory
         cause = "torchrun failed and left no word" if failure is None else failure.reason
+        if exit_.code < 0:
+            cause = f"torchrun was ended by {signal_name(-exit_.code)}"
         after = f"after the target was reached in epoch {reached.epoch}, " if reached else ""
         return (TrialStatus.OOM if out_of_memory else TrialStatus.FAILED), after + cause
     if goal.metric not in progress.seen_metrics:
@@ -144,18 +151,20 @@ def _warnings(
     goal: Goal,
     progress: Progress,
     exit_: ProcessExit,
-    failure: Failure | None,
+    stop: StopOrder | None,
     *,
     clean: bool,
 ) -> list[str]:
     found = []
-    if clean and exit_.code != 0:
+    told = stop is not None and stop.cause is not StopCause.TARGET  # then torchrun ends with 1
+    if clean and exit_.code != 0 and not told:
         found.append(
             "a rank aborted after its script had ended; the training itself is complete "
             f"(torchrun's exit code was {exit_.code})"
         )
-    elif clean and failure is not None and failure.rank is not None:
-        found.append(f"torchrun restarted the ranks: {failure.reason}")
+    if progress.restarts:
+        times = "once" if progress.restarts == 1 else f"{progress.restarts} times"
+        found.append(f"torchrun restarted the ranks {times}")
     if exit_.outlived:
         names = ", ".join(exit_.outlived[:5])
         found.append(f"outlived the training and ended by zeusrun: {names}")

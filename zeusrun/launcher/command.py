@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import zeusrun
 from zeusrun.jobfile.placeholders import expand_placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from zeusrun.launcher.paths import RunPaths
     from zeusrun.launcher.torchrun import Torchrun
     from zeusrun.spec import JobSpec
     from zeusrun.trial import Trial
 
+
+_WORKER = Path(zeusrun.__file__).parent / "worker" / "__main__.py"
 
 # Placeholders that every rank also finds as ``ZEUSRUN_<NAME>``.
 _TOLD = (
@@ -94,7 +97,8 @@ def build_command(
     ]
     if "--shutdown-timeout" in torchrun.flags:
         flags.append(f"--shutdown-timeout={grace_s}")
-    worker = ["-m", "zeusrun.worker", *([] if spec.instrument else ["--plain"])]
+    # By its path: "-m" would put the working directory before the standard library.
+    worker = [str(_WORKER), *([] if spec.instrument else ["--plain"])]
     script = spec.script_path(values)
     target = ("-m", str(spec.module)) if script is None else (str(script),)
     args = [expand_placeholders(text, values) for text in spec.args]

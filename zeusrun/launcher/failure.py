@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from zeusrun.launcher.paths import RunPaths
 
 _LOG_TAIL_BYTES = 64_000
+# A row of torchrun's table of failures.
+_ROW = re.compile(r"^\s*rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*(-?\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,18 @@ class Failure:
     reason: str
 
 
-def read_failure(paths: RunPaths) -> Failure | None:
-    """Return the root cause, or ``None`` if nothing was left to tell."""
-    return _from_worker(paths.error) or _from_torchrun(paths.torchrun_log)
+def read_failure(paths: RunPaths, restarts: int) -> Failure | None:
+    """Return the root cause, or ``None`` if nothing was left to tell.
+
+    A rank that was killed leaves no word, and the first to write one then is a rank that missed
+    it: torchrun's table of exit codes comes first where it names a signal.
+
+    Args:
+        paths: Files of the run.
+        restarts: How often the ranks were restarted; a record of an earlier life is no cause.
+    """
+    log = _read_tail(paths.torchrun_log)
+    return _killed(log) or _from_worker(paths.error, restarts) or _from_torchrun(log)
 
 
 def read_traceback(paths: RunPaths) -> str | None:
@@ -50,15 +61,17 @@ def _read_record(path: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def _from_worker(path: Path) -> Failure | None:
+def _from_worker(path: Path, restarts: int) -> Failure | None:
     record = _read_record(path)
     if record is None:
         return None
     try:
         rank, kind = int(record["rank"]), str(record["kind"])
         message, trace = str(record["message"]), str(record.get("traceback", ""))
-        name = str(record["type"])
+        name, restart = str(record["type"]), int(record.get("restart", 0))
     except (ValueError, KeyError, TypeError):
+        return None
+    if restart < restarts:
         return None
     first_line = message.strip().splitlines()[0][:200] if message.strip() else ""
     what = first_line if kind == "exit" else f"{name}: {first_line}" if first_line else name
@@ -67,19 +80,28 @@ def _from_worker(path: Path) -> Failure | None:
     return Failure(rank, kind == "out_of_memory", f"rank {rank}{where}: {what}")
 
 
-def _from_torchrun(path: Path) -> Failure | None:
+def _killed(log: str) -> Failure | None:
+    """Return the rank that torchrun's last table says was killed by a signal other than SIGTERM."""
+    _, _, table = log.rpartition("FAILED")
+    for rank, code in _ROW.findall(table):
+        if int(code) < 0 and -int(code) != signal.SIGTERM:
+            hint = "; the kernel's out-of-memory killer does that" if int(code) == -9 else ""
+            how = _describe_exit(int(code)) + hint
+            return Failure(int(rank), out_of_memory=False, reason=f"rank {rank} {how}")
+    return None
+
+
+def _from_torchrun(log: str) -> Failure | None:
     """Read torchrun's table of failures: the exit code of the first rank that failed."""
-    text = _read_tail(path)
-    _, found, root = text.rpartition("Root Cause (first observed failure):")
-    rank = re.search(r"^\s*rank\s*:\s*(\d+)", root, re.MULTILINE)
-    code = re.search(r"^\s*exitcode\s*:\s*(-?\d+)", root, re.MULTILINE)
-    if found and rank and code:
-        how = _describe_exit(int(code[1]))
-        return Failure(int(rank[1]), out_of_memory=False, reason=f"rank {rank[1]} {how}")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (
-        Failure(None, out_of_memory=False, reason=f"torchrun: {lines[-1][:200]}") if lines else None
-    )
+    _, found, root = log.rpartition("Root Cause (first observed failure):")
+    row = _ROW.search(root)
+    if found and row:
+        reason = f"rank {row[1]} {_describe_exit(int(row[2]))}"
+        return Failure(int(row[1]), out_of_memory=False, reason=reason)
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    if not lines:
+        return None
+    return Failure(None, out_of_memory=False, reason=f"torchrun: {lines[-1][:200]}")
 
 
 def _read_tail(path: Path) -> str:
@@ -93,9 +115,12 @@ def _read_tail(path: Path) -> str:
 
 
 def _describe_exit(code: int) -> str:
-    if code >= 0:
-        return f"exited with code {code}"
+    return f"exited with code {code}" if code >= 0 else f"was ended by {signal_name(-code)}"
+
+
+def signal_name(number: int) -> str:
+    """Return ``SIGKILL`` for 9, ``signal 99`` for what has no name."""
     try:
-        return f"was ended by {signal.Signals(-code).name}"
+        return signal.Signals(number).name
     except ValueError:
-        return f"was ended by signal {-code}"
+        return f"signal {number}"

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 def home_directory(environment: Mapping[str, str]) -> Path:
     """Return zeusrun's home: ``ZEUSRUN_HOME``, else the platform's user state directory."""
     named = environment.get("ZEUSRUN_HOME")
-    path = Path(named).expanduser() if named else platformdirs.user_state_path("zeusrun")
+    try:
+        path = Path(named).expanduser() if named else platformdirs.user_state_path("zeusrun")
+    except RuntimeError as error:  # neither HOME nor an entry in /etc/passwd
+        raise HistoryError(
+            "zeusrun keeps its history in the home directory, but this user has none; "
+            "set ZEUSRUN_HOME to an absolute directory"
+        ) from error
     return path.absolute()
 
 

@@ -57,7 +57,8 @@ class Progress:
         last_value: The metric as last reported, NaN and infinities included.
         best_value: Its best finite value.
         reached: The curve point that first met the target.
-        exit_codes: Of the ranks whose script has ended.
+        restarts: How often torchrun has restarted the ranks.
+        exit_codes: Of the ranks whose script has ended since.
         energy_j: Joules since training began; ``None`` if unknown.
         power_w: Watts now, summed over devices; ``None`` if unknown.
         cost_j: Cost so far; ``None`` if unknown.
@@ -74,6 +75,7 @@ class Progress:
     last_value: float | None = None
     best_value: float | None = None
     reached: CurvePoint | None = None
+    restarts: int = 0
     exit_codes: Mapping[int, int] = field(default_factory=dict)
     energy_j: float | None = None
     power_w: float | None = None
@@ -118,7 +120,8 @@ def advance(
     if isinstance(event, Started):
         codes = {rank: code for rank, code in progress.exit_codes.items() if rank != event.rank}
         begun_t = event.t if event.rank == 0 else progress.script_t
-        return replace(progress, script_t=begun_t, exit_codes=codes)  # a restarted rank runs again
+        restarts = max(progress.restarts, event.restart)
+        return replace(progress, script_t=begun_t, restarts=restarts, exit_codes=codes)
     if isinstance(event, Ended):
         return replace(progress, exit_codes={**progress.exit_codes, event.rank: event.code})
     return _report(progress, event, goal, energy_between)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.errors import DeviceError
 from zeusrun.gpu.power_limit import restore_power_limits
 from zeusrun.launcher.paths import RunPaths, launcher_lives
 from zeusrun.launcher.process import end_processes, processes_of_run
@@ -43,8 +45,11 @@ def recover_lost(
         if trial.status.finished or launcher_lives(paths):
             continue
         end_processes(processes_of_run(trial.run_dir))
-        restore_power_limits(paths.power_limits, devices)
         outcome = read_outcome(paths) or _lost(trial, paths, finished_at)
+        try:
+            restore_power_limits(paths.power_limits, devices)
+        except DeviceError as error:  # the record stays; the job must not wait for a GPU that left
+            outcome = replace(outcome, warnings=(*outcome.warnings, str(error)))
         try:
             recovered.append(history.finish(trial.trial, outcome))
         except ValueError:

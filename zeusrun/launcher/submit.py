@@ -57,6 +57,8 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
     with CaughtSignals() as signals:
         for lost in recover_lost(submission.history, spec.name, submission.devices, timestamp()):
             listener.note(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}")
+            for warning in lost.warnings:
+                listener.warn(f"{lost.trial}: {warning}")
         again = True
         while again:
             recurrence = trials[0].recurrence if trials else None

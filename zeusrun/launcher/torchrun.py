@@ -11,6 +11,13 @@ from pathlib import Path
 
 from zeusrun.errors import LaunchError
 
+# What "python -m torch.distributed.run" does, but for the working directory on sys.path: a file
+# random.py there would be imported by torchrun.
+_MAIN = (
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "from torch.distributed.run import main; main()"
+)
+
 
 @dataclass(frozen=True)
 class Torchrun:
@@ -54,7 +61,7 @@ def find_torchrun() -> Torchrun:
     except importlib.metadata.PackageNotFoundError:
         version = "unknown"
     return Torchrun(
-        argv=(sys.executable, "-m", "torch.distributed.run"),
+        argv=(sys.executable, "-c", _MAIN),
         version=version,
         flags=frozenset(re.findall(r"""^\s*["'](--[a-z][a-z-]*)["'],?\s*$""", text, re.MULTILINE)),
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.choice import Submission
     from zeusrun.launcher.dispatch import Dispatched
     from zeusrun.launcher.process import CaughtSignals
-    from zeusrun.sidecar import Event
+    from zeusrun.sidecar import Event, LineTail
     from zeusrun.trial import Outcome, Trial
 
 
@@ -49,6 +49,9 @@ class Listener(Protocol):
 
     def finished(self, trial: Trial) -> None:
         """Take a recorded trial."""
+
+
+_MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
 
 
 class Watch:
@@ -91,7 +94,12 @@ class Watch:
         exit_: ProcessExit | None = None
         try:
             with (
-                hold_power_limit(submission.devices, self._power_limit_w, paths.power_limits),
+                hold_power_limit(
+                    submission.devices,
+                    self._power_limit_w,
+                    record_path=paths.power_limits,
+                    lock_directory=submission.home / "gpus",
+                ),
                 monitor,
             ):
                 now_t = time.monotonic()
@@ -104,10 +112,15 @@ class Watch:
             # The training is over, and what metering or restoring ran into must not lose it.
             self._warnings.append(f"after the training: {type(error).__name__}: {error}")
         self._look(final=True)
+        if self._signals.received:  # one may have come as torchrun ended
+            self._decide()
         return self._close(exit_), self._stop
 
     def _tick(self) -> StopLevel:
         self._look()
+        return self._decide()
+
+    def _decide(self) -> StopLevel:
         order = supervise(self._progress, self._bounds, self._signals.received)
         if order is not None and (self._stop is None or self._stop.cause is StopCause.TARGET):
             self._stop = order  # the first order that ends the run is its cause
@@ -128,12 +141,20 @@ class Watch:
             progress = replace(progress, cost_j=spent)
         self._progress = progress
         for rank, tail in self._logs.items():
-            while lines := read_text_lines(tail, final=final):
-                self._listener.output(rank, lines)
-                if not final:  # a rank that floods its log must not keep us from watching
-                    break
+            self._show_log(rank, tail, final=final)
         self._warn_of_names()
         self._listener.advanced(progress)
+
+    def _show_log(self, rank: int, tail: LineTail, *, final: bool) -> None:
+        """Show what a rank printed, but never so much that watching or recording would wait."""
+        skipped = tail.skip_backlog(_MAX_BACKLOG_BYTES)
+        if skipped:
+            where = self._paths.rank_log(rank)
+            self._listener.note(f"{skipped / 1e6:.1f} MB of rank {rank} are only in {where}")
+        while lines := read_text_lines(tail, final=final):
+            self._listener.output(rank, lines)
+            if not final:
+                break
 
     def _correct_time(self, event: Event) -> Event:
         """Give an event of another clock the moment it was seen: a wrong time is a wrong cost."""
@@ -157,7 +178,7 @@ class Watch:
     def _close(self, exit_: ProcessExit) -> Outcome:
         monitor, trial = self._monitor, self._trial
         bill = Bill(monitor.energy_j, monitor.energy_source, monitor.max_power_w)
-        failure = read_failure(self._paths)
+        failure = read_failure(self._paths, self._progress.restarts)
         outcome = close(
             trial,
             goal=self._goal,

@@ -1,4 +1,4 @@
-"""``python -m zeusrun.worker [--plain] (-m MODULE | SCRIPT) [ARG ...]``: one rank.
+"""``worker/__main__.py [--plain] (-m MODULE | SCRIPT) [ARG ...]``: one rank.
 
 Runs the user's script or module as ``__main__``, and ends the process itself.
 
@@ -27,6 +27,9 @@ from zeusrun.worker.steps import count_steps
 if TYPE_CHECKING:
     from types import TracebackType
 
+_SIGTERM_CODE = 143
+_BUFFERED = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
+
 
 def main() -> NoReturn:
     """Run the rank; never returns."""
@@ -39,14 +42,21 @@ def main() -> NoReturn:
         os.execv(sys.executable, [sys.executable, "-u", *arguments[1:]])  # noqa: S606 - that is --plain
     count_steps(StepClock(os.path.join(run_dir, "clock", f"rank{rank}")).tick)  # noqa: PTH118
     events = EventWriter(os.environ["ZEUSRUN_SIDECAR"])
-    pid = os.getpid()
-    events.write(Started(time.monotonic(), rank, pid))
-    code = _run_script(arguments, os.path.join(run_dir, "error.json"), rank)  # noqa: PTH118
-    if os.getpid() == pid:  # a process that the script forked is not the rank
-        try:
-            events.write(Ended(time.monotonic(), rank, code))
-        except OSError as error:
-            print(f"zeusrun: could not record the end: {error}", file=sys.stderr)  # noqa: T201
+    pid, restart = os.getpid(), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    events.write(Started(time.monotonic(), rank, pid, restart))
+    error = _run_script(arguments)
+    code = 0 if error is None else _exit_code(error)
+    if os.getpid() != pid:  # a process that the script forked is not the rank
+        _exit(code)
+    if code == 0:
+        error, code = _end_of_run()
+    if error is not None and code != 0:
+        path = os.path.join(run_dir, "error.json")  # noqa: PTH118
+        record_failure(path, rank, restart, error, error.__traceback__)
+    try:
+        events.write(Ended(time.monotonic(), rank, code))
+    except OSError as unwritten:
+        print(f"zeusrun: could not record the end: {unwritten}", file=sys.stderr)  # noqa: T201
     _exit(code)
 
 
@@ -57,31 +67,44 @@ def _redirect_output(path: str) -> None:
     os.close(descriptor)
 
 
-def _run_script(arguments: list[str], error_path: str, rank: int) -> int:
-    """Run the script as ``__main__`` and return its exit code."""
+def _end_of_run() -> tuple[BaseException | None, int]:
+    """Return what makes a script that ended well a failure after all, and its exit code."""
+    module = sys.modules.get("zeusrun.worker.run")
+    if module is None:
+        return None, 0
+    run = module.current_run()
+    if run.ended_by_stranger:
+        return SystemExit("SIGTERM that zeusrun did not send"), _SIGTERM_CODE
+    try:
+        run.send()
+    except OSError as error:
+        print(f"zeusrun: could not record the metrics: {error}", file=sys.stderr)  # noqa: T201
+        return error, 1
+    return None, 0
+
+
+def _run_script(arguments: list[str]) -> BaseException | None:
+    """Run the script as ``__main__``; return what ended it, ``None`` if it ran to its end."""
     try:
         if arguments[0] == "-m":
             _run_module(arguments[1:])
         else:
             _run_file(arguments)
     except BaseException as error:  # noqa: BLE001 - whatever ends the script is its result
-        code, trace = _exit_code(error), _users_trace(error.__traceback__)
-        if code != 0:
-            restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-            record_failure(error_path, rank, restart, error, trace)
+        trace = _users_trace(error.__traceback__)
+        error.__traceback__ = trace
         if not isinstance(error, SystemExit):
-            sys.excepthook(type(error), error.with_traceback(trace), trace)
+            sys.excepthook(type(error), error, trace)
         elif error.code is not None and not isinstance(error.code, int):
             print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
-        return code
-    return 0
+        return error
+    return None
 
 
 def _run_file(arguments: list[str]) -> None:
     path = arguments[0]
     sys.argv = arguments
-    if not sys.flags.safe_path if hasattr(sys.flags, "safe_path") else True:
-        sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+    _replace_own_folder(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=path, __cached__=None, __builtins__=__builtins__)
     sys.modules["__main__"] = module  # so that pickle and multiprocessing find the script's names
@@ -92,7 +115,14 @@ def _run_file(arguments: list[str]) -> None:
 
 def _run_module(arguments: list[str]) -> None:
     sys.argv = arguments
+    _replace_own_folder(os.getcwd())  # noqa: PTH109
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+
+
+def _replace_own_folder(folder: str) -> None:
+    """Put first on ``sys.path`` what Python would have put there for the script."""
+    if not getattr(sys.flags, "safe_path", False):  # since 3.11
+        sys.path[0] = folder
 
 
 def _users_trace(trace: TracebackType | None) -> TracebackType | None:
@@ -126,12 +156,12 @@ def _exit(code: int) -> NoReturn:
     atexit._run_exitfuncs()  # noqa: SLF001 - public since never, the same since 2.0
     for candidate in gc.get_objects():
         if type(candidate) in _BUFFERED:  # isinstance would run the script's own __class__
-            with contextlib.suppress(OSError, ValueError):  # closed, detached, or a full disk
+            with contextlib.suppress(Exception):  # closed, detached, a full disk, a raw of its own
                 candidate.flush()
+    with contextlib.suppress(Exception):  # the script may have put anything in their place
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
-
-
-_BUFFERED = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 
 
 if __name__ == "__main__":

@@ -54,7 +54,8 @@ def record_failure(
         trace: Its traceback, without zeusrun's own frames.
     """
     if isinstance(error, SystemExit):
-        kind, message = "exit", f"the script exited with code {error.code}"
+        told = f"code {error.code}" if isinstance(error.code, int) else str(error.code)
+        kind, message = "exit", f"the script exited with {told}"
     else:
         kind = "out_of_memory" if ran_out_of_memory(error) else "exception"
         message = str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
@@ -29,6 +30,7 @@ class Run:
         job: Name of the recurring job, or ``None`` outside zeusrun.
         trial: Identity of this trial, or ``None`` outside zeusrun.
         checkpoint_dir: Where checkpoints of this trial belong, or ``None`` outside zeusrun.
+        ended_by_stranger: Whether a SIGTERM that zeusrun did not send has ended the training.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -41,7 +43,10 @@ class Run:
         self.checkpoint_dir = Path(checkpoint_dir) if checkpoint_dir else None
         self._environment = environment
         self._epoch = 0
+        self._reports = 0
+        self._unsent: list[Reported] = []
         self._stopping = False
+        self.ended_by_stranger = False
         self._listening = False
         self._writer: EventWriter | None = None
         run_dir = environment.get("ZEUSRUN_RUN_DIR")
@@ -79,7 +84,8 @@ class Run:
         """Tell the launcher the metrics after an epoch. Rank 0 writes; others may call it freely.
 
         Args:
-            epoch: Epochs completed; the one that ``epochs`` is in when left out.
+            epoch: Epochs completed; when left out, the one that ``epochs`` is in, else one more
+                than at the last report.
             metrics: Plain numbers, or anything that ``float`` takes. NaN may be reported.
 
         Raises:
@@ -91,13 +97,25 @@ class Run:
             return
         if self._reached_target(values):
             self._stopping = True
-        completed = self._epoch if epoch is None else int(epoch)
+        self._reports += 1
+        completed = (self._epoch or self._reports) if epoch is None else int(epoch)
+        self._unsent.append(Reported(time.monotonic(), completed, values))
         try:
+            self.send()
+        except OSError as error:  # a full disk must not end the training it would only describe
+            warnings.warn(f"zeusrun could not record the metrics yet: {error}", stacklevel=2)
+
+    def send(self) -> None:
+        """Write the reports that could not be written before.
+
+        Raises:
+            OSError: If they still cannot be.
+        """
+        while self._unsent:
             if self._writer is None:
                 self._writer = EventWriter(self._environment["ZEUSRUN_SIDECAR"])
-            self._writer.write(Reported(time.monotonic(), completed, values))
-        except OSError as error:  # a full disk must not end the training it would only describe
-            warnings.warn(f"zeusrun could not record the metrics: {error}", stacklevel=2)
+            self._writer.write(self._unsent[0])
+            del self._unsent[0]
 
     def should_stop(self) -> bool:
         """Whether training should end here: target reached, or told to stop.
@@ -108,9 +126,7 @@ class Run:
         if not self.active:
             return False
         self._listen()
-        if self._stop_file is not None and os.path.exists(self._stop_file):  # noqa: PTH110
-            self._stopping = True
-        self._stopping = _any_rank(flag=self._stopping)
+        self._stopping = _any_rank(flag=self._stopping or self._told_to_stop())
         return self._stopping
 
     def _reached_target(self, values: Mapping[str, float]) -> bool:
@@ -129,8 +145,25 @@ class Run:
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # the script's own handler wins
             signal.signal(signal.SIGTERM, self._on_sigterm)
 
+    def _told_to_stop(self) -> bool:
+        return self._stop_file is not None and os.path.exists(self._stop_file)  # noqa: PTH110
+
     def _on_sigterm(self, _signal: int, _frame: object) -> None:
+        """End after this epoch; at once if it is torchrun ending us because another rank failed.
+
+        torchrun gives ranks 30 s then, whatever grace the job has, and whoever waits for a rank
+        that is gone would use them up.
+        """
         self._stopping = True
+        if self._told_to_stop():
+            return
+        self.ended_by_stranger = True
+        if os.path.exists(os.path.join(self._environment["ZEUSRUN_RUN_DIR"], "error.json")):  # noqa: PTH110, PTH118
+            _die_of_sigterm()
+        grace_s = float(self._environment.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
+        timer = threading.Timer(grace_s, os.kill, (os.getpid(), signal.SIGKILL))
+        timer.daemon = True
+        timer.start()
 
 
 @functools.cache
@@ -139,8 +172,17 @@ def current_run() -> Run:
     return Run(dict(os.environ))
 
 
+def _die_of_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _any_rank(*, flag: bool) -> bool:
-    """Whether the flag is set on any rank; ranks that do not talk to each other answer alone."""
+    """Whether the flag is set on any rank; ranks that do not talk to each other answer alone.
+
+    The object collective chooses the device that the group's backend needs. On GPUs it would take
+    the current one, which is 0 on every rank of a script that never calls ``set_device``.
+    """
     if "torch.distributed" not in sys.modules:
         return flag
     import torch  # noqa: PLC0415 - the script has imported it
@@ -148,8 +190,10 @@ def _any_rank(*, flag: bool) -> bool:
 
     if not distributed.is_available() or not distributed.is_initialized():
         return flag
-    on_gpu = distributed.get_backend() == "nccl"
-    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-    flags = torch.tensor([flag], dtype=torch.int32, device=device)
-    distributed.all_reduce(flags, op=distributed.ReduceOp.MAX)
-    return bool(flags.item())
+    flags: list[bool] = [False] * distributed.get_world_size()
+    with contextlib.ExitStack() as stack:
+        if torch.cuda.is_available() and torch.cuda.current_device() == 0:
+            own = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+            stack.enter_context(torch.cuda.device(own))
+        distributed.all_gather_object(flags, flag)
+    return any(flags)
