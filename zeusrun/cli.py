@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -10,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Optional
 
 import typer
 
-from zeusrun.errors import ExitCode, UsageError, ZeusrunError
+from zeusrun.errors import ExitCode, HistoryError, UsageError, ZeusrunError
+from zeusrun.view.export import print_csv, print_json, result_json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from zeusrun.history.base import History
     from zeusrun.launcher.choice import Submission
-    from zeusrun.launcher.submit import SubmitResult
     from zeusrun.trial import Trial
 
 app = typer.Typer(
@@ -68,14 +69,16 @@ def submit(
         _show_plan(submission, as_json=as_json)
         return
     console = _console(stderr=as_json)
-    with SubmitView(console, quiet=quiet) as view:
+    with contextlib.closing(submission), SubmitView(console, quiet=quiet) as view:
         result = run_submit(submission, view)
+        if len(result.trials) > 1 and not result.reached:
+            view.warn(f"the target was missed in {len(result.trials)} attempts")
     if result.reached and not quiet:
         line = saving_line(submission.history.trials(submission.spec.name), result.trials[-1])
         if line:
             console.print(line)
     if as_json:
-        _print_json(_result_json(submission.spec.name, result))
+        print_json(result_json(submission.spec.name, result))
     raise typer.Exit(result.exit_code)
 
 
@@ -93,18 +96,35 @@ def history(
     """Show what was run, what it cost, and what it saved."""
     store = _history()
     names = [_job_name(job)] if job else store.jobs()
-    by_job = {name: store.trials(name) for name in names if not job or name in store.jobs()}
-    if job and not by_job.get(names[0]):
-        raise UsageError(_unknown_job(store, names[0]))
+    if as_json and as_csv:
+        raise UsageError("--json and --csv exclude each other; choose one")
+    by_job: dict[str, list[Trial]] = {}
+    damage: HistoryError | None = None
+    for name in names if not job or names[0] in store.jobs() else []:
+        try:
+            by_job[name] = store.trials(name)
+        except HistoryError as error:  # the healthy ones are shown all the same
+            damage = damage or error
+    if job and damage is None and not by_job.get(names[0]):
+        known = ", ".join(store.jobs()) or "none yet"
+        raise UsageError(f"there is no job called {names[0]!r}; known jobs: {known}")
+    _show_history(by_job, last, as_json=as_json, as_csv=as_csv, empty=not names)
+    if damage is not None:
+        raise damage
+
+
+def _show_history(
+    by_job: dict[str, list[Trial]], last: int | None, *, as_json: bool, as_csv: bool, empty: bool
+) -> None:
     if as_json or as_csv:
         trials = [trial for kept in by_job.values() for trial in (kept[-last:] if last else kept)]
         trials.sort(key=lambda trial: trial.started_at)
-        (_print_json if as_json else _print_csv)([trial.to_json() for trial in trials])
+        (print_json if as_json else print_csv)([trial.to_json() for trial in trials])
         return
     from zeusrun.view.tables import history_table  # noqa: PLC0415
 
     console = _console()
-    if not by_job:
+    if empty:
         console.print("No runs yet. Start one with: zeusrun submit JOB.yaml", highlight=False)
     for name, trials in by_job.items():
         console.print(history_table(name, trials, last or _DEFAULT_ROWS))
@@ -121,13 +141,14 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     from zeusrun.trial import TrialStatus  # noqa: PLC0415
     from zeusrun.view.tables import trial_sheet  # noqa: PLC0415
 
-    found = _find_trial(_history(), trial)
+    found = _find_trial(trial)
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
     else:
         failed = found.status in {TrialStatus.FAILED, TrialStatus.OOM}
         failure = read_traceback(RunPaths(Path(found.run_dir))) if failed else None
-        _console().print(trial_sheet(found, failure))
+        there = Path(found.run_dir).is_dir()
+        _console().print(trial_sheet(found, failure, run_dir_exists=there))
 
 
 @app.command()
@@ -146,8 +167,10 @@ def logs(
     from zeusrun.launcher.logs import follow_logs, log_tails  # noqa: PLC0415
     from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
 
-    found = _find_trial(_history(), trial)
+    found = _find_trial(trial)
     paths = RunPaths(Path(found.run_dir))
+    if not paths.run_dir.is_dir():
+        raise UsageError(f"the run directory of {found.trial} is gone: {paths.run_dir}")
     ranks = range(found.world_size) if rank is None else [rank]
     if rank is not None and rank >= found.world_size:
         raise UsageError(f"--rank {rank}: {found.trial} has ranks 0 to {found.world_size - 1}")
@@ -175,9 +198,12 @@ def explain(
     rng = np.random.default_rng(submission.spec.policy.seed)
     beliefs = submission.policy.explain(problem, trials, rng)
     if as_json:
-        _print_json([vars(belief) for belief in beliefs])
+        print_json([vars(belief) for belief in beliefs])
     else:
-        _console().print(explain_table(submission.spec.name, submission.policy.name, beliefs))
+        spec, objective = submission.spec, submission.spec.objective
+        goal = f"{objective.metric} {objective.target:g}, eta_knob {objective.eta_knob:g}"
+        title = f"{spec.name}: what {submission.policy.name} believes of {goal}"
+        _console().print(explain_table(title, beliefs))
 
 
 @app.command()
@@ -195,7 +221,7 @@ def schema() -> None:
     """Print the JSON Schema of job files, for editors."""
     from zeusrun.spec import spec_json_schema  # noqa: PLC0415
 
-    _print_json(spec_json_schema())
+    print_json(spec_json_schema())
 
 
 @app.command()
@@ -206,7 +232,7 @@ def doctor(*, as_json: AsJson = False) -> None:
 
     checks = check_machine(os.environ)
     if as_json:
-        _print_json([vars(check) for check in checks])
+        print_json([vars(check) for check in checks])
     else:
         _console().print(doctor_sheet(checks))
     if any(check.well is False for check in checks):
@@ -265,12 +291,13 @@ def _show_plan(submission: Submission, *, as_json: bool) -> None:
     from zeusrun.launcher.choice import plan  # noqa: PLC0415
     from zeusrun.view.tables import plan_sheet  # noqa: PLC0415
 
-    trial, command = plan(submission)
+    trial, command, left_out = plan(submission)
     told = {k: v for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
     if as_json:
-        _print_json({"trial": trial.to_json(), "argv": list(command.argv), "env": told})
+        print_json({"trial": trial.to_json(), "argv": list(command.argv), "env": told})
     else:
-        _console().print(plan_sheet(trial, shlex.join(command.argv), told))
+        sheet = plan_sheet(trial, shlex.join(command.argv), told, left_out)
+        _console().print(sheet, soft_wrap=True, highlight=False)
 
 
 def _history() -> History:
@@ -280,15 +307,10 @@ def _history() -> History:
     return TinyDBHistory(home_directory(os.environ) / "history")
 
 
-def _find_trial(store: History, name: str) -> Trial:
-    found = store.find(name)
-    if found is not None:
-        return found
-    if name in store.jobs() and (trials := store.trials(name)):
-        return trials[-1]
-    raise UsageError(
-        f"there is no trial and no job called {name!r}; 'zeusrun history' lists what there is"
-    )
+def _find_trial(name: str) -> Trial:
+    from zeusrun.history.lookup import find_trial  # noqa: PLC0415
+
+    return find_trial(_history(), name)
 
 
 def _job_name(job: str) -> str:
@@ -306,40 +328,7 @@ def _job_file(job: str) -> Path:
         return Path(job)
     from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
 
-    return RunPaths(Path(_find_trial(_history(), job).run_dir)).job_copy
-
-
-def _unknown_job(store: History, name: str) -> str:
-    known = ", ".join(store.jobs()) or "none yet"
-    return f"there is no job called {name!r} in the history; known jobs: {known}"
-
-
-def _result_json(job: str, result: SubmitResult) -> dict[str, object]:
-    return {
-        "job": job,
-        "recurrence": result.recurrence,
-        "reached": result.reached,
-        "exit_code": int(result.exit_code),
-        "trials": [trial.to_json() for trial in result.trials],
-    }
-
-
-def _print_json(value: object) -> None:
-    import json  # noqa: PLC0415
-
-    typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
-
-
-def _print_csv(records: list[dict[str, object]]) -> None:
-    import csv  # noqa: PLC0415
-    import dataclasses  # noqa: PLC0415
-
-    from zeusrun.trial import Trial  # noqa: PLC0415
-
-    names = [f.name for f in dataclasses.fields(Trial) if f.name not in {"curve", "warnings"}]
-    writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
+    return RunPaths(Path(_find_trial(job).run_dir)).job_copy
 
 
 def _console(*, stderr: bool = False) -> Console:

@@ -314,7 +314,9 @@ class StepClock:
     def __init__(self, path: Path | str) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            os.ftruncate(descriptor, _CLOCK.size)
+            os.posix_fallocate(
+                descriptor, 0, _CLOCK.size
+            )  # a hole would be a SIGBUS on a full disk
             self._map = mmap.mmap(descriptor, _CLOCK.size)
         finally:
             os.close(descriptor)

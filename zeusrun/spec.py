@@ -334,6 +334,8 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
         JobFileError: If anything is wrong, with all that is wrong in it, one per line as
             ``file:line: sentence`` or ``--set override: sentence``.
     """
+    if path.suffix == ".py":
+        raise JobFileError(f"{path}: is a Python script; name it as 'script' in a job file")
     document = read_job_file(path, overrides)
     source = Path(os.path.abspath(path))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
     problems = list(document.problems)

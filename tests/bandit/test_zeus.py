@@ -208,6 +208,6 @@ def test_survivors_show_their_costs_and_chances():
     assert (beliefs[32].trials, beliefs[32].reached, beliefs[32].mean_cost_j) == (3, 2, 200.0)
     assert beliefs[32].sd_cost_j == pytest.approx((0.75 * 28.0**2) ** 0.5)
     assert beliefs[32].verdict == "the cheapest on average"
-    assert beliefs[64].verdict == "100 J dearer than 32 on average"
+    assert beliefs[64].verdict == "100 J dearer than 32"
     for arm, belief in beliefs.items():
         assert belief.chance == pytest.approx(share(THREE, past, arm, draws=1000), abs=0.06)

@@ -127,14 +127,14 @@ def test_a_dearer_trial_is_a_loss():
     trials = [reached(1, 50.0), reached(2, 75.0, global_batch_size=16)]
     assert savings(trials) == {"job-2-1": pytest.approx(-0.5)}
     assert str(saving_line(trials, trials[1])).strip() == (
-        "cost more: 50% against the default batch size, 32"
+        "50% dearer than the default batch size, 32, on average so far"
     )
 
 
 def test_a_saving_is_said_in_a_line():
     trials = [reached(1, 50.0), reached(2, 40.0, global_batch_size=16)]
     assert str(saving_line(trials, trials[1])).strip() == (
-        "saved 20% against the default batch size, 32"
+        "20% cheaper than the default batch size, 32, on average so far"
     )
     assert saving_line(trials, trials[0]) is None
 
@@ -178,7 +178,7 @@ def belief(size, **changes):
 def test_beliefs_fit_80_columns_and_the_verdict_is_whole():
     verdict = "out: " + "it ran out of memory twice, and so will every larger one; " * 3
     beliefs = [belief(1_048_576, trials=99_999, reached=99_999, verdict=verdict), belief(32)]
-    text = render(explain_table(LONG_JOB, "zeus", beliefs))
+    text = render(explain_table(f"{LONG_JOB}: what zeus believes", beliefs))
     assert widest(text) <= 80
     assert "1048576" in text
     assert "1.23 kJ" in text
@@ -189,7 +189,7 @@ def test_beliefs_fit_80_columns_and_the_verdict_is_whole():
 
 def test_an_arm_without_costs_has_dashes():
     unknown = belief(64, trials=0, reached=0, mean_cost_j=None, sd_cost_j=None, chance=0.0)
-    row = render(explain_table("job", "zeus", [unknown])).splitlines()[-1]
+    row = render(explain_table("job", [unknown])).splitlines()[-1]
     assert row.split()[:6] == ["64", "0", "0", UNKNOWN, UNKNOWN, "0%"]
 
 
@@ -210,7 +210,9 @@ def test_a_trial_is_shown_whole_in_80_columns():
         warnings=("one warning",),
     )
     shown = replace(trial(job=LONG_JOB, learning_rate=0.1, run_dir="/x/" + LONG_JOB), gpu_count=0)
-    text = render(trial_sheet(shown.finish(outcome), "Traceback:\n  ValueError"))
+    text = render(
+        trial_sheet(shown.finish(outcome), "Traceback:\n  ValueError", run_dir_exists=True)
+    )
     assert widest(text) <= 80
     assert "…" not in text
     joined = text.replace("\n", " ")
@@ -232,22 +234,25 @@ def test_a_trial_is_shown_whole_in_80_columns():
 
 
 def test_a_running_trial_is_shown_with_what_is_known():
-    text = render(trial_sheet(trial(mode="min"), None))
+    text = render(trial_sheet(trial(mode="min"), None, run_dir_exists=False))
     assert "DISPATCHED" in text
     assert "target ≤ 0.5" in text
     assert "learning rate" not in text
+    assert "(gone)" in text
     assert "reason" not in text
 
 
 def test_markup_in_what_users_wrote_is_text():
     marked = trial(why="[red]not markup[/red]", run_dir="/runs/[bold]x")
-    text = render(trial_sheet(replace(marked, stage=Stage.FORCED), "[/]"))
+    text = render(trial_sheet(replace(marked, stage=Stage.FORCED), "[/]", run_dir_exists=True))
     assert "[red]not markup[/red]" in text
     assert "/runs/[bold]x" in text
 
 
 def test_a_plan_shows_choice_command_and_environment():
-    text = render(plan_sheet(trial(), "python -m torch.distributed.run", {"ZEUSRUN_JOB": "job"}))
+    told = {"ZEUSRUN_JOB": "job"}
+    text = render(plan_sheet(trial(), "python -m torch.distributed.run", told, ["4 were OOM"]))
+    assert "left out of the choice: 4 were OOM" in text
     assert "job-1-1  batch size 32" in text
     assert "python -m torch.distributed.run" in text
     assert "ZEUSRUN_JOB=job" in text

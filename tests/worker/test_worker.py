@@ -282,21 +282,30 @@ def test_torch_is_not_imported_for_a_script_that_does_not(rank, write):
 
 
 def test_a_sidecar_that_takes_nothing_more_does_not_change_how_the_script_ends(rank, write):
-    script = write(f"""
+    script = write("""
         import os
-        full = os.open("/dev/full", os.O_WRONLY)
-        for name in os.listdir("/proc/self/fd"):
-            try:
-                path = os.readlink(f"/proc/self/fd/{{name}}")
-            except OSError:
-                continue
-            if path == {str(rank.run_dir / "metrics.jsonl")!r}:
-                os.dup2(full, int(name))
+        sidecar = os.environ["ZEUSRUN_SIDECAR"]
+        os.unlink(sidecar)
+        os.symlink("/dev/full", sidecar)
         print("the end")
     """)
     code, log = rank.run(script)
     assert code == 0
-    assert log.startswith("the end\nzeusrun: could not record the end: ")
+    assert log.startswith("the end\nzeusrun: could not record an event: ")
+
+
+def test_metrics_that_could_never_be_written_fail_the_rank(rank, write):
+    script = write("""
+        import os, warnings, zeusrun
+        warnings.simplefilter("ignore")
+        sidecar = os.environ["ZEUSRUN_SIDECAR"]
+        os.unlink(sidecar)
+        os.symlink("/dev/full", sidecar)
+        zeusrun.current().report(epoch=1, accuracy=0.9)
+    """)
+    code, log = rank.run(script)
+    assert code == 1
+    assert "could not record the metrics" in log
 
 
 def test_steps_of_every_kind_of_optimizer_count_once(rank, write):

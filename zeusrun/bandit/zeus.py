@@ -99,4 +99,4 @@ def _verdict(plan: Plan, arm: int, *, tried: bool) -> str:
     if arm == best:
         return "the cheapest on average"
     dearer_j = plan.beliefs[arm].mean_j - plan.beliefs[best].mean_j
-    return f"{energy_text(dearer_j)} dearer than {best} on average"
+    return f"{energy_text(dearer_j)} dearer than {best}"

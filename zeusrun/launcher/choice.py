@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zeusrun.bandit.comparable import set_aside
 from zeusrun.bandit.problem import Problem
 from zeusrun.errors import UsageError
 from zeusrun.launcher.command import build_command
@@ -156,8 +157,10 @@ def _limit_in_force(submission: Submission, wanted_w: float | None) -> float | N
     return submission.gpus[0].read().power_limit_w if wanted_w is None else wanted_w
 
 
-def plan(submission: Submission) -> tuple[Trial, Command]:
-    """Return the trial that a submit would dispatch now, and its command; nothing is written.
+def plan(submission: Submission) -> tuple[Trial, Command, list[str]]:
+    """Return the trial that a submit would dispatch now, its command, and what it leaves out.
+
+    Nothing is written.
 
     Raises:
         ZeusrunError: As a submit would.
@@ -168,4 +171,5 @@ def plan(submission: Submission) -> tuple[Trial, Command]:
     trial = draft_trial(submission, decision, problem.recurrence, 1)
     paths = RunPaths(Path(trial.run_dir))
     torchrun, environment = submission.torchrun, submission.environment
-    return trial, build_command(submission.spec, trial, paths, torchrun, environment)
+    command = build_command(submission.spec, trial, paths, torchrun, environment)
+    return trial, command, set_aside(problem, trials)

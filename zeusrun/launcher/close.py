@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,12 +84,19 @@ def close(
         energy_source=None if energy_j is None else bill.energy_source,
         max_power_w=bill.max_power_w,
         cost_j=cost_j(energy_j, bill.max_power_w, time_s, trial.eta_knob),
-        epochs=progress.epochs if reached is None else reached.epoch,
+        epochs=_epochs(progress),
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=curve,
         warnings=tuple(_warnings(goal, progress, exit_, stop, clean=clean)),
     )
+
+
+def _epochs(progress: Progress) -> int | None:
+    """Return the epochs charged for; ``None`` where none was ever reported."""
+    if not progress.curve:
+        return None
+    return progress.epochs if progress.reached is None else progress.reached.epoch
 
 
 def ended_well(trial: Trial, progress: Progress, exit_: ProcessExit) -> bool:
@@ -143,7 +151,7 @@ def _never_reported(goal: Goal, progress: Progress) -> str:
         )
     return (
         f"the script never reported {goal.metric!r}; "
-        f"call zeusrun.current().report({goal.metric}=...) after each epoch"
+        f"call zeusrun.current().report({goal.metric}=...) on rank 0 after each epoch"
     )
 
 
@@ -165,7 +173,7 @@ def _warnings(
     if progress.restarts:
         times = "once" if progress.restarts == 1 else f"{progress.restarts} times"
         found.append(f"torchrun restarted the ranks {times}")
-    if exit_.outlived:
+    if exit_.outlived and exit_.code != -signal.SIGKILL:  # then its ranks were left to us
         names = ", ".join(exit_.outlived[:5])
         found.append(f"outlived the training and ended by zeusrun: {names}")
     if progress.last_value is not None and math.isnan(progress.last_value):

@@ -75,7 +75,11 @@ def _from_worker(path: Path, restarts: int) -> Failure | None:
         return None
     first_line = message.strip().splitlines()[0][:200] if message.strip() else ""
     what = first_line if kind == "exit" else f"{name}: {first_line}" if first_line else name
-    frames = re.findall(r'File "([^"]+)", line (\d+)', trace)
+    frames = [
+        frame
+        for frame in re.findall(r'File "([^"]+)", line (\d+)', trace)
+        if not frame[0].endswith("/zeusrun/worker/run.py")  # refused what the script gave it
+    ]
     where = f" at {Path(frames[-1][0]).name}:{frames[-1][1]}" if frames and kind != "exit" else ""
     return Failure(rank, kind == "out_of_memory", f"rank {rank}{where}: {what}")
 

@@ -112,7 +112,8 @@ def run(
             wanted = on_tick()
             if wanted > level:
                 level = wanted
-                paths.stop.touch(mode=0o600)
+                with contextlib.suppress(OSError):  # on a full disk the signal must do
+                    paths.stop.touch(mode=0o600)
                 if level is StopLevel.TERMINATE:
                     process.send_signal(signal.SIGTERM)
                     kill_at_t = time.monotonic() + grace_period_s + _MARGIN_S

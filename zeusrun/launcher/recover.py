@@ -75,7 +75,7 @@ def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
         reason="its launcher died",
         finished_at=finished_at,
         time_s=last,
-        epochs=progress.epochs,
+        epochs=progress.epochs if progress.curve else None,
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=progress.curve,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import ExitCode, HistoryError
+from zeusrun.launcher.choice import build_problem, decide
 from zeusrun.launcher.dispatch import dispatch
 from zeusrun.launcher.process import CaughtSignals
 from zeusrun.launcher.record import write_record
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.dispatch import Dispatched
     from zeusrun.launcher.supervise import StopOrder
     from zeusrun.launcher.watch import Listener
+    from zeusrun.spec import JobSpec
     from zeusrun.trial import Trial
 
 _RETRIED = {TrialStatus.MISSED, TrialStatus.STOPPED, TrialStatus.OOM}
@@ -71,8 +73,31 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
                 and submission.forced_batch_size is None
                 and not signals.received
             )
+            if again and not _another_choice(submission, trials):
+                again = False
+                listener.warn(_nothing_left(spec, trials))
     code = exit_code(trials[-1], stop, signals.received)
     return SubmitResult(trials[0].recurrence, tuple(trials), code)
+
+
+def _another_choice(submission: Submission, attempts: Sequence[Trial]) -> bool:
+    """Whether the next attempt would be anything but what has just failed to reach the target."""
+    trials = submission.history.trials(submission.spec.name)
+    problem = build_problem(submission, attempts[0].recurrence)
+    arm = decide(submission, problem, trials, len(attempts) + 1).global_batch_size
+    failed = {TrialStatus.MISSED, TrialStatus.STOPPED}
+    return arm not in {trial.global_batch_size for trial in attempts if trial.status in failed}
+
+
+def _nothing_left(spec: JobSpec, attempts: Sequence[Trial]) -> str:
+    values = [trial.best_metric for trial in attempts if trial.best_metric is not None]
+    best = (min if spec.objective.mode == "min" else max)(values, default=None)
+    seen = "" if best is None else f" (best {best:.4g})"
+    return (
+        f"no other batch size is left to try for {spec.objective.metric} "
+        f"{spec.objective.target:g}{seen}; correct objective.target, raise "
+        "objective.max_epochs, or add batch_size.candidates"
+    )
 
 
 def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> int:
@@ -99,7 +124,7 @@ def _attempt(
     dispatched = dispatch(submission, recurrence, attempt)
     try:
         for text in dispatched.set_aside if attempt == 1 else ():
-            listener.note(text)
+            listener.note(f"left out of the choice: {text}")
         listener.dispatched(dispatched.trial, dispatched.cost_bound_j)
         try:
             outcome, stop = Watch(submission, listener, signals, dispatched).run()

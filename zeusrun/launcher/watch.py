@@ -13,7 +13,7 @@ from zeusrun.launcher.close import Bill, close
 from zeusrun.launcher.command import build_command
 from zeusrun.launcher.failure import read_failure
 from zeusrun.launcher.logs import log_tails, read_text_lines
-from zeusrun.launcher.process import ProcessExit, run
+from zeusrun.launcher.process import TICK_S, ProcessExit, run
 from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
 from zeusrun.launcher.supervise import Bounds, StopCause, StopLevel, StopOrder, supervise
 from zeusrun.sidecar import EventReader, read_step_clock
@@ -124,6 +124,12 @@ class Watch:
         order = supervise(self._progress, self._bounds, self._signals.received)
         if order is not None and (self._stop is None or self._stop.cause is StopCause.TARGET):
             self._stop = order  # the first order that ends the run is its cause
+            if order.cause is StopCause.SIGNAL:
+                grace_s = self._submission.spec.launch.grace_period_s
+                again = f"within {grace_s:g} s; the same again stops it at once"
+                self._listener.warn(f"{order.reason}: the training ends {again}")
+            elif order.level >= StopLevel.TERMINATE:
+                self._listener.note(f"stopping: {order.reason}")
         return StopLevel.NONE if order is None else order.level
 
     def _look(self, *, final: bool = False) -> None:
@@ -135,7 +141,9 @@ class Watch:
             progress = advance(progress, timely, self._goal, monitor.energy_j)
         progress = replace(progress, now_t=time.monotonic())  # later than all that was read
         if progress.training_t is not None and not final:
-            energy_j = monitor.energy_j(progress.training_t, progress.now_t)
+            # A tick back lies within the samples; at this moment joules would be extrapolated.
+            seen_t = max(progress.training_t, progress.now_t - TICK_S)
+            energy_j = monitor.energy_j(progress.training_t, seen_t)
             progress = replace(progress, energy_j=energy_j, power_w=monitor.power_w())
             spent = cost_j(energy_j, monitor.max_power_w, progress.time_s, trial.eta_knob)
             progress = replace(progress, cost_j=spent)
@@ -173,7 +181,10 @@ class Watch:
         if seen and metric not in seen and not self._warned_of_names:
             self._warned_of_names = True
             names = ", ".join(sorted(seen)[:10])
-            self._listener.warn(f"the first report has no {metric!r}; it has {names}")
+            self._listener.warn(
+                f"the first report has no {metric!r}; it has {names}. If objective.metric is "
+                "misspelt, stop and correct it"
+            )
 
     def _close(self, exit_: ProcessExit) -> Outcome:
         monitor, trial = self._monitor, self._trial

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
-from zeusrun.view.tables import STATUS_STYLES
+from zeusrun.view.tables import STATUS_STYLES, trial_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,10 +73,7 @@ class SubmitView:
         self._trial, self._bound_j, self._epochs_shown = trial, cost_bound_j, 0
         if self._quiet:
             return
-        rate = "" if trial.learning_rate is None else f" · learning rate {trial.learning_rate:g}"
-        head = f"batch size {trial.global_batch_size}{rate} · {trial.world_size} ranks"
-        self._print(Text.assemble((trial.trial, "bold"), f"  {head}"))
-        self._print(Text(f"  {trial.stage.value}: {trial.why}", style="dim"))
+        self._print(trial_head(trial))
         if self._live is not None:
             with self._unless_gone():
                 self._live.start()
@@ -87,7 +84,8 @@ class SubmitView:
             return
         style = _RANK_STYLES[rank % len(_RANK_STYLES)]
         for line in lines:
-            self._print(Text.assemble((f"[rank{rank}] ", style), Text.from_ansi(line)))
+            plain = line.removeprefix(f"[rank{rank}]: ")  # torch puts it before its tracebacks
+            self._print(Text.assemble((f"[rank{rank}] ", style), Text.from_ansi(plain)))
 
     def advanced(self, progress: Progress) -> None:
         """Show how far the trial is."""
@@ -188,7 +186,7 @@ def summary(trial: Trial) -> RenderableType:
         (f" {trial.status.value}", style),
         f"  {trial.reason}",
     )
-    epochs = f"{units.count(trial.epochs)} epochs"
+    epochs = f"{units.count(trial.epochs)} epoch" + ("" if trial.epochs == 1 else "s")
     took = [f"batch size {trial.global_batch_size}", epochs, units.duration(trial.time_s)]
     if trial.startup_s is not None:
         took[-1] += f" after {units.duration(trial.startup_s)} of start-up"
@@ -204,7 +202,9 @@ def summary(trial: Trial) -> RenderableType:
 
 def _remaining(trial: Trial, progress: Progress) -> str:
     if progress.training_t is None:
-        return "starting"
+        return f"starting, {units.duration(progress.now_t - progress.launched_t)}"
+    if progress.reached is not None:
+        return f"{units.duration(progress.reached.time_s)}, finishing"
     if not progress.epochs or progress.time_s is None or not progress.curve:
         return f"{units.duration(progress.time_s)}"
     last = progress.curve[-1].time_s

@@ -74,18 +74,28 @@ def saving_line(trials: Sequence[Trial], trial: Trial) -> Text | None:
     saved = savings(trials).get(trial.trial)
     if saved is None:
         return None
-    words = "saved" if saved >= 0 else "cost more:"
+    words, style = ("cheaper", "green") if saved >= 0 else ("dearer", "yellow")
     share = units.percent(abs(saved))
-    baseline = f"the default batch size, {trial.default_batch_size}"
-    return Text(f"  {words} {share} against {baseline}", style="green" if saved >= 0 else "yellow")
+    baseline = f"the default batch size, {trial.default_batch_size}, on average so far"
+    return Text(f"  {share} {words} than {baseline}", style=style)
 
 
-def plan_sheet(trial: Trial, command: str, told: Mapping[str, str]) -> RenderableType:
+def plan_sheet(
+    trial: Trial, command: str, told: Mapping[str, str], left_out: Sequence[str]
+) -> RenderableType:
     """Return what a submit would choose and start."""
-    head = Text.assemble((trial.trial, "bold"), f"  batch size {trial.global_batch_size}")
-    why = Text(f"  {trial.stage.value}: {trial.why}", style="dim")
     env = [Text(f"  {name}={value}", style="dim") for name, value in told.items()]
-    return Group(head, why, Text(""), Text(command), Text(""), *env)
+    notes = [Text(f"· left out of the choice: {text}", style="dim") for text in left_out]
+    return Group(*notes, trial_head(trial), Text(""), Text(command), Text(""), *env)
+
+
+def trial_head(trial: Trial) -> RenderableType:
+    """Return what was chosen and why, in two lines."""
+    rate = "" if trial.learning_rate is None else f" · learning rate {trial.learning_rate:g}"
+    ranks = f"{trial.world_size} rank" + ("" if trial.world_size == 1 else "s")
+    choice = f"  batch size {trial.global_batch_size}{rate} · {ranks}"
+    head = Text.assemble((trial.trial, "bold"), choice)
+    return Group(head, Text(f"  {trial.stage.value}: {trial.why}", style="dim"))
 
 
 def history_table(job: str, trials: Sequence[Trial], last: int | None) -> RenderableType:
@@ -123,15 +133,19 @@ def history_table(job: str, trials: Sequence[Trial], last: int | None) -> Render
 def _footnotes(trials: Sequence[Trial], shown: Sequence[Trial]) -> Iterable[Text]:
     sources = {trial.energy_source for trial in shown}
     notes = [note for source, note in _SOURCE_NOTES.items() if source in sources]
+    if savings(shown):
+        notes.append("saved: against the default's mean cost")
+    if len({trial.eta_knob for trial in shown}) > 1:
+        notes.append("costs of different eta_knob")
     if len(shown) < len(trials):
         notes.append(f"{len(trials) - len(shown)} earlier: --last {len(trials)}")
     if notes:
         yield Text("  " + " · ".join(notes), style="dim")
 
 
-def explain_table(job: str, policy: str, beliefs: Sequence[ArmBelief]) -> RenderableType:
+def explain_table(title: str, beliefs: Sequence[ArmBelief]) -> RenderableType:
     """Return what a policy believes of every arm."""
-    table = _table(title=f"{job}: what {policy} believes")
+    table = _table(title=title)
     for name in ("batch", "trials", "reached", "mean cost", "spread", "next"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("why", overflow="fold")
@@ -150,7 +164,7 @@ def explain_table(job: str, policy: str, beliefs: Sequence[ArmBelief]) -> Render
     return table
 
 
-def trial_sheet(trial: Trial, failure: str | None) -> RenderableType:
+def trial_sheet(trial: Trial, failure: str | None, *, run_dir_exists: bool) -> RenderableType:
     """Return everything about one trial."""
     head = Text.assemble((trial.trial, "bold"), "  ", status_text(trial.status))
     grid = Table.grid(padding=(0, 2))
@@ -176,11 +190,11 @@ def trial_sheet(trial: Trial, failure: str | None) -> RenderableType:
         ("epochs", f"{units.count(trial.epochs)} of at most {trial.max_epochs}"),
         ("steps", units.count(trial.steps)),
         (
-            trial.metric,
+            units.shortened(trial.metric),
             f"best {units.metric(trial.best_metric)}, target {better} {trial.target:g}",
         ),
         ("", units.sparkline([point.value for point in trial.curve])),
-        ("run", trial.run_dir),
+        ("run", trial.run_dir if run_dir_exists else f"{trial.run_dir} (gone)"),
     ]
     for name, value in rows:
         if value:

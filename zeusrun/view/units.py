@@ -68,6 +68,11 @@ def moment(rfc3339: str) -> str:
         return rfc3339[:16]
 
 
+def shortened(text: str, width: int = 20) -> str:
+    """Return text of at most ``width`` characters."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
 def sparkline(values: Sequence[float | None], width: int = 40) -> str:
     """Return a curve as one line of bars, at most ``width`` wide; gaps are spaces."""
     step = max(1, math.ceil(len(values) / width))

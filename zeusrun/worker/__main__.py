@@ -40,10 +40,13 @@ def main() -> NoReturn:
     if arguments[0] == "--plain":
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, "-u", *arguments[1:]])  # noqa: S606 - that is --plain
-    count_steps(StepClock(os.path.join(run_dir, "clock", f"rank{rank}")).tick)  # noqa: PTH118
-    events = EventWriter(os.environ["ZEUSRUN_SIDECAR"])
     pid, restart = os.getpid(), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    events.write(Started(time.monotonic(), rank, pid, restart))
+    try:
+        count_steps(StepClock(os.path.join(run_dir, "clock", f"rank{rank}")).tick)  # noqa: PTH118
+    except OSError as full:  # a full disk must not end the training that it would only time
+        print(f"zeusrun: steps are not counted: {full}", file=sys.stderr)  # noqa: T201
+    sidecar = os.environ["ZEUSRUN_SIDECAR"]
+    _record(sidecar, Started(time.monotonic(), rank, pid, restart))
     error = _run_script(arguments)
     code = 0 if error is None else _exit_code(error)
     if os.getpid() != pid:  # a process that the script forked is not the rank
@@ -53,11 +56,17 @@ def main() -> NoReturn:
     if error is not None and code != 0:
         path = os.path.join(run_dir, "error.json")  # noqa: PTH118
         record_failure(path, rank, restart, error, error.__traceback__)
-    try:
-        events.write(Ended(time.monotonic(), rank, code))
-    except OSError as unwritten:
-        print(f"zeusrun: could not record the end: {unwritten}", file=sys.stderr)  # noqa: T201
+    _record(sidecar, Ended(time.monotonic(), rank, code))
     _exit(code)
+
+
+def _record(sidecar: str, event: Started | Ended) -> None:
+    try:
+        writer = EventWriter(sidecar)
+        writer.write(event)
+        writer.close()
+    except OSError as error:
+        print(f"zeusrun: could not record an event: {error}", file=sys.stderr)  # noqa: T201
 
 
 def _redirect_output(path: str) -> None:

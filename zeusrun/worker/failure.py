@@ -16,7 +16,7 @@ _MEMORY_WORDS = (
     "can't allocate memory",  # torch's CPU allocator
     "not enough memory",  # the same, older
     "Cannot allocate memory",  # ENOMEM
-    "CUBLAS_STATUS_ALLOC_FAILED",
+    "STATUS_ALLOC_FAILED",  # cuBLAS, cuDNN
 )
 _MAX_MESSAGE = 4000
 _MAX_TRACEBACK = 64_000
@@ -31,7 +31,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
         if isinstance(current, MemoryError) or type(current).__name__ == "OutOfMemoryError":
             return True
         if isinstance(current, (RuntimeError, OSError)) and any(
-            word in str(current) for word in _MEMORY_WORDS
+            word in _text(current) for word in _MEMORY_WORDS
         ):
             return True
         current = current.__cause__ or current.__context__
@@ -58,7 +58,7 @@ def record_failure(
         kind, message = "exit", f"the script exited with {told}"
     else:
         kind = "out_of_memory" if ran_out_of_memory(error) else "exception"
-        message = str(error)
+        message = _text(error)
     record = {
         "rank": rank,
         "restart": restart,
@@ -79,6 +79,13 @@ def record_failure(
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)  # fails if another rank was first
             os.unlink(temporary)  # noqa: PTH108
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the script's own __str__ may fail in any way
+        return "<an error whose text cannot be made>"
 
 
 def _recorded_restart(path: str) -> int:

@@ -92,7 +92,7 @@ class Run:
             TypeError: If a metric is not a number.
             ValueError: If it is an array of more than one number.
         """
-        values = {name: float(value) for name, value in metrics.items()}
+        values = {name: _number(name, value) for name, value in metrics.items()}
         if not self.active or self.rank != 0:
             return
         if self._reached_target(values):
@@ -170,6 +170,15 @@ class Run:
 def current_run() -> Run:
     """Return the one ``Run`` of this process."""
     return Run(dict(os.environ))
+
+
+def _number(name: str, value: SupportsFloat) -> float:
+    if isinstance(value, (str, bytes)):
+        raise TypeError(f"zeusrun: metric {name!r} is {value!r}, not a number")
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"zeusrun: metric {name!r} is not one number: {error}") from None
 
 
 def _die_of_sigterm() -> None:

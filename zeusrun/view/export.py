@@ -1,0 +1,40 @@
+"""What programs read: JSON and CSV on standard output."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from zeusrun.launcher.submit import SubmitResult
+
+
+def result_json(job: str, result: SubmitResult) -> dict[str, Any]:
+    """Return the object that ``submit --json`` prints as its last line."""
+    return {
+        "job": job,
+        "recurrence": result.recurrence,
+        "reached": result.reached,
+        "exit_code": int(result.exit_code),
+        "trials": [trial.to_json() for trial in result.trials],
+    }
+
+
+def print_json(value: object) -> None:
+    """Print a value as one line."""
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False), flush=True)  # noqa: T201
+
+
+def print_csv(records: Sequence[Mapping[str, Any]]) -> None:
+    """Print trials as a table with a header, without what is no single value."""
+    names = [f.name for f in dataclasses.fields(Trial) if f.name not in {"curve", "warnings"}]
+    writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
