@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -210,6 +211,61 @@ def test_a_corrupt_history_is_exit_6(cli, record, zeusrun):
     code, _, err = cli("history")
     assert code == 6
     assert str(path) in err
+
+
+def test_a_corrupt_history_hides_no_healthy_one(cli, record, zeusrun):
+    record(1)
+    record(1, job="other")
+    (zeusrun.home / "history" / "job.json").write_text("{")
+    code, out, err = cli("history")
+    assert code == 6
+    assert "other" in out
+    assert "job.json" in err
+
+
+def test_show_understands_the_run_that_the_table_shows_unless_two_jobs_have_it(cli, record):
+    record(1)
+    assert "job-1-1" in cli("show", "1-1")[1]
+    record(1, job="other")
+    code, _, err = cli("show", "1-1")
+    assert code == 2
+    assert "JOB-RUN" in err
+
+
+def test_the_logs_of_a_run_whose_directory_is_gone_say_so(cli, record):
+    shutil.rmtree(record(1).run_dir)
+    code, _, err = cli("logs", "job-1-1")
+    assert code == 2
+    assert "is gone" in err
+    assert "(gone)" in " ".join(cli("show", "job-1-1")[1].split())
+
+
+def test_json_and_csv_exclude_each_other(cli):
+    assert cli("history", "--json", "--csv")[0] == 2
+
+
+def test_a_python_script_is_not_a_job_file(cli, zeusrun):
+    (zeusrun.folder / "train.py").write_text("print(1)")
+    code, _, err = cli("validate", "train.py")
+    assert code == 2
+    assert "is a Python script" in err
+
+
+def test_a_home_that_no_user_has_is_exit_6_and_says_what_to_set(cli, monkeypatch):
+    monkeypatch.setenv("ZEUSRUN_HOME", "~nobody-of-that-name/zeusrun")
+    code, _, err = cli("history")
+    assert code == 6
+    assert "set ZEUSRUN_HOME" in err
+
+
+def test_a_folder_named_like_the_job_does_not_stand_in_its_way(cli, record, zeusrun):
+    ran = record(1)
+    zeusrun.job()
+    (Path(ran.run_dir) / "job.yaml").write_text((zeusrun.folder / "job.yaml").read_text())
+    (zeusrun.folder / "job").mkdir()
+    code, out, _ = cli("explain", "job")
+    assert code == 0
+    assert "accuracy 0.5" in out
 
 
 def test_show_tells_all_of_a_trial(cli, record):

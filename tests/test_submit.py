@@ -283,6 +283,55 @@ def test_a_second_signal_stops_at_once(zeusrun):
     assert survivors(trial) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_training_that_a_stranger_ends_is_failed_and_never_a_miss(zeusrun, number):
+    job = zeusrun.job(args=["--gain", "0.0001"], objective={"max_epochs": 100_000})
+    child = zeusrun.start("submit", job)
+    log = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
+    wait_for(lambda: log.exists() and b"reported" in log.read_bytes())
+    (torchrun,) = psutil.Process(child.pid).children()
+    torchrun.send_signal(number)
+    child.communicate(timeout=60)
+    (trial,) = zeusrun.history()
+    assert (child.returncode, trial["status"]) == (3, "FAILED")
+    assert number.name in trial["reason"]
+    assert survivors(trial) == []
+
+
+def test_a_rank_that_is_killed_is_named_though_another_complains(zeusrun):
+    job = zeusrun.job("dies_on_rank_1.py", launch={"nproc_per_node": 2})
+    _, result, _ = zeusrun.submit(job)
+    assert only_trial(result)["reason"].startswith("rank 1 was ended by SIGKILL")
+
+
+def test_a_restart_by_torchrun_keeps_one_trial(zeusrun):
+    job = zeusrun.job("fails_once.py", launch={"max_restarts": 1})
+    code, result, _ = zeusrun.submit(job)
+    trial = only_trial(result)
+    assert (code, trial["status"]) == (0, "REACHED")
+    assert "torchrun restarted the ranks once" in trial["warnings"]
+
+
+def test_files_in_the_working_directory_shadow_nothing_of_ours(zeusrun):
+    workdir = zeusrun.folder / "work"
+    workdir.mkdir()
+    for name in ("random.py", "json.py", "logging.py"):
+        (workdir / name).write_text("raise SystemExit('shadowed')")
+    code, _, _ = zeusrun.submit(zeusrun.job(workdir="work"))
+    assert code == 0
+
+
+def test_attempts_end_when_no_other_choice_is_left(zeusrun):
+    job = zeusrun.job(
+        args=["--gain", "0.01"],
+        objective={"max_epochs": 1},
+        batch_size={"default": 32, "candidates": [32]},
+    )
+    code, result, seen = zeusrun.submit(job)
+    assert (code, len(result["trials"])) == (4, 1)
+    assert "no other batch size is left to try for accuracy 0.5 (best 0.01)" in seen
+
+
 def test_a_grandchild_that_outlives_the_training_is_ended_and_named(zeusrun):
     code, result, _ = zeusrun.submit(zeusrun.job("leaves_a_grandchild.py"))
     trial = only_trial(result)

@@ -11,13 +11,14 @@
  *   counter     0: not supported; 1: counts; 2: stands still; 3: restarts from zero (1)
  *   power       0: power and limits are not supported   (1)
  *   permission  0: power limits are refused             (1)
- *   clock_ms    the time; energy follows from it        (0)
+ *   clock_ms    the time; energy follows from it; -1: real time  (0)
  * fake_nvml_get("users") tells how often NVML is initialised and not shut down.
  * Compiled with WITHOUT_ENERGY it is a driver older than the energy counter.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4,
        NOT_FOUND = 6, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, LIB_RM_VERSION_MISMATCH = 18 };
@@ -73,6 +74,15 @@ static void prepare(void)
 }
 
 static unsigned draw_mw(const gpu *g) { return g->limit_mw < DEMAND_MW ? g->limit_mw : DEMAND_MW; }
+
+static long now_ms(void)
+{
+    struct timespec now;
+    long told_ms = fake_nvml_get("clock_ms");
+    if (told_ms >= 0) return told_ms;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
 
 static unsigned long long energy_mj(const gpu *g, long at_ms)
 {
@@ -201,8 +211,8 @@ int nvmlDeviceSetPowerManagementLimit(gpu *g, unsigned mw)
     NEED_POWER();
     if (!fake_nvml_get("permission")) return NO_PERMISSION;
     if (mw < MIN_MW || mw > MAX_MW) return INVALID_ARGUMENT;
-    g->used_mj = energy_mj(g, fake_nvml_get("clock_ms"));
-    g->since_ms = fake_nvml_get("clock_ms");
+    g->used_mj = energy_mj(g, now_ms());
+    g->since_ms = now_ms();
     g->limit_mw = mw;
     return SUCCESS;
 }
@@ -211,8 +221,8 @@ int nvmlDeviceSetPowerManagementLimit(gpu *g, unsigned mw)
 int nvmlDeviceGetTotalEnergyConsumption(gpu *g, unsigned long long *mj)
 {
     CHECK(g);
-    long now_ms = fake_nvml_get("clock_ms");
-    long step_ms = now_ms - now_ms % COUNTER_STEP_MS;
+    long at_ms = now_ms();
+    long step_ms = at_ms - at_ms % COUNTER_STEP_MS;
     unsigned long long counted_mj = energy_mj(g, step_ms < g->since_ms ? g->since_ms : step_ms);
     switch (fake_nvml_get("counter")) {
     case 0:

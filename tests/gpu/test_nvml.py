@@ -3,34 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
-
-
-@pytest.fixture(scope="session")
-def build_library(tmp_path_factory):
-    gcc = shutil.which("gcc")
-    if gcc is None:
-        pytest.skip("gcc is absent, so no fake libnvidia-ml.so.1 can be built")
-
-    def build(*flags):
-        folder = tmp_path_factory.mktemp("nvml")
-        library = folder / "libnvidia-ml.so.1"
-        source = HERE / "fake_nvml.c"
-        warnings = ["-Wall", "-Wextra", "-Wno-sign-compare", "-Werror"]
-        subprocess.run(
-            [gcc, "-shared", "-fPIC", *warnings, *flags, "-o", library, source], check=True
-        )
-        return folder
-
-    return build
 
 
 def run_python(arguments, library_folder, **variables):

@@ -146,6 +146,26 @@ def test_a_report_without_an_epoch_is_of_the_current_one(current, rank):
     assert [event.epoch for event in reports(rank)] == [1, 2]
 
 
+def test_a_report_without_an_epoch_in_a_loop_of_ones_own_counts_the_reports(current, rank):
+    run = current()
+    for accuracy in (0.1, 0.2, 0.3):
+        run.report(accuracy=accuracy)
+    assert [event.epoch for event in reports(rank)] == [1, 2, 3]
+
+
+def test_what_could_not_be_written_is_written_with_the_next_report(current, rank):
+    sidecar = rank.run_dir / "metrics.jsonl"
+    sidecar.symlink_to("/dev/full")
+    run = current()
+    with pytest.warns(UserWarning, match="yet"):
+        run.report(epoch=1, accuracy=0.1)
+    sidecar.unlink()
+    run = type(run)(run._environment) if run._writer is None else run
+    run._writer = None
+    run.report(epoch=2, accuracy=0.2)
+    assert [event.epoch for event in reports(rank)] == [1, 2]
+
+
 def test_only_rank_0_writes(current, rank):
     current(RANK="1").report(epoch=1, accuracy=0.1)
     assert not (rank.run_dir / "metrics.jsonl").exists()

@@ -277,6 +277,13 @@ def test_a_script_that_is_killed_leaves_no_end(rank, write):
     assert [type(event) for event in rank.events] == [Started]
 
 
+def test_a_process_that_the_script_forks_is_not_the_rank(rank, write):
+    code, _ = rank.run(write("import os, sys; os.fork() or sys.exit(3); os.wait()"))
+    assert code == 0
+    assert [type(event) for event in rank.events] == [Started, Ended]
+    assert not (rank.run_dir / "error.json").exists()
+
+
 def test_torch_is_not_imported_for_a_script_that_does_not(rank, write):
     assert rank.run(write("import sys; print('torch' in sys.modules)")) == (0, "False\n")
 

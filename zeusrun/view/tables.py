@@ -180,7 +180,7 @@ def trial_sheet(trial: Trial, failure: str | None, *, run_dir_exists: bool) -> R
         ("power limit", units.power(trial.power_limit_w) if trial.power_limit_w else None),
         (
             "device",
-            f"{trial.gpu_count} of {trial.gpu_model}" if trial.gpu_model else "no GPU",
+            f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_model else "no GPU",
         ),
         ("started", units.moment(trial.started_at)),
         ("start-up", units.duration(trial.startup_s)),

@@ -1,0 +1,67 @@
+"""Whole submits on a machine with two GPUs: the real ``pynvml`` over a library of our own."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.torchrun
+
+
+@pytest.fixture
+def submit(zeusrun, build_library):
+    def run(job, **variables):
+        library = str(build_library())
+        variables = {"FAKE_NVML": "clock_ms=-1", "LD_LIBRARY_PATH": library, **variables}
+        done = zeusrun("submit", job, "--json", **variables)
+        return done.returncode, json.loads(done.stdout.splitlines()[-1] if done.stdout else "null")
+
+    return run
+
+
+def read_power(trial):
+    with (Path(trial["run_dir"]) / "power.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_only_the_gpus_of_the_job_are_metered_and_billed(zeusrun, submit):
+    code, result = submit(zeusrun.job(args=["--epoch-s", "0.4"]))
+    (trial,) = result["trials"]
+    assert code == 0
+    assert trial["gpu_count"] == 1
+    assert trial["gpu_model"]
+    assert trial["energy_source"] == "counter"
+    # The fake GPU draws 250 W, whatever runs.
+    assert trial["energy_j"] == pytest.approx(250.0 * trial["time_s"], rel=0.2)
+    assert trial["max_power_w"] == 400.0
+    assert trial["power_limit_w"] == 400.0
+    assert len({row["uuid"] for row in read_power(trial)}) == 1
+
+
+def test_the_jobs_own_visible_devices_say_which_gpus_are_its_own(zeusrun, submit):
+    _, first = submit(zeusrun.job(env={"CUDA_VISIBLE_DEVICES": "0"}), CUDA_VISIBLE_DEVICES="1")
+    _, second = submit(zeusrun.job(env={"CUDA_VISIBLE_DEVICES": "1"}))
+    _, none = submit(zeusrun.job(env={"CUDA_VISIBLE_DEVICES": ""}))
+    uuids = [read_power(result["trials"][0])[0]["uuid"] for result in (first, second)]
+    assert uuids[0] != uuids[1]
+    assert none["trials"][0]["gpu_count"] == 0
+
+
+def test_a_fixed_power_limit_is_held_for_the_run_and_leaves_no_record(zeusrun, submit):
+    job = zeusrun.job(power_limit={"mode": "fixed", "watts": 200})
+    code, result = submit(job)
+    (trial,) = result["trials"]
+    assert (code, trial["power_limit_w"]) == (0, 200.0)
+    assert {float(row["power_limit_w"]) for row in read_power(trial)} == {200.0}
+    assert not (Path(trial["run_dir"]) / "power_limits.json").exists()
+
+
+def test_without_permission_a_fixed_limit_is_refused_and_recorded_as_failed(zeusrun, submit):
+    job = zeusrun.job(power_limit={"mode": "fixed", "watts": 200})
+    code, _ = submit(job, FAKE_NVML="permission=0")
+    (trial,) = zeusrun.history()
+    assert (code, trial["status"]) == (5, "FAILED")
+    assert "CAP_SYS_ADMIN" in trial["reason"]
