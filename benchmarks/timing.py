@@ -22,15 +22,20 @@ def describe_machine() -> str:
     return f"{cores} cores of {model}, Linux, Python {platform.python_version()}"
 
 
-def run_seconds(command: Sequence[str], env: Mapping[str, str] | None = None) -> float:
+def run_seconds(
+    command: Sequence[str], env: Mapping[str, str] | None = None, code: int = 0
+) -> float:
     """Run a command and return its wall-clock seconds.
 
     Raises:
-        subprocess.CalledProcessError: If it fails.
+        SystemExit: If it does not end with the exit code expected.
     """
     started = time.perf_counter()
-    subprocess.run(command, env=env, check=True, capture_output=True)
-    return time.perf_counter() - started
+    done = subprocess.run(command, env=env, check=False, capture_output=True, text=True)
+    seconds = time.perf_counter() - started
+    if done.returncode != code:
+        raise SystemExit(f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return seconds
 
 
 def interleave(runs: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
