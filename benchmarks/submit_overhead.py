@@ -1,6 +1,7 @@
 """Whole ``zeusrun submit`` against bare ``torchrun`` on the same script.
 
-Targets: ratio at most 1.05 on a 10 s script, at most 0.5 s more on an empty one. ``python benchmarks/submit_overhead.py [--repeats 7]``
+Targets: ratio at most 1.05 on a 10 s script, at most 0.5 s more on an empty one.
+``python benchmarks/submit_overhead.py [--repeats 7]``
 """
 
 from __future__ import annotations
