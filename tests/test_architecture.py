@@ -129,7 +129,7 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
             )
         )
     )
-    assert exiting == ["cli.py", "worker/__main__.py"]
+    assert exiting == ["cli.py", "worker/__main__.py", "worker/run.py"]
 
 
 def test_nothing_is_validated_with_assert():

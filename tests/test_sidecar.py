@@ -212,6 +212,29 @@ def test_however_a_file_grows_the_tail_gives_the_same_lines(tmp_path_factory, pa
     assert seen == (expected if expected[-1] else expected[:-1])
 
 
+def test_a_backlog_is_passed_over_up_to_its_last_whole_lines(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"".join(b"line %d\n" % number for number in range(1000)))
+    tail = LineTail(path)
+    size = path.stat().st_size
+    assert tail.skip_backlog(size) == 0
+    assert tail.skip_backlog(20) == size - 20
+    assert tail.read_lines() == [b"line 998", b"line 999"]
+    assert tail.skip_backlog(0) == 0
+
+
+def test_the_backlog_of_a_replaced_file_is_counted_from_its_beginning(tmp_path):
+    path, other = tmp_path / "log", tmp_path / "other"
+    path.write_bytes(b"old\n" * 100)
+    tail = LineTail(path)
+    tail.read_lines()
+    other.write_bytes(b"new one\n" * 100)
+    other.rename(path)
+    assert tail.skip_backlog(16) == 784
+    assert tail.read_lines() == [b"new one"]
+    assert LineTail(tmp_path / "absent").skip_backlog(0) == 0
+
+
 def test_lines_of_several_processes_do_not_mix(tmp_path):
     path = tmp_path / "metrics.jsonl"
     program = (

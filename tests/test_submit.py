@@ -298,6 +298,40 @@ def test_a_training_that_a_stranger_ends_is_failed_and_never_a_miss(zeusrun, num
     assert survivors(trial) == []
 
 
+def test_a_script_that_takes_a_strangers_sigterm_for_its_end_has_not_missed(zeusrun):
+    child = zeusrun.start("submit", zeusrun.job("leaves_politely.py"))
+    log = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
+    wait_for(lambda: log.exists() and b"reported" in log.read_bytes())
+    (torchrun,) = psutil.Process(child.pid).children()
+    torchrun.terminate()
+    child.communicate(timeout=60)
+    (trial,) = zeusrun.history()
+    assert (child.returncode, trial["status"]) == (3, "FAILED")
+    assert trial["reason"] == "a SIGTERM that zeusrun did not send ended torchrun"
+    assert trial["warnings"] == []
+
+
+def test_a_rank_that_waits_in_c_for_a_failed_one_is_not_waited_for(zeusrun):
+    job = zeusrun.job("is_stuck_while_another_fails.py", launch={"nproc_per_node": 2}, attempts=1)
+    code, result, _ = zeusrun.submit(job)
+    trial = only_trial(result)
+    assert (code, trial["status"]) == (3, "OOM")
+    assert trial["reason"].startswith("rank 1 at is_stuck_while_another_fails.py:")
+    log = (Path(trial["run_dir"]) / "logs" / "torchrun.log").read_text()
+    assert "Unable to shutdown process" not in log  # what torchrun says after 30 s
+
+
+def test_the_result_of_a_submit_nobody_reads_is_still_its_exit_code(zeusrun):
+    child = subprocess.Popen(
+        zeusrun.argv("submit", zeusrun.job("says_nothing.py"), "--json"),
+        env=zeusrun.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    child.stdout.close()
+    assert child.wait(timeout=60) == 3
+
+
 def test_a_rank_that_is_killed_is_named_though_another_complains(zeusrun):
     job = zeusrun.job("dies_on_rank_1.py", launch={"nproc_per_node": 2})
     _, result, _ = zeusrun.submit(job)

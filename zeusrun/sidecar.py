@@ -93,6 +93,7 @@ def decode_event(line: bytes) -> Event | None:
     kind = record.get("event")
     if kind == "started":
         t = _number(record, "t")
+        record.setdefault("restart", 0)
         return Started(t, *(_count(record, key) for key in ("rank", "pid", "restart")))
     if kind == "ended":
         return Ended(_number(record, "t"), _count(record, "rank"), _count(record, "code"))
@@ -190,11 +191,7 @@ class LineTail:
         except FileNotFoundError:
             return self._take_pending(lines, final=final)
         try:
-            status = os.fstat(descriptor)
-            identity = (status.st_dev, status.st_ino)
-            if identity != self._identity or status.st_size < self._offset:
-                self._identity, self._offset = identity, 0
-                self._pending, self._skipping = b"", False
+            self._look_at(os.fstat(descriptor))
             while not lines and (chunk := os.pread(descriptor, _CHUNK_BYTES, self._offset)):
                 self._offset += len(chunk)
                 self._split(chunk, lines)
@@ -212,14 +209,22 @@ class LineTail:
             OSError: If the file exists and cannot be looked at.
         """
         try:
-            size = self._path.stat().st_size
+            status = self._path.stat()
         except FileNotFoundError:
             return 0
-        skipped = max(0, size - self._offset - keep_bytes)
+        self._look_at(status)
+        skipped = max(0, status.st_size - self._offset - keep_bytes)
         if skipped:
             self._offset += skipped
             self._pending, self._skipping = b"", True
         return skipped
+
+    def _look_at(self, status: os.stat_result) -> None:
+        """Begin anew with a file that is another one, or shorter than what was read of it."""
+        identity = (status.st_dev, status.st_ino)
+        if identity != self._identity or status.st_size < self._offset:
+            self._identity, self._offset = identity, 0
+            self._pending, self._skipping = b"", False
 
     def _split(self, chunk: bytes, lines: list[bytes]) -> None:
         head, *rest = chunk.split(b"\n")

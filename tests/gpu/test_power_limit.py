@@ -221,3 +221,13 @@ def test_a_second_holder_of_a_gpu_is_told_to_wait_and_changes_nothing(clock, tmp
         assert device.read().power_limit_w == 150.0
         assert not (tmp_path / "second.json").exists()
     assert device.read().power_limit_w == 300.0
+
+
+def test_a_gpu_is_free_again_while_its_last_holder_is_still_remembered(clock, tmp_path):
+    device = SimulatedDevice(clock)
+    remembered = []
+    for number in range(2):
+        held = hold_power_limit([device], 150.0, tmp_path / f"{number}.json")
+        remembered.append(held)
+        with held:
+            assert device.read().power_limit_w == 150.0

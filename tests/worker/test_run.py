@@ -281,6 +281,23 @@ def test_a_handler_of_the_scripts_own_is_left_alone(rank, tmp_path, handler):
     assert log.endswith("5 True\n")
 
 
+def test_a_process_of_the_script_still_dies_of_sigterm(rank, tmp_path):
+    code, log = run_script(
+        rank,
+        tmp_path,
+        """
+        import multiprocessing, time, zeusrun
+        zeusrun.current().should_stop()
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+        child.start()
+        child.terminate()
+        child.join()
+        print(child.exitcode)
+        """,
+    )
+    assert (code, log) == (0, "-15\n")
+
+
 def test_asking_in_another_thread_installs_no_handler_and_does_not_fail(rank, tmp_path):
     code, log = run_script(
         rank,

@@ -48,7 +48,7 @@ def hold_power_limit(
         return
     with contextlib.ExitStack() as locks:
         for device in _limitable(devices):
-            locks.enter_context(_lock(device, lock_directory))
+            locks.callback(_lock(device, lock_directory).release)
         found_w = _read_limits(devices, watts)
         _write_record(record_path, found_w)
         try:
@@ -61,7 +61,7 @@ def hold_power_limit(
 
 
 def _lock(device: LimitableDevice, directory: Path) -> filelock.BaseFileLock:
-    """Take the lock of a GPU; leaving it as a context manager gives it back."""
+    """Take the lock of a GPU; the caller releases it."""
     lock = filelock.FileLock(directory / f"{device.uuid}.lock", timeout=0)
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)

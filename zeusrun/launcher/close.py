@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.cost import cost_j
-from zeusrun.launcher.failure import signal_name
+from zeusrun.launcher.failure import Failure, signal_name
 from zeusrun.launcher.supervise import StopCause
 from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
-    from zeusrun.launcher.failure import Failure
     from zeusrun.launcher.process import ProcessExit
     from zeusrun.launcher.progress import EnergyBetween, Goal, Progress
     from zeusrun.launcher.supervise import StopOrder
@@ -45,6 +44,7 @@ def close(
     failure: Failure | None,
     bill: Bill,
     finished_at: str,
+    signalled: bool = False,
 ) -> Outcome:
     """Return the outcome of a run.
 
@@ -60,9 +60,15 @@ def close(
         failure: The root cause that was left behind, if any.
         bill: What was metered.
         finished_at: RFC 3339.
+        signalled: Whether torchrun says that a signal ended it.
     """
-    clean = ended_well(trial, progress, exit_)
-    status, reason = _verdict(goal, progress, exit_, stop, failure, clean=clean)
+    signalled = signalled or exit_.code < 0
+    clean = ended_well(trial, progress, exit_, signalled=signalled)
+    if signalled and not clean:
+        number = -exit_.code if exit_.code < 0 else signal.SIGTERM
+        reason = f"a {signal_name(number)} that zeusrun did not send ended torchrun"
+        failure = Failure(None, out_of_memory=False, reason=reason)
+    status, reason = _verdict(goal, progress, stop, failure, clean=clean)
     begun_t, reached = progress.training_t, progress.reached
     time_s = energy_j = None
     curve = progress.curve
@@ -99,22 +105,21 @@ def _epochs(progress: Progress) -> int | None:
     return progress.epochs if progress.reached is None else progress.reached.epoch
 
 
-def ended_well(trial: Trial, progress: Progress, exit_: ProcessExit) -> bool:
+def ended_well(trial: Trial, progress: Progress, exit_: ProcessExit, *, signalled: bool) -> bool:
     """Whether the training ended by itself: torchrun says so, or every rank's script did.
 
     A rank that aborts after its script has ended has trained all the same. Ranks whose torchrun
-    was killed have not: they end because they are told to.
+    was signalled have not: they end because they are told to.
     """
     if exit_.code == 0:
         return True
     codes = [progress.exit_codes.get(rank) for rank in range(trial.world_size)]
-    return all(code == 0 for code in codes) and (exit_.code > 0 or progress.reached is not None)
+    return all(code == 0 for code in codes) and (not signalled or progress.reached is not None)
 
 
 def _verdict(
     goal: Goal,
     progress: Progress,
-    exit_: ProcessExit,
     stop: StopOrder | None,
     failure: Failure | None,
     *,
@@ -131,8 +136,6 @@ def _verdict(
     if not clean:
         out_of_memory = failure is not None and failure.out_of_memory
         cause = "torchrun failed and left no word" if failure is None else failure.reason
-        if exit_.code < 0:
-            cause = f"torchrun was ended by {signal_name(-exit_.code)}"
         after = f"after the target was reached in epoch {reached.epoch}, " if reached else ""
         return (TrialStatus.OOM if out_of_memory else TrialStatus.FAILED), after + cause
     if goal.metric not in progress.seen_metrics:

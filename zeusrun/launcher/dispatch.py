@@ -62,14 +62,16 @@ def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Di
         problem = build_problem(submission, recurrence or next_recurrence(submission, trials))
         decision = decide(submission, problem, trials, attempt)
         trial = draft_trial(submission, decision, problem.recurrence, attempt)
+        bound_j = submission.policy.cost_bound_j(problem, trials)
+        left_out = tuple(set_aside(problem, trials))
         paths = create_run(submission.home, trial.job, trial.trial)
         dispatched = Dispatched(
             trial=trial,
             paths=paths,
             lock=RunLock(paths),
-            cost_bound_j=submission.policy.cost_bound_j(problem, trials),
+            cost_bound_j=bound_j,
             power_limit_w=wanted_power_limit_w(submission, decision),
-            set_aside=tuple(set_aside(problem, trials)),
+            set_aside=left_out,
         )
         prepared.append(dispatched)
         _fill(submission, dispatched)

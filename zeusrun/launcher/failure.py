@@ -13,8 +13,15 @@ if TYPE_CHECKING:
     from zeusrun.launcher.paths import RunPaths
 
 _LOG_TAIL_BYTES = 64_000
+_ENDED_BY_STRANGER = 143  # how the worker exits then: 128 + SIGTERM
 # A row of torchrun's table of failures.
-_ROW = re.compile(r"^\s*rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*(-?\d+)", re.MULTILINE)
+_ROW = re.compile(
+    r"^\s*rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*(-?\d+)(?: \(pid: (\d+)\))?", re.MULTILINE
+)
+# What gloo, NCCL and TCPStore say when another rank is gone.
+_COMPLAINT = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|\bpeer|\bremote|NCCL", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -35,15 +42,24 @@ class Failure:
 def read_failure(paths: RunPaths, restarts: int) -> Failure | None:
     """Return the root cause, or ``None`` if nothing was left to tell.
 
-    A rank that was killed leaves no word, and the first to write one then is a rank that missed
-    it: torchrun's table of exit codes comes first where it names a signal.
+    The first to fail says so in ``error.json``; but a rank that was killed cannot, and then the
+    first to write is one that misses it. So where a rank complains of others, torchrun's table of
+    exit codes is asked for one that a signal ended.
 
     Args:
         paths: Files of the run.
         restarts: How often the ranks were restarted; a record of an earlier life is no cause.
     """
     log = _read_tail(paths.torchrun_log)
-    return _killed(log) or _from_worker(paths.error, restarts) or _from_torchrun(log)
+    said = _from_worker(paths.error, restarts)
+    if said is not None and (said.out_of_memory or not _COMPLAINT.search(said.reason)):
+        return said
+    return _killed(log) or said or _from_torchrun(log)
+
+
+def torchrun_was_signalled(paths: RunPaths) -> bool:
+    """Whether torchrun says that it ended because of a signal to itself."""
+    return "SignalException" in _read_tail(paths.torchrun_log)
 
 
 def read_traceback(paths: RunPaths) -> str | None:
@@ -87,8 +103,9 @@ def _from_worker(path: Path, restarts: int) -> Failure | None:
 def _killed(log: str) -> Failure | None:
     """Return the rank that torchrun's last table says was killed by a signal other than SIGTERM."""
     _, _, table = log.rpartition("FAILED")
-    for rank, code in _ROW.findall(table):
-        if int(code) < 0 and -int(code) != signal.SIGTERM:
+    ended_by_torchrun = set(re.findall(r"Unable to shutdown process (\d+)", log))
+    for rank, code, pid in _ROW.findall(table):
+        if int(code) < 0 and -int(code) != signal.SIGTERM and pid not in ended_by_torchrun:
             hint = "; the kernel's out-of-memory killer does that" if int(code) == -9 else ""
             how = _describe_exit(int(code)) + hint
             return Failure(int(rank), out_of_memory=False, reason=f"rank {rank} {how}")
@@ -119,6 +136,8 @@ def _read_tail(path: Path) -> str:
 
 
 def _describe_exit(code: int) -> str:
+    if code == _ENDED_BY_STRANGER:
+        return "ended on a SIGTERM that zeusrun did not send"
     return f"exited with code {code}" if code >= 0 else f"was ended by {signal_name(-code)}"
 
 

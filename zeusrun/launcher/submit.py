@@ -85,8 +85,7 @@ def _another_choice(submission: Submission, attempts: Sequence[Trial]) -> bool:
     trials = submission.history.trials(submission.spec.name)
     problem = build_problem(submission, attempts[0].recurrence)
     arm = decide(submission, problem, trials, len(attempts) + 1).global_batch_size
-    failed = {TrialStatus.MISSED, TrialStatus.STOPPED}
-    return arm not in {trial.global_batch_size for trial in attempts if trial.status in failed}
+    return arm not in {trial.global_batch_size for trial in attempts}
 
 
 def _nothing_left(spec: JobSpec, attempts: Sequence[Trial]) -> str:

@@ -11,7 +11,7 @@ from zeusrun.gpu.monitor import EnergyMonitor
 from zeusrun.gpu.power_limit import hold_power_limit
 from zeusrun.launcher.close import Bill, close
 from zeusrun.launcher.command import build_command
-from zeusrun.launcher.failure import read_failure
+from zeusrun.launcher.failure import read_failure, torchrun_was_signalled
 from zeusrun.launcher.logs import log_tails, read_text_lines
 from zeusrun.launcher.process import TICK_S, ProcessExit, run
 from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
@@ -112,8 +112,9 @@ class Watch:
             # The training is over, and what metering or restoring ran into must not lose it.
             self._warnings.append(f"after the training: {type(error).__name__}: {error}")
         self._look(final=True)
-        if self._signals.received:  # one may have come as torchrun ended
-            self._decide()
+        if self._signals.received and exit_.code != 0 and self._stop is None:
+            # It came as torchrun ended, perhaps of the same signal.
+            self._stop = supervise(self._progress, self._bounds, self._signals.received)
         return self._close(exit_), self._stop
 
     def _tick(self) -> StopLevel:
@@ -199,6 +200,7 @@ class Watch:
             failure=failure,
             bill=bill,
             finished_at=timestamp(),
+            signalled=torchrun_was_signalled(self._paths),
         )
         found = (*outcome.warnings, *self._reader.warnings, *monitor.warnings, *self._warnings)
         warnings = tuple(_storable(warning) for warning in found)

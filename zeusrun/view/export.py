@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,11 @@ def result_json(job: str, result: SubmitResult) -> dict[str, Any]:
 
 
 def print_json(value: object) -> None:
-    """Print a value as one line."""
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False), flush=True)  # noqa: T201
+    """Print a value as one line. A reader who has gone does not change how the command ends."""
+    try:
+        print(json.dumps(value, ensure_ascii=False, allow_nan=False), flush=True)  # noqa: T201
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_csv(records: Sequence[Mapping[str, Any]]) -> None:

@@ -128,8 +128,11 @@ class SubmitView:
         try:
             yield
         except (OSError, SystemExit):  # rich makes an exit of a closed pipe
+            live, self._live, self._quiet = self._live, None, True
             self._console.file = io.StringIO()
-            self._live, self._quiet = None, True
+            if live is not None:  # it has put itself in the place of sys.stdout
+                with contextlib.suppress(Exception):
+                    live.stop()
 
 
 def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:

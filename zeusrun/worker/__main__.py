@@ -27,7 +27,6 @@ from zeusrun.worker.steps import count_steps
 if TYPE_CHECKING:
     from types import TracebackType
 
-_SIGTERM_CODE = 143
 _BUFFERED = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 
 
@@ -82,8 +81,8 @@ def _end_of_run() -> tuple[BaseException | None, int]:
     if module is None:
         return None, 0
     run = module.current_run()
-    if run.ended_by_stranger:
-        return SystemExit("SIGTERM that zeusrun did not send"), _SIGTERM_CODE
+    if run.ended_by_stranger:  # whoever sent it is the cause, and not this rank
+        return None, module.SIGTERM_EXIT_CODE
     try:
         run.send()
     except OSError as error:

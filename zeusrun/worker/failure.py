@@ -73,7 +73,8 @@ def record_failure(
     with contextlib.suppress(OSError):
         with open(temporary, "w", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             json.dump(record, file)
-        if _recorded_restart(path) < restart:
+        recorded = failed_in_restart(path)
+        if recorded is not None and recorded < restart:
             os.replace(temporary, path)  # noqa: PTH105
         else:
             with contextlib.suppress(FileExistsError):
@@ -88,11 +89,10 @@ def _text(error: BaseException) -> str:
         return "<an error whose text cannot be made>"
 
 
-def _recorded_restart(path: str) -> int:
+def failed_in_restart(path: str) -> int | None:
+    """Return the restart that the recorded failure is of; ``None`` where none can be read."""
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             return int(json.load(file)["restart"])
-    except FileNotFoundError:
-        return 1 << 30  # nobody failed yet: the atomic link decides who is first
-    except (OSError, ValueError, KeyError):
-        return -1
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -15,9 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, SupportsFloat
 
 from zeusrun.sidecar import EventWriter, Reported
+from zeusrun.worker.failure import failed_in_restart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+
+SIGTERM_EXIT_CODE = 143  # 128 + SIGTERM: ended by one that zeusrun did not send
 
 
 class Run:
@@ -48,6 +52,7 @@ class Run:
         self._stopping = False
         self.ended_by_stranger = False
         self._listening = False
+        self._pid = 0
         self._writer: EventWriter | None = None
         run_dir = environment.get("ZEUSRUN_RUN_DIR")
         self._stop_file = os.path.join(run_dir, "stop") if run_dir else None  # noqa: PTH118 - asked once an epoch
@@ -142,28 +147,49 @@ class Run:
         if self._listening or threading.current_thread() is not threading.main_thread():
             return
         self._listening = True
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # the script's own handler wins
-            signal.signal(signal.SIGTERM, self._on_sigterm)
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            return  # the script's own handler wins
+        self._pid = os.getpid()
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        listening, telling = os.pipe()
+        os.set_blocking(telling, False)
+        if signal.set_wakeup_fd(telling, warn_on_full_buffer=False) != -1:
+            return  # an event loop of the script wants it for itself
+        # A child of the script is no rank, and its signals must not be told to ours.
+        os.register_at_fork(
+            before=lambda: _set_wakeup_fd(-1),
+            after_in_parent=lambda: _set_wakeup_fd(telling),
+            after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL),
+        )
+        threading.Thread(target=self._watch_sigterm, args=(listening,), daemon=True).start()
 
     def _told_to_stop(self) -> bool:
         return self._stop_file is not None and os.path.exists(self._stop_file)  # noqa: PTH110
 
     def _on_sigterm(self, _signal: int, _frame: object) -> None:
-        """End after this epoch; at once if it is torchrun ending us because another rank failed.
-
-        torchrun gives ranks 30 s then, whatever grace the job has, and whoever waits for a rank
-        that is gone would use them up.
-        """
+        if os.getpid() != self._pid:  # it came between the fork and its end
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
         self._stopping = True
+        self.ended_by_stranger = not self._told_to_stop()
+
+    def _watch_sigterm(self, listening: int) -> None:
+        """End the rank where its main thread may never come to: in a collective, say.
+
+        A SIGTERM that zeusrun has not sent comes from torchrun, because another rank failed (then
+        at once: torchrun would wait 30 s, whatever grace the job has), or from a stranger.
+        """
+        while os.read(listening, 1) != bytes([signal.SIGTERM]):
+            pass
         if self._told_to_stop():
-            return
-        self.ended_by_stranger = True
-        if os.path.exists(os.path.join(self._environment["ZEUSRUN_RUN_DIR"], "error.json")):  # noqa: PTH110, PTH118
-            _die_of_sigterm()
+            return  # zeusrun sees to it that it ends
+        error_path = os.path.join(self._environment["ZEUSRUN_RUN_DIR"], "error.json")  # noqa: PTH118
+        restart = int(self._environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
         grace_s = float(self._environment.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
-        timer = threading.Timer(grace_s, os.kill, (os.getpid(), signal.SIGKILL))
-        timer.daemon = True
-        timer.start()
+        deadline_t = time.monotonic() + grace_s
+        while time.monotonic() < deadline_t and failed_in_restart(error_path) != restart:
+            time.sleep(0.1)
+        os._exit(SIGTERM_EXIT_CODE)
 
 
 @functools.cache
@@ -181,9 +207,9 @@ def _number(name: str, value: SupportsFloat) -> float:
         raise type(error)(f"zeusrun: metric {name!r} is not one number: {error}") from None
 
 
-def _die_of_sigterm() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTERM)
+def _set_wakeup_fd(descriptor: int) -> None:
+    with contextlib.suppress(ValueError):  # only the main thread may, and any may fork
+        signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
 
 
 def _any_rank(*, flag: bool) -> bool:
@@ -201,7 +227,8 @@ def _any_rank(*, flag: bool) -> bool:
         return flag
     flags: list[bool] = [False] * distributed.get_world_size()
     with contextlib.ExitStack() as stack:
-        if torch.cuda.is_available() and torch.cuda.current_device() == 0:
+        nccl_only = "nccl" in (backend := distributed.get_backend()) and "gloo" not in backend
+        if nccl_only and torch.cuda.current_device() == 0:
             own = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
             stack.enter_context(torch.cuda.device(own))
         distributed.all_gather_object(flags, flag)
