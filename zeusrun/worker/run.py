@@ -159,9 +159,13 @@ class Run:
         os.register_at_fork(
             before=lambda: _set_wakeup_fd(-1),
             after_in_parent=lambda: _set_wakeup_fd(telling),
-            after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL),
+            after_in_child=self._forget_sigterm,
         )
         threading.Thread(target=self._watch_sigterm, args=(listening,), daemon=True).start()
+
+    def _forget_sigterm(self) -> None:
+        if signal.getsignal(signal.SIGTERM) == self._on_sigterm:  # not the script's own by now
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _told_to_stop(self) -> bool:
         return self._stop_file is not None and os.path.exists(self._stop_file)  # noqa: PTH110
