@@ -18,6 +18,7 @@ import pytest
 from tests.conftest import CHILDREN
 from tests.launcher.values import trial
 from zeusrun import __version__
+from zeusrun.bandit.policies import POLICIES
 from zeusrun.cli import main
 from zeusrun.history.tinydb import TinyDBHistory
 from zeusrun.launcher.paths import RunLock, create_run
@@ -365,17 +366,28 @@ def test_logs_f_ends_with_ctrl_c_and_without_a_traceback(followed):
     assert "Traceback" not in out
 
 
-def test_explain_shows_each_arm_and_what_comes_next(cli, record, zeusrun):
-    job = zeusrun.job()
+@pytest.mark.parametrize("policy", POLICIES)
+def test_explain_shows_each_arm_and_what_comes_next(cli, record, zeusrun, policy):
+    job = zeusrun.job(policy={"name": policy})
     code, out, _ = cli("explain", job)
     assert code == 0
     rows = [line.split() for line in out.splitlines()]
-    assert [row[0] for row in rows if row and row[0] in {"16", "32", "64"}] == ["16", "32", "64"]
+    named = [row[0] for row in rows if row and row[0] in {"16", "32", "64"}]
+    assert named == ["16", "32", "64"] * 2  # its numbers, then where it stands
     assert "100%" in out
     record(1, world_size=1, max_epochs=5)
     beliefs = json.loads(cli("explain", job, "--json")[1])
     assert [(b["global_batch_size"], b["trials"]) for b in beliefs] == [(16, 0), (32, 1), (64, 0)]
+    assert (beliefs[1]["reached"], beliefs[1]["epochs"]) == (1, pytest.approx(2, rel=0.05))
+    low_j, high_j = beliefs[1]["cost_range_j"]
+    assert low_j < beliefs[1]["cost_j"] < high_j
     assert sum(b["chance"] for b in beliefs) == pytest.approx(1)
+
+
+def test_explain_says_what_it_kept_of_trials_with_another_target(cli, record, zeusrun):
+    record(1, world_size=1, max_epochs=5, target=0.4)
+    out = cli("explain", zeusrun.job(policy={"name": "zeus"}))[1]
+    assert "· history: 1 trial had target 0.4: read again from their learning curves" in out
 
 
 def test_explain_by_name_takes_the_job_as_it_was_last_run(cli, record, zeusrun):

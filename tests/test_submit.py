@@ -63,11 +63,28 @@ def test_a_good_training_reaches_its_target_and_is_recorded(zeusrun):
 
 
 def test_the_next_submit_explores_below_the_default_and_says_why(zeusrun):
-    job = zeusrun.job()
+    job = zeusrun.job(policy={"name": "zeus"})
     zeusrun.submit(job)
     _, result, seen = zeusrun.submit(job)
     assert only_trial(result)["global_batch_size"] == 16
     assert "16 is next below 32, which reached the target" in seen
+
+
+@pytest.mark.parametrize(("policy", "arms"), [("fixed", [32, 32, 32]), ("grid", [32, 16, 64])])
+def test_the_job_file_names_the_policy(zeusrun, policy, arms):
+    job = zeusrun.job(policy={"name": policy}, early_stop={"cost_factor": None})
+    chosen = [only_trial(zeusrun.submit(job)[1])["global_batch_size"] for _ in arms]
+    assert chosen == arms
+
+
+def test_a_changed_target_says_what_it_kept_of_the_history(zeusrun):
+    zeusrun.submit(zeusrun.job())
+    easier = zeusrun.job(objective={"target": 0.2})
+    kept = "history: 1 trial had target 0.5: read again from their learning curves"
+    assert kept in zeusrun("submit", easier, "--dry-run").stdout
+    code, _, seen = zeusrun.submit(easier)
+    assert code == 0
+    assert f"· {kept}" in seen
 
 
 def test_a_missed_target_is_tried_again_with_another_choice_until_attempts_are_used_up(zeusrun):
@@ -136,7 +153,7 @@ def test_an_early_stop_ends_a_hopeless_trial_and_goes_on_with_another(zeusrun):
     trial = only_trial(result)
     # max_epochs has changed, so nothing but the reached trial's cost bounds this one
     assert (code, trial["status"]) == (4, "STOPPED")
-    assert "passed the bound" in trial["reason"]
+    assert "the bound of" in trial["reason"]
     assert trial["epochs"] < 100
 
 
@@ -391,7 +408,7 @@ def test_the_trial_of_a_killed_launcher_is_lost_and_its_orphans_are_ended(zeusru
 
 
 def test_two_submits_at_once_get_different_numbers(zeusrun):
-    job = zeusrun.job(args=["--epoch-s", "0.5"])
+    job = zeusrun.job(args=["--epoch-s", "0.5"], policy={"name": "zeus"})
     children = [zeusrun.start("submit", job) for _ in range(3)]
     assert [child.wait(timeout=120) for child in children] == [0, 0, 0]
     trials = zeusrun.history()

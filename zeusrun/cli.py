@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Optional
 
 import typer
 
+from zeusrun.cli_simulate import simulate
 from zeusrun.errors import ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.view.export import print_csv, print_json, result_json
 
@@ -71,8 +72,8 @@ def submit(
     console = _console(stderr=as_json)
     with contextlib.closing(submission), SubmitView(console, quiet=quiet) as view:
         result = run_submit(submission, view)
-        if len(result.trials) > 1 and not result.reached:
-            view.warn(f"the target was missed in {len(result.trials)} attempts")
+        if result.attempts > 1 and not result.reached:
+            view.warn(f"the target was missed in {result.attempts} attempts")
     if result.reached and not quiet:
         line = saving_line(submission.history.trials(submission.spec.name), result.trials[-1])
         if line:
@@ -189,21 +190,24 @@ def explain(
     """Show what the policy believes of every batch size, and what it would choose next."""
     import numpy as np  # noqa: PLC0415
 
-    from zeusrun.launcher.choice import build_problem, next_recurrence  # noqa: PLC0415
+    from zeusrun.bandit.reading import kept, read_history  # noqa: PLC0415
+    from zeusrun.launcher.choice import build_problem  # noqa: PLC0415
     from zeusrun.view.tables import explain_table  # noqa: PLC0415
 
     submission = _compose(_job_file(job), overrides or [], None)
     trials = submission.history.trials(submission.spec.name)
-    problem = build_problem(submission, next_recurrence(submission, trials))
+    problem = build_problem(submission, trials)
+    told = kept(problem, trials)
+    problem, runs = read_history(problem, trials)
     rng = np.random.default_rng(submission.spec.policy.seed)
-    beliefs = submission.policy.explain(problem, trials, rng)
+    beliefs = submission.policy.explain(problem, runs, rng)
     if as_json:
         print_json([vars(belief) for belief in beliefs])
     else:
         spec, objective = submission.spec, submission.spec.objective
         goal = f"{objective.metric} {objective.target:g}, eta_knob {objective.eta_knob:g}"
         title = f"{spec.name}: what {submission.policy.name} believes of {goal}"
-        _console().print(explain_table(title, beliefs))
+        _console().print(explain_table(title, beliefs, told))
 
 
 @app.command()
@@ -237,6 +241,9 @@ def doctor(*, as_json: AsJson = False) -> None:
         _console().print(doctor_sheet(checks))
     if any(check.well is False for check in checks):
         raise typer.Exit(ExitCode.LAUNCH)
+
+
+app.command()(simulate)
 
 
 def _version(wanted: bool) -> None:
@@ -291,12 +298,12 @@ def _show_plan(submission: Submission, *, as_json: bool) -> None:
     from zeusrun.launcher.choice import plan  # noqa: PLC0415
     from zeusrun.view.tables import plan_sheet  # noqa: PLC0415
 
-    trial, command, left_out = plan(submission)
+    trial, command, kept = plan(submission)
     told = {k: v for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
     if as_json:
         print_json({"trial": trial.to_json(), "argv": list(command.argv), "env": told})
     else:
-        sheet = plan_sheet(trial, shlex.join(command.argv), told, left_out)
+        sheet = plan_sheet(trial, shlex.join(command.argv), told, kept)
         _console().print(sheet, soft_wrap=True, highlight=False)
 
 

@@ -148,7 +148,11 @@ class LearningRate(_Section):
 class Policy(_Section):
     """What chooses the batch size."""
 
-    name: Literal["auto", "zeus"] = Field("auto", description="auto is zeus for now.")
+    name: Literal["auto", "zeus", "fixed", "grid"] = Field(
+        "auto",
+        description="auto: least cost over time; zeus: the NSDI 2023 paper's; fixed: only the "
+        "default; grid: each once, then the cheapest.",
+    )
     window: int | None = Field(
         None, ge=1, description="Learn from the last so many trials per batch size; null: from all."
     )

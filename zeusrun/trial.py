@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 def timestamp() -> str:
@@ -58,6 +58,8 @@ class Stage(str, Enum):
 
     EXPLORE = "explore"
     EXPLOIT = "exploit"
+    LOOK = "look"  # only its speed is wanted at first; then the policy is asked again
+    RETRY = "retry"
     CONCURRENT = "concurrent"
     FORCED = "forced"
 
@@ -71,12 +73,28 @@ class Decision:
         stage: Why, in one word.
         why: Why, in a sentence for people.
         power_limit_w: Watts per GPU to hold, or ``None`` to leave the limit as found.
+        bound: When the trial is hopeless; ``None`` for never.
     """
 
     global_batch_size: int
     stage: Stage
     why: str
     power_limit_w: float | None = None
+    bound: Bound | None = None
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a trial may cost, and how fast it must come on.
+
+    Attributes:
+        cost_j: Cost past which it is hopeless.
+        paces: Runs that reached the target: ``(epoch, value)`` wherever the best value rose, the
+            last one at the target. A trial behind them is held to a smaller cost.
+    """
+
+    cost_j: float
+    paces: tuple[tuple[tuple[int, float], ...], ...] = ()
 
 
 class CurvePoint(NamedTuple):
@@ -93,6 +111,20 @@ class CurvePoint(NamedTuple):
     time_s: float
     energy_j: float | None
     value: float | None
+
+
+class PowerPoint(NamedTuple):
+    """Speed and power of training under a power limit.
+
+    Attributes:
+        power_limit_w: Watts per GPU; ``None`` where there is no limit to set.
+        steps_per_s: Optimizer steps per second.
+        power_w: Mean watts, summed over the job's GPUs.
+    """
+
+    power_limit_w: float | None
+    steps_per_s: float
+    power_w: float
 
 
 @dataclass(frozen=True)
@@ -113,6 +145,7 @@ class Outcome:
         steps: Optimizer steps of rank 0 in the whole run.
         best_metric: Best finite value reported in the whole run.
         curve: The metric after every epoch, in order.
+        power_profile: What was measured under each power limit tried.
         warnings: Sentences that a user should read.
     """
 
@@ -129,16 +162,15 @@ class Outcome:
     steps: int | None = None
     best_metric: float | None = None
     curve: tuple[CurvePoint, ...] = ()
+    power_profile: tuple[PowerPoint, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
-# Of the columns of a curve: epoch, time_s, energy_j, value.
-_COLUMN_TYPES: tuple[set[type], ...] = (
-    {int},
-    {int, float},
-    {int, float, type(None)},
-    {int, float, type(None)},
-)
+_NUMBER: set[type] = {int, float}
+_EPOCH: set[type] = {int}
+# Of the columns of a curve (epoch, time_s, energy_j, value) and of a power profile.
+_CURVE_TYPES = (_EPOCH, _NUMBER, {*_NUMBER, type(None)}, {*_NUMBER, type(None)})
+_PROFILE_TYPES = ({*_NUMBER, type(None)}, _NUMBER, _NUMBER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +214,7 @@ class Trial:
     finished_at: str | None = None
     steps: int | None = None
     curve: tuple[CurvePoint, ...] = ()
+    power_profile: tuple[PowerPoint, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def finish(self, outcome: Outcome) -> Trial:
@@ -204,7 +237,7 @@ class Trial:
             value = getattr(self, field.name)
             if isinstance(value, Enum):
                 value = value.value
-            elif field.name == "curve":
+            elif field.name in {"curve", "power_profile"}:
                 value = [list(point) for point in value]
             elif isinstance(value, tuple):
                 value = list(value)
@@ -230,7 +263,11 @@ def _decoders() -> dict[str, Callable[[Any], Any]]:
     """Return what reads each field of a trial; made once, histories hold thousands of trials."""
     kinds = typing.get_type_hints(Trial)
     decoders = {f.name: _decoder(f.name, kinds[f.name]) for f in dataclasses.fields(Trial)}
-    return decoders | {"curve": _decode_curve, "warnings": _decode_warnings}
+    return decoders | {
+        "curve": lambda rows: tuple(map(CurvePoint._make, _checked(rows, _CURVE_TYPES))),
+        "power_profile": lambda rows: tuple(map(PowerPoint._make, _checked(rows, _PROFILE_TYPES))),
+        "warnings": _decode_warnings,
+    }
 
 
 def _decoder(name: str, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - a type of any form
@@ -251,15 +288,16 @@ def _decoder(name: str, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - a 
     return decode
 
 
-def _decode_curve(rows: Any) -> tuple[CurvePoint, ...]:  # noqa: ANN401 - JSON is any
-    # By columns and before they become points: a history holds 40,000 of them, and checking each
-    # point takes as long as parsing the file.
-    for column, types_ in zip(zip(*rows, strict=True), _COLUMN_TYPES, strict=True) if rows else ():
-        if not set(map(type, column)) <= types_ or not all(
-            map(math.isfinite, filter(None, column))
-        ):
-            raise ValueError("a point of the curve is not a measurement")
-    return tuple(map(CurvePoint._make, rows))
+def _checked(rows: Any, kinds: Sequence[set[type]]) -> Any:  # noqa: ANN401 - JSON is any
+    """Return the rows of a table if every column has the types it must have.
+
+    By columns and before they become points: a history holds 40,000 of them, and checking each
+    point takes as long as parsing the file.
+    """
+    for column, kind in zip(zip(*rows, strict=True), kinds, strict=True) if rows else ():
+        if not set(map(type, column)) <= kind or not all(map(math.isfinite, filter(None, column))):
+            raise ValueError("a point of the curve or of the power profile is not a measurement")
+    return rows
 
 
 def _decode_warnings(texts: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON is any

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from zeusrun.bandit.problem import Problem
+from zeusrun.bandit.reading import read_history
 from zeusrun.bandit.zeus import Zeus
 from zeusrun.trial import Decision, EnergySource, Stage, Trial, TrialStatus
 
@@ -40,7 +41,7 @@ def problem(**changes) -> Problem:
 
 
 def trial(arm: int, status: TrialStatus = REACHED, energy_j: float | None = 100.0, **changes):
-    """One trial that PROBLEM finds comparable; DISPATCHED has no outcome."""
+    """One trial that PROBLEM reads as it ended; DISPATCHED has no outcome."""
     values = {
         "trial": "t",
         "job": "digits",
@@ -84,7 +85,15 @@ def history(*entries) -> list[Trial]:
 
 
 def choose(problem: Problem, trials, seed: int = 0) -> Decision:
-    return Zeus().choose(problem, trials, np.random.default_rng(seed))
+    """What policy ``zeus`` chooses, its bound apart."""
+    decision = Zeus().choose(*read_history(problem, trials), np.random.default_rng(seed))
+    return dataclasses.replace(decision, bound=None)
+
+
+def bound_j(problem: Problem, trials) -> float | None:
+    """The cost at which ``zeus`` stops the next trial."""
+    bound = Zeus().choose(*read_history(problem, trials), np.random.default_rng(0)).bound
+    return None if bound is None else bound.cost_j
 
 
 def share(problem: Problem, trials, arm: int, draws: int = 200) -> float:

@@ -191,12 +191,6 @@ def test_the_only_candidate_is_repeated_in_its_recurrence():
     assert "tried again" in decision.why
 
 
-def test_a_failure_that_teaches_nothing_is_not_repeated_in_its_recurrence():
-    past = [trial(64, MISSED, recurrence=1000, max_epochs=10)]
-    assert choose(problem(), past).global_batch_size == 32
-    assert choose(problem(recurrence=1001), past).global_batch_size == 64
-
-
 # Concurrent recurrences
 
 
@@ -237,9 +231,8 @@ def test_beside_an_exploration_an_arm_that_failed_in_this_recurrence_does_not_ru
         in_flight(16, recurrence=1000),
         in_flight(16, stage=Stage.CONCURRENT),
         in_flight(16, stage=Stage.FORCED),
-        trial(16, DISPATCHED, recurrence=999, target=0.5),
     ],
-    ids=["own recurrence", "concurrent", "forced", "another target"],
+    ids=["own recurrence", "concurrent", "forced"],
 )
 def test_other_trials_in_flight_do_not_hold_up_the_exploration(other):
     decision = choose(problem(), [*history(*FIRST_ROUND[:2]), other])

@@ -9,13 +9,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, choose, problem, trial
-from zeusrun.bandit.comparable import set_aside
+from tests.bandit.scripts import (
+    DISPATCHED,
+    MISSED,
+    OOM,
+    REACHED,
+    STOPPED,
+    bound_j,
+    choose,
+    problem,
+    trial,
+)
 from zeusrun.bandit.ledger import build_ledger
 from zeusrun.bandit.plan import build_plan
 from zeusrun.bandit.pruning import prune
+from zeusrun.bandit.reading import kept, read_history
 from zeusrun.bandit.zeus import Zeus
-from zeusrun.trial import EnergySource, Stage, TrialStatus
+from zeusrun.trial import Stage, TrialStatus
 
 # A busy machine must not fail a test of what is true.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -54,7 +64,7 @@ problems = st.builds(
 @given(problems, histories)
 def test_the_choice_is_a_candidate_that_is_not_pruned_or_else_the_default(problem, past):
     arm = choose(problem, past).global_batch_size
-    plan = build_plan(problem, build_ledger(problem, past))
+    plan = build_plan(problem, build_ledger(*read_history(problem, past)))
     assert arm in problem.candidates
     assert arm not in plan.out or (not plan.survivors and arm == problem.default)
 
@@ -86,12 +96,12 @@ def test_an_arm_whose_first_run_failed_never_runs_again_but_as_the_last_resort(p
 def test_a_failure_is_not_repeated_in_its_recurrence_while_another_arm_survives(problem, past):
     arm = choose(problem, past).global_batch_size
     failed = {
-        t.global_batch_size
-        for t in past
-        if t.recurrence == problem.recurrence and t.status in (MISSED, STOPPED, OOM)
+        run.arm
+        for run in read_history(problem, past)[1]
+        if run.recurrence == problem.recurrence and run.status in (MISSED, STOPPED, OOM)
     }
     if arm in failed:  # then the walk that passes over them must come to nothing
-        ledger = build_ledger(problem, past)
+        ledger = build_ledger(*read_history(problem, past))
         others = set(prune(ledger.fitting, problem.default, ledger.results, failed).survivors)
         assert others & set(build_plan(problem, ledger).survivors) <= failed
 
@@ -113,15 +123,13 @@ def test_the_numbers_of_a_run_that_failed_change_nothing(problem, past, others):
         "energy_j": 1e-9,
         "max_power_w": 1e-9,
         "cost_j": 1e-9,
-        "epochs": 1,
-        "energy_source": EnergySource.ESTIMATED,
         "best_metric": 0.1,
     }
     changed = [
         t if t.status in (REACHED, DISPATCHED) else dataclasses.replace(t, **numbers) for t in past
     ]
     assert choose(problem, changed) == choose(problem, past)
-    assert Zeus().cost_bound_j(problem, changed) == Zeus().cost_bound_j(problem, past)
+    assert bound_j(problem, changed) == bound_j(problem, past)
 
 
 @unhurried
@@ -134,16 +142,16 @@ def test_a_trial_in_flight_never_crashes_it(problem, past, flying, place):
 @unhurried
 @given(problems, histories)
 def test_explain_covers_every_arm_and_its_chances_add_up(problem, past):
-    beliefs = Zeus().explain(problem, past, np.random.default_rng(0))
+    beliefs = Zeus().explain(*read_history(problem, past), np.random.default_rng(0))
     assert tuple(b.global_batch_size for b in beliefs) == problem.candidates
     assert sum(b.chance for b in beliefs) == pytest.approx(1)
     assert all(b.reached <= b.trials and b.verdict for b in beliefs)
-    assert all((b.mean_cost_j is None) == (b.sd_cost_j is None) for b in beliefs)
+    assert all((b.cost_j is None) == (b.cost_range_j is None) for b in beliefs)
 
 
 @unhurried
 @given(problems, histories)
 def test_the_bound_is_positive_or_unknown_and_every_reason_is_a_sentence(problem, past):
-    bound = Zeus().cost_bound_j(problem, past)
+    bound = bound_j(problem, past)
     assert bound is None or bound >= 0
-    assert all(sentence[0].isdigit() for sentence in set_aside(problem, past))
+    assert all(sentence[0].isdigit() for sentence in kept(problem, past))

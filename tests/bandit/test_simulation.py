@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.bandit.scripts import MISSED, OOM, REACHED, STOPPED, problem, trial
+from zeusrun.bandit.reading import read_history
 from zeusrun.bandit.zeus import Zeus
 
 CANDIDATES = (8, 16, 32, 64, 128, 256, 512)
@@ -26,8 +27,8 @@ def simulate(seed: int, best: int, recurrences: int = 60, too_large: int = 10**9
     for recurrence in range(recurrences):
         now = dataclasses.replace(JOB, recurrence=recurrence)
         for attempt in range(5):
-            decision = policy.choose(now, past, rng)
-            bound = policy.cost_bound_j(now, past)
+            decision = policy.choose(*read_history(now, past), rng)
+            bound = decision.bound and decision.bound.cost_j
             arm = decision.global_batch_size
             cost = cost_of(arm, best) * noise.lognormal(0, 0.14)
             status = OOM if arm >= too_large else MISSED if arm == 8 else REACHED

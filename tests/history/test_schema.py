@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -18,6 +19,7 @@ from zeusrun.history.schema import (
     encode_tables,
     encode_trial,
 )
+from zeusrun.trial import PowerPoint
 
 TABLES = {
     **empty_tables(),
@@ -91,6 +93,26 @@ def test_a_field_of_any_value_reads_as_a_trial_or_is_refused(name, value):
 def test_a_point_that_is_no_measurement_is_refused(point):
     tables = json.loads(CONTENT)
     tables["trials"]["1"]["curve"][1] = point
+    with pytest.raises(DamagedError, match="trial number 1"):
+        read(encode_tables(tables))
+
+
+def test_a_record_without_the_fields_that_came_later_is_read():
+    tables = json.loads(CONTENT)
+    del tables["trials"]["1"]["power_profile"]
+    assert read(encode_tables(tables)) == read(CONTENT)
+
+
+def test_a_power_profile_is_read_as_it_was_written():
+    profile = (PowerPoint(None, 12.5, 143.0), PowerPoint(200.0, 10.0, 120.0))
+    trial = build_trial(1).finish(replace(REACHED, power_profile=profile))
+    assert decode_trials([json.loads(json.dumps(encode_trial(trial)))], "digits") == [trial]
+
+
+@pytest.mark.parametrize("point", ["x", [200.0, 1.0], [200.0, None, 1.0], [200.0, 1.0, "high"]])
+def test_a_point_of_a_power_profile_that_is_no_measurement_is_refused(point):
+    tables = json.loads(CONTENT)
+    tables["trials"]["1"]["power_profile"] = [point]
     with pytest.raises(DamagedError, match="trial number 1"):
         read(encode_tables(tables))
 

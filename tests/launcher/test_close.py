@@ -51,7 +51,7 @@ def outcome(
     )
 
 
-TARGET, HOPELESS, TIMEOUT, SIGNAL = map(order, StopCause)
+TARGET, HOPELESS, LOOKED, TIMEOUT, SIGNAL = map(order, StopCause)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,8 @@ TARGET, HOPELESS, TIMEOUT, SIGNAL = map(order, StopCause)
         (MISSED, 1, HOPELESS, RAISED, "STOPPED", "because of hopeless"),
         (MISSED, 0, HOPELESS, None, "STOPPED", "because of hopeless"),
         (MISSED, 1, TIMEOUT, None, "STOPPED", "because of timeout"),
+        (MISSED, 1, LOOKED, None, "CANCELLED", "because of looked"),
+        (NOTHING, 0, LOOKED, None, "CANCELLED", "because of looked"),
         (MISSED, -9, SIGNAL, None, "CANCELLED", "because of signal"),
         (MISSED, 0, SIGNAL, None, "CANCELLED", "because of signal"),
         (NOTHING, 1, SIGNAL, None, "CANCELLED", "because of signal"),
@@ -90,6 +92,7 @@ TARGET, HOPELESS, TIMEOUT, SIGNAL = map(order, StopCause)
         # It was stopped, and had reached the target.
         (REACHED, 0, HOPELESS, None, "REACHED", "accuracy 0.6"),
         (REACHED, 0, SIGNAL, None, "REACHED", "accuracy 0.6"),
+        (REACHED, 0, LOOKED, None, "REACHED", "accuracy 0.6"),
         (REACHED, 1, SIGNAL, None, "CANCELLED", "because of signal"),
         (REACHED, 1, TIMEOUT, None, "STOPPED", "because of timeout"),
     ],

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.launcher.values import LAUNCHED, after, report, started, trial
-from zeusrun.trial import EnergySource, Outcome, TrialStatus
+from zeusrun.trial import EnergySource, Outcome, Stage, TrialStatus
 from zeusrun.view.live import SubmitView, epoch_line, live_panel, summary
 from zeusrun.view.units import UNKNOWN
 
@@ -188,6 +188,26 @@ def test_the_summary_of_any_other_ending_says_where_more_is(status):
     text = render(summary(finished(status)))
     assert text.startswith(f"✗ job-1-1 {status.value}")
     assert "zeusrun show job-1-1" in text
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_look_that_ended_is_no_failure_and_nothing_for_a_quiet_submit(quiet):
+    screen = console()
+    looked = replace(finished(TrialStatus.CANCELLED), stage=Stage.LOOK)
+    with SubmitView(screen, quiet=quiet) as view:
+        view.finished(looked)
+    text = screen.file.getvalue()
+    assert "✗" not in text
+    assert (text == "") == quiet
+
+
+def test_another_bound_is_shown_from_then_on():
+    screen = console()
+    with SubmitView(screen, quiet=False) as view:
+        view.dispatched(trial(), 200.0)
+        view.bounded(300.0)
+        view.advanced(STATES["first report"])
+    assert "of at most 300 J" in screen.file.getvalue()
 
 
 def test_the_summary_without_energy_claims_none():

@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.launcher.values import trial
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.launcher.doctor import Check
-from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, Stage, TrialStatus
 from zeusrun.view.tables import (
     doctor_sheet,
     explain_table,
@@ -167,8 +167,11 @@ def belief(size, **changes):
         "global_batch_size": size,
         "trials": 3,
         "reached": 2,
-        "mean_cost_j": 1234.0,
-        "sd_cost_j": 56.0,
+        "epochs": 12.25,
+        "epoch_cost_j": 100.7,
+        "cost_j": 1234.0,
+        "cost_range_j": (1056.0, 1412.0),
+        "failure_chance": 0.04,
         "chance": 0.25,
         "verdict": "the cheapest on average",
     }
@@ -177,20 +180,33 @@ def belief(size, **changes):
 
 def test_beliefs_fit_80_columns_and_the_verdict_is_whole():
     verdict = "out: " + "it ran out of memory twice, and so will every larger one; " * 3
-    beliefs = [belief(1_048_576, trials=99_999, reached=99_999, verdict=verdict), belief(32)]
-    text = render(explain_table(f"{LONG_JOB}: what zeus believes", beliefs))
+    large = {"trials": 999, "reached": 999, "cost_range_j": (999.0, 9.99e6), "value_j": -9.99e6}
+    beliefs = [
+        belief(1_048_576, **large, epochs=100.0, failure_chance=1.0, verdict=verdict),
+        belief(32, value_j=1.0),
+    ]
+    text = render(explain_table(f"{LONG_JOB}: what zeus believes", beliefs, ["4 trials had x"]))
     assert widest(text) <= 80
-    assert "1048576" in text
-    assert "1.23 kJ" in text
-    words = " ".join(line[50:] for line in text.splitlines()).split()
-    assert words.count("memory") == 3
+    (row, told) = [line for line in text.splitlines() if "1048576" in line]
+    for cell in ("999/999", "100.0", "101 J", "1.23 kJ", "100%", "\u22129.99 MJ"):
+        assert cell in row
+    assert f"0.00{UNKNOWN}9.99 MJ" in row
+    assert "out: it ran out" in told
+    assert text.split().count("memory") == 3
+    assert text.splitlines()[-1] == "· history: 4 trials had x"
     assert "…" not in text
 
 
+def test_a_column_that_a_policy_knows_nothing_of_is_left_out():
+    assert "worth" not in render(explain_table("job", [belief(32)]))
+    assert "worth" in render(explain_table("job", [belief(32), belief(64, value_j=10.0)]))
+
+
 def test_an_arm_without_costs_has_dashes():
-    unknown = belief(64, trials=0, reached=0, mean_cost_j=None, sd_cost_j=None, chance=0.0)
-    row = render(explain_table("job", [unknown])).splitlines()[-1]
-    assert row.split()[:6] == ["64", "0", "0", UNKNOWN, UNKNOWN, "0%"]
+    unknown = ArmBelief(global_batch_size=64, trials=0, reached=0, chance=0.0, verdict="waits")
+    lines = render(explain_table("job", [unknown])).splitlines()
+    assert lines[3].split() == ["64", *[UNKNOWN] * 6, "0%"]
+    assert lines[-1].split() == ["64", "waits"]
 
 
 def test_a_trial_is_shown_whole_in_80_columns():
@@ -207,6 +223,7 @@ def test_a_trial_is_shown_whole_in_80_columns():
         steps=50,
         best_metric=0.4,
         curve=(CurvePoint(1, 2.0, 20.0, 0.1), CurvePoint(2, 4.0, 40.0, 0.4)),
+        power_profile=(PowerPoint(200.0, 12.34, 143.2), PowerPoint(None, 10.0, 120.0)),
         warnings=("one warning",),
     )
     shown = replace(trial(job=LONG_JOB, learning_rate=0.1, run_dir="/x/" + LONG_JOB), gpu_count=0)
@@ -225,6 +242,7 @@ def test_a_trial_is_shown_whole_in_80_columns():
         "100 J (eta_knob 0.5)",
         "2 of at most 5",
         "best 0.4, target ≥ 0.5",
+        "12.3 steps/s at 143 W (limit 200 W) · 10 steps/s at 120 W",
         "▁█",
         "! one warning",
         "ValueError",
@@ -252,7 +270,7 @@ def test_markup_in_what_users_wrote_is_text():
 def test_a_plan_shows_choice_command_and_environment():
     told = {"ZEUSRUN_JOB": "job"}
     text = render(plan_sheet(trial(), "python -m torch.distributed.run", told, ["4 were OOM"]))
-    assert "left out of the choice: 4 were OOM" in text
+    assert "· history: 4 were OOM" in text
     assert "job-1-1  batch size 32" in text
     assert "python -m torch.distributed.run" in text
     assert "ZEUSRUN_JOB=job" in text

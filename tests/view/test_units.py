@@ -143,3 +143,17 @@ def test_a_curve_is_a_line_of_bars(values, bars):
 @given(st.lists(st.none() | st.floats(-1e9, 1e9), max_size=500))
 def test_a_curve_of_any_length_fits_its_width(values):
     assert len(units.sparkline(values)) <= 40
+
+
+@pytest.mark.parametrize(
+    ("range_j", "text"),
+    [
+        (None, DASH),
+        ((622.0, 1010.0), f"0.62{DASH}1.01 kJ"),
+        ((0.0, 12.34), f"0.0{DASH}12.3 J"),
+        ((0.0, 0.0), f"0{DASH}0 J"),
+        ((1.0, 5.5e9), f"0.00{DASH}5.50 GJ"),
+    ],
+)
+def test_a_range_of_joules_has_one_unit(range_j, text):
+    assert units.energy_range(range_j) == text

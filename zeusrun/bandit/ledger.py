@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.comparable import comparable
-from zeusrun.trial import Stage, Trial, TrialStatus
+from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.run import Run
 
 # You et al. do not treat memory. One such crash may be a neighbour's doing, two are the arm's.
 OUT_OF_MEMORY_LIMIT = 2
@@ -26,7 +26,7 @@ class Ledger:
     """Per arm what was seen, oldest first by start, whatever the order of finishing.
 
     Attributes:
-        results: ``REACHED``, ``MISSED`` and ``STOPPED`` trials by arm.
+        results: Runs that reached the target or failed to, by arm.
         costs_j: Known costs of the ``REACHED`` ones by arm, the last ``Problem.window`` of them.
         out_of_memory: How often each arm ran out of memory.
         fitting: Candidates that memory does not rule out, ascending.
@@ -34,7 +34,7 @@ class Ledger:
         exploring: Whether another recurrence has an exploration in flight.
     """
 
-    results: Mapping[int, Sequence[Trial]]
+    results: Mapping[int, Sequence[Run]]
     costs_j: Mapping[int, Sequence[float]]
     out_of_memory: Mapping[int, int]
     fitting: tuple[int, ...]
@@ -42,39 +42,44 @@ class Ledger:
     exploring: bool
 
 
-def build_ledger(problem: Problem, trials: Sequence[Trial]) -> Ledger:
-    """Sort the comparable ones of a job's trials by arm.
+def build_ledger(problem: Problem, runs: Sequence[Run]) -> Ledger:
+    """Sort those of a job's runs by arm that were measured as they would be today.
 
     Args:
         problem: What is being decided.
-        trials: All trials of the job, oldest first.
+        runs: All runs of the job, oldest first.
     """
-    results: defaultdict[int, list[Trial]] = defaultdict(list)
+    results: defaultdict[int, list[Run]] = defaultdict(list)
     costs_j: defaultdict[int, list[float]] = defaultdict(list)
     out_of_memory: Counter[int] = Counter()
     exploring = False
-    for trial in comparable(problem, trials):
-        arm = trial.global_batch_size
-        if trial.status in _RESULTS:
-            results[arm].append(trial)
-            if trial.cost_j is not None:
-                costs_j[arm].append(trial.cost_j)
-        elif trial.status is TrialStatus.OOM:
+    not_now = set()
+    for run in runs:
+        arm, status = run.arm, run.status
+        if run.recurrence == problem.recurrence and status in _FAILURES:
+            not_now.add(arm)  # whatever else it says, it must not be repeated at once
+        if not run.local or arm not in problem.candidates:
+            continue
+        if status in _RESULTS:
+            results[arm].append(run)
+            if run.cost_j is not None:
+                costs_j[arm].append(run.cost_j)
+        elif status is TrialStatus.OOM:
             out_of_memory[arm] += 1
-        elif trial.stage is Stage.EXPLORE and trial.recurrence != problem.recurrence:
-            exploring = True
-    too_large = min((b for b, n in out_of_memory.items() if n >= OUT_OF_MEMORY_LIMIT), default=None)
+        elif status is TrialStatus.DISPATCHED and run.recurrence != problem.recurrence:
+            exploring = exploring or run.stage is Stage.EXPLORE
     window = problem.window or 0  # and [-0:] is everything
     return Ledger(
         results=dict(results),
         costs_j={b: costs[-window:] for b, costs in costs_j.items()},
         out_of_memory=out_of_memory,
-        fitting=tuple(b for b in problem.candidates if too_large is None or b < too_large),
-        # From all trials: a failure that teaches nothing must still not be repeated at once.
-        not_now=frozenset(
-            trial.global_batch_size
-            for trial in trials
-            if trial.recurrence == problem.recurrence and trial.status in _FAILURES
-        ),
+        fitting=fitting(problem.candidates, out_of_memory),
+        not_now=frozenset(not_now),
         exploring=exploring,
     )
+
+
+def fitting(candidates: Sequence[int], out_of_memory: Mapping[int, int]) -> tuple[int, ...]:
+    """Return the candidates below the first that ran out of memory twice."""
+    too_large = [arm for arm, times in out_of_memory.items() if times >= OUT_OF_MEMORY_LIMIT]
+    return tuple(arm for arm in candidates if not too_large or arm < min(too_large))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zeusrun.bandit.problem import Problem
-    from zeusrun.trial import Trial
+    from zeusrun.bandit.run import Run
 
 # A survivor whose cost came out unknown in both rounds gets this many runs in all to show one.
 UNKNOWN_COST_LIMIT = ROUNDS + 2
@@ -121,5 +121,5 @@ def _exploit(
     return Plan(arm, Stage.EXPLOIT, why, survivors, out)
 
 
-def _reached(trial: Trial) -> bool:
-    return trial.status is TrialStatus.REACHED
+def _reached(run: Run) -> bool:
+    return run.status is TrialStatus.REACHED

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Protocol
 
+from zeusrun.bandit.auto import Auto
+from zeusrun.bandit.fixed import Fixed
+from zeusrun.bandit.grid import Grid
 from zeusrun.bandit.zeus import Zeus
 from zeusrun.errors import JobFileError
 
@@ -14,34 +17,60 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
     from zeusrun.bandit.problem import ArmBelief, Problem
-    from zeusrun.trial import Decision, Trial
+    from zeusrun.bandit.run import Run, Running
+    from zeusrun.trial import Decision, PowerPoint
 
 
 class Policy(Protocol):
-    """Chooses batch sizes: values in, values out.
+    """Decides: values in, values out.
 
-    Every method takes all trials of the job, oldest first, finished or in flight; which of them
-    still teach is the policy's own business. None reads a clock, a file or a global generator, so
-    equal arguments, the state of ``rng`` among them, give equal answers.
+    ``runs`` are all runs of the job that say something today, oldest first, finished or in
+    flight; see ``reading.read_history``. No method reads a clock, a file or a global generator,
+    so equal arguments, the state of ``rng`` among them, give equal answers.
     """
 
     name: str
 
-    def choose(self, problem: Problem, trials: Sequence[Trial], rng: Generator) -> Decision:
-        """Choose the batch size of the next trial, always one of the candidates."""
+    def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
+        """Choose the next trial: its batch size, always a candidate, first limit and bound.
+
+        A decision of stage ``LOOK`` is to be carried out until the speed of its batch size is
+        known; then ``choose`` is asked again with that speed among the runs, as of a run cut
+        short, and the trial goes on only if the batch size is still the choice.
+        """
         ...
 
-    def cost_bound_j(self, problem: Problem, trials: Sequence[Trial]) -> float | None:
-        """Return the cost in joules at which to stop the next trial, or ``None`` for never."""
+    def next_limit_w(
+        self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
+    ) -> float | None:
+        """Return the power limit to hold now, per GPU; ``None`` to leave it as found.
+
+        A limit that is not in the profile yet is to be measured while it is held; then the
+        method is asked again. Otherwise the limit is held to the end.
+
+        Args:
+            problem: What is being decided.
+            decision: The one that the trial carries out.
+            profile: All points measured of its batch size, those of earlier trials included.
+        """
         ...
 
-    def explain(self, problem: Problem, trials: Sequence[Trial], rng: Generator) -> list[ArmBelief]:
+    def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
+        """Return why the running trial is to be stopped, at the end of an epoch, or ``None``."""
+        ...
+
+    def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
         """Return what is believed of every candidate, ascending."""
         ...
 
 
-# ``auto`` is the default of a job file; it names the best policy we have, for now the paper's.
-POLICIES: Mapping[str, Callable[[], Policy]] = {"auto": Zeus, "zeus": Zeus}
+# ``auto`` is the default of a job file.
+POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "auto": Auto,
+    "zeus": Zeus,
+    "fixed": Fixed,
+    "grid": Grid,
+}
 
 
 def create_policy(name: str) -> Policy:

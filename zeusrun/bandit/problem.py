@@ -31,6 +31,9 @@ class Problem:
         energy_measured: Whether the device measures energy (``True``) or a model estimates it
             (``False``); ``None`` when it gives none.
         learning_rates: What the job's rule gives now, by batch size; absent is ``None``.
+        max_power_w: Maximum power summed over the job's devices; ``None`` if unknown.
+        samples_per_epoch: Samples that an epoch takes in; ``None`` until a trial has shown it.
+        power_limits_w: Limits per GPU that may be set, ascending; none where they are left alone.
 
     Raises:
         ValueError: If the values contradict each other or lie outside their range.
@@ -51,6 +54,9 @@ class Problem:
     gpu_count: int = 0
     energy_measured: bool | None = None
     learning_rates: Mapping[int, float | None] = field(default_factory=dict)
+    max_power_w: float | None = None
+    samples_per_epoch: float | None = None
+    power_limits_w: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if list(self.candidates) != sorted({b for b in self.candidates if b > 0}):
@@ -65,16 +71,20 @@ class Problem:
             raise ValueError(f"window must be at least 1, not {self.window}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ArmBelief:
-    """What a policy thinks of one batch size.
+    """What a policy thinks of one batch size. ``None`` is unknown.
 
     Attributes:
         global_batch_size: The arm.
         trials: Finished trials that taught something about it.
         reached: Those among them that reached the target.
-        mean_cost_j: Mean cost to the target; ``None`` when none is known.
-        sd_cost_j: Believed standard deviation of one run's cost; ``None`` when none is known.
+        epochs: Expected epochs to the target.
+        epoch_cost_j: Expected joules per epoch, at the best power limit known.
+        cost_j: Expected joules to the target.
+        cost_range_j: 5th and 95th percentile of the cost of the next run.
+        failure_chance: Probability that a run of it is stopped or misses the target.
+        value_j: What trying it is expected to save over the horizon, less what it costs.
         chance: Probability of being chosen next.
         verdict: Where it stands, in a sentence.
     """
@@ -82,7 +92,11 @@ class ArmBelief:
     global_batch_size: int
     trials: int
     reached: int
-    mean_cost_j: float | None
-    sd_cost_j: float | None
+    epochs: float | None = None
+    epoch_cost_j: float | None = None
+    cost_j: float | None = None
+    cost_range_j: tuple[float, float] | None = None
+    failure_chance: float | None = None
+    value_j: float | None = None
     chance: float
     verdict: str

@@ -11,7 +11,7 @@ from zeusrun.trial import TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from zeusrun.trial import Trial
+    from zeusrun.bandit.run import Run
 
 # You et al., NSDI 2023: a second round gives each surviving arm a first idea of its spread.
 ROUNDS = 2
@@ -42,7 +42,7 @@ def nearest(arms: Collection[int], arm: int) -> int:
 def prune(
     arms: Sequence[int],
     default: int,
-    results: Mapping[int, Sequence[Trial]],
+    results: Mapping[int, Sequence[Run]],
     not_now: Collection[int] = (),
 ) -> Pruning:
     """Replay the exploration over the results so far (You et al., NSDI 2023, batch sizes).
@@ -85,7 +85,7 @@ def _walk(
     arms: Sequence[int],
     start: int,
     index: int,
-    results: Mapping[int, Sequence[Trial]],
+    results: Mapping[int, Sequence[Run]],
     not_now: Collection[int],
 ) -> tuple[dict[int, str], tuple[int, str] | None]:
     """Walk one round: the arms it prunes, and the arm it has to wait for and where that lies."""
@@ -110,7 +110,7 @@ def _walk(
 
 
 def _cheapest(
-    arms: Collection[int], default: int, index: int, results: Mapping[int, Sequence[Trial]]
+    arms: Collection[int], default: int, index: int, results: Mapping[int, Sequence[Run]]
 ) -> int:
     """The arm of least cost in a round, or nearest to the default if no cost is known."""
     costs = {arm: results[arm][index].cost_j for arm in arms}
@@ -118,7 +118,7 @@ def _cheapest(
     return min(known, key=lambda arm: (known[arm], arm)) if known else nearest(arms, default)
 
 
-def _why_start(arm: int, default: int, index: int, results: Mapping[int, Sequence[Trial]]) -> str:
+def _why_start(arm: int, default: int, index: int, results: Mapping[int, Sequence[Run]]) -> str:
     if index == 0 and arm == default:
         return f"{arm} is the default and comes first"
     if index == 0:
@@ -128,7 +128,7 @@ def _why_start(arm: int, default: int, index: int, results: Mapping[int, Sequenc
     return f"{arm} was the cheapest of the first, it {_told(results[arm], index - 1)}"
 
 
-def _told(runs: Sequence[Trial], index: int) -> str:
+def _told(runs: Sequence[Run], index: int) -> str:
     """What became of a run, as the end of a sentence."""
     if len(runs) <= index:
         return "failed earlier in this recurrence"

@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
 # Pooled over the public training traces of the Zeus project, epochs to a target vary from run to
-# run by 14 % of their mean; a weight of three observations had the least regret on them.
-PRIOR_RELATIVE_SD = 0.14
-PRIOR_WEIGHT = 3.0
+# run by 14 % of their mean.
+ONE_RUN_SD = 0.14
 
 CHANCE_DRAWS = 4000  # standard error of a chance below 0.8 %, in under a millisecond
 
@@ -37,17 +36,19 @@ class CostBelief:
         """Standard deviation of the belief: ``sd_j / sqrt(runs)``."""
         return float(self.sd_j / self.runs**0.5)
 
+    @property
+    def range_j(self) -> tuple[float, float]:
+        """5th and 95th percentile of the next run's cost; the lower one is never negative."""
+        spread = 1.645 * self.sd_j * (1 + 1 / self.runs) ** 0.5
+        return max(0.0, self.mean_j - spread), self.mean_j + spread
+
 
 def believe(costs_j: Sequence[float]) -> CostBelief:
-    """Fold an arm's costs into a belief with a flat prior on the mean and a learned variance.
+    """Fold an arm's costs into a belief with a flat prior on the mean.
 
-    With mean ``m`` of ``n`` costs ``c``::
-
-        sd^2 = (PRIOR_WEIGHT (PRIOR_RELATIVE_SD m)^2 + sum (c - m)^2) / (PRIOR_WEIGHT + n - 1)
-
-    and the mean cost is Gaussian around ``m`` with variance ``sd^2 / n``. You et al. (NSDI 2023)
-    take the sample variance alone; it does not exist for one cost, and two equal ones would make
-    it zero and end all exploration. The weak prior keeps both sensible.
+    The mean cost is Gaussian around the sample mean ``m`` with variance ``sd^2 / n``, where
+    ``sd^2`` is the population variance of the costs: You et al. (NSDI 2023) and their published
+    code. A single cost has no variance; its ``sd`` is ``ONE_RUN_SD`` of it.
 
     Args:
         costs_j: Costs of runs that reached the target, joules, shape ``(n,)``.
@@ -59,9 +60,9 @@ def believe(costs_j: Sequence[float]) -> CostBelief:
     if runs == 0:
         raise ValueError("no belief without a cost")
     mean = sum(costs_j) / runs
-    squares = sum((cost - mean) ** 2 for cost in costs_j)
-    squares += PRIOR_WEIGHT * (PRIOR_RELATIVE_SD * mean) ** 2
-    return CostBelief(runs, mean, (squares / (PRIOR_WEIGHT + runs - 1)) ** 0.5)
+    if runs == 1:
+        return CostBelief(1, mean, ONE_RUN_SD * mean)
+    return CostBelief(runs, mean, (sum((cost - mean) ** 2 for cost in costs_j) / runs) ** 0.5)
 
 
 def draw_j(beliefs: Mapping[int, CostBelief], rng: Generator) -> dict[int, float]:

@@ -9,19 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.cost import energy_text
-from zeusrun.bandit.ledger import build_ledger
+from zeusrun.bandit.ledger import Ledger, build_ledger
+from zeusrun.bandit.limits import sweep_limit_w
 from zeusrun.bandit.plan import Plan, build_plan
-from zeusrun.bandit.problem import ArmBelief
-from zeusrun.bandit.thompson import believe, chances, draw_j
-from zeusrun.trial import Decision, TrialStatus
+from zeusrun.bandit.run import merged_profile
+from zeusrun.bandit.stopping import hopeless
+from zeusrun.bandit.summary import summarise
+from zeusrun.bandit.thompson import chances, draw_j
+from zeusrun.trial import Bound, Decision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.problem import Problem
-    from zeusrun.trial import Trial
+    from zeusrun.bandit.problem import ArmBelief, Problem
+    from zeusrun.bandit.run import Run, Running
+    from zeusrun.trial import PowerPoint
 
 
 class Zeus:
@@ -33,59 +37,62 @@ class Zeus:
     flight, a recurrence runs the cheapest arm known instead. Thompson sampling needs no such
     care, it draws anew each time.
 
-    Every method takes all trials of the job, oldest first, and calls ``comparable`` itself.
+    Its bound is ``cost_factor`` times the cheapest known cost, its power limits a full sweep.
     """
 
     name = "zeus"
 
-    def choose(self, problem: Problem, trials: Sequence[Trial], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
         """Choose the batch size of the next trial; ``rng`` is used by Thompson sampling alone."""
-        plan = build_plan(problem, build_ledger(problem, trials))
-        if plan.arm is not None:
-            return Decision(plan.arm, plan.stage, plan.why)
-        drawn = draw_j(plan.beliefs, rng)
-        arm, second = sorted(drawn, key=lambda arm: (drawn[arm], arm))[:2]
-        runs = plan.beliefs[arm].runs
-        why = (
-            f"{arm} drew {energy_text(drawn[arm])} against {energy_text(drawn[second])} "
-            f"for {second} over {runs} {'run' if runs == 1 else 'runs'}"
-        )
-        return Decision(arm, plan.stage, why)
+        ledger = build_ledger(problem, runs)
+        plan = build_plan(problem, ledger)
+        arm, why = plan.arm, plan.why
+        if arm is None:
+            drawn = draw_j(plan.beliefs, rng)
+            arm, second = sorted(drawn, key=lambda arm: (drawn[arm], arm))[:2]
+            known = plan.beliefs[arm].runs
+            why = (
+                f"{arm} drew {energy_text(drawn[arm])} against {energy_text(drawn[second])} "
+                f"for {second} over {known} {'run' if known == 1 else 'runs'}"
+            )
+        profile = merged_profile(ledger.results.get(arm, ())) if problem.power_limits_w else ()
+        limit_w = sweep_limit_w(problem, profile)
+        return Decision(arm, plan.stage, why, limit_w, _bound(problem, ledger, plan))
 
-    def cost_bound_j(self, problem: Problem, trials: Sequence[Trial]) -> float | None:
-        """Return the cost at which to stop the trial: ``cost_factor`` times the cheapest known.
+    def next_limit_w(
+        self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
+    ) -> float | None:
+        """Return the next limit of the sweep, or the best of a complete one."""
+        return sweep_limit_w(problem, profile)
 
-        Returns:
-            Joules; ``None`` when ``cost_factor`` is, when no reached trial has a known cost, or
-            when no arm is left: then the bound itself may be what stops them all.
-        """
-        ledger = build_ledger(problem, trials)
-        cheapest = min((min(costs_j) for costs_j in ledger.costs_j.values()), default=None)
-        if problem.cost_factor is None or cheapest is None:
-            return None
-        return problem.cost_factor * cheapest if build_plan(problem, ledger).survivors else None
+    def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
+        """Return why the trial is to be stopped: its cost passed the bound."""
+        return hopeless(decision.bound, problem.mode, running)
 
-    def explain(self, problem: Problem, trials: Sequence[Trial], rng: Generator) -> list[ArmBelief]:
+    def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
         """Return the belief of every candidate, ascending; chances come from ``rng``."""
-        ledger = build_ledger(problem, trials)
+        ledger = build_ledger(problem, runs)
         plan = build_plan(problem, ledger)
         chance = chances(plan.beliefs, rng) if plan.arm is None else {plan.arm: 1.0}
-        beliefs = []
-        for arm in problem.candidates:
-            results, costs_j = ledger.results.get(arm, ()), ledger.costs_j.get(arm)
-            belief = believe(costs_j) if costs_j else None
-            beliefs.append(
-                ArmBelief(
-                    global_batch_size=arm,
-                    trials=len(results) + ledger.out_of_memory.get(arm, 0),
-                    reached=sum(trial.status is TrialStatus.REACHED for trial in results),
-                    mean_cost_j=belief.mean_j if belief else None,
-                    sd_cost_j=belief.sd_j if belief else None,
-                    chance=chance.get(arm, 0.0),
-                    verdict=_verdict(plan, arm, tried=bool(results)),
-                )
+        return [
+            summarise(
+                arm,
+                ledger.results.get(arm, ()),
+                ledger.costs_j.get(arm, ()),
+                out_of_memory=ledger.out_of_memory.get(arm, 0),
+                chance=chance.get(arm, 0.0),
+                verdict=_verdict(plan, arm, tried=arm in ledger.results),
             )
-        return beliefs
+            for arm in problem.candidates
+        ]
+
+
+def _bound(problem: Problem, ledger: Ledger, plan: Plan) -> Bound | None:
+    """The cost at which to stop the trial; none where the bound may be what stops them all."""
+    cheapest = min((min(costs_j) for costs_j in ledger.costs_j.values()), default=None)
+    if problem.cost_factor is None or cheapest is None or not plan.survivors:
+        return None
+    return Bound(problem.cost_factor * cheapest)
 
 
 def _verdict(plan: Plan, arm: int, *, tried: bool) -> str:

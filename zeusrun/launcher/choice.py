@@ -8,22 +8,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.bandit.comparable import set_aside
 from zeusrun.bandit.problem import Problem
+from zeusrun.bandit.reading import kept, read_history
 from zeusrun.errors import UsageError
 from zeusrun.launcher.command import build_command
 from zeusrun.launcher.paths import RunPaths, highest_recurrence, runs_directory
-from zeusrun.trial import Decision, Stage, Trial, timestamp
+from zeusrun.trial import Bound, Decision, Stage, Trial, TrialStatus, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from zeusrun.bandit.policies import Policy
+    from zeusrun.bandit.run import Run
     from zeusrun.gpu.device import Device
     from zeusrun.history.base import History
     from zeusrun.launcher.command import Command
     from zeusrun.launcher.torchrun import Torchrun
     from zeusrun.spec import JobSpec
+
+RETRIED = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED, TrialStatus.OOM})
+"""Endings after which another batch size may still reach the target."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +67,30 @@ class Submission:
             device.close()
 
 
-def build_problem(submission: Submission, recurrence: int) -> Problem:
-    """Return what the policy is asked."""
+@dataclass(frozen=True)
+class Choice:
+    """A decision, and what it was made from.
+
+    Attributes:
+        problem: What was asked, completed by what only the history knows.
+        runs: The history as it reads under the problem.
+        decision: The answer.
+        kept: Sentences on past trials that are read otherwise than they ended.
+    """
+
+    problem: Problem
+    runs: tuple[Run, ...]
+    decision: Decision
+    kept: tuple[str, ...]
+
+
+def build_problem(
+    submission: Submission, trials: Sequence[Trial], recurrence: int | None = None
+) -> Problem:
+    """Return what the policy is asked, by default of the next recurrence of the job."""
     spec, gpus = submission.spec, submission.gpus
     sources = [device.energy_source for device in submission.devices]
+    sizes = {*spec.batch_size.candidates, *(trial.global_batch_size for trial in trials)}
     return Problem(
         candidates=spec.batch_size.candidates,
         default=spec.batch_size.default,
@@ -77,13 +101,20 @@ def build_problem(submission: Submission, recurrence: int) -> Problem:
         eta_knob=spec.objective.eta_knob,
         cost_factor=spec.early_stop.cost_factor,
         window=spec.policy.window,
-        recurrence=recurrence,
+        recurrence=next_recurrence(submission, trials) if recurrence is None else recurrence,
         world_size=submission.world_size,
         gpu_model=gpus[0].model if gpus else None,
         gpu_count=len(gpus),
         energy_measured=all(source.measured for source in sources) if sources else None,
-        learning_rates={size: spec.learning_rate_for(size) for size in spec.batch_size.candidates},
+        learning_rates={size: spec.learning_rate_for(size) for size in sorted(sizes)},
+        max_power_w=_max_power_w(submission.devices),
     )
+
+
+def _max_power_w(devices: Sequence[Device]) -> float | None:
+    """Return the most that all devices together may draw; ``None`` if unknown for any."""
+    known = [watts for device in devices if (watts := device.max_power_w) is not None]
+    return sum(known) if known and len(known) == len(devices) else None
 
 
 def next_recurrence(submission: Submission, trials: Sequence[Trial]) -> int:
@@ -94,7 +125,7 @@ def next_recurrence(submission: Submission, trials: Sequence[Trial]) -> int:
 
 def decide(
     submission: Submission, problem: Problem, trials: Sequence[Trial], attempt: int
-) -> Decision:
+) -> Choice:
     """Return the policy's choice, or the user's own.
 
     The random generator is seeded with the job file's seed, recurrence and attempt: the same
@@ -104,16 +135,45 @@ def decide(
         UsageError: If the user's choice is not among the candidates.
     """
     forced = submission.forced_batch_size
-    if forced is None:
-        rng = np.random.default_rng([submission.spec.policy.seed, problem.recurrence, attempt])
-        return submission.policy.choose(problem, trials, rng)
-    if forced not in problem.candidates:
+    if forced is not None and forced not in problem.candidates:
         known = ", ".join(map(str, problem.candidates))
         raise UsageError(
             f"--batch-size {forced}: not among the candidates of the job file ({known}); "
             "choose one of them, or add it to batch_size.candidates"
         )
-    return Decision(forced, Stage.FORCED, "chosen by --batch-size")
+    sentences = tuple(kept(problem, trials))
+    problem, runs = read_history(problem, trials)
+    rng = np.random.default_rng([submission.spec.policy.seed, problem.recurrence, attempt])
+    decision = submission.policy.choose(problem, runs, rng)
+    if forced is not None:
+        # What the job may cost at all holds for it, too; how fast another batch size learned
+        # does not.
+        bound = None if decision.bound is None else Bound(decision.bound.cost_j)
+        decision = Decision(forced, Stage.FORCED, "chosen by --batch-size", bound=bound)
+    return Choice(problem, tuple(runs), decision, sentences)
+
+
+def decide_again(submission: Submission, choice: Choice, looked: Run, attempt: int) -> Decision:
+    """Return what the policy makes of a batch size whose speed it has looked at.
+
+    What failed earlier in this recurrence is no alternative to it: then the first decision holds.
+
+    Args:
+        submission: The job and all it needs.
+        choice: The one that the trial carries out.
+        looked: The trial, as if cut short now.
+        attempt: Its number.
+    """
+    problem = choice.problem
+    seed = [submission.spec.policy.seed, problem.recurrence, attempt, 1]
+    runs = [*choice.runs, looked]
+    again = submission.policy.choose(problem, runs, np.random.default_rng(seed))
+    failed = {
+        run.arm
+        for run in choice.runs
+        if run.recurrence == problem.recurrence and run.status in RETRIED
+    }
+    return choice.decision if again.global_batch_size in failed else again
 
 
 def draft_trial(submission: Submission, decision: Decision, recurrence: int, attempt: int) -> Trial:
@@ -157,8 +217,8 @@ def _limit_in_force(submission: Submission, wanted_w: float | None) -> float | N
     return submission.gpus[0].read().power_limit_w if wanted_w is None else wanted_w
 
 
-def plan(submission: Submission) -> tuple[Trial, Command, list[str]]:
-    """Return the trial that a submit would dispatch now, its command, and what it leaves out.
+def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
+    """Return the trial that a submit would dispatch now, its command, and what it says of the past.
 
     Nothing is written.
 
@@ -166,10 +226,9 @@ def plan(submission: Submission) -> tuple[Trial, Command, list[str]]:
         ZeusrunError: As a submit would.
     """
     trials = submission.history.trials(submission.spec.name)
-    problem = build_problem(submission, next_recurrence(submission, trials))
-    decision = decide(submission, problem, trials, 1)
-    trial = draft_trial(submission, decision, problem.recurrence, 1)
+    choice = decide(submission, build_problem(submission, trials), trials, 1)
+    trial = draft_trial(submission, choice.decision, choice.problem.recurrence, 1)
     paths = RunPaths(Path(trial.run_dir))
     torchrun, environment = submission.torchrun, submission.environment
     command = build_command(submission.spec, trial, paths, torchrun, environment)
-    return trial, command, set_aside(problem, trials)
+    return trial, command, choice.kept

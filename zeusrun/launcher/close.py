@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.process import ProcessExit
     from zeusrun.launcher.progress import EnergyBetween, Goal, Progress
     from zeusrun.launcher.supervise import StopOrder
-    from zeusrun.trial import EnergySource, Trial
+    from zeusrun.trial import EnergySource, PowerPoint, Trial
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ def close(
     bill: Bill,
     finished_at: str,
     signalled: bool = False,
+    power_profile: tuple[PowerPoint, ...] = (),
 ) -> Outcome:
     """Return the outcome of a run.
 
@@ -61,6 +62,7 @@ def close(
         bill: What was metered.
         finished_at: RFC 3339.
         signalled: Whether torchrun says that a signal ended it.
+        power_profile: Speed and power, where they were looked at.
     """
     signalled = signalled or exit_.code < 0
     clean = ended_well(trial, progress, exit_, signalled=signalled)
@@ -94,6 +96,7 @@ def close(
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=curve,
+        power_profile=power_profile,
         warnings=tuple(_warnings(goal, progress, exit_, stop, clean=clean)),
     )
 
@@ -131,7 +134,7 @@ def _verdict(
         value = endless if reached.value is None else reached.value
         return TrialStatus.REACHED, f"{goal.metric} {value:.4g} in epoch {reached.epoch}"
     if stop is not None and stop.cause is not StopCause.TARGET:
-        cancelled = stop.cause is StopCause.SIGNAL
+        cancelled = stop.cause in {StopCause.SIGNAL, StopCause.LOOKED}
         return (TrialStatus.CANCELLED if cancelled else TrialStatus.STOPPED), stop.reason
     if not clean:
         out_of_memory = failure is not None and failure.out_of_memory

@@ -6,19 +6,17 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.comparable import set_aside
 from zeusrun.launcher.choice import (
     build_problem,
     decide,
     draft_trial,
-    next_recurrence,
     wanted_power_limit_w,
 )
 from zeusrun.launcher.paths import RunLock, create_run, unwritable_home
 from zeusrun.launcher.record import reserve_record
 
 if TYPE_CHECKING:
-    from zeusrun.launcher.choice import Submission
+    from zeusrun.launcher.choice import Choice, Submission
     from zeusrun.launcher.paths import RunPaths
     from zeusrun.trial import Trial
 
@@ -31,17 +29,15 @@ class Dispatched:
         trial: As stored.
         paths: Its files.
         lock: Held from before it was stored until its launcher is done with it, or dies.
-        cost_bound_j: Cost past which it is hopeless; ``None`` for no bound.
+        choice: The decision that it carries out, and what that was made from.
         power_limit_w: Watts per GPU to hold; ``None`` to leave the limit as found.
-        set_aside: Sentences on past trials that did not count, and why.
     """
 
     trial: Trial
     paths: RunPaths
     lock: RunLock
-    cost_bound_j: float | None
+    choice: Choice
     power_limit_w: float | None
-    set_aside: tuple[str, ...]
 
 
 def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Dispatched:
@@ -59,19 +55,16 @@ def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Di
     prepared: list[Dispatched] = []
 
     def choose(trials: list[Trial]) -> Trial:
-        problem = build_problem(submission, recurrence or next_recurrence(submission, trials))
-        decision = decide(submission, problem, trials, attempt)
-        trial = draft_trial(submission, decision, problem.recurrence, attempt)
-        bound_j = submission.policy.cost_bound_j(problem, trials)
-        left_out = tuple(set_aside(problem, trials))
+        problem = build_problem(submission, trials, recurrence)
+        choice = decide(submission, problem, trials, attempt)
+        trial = draft_trial(submission, choice.decision, problem.recurrence, attempt)
         paths = create_run(submission.home, trial.job, trial.trial)
         dispatched = Dispatched(
             trial=trial,
             paths=paths,
             lock=RunLock(paths),
-            cost_bound_j=bound_j,
-            power_limit_w=wanted_power_limit_w(submission, decision),
-            set_aside=left_out,
+            choice=choice,
+            power_limit_w=wanted_power_limit_w(submission, choice.decision),
         )
         prepared.append(dispatched)
         _fill(submission, dispatched)

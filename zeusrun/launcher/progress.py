@@ -51,6 +51,7 @@ class Progress:
         script_t: When rank 0 began to run the script.
         training_t: When training began; ``None`` until then.
         steps: Optimizer steps of rank 0.
+        stepping_s: Monotonic seconds of the first and of the last of them; ``None`` before one.
         epochs: Epochs completed.
         curve: The metric after every epoch.
         seen_metrics: Names of every metric reported.
@@ -69,6 +70,7 @@ class Progress:
     script_t: float | None = None
     training_t: float | None = None
     steps: int | None = None
+    stepping_s: tuple[float, float] | None = None
     epochs: int = 0
     curve: tuple[CurvePoint, ...] = ()
     seen_metrics: frozenset[str] = frozenset()
@@ -99,7 +101,8 @@ def take_step_clock(progress: Progress, count: StepCount | None) -> Progress:
     if count is None:
         return progress
     begun = count.first_step_t if progress.training_t is None else progress.training_t
-    return replace(progress, steps=count.steps, training_t=begun)
+    stepping_s = (count.first_step_t, count.last_step_t)
+    return replace(progress, steps=count.steps, stepping_s=stepping_s, training_t=begun)
 
 
 def advance(

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import ExitCode, HistoryError
-from zeusrun.launcher.choice import build_problem, decide
+from zeusrun.launcher.choice import RETRIED, build_problem, decide
 from zeusrun.launcher.dispatch import dispatch
 from zeusrun.launcher.process import CaughtSignals
 from zeusrun.launcher.record import write_record
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.supervise import StopCause
-from zeusrun.launcher.watch import Watch
+from zeusrun.launcher.watch import Watch, cost_bound_j
 from zeusrun.trial import Outcome, TrialStatus, timestamp
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from zeusrun.spec import JobSpec
     from zeusrun.trial import Trial
 
-_RETRIED = {TrialStatus.MISSED, TrialStatus.STOPPED, TrialStatus.OOM}
-
 
 @dataclass(frozen=True)
 class SubmitResult:
@@ -36,6 +34,11 @@ class SubmitResult:
     recurrence: int
     trials: tuple[Trial, ...]
     exit_code: int
+
+    @property
+    def attempts(self) -> int:
+        """How many trials were to reach the target: one cut short, by a look, was not."""
+        return sum(trial.status is not TrialStatus.CANCELLED for trial in self.trials)
 
     @property
     def reached(self) -> bool:
@@ -61,15 +64,20 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
             listener.note(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}")
             for warning in lost.warnings:
                 listener.warn(f"{lost.trial}: {warning}")
+        looks = 0
         again = True
         while again:
             recurrence = trials[0].recurrence if trials else None
             trial, stop = _attempt(submission, listener, signals, recurrence, len(trials) + 1)
             trials.append(trial)
+            if _only_looked_at(trial, stop):
+                looks += 1
+                again = not signals.received
+                continue
             again = (
-                trial.status in _RETRIED
+                trial.status in RETRIED
                 and (stop is None or stop.cause is StopCause.HOPELESS)
-                and len(trials) < spec.attempts
+                and len(trials) - looks < spec.attempts
                 and submission.forced_batch_size is None
                 and not signals.received
             )
@@ -80,12 +88,19 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
     return SubmitResult(trials[0].recurrence, tuple(trials), code)
 
 
+def _only_looked_at(trial: Trial, stop: StopOrder | None) -> bool:
+    """Whether a trial was cut short for its speed alone, so that another one is what was asked."""
+    looked = stop is not None and stop.cause is StopCause.LOOKED
+    return looked and trial.status is TrialStatus.CANCELLED
+
+
 def _another_choice(submission: Submission, attempts: Sequence[Trial]) -> bool:
     """Whether the next attempt would be anything but what has just failed to reach the target."""
     trials = submission.history.trials(submission.spec.name)
-    problem = build_problem(submission, attempts[0].recurrence)
-    arm = decide(submission, problem, trials, len(attempts) + 1).global_batch_size
-    return arm not in {trial.global_batch_size for trial in attempts}
+    problem = build_problem(submission, trials, attempts[0].recurrence)
+    decision = decide(submission, problem, trials, len(attempts) + 1).decision
+    failed = {trial.global_batch_size for trial in attempts if trial.status in RETRIED}
+    return decision.global_batch_size not in failed
 
 
 def _nothing_left(spec: JobSpec, attempts: Sequence[Trial]) -> str:
@@ -122,9 +137,9 @@ def _attempt(
     """Dispatch one trial, run it, record it, whatever happens to it."""
     dispatched = dispatch(submission, recurrence, attempt)
     try:
-        for text in dispatched.set_aside if attempt == 1 else ():
-            listener.note(f"left out of the choice: {text}")
-        listener.dispatched(dispatched.trial, dispatched.cost_bound_j)
+        for text in dispatched.choice.kept if attempt == 1 else ():
+            listener.note(f"history: {text}")
+        listener.dispatched(dispatched.trial, cost_bound_j(dispatched.choice.decision))
         try:
             outcome, stop = Watch(submission, listener, signals, dispatched).run()
         except BaseException as error:

@@ -29,6 +29,7 @@ class StopCause(str, Enum):
 
     TARGET = "target"
     HOPELESS = "hopeless"
+    LOOKED = "looked"
     TIMEOUT = "timeout"
     SIGNAL = "signal"
 
@@ -44,7 +45,7 @@ class StopOrder:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a trial may take.
+    """What a trial may take, whatever its policy says of it.
 
     Attributes:
         cost_bound_j: Cost past which it is hopeless; ``None`` for no bound.
@@ -57,13 +58,24 @@ class Bounds:
     stop_at_target: bool
 
 
-def supervise(progress: Progress, bounds: Bounds, signals: Sequence[int]) -> StopOrder | None:
+@dataclass(frozen=True)
+class Verdict:
+    """What the policy said against going on: ``HOPELESS`` or ``LOOKED``, and why."""
+
+    cause: StopCause
+    reason: str
+
+
+def supervise(
+    progress: Progress, bounds: Bounds, signals: Sequence[int], verdict: Verdict | None = None
+) -> StopOrder | None:
     """Decide whether the run goes on (``None``) or how it stops.
 
     Args:
         progress: Now.
         bounds: What it may take.
         signals: Signals that zeusrun has received, in order.
+        verdict: Of the policy; ``None`` to go on.
     """
     if signals:
         level = StopLevel.TERMINATE if len(signals) == 1 else StopLevel.KILL
@@ -76,8 +88,14 @@ def supervise(progress: Progress, bounds: Bounds, signals: Sequence[int]) -> Sto
         if bounds.stop_at_target:
             return StopOrder(StopLevel.TELL, StopCause.TARGET, "target reached")
         return None
+    against = verdict or _past_bound(progress, bounds)
+    if against is None:
+        return None
+    return StopOrder(StopLevel.TERMINATE, against.cause, against.reason)
+
+
+def _past_bound(progress: Progress, bounds: Bounds) -> Verdict | None:
     cost_j, bound_j = progress.cost_j, bounds.cost_bound_j
-    if cost_j is not None and bound_j is not None and cost_j > bound_j:
-        reason = f"its cost passed the bound of {energy_text(bound_j)}"
-        return StopOrder(StopLevel.TERMINATE, StopCause.HOPELESS, reason)
-    return None
+    if cost_j is None or bound_j is None or cost_j <= bound_j:
+        return None
+    return Verdict(StopCause.HOPELESS, f"its cost passed the bound of {energy_text(bound_j)}")

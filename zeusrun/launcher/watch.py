@@ -7,15 +7,25 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from zeusrun.bandit.cost import cost_j
+from zeusrun.bandit.run import Running
 from zeusrun.gpu.monitor import EnergyMonitor
 from zeusrun.gpu.power_limit import hold_power_limit
+from zeusrun.launcher.choice import decide_again
 from zeusrun.launcher.close import Bill, close
 from zeusrun.launcher.command import build_command
 from zeusrun.launcher.failure import read_failure, torchrun_was_signalled
 from zeusrun.launcher.logs import log_tails, read_text_lines
+from zeusrun.launcher.look import begins_with_look, has_seen_enough, measure_speed, read_look
 from zeusrun.launcher.process import TICK_S, ProcessExit, run
 from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
-from zeusrun.launcher.supervise import Bounds, StopCause, StopLevel, StopOrder, supervise
+from zeusrun.launcher.supervise import (
+    Bounds,
+    StopCause,
+    StopLevel,
+    StopOrder,
+    Verdict,
+    supervise,
+)
 from zeusrun.sidecar import EventReader, read_step_clock
 from zeusrun.trial import timestamp
 
@@ -26,7 +36,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.dispatch import Dispatched
     from zeusrun.launcher.process import CaughtSignals
     from zeusrun.sidecar import Event, LineTail
-    from zeusrun.trial import Outcome, Trial
+    from zeusrun.trial import Decision, Outcome, PowerPoint, Trial
 
 
 class Listener(Protocol):
@@ -40,6 +50,9 @@ class Listener(Protocol):
 
     def dispatched(self, trial: Trial, cost_bound_j: float | None) -> None:
         """Take a trial that is about to start."""
+
+    def bounded(self, cost_bound_j: float | None) -> None:
+        """Take another bound of the running trial."""
 
     def output(self, rank: int, lines: Sequence[str]) -> None:
         """Take what a rank printed."""
@@ -69,10 +82,13 @@ class Watch:
         trial = dispatched.trial
         self._trial, self._paths = trial, dispatched.paths
         self._power_limit_w = dispatched.power_limit_w
+        self._choice = dispatched.choice
+        self._looking = begins_with_look(dispatched.choice)
+        self._profile: tuple[PowerPoint, ...] = ()
+        self._verdict: Verdict | None = None
         self._goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
-        self._bounds = Bounds(
-            dispatched.cost_bound_j, spec.timeout_s, spec.objective.on_target == "stop"
-        )
+        bound_j = cost_bound_j(dispatched.choice.decision)
+        self._bounds = Bounds(bound_j, spec.timeout_s, spec.objective.on_target == "stop")
         self._reader = EventReader(self._paths.sidecar)
         self._logs = log_tails(self._paths, range(trial.world_size))
         self._monitor = EnergyMonitor(submission.devices, self._paths.power)
@@ -114,7 +130,7 @@ class Watch:
         self._look(final=True)
         if self._signals.received and exit_.code != 0 and self._stop is None:
             # It came as torchrun ended, perhaps of the same signal.
-            self._stop = supervise(self._progress, self._bounds, self._signals.received)
+            self._stop = self._supervise()
         return self._close(exit_), self._stop
 
     def _tick(self) -> StopLevel:
@@ -122,7 +138,7 @@ class Watch:
         return self._decide()
 
     def _decide(self) -> StopLevel:
-        order = supervise(self._progress, self._bounds, self._signals.received)
+        order = self._supervise()
         if order is not None and (self._stop is None or self._stop.cause is StopCause.TARGET):
             self._stop = order  # the first order that ends the run is its cause
             if order.cause is StopCause.SIGNAL:
@@ -133,13 +149,20 @@ class Watch:
                 self._listener.note(f"stopping: {order.reason}")
         return StopLevel.NONE if order is None else order.level
 
+    def _supervise(self) -> StopOrder | None:
+        return supervise(self._progress, self._bounds, self._signals.received, self._verdict)
+
     def _look(self, *, final: bool = False) -> None:
         """Take in what the ranks wrote, and show it."""
         monitor, trial = self._monitor, self._trial
         progress = take_step_clock(self._progress, read_step_clock(self._paths.rank_clock(0)))
         for event in self._reader.read(final=final):
             timely = self._correct_time(event)
+            epochs = progress.epochs
             progress = advance(progress, timely, self._goal, monitor.energy_j)
+            if progress.epochs > epochs and not final:
+                self._decide_again(progress)
+                self._review(progress)
         progress = replace(progress, now_t=time.monotonic())  # later than all that was read
         if progress.training_t is not None and not final:
             # A tick back lies within the samples; at this moment joules would be extrapolated.
@@ -148,11 +171,48 @@ class Watch:
             progress = replace(progress, energy_j=energy_j, power_w=monitor.power_w())
             spent = cost_j(energy_j, monitor.max_power_w, progress.time_s, trial.eta_knob)
             progress = replace(progress, cost_j=spent)
+            self._decide_again(progress)
         self._progress = progress
         for rank, tail in self._logs.items():
             self._show_log(rank, tail, final=final)
         self._warn_of_names()
         self._listener.advanced(progress)
+
+    def _decide_again(self, progress: Progress) -> None:
+        """Ask the policy again, once the speed that it wanted to look at is known."""
+        choice, trial = self._choice, self._trial
+        if not self._looking or progress.reached is not None:
+            return
+        if not has_seen_enough(progress, choice.problem):
+            return
+        self._looking = False
+        point = measure_speed(progress, trial.power_limit_w, self._monitor.energy_j)
+        self._profile = () if point is None else (point,)
+        looked = read_look(choice.problem, trial, progress, point, self._bill())
+        if looked is None:  # then it is an exploration like any other
+            return
+        again = decide_again(self._submission, choice, looked, trial.attempt)
+        if again.global_batch_size != trial.global_batch_size:
+            reason = f"only its speed was looked at: {again.why}"
+            self._verdict = Verdict(StopCause.LOOKED, reason)
+            return
+        self._choice = replace(choice, decision=again)
+        self._bounds = replace(self._bounds, cost_bound_j=cost_bound_j(again))
+        self._listener.bounded(self._bounds.cost_bound_j)
+        self._listener.note(f"its speed is known, and it goes on: {again.why}")
+
+    def _review(self, progress: Progress) -> None:
+        """Ask the policy, at the end of an epoch, whether it is to be followed by another."""
+        last = progress.epochs == self._goal.max_epochs
+        if self._verdict is not None or progress.reached is not None or last:
+            return
+        choice, point = self._choice, progress.curve[-1]
+        eta_knob = self._trial.eta_knob
+        spent = cost_j(point.energy_j, self._monitor.max_power_w, point.time_s, eta_knob)
+        running = Running(progress.epochs, spent, progress.best_value)
+        reason = self._submission.policy.review(choice.problem, choice.decision, running)
+        if reason is not None:
+            self._verdict = Verdict(StopCause.HOPELESS, reason)
 
     def _show_log(self, rank: int, tail: LineTail, *, final: bool) -> None:
         """Show what a rank printed, but never so much that watching or recording would wait."""
@@ -187,9 +247,12 @@ class Watch:
                 "misspelt, stop and correct it"
             )
 
+    def _bill(self) -> Bill:
+        monitor = self._monitor
+        return Bill(monitor.energy_j, monitor.energy_source, monitor.max_power_w)
+
     def _close(self, exit_: ProcessExit) -> Outcome:
         monitor, trial = self._monitor, self._trial
-        bill = Bill(monitor.energy_j, monitor.energy_source, monitor.max_power_w)
         failure = read_failure(self._paths, self._progress.restarts)
         outcome = close(
             trial,
@@ -198,13 +261,19 @@ class Watch:
             exit_=exit_,
             stop=self._stop,
             failure=failure,
-            bill=bill,
+            bill=self._bill(),
             finished_at=timestamp(),
             signalled=torchrun_was_signalled(self._paths),
+            power_profile=self._profile,
         )
         found = (*outcome.warnings, *self._reader.warnings, *monitor.warnings, *self._warnings)
         warnings = tuple(_storable(warning) for warning in found)
         return replace(outcome, reason=_storable(outcome.reason), warnings=warnings)
+
+
+def cost_bound_j(decision: Decision) -> float | None:
+    """Return the cost at which a trial is stopped between epochs, too; ``None`` for none."""
+    return None if decision.bound is None else decision.bound.cost_j
 
 
 def _storable(text: str) -> str:

@@ -36,9 +36,12 @@ def print_json(value: object) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+_TABLES = {"curve", "power_profile", "warnings"}
+
+
 def print_csv(records: Sequence[Mapping[str, Any]]) -> None:
     """Print trials as a table with a header, without what is no single value."""
-    names = [f.name for f in dataclasses.fields(Trial) if f.name not in {"curve", "warnings"}]
+    names = [f.name for f in dataclasses.fields(Trial) if f.name not in _TABLES]
     writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)

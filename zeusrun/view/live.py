@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from zeusrun.trial import EnergySource, TrialStatus
+from zeusrun.trial import EnergySource, Stage, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.tables import STATUS_STYLES, trial_head
 
@@ -78,6 +78,10 @@ class SubmitView:
             with self._unless_gone():
                 self._live.start()
 
+    def bounded(self, cost_bound_j: float | None) -> None:
+        """Show another bound from now on."""
+        self._bound_j = cost_bound_j
+
     def output(self, rank: int, lines: Sequence[str]) -> None:
         """Show what a rank printed, with its rank in front."""
         if self._quiet:
@@ -108,7 +112,8 @@ class SubmitView:
         self._stop_live()
         for warning in trial.warnings:
             self.warn(warning)
-        if not self._quiet or trial.status is not TrialStatus.REACHED:
+        well = trial.status is TrialStatus.REACHED or _looked_at(trial)
+        if not self._quiet or not well:
             self._print(summary(trial))
 
     def _stop_live(self) -> None:
@@ -182,7 +187,7 @@ def summary(trial: Trial) -> RenderableType:
     """Return a few lines on what was reached, what it took, and where to look."""
     reached = trial.status is TrialStatus.REACHED
     style = STATUS_STYLES[trial.status]
-    mark = "✓" if reached else "✗"
+    mark = "✓" if reached else "·" if _looked_at(trial) else "✗"
     head = Text.assemble(
         (mark, style),
         (f" {trial.trial}", "bold"),
@@ -201,6 +206,11 @@ def summary(trial: Trial) -> RenderableType:
     if not reached:
         lines.append(Text(f"  more: zeusrun show {trial.trial}", style="dim"))
     return Group(*lines)
+
+
+def _looked_at(trial: Trial) -> bool:
+    """Whether a trial was given up for what its speed told; that is no failure."""
+    return trial.status is TrialStatus.CANCELLED and trial.stage is Stage.LOOK
 
 
 def _remaining(trial: Trial, progress: Progress) -> str:

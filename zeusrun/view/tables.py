@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.problem import ArmBelief
     from zeusrun.launcher.doctor import Check
-    from zeusrun.trial import Trial
+    from zeusrun.trial import PowerPoint, Trial
 
 STATUS_STYLES = {
     TrialStatus.DISPATCHED: "cyan",
@@ -81,21 +81,24 @@ def saving_line(trials: Sequence[Trial], trial: Trial) -> Text | None:
 
 
 def plan_sheet(
-    trial: Trial, command: str, told: Mapping[str, str], left_out: Sequence[str]
+    trial: Trial, command: str, told: Mapping[str, str], kept: Sequence[str]
 ) -> RenderableType:
     """Return what a submit would choose and start."""
     env = [Text(f"  {name}={value}", style="dim") for name, value in told.items()]
-    notes = [Text(f"· left out of the choice: {text}", style="dim") for text in left_out]
+    notes = [Text(f"· history: {text}", style="dim") for text in kept]
     return Group(*notes, trial_head(trial), Text(""), Text(command), Text(""), *env)
 
 
 def trial_head(trial: Trial) -> RenderableType:
     """Return what was chosen and why, in two lines."""
     rate = "" if trial.learning_rate is None else f" · learning rate {trial.learning_rate:g}"
-    ranks = f"{trial.world_size} rank" + ("" if trial.world_size == 1 else "s")
-    choice = f"  batch size {trial.global_batch_size}{rate} · {ranks}"
+    choice = f"  batch size {trial.global_batch_size}{rate} · {_ranks(trial)}"
     head = Text.assemble((trial.trial, "bold"), choice)
     return Group(head, Text(f"  {trial.stage.value}: {trial.why}", style="dim"))
+
+
+def _ranks(trial: Trial) -> str:
+    return f"{trial.world_size} rank" + ("" if trial.world_size == 1 else "s")
 
 
 def history_table(job: str, trials: Sequence[Trial], last: int | None) -> RenderableType:
@@ -143,25 +146,41 @@ def _footnotes(trials: Sequence[Trial], shown: Sequence[Trial]) -> Iterable[Text
         yield Text("  " + " · ".join(notes), style="dim")
 
 
-def explain_table(title: str, beliefs: Sequence[ArmBelief]) -> RenderableType:
-    """Return what a policy believes of every arm."""
+def explain_table(
+    title: str, beliefs: Sequence[ArmBelief], kept: Sequence[str] = ()
+) -> RenderableType:
+    """Return what a policy believes of every arm: its numbers, then where each stands.
+
+    A column of which nothing is known to this policy is left out. ``kept`` are sentences on past
+    trials that are read otherwise than they ended.
+    """
     table = _table(title=title)
-    for name in ("batch", "trials", "reached", "mean cost", "spread", "next"):
+    valued = any(belief.value_j is not None for belief in beliefs)
+    for name in ("batch", "reached", "epochs", "J/epoch", "cost", "90 % range", "fails"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("why", overflow="fold")
+    for name in ("worth", "next") if valued else ("next",):
+        table.add_column(name, justify="right", no_wrap=True)
+    verdicts = Table.grid(padding=(0, 2, 0, 0))
+    verdicts.add_column(justify="right", no_wrap=True, min_width=5)
+    verdicts.add_column(overflow="fold")
     for belief in beliefs:
         likely = belief.chance >= 0.5
+        arm = str(belief.global_batch_size)
         table.add_row(
-            str(belief.global_batch_size),
-            str(belief.trials),
-            str(belief.reached),
-            units.energy(belief.mean_cost_j),
-            units.UNKNOWN if belief.sd_cost_j is None else f"± {units.energy(belief.sd_cost_j)}",
+            arm,
+            f"{belief.reached}/{belief.trials}" if belief.trials else units.UNKNOWN,
+            units.UNKNOWN if belief.epochs is None else f"{belief.epochs:.1f}",
+            units.energy(belief.epoch_cost_j),
+            units.energy(belief.cost_j),
+            units.energy_range(belief.cost_range_j),
+            units.percent(belief.failure_chance),
+            *([units.energy(belief.value_j).replace("-", "−")] if valued else []),  # noqa: RUF001
             units.percent(belief.chance),
-            belief.verdict,
             style="bold" if likely else None,
         )
-    return table
+        verdicts.add_row(Text(arm), Text(belief.verdict), style=None if likely else "dim")
+    notes = [Text(f"· history: {text}", style="dim") for text in kept]
+    return Group(table, Text(""), verdicts, *([Text("")] if notes else []), *notes)
 
 
 def trial_sheet(trial: Trial, failure: str | None, *, run_dir_exists: bool) -> RenderableType:
@@ -174,7 +193,7 @@ def trial_sheet(trial: Trial, failure: str | None, *, run_dir_exists: bool) -> R
     better = "≤" if trial.mode == "min" else "≥"
     rows = [
         ("reason", trial.reason),
-        ("batch size", f"{trial.global_batch_size} ({trial.world_size} ranks)"),
+        ("batch size", f"{trial.global_batch_size} ({_ranks(trial)})"),
         ("chosen", f"{trial.stage.value}: {trial.why}"),
         ("learning rate", None if trial.learning_rate is None else f"{trial.learning_rate:g}"),
         ("power limit", units.power(trial.power_limit_w) if trial.power_limit_w else None),
@@ -189,6 +208,7 @@ def trial_sheet(trial: Trial, failure: str | None, *, run_dir_exists: bool) -> R
         ("cost", f"{units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g})"),
         ("epochs", f"{units.count(trial.epochs)} of at most {trial.max_epochs}"),
         ("steps", units.count(trial.steps)),
+        ("speed", " · ".join(_speed(point) for point in trial.power_profile)),
         (
             units.shortened(trial.metric),
             f"best {units.metric(trial.best_metric)}, target {better} {trial.target:g}",
@@ -204,6 +224,13 @@ def trial_sheet(trial: Trial, failure: str | None, *, run_dir_exists: bool) -> R
     if failure:
         parts += [Text(""), Text(failure.rstrip(), style="red")]
     return Group(*parts)
+
+
+def _speed(point: PowerPoint) -> str:
+    """Return a point of a power profile, such as ``12.3 steps/s at 143 W``."""
+    limit_w = point.power_limit_w
+    limit = "" if limit_w is None else f" (limit {units.power(limit_w)})"
+    return f"{point.steps_per_s:.3g} steps/s at {units.power(point.power_w)}{limit}"
 
 
 def doctor_sheet(checks: Sequence[Check]) -> RenderableType:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "–"  # noqa: RUF001 - a dash is meant
 SOURCE_MARKS = {EnergySource.COUNTER: "", EnergySource.INTEGRATED: "∫", EnergySource.ESTIMATED: "~"}
+_JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9}
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -23,6 +24,16 @@ def energy(joules: float | None, source: EnergySource | None = None) -> str:
         return UNKNOWN
     mark = SOURCE_MARKS[source] if source else ""
     return mark + energy_text(joules)
+
+
+def energy_range(range_j: tuple[float, float] | None) -> str:
+    """Return two amounts of joules in the unit of the larger one: ``0.62-1.01 kJ``."""
+    if range_j is None:
+        return UNKNOWN
+    low_j, high_j = range_j
+    high, unit = energy_text(high_j).split()
+    decimals = len(high.partition(".")[2])
+    return f"{low_j / _JOULES[unit]:.{decimals}f}{UNKNOWN}{high} {unit}"
 
 
 def power(watts: float | None) -> str:

@@ -1,0 +1,103 @@
+"""What each part of policy ``auto`` is worth: its regret with the part taken out or changed.
+
+    python benchmarks/ablations.py [--trace-dir DIR] [--seeds 20] [NAME …]
+
+One core; figures are mean regrets of 50 recurrences over those of ``zeus``: pooled over all
+recorded jobs of both GPUs, the worst of these jobs, and the ratio of medians of each made-up
+family.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import numpy as np
+from regret import HORIZONS, regrets, to_never
+from timing import describe_machine
+
+from zeusrun.simulate.scenario import Scenario, build_scenarios
+from zeusrun.simulate.study import Settings, run_study
+from zeusrun.simulate.synthetic import FAMILIES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zeusrun.simulate.study import Episode
+
+VARIANTS: Mapping[str, Mapping[str, float]] = {
+    "as it is": {},
+    "no smooth rest of the kernel": {"beliefs.BEND_SD": 0.0},
+    "no straight part of the kernel": {"beliefs.SLOPE_SD": 0.0},
+    "nothing of its own for an arm": {"beliefs.OWN_SD": 0.0},
+    "failures are no cliffs": {"beliefs.CLIFF_SD": 0.0},
+    "no speed law from power": {"beliefs.OVERHEAD": 0.0},
+    "no trend and curvature of epochs": {"beliefs.EPOCHS_SLOPE": 0.0, "beliefs.EPOCHS_BEND": 0.0},
+    "no looks": {"auto.LOOK_SHARE": 0.0},
+    "no learning-curve stop": {"auto.PACES": 0},
+    "others bounded by cost_factor alone": {"beliefs.BOUND_SDS": 99.0},
+    "bound at 2 sd": {"beliefs.BOUND_SDS": 2.0},
+    "horizon 15": {"choice.HORIZON": 15},
+    "horizon 60": {"choice.HORIZON": 60},
+    "no notice of drift": {"drift.SURPRISE_SDS": float("inf"), "drift.KNOWN": 10**9},
+}
+
+
+def study(scenarios: list[Scenario], policy: str, seeds: int) -> dict[str, list[Episode]]:
+    """Simulate in this process, where the constants are changed."""
+    settings = Settings(recurrences=HORIZONS[1], eta_knob=0.5, cost_factor=2.0, in_flight=1)
+    by_name: defaultdict[str, list[Episode]] = defaultdict(list)
+    for episode in run_study(scenarios, [policy], range(seeds), settings):
+        by_name[episode.name].append(episode)
+    return by_name
+
+
+def main() -> None:
+    """Print a table in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("variants", nargs="*", metavar="NAME", help="all if left out")
+    parser.add_argument("--trace-dir", type=Path, help="where the traces are")
+    parser.add_argument("--seeds", type=int, default=20)
+    given = parser.parse_args()
+    suites = {"made up": [Scenario.of_family(name) for name in FAMILIES]}
+    for gpu in ("v100", "p100") if given.trace_dir else ():
+        suites[gpu] = build_scenarios([], given.trace_dir, gpu)
+    zeus = {suite: study(scenarios, "zeus", given.seeds) for suite, scenarios in suites.items()}
+    print(f"{describe_machine()}; {given.seeds} seeds")
+    print("| | pooled | worst | " + " | ".join(FAMILIES) + " | drift ÷ never optimising |")
+    print("|---|---|---|" + "---|" * (len(FAMILIES) + 1))
+    for name in given.variants or VARIANTS:
+        with ExitStack() as patches:
+            for constant, value in VARIANTS[name].items():
+                patches.enter_context(patch(f"zeusrun.bandit.{constant}", value))
+            auto = {
+                suite: study(scenarios, "auto", given.seeds) for suite, scenarios in suites.items()
+            }
+        means = [
+            (regrets(own, 50).mean(), regrets(zeus[suite][job], 50).mean())
+            for suite in suites
+            if suite != "made up"
+            for job, own in auto[suite].items()
+        ]
+        ratios = [ours / theirs for ours, theirs in means]
+        recorded = ["", ""]
+        if means:
+            pooled = sum(ours for ours, _ in means) / sum(theirs for _, theirs in means)
+            recorded = [f"{pooled:.3f}", f"{max(ratios):.2f}"]
+        made_up = [
+            np.median(regrets(own, 50)) / np.median(regrets(zeus["made up"][family], 50))
+            for family, own in auto["made up"].items()
+        ]
+        never = to_never(auto["made up"]["drift"], 50).mean()
+        cells = [name, *recorded, *(f"{ratio:.2f}" for ratio in made_up), f"{never:.2f}"]
+        print("| " + " | ".join(cells) + " |")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

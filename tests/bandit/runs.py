@@ -1,0 +1,36 @@
+"""Short ways to write the runs of a job, as policies see them."""
+
+from __future__ import annotations
+
+from zeusrun.bandit.run import Run
+from zeusrun.trial import TrialStatus
+
+REACHED = TrialStatus.REACHED
+
+
+def run(arm: int, epochs: int | None = 10, *, per_epoch: float | None = 100.0, **changes) -> Run:
+    """One run; reached unless its status says otherwise, 100 J an epoch."""
+    values = {
+        "arm": arm,
+        "recurrence": 1,
+        "status": REACHED,
+        "epochs": epochs,
+        "epoch_cost_j": per_epoch,
+        "cost_j": None if per_epoch is None or epochs is None else per_epoch * epochs,
+        "power_w": 40.0,
+        "pace": ((1, 0.3), (max(2, (epochs or 0) // 2), 0.7), (max(3, epochs or 0), 0.95)),
+    }
+    if changes.get("status", REACHED) is not REACHED:
+        values["cost_j"] = None
+    return Run(**(values | changes))
+
+
+def flying(arm: int, **changes) -> Run:
+    """A run in flight."""
+    return Run(arm, changes.pop("recurrence", 2), TrialStatus.DISPATCHED, **changes)
+
+
+def looked(arm: int, per_epoch: float, **changes) -> Run:
+    """A run of which only the speed was seen."""
+    status = TrialStatus.CANCELLED
+    return Run(arm, 1, status, epoch_cost_j=per_epoch, power_w=40.0, **changes)

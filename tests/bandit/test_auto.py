@@ -1,0 +1,226 @@
+"""Policy ``auto`` as a whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from tests.bandit.runs import flying, looked, run
+from tests.bandit.scripts import problem
+from zeusrun.bandit.auto import Auto
+from zeusrun.bandit.run import Running
+from zeusrun.trial import PowerPoint, Stage, TrialStatus
+
+STOPPED, MISSED, OOM = TrialStatus.STOPPED, TrialStatus.MISSED, TrialStatus.OOM
+JOB = problem(max_power_w=50.0, eta_knob=0.5)
+
+
+def choose(*runs, **changes):
+    now = dataclasses.replace(JOB, **changes)
+    return Auto().choose(now, runs, np.random.default_rng(0))
+
+
+def explain(*runs, **changes):
+    now = dataclasses.replace(JOB, **changes)
+    return {b.global_batch_size: b for b in Auto().explain(now, runs, np.random.default_rng(0))}
+
+
+def settled(n=8):
+    """A history that leaves little doubt that 64 is best."""
+    epochs = {16: 16, 32: 12, 64: 10, 128: 12, 256: 16}
+    return [run(arm, epochs[arm]) for arm in JOB.candidates for _ in range(n)]
+
+
+def test_the_default_comes_first():
+    decision = choose()
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.EXPLORE)
+    assert decision.why == "64 is the default, and nothing has reached the target yet"
+    assert decision.bound is None
+
+
+def test_while_nothing_reaches_what_failed_least_near_the_default_is_next():
+    failed = [run(64, 40, status=MISSED, recurrence=1000)]
+    assert choose(*failed).global_batch_size == 32
+    failed.append(run(32, 40, status=MISSED, recurrence=1000))
+    assert choose(*failed).global_batch_size == 128
+    assert choose(*failed, recurrence=1001).global_batch_size == 128
+    assert "nearest to the default" in choose(*failed).why
+
+
+def test_at_the_start_all_recurrences_in_flight_run_the_default():
+    assert choose(flying(64), flying(64)).global_batch_size == 64
+
+
+def test_what_has_proved_cheapest_is_run_when_no_doubt_is_left():
+    decision = choose(*settled())
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.EXPLOIT)
+    assert decision.why == "64 has proved cheapest, 1.01 kJ a run; no other is worth a try"
+
+
+def test_a_doubtful_arm_is_worth_a_try_and_it_says_why():
+    decision = choose(run(64, 10))
+    assert decision.stage is Stage.EXPLORE
+    assert decision.global_batch_size != 64
+    assert "expected" in decision.why
+    assert "give or take" in decision.why
+
+
+def test_an_unknown_speed_is_looked_at_where_runs_are_long():
+    long = [run(64, 10, per_epoch=1e5)]
+    decision = choose(*long)
+    assert decision.stage is Stage.LOOK
+    assert "30 s of it come first" in decision.why
+    again = choose(*long, looked(decision.global_batch_size, 9e4))
+    assert again.stage is not Stage.LOOK or again.global_batch_size != decision.global_batch_size
+
+
+def test_a_look_that_disappoints_sends_the_choice_elsewhere():
+    decision = choose(run(64, 10, per_epoch=1e5))
+    arm = decision.global_batch_size
+    assert choose(run(64, 10, per_epoch=1e5), looked(arm, 9e5)).global_batch_size != arm
+
+
+def test_short_runs_are_not_looked_at():
+    assert choose(run(64, 10, per_epoch=100.0)).stage is Stage.EXPLORE
+
+
+def test_after_a_failure_comes_what_is_proven():
+    runs = [*settled(), run(256, 9, status=STOPPED, recurrence=1000)]
+    decision = choose(*runs)
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.RETRY)
+    assert decision.why == "256 failed in this recurrence; 64 has reached the target before"
+
+
+def test_if_even_the_best_fails_the_next_best_follows():
+    runs = [run(64, 10)] * 5 + [run(128, 12)] * 5 + [run(16, 30)] * 5
+    runs.append(run(64, 9, status=STOPPED, recurrence=1000))
+    assert choose(*runs).global_batch_size == 128
+
+
+def test_the_incumbent_may_cost_what_the_user_allows_and_others_less():
+    known = settled()
+    decision = choose(*known)
+    assert decision.bound.cost_j == pytest.approx(2 * 1000, rel=0.05)
+    assert decision.bound.paces == ()
+    other = choose(run(64, 10))
+    assert other.bound.cost_j == pytest.approx(1000 * math.exp(0.42 + 0.01), rel=0.02)
+    assert len(other.bound.paces) == 1
+
+
+def test_without_a_cost_factor_nothing_is_stopped():
+    assert choose(*settled(), cost_factor=None).bound is None
+    assert choose(run(64, 10), cost_factor=None).bound is None
+
+
+def test_a_trial_that_lags_is_stopped_and_the_incumbent_is_not():
+    policy = Auto()
+    tried, proven = choose(run(64, 10)), choose(*settled())
+    slow = Running(7, tried.bound.cost_j * 0.8, 0.1)
+    assert policy.review(JOB, tried, slow)
+    assert policy.review(JOB, proven, slow) is None
+
+
+def test_recurrences_in_flight_choose_differently():
+    runs, chosen = [run(64, 10)], []
+    for _ in range(4):
+        arm = choose(*runs).global_batch_size
+        chosen.append(arm)
+        runs.append(flying(arm))
+    others = [arm for arm in chosen if arm != 64]
+    assert len(others) == len(set(others))
+    assert len(set(chosen)) > 1
+
+
+def test_results_may_come_in_any_order():
+    runs = [*settled(n=3), run(256, 9, status=STOPPED), run(128, 11)]
+    rng = np.random.default_rng(0)
+    first = choose(*runs)
+    for _ in range(20):
+        mixed = [runs[i] for i in rng.permutation(len(runs))]
+        assert choose(*mixed).global_batch_size == first.global_batch_size
+
+
+def test_memory_is_never_tried_a_third_time():
+    crash = run(128, status=OOM, epochs=None, per_epoch=None)
+    for runs in ([crash, crash], [run(64, 10), crash, crash], [*settled(), crash, crash]):
+        assert choose(*runs).global_batch_size < 128
+
+
+def test_without_a_cost_it_stays_with_what_has_reached_the_target():
+    decision = choose(run(64, 10, per_epoch=None))
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.EXPLOIT)
+    assert "no cost is known yet" in decision.why
+
+
+def test_a_moved_job_is_learned_again():
+    """The best arm now takes eight times the epochs; the others are as they were."""
+    runs = settled()
+    seen = []
+    for _ in range(60):
+        arm = choose(*runs).global_batch_size
+        seen.append(arm)
+        runs.append(run(arm, {16: 16, 32: 12, 64: 80, 128: 14, 256: 16}[arm]))
+    assert seen[0] == 64
+    assert seen[-20:].count(32) >= 18
+
+
+def test_power_limits_are_walked_and_then_held():
+    now = dataclasses.replace(
+        JOB, power_limits_w=(100.0, 150.0, 200.0, 250.0), max_power_w=250.0, gpu_count=1
+    )
+    policy = Auto()
+    decision = policy.choose(now, [], np.random.default_rng(0))
+    assert decision.power_limit_w == 150
+    profile = [PowerPoint(150.0, 9.0, 150.0)]
+    limit = policy.next_limit_w(now, decision, profile)
+    assert limit == 200
+    profile.append(PowerPoint(200.0, 9.5, 200.0))
+    assert policy.next_limit_w(now, decision, profile) == 100
+    profile.append(PowerPoint(100.0, 6.0, 100.0))
+    assert policy.next_limit_w(now, decision, profile) == 150
+
+
+def test_explain_says_all_that_is_believed():
+    told = explain(*settled())
+    best, other = told[64], told[256]
+    assert (best.trials, best.reached, best.chance) == (8, 8, 1.0)
+    assert best.epochs == pytest.approx(10, rel=0.02)
+    assert best.epoch_cost_j == pytest.approx(100, rel=0.01)
+    assert best.cost_j == pytest.approx(1000, rel=0.02)
+    low, high = best.cost_range_j
+    assert low < 1000 < high
+    assert best.value_j == 0
+    assert best.verdict.startswith("next: 64 has proved cheapest")
+    assert other.chance == 0
+    assert other.failure_chance > 0.99
+    assert best.failure_chance < 0.01
+    assert other.value_j < 0
+    assert other.verdict == "59% dearer; trying it would not pay"
+
+
+def test_explain_of_nothing_claims_nothing():
+    for belief in explain().values():
+        assert (belief.epochs, belief.cost_j, belief.cost_range_j) == (None, None, None)
+        assert (belief.failure_chance, belief.value_j) == (None, None)
+
+
+def test_explain_tells_every_verdict():
+    crash = run(256, status=OOM, epochs=None, per_epoch=None)
+    runs = [*[run(64, 10)] * 4, run(16, 9, status=STOPPED), flying(32), crash, crash]
+    told = explain(*runs)
+    assert "ran out of memory twice" in told[256].verdict
+    assert told[32].verdict == "in flight in another recurrence"
+    assert told[16].verdict.startswith("failed 1 of 1; ")
+
+
+def test_a_range_of_ninety_percent_holds_nine_runs_in_ten():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(300):
+        epochs = np.maximum(1, np.round(40 * rng.lognormal(0, 0.14, 9)))
+        low, high = explain(*[run(64, int(k)) for k in epochs[:8]])[64].cost_range_j
+        inside += low <= 100 * epochs[8] <= high
+    assert 0.85 <= inside / 300 <= 0.95

@@ -1,0 +1,103 @@
+"""What holds of every policy, whatever the history."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.bandit.runs import flying, run
+from tests.bandit.scripts import OOM, problem, trial
+from tests.bandit.test_invariants import histories, problems, unhurried
+from zeusrun.bandit.policies import POLICIES, create_policy
+from zeusrun.bandit.reading import kept, read_history
+from zeusrun.bandit.run import Running
+from zeusrun.trial import PowerPoint, TrialStatus
+
+names = pytest.mark.parametrize("name", POLICIES)
+
+
+def rng():
+    return np.random.default_rng(7)
+
+
+@names
+@unhurried
+@given(problems, histories)
+def test_it_chooses_a_candidate_says_why_and_explains_all(name, problem, past):
+    now, runs = read_history(problem, past)
+    policy = create_policy(name)
+    decision = policy.choose(now, runs, rng())
+    assert decision.global_batch_size in problem.candidates
+    assert decision.why
+    assert decision.bound is None or decision.bound.cost_j > 0
+    assert policy.choose(now, runs, rng()) == decision
+    beliefs = policy.explain(now, runs, rng())
+    assert [belief.global_batch_size for belief in beliefs] == list(problem.candidates)
+    assert sum(belief.chance for belief in beliefs) == pytest.approx(1)
+    assert all(belief.verdict for belief in beliefs)
+    assert kept(problem, past) is not None
+
+
+@names
+@given(st.integers(0, 100), st.none() | st.floats(0, 1e6), st.none() | st.floats(-1, 1))
+def test_a_review_gives_a_reason_or_nothing(name, epochs, cost_j, best):
+    policy = create_policy(name)
+    runs = [run(64, 10), run(128, 12)]
+    decision = policy.choose(problem(max_power_w=50.0), runs, rng())
+    why = policy.review(problem(), decision, Running(epochs, cost_j, best))
+    assert why is None or len(why) > 10
+
+
+LIMITS = (100.0, 150.0, 200.0, 250.0)
+
+
+@names
+@given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(1, 300)), min_size=4, max_size=4))
+def test_its_search_over_limits_ends_whatever_is_measured(name, measured):
+    policy = create_policy(name)
+    now = problem(power_limits_w=LIMITS, max_power_w=250.0, gpu_count=1, eta_knob=0.5)
+    decision = policy.choose(now, [], rng())
+    limit, profile = decision.power_limit_w, []
+    while limit not in {point.power_limit_w for point in profile}:
+        assert limit in LIMITS
+        profile.append(PowerPoint(limit, *measured[LIMITS.index(limit)]))
+        limit = policy.next_limit_w(now, decision, profile)
+    assert len(profile) <= len(LIMITS)
+
+
+@names
+def test_what_does_not_fit_in_memory_is_left_alone_while_something_fits(name):
+    now, runs = read_history(problem(), [trial(256, OOM)] * 2)
+    assert create_policy(name).choose(now, runs, rng()).global_batch_size < 256
+
+
+@names
+def test_many_in_flight_are_no_obstacle(name):
+    runs = [run(64, 10), *(flying(arm) for arm in (16, 32, 64, 128, 256))]
+    decision = create_policy(name).choose(problem(), runs, rng())
+    assert decision.global_batch_size in problem().candidates
+
+
+@pytest.mark.parametrize("name", ["auto", "zeus", "grid"])
+def test_a_failed_batch_size_is_not_repeated_at_once_while_another_is_proven(name):
+    runs = [run(arm, 10) for arm in (32, 64, 128) for _ in range(3)]
+    runs.append(run(64, 9, status=TrialStatus.STOPPED, recurrence=1000))
+    assert create_policy(name).choose(problem(), runs, rng()).global_batch_size != 64
+
+
+def test_fixed_never_leaves_the_default_and_never_stops_it():
+    runs = [run(128, 1), run(64, 40, status=TrialStatus.STOPPED, recurrence=1000)]
+    decision = create_policy("fixed").choose(problem(), runs, rng())
+    assert (decision.global_batch_size, decision.bound) == (64, None)
+    assert decision.why == "64 is the default, and policy fixed never leaves it"
+
+
+def test_grid_tries_the_default_then_the_others_in_order_then_stays_with_the_cheapest():
+    policy, runs, order = create_policy("grid"), [], []
+    for _ in range(7):
+        arm = policy.choose(problem(), runs, rng()).global_batch_size
+        order.append(arm)
+        runs.append(run(arm, {32: 5}.get(arm, 10)))
+    assert order == [64, 16, 32, 128, 256, 32, 32]

@@ -1,0 +1,149 @@
+"""``zeusrun simulate`` as a user runs it."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from tests.simulate.traces import job, write
+from zeusrun.errors import UsageError
+from zeusrun.simulate.job import Course
+from zeusrun.simulate.report import summarise
+from zeusrun.simulate.scenario import Scenario
+from zeusrun.simulate.study import Settings, run_study
+from zeusrun.view.figure import check_figure, draw_regret
+from zeusrun.view.simulation import progress, simulation_sheet
+
+FEW = ("--seeds", 2, "--recurrences", 6)
+
+
+@pytest.fixture(scope="module")
+def summaries():
+    scenarios = [Scenario.of_family(name) for name in ("law", "only-default", "drift", "edge")]
+    policies = ["auto", "fixed", "zeus"]
+    return summarise(run_study(scenarios, policies, range(3), Settings(recurrences=8)), policies)
+
+
+def shown(sheet, width):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(sheet, highlight=False)
+    return console.export_text()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_fits(summaries, width):
+    text = shown(simulation_sheet("title", summaries, width), width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in text or width == 120
+    assert ("failed" in text) == (width == 120)
+    rows = [line for line in lines if " fixed " in line]
+    assert len(rows) == 4 + 1  # a workload each, and one sentence
+    assert "fixed has" in text
+
+
+def test_an_empty_study_is_an_empty_table():
+    assert "workload" in shown(simulation_sheet("title", [], 80), 80)
+
+
+def test_what_never_reached_is_told():
+    made = job({8: [Course(None, ())], 16: [Course(2, ((2, 1.0),))]})
+    few = Settings(recurrences=2)
+    own = summarise(run_study([Scenario.of_job(made)], ["fixed"], [0], few), ["fixed"])
+    text = shown(simulation_sheet("title", own, 80), 80)
+    assert "! toy, fixed: 100.0% of the recurrences never reached the target" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "magic"), [("f.png", b"\x89PNG"), ("f.svg", b"<?xml"), ("f.PDF", b"%PDF")]
+)
+def test_the_figure_is_an_image(summaries, tmp_path, name, magic):
+    path = tmp_path / name
+    check_figure(path)
+    draw_regret("title", summaries, path)
+    assert path.read_bytes().startswith(magic)
+    assert path.stat().st_size > 5000
+
+
+def test_a_figure_that_cannot_be_is_told_before_anything_runs(tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match=r"is to end in \.png, \.svg, \.pdf"):
+        check_figure(tmp_path / "f.gif")
+    with pytest.raises(UsageError, match="there is no directory"):
+        check_figure(tmp_path / "nowhere" / "f.png")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r'pip install "zeusrun\[plot\]"'):
+        check_figure(tmp_path / "f.png")
+
+
+def test_a_figure_that_cannot_be_written_is_told(summaries, tmp_path):
+    (tmp_path / "f.png").mkdir()
+    with pytest.raises(UsageError, match="cannot be written"):
+        draw_regret("title", summaries, tmp_path / "f.png")
+
+
+def test_progress_is_silent_where_nobody_looks(capsys):
+    with progress(Console(stderr=True)) as on_progress:
+        on_progress(0.5)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_it_works_with_nothing_at_hand(zeusrun, tmp_path):
+    done = zeusrun("simulate", "--workload", "law", "--workload", "edge", *FEW)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "made-up jobs, 6 recurrences" in done.stdout
+    assert "auto has" in done.stdout
+
+
+def test_json_of_traces_with_a_figure(zeusrun, tmp_path):
+    done = zeusrun(
+        "simulate", "--trace-dir", write(tmp_path), "--gpu", "toy", "--policy", "fixed",
+        "--in-flight", 2, "--cost-factor", "inf", "--json", "--plot", "f.svg", *FEW,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert found["settings"] == {
+        "trace_dir": str(tmp_path), "gpu": "toy", "first_seed": 0, "cluster": None, "seeds": 2,
+        "policies": ["fixed"], "recurrences": 6, "eta_knob": 0.5, "cost_factor": None,
+        "in_flight": 2, "load": None,
+    }  # fmt: skip
+    (result,) = found["results"]
+    assert (result["workload"], result["policy"]) == ("cifar100", "fixed")
+    assert result["to_zeus"]["cost"] > 0  # zeus runs along, to compare with
+    assert (tmp_path / "f.svg").is_file()
+
+
+def test_a_cluster_trace_is_replayed(zeusrun, tmp_path):
+    rows = "".join(f"g,{n},{n + 3},cifar100,1\n" for n in range(9))
+    (tmp_path / "c.csv").write_text("group,start_time,end_time,dataset,runtime_ratio\n" + rows)
+    traces = ("--trace-dir", write(tmp_path), "--gpu", "toy", "--cluster", "c.csv")
+    done = zeusrun("simulate", *traces, "--seeds", 2, "--json")
+    assert done.returncode == 0, done.stderr
+    assert {each["recurrences"] for each in json.loads(done.stdout)["results"]} == {9}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--gpu", "v100"), "--gpu v100 needs --trace-dir"),
+        (("--workload", "lew"), "unknown synthetic workload 'lew'; did you mean 'law'?"),
+        (("--policy", "zues"), "unknown policy 'zues'; did you mean 'zeus'?"),
+        (("--in-flight", 2, "--load", 1), "--in-flight and --load exclude each other"),
+        (("--load", 0), "--load 0: must be above 0"),
+        (("--cost-factor", 0), "--cost-factor 0: must be above 0"),
+        (("--cost-factor", "nan"), "--cost-factor nan: must be above 0"),
+        (("--cluster", "none.csv"), "there is no file none.csv"),
+        (("--trace-dir", "none", "--gpu", "a"), "none holds no power traces: no such directory"),
+        (("--plot", "f.gif"), "--plot f.gif: the name is to end in .png, .svg, .pdf"),
+        (("--seeds", 0), "--seeds"),
+        (("--eta-knob", 1.5), "--eta-knob"),
+    ],
+)
+def test_what_cannot_be_simulated_is_told(zeusrun, arguments, words):
+    done = zeusrun("simulate", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,144 @@
+"""Everything is charged, and nobody sees a trial before it ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulate.traces import Scripted, job
+from zeusrun.bandit.policies import POLICIES
+from zeusrun.simulate.engine import PROBE_S
+from zeusrun.simulate.job import Course, Rate
+from zeusrun.simulate.replay import ATTEMPTS_LIMIT, Arrival, build_problem, replay
+from zeusrun.trial import Bound, Decision, Stage, TrialStatus
+
+EIGHT = Decision(8, Stage.EXPLOIT, "")
+SIXTEEN = Decision(16, Stage.EXPLORE, "")
+MISSES = {8: [Course(None, ((1, 0.5),))], 16: [Course(4, ((4, 1.0),))]}
+
+
+def play(policy, recurrences=1, made=None, **options):
+    made = made or job()
+    return replay(made, policy, build_problem(made, 0.5, 2.0), recurrences, 0, **options)
+
+
+def test_a_run_is_charged_its_epochs():
+    (played,) = play(Scripted(EIGHT))
+    trial = played.trial
+    # 2 epochs of 100 s at 100 W of 200 W
+    assert (trial.status, trial.epochs) == (TrialStatus.REACHED, 2)
+    assert (trial.time_s, trial.energy_j) == (200, 20_000)
+    assert trial.cost_j == 0.5 * 20_000 + 0.5 * 200 * 200
+    assert (played.start_s, played.end_s) == (0, 200)
+
+
+def test_the_first_run_pays_for_its_profiling_and_the_second_no_more():
+    rates = {8: {100.0: Rate(200.0, 50.0), 200.0: Rate(100.0, 100.0)}}
+    made = job(courses={8: [Course(2, ((2, 1.0),))]}, rates=rates)
+    decision = Decision(8, Stage.EXPLOIT, "", power_limit_w=200.0)
+    first, second = (played.trial for played in play(Scripted(decision), 2, made))
+    # both limits for 12 s each, then the rest of 2 epochs at the lower one
+    fast, slow = PROBE_S / 100, PROBE_S / 200
+    rest_s = (2 - fast - slow) * 200
+    assert first.time_s == pytest.approx(2 * PROBE_S + rest_s)
+    assert first.energy_j == pytest.approx(PROBE_S * 100 + PROBE_S * 50 + rest_s * 50)
+    assert [point.power_limit_w for point in first.power_profile] == [200, 100]
+    assert second.power_profile in {(), first.power_profile}
+
+
+def test_a_run_that_is_stopped_is_charged_until_then():
+    policy = Scripted(SIXTEEN, EIGHT, stop_after=(16, 1))
+    stopped, reached = (played.trial for played in play(policy))
+    assert (stopped.status, stopped.epochs, stopped.time_s) == (TrialStatus.STOPPED, 1, 100)
+    assert (reached.status, reached.attempt, reached.time_s) == (TrialStatus.REACHED, 2, 200)
+
+
+def test_a_run_stops_the_moment_its_cost_passes_the_bound():
+    bound = Decision(16, Stage.EXPLORE, "", bound=Bound(37_500.0))
+    stopped = play(Scripted(bound, EIGHT))[0].trial
+    # 150 W of cost: 37.5 kJ are 250 s
+    assert stopped.status is TrialStatus.STOPPED
+    assert (stopped.cost_j, stopped.time_s) == (37_500, 250)
+
+
+def test_a_miss_is_retried_at_once_within_the_recurrence():
+    first, second = play(Scripted(EIGHT, SIXTEEN), made=job(MISSES))
+    assert (first.trial.status, first.trial.epochs) == (TrialStatus.MISSED, 10)
+    assert (second.trial.recurrence, second.trial.attempt) == (1, 2)
+    assert (second.start_s, second.trial.cost_j) == (first.end_s, 4 * 100 * 150)
+
+
+def test_a_recurrence_gives_up_in_the_end():
+    played = play(Scripted(EIGHT), 2, job(MISSES))
+    assert [each.trial.recurrence for each in played].count(1) == ATTEMPTS_LIMIT
+    assert played[-1].trial.recurrence == 2
+
+
+def test_what_is_only_looked_at_is_no_attempt():
+    rates = {arm: {200.0: Rate(100.0, 100.0)} for arm in (8, 16)}
+    look = Decision(16, Stage.LOOK, "", power_limit_w=200.0)
+    policy = Scripted(look, EIGHT, EIGHT)  # asked again with the speed, it goes elsewhere
+    looked, reached = play(policy, made=job(rates=rates))
+    assert looked.trial.status is TrialStatus.CANCELLED
+    assert looked.trial.time_s == pytest.approx(PROBE_S)
+    assert (reached.trial.attempt, reached.start_s) == (1, looked.end_s)
+
+
+def test_one_after_the_other_sees_all_that_ended():
+    policy = Scripted(EIGHT)
+    play(policy, 3)
+    assert policy.seen == [
+        (1, []),
+        (2, [(8, "REACHED")]),
+        (3, [(8, "REACHED"), (8, "REACHED")]),
+    ]
+
+
+def test_in_flight_others_are_seen_to_run_until_they_end():
+    policy = Scripted(EIGHT, SIXTEEN, EIGHT)
+    played = play(policy, 4, in_flight=2)
+    assert [(each.trial.recurrence, each.start_s, each.end_s) for each in played] == [
+        (1, 0, 200),
+        (2, 0, 400),
+        (3, 200, 400),
+        (4, 400, 600),
+    ]
+    assert policy.seen == [
+        (1, []),
+        (2, [(8, "DISPATCHED")]),
+        (3, [(8, "REACHED"), (16, "DISPATCHED")]),
+        (4, [(8, "REACHED"), (16, "REACHED"), (8, "REACHED")]),
+    ]
+
+
+def test_arrivals_begin_when_they_do_and_run_at_their_pace():
+    policy = Scripted(EIGHT)
+    arrivals = [Arrival(1000), Arrival(1100, pace=0.1), Arrival(1150)]
+    played = play(policy, 3, arrivals=arrivals)
+    assert [(each.start_s, each.end_s) for each in played] == [
+        (1000, 1200),
+        (1100, 1120),
+        (1150, 1350),
+    ]
+    assert [each.trial.time_s for each in played] == [200, 200, 200]
+    assert policy.seen[2] == (3, [(8, "DISPATCHED"), (8, "REACHED")])
+
+
+def test_a_job_that_drifts_changes_at_its_recurrence():
+    later = {8: [Course(5, ((5, 1.0),))], 16: [Course(4, ((4, 1.0),))]}
+    made = job()
+    made = job(eras=[*made.eras, (3, later)])
+    assert [each.trial.epochs for each in play(Scripted(EIGHT), 4, made)] == [2, 2, 5, 5]
+
+
+def test_counts_that_do_not_fit_are_refused():
+    for options in ({"in_flight": 0}, {"arrivals": [Arrival(0)]}):
+        with pytest.raises(ValueError, match="2 recurrences"):
+            play(Scripted(EIGHT), 2, **options)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_the_same_seed_gives_the_same_replay(name, in_flight):
+    runs = [play(POLICIES[name](), 12, in_flight=in_flight) for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert {each.trial.recurrence for each in runs[0]} == set(range(1, 13))

@@ -1,0 +1,222 @@
+"""Studies: what they add up to, that they repeat, and what they say in JSON."""
+
+from __future__ import annotations
+
+import json
+import lzma
+
+import numpy as np
+import pytest
+
+from tests.simulate.traces import job, write
+from zeusrun.errors import UsageError
+from zeusrun.simulate.cluster import Group, Submission, load_groups
+from zeusrun.simulate.job import Course, Rate, never_optimising
+from zeusrun.simulate.report import pooled_regret, summarise
+from zeusrun.simulate.scenario import Scenario, build_scenarios
+from zeusrun.simulate.study import Settings, run_study, simulate
+from zeusrun.simulate.synthetic import FAMILIES
+
+HEADER = "group,start_time,end_time,dataset,runtime_ratio\n"
+CLUSTER = HEADER + (
+    "b,50,60,cifar100,2\n"
+    "a,100,110,cifar100,1\n"
+    "a,0,40,cifar100,0.5\n"
+    "c,0,1,elsewhere,1\n"
+    "a,20,30,cifar100,1.5\n"
+)
+TEN = Settings(recurrences=10)
+
+
+def test_an_episode_adds_up_by_recurrence():
+    misses = {8: [Course(None, ())], 16: [Course(4, ((4, 1.0),))]}
+    made = job(misses, default=16)
+    episode = simulate(Scenario.of_job(made), "fixed", 0, Settings(recurrences=3))
+    assert episode.spent.tolist() == [[400 * 150, 400 * 100, 400]] * 3
+    assert episode.best.tolist() == episode.never.tolist() == episode.spent.tolist()
+    assert episode.regret_j.tolist() == [0, 0, 0]
+    assert (episode.arms, episode.attempts, episode.failed, episode.best_arm) == ({16: 3}, 3, 0, 16)
+    assert episode.reached.all()
+
+
+def test_failed_attempts_are_charged_to_their_recurrence():
+    made = job({8: [Course(None, ()), Course(2, ((2, 1.0),))]})
+    episode = simulate(Scenario.of_job(made), "fixed", 0, Settings(recurrences=40))
+    assert episode.failed > 0
+    assert episode.attempts == 40 + episode.failed
+    runs = episode.spent[:, 2].sum()
+    assert runs == 40 * 200 + episode.failed * 1000
+    assert episode.best[0, 2] == (10 + 2) * 100  # as often as not it takes one more
+
+
+def test_a_job_that_nothing_can_finish_is_an_error():
+    made = job({8: [Course(None, ())]})
+    with pytest.raises(UsageError, match="toy: no batch size ever reaches the target"):
+        simulate(Scenario.of_job(made), "fixed", 0, Settings(recurrences=1))
+
+
+@pytest.mark.parametrize("settings", [TEN, Settings(recurrences=10, load=2.0)])
+def test_the_number_of_processes_changes_nothing(settings):
+    scenarios = [Scenario.of_family(name) for name in ("law", "drift")]
+    shares = []
+    alone = run_study(scenarios, ["zeus", "auto"], range(20), settings)
+    spread = run_study(
+        scenarios, ["zeus", "auto"], range(20), settings, processes=2, on_progress=shares.append
+    )
+    keys = [(each.name, each.policy, each.seed) for each in alone]
+    assert keys[:2] == [("law", "zeus", 0), ("law", "zeus", 1)]
+    assert keys == [(each.name, each.policy, each.seed) for each in spread]
+    for one, other in zip(alone, spread, strict=True):
+        assert np.array_equal(one.spent, other.spent)
+        assert one.arms == other.arms
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+
+
+def test_other_seeds_make_other_jobs_of_a_family():
+    one, other = (Scenario.of_family("law").build(seed) for seed in (0, 1))
+    assert one != other
+    assert Scenario.of_family("law").build(0) == one
+
+
+def test_nothing_to_simulate_and_unknown_names_are_told():
+    law = [Scenario.of_family("law")]
+    for arguments in (([], ["zeus"], [0]), (law, [], [0]), (law, ["zeus"], [])):
+        with pytest.raises(UsageError, match="nothing to simulate"):
+            run_study(*arguments)
+    with pytest.raises(UsageError, match="unknown policy 'zues'; did you mean 'zeus'"):
+        run_study(law, ["zues"], [0])
+    with pytest.raises(UsageError, match="unknown synthetic workload 'lw'; did you mean 'law'"):
+        Scenario.of_family("lw")
+
+
+def test_random_arrivals_keep_to_their_load():
+    made = job()
+    run_s = never_optimising(made, 0.5, 1).time_s
+    arrivals = Scenario.of_job(made).arrivals(made, 0.5, 4.0, 4000, seed=1)
+    starts = [arrival.start_s for arrival in arrivals]
+    assert starts == sorted(starts)
+    assert starts[-1] / 4000 == pytest.approx(run_s / 4, rel=0.1)
+    assert Scenario.of_job(made).arrivals(made, 0.5, None, 5, seed=1) == []
+
+
+def cluster(tmp_path, text=CLUSTER, name="cluster.csv"):
+    path = tmp_path / name
+    if path.suffix == ".xz":
+        with lzma.open(path, "wt") as file:
+            file.write(text)
+    else:
+        path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["cluster.csv", "cluster.csv.xz"])
+def test_a_cluster_trace_is_sorted_into_groups(tmp_path, name):
+    path = cluster(tmp_path, name=name)
+    assert load_groups(path, ["cifar100"], longest=2) == [
+        Group("a", "cifar100", (Submission(0, 40, 0.5), Submission(20, 10, 1.5))),
+        Group("b", "cifar100", (Submission(50, 10, 2),)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (CLUSTER.replace("a,0,40", "a,0,-1"), "cluster.csv:4: end_time -1 is before start_time 0"),
+        (CLUSTER.replace("a,20", "a,soon"), "cluster.csv:6: start_time is 'soon', not a number"),
+        (
+            CLUSTER.replace("30,cifar100", "30,squad"),
+            "cluster.csv:6: group a is of dataset 'cifar10",
+        ),
+        (CLUSTER.replace("cifar100,2", "cifar100,0"), "cluster.csv:2: runtime_ratio is 0"),
+        (
+            CLUSTER.replace("runtime_ratio", "ratio"),
+            "cluster.csv:1: there is no column 'runtime_rat",
+        ),
+        (HEADER, "none of its datasets is simulated (no rows)"),
+        (HEADER + "a,0,1,cifar,1\n", "(cifar); did you mean 'cifar100'?"),
+    ],
+)
+def test_what_is_wrong_with_a_cluster_trace_is_told(tmp_path, text, words):
+    with pytest.raises(UsageError) as caught:
+        load_groups(cluster(tmp_path, text), ["cifar100", "squad"], longest=9)
+    assert words in str(caught.value)
+
+
+def test_a_file_that_is_not_packed_is_told(tmp_path):
+    path = tmp_path / "cluster.csv.xz"
+    path.write_text(CLUSTER)
+    with pytest.raises(UsageError, match=r"is not a whole \.xz file"):
+        load_groups(path, ["cifar100"], longest=9)
+
+
+def test_groups_are_charged_by_their_ratio_and_merged_by_time(tmp_path):
+    scenarios = build_scenarios([], write(tmp_path), "toy", cluster(tmp_path))
+    assert [(each.name, len(each.submissions)) for each in scenarios] == [
+        ("cifar100", 3),
+        ("cifar100", 1),
+    ]
+    assert scenarios[0].salt != scenarios[1].salt
+    (episode,) = run_study(scenarios, ["fixed"], [0], TEN)
+    assert episode.starts_s.tolist() == [0, 20, 50, 100]
+    ratios = np.array([0.5, 1.5, 2, 1])
+    assert episode.best[:, 2] == pytest.approx(50 * ratios)
+    rest = simulate(scenarios[1], "fixed", 0, TEN)
+    assert rest.spent[0, 0] == pytest.approx(episode.spent[2, 0])
+
+
+def test_a_trial_lasts_as_long_as_the_trace_says_of_the_default(tmp_path):
+    (scenario, _) = build_scenarios([], write(tmp_path), "toy", cluster(tmp_path))
+    made = scenario.build(0)
+    first, second, _ = scenario.arrivals(made, 0.5, None, 3, seed=0)
+    assert (first.start_s, second.start_s) == (0, 20)
+    assert first.pace == 40 / never_optimising(made, 0.5, 1).time_s
+
+
+def test_a_summary_is_plain_json():
+    scenarios = [Scenario.of_family(name) for name in FAMILIES]
+    episodes = run_study(scenarios, ["auto", "zeus"], range(2), TEN)
+    summaries = summarise(episodes, ["auto", "zeus"])
+    assert [each.workload for each in summaries[::2]] == list(FAMILIES)
+    records = json.loads(json.dumps([each.to_json() for each in summaries], allow_nan=False))
+    first = records[0]
+    assert (first["workload"], first["policy"], first["seeds"], first["recurrences"]) == (
+        "law", "auto", 2, 10,
+    )  # fmt: skip
+    for name in ("cumulative_cost_j", "cumulative_regret_j", "cumulative_regret_best_runs"):
+        assert set(first[name]) == {"mean", "median", "p5", "p95"}
+        assert len(first[name]["median"]) == 10
+    assert first["cost_j"]["mean"] == first["cumulative_cost_j"]["mean"][-1]
+    assert first["regret_j"]["mean"] == pytest.approx(first["cost_j"]["mean"] - first["best_j"])
+    assert set(first["to_never"]) == set(first["to_zeus"]) == {"cost", "energy", "time"}
+    assert sum(first["batch_sizes"].values()) == pytest.approx(1)
+
+
+def test_ratios_by_hand():
+    rates = {8: {200.0: Rate(100.0, 100.0)}, 16: {200.0: Rate(50.0, 200.0)}}
+    courses = {8: [Course(4, ((4, 1.0),))], 16: [Course(4, ((4, 1.0),))]}
+    made = job(courses, rates)  # 16 costs 200 W for half the time of 150 W
+    (own,) = summarise(run_study([Scenario.of_job(made)], ["fixed"], [0], TEN), ["fixed"])
+    assert own.best_batch_sizes == (16,)
+    assert own.to_never.cost == own.to_never.energy == own.to_never.time == 1
+    assert own.to_best.cost == pytest.approx(150 / 100)
+    assert own.to_best.energy == pytest.approx(1)
+    assert own.to_best.time == pytest.approx(2)
+    assert own.regret_best_runs["median"] == pytest.approx(10 * 0.5)
+    assert (own.to_zeus.cost, own.regret_to_zeus) == (None, None)  # nobody asked zeus
+
+
+def test_zeus_is_once_itself():
+    episodes = run_study([Scenario.of_family("law")], ["zeus"], range(3), TEN)
+    (own,) = summarise(episodes, ["zeus"])
+    assert own.to_zeus.cost == own.regret_to_zeus == 1
+    assert pooled_regret([own], "zeus") == pytest.approx(1)
+    assert pooled_regret([], "auto") is None
+
+
+def test_a_default_that_never_reaches_is_compared_with_nothing():
+    made = job({8: [Course(None, ())], 16: [Course(2, ((2, 1.0),))]})
+    (own,) = summarise(run_study([Scenario.of_job(made)], ["zeus"], [0], TEN), ["zeus"])
+    assert own.never_j is None
+    assert own.to_never.cost is None
+    assert own.failed_share > 0

@@ -1,0 +1,256 @@
+"""Policies that look at a batch size first, or stop a run by its pace; with real torchrun children."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+
+import pytest
+
+from tests.launcher.values import trial
+from zeusrun.bandit.stopping import hopeless
+from zeusrun.history.tinydb import TinyDBHistory
+from zeusrun.launcher import look
+from zeusrun.launcher.choice import Submission
+from zeusrun.launcher.machine import job_devices
+from zeusrun.launcher.submit import submit
+from zeusrun.launcher.torchrun import find_torchrun
+from zeusrun.spec import load_spec
+from zeusrun.trial import (
+    Bound,
+    CurvePoint,
+    Decision,
+    EnergySource,
+    Outcome,
+    Stage,
+    TrialStatus,
+)
+
+pytestmark = pytest.mark.torchrun
+
+
+class Scripted:
+    """Gives its decisions one after the other, the last one again and again."""
+
+    name = "scripted"
+
+    def __init__(self, *decisions):
+        self.decisions = list(decisions)
+        self.asked = []
+
+    def choose(self, problem, runs, rng):
+        self.asked.append((problem, list(runs)))
+        return self.decisions.pop(0) if len(self.decisions) > 1 else self.decisions[0]
+
+    def next_limit_w(self, problem, decision, profile):
+        return None
+
+    def review(self, problem, decision, running):
+        return hopeless(decision.bound, problem.mode, running)
+
+
+class Told:
+    """Keeps what a submit says."""
+
+    def __init__(self):
+        self.notes, self.bounds = [], []
+
+    def note(self, text):
+        self.notes.append(text)
+
+    warn = note
+
+    def dispatched(self, trial, cost_bound_j):
+        self.bounds.append(cost_bound_j)
+
+    def bounded(self, cost_bound_j):
+        self.bounds.append(cost_bound_j)
+
+    def output(self, rank, lines):
+        pass
+
+    def advanced(self, progress):
+        pass
+
+    def finished(self, trial):
+        pass
+
+
+@pytest.fixture
+def run(zeusrun):
+    """Submit a job under a policy in this process; return the result and what it said."""
+    environment = {**zeusrun.environment, "CUDA_VISIBLE_DEVICES": ""}
+
+    def run_job(job, policy, told=None, **changes):
+        spec = load_spec(job)
+        devices, world_size = job_devices(spec.launch.nproc_per_node, environment)
+        told = told or Told()
+        submission = Submission(
+            spec=spec,
+            history=TinyDBHistory(zeusrun.home / "history"),
+            policy=policy,
+            devices=devices,
+            world_size=world_size,
+            torchrun=find_torchrun(),
+            home=zeusrun.home,
+            environment=environment,
+        )
+        try:
+            return submit(dataclasses.replace(submission, **changes), told), told
+        finally:
+            submission.close()
+
+    return run_job
+
+
+LOOK = Decision(16, Stage.LOOK, "16 may be cheaper", bound=Bound(1e9))
+OTHER = Decision(32, Stage.EXPLOIT, "16 turned out to be 40 % dearer an epoch than 32")
+
+
+def test_a_look_that_tells_against_a_batch_size_ends_it_and_the_other_one_follows(zeusrun, run):
+    policy = Scripted(LOOK, OTHER)
+    result, told = run(zeusrun.job(args=["--epoch-s", "0.3", "--gain", "0.15"], attempts=1), policy)
+    looked, trained = result.trials
+    assert (result.exit_code, result.reached, result.attempts) == (0, True, 1)
+    assert (looked.status, looked.global_batch_size) == (TrialStatus.CANCELLED, 16)
+    assert looked.reason == f"only its speed was looked at: {OTHER.why}"
+    assert f"stopping: {looked.reason}" in told.notes
+    assert (trained.status, trained.global_batch_size) == (TrialStatus.REACHED, 32)
+    assert (trained.recurrence, trained.attempt) == (1, 2)
+    (_, seen), (_, later) = policy.asked[1:3]
+    assert [(r.arm, r.status) for r in seen] == [(16, TrialStatus.CANCELLED)]
+    assert seen[0].epoch_cost_j > 0
+    assert later[0].epoch_cost_j > 0  # so that nobody has to look again
+
+
+def test_a_look_that_tells_for_a_batch_size_goes_on_under_its_new_bound(zeusrun, run):
+    on = Decision(16, Stage.EXPLORE, "16 is 10 % cheaper an epoch", bound=Bound(1e6))
+    result, told = run(zeusrun.job("steps_slowly.py"), Scripted(LOOK, on))
+    (trained,) = result.trials
+    assert (result.exit_code, trained.status) == (0, TrialStatus.REACHED)
+    assert told.bounds == [1e9, 1e6]
+    assert f"its speed is known, and it goes on: {on.why}" in told.notes
+    (point,) = trained.power_profile
+    assert point.power_limit_w is None
+    assert 0 < point.steps_per_s < 110
+    assert point.power_w > 0
+
+
+def test_a_look_is_over_before_an_epoch_where_its_length_is_known(zeusrun, run, monkeypatch):
+    monkeypatch.setattr(look, "LOOK_S", 0.2)
+    history = TinyDBHistory(zeusrun.home / "history")
+    history.begin("job", lambda _: trial(world_size=1))
+    curve = (CurvePoint(1, 1.0, 10.0, 0.1), CurvePoint(2, 2.0, 20.0, 0.6))
+    done = Outcome(
+        TrialStatus.REACHED,
+        "reached",
+        "2025-06-01T13:00:00.000+00:00",
+        time_s=2.0,
+        energy_j=20.0,
+        energy_source=EnergySource.ESTIMATED,
+        epochs=2,
+        steps=200,
+        curve=curve,
+    )
+    history.finish("job-1-1", done)
+    policy = Scripted(LOOK, OTHER)
+    result, _ = run(zeusrun.job("steps_slowly.py", args=["--steps", "100"]), policy)
+    looked, trained = result.trials
+    assert (looked.status, trained.status) == (TrialStatus.CANCELLED, TrialStatus.REACHED)
+    assert policy.asked[0][0].samples_per_epoch == 3200
+    assert (policy.asked[1][1][-1].epochs, looked.power_profile != ()) == (None, True)
+
+
+def test_without_energy_there_is_nothing_to_see_and_the_training_goes_on(zeusrun, run):
+    policy = Scripted(LOOK, OTHER)
+    result, _ = run(zeusrun.job(), policy, devices=())
+    (trained,) = result.trials
+    assert (trained.status, trained.global_batch_size) == (TrialStatus.REACHED, 16)
+    assert len(policy.asked) == 1
+
+
+def test_a_batch_size_is_looked_at_once_however_often_the_policy_wants_to(zeusrun, run):
+    policy = Scripted(LOOK, OTHER, LOOK)
+    result, _ = run(zeusrun.job(args=["--epoch-s", "0.3", "--gain", "0.15"]), policy)
+    assert [t.status for t in result.trials] == [TrialStatus.CANCELLED, TrialStatus.REACHED]
+    assert [t.global_batch_size for t in result.trials] == [16, 16]
+
+
+def test_what_failed_in_this_recurrence_is_no_alternative_to_what_is_looked_at(zeusrun, run):
+    first = Decision(32, Stage.EXPLOIT, "32 first")
+    policy = Scripted(first, LOOK, LOOK, OTHER)  # the second is to see whether there is another
+    job = zeusrun.job(args=["--gain", "0.01"], objective={"max_epochs": 2}, attempts=2)
+    result, _ = run(job, policy)
+    assert [t.status for t in result.trials] == [TrialStatus.MISSED, TrialStatus.MISSED]
+    assert result.exit_code == 4
+
+
+def test_a_signal_during_a_look_is_a_signal(zeusrun, run):
+    class Interrupted(Told):
+        def advanced(self, progress):
+            if progress.training_t is not None and not self.sent:
+                self.sent = True
+                signal.raise_signal(signal.SIGTERM)
+
+        sent = False
+
+    job = zeusrun.job(args=["--epoch-s", "5"])
+    result, _ = run(job, Scripted(LOOK, OTHER), Interrupted())
+    (cancelled,) = result.trials
+    assert (result.exit_code, cancelled.status) == (143, TrialStatus.CANCELLED)
+    assert cancelled.reason == "SIGTERM to zeusrun"
+
+
+def test_a_run_that_falls_behind_the_pace_is_stopped_long_before_its_bound(zeusrun, run):
+    result, _ = run(zeusrun.job(args=["--epoch-s", "0.3"]), Scripted(OTHER))
+    (reached,) = result.trials
+    pace = tuple((epoch, 0.05 * epoch) for epoch in range(1, 11))
+    bound = Bound(5 * reached.cost_j, (pace,))
+    stuck = zeusrun.job(
+        args=["--epoch-s", "0.3", "--gain", "0.0001"], objective={"max_epochs": 100}, attempts=1
+    )
+    result, _ = run(stuck, Scripted(dataclasses.replace(OTHER, bound=bound)))
+    (stopped,) = result.trials
+    assert (result.exit_code, stopped.status) == (4, TrialStatus.STOPPED)
+    assert "it has come 20% of the way at most" in stopped.reason
+    assert stopped.cost_j < 0.8 * bound.cost_j
+
+
+def test_auto_looks_at_a_batch_size_and_goes_back_when_its_epochs_are_dear(zeusrun):
+    from zeusrun.cli import _compose  # the devices of this machine are part of what is compared
+
+    max_epochs = 100_000
+    job = zeusrun.job(
+        args=["--epoch-s", "0.4", "--gain", "0.15"], objective={"max_epochs": max_epochs}
+    )
+    max_power_w = sum(device.max_power_w for device in _compose(job, [], None).devices)
+    history = TinyDBHistory(zeusrun.home / "history")
+    epochs, epoch_s = 40_000, 0.01
+    begun = [CurvePoint(n, n * epoch_s, 0.1 * n, 0.15 * n) for n in (1, 2, 3)]
+    for number in range(1, 4):
+        time_s = epochs * epoch_s
+        energy_j = 0.5 * max_power_w * time_s
+        past = trial(
+            trial=f"job-{number}-1", recurrence=number, world_size=1, max_epochs=max_epochs
+        )
+        history.begin("job", lambda _, past=past: past)
+        done = Outcome(
+            TrialStatus.REACHED,
+            "reached",
+            "2025-06-01T13:00:00.000+00:00",
+            time_s=time_s,
+            energy_j=energy_j,
+            energy_source=EnergySource.ESTIMATED,
+            max_power_w=max_power_w,
+            cost_j=0.75 * max_power_w * time_s,
+            epochs=epochs,
+            curve=(*begun, CurvePoint(epochs, time_s, energy_j, 0.6)),
+        )
+        history.finish(past.trial, done)
+    code, result, seen = zeusrun.submit(job)
+    looked, *others, trained = result["trials"]
+    assert (code, looked["status"], looked["stage"]) == (0, "CANCELLED", "look")
+    assert looked["reason"].startswith("only its speed was looked at: ")
+    assert looked["reason"] in seen
+    assert (trained["status"], trained["global_batch_size"]) == ("REACHED", 32)
+    assert len({t["global_batch_size"] for t in (looked, *others, trained)}) == 2 + len(others)

@@ -1,0 +1,128 @@
+"""Policy ``auto``: beliefs, the value of trying, a bound for every trial, a walk over limits.
+
+Every recurrence runs the arm that has proved cheapest, unless another one is worth a try: what
+its run would teach, over the recurrences to come, is more than what it costs. No randomness.
+docs/policies.md derives it, and says what each part is worth.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from zeusrun.bandit.beliefs import bound_factor
+from zeusrun.bandit.limits import first_limit_w, next_limit_w
+from zeusrun.bandit.position import Position, assess
+from zeusrun.bandit.stopping import hopeless
+from zeusrun.bandit.telling import belief_of, why_first, why_incumbent, why_retry, why_try
+from zeusrun.trial import Bound, Decision, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.random import Generator
+
+    from zeusrun.bandit.problem import ArmBelief, Problem
+    from zeusrun.bandit.run import Run, Running
+    from zeusrun.trial import PowerPoint
+
+LOOK_S = 30.0  # of training show an arm's speed
+LOOK_SHARE = 0.2  # of a run that a look may cost
+PACES = 5  # learning curves that a trial is compared with
+
+
+class Auto:
+    """The default policy; see the module. It uses no random number."""
+
+    name = "auto"
+
+    def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
+        """Choose the next trial."""
+        position = assess(problem, runs)
+        index, stage, why = _select(position)
+        arm = position.beliefs.arms[index]
+        limit_w = first_limit_w(problem, runs, arm)
+        return Decision(arm, stage, why, limit_w, _bound(position, index))
+
+    def next_limit_w(
+        self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
+    ) -> float | None:
+        """Return the next limit of a short walk, or its choice."""
+        return next_limit_w(problem, profile, decision.power_limit_w)
+
+    def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
+        """Return why the trial cannot reach the target within its bound any more."""
+        return hopeless(decision.bound, problem.mode, running)
+
+    def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
+        """Return what is believed of every candidate."""
+        position = assess(problem, runs)
+        index, _, why = _select(position)
+        return [
+            belief_of(position, i, _bound(position, i), why if i == index else None)
+            for i in range(len(problem.candidates))
+        ]
+
+
+def _select(position: Position) -> tuple[int, Stage, str]:
+    """Return the index of the arm to run next, and why."""
+    evidence, beliefs, values = position.evidence, position.beliefs, position.values
+    incumbent = beliefs.incumbent
+    if incumbent is None:
+        index = _first(position)
+        return index, Stage.EXPLORE, why_first(position, index)
+    if evidence.failed_now:
+        index = _proven(position, incumbent)
+        return index, Stage.RETRY, why_retry(position, index)
+    best = incumbent if values is None else int(values.argmax())
+    if best == incumbent:
+        return incumbent, Stage.EXPLOIT, why_incumbent(position, incumbent)
+    why = why_try(position, best, incumbent)
+    if _worth_a_look(position, best):
+        return best, Stage.LOOK, f"{why}; its speed is unknown, so {LOOK_S:g} s of it come first"
+    return best, Stage.EXPLORE, why
+
+
+def _first(position: Position) -> int:
+    """Nothing has reached the target: what failed least, nearest to the default, smaller first.
+
+    That may be in flight already: until something has reached the target no trial has a bound,
+    and spreading out costs more than it teaches (docs/policies.md has the figures).
+    """
+    problem, evidence = position.problem, position.evidence
+
+    def order(arm: int) -> tuple[object, ...]:
+        failures = len(evidence.results.get(arm, ())) + evidence.out_of_memory.get(arm, 0)
+        far = abs(math.log(arm / problem.default))
+        return (arm in evidence.failed_now, failures, far, arm)
+
+    return problem.candidates.index(min(evidence.fitting or problem.candidates, key=order))
+
+
+def _proven(position: Position, incumbent: int) -> int:
+    """After a failure: the best that has reached the target and not failed in this recurrence."""
+    evidence, beliefs = position.evidence, position.beliefs
+    usable = set(evidence.reached) & set(evidence.fitting) - evidence.failed_now
+    proven = [i for i, arm in enumerate(beliefs.arms) if arm in usable]
+    return min(proven, key=lambda i: float(beliefs.mean[i]), default=incumbent)
+
+
+def _worth_a_look(position: Position, index: int) -> bool:
+    """Whether an arm's speed is unknown, and seeing it costs little of what a run costs."""
+    power_w, cost_j = position.problem.max_power_w, position.beliefs.incumbent_cost_j
+    if position.beliefs.arms[index] in position.evidence.epoch_cost_j or not power_w or not cost_j:
+        return False
+    return LOOK_S * power_w < LOOK_SHARE * cost_j
+
+
+def _bound(position: Position, index: int) -> Bound | None:
+    """The incumbent may cost what the user allows, others only what keeps them of interest."""
+    beliefs, factor = position.beliefs, position.problem.cost_factor
+    incumbent, cost_j = beliefs.incumbent, beliefs.incumbent_cost_j
+    if factor is None or incumbent is None or cost_j is None:
+        return None
+    if index == incumbent:
+        return Bound(factor * cost_j)
+    proven = position.evidence.reached[beliefs.arms[incumbent]][: -PACES - 1 : -1]
+    paces = tuple(run.pace for run in proven if run.pace)
+    return Bound(bound_factor(factor, beliefs.run_sd) * cost_j, paces)

@@ -1,0 +1,66 @@
+"""Which arm to run next: what one run of it would teach against what it would cost. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from zeusrun.bandit.beliefs import Array, Beliefs
+
+# What is learned is used for as many recurrences as there were, and these.
+HORIZON = 30
+
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(13)  # of a standard normal
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+
+def values_of_trying(
+    beliefs: Beliefs,
+    fitting: Collection[int],
+    in_flight: Collection[int],
+    recurrences: int,
+) -> Array:
+    """Return what trying each arm is worth, in runs of the incumbent, shape ``(n,)``.
+
+    The knowledge gradient (Frazier, Powell and Dayanik, 2009) in log cost: how much cheaper the
+    best arm is expected to look after one more run of this one, over the horizon, less what that
+    run is expected to cost more than one of the incumbent. It is charged at most what it would
+    be stopped at. Zero for the incumbent; minus infinity for arms that memory rules out and for
+    those in flight, whose results are taken to come in as expected.
+
+    Args:
+        beliefs: With an incumbent.
+        fitting: Arms that may be run.
+        in_flight: Arms that other recurrences are running.
+        recurrences: How many there were.
+    """
+    incumbent = beliefs.incumbent
+    if incumbent is None:
+        raise ValueError("there is no incumbent to compare with")
+    noise = beliefs.run_sd**2
+    mean, covariance = beliefs.mean - beliefs.mean[incumbent], beliefs.covariance
+    flying = [i for i, arm in enumerate(beliefs.arms) if arm in in_flight and i != incumbent]
+    for i in flying:
+        covariance = covariance - np.outer(covariance[i], covariance[i]) / (
+            covariance[i, i] + noise
+        )
+    usable = [i for i, arm in enumerate(beliefs.arms) if arm in fitting]
+    tried = [i for i in usable if i != incumbent and i not in flying]
+    values = np.full(len(beliefs.arms), -math.inf)
+    values[incumbent] = 0.0
+    if not tried:
+        return values
+    variance = np.maximum(0.0, covariance.diagonal()[tried])
+    moves = covariance[np.ix_(usable, tried)] / np.sqrt(variance + noise)
+    after = mean[usable, None, None] + moves[..., None] * _NODES - moves[..., None] ** 2 / 2
+    gain = np.exp(mean[usable].min()) - np.exp(after).min(axis=0) @ _WEIGHTS
+    cost = np.exp(mean[tried])
+    stopped = math.exp(3 * beliefs.run_sd)
+    loss = np.maximum(np.minimum(cost * np.exp(variance / 2) - 1, stopped), cost - 1)
+    values[tried] = (recurrences + HORIZON) * gain - loss
+    return values

@@ -1,0 +1,63 @@
+"""Whether the job has moved: new data or new code, and another best batch size with it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from zeusrun.bandit.spread import Spread
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.bandit.run import Run
+
+KNOWN = 3  # runs that an arm must have reached the target in before one can surprise
+SURPRISE_SDS = 5.0
+
+
+def first_valid(runs: Sequence[Run]) -> int:
+    """Return the index of the first run that still describes the job; 0 if nothing has moved.
+
+    Two surprises in a row, both for the worse or both for the better, and all that came before
+    the first of them belongs to another job. A run surprises if its epochs are more than
+    ``SURPRISE_SDS`` standard deviations off the mean of its arm, or if it fails in an arm that
+    has reached the target ``KNOWN`` times. Runs of arms less known neither count nor break a row.
+
+    Args:
+        runs: Runs that reached the target or failed to, in order of start.
+    """
+    first, last, spread = 0, 0, Spread()
+    suspect: int | None = None  # index of a surprise that has not been weighed yet
+    for index, run in enumerate(runs):
+        surprise = _surprise(spread, run)
+        if surprise and suspect is not None and surprise == last:
+            first, spread = suspect, Spread()
+            for earlier in runs[first:index]:
+                _add(spread, earlier)
+            suspect, surprise = None, 0
+        elif suspect is not None and spread.runs(run.arm) >= KNOWN:
+            _add(spread, runs[suspect])  # it was an accident
+            suspect = None
+        if surprise:
+            suspect, last = index, surprise
+        else:
+            _add(spread, run)
+    return first
+
+
+def _surprise(spread: Spread, run: Run) -> int:
+    """Return 1 for a bad surprise, -1 for a good one, 0 for none."""
+    if spread.runs(run.arm) < KNOWN:
+        return 0
+    if run.status is not TrialStatus.REACHED or run.epochs is None:
+        return 1
+    runs = spread.runs(run.arm)
+    far = (math.log(run.epochs) - spread.mean(run.arm)) / (spread.sd * math.sqrt(1 + 1 / runs))
+    return 0 if abs(far) <= SURPRISE_SDS else 1 if far > 0 else -1
+
+
+def _add(spread: Spread, run: Run) -> None:
+    if run.status is TrialStatus.REACHED and run.epochs:
+        spread.add(run.arm, math.log(run.epochs))

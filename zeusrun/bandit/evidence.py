@@ -1,0 +1,123 @@
+"""What the runs of a job say of each arm, sorted out once for all that ``auto`` decides."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zeusrun.bandit.drift import first_valid
+from zeusrun.bandit.ledger import fitting
+from zeusrun.bandit.spread import Spread
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.run import Run
+
+FAILED = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED})
+_TOLD = FAILED | {TrialStatus.REACHED}
+SPEED_RUNS = 3  # newest ones that a speed is averaged over: machines change, too
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Runs by arm, oldest first.
+
+    Attributes:
+        results: Runs that reached the target or failed to, since the job last moved.
+        reached: Those among them that reached it; arms without one are absent.
+        cut: Runs cut short with a learning curve, since then.
+        epoch_cost_j: Measured cost per epoch; arms without one are absent.
+        power_w: Watts drawn at the known arm nearest to the default; ``None`` if unknown.
+        run_sd: Standard deviation of one run's log epochs.
+        fitting: Candidates that memory does not rule out.
+        out_of_memory: How often each arm ran out of memory.
+        in_flight: Arms of recurrences in flight.
+        failed_now: Arms that failed in the recurrence being decided.
+        moved: Finished runs that no longer count, because the job has moved since.
+    """
+
+    results: Mapping[int, Sequence[Run]]
+    reached: Mapping[int, Sequence[Run]]
+    cut: Mapping[int, Sequence[Run]]
+    epoch_cost_j: Mapping[int, float]
+    power_w: float | None
+    run_sd: float
+    fitting: tuple[int, ...]
+    out_of_memory: Mapping[int, int]
+    in_flight: frozenset[int]
+    failed_now: frozenset[int]
+    moved: int
+
+
+def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
+    """Sort the runs of a job, oldest first."""
+    told = [run for run in runs if run.status in _TOLD and run.epochs is not None]
+    cut = [run for run in runs if run.status is TrialStatus.CANCELLED and run.pace and run.epochs]
+    fast: defaultdict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.epoch_cost_j is not None:
+            fast[run.arm].append(run)
+    out_of_memory = Counter(run.arm for run in runs if run.status is TrialStatus.OOM)
+    in_flight = {run.arm for run in runs if run.status is TrialStatus.DISPATCHED}
+    failed_now = {
+        run.arm
+        for run in runs
+        if run.recurrence == problem.recurrence
+        and (run.status in FAILED or run.status is TrialStatus.OOM)
+    }
+    moved = first_valid(told)
+    if moved:
+        cut = [run for run in cut if run.recurrence >= told[moved].recurrence]
+    results = _by_arm(problem, told[moved:])
+    reached, spread = {}, Spread()
+    for arm, own in results.items():
+        kept = [run for run in own if run.status is TrialStatus.REACHED]
+        if kept:
+            reached[arm] = kept
+        for run in kept:
+            spread.add(arm, math.log(run.epochs or 1))
+    return Evidence(
+        results=results,
+        reached=reached,
+        cut=_by_arm(problem, cut),
+        epoch_cost_j={arm: _speed(own) for arm, own in fast.items()},
+        power_w=_power(problem, fast),
+        run_sd=spread.sd,
+        fitting=fitting(problem.candidates, out_of_memory),
+        out_of_memory=out_of_memory,
+        in_flight=frozenset(in_flight),
+        failed_now=frozenset(failed_now),
+        moved=moved,
+    )
+
+
+def _by_arm(problem: Problem, runs: Sequence[Run]) -> dict[int, list[Run]]:
+    arms: defaultdict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        arms[run.arm].append(run)
+    window = problem.window or 0  # and [-0:] is everything
+    return {arm: own[-window:] for arm, own in arms.items()}
+
+
+def _speed(runs: Sequence[Run]) -> float:
+    """Average the newest runs under the newest limit."""
+    limit = runs[-1].power_limit_w
+    costs = [run.epoch_cost_j for run in runs if run.power_limit_w == limit and run.epoch_cost_j]
+    newest = costs[-SPEED_RUNS:]
+    return sum(newest) / len(newest)
+
+
+def _power(problem: Problem, fast: Mapping[int, Sequence[Run]]) -> float | None:
+    known = {
+        arm: max(run.power_w for run in own if run.power_w is not None)
+        for arm, own in fast.items()
+        if any(run.power_w is not None for run in own)
+    }
+    if not known:
+        return None
+    return known[min(known, key=lambda arm: (abs(math.log(arm / problem.default)), arm))]

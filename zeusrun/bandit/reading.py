@@ -1,0 +1,255 @@
+"""Reads the history again under the problem of today: nothing is discarded that still teaches."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from zeusrun.bandit.cost import cost_j
+from zeusrun.bandit.run import Run, better, cheapest_point, reaches, step_cost_j
+from zeusrun.trial import CurvePoint, Trial, TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.bandit.problem import Problem
+
+_CUT_SHORT = TrialStatus.CANCELLED
+# Others end within an epoch, and their steps say nothing of its length.
+_WHOLE = frozenset({TrialStatus.REACHED, TrialStatus.MISSED})
+_BROKEN = frozenset({TrialStatus.FAILED, TrialStatus.LOST})
+
+
+def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, list[Run]]:
+    """Read all trials of a job, oldest first.
+
+    Returns:
+        The problem, completed by what only the history knows (the length of an epoch and, where
+        the device gives no energy, the kind of energy of the newest trial), and the runs in the
+        order given.
+    """
+    problem = _completed(problem, trials)
+    read = (read_trial(problem, trial) for trial in trials)
+    return problem, [run for run in read if run is not None]
+
+
+def read_trial(problem: Problem, trial: Trial) -> Run | None:
+    """Read one trial; ``None`` if it says nothing of any batch size today.
+
+    Every number is taken from the learning curve under today's target, ``max_epochs`` and
+    ``eta_knob``. Epochs need the same metric and learning rate; time and energy the same GPUs,
+    number of ranks and kind of energy; running out of memory needs the same GPUs alone. A trial
+    that ended before it could tell today's success from failure reads as cut short.
+    """
+    status = trial.status
+    arm = trial.global_batch_size
+    local = _same_hardware(problem, trial)
+    if status is TrialStatus.DISPATCHED:
+        return Run(arm, trial.recurrence, status, trial.stage)
+    if status in _BROKEN or (status is TrialStatus.OOM and not local):
+        return None
+    if status is TrialStatus.OOM:
+        return Run(arm, trial.recurrence, status, trial.stage)
+    local = local and _same_energy(problem, trial)
+    if not _same_learning(problem, trial):
+        run = Run(arm, trial.recurrence, _CUT_SHORT, trial.stage, local=local)
+        return _with_speed(problem, trial, run, _whole(trial)) if local else None
+    return _read_learning(problem, trial, local=local)
+
+
+def kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
+    """Say which finished trials are read otherwise than they ended, and what is kept of them.
+
+    Returns:
+        Clauses such as ``4 trials had target 0.9: read again from their learning curves``, one
+        a reason, by first occurrence.
+    """
+    problem = _completed(problem, trials)
+    reasons = (_reason(problem, trial) for trial in trials if trial.status.finished)
+    counts = Counter(reason for reason in reasons if reason)
+    return [f"{n} {'trial' if n == 1 else 'trials'} {why}" for why, n in counts.items()]
+
+
+def _completed(problem: Problem, trials: Sequence[Trial]) -> Problem:
+    if problem.samples_per_epoch is None:
+        sizes = [size for trial in trials[-20:] if (size := _samples_per_epoch(trial))]
+        if sizes:
+            problem = replace(problem, samples_per_epoch=statistics.median(sizes))
+    if problem.energy_measured is None:
+        sources = (trial.energy_source for trial in reversed(trials))
+        newest = next((source for source in sources if source is not None), None)
+        problem = replace(problem, energy_measured=None if newest is None else newest.measured)
+    return problem
+
+
+def _samples_per_epoch(trial: Trial) -> float | None:
+    if trial.status not in _WHOLE or not trial.steps or not trial.curve:
+        return None
+    return trial.steps * trial.global_batch_size / _epochs(trial.curve)
+
+
+def _same_hardware(problem: Problem, trial: Trial) -> bool:
+    now = (problem.gpu_model, problem.gpu_count, problem.world_size)
+    return (trial.gpu_model, trial.gpu_count, trial.world_size) == now
+
+
+def _same_energy(problem: Problem, trial: Trial) -> bool:
+    source = trial.energy_source
+    return problem.eta_knob == 0 or source is None or source.measured == problem.energy_measured
+
+
+def _same_learning(problem: Problem, trial: Trial) -> bool:
+    if (trial.metric, trial.mode) != (problem.metric, problem.mode):
+        return False
+    if trial.global_batch_size not in problem.learning_rates:  # no candidate now: as it was then
+        return True
+    then, now = trial.learning_rate, problem.learning_rates[trial.global_batch_size]
+    if then is None or now is None:
+        return then == now
+    return then == now or math.isclose(then, now, rel_tol=1e-9)
+
+
+class _End(NamedTuple):
+    """Where the reading of a trial ends."""
+
+    epochs: int
+    time_s: float | None
+    energy_j: float | None
+
+
+def _epochs(curve: Sequence[CurvePoint]) -> int:
+    """Return the epochs completed at the end of a curve, also for loops that count from 0."""
+    return max(curve[-1].epoch, len(curve))
+
+
+def _whole(trial: Trial) -> _End | None:
+    if trial.curve:
+        last = trial.curve[-1]
+        return _End(_epochs(trial.curve), last.time_s, last.energy_j)
+    if trial.epochs:
+        return _End(trial.epochs, trial.time_s, trial.energy_j)
+    return None
+
+
+def _read_learning(problem: Problem, trial: Trial, *, local: bool) -> Run:
+    pace: list[tuple[int, float]] = []
+    reached: _End | None = None
+    epochs = 0
+    for point in trial.curve:
+        epochs = max(epochs + 1, point.epoch)
+        value = point.value
+        if epochs > problem.max_epochs or value is None:
+            continue
+        if not pace or better(problem.mode, value, pace[-1][1]):
+            pace.append((epochs, value))
+            if reaches(problem.mode, value, problem.target):
+                reached = _End(epochs, point.time_s, point.energy_j)
+                break
+    end = reached or _whole(trial)
+    as_it_ended = trial.target == problem.target and trial.status is TrialStatus.REACHED
+    if as_it_ended and trial.epochs is not None and trial.epochs <= problem.max_epochs:
+        reached = end = _End(trial.epochs, trial.time_s, trial.energy_j)
+    status = TrialStatus.REACHED if reached else _failed(problem, trial, end)
+    spent = None
+    if reached and local:
+        spent = cost_j(reached.energy_j, trial.max_power_w, reached.time_s, problem.eta_knob)
+    run = Run(
+        arm=trial.global_batch_size,
+        recurrence=trial.recurrence,
+        status=status,
+        stage=trial.stage,
+        epochs=end.epochs if end else None,
+        cost_j=spent,
+        time_s=end.time_s if end and local else None,
+        local=local,
+        pace=tuple(pace),
+    )
+    return _with_speed(problem, trial, run, end) if local else run
+
+
+def _failed(problem: Problem, trial: Trial, end: _End | None) -> TrialStatus:
+    """Tell a failure under today's rules from a run that was only cut short."""
+    if end is not None and end.epochs >= problem.max_epochs:
+        return TrialStatus.MISSED
+    if trial.status is TrialStatus.MISSED:
+        return trial.status if trial.max_epochs >= problem.max_epochs else _CUT_SHORT
+    if trial.status is TrialStatus.STOPPED:
+        easier = better(problem.mode, trial.target, problem.target)
+        same = trial.eta_knob == problem.eta_knob and not easier
+        return trial.status if same else _CUT_SHORT
+    return _CUT_SHORT
+
+
+def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> Run:
+    """Add what the trial says of speed and power."""
+    per_epoch = power_w = None
+    limit_w = trial.power_limit_w
+    if end is not None and end.epochs > 0:
+        spent = cost_j(end.energy_j, trial.max_power_w, end.time_s, problem.eta_knob)
+        per_epoch = None if spent is None else spent / end.epochs
+        if end.energy_j is not None and end.time_s:
+            power_w = end.energy_j / end.time_s
+    profile = trial.power_profile
+    if profile:
+        power_w = max(point.power_w for point in profile)
+    if problem.samples_per_epoch and (len(profile) > 1 or (profile and per_epoch is None)):
+        # It ran under several limits: only the best of them counts, probing is not the arm's.
+        best = cheapest_point(profile, problem)
+        if best is not None:
+            step_j = step_cost_j(best, problem)
+            limit_w = best.power_limit_w
+            if step_j is not None:
+                per_epoch = step_j * problem.samples_per_epoch / trial.global_batch_size
+    return run._replace(
+        epoch_cost_j=per_epoch or None, power_limit_w=limit_w, power_w=power_w, profile=profile
+    )
+
+
+def _reason(problem: Problem, trial: Trial) -> str | None:
+    """Why a trial is read otherwise than it ended, and what is kept of it."""
+    status = trial.status
+    if status in _BROKEN:
+        return f"ended as {status.value}: left out"
+    same_learning = _same_learning(problem, trial)
+    if not _same_hardware(problem, trial):
+        kept_of_it = "kept for their epochs, speed and power are learned again"
+        if status is TrialStatus.OOM or not same_learning:
+            kept_of_it = "left out"
+        return f"{_hardware(problem, trial)}: {kept_of_it}"
+    if status is TrialStatus.OOM:
+        return None
+    if not _same_energy(problem, trial):
+        kind = "estimated" if problem.energy_measured else "measured"
+        return f"had {kind} energy: kept for their epochs"
+    return _reread(problem, trial) if same_learning else _other_learning(problem, trial)
+
+
+def _hardware(problem: Problem, trial: Trial) -> str:
+    if (trial.gpu_model, trial.gpu_count) == (problem.gpu_model, problem.gpu_count):
+        return f"had {trial.world_size} {'rank' if trial.world_size == 1 else 'ranks'}"
+    return f"ran on {trial.gpu_count} x {trial.gpu_model}" if trial.gpu_count else "had no GPU"
+
+
+def _other_learning(problem: Problem, trial: Trial) -> str:
+    if (trial.metric, trial.mode) != (problem.metric, problem.mode):
+        return f"had metric {trial.metric} ({trial.mode}): kept for their speed"
+    then = trial.learning_rate
+    rate = "no learning rate" if then is None else f"learning rate {then:g}"
+    return f"had {rate}: kept for their speed"
+
+
+def _reread(problem: Problem, trial: Trial) -> str | None:
+    again = "read again from their learning curves"
+    if trial.target != problem.target:
+        return f"had target {trial.target:g}: {again}"
+    if trial.max_epochs != problem.max_epochs:
+        return f"had at most {trial.max_epochs} epochs: {again}"
+    if trial.eta_knob != problem.eta_knob:
+        return f"had eta_knob {trial.eta_knob:g}: {again}"
+    if trial.global_batch_size not in problem.candidates:
+        arm = trial.global_batch_size
+        return f"used batch size {arm}, no candidate now: kept for its neighbours"
+    return None

@@ -1,0 +1,115 @@
+"""What ``auto`` thinks, in words and figures for people."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from zeusrun.bandit.choice import HORIZON
+from zeusrun.bandit.cost import energy_text
+from zeusrun.bandit.evidence import FAILED
+from zeusrun.bandit.problem import ArmBelief
+
+if TYPE_CHECKING:
+    from zeusrun.bandit.position import Position
+    from zeusrun.trial import Bound
+
+_Z90 = 1.645  # 90 % of a Gaussian lies within this many standard deviations
+
+
+def why_first(position: Position, index: int) -> str:
+    """Why an arm is run while nothing has reached the target."""
+    arm, default = position.beliefs.arms[index], position.problem.default
+    nothing = "nothing has reached the target yet"
+    if arm == default:
+        return f"{arm} is the default, and {nothing}"
+    return f"{nothing}; of the batch sizes that failed least, {arm} is nearest to the default"
+
+
+def why_retry(position: Position, index: int) -> str:
+    """Why an arm is run after a failure in the same recurrence."""
+    failed = ", ".join(map(str, sorted(position.evidence.failed_now)))
+    arm = position.beliefs.arms[index]
+    return f"{failed} failed in this recurrence; {arm} has reached the target before"
+
+
+def why_incumbent(position: Position, index: int) -> str:
+    """Why the incumbent is run."""
+    arm, cost_j = position.beliefs.arms[index], position.beliefs.incumbent_cost_j
+    if cost_j is None:
+        return f"{arm} has reached the target, and no cost is known yet"
+    return f"{arm} has proved cheapest, {energy_text(cost_j)} a run; no other is worth a try"
+
+
+def why_try(position: Position, index: int, incumbent: int) -> str:
+    """Why another arm is tried."""
+    beliefs, values = position.beliefs, position.values
+    doubt = math.expm1(math.sqrt(max(0.0, float(beliefs.covariance[index, index]))))
+    worth = 0.0 if values is None else float(values[index])
+    return (
+        f"{beliefs.arms[index]} is expected {_dearer(position, index)} than "
+        f"{beliefs.arms[incumbent]}, give or take {doubt:.0%}; to know is worth {worth:.2g} runs "
+        f"over the next {position.recurrences + HORIZON}"
+    )
+
+
+def _dearer(position: Position, index: int) -> str:
+    beliefs = position.beliefs
+    other = 0.0 if beliefs.incumbent is None else float(beliefs.mean[beliefs.incumbent])
+    share = math.expm1(float(beliefs.mean[index]) - other)
+    return f"{abs(share):.0%} {'dearer' if share >= 0 else 'cheaper'}"
+
+
+def belief_of(position: Position, index: int, bound: Bound | None, why: str | None) -> ArmBelief:
+    """Return what is believed of one arm.
+
+    Args:
+        position: What the decision rests on.
+        index: Of the arm.
+        bound: That its trial would be held to.
+        why: Why it is the next one; ``None`` if it is not.
+    """
+    evidence, beliefs, values = position.evidence, position.beliefs, position.values
+    arm, cost_j = beliefs.arms[index], beliefs.incumbent_cost_j
+    log_cost = float(beliefs.mean[index])
+    sd = math.sqrt(max(0.0, float(beliefs.covariance[index, index])) + beliefs.run_sd**2)
+    spread = math.exp(_Z90 * sd)
+    learned, timed = evidence.results or evidence.cut, evidence.epoch_cost_j
+    failure_chance = value_j = None
+    if bound is not None:
+        far = (math.log(bound.cost_j) - log_cost) / sd
+        failure_chance = 0.5 * math.erfc(far / math.sqrt(2))
+    if values is not None and cost_j is not None and math.isfinite(values[index]):
+        value_j = float(values[index]) * cost_j
+    return ArmBelief(
+        global_batch_size=arm,
+        trials=len(evidence.results.get(arm, ())) + evidence.out_of_memory.get(arm, 0),
+        reached=len(evidence.reached.get(arm, ())),
+        epochs=math.exp(float(beliefs.log_epochs[index])) if learned else None,
+        epoch_cost_j=math.exp(float(beliefs.log_epoch_cost[index])) if timed else None,
+        cost_j=None if cost_j is None else math.exp(log_cost),
+        cost_range_j=None
+        if cost_j is None
+        else (math.exp(log_cost) / spread, math.exp(log_cost) * spread),
+        failure_chance=failure_chance,
+        value_j=value_j,
+        chance=float(why is not None),
+        verdict=_verdict(position, index) if why is None else f"next: {why}",
+    )
+
+
+def _verdict(position: Position, index: int) -> str:
+    evidence, beliefs = position.evidence, position.beliefs
+    arm = beliefs.arms[index]
+    if arm not in evidence.fitting:
+        return "out: it, or a smaller one, ran out of memory twice"
+    if index == beliefs.incumbent:
+        return "has proved cheapest"
+    if arm in evidence.in_flight:
+        return "in flight in another recurrence"
+    failures = sum(run.status in FAILED for run in evidence.results.get(arm, ()))
+    tale = f"failed {failures} of {len(evidence.results[arm])}; " if failures else ""
+    if position.values is None:
+        return f"{tale}waits until a cost is known"
+    teach = "is worth a try, but less" if position.values[index] > 0 else "would not pay"
+    return f"{tale}{_dearer(position, index)}; trying it {teach}"

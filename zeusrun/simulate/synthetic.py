@@ -1,0 +1,235 @@
+"""Makes up jobs: epochs follow the critical-batch-size law, speed and power a simple GPU.
+
+Epochs to the target grow as ``1 + batch size / critical batch size`` (McCandlish et al., "An
+Empirical Model of Large-Batch Training", 2018); an epoch takes a time per step and a time per
+sample; power rises with the share of time spent on samples.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zeusrun.simulate.job import Course, Rate, SimulatedJob, expected_cost_j
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.random import Generator
+
+MAX_POWER_W = 300.0
+IDLE_POWER_W = 60.0
+LIMITS_W = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0, 275.0, 300.0)
+POOL = 48  # courses per batch size; a run takes one at random
+LEVELS = 20  # of the metric, between nothing and the target
+TARGET = 1.0
+
+
+@dataclass(frozen=True)
+class Law:
+    """What makes up a job.
+
+    Attributes:
+        arms: Batch sizes, ascending.
+        default: The user's own.
+        least_epochs: Epochs that the smallest batch size would take.
+        critical: Batch size at which epochs have doubled.
+        hill: ``(batch size, log height)`` of a hill of epochs between two valleys.
+        run_sd: Standard deviation of log epochs between runs.
+        converging: Smallest and largest batch size that reaches the target at all.
+        epoch_s: Seconds of an endlessly large batch size for an epoch.
+        overhead: Batch size whose steps take as long for overhead as for samples.
+        max_epochs: Epochs that a run may take.
+    """
+
+    arms: tuple[int, ...]
+    default: int
+    least_epochs: float
+    critical: float
+    hill: tuple[float, float]
+    run_sd: float
+    converging: tuple[int, int]
+    epoch_s: float
+    overhead: float
+    max_epochs: int
+
+
+def mean_epochs(law: Law, arm: int) -> float:
+    """Return the median epochs to the target."""
+    centre, height = law.hill
+    log_hill = height * math.exp(-0.5 * (math.log2(arm / centre) / 1.2) ** 2)
+    return law.least_epochs * (1 + arm / law.critical) * math.exp(log_hill)
+
+
+def draw_law(rng: Generator) -> Law:
+    """Draw a job at random."""
+    smallest = 2 ** int(rng.integers(2, 6))
+    arms = tuple(smallest * 2**k for k in range(int(rng.integers(5, 12))))
+    default = arms[int(rng.integers(len(arms)))]
+    least = float(np.exp(rng.uniform(math.log(3), math.log(40))))
+    critical = float(np.exp(rng.uniform(math.log(arms[1]), math.log(arms[-1]))))
+    low = arms[int(rng.integers(0, 3))]
+    high = arms[-1 - int(rng.integers(0, 3))]
+    return _enough(
+        Law(
+            arms=arms,
+            default=default,
+            least_epochs=least,
+            critical=critical,
+            hill=(1.0, 0.0),
+            run_sd=float(rng.uniform(0.02, 0.15)),
+            converging=(min(low, default), max(high, default)),
+            epoch_s=float(np.exp(rng.uniform(math.log(5), math.log(5000)))),
+            overhead=float(np.exp(rng.uniform(math.log(arms[0] / 4), math.log(arms[-1])))),
+            max_epochs=0,
+        )
+    )
+
+
+def _enough(law: Law) -> Law:
+    """Give the default two and a half times the epochs that it needs."""
+    return replace(law, max_epochs=max(4, math.ceil(2.5 * mean_epochs(law, law.default))))
+
+
+def _courses(law: Law, arm: int, rng: Generator) -> list[Course]:
+    courses = []
+    low, high = law.converging
+    for _ in range(POOL):
+        epochs = max(1, round(mean_epochs(law, arm) * math.exp(law.run_sd * rng.standard_normal())))
+        ceiling = LEVELS if low <= arm <= high else int(rng.integers(LEVELS // 3, LEVELS))
+        pace: dict[int, float] = {}
+        for level in range(1, ceiling + 1):
+            share = -math.log(1 - level / LEVELS * (1 - math.exp(-3))) / 3
+            epoch = max(1, math.ceil(epochs * share - 1e-9))
+            if epoch <= law.max_epochs:
+                pace[epoch] = TARGET * level / LEVELS
+        reached = epochs if ceiling == LEVELS and epochs <= law.max_epochs else None
+        courses.append(Course(reached, tuple(pace.items())))
+    return courses
+
+
+def _rates(law: Law) -> dict[int, dict[float, Rate]]:
+    rates: dict[int, dict[float, Rate]] = {}
+    for arm in law.arms:
+        busy = arm / (arm + law.overhead)
+        wanted_w = IDLE_POWER_W + 0.92 * (MAX_POWER_W - IDLE_POWER_W) * busy
+        epoch_s = law.epoch_s / busy
+        rates[arm] = {}
+        for limit in LIMITS_W:
+            power_w = min(limit, wanted_w)
+            # Speed of a clock-limited GPU: power above idle goes with the cube of the clock.
+            clock = ((power_w - IDLE_POWER_W) / (wanted_w - IDLE_POWER_W)) ** (1 / 3)
+            rates[arm][limit] = Rate(epoch_s * (busy / clock + 1 - busy), power_w)
+    return rates
+
+
+def build_job(name: str, eras: Sequence[tuple[int, Law]], rng: Generator) -> SimulatedJob:
+    """Build a job from its laws.
+
+    Args:
+        name: Of the job.
+        eras: ``(first recurrence, law)`` in order, from recurrence 1; they differ in learning
+            alone, and the last one's ``max_epochs`` holds for all.
+        rng: Draws the runs.
+    """
+    law = eras[0][1]
+    max_epochs = max(each.max_epochs for _, each in eras)
+    laws = [(first, replace(each, max_epochs=max_epochs)) for first, each in eras]
+    return SimulatedJob(
+        name=name,
+        default=law.default,
+        mode="max",
+        target=TARGET,
+        max_epochs=max_epochs,
+        max_power_w=MAX_POWER_W,
+        rates=_rates(law),
+        eras=[(n, {arm: _courses(each, arm, rng) for arm in law.arms}) for n, each in laws],
+    )
+
+
+def law_alone(rng: Generator) -> SimulatedJob:
+    """A job of the law, with the default anywhere."""
+    return build_job("law", [(1, draw_law(rng))], rng)
+
+
+def default_best(rng: Generator) -> SimulatedJob:
+    """The user's own batch size is the best."""
+    law = draw_law(rng)
+    job = build_job("", [(1, law)], rng)
+    best = min(job.arms, key=lambda arm: expected_cost_j(job, arm, 0.5, 1))
+    return build_job("default-best", [(1, _enough(replace(law, default=best)))], rng)
+
+
+def only_default(rng: Generator) -> SimulatedJob:
+    """No other batch size reaches the target."""
+    law = draw_law(rng)
+    law = replace(law, converging=(law.default, law.default))
+    return build_job("only-default", [(1, law)], rng)
+
+
+def bimodal(rng: Generator) -> SimulatedJob:
+    """Two valleys with a hill between them."""
+    law = draw_law(rng)
+    centre = law.arms[len(law.arms) // 2] * 2.0 ** float(rng.uniform(-1, 1))
+    law = replace(law, hill=(centre, float(rng.uniform(0.5, 1.5))))
+    return build_job("bimodal", [(1, _enough(law))], rng)
+
+
+def edge(rng: Generator) -> SimulatedJob:
+    """The best batch size is the smallest or the largest."""
+    law = draw_law(rng)
+    small, large = float(law.arms[0]), float(law.arms[-1])
+    critical, overhead = (small / 2, small / 8) if rng.integers(2) else (large * 8, large / 2)
+    law = replace(law, critical=critical, overhead=overhead, converging=_everywhere(law))
+    return build_job("edge", [(1, _enough(law))], rng)
+
+
+def heavy_noise(rng: Generator) -> SimulatedJob:
+    """Runs of one batch size differ by a factor."""
+    law = draw_law(rng)
+    law = replace(law, run_sd=float(rng.uniform(0.3, 0.5)), max_epochs=2 * law.max_epochs)
+    return build_job("heavy-noise", [(1, law)], rng)
+
+
+def drift(rng: Generator) -> SimulatedJob:
+    """All at once the data ask for other batch sizes, and for more epochs or fewer."""
+    law = draw_law(rng)
+    law = replace(law, converging=_everywhere(law))
+    level = float(rng.uniform(0.7, 1.4))
+    after = replace(law, critical=law.critical * _shift(rng), least_epochs=law.least_epochs * level)
+    return build_job("drift", [(1, law), (int(rng.integers(12, 30)), _enough(after))], rng)
+
+
+def creep(rng: Generator) -> SimulatedJob:
+    """The data change a little with every recurrence, until other batch sizes are best."""
+    law = draw_law(rng)
+    law = replace(law, converging=_everywhere(law))
+    shift = _shift(rng)
+    eras = [(n, replace(law, critical=law.critical * shift ** (n / 50))) for n in range(1, 50, 5)]
+    return build_job("creep", [(n, _enough(each)) for n, each in eras], rng)
+
+
+def _everywhere(law: Law) -> tuple[int, int]:
+    return law.arms[0], law.arms[-1]
+
+
+def _shift(rng: Generator) -> float:
+    """A factor of 4 to 32, up or down."""
+    factor = float(np.exp(rng.uniform(math.log(4), math.log(32))))
+    return factor if rng.integers(2) else 1 / factor
+
+
+FAMILIES: Mapping[str, Callable[[Generator], SimulatedJob]] = {
+    "law": law_alone,
+    "default-best": default_best,
+    "only-default": only_default,
+    "bimodal": bimodal,
+    "edge": edge,
+    "heavy-noise": heavy_noise,
+    "drift": drift,
+    "creep": creep,
+}
+"""Jobs to draw at random, by name."""

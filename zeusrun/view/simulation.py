@@ -1,0 +1,132 @@
+"""The table of ``simulate``, its progress bar, and its JSON; the table fits 80 columns."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Group
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from zeusrun.simulate.report import BASELINE, pooled_regret
+from zeusrun.view import units
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from rich.console import Console, RenderableType
+
+    from zeusrun.simulate.report import Summary
+
+_WIDE = 100  # columns from which spread, attempts and failures are shown, too
+_NOTES = (
+    "regret  cost over the best batch size's expected cost; runs: in such costs",
+    "never   cost against the default batch size at the highest power limit",
+    "zeus    cost against policy zeus          best  against the best batch size",
+    "energy, time  against never optimising, like never",
+)
+_WIDE_NOTE = "5–95 %  regret in runs, over seeds        tries  attempts per recurrence"  # noqa: RUF001
+
+
+def simulation_sheet(title: str, summaries: Sequence[Summary], width: int) -> RenderableType:
+    """Return the table of a study, with what its columns mean.
+
+    Args:
+        title: What was simulated.
+        summaries: Workload by workload.
+        width: Columns of the console; wide ones show more.
+    """
+    wide = width >= _WIDE
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("workload", no_wrap=True, max_width=18)
+    table.add_column("policy", no_wrap=True)
+    names = ["cost", "regret", "runs", *(["5–95 %"] if wide else [])]  # noqa: RUF001
+    names += ["never", "zeus", "best", "energy", "time", *(["tries", "failed"] if wide else [])]
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    above = None
+    for each in summaries:
+        if above is not None and each.workload != above:
+            table.add_section()
+        name = "" if each.workload == above else each.workload
+        above = each.workload
+        table.add_row(name, each.policy, *_cells(each, wide=wide))
+    notes = [Text(f"  {note}", style="dim") for note in (*_NOTES, *([_WIDE_NOTE] if wide else []))]
+    heading = Text(title, style="bold")
+    findings = [Text(""), *_findings(summaries)]
+    return Group(heading, Text(""), table, *findings, Text(""), *notes)
+
+
+def _cells(each: Summary, *, wide: bool) -> list[RenderableType]:
+    regret = each.regret_best_runs
+    cells: list[RenderableType] = [
+        units.energy(each.cost_j["mean"]),
+        units.energy(each.regret_j["mean"]).replace("-", "−"),  # noqa: RUF001
+        _runs(regret["mean"]),
+    ]
+    if wide:
+        cells.append(f"{_runs(regret['p5'])} … {_runs(regret['p95'])}")
+    cells += [
+        _change(each.to_never.cost, coloured=True),
+        _change(None if each.policy == BASELINE else each.to_zeus.cost),
+        _change(each.to_best.cost),
+        _change(each.to_never.energy),
+        _change(each.to_never.time),
+    ]
+    if wide:
+        cells += [f"{each.attempts:.2f}", units.percent(each.failed_share)]
+    return cells
+
+
+def _findings(summaries: Sequence[Summary]) -> Iterator[Text]:
+    """Yield a sentence a policy on its regret, and what did not work."""
+    workloads = len({each.workload for each in summaries})
+    for policy in dict.fromkeys(each.policy for each in summaries):
+        share = pooled_regret(summaries, policy)
+        if policy == BASELINE or share is None:
+            continue
+        where = "all workloads together" if workloads > 1 else "in runs of the best"
+        text = f" has {share:.2f} times the regret of {BASELINE}, {where}"
+        yield Text.assemble("  ", (policy, "bold"), text)
+    for each in summaries:
+        if each.unreached:
+            share = each.unreached / (each.seeds * each.recurrences)
+            text = f"{share:.1%} of the recurrences never reached the target"
+            yield Text(f"  ! {each.workload}, {each.policy}: {text}", style="yellow")
+
+
+def _runs(number: float) -> str:
+    digits = 0 if abs(number) >= 99.5 else 1
+    return f"{round(number, digits) + 0.0:.{digits}f}".replace("-", "−")  # noqa: RUF001
+
+
+def _change(ratio: float | None, *, coloured: bool = False) -> Text:
+    """Return a ratio as the change that it is: 0.8 as minus 20 %."""
+    if ratio is None:
+        return Text(units.UNKNOWN, style="dim")
+    share = round(ratio - 1, 2)
+    text = f"{share + 0.0:+.0%}".replace("-", "−") if share else "0%"  # noqa: RUF001
+    style = "green" if share < 0 else "yellow" if share > 0 else ""
+    return Text(text, style=style if coloured else "")
+
+
+def simulation_json(settings: Mapping[str, Any], summaries: Sequence[Summary]) -> dict[str, Any]:
+    """Return the object that ``simulate --json`` prints."""
+    return {"settings": dict(settings), "results": [each.to_json() for each in summaries]}
+
+
+@contextlib.contextmanager
+def progress(console: Console) -> Iterator[Callable[[float], None]]:
+    """Show a bar while something runs; on a terminal only, and gone when it is done.
+
+    Yields:
+        What is to be told the share that is done.
+    """
+    columns = (TextColumn("simulating"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda share: bar.update(task, completed=share)
