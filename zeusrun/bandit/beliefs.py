@@ -76,8 +76,7 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     speed_prior = _speed_prior(x, evidence.power_w, problem.max_power_w)
     speed, speed_covariance = _condition(prior, speed_prior, seen, speeds)
 
-    epoch_cost = dict(zip(seen, np.exp(speed).tolist(), strict=True))
-    counts = _epochs(problem, evidence, epoch_cost)
+    counts = _epochs(problem, evidence, dict(zip(seen, speed.tolist(), strict=True)))
     epochs_seen = {arm: _weigh(own, run_sd) for arm, own in counts.items()}
     epochs_prior = EPOCHS_SLOPE * x + EPOCHS_BEND * x * x
     cliff = np.array([arm in evidence.results and arm not in evidence.reached for arm in seen])
@@ -153,7 +152,7 @@ def _weigh(counts: Sequence[tuple[float, float]], run_sd: float) -> tuple[float,
 
 
 def _epochs(
-    problem: Problem, evidence: Evidence, epoch_cost: Mapping[int, float]
+    problem: Problem, evidence: Evidence, log_epoch_cost: Mapping[int, float]
 ) -> dict[int, list[tuple[float, float]]]:
     """Return the epochs that each arm's runs stand for, and as how much of a run each counts.
 
@@ -163,14 +162,14 @@ def _epochs(
     runs that went it, and counts as the share of the way that it went.
     """
     costs = [
-        sum(run.epochs or 1 for run in runs) / len(runs) * epoch_cost[arm]
+        math.log(sum(run.epochs or 1 for run in runs) / len(runs)) + log_epoch_cost[arm]
         for arm, runs in evidence.reached.items()
     ]
-    best_j = min(costs, default=None)
     factor = bound_factor(problem.cost_factor, evidence.run_sd)
     counts: dict[int, list[tuple[float, float]]] = {}
     for arm, runs in evidence.results.items():
-        fresh = 0.0 if best_j is None else best_j / epoch_cost[arm]
+        # Epochs of this arm that a fresh run of the best one would pay for.
+        fresh = math.exp(min(costs) - log_epoch_cost[arm]) if costs else 0.0
         counts[arm] = [
             (float(run.epochs or 1), 1.0)
             if run.status is TrialStatus.REACHED

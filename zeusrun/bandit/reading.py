@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _CUT_SHORT = TrialStatus.CANCELLED
 # Others end within an epoch, and their steps say nothing of its length.
 _WHOLE = frozenset({TrialStatus.REACHED, TrialStatus.MISSED})
+_LEAST_J = 1e-6  # nothing is free: a meter or a clock stood still
 _BROKEN = frozenset({TrialStatus.FAILED, TrialStatus.LOST})
 
 
@@ -162,7 +163,7 @@ def _read_learning(problem: Problem, trial: Trial, *, local: bool) -> Run:
         status=status,
         stage=trial.stage,
         epochs=end.epochs if end else None,
-        cost_j=spent,
+        cost_j=spent if spent and spent > _LEAST_J else None,
         time_s=end.time_s if end and local else None,
         local=local,
         pace=tuple(pace),
@@ -189,7 +190,7 @@ def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> R
     limit_w = trial.power_limit_w
     if end is not None and end.epochs > 0:
         spent = cost_j(end.energy_j, trial.max_power_w, end.time_s, problem.eta_knob)
-        per_epoch = None if spent is None else spent / end.epochs
+        per_epoch = spent / end.epochs if spent and spent > _LEAST_J else None
         if end.energy_j is not None and end.time_s:
             power_w = end.energy_j / end.time_s
     profile = trial.power_profile
@@ -204,7 +205,7 @@ def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> R
             if step_j is not None:
                 per_epoch = step_j * problem.samples_per_epoch / trial.global_batch_size
     return run._replace(
-        epoch_cost_j=per_epoch or None, power_limit_w=limit_w, power_w=power_w, profile=profile
+        epoch_cost_j=per_epoch, power_limit_w=limit_w, power_w=power_w, profile=profile
     )
 
 

@@ -155,12 +155,24 @@ class Run:
         os.set_blocking(telling, False)
         if signal.set_wakeup_fd(telling, warn_on_full_buffer=False) != -1:
             return  # an event loop of the script wants it for itself
-        # A child of the script is no rank, and its signals must not be told to ours.
-        os.register_at_fork(
-            before=lambda: _set_wakeup_fd(-1),
-            after_in_parent=lambda: _set_wakeup_fd(telling),
-            after_in_child=self._forget_sigterm,
-        )
+        # A child of the script is no rank: its signals must not be told to ours, and one that it
+        # gets while it is being forked waits until it has forgotten our handler. Python would
+        # lose it.
+        sigterm = {signal.SIGTERM}
+
+        def hold() -> None:
+            _set_wakeup_fd(-1)
+            signal.pthread_sigmask(signal.SIG_BLOCK, sigterm)
+
+        def resume() -> None:
+            _set_wakeup_fd(telling)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, sigterm)
+
+        def forget() -> None:
+            self._forget_sigterm()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, sigterm)
+
+        os.register_at_fork(before=hold, after_in_parent=resume, after_in_child=forget)
         threading.Thread(target=self._watch_sigterm, args=(listening,), daemon=True).start()
 
     def _forget_sigterm(self) -> None:
