@@ -121,3 +121,14 @@ def test_the_example_runs_without_zeusrun(zeusrun):
     )
     # The plain script may abort while the interpreter shuts down (see docs/training-script.md).
     assert "epoch 40: val_accuracy 0.9" in done.stdout
+
+
+def test_the_harness_of_the_page_on_policies_runs():
+    """All its blocks in one session, as a reader would type them."""
+    program = "\n".join(blocks(DOCS["policies.md"], "python"))
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, *_ = done.stdout.splitlines()
+    assert first == "64 is the default, and nothing has reached the target yet"

@@ -42,7 +42,8 @@ class Auto:
         index, stage, why = _select(position)
         arm = position.beliefs.arms[index]
         limit_w = first_limit_w(problem, runs, arm)
-        return Decision(arm, stage, why, limit_w, _bound(position, index))
+        proven = stage in {Stage.EXPLOIT, Stage.RETRY}
+        return Decision(arm, stage, why, limit_w, _bound(position, index, proven=proven))
 
     def next_limit_w(
         self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
@@ -59,7 +60,7 @@ class Auto:
         position = assess(problem, runs)
         index, _, why = _select(position)
         return [
-            belief_of(position, i, _bound(position, i), why if i == index else None)
+            belief_of(position, i, _bound(position, i, proven=False), why if i == index else None)
             for i in range(len(problem.candidates))
         ]
 
@@ -115,14 +116,14 @@ def _worth_a_look(position: Position, index: int) -> bool:
     return LOOK_S * power_w < LOOK_SHARE * cost_j
 
 
-def _bound(position: Position, index: int) -> Bound | None:
-    """The incumbent may cost what the user allows, others only what keeps them of interest."""
+def _bound(position: Position, index: int, *, proven: bool) -> Bound | None:
+    """What is proven may cost what the user allows, a try only what keeps it of interest."""
     beliefs, factor = position.beliefs, position.problem.cost_factor
     incumbent, cost_j = beliefs.incumbent, beliefs.incumbent_cost_j
     if factor is None or incumbent is None or cost_j is None:
         return None
-    if index == incumbent:
+    if proven or index == incumbent:
         return Bound(factor * cost_j)
-    proven = position.evidence.reached[beliefs.arms[incumbent]][: -PACES - 1 : -1]
-    paces = tuple(run.pace for run in proven if run.pace)
+    newest = position.evidence.reached[beliefs.arms[incumbent]][: -PACES - 1 : -1]
+    paces = tuple(run.pace for run in newest if run.pace)
     return Bound(bound_factor(factor, beliefs.run_sd) * cost_j, paces)

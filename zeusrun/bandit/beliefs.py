@@ -87,7 +87,7 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     n = len(arms)
     mean = (epochs + speed)[:n]
     options = [i for i, arm in enumerate(arms) if arm in evidence.reached]
-    options = [i for i in options if arms[i] in evidence.fitting] or options
+    options = [i for i in options if arms[i] in evidence.fitting]
     incumbent = min(options, key=lambda i: float(mean[i])) if options else None
     cost_j = None
     if incumbent is not None and speeds:
@@ -181,7 +181,7 @@ def _epochs(
     for arm, runs in evidence.cut.items():
         for run in runs:
             share = _way_gone(problem.mode, paces, run.pace[-1][1])
-            counts.setdefault(arm, []).append(((run.epochs or 1) / share, share))
+            counts.setdefault(arm, []).append(((run.epochs or 1) / share, share * share))
     return counts
 
 

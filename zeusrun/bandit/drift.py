@@ -51,13 +51,13 @@ def _surprise(spread: Spread, run: Run) -> int:
     """Return 1 for a bad surprise, -1 for a good one, 0 for none."""
     if spread.runs(run.arm) < KNOWN:
         return 0
-    if run.status is not TrialStatus.REACHED or run.epochs is None:
+    if run.status is not TrialStatus.REACHED:
         return 1
     runs = spread.runs(run.arm)
-    far = (math.log(run.epochs) - spread.mean(run.arm)) / (spread.sd * math.sqrt(1 + 1 / runs))
+    far = (math.log(run.epochs or 1) - spread.mean(run.arm)) / (spread.sd * math.sqrt(1 + 1 / runs))
     return 0 if abs(far) <= SURPRISE_SDS else 1 if far > 0 else -1
 
 
 def _add(spread: Spread, run: Run) -> None:
-    if run.status is TrialStatus.REACHED and run.epochs:
-        spread.add(run.arm, math.log(run.epochs))
+    if run.status is TrialStatus.REACHED:
+        spread.add(run.arm, math.log(run.epochs or 1))

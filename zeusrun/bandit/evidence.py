@@ -28,7 +28,8 @@ class Evidence:
     """Runs by arm, oldest first.
 
     Attributes:
-        results: Runs that reached the target or failed to, since the job last moved.
+        results: Runs that reached the target or failed to, since the job last moved, those that
+            reached it first.
         reached: Those among them that reached it; arms without one are absent.
         cut: Runs cut short with a learning curve, since then.
         epoch_cost_j: Measured cost per epoch; arms without one are absent.
@@ -73,13 +74,13 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
     moved = first_valid(told)
     if moved:
         cut = [run for run in cut if run.recurrence >= told[moved].recurrence]
-    results = _by_arm(problem, told[moved:])
-    reached, spread = {}, Spread()
-    for arm, own in results.items():
-        kept = [run for run in own if run.status is TrialStatus.REACHED]
-        if kept:
-            reached[arm] = kept
-        for run in kept:
+    told = _restarted(told[moved:]) if moved else told
+    reached = _by_arm(problem, [run for run in told if run.status is TrialStatus.REACHED])
+    failed = _by_arm(problem, [run for run in told if run.status in FAILED])
+    results = {arm: [*reached.get(arm, ()), *failed.get(arm, ())] for arm in {**reached, **failed}}
+    spread = Spread()
+    for arm, own in reached.items():
+        for run in own:
             spread.add(arm, math.log(run.epochs or 1))
     return Evidence(
         results=results,
@@ -94,6 +95,17 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         failed_now=frozenset(failed_now),
         moved=moved,
     )
+
+
+def _restarted(told: Sequence[Run]) -> list[Run]:
+    """Leave out what failed until something reached the target again.
+
+    These trials were held to bounds of before the job moved: they say that it has, and no more.
+    """
+    again = next((run.recurrence for run in told if run.status is TrialStatus.REACHED), None)
+    if again is None:
+        return list(told)
+    return [run for run in told if run.status not in FAILED or run.recurrence > again]
 
 
 def _by_arm(problem: Problem, runs: Sequence[Run]) -> dict[int, list[Run]]:

@@ -36,7 +36,7 @@ class Grid:
         arm, stage, why = _next(problem, ledger, runs)
         profile = merged_profile([run for run in runs if run.arm == arm])
         bound = None
-        if problem.cost_factor is not None and ledger.costs_j:
+        if problem.cost_factor is not None and not ledger.not_now.issuperset(ledger.costs_j):
             cheapest = min(min(costs_j) for costs_j in ledger.costs_j.values())
             bound = Bound(problem.cost_factor * cheapest)
         return Decision(arm, stage, why, sweep_limit_w(problem, profile), bound)

@@ -105,9 +105,11 @@ def sweep_limit_w(problem: Problem, profile: Sequence[PowerPoint]) -> float | No
 
     You et al. (NSDI 2023), just-in-time profiling; for policy ``zeus``.
     """
+    if not problem.power_limits_w:
+        return None
     measured = {point.power_limit_w: step_cost_j(point, problem) for point in profile}
     for limit in reversed(problem.power_limits_w):
         if limit not in measured:
             return limit
     known = {w: cost for w, cost in measured.items() if cost and w in problem.power_limits_w}
-    return min(known, key=lambda w: known[w]) if known else next(reversed(measured), None)
+    return min(known, key=lambda w: known[w], default=problem.power_limits_w[-1])

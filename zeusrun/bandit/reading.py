@@ -123,7 +123,7 @@ class _End(NamedTuple):
 
 def _epochs(curve: Sequence[CurvePoint]) -> int:
     """Return the epochs completed at the end of a curve, also for loops that count from 0."""
-    return max(curve[-1].epoch, len(curve))
+    return max(curve[-1].epoch, len(curve)) if curve else 0
 
 
 def _whole(trial: Trial) -> _End | None:
@@ -138,18 +138,22 @@ def _whole(trial: Trial) -> _End | None:
 def _read_learning(problem: Problem, trial: Trial, *, local: bool) -> Run:
     pace: list[tuple[int, float]] = []
     reached: _End | None = None
+    last: _End | None = None  # within today's max_epochs
     epochs = 0
     for point in trial.curve:
         epochs = max(epochs + 1, point.epoch)
         value = point.value
-        if epochs > problem.max_epochs or value is None:
+        if epochs > problem.max_epochs:
+            break
+        last = _End(epochs, point.time_s, point.energy_j)
+        if value is None:
             continue
         if not pace or better(problem.mode, value, pace[-1][1]):
             pace.append((epochs, value))
             if reaches(problem.mode, value, problem.target):
-                reached = _End(epochs, point.time_s, point.energy_j)
+                reached = last
                 break
-    end = reached or _whole(trial)
+    end = reached or (last if _epochs(trial.curve) > problem.max_epochs else None) or _whole(trial)
     as_it_ended = trial.target == problem.target and trial.status is TrialStatus.REACHED
     if as_it_ended and trial.epochs is not None and trial.epochs <= problem.max_epochs:
         reached = end = _End(trial.epochs, trial.time_s, trial.energy_j)

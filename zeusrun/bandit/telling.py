@@ -30,6 +30,8 @@ def why_retry(position: Position, index: int) -> str:
     """Why an arm is run after a failure in the same recurrence."""
     failed = ", ".join(map(str, sorted(position.evidence.failed_now)))
     arm = position.beliefs.arms[index]
+    if arm in position.evidence.failed_now:
+        return f"{failed} failed in this recurrence, and nothing else has reached the target"
     return f"{failed} failed in this recurrence; {arm} has reached the target before"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zeusrun.bandit.auto import LOOK_S
 from zeusrun.bandit.cost import cost_j
 from zeusrun.bandit.reading import read_trial
 from zeusrun.bandit.run import Running, merged_profile
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from zeusrun.simulate.job import Course, SimulatedJob
     from zeusrun.trial import Decision
 
-PROBE_S = 12.0  # a power limit settles for 2 s and is measured for 10 s; a look takes one probe
+PROBE_S = 12.0  # a power limit settles for 2 s and is measured for 10 s
 SAMPLES_PER_EPOCH = 1_000_000.0  # any number will do: only speeds are compared
 
 
@@ -87,6 +88,7 @@ class _Simulation:
             own = [run for run in play.runs if run.arm == self._arm]
             self._known = {point.power_limit_w: point for point in merged_profile(own)}
         self._hold(decision.power_limit_w)
+        self._looking = self._probing and decision.stage is Stage.LOOK
 
     def run(self, attempt: int, name: str) -> Trial:
         while self._status is None:
@@ -102,8 +104,14 @@ class _Simulation:
         self._rate = self._rates[self._limit_w]
 
     def _spend(self, share: float) -> None:
-        """Train a share of an epoch."""
-        seconds = share * self._rate.epoch_s
+        """Train a share of an epoch, or until the cost passes the bound."""
+        seconds, bound = share * self._rate.epoch_s, self._decision.bound
+        if bound is not None:
+            job, eta_knob = self._play.job, self._play.problem.eta_knob
+            left_s = (bound.cost_j - self._spent_j()) / watts(job, self._rate, eta_knob)
+            if seconds > max(0.0, left_s):
+                seconds = max(0.0, left_s)
+                self._status, self._reason = TrialStatus.STOPPED, "its cost passed the bound"
         self._time_s += seconds
         self._energy_j += seconds * self._rate.power_w
 
@@ -114,36 +122,28 @@ class _Simulation:
 
     def _train_epoch(self) -> None:
         while self._probing:
-            share = (PROBE_S - self._window_s) / self._rate.epoch_s
+            probe_s = LOOK_S if self._looking else PROBE_S
+            share = (probe_s - self._window_s) / self._rate.epoch_s
             if share > 1 - self._begun:
                 self._window_s += (1 - self._begun) * self._rate.epoch_s
                 break
             self._spend(share)
             self._begun += share
-            self._end_probe()
+            if self._status is None:
+                self._end_probe()
             if self._status is not None:
                 return
         self._spend(1 - self._begun)
-        self._begun = 0.0
-        spent_j, bound = self._spent_j(), self._decision.bound
-        if bound is not None and spent_j > bound.cost_j:
-            self._take_back(spent_j - bound.cost_j)
-            self._status, self._reason = TrialStatus.STOPPED, "its cost passed the bound"
+        if self._status is not None:
             return
+        self._begun = 0.0
         self._epochs += 1
         self._learn()
         if self._status is None:
-            running = Running(self._epochs, spent_j, self._best)
+            running = Running(self._epochs, self._spent_j(), self._best)
             why = self._play.policy.review(self._play.problem, self._decision, running)
             if why is not None:
                 self._status, self._reason = TrialStatus.STOPPED, why
-
-    def _take_back(self, over_j: float) -> None:
-        """Take back what was trained after the moment of the bound."""
-        job, eta_knob = self._play.job, self._play.problem.eta_knob
-        seconds = over_j / watts(job, self._rate, eta_knob)
-        self._time_s -= seconds
-        self._energy_j -= seconds * self._rate.power_w
 
     def _learn(self) -> None:
         """Take the metric from the course, at the end of an epoch."""
@@ -168,7 +168,8 @@ class _Simulation:
         self._fresh[limit_w] = self._known[limit_w] = point
         self._window_s = 0.0
         play = self._play
-        if self._decision.stage is Stage.LOOK and len(self._fresh) == 1:
+        if self._looking:
+            self._looking = False
             self._status, self._reason = TrialStatus.CANCELLED, "only its speed was looked at"
             looked = read_trial(play.problem, self._trial(1, "look"))
             runs = play.runs if looked is None else [*play.runs, looked]

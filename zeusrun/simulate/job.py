@@ -72,8 +72,8 @@ class SimulatedJob:
 
     @cached_property
     def power_limits_w(self) -> tuple[float, ...]:
-        """Power limits, ascending."""
-        return tuple(sorted({limit for rates in self.rates.values() for limit in rates}))
+        """Power limits that every batch size was measured under, ascending."""
+        return tuple(sorted(set.intersection(*map(set, self.rates.values()))))
 
     def courses(self, arm: int, recurrence: int) -> Sequence[Course]:
         """Return the courses that a run of an arm may take."""
