@@ -149,6 +149,57 @@ def test_memory_is_never_tried_a_third_time():
         assert choose(*runs).global_batch_size < 128
 
 
+def test_an_incumbent_that_no_longer_fits_gives_way():
+    crash = run(64, status=OOM, epochs=None, per_epoch=None)
+    there = [run(64, 10, per_epoch=None, local=False)] * 3
+    assert choose(*there, crash, crash).global_batch_size == 32
+
+
+def test_a_batch_size_whose_script_fails_twice_is_given_up():
+    two = {"candidates": (64, 128), "recurrence": 7}
+    crash = run(128, None, status=TrialStatus.FAILED, per_epoch=None)
+    assert choose(run(64, 10), **two).global_batch_size == 128
+    assert choose(run(64, 10), crash, **two).global_batch_size == 128
+    assert choose(run(64, 10), crash, crash, **two).global_batch_size == 64
+    told = explain(run(64, 10), crash, crash, **two)
+    assert told[128].verdict == "out: its script failed 2 times"
+
+
+def test_a_script_that_never_worked_rules_nothing_out():
+    crash = run(64, None, status=TrialStatus.FAILED, per_epoch=None)
+    assert choose(crash, crash, crash).global_batch_size == 64
+
+
+def test_what_is_stopped_in_its_first_epoch_is_not_tried_for_ever():
+    runs = [run(64, 10)] * 4
+    arms = []
+    for _ in range(12):
+        arm = choose(*runs).global_batch_size
+        arms.append(arm)
+        stopped = run(128, None, status=STOPPED, per_epoch=1600.0, pace=())
+        runs.append(stopped if arm == 128 else run(arm, 10 if arm == 64 else 14))
+    assert arms.count(128) <= 2
+
+
+def test_when_nothing_proven_is_left_what_is_expected_cheapest_follows():
+    runs = [run(64, 10)] * 4
+    runs.append(run(64, 21, status=STOPPED, recurrence=1000))
+    decision = choose(*runs)
+    assert (decision.stage, decision.global_batch_size) == (Stage.RETRY, 32)
+    assert "of what is left, 32 is expected cheapest" in decision.why
+    runs += [run(a, 9, status=STOPPED, recurrence=1000) for a in (16, 32, 128, 256)]
+    assert choose(*runs).global_batch_size == 64
+
+
+def test_a_proven_arm_is_retried_under_the_users_own_bound():
+    runs = [run(64, 10)] * 5 + [run(128, 18)] * 5
+    runs.append(run(64, 9, status=STOPPED, recurrence=1000))
+    decision = choose(*runs)
+    assert decision.global_batch_size == 128
+    assert decision.bound.cost_j > 1900
+    assert decision.bound.paces == ()
+
+
 def test_without_a_cost_it_stays_with_what_has_reached_the_target():
     decision = choose(run(64, 10, per_epoch=None))
     assert (decision.global_batch_size, decision.stage) == (64, Stage.EXPLOIT)
@@ -165,6 +216,12 @@ def test_a_moved_job_is_learned_again():
         runs.append(run(arm, {16: 16, 32: 12, 64: 80, 128: 14, 256: 16}[arm]))
     assert seen[0] == 64
     assert seen[-20:].count(32) >= 18
+
+
+def test_it_says_that_the_job_has_moved():
+    decision = choose(*settled(), run(64, 80, status=MISSED), run(64, 80, status=MISSED))
+    since = "since the job moved, so that 40 earlier runs say nothing of epochs"
+    assert f"nothing has reached the target {since}" in decision.why
 
 
 def test_power_limits_are_walked_and_then_held():
@@ -198,7 +255,7 @@ def test_explain_says_all_that_is_believed():
     assert other.failure_chance > 0.99
     assert best.failure_chance < 0.01
     assert other.value_j < 0
-    assert other.verdict == "59% dearer; trying it would not pay"
+    assert other.verdict == "59% dearer; a try would not pay"
 
 
 def test_explain_of_nothing_claims_nothing():

@@ -33,9 +33,16 @@ def test_surprises_of_opposite_kinds_are_noise():
 
 
 def test_failing_twice_where_it_always_worked_is_a_change():
-    failed = run(64, 5, status=STOPPED)
-    assert first_valid([*STEADY, failed, failed]) == 4
-    assert first_valid([*STEADY[:2], failed, failed]) == 0
+    missed = run(64, 40, status=TrialStatus.MISSED)
+    stopped = run(64, 25, status=STOPPED)
+    assert first_valid([*STEADY, missed, missed]) == 4
+    assert first_valid([*STEADY, stopped, stopped]) == 4
+    assert first_valid([*STEADY[:2], missed, missed]) == 0
+
+
+def test_a_run_that_was_stopped_in_its_usual_epochs_was_only_dearer():
+    """Such as on a machine that others use, too."""
+    assert first_valid([*STEADY, *[run(64, 10, status=STOPPED)] * 4]) == 0
 
 
 def test_arms_less_known_neither_count_nor_break_a_row():

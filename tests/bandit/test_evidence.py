@@ -77,6 +77,23 @@ def test_what_came_before_the_job_moved_is_left_out():
     assert 32 in evidence.epoch_cost_j  # the machine has not moved
 
 
+def test_failures_that_told_of_the_move_are_not_held_against_an_arm():
+    """They were held to bounds of before, and what reaches the target after may be dearer."""
+    runs = [run(64, 10, recurrence=n) for n in range(5)]
+    runs += [run(64, 25, status=STOPPED, recurrence=5), run(64, 25, status=STOPPED, recurrence=6)]
+    runs += [run(16, 50, recurrence=6), run(64, 30, recurrence=7)]
+    evidence = gather(problem(), runs)
+    assert evidence.moved == 5
+    assert [each.status for each in evidence.results[64]] == [TrialStatus.REACHED]
+
+
+def test_a_window_of_one_does_not_forget_that_an_arm_works():
+    runs = [*[run(64, 10)] * 9, run(64, 21, status=STOPPED)]
+    evidence = gather(problem(window=1), runs)
+    assert len(evidence.results[64]) == 2
+    assert list(evidence.reached) == [64]
+
+
 def test_the_spread_starts_from_what_others_saw_and_learns():
     spread = Spread()
     assert spread.sd == pytest.approx(RUN_SD)

@@ -114,9 +114,25 @@ def test_out_of_memory_holds_on_the_same_gpus_whatever_the_target():
     assert read_trial(problem(gpu_model="H100"), past) is None
 
 
-@pytest.mark.parametrize("status", [TrialStatus.FAILED, TrialStatus.LOST])
-def test_broken_trials_say_nothing(status):
-    assert read_trial(NOW, trial(64, status)) is None
+def test_a_lost_trial_says_nothing():
+    assert read_trial(NOW, trial(64, TrialStatus.LOST)) is None
+
+
+def test_a_crash_is_remembered_where_it_happened():
+    assert read_trial(NOW, trial(64, TrialStatus.FAILED)).status is TrialStatus.FAILED
+    assert read_trial(problem(gpu_model="H100"), trial(64, TrialStatus.FAILED)) is None
+
+
+def test_a_trial_stopped_in_its_first_epoch_tells_that_an_epoch_costs_more():
+    run = read_trial(NOW, trial(64, STOPPED, 70.0, epochs=None, curve=()))
+    assert (run.status, run.epochs) == (STOPPED, None)
+    assert run.epoch_cost_j == pytest.approx(70)
+
+
+def test_fewer_epochs_charge_no_more_than_they_would_have_run():
+    past = learned(*[0.5] * 5, 0.96)
+    run = read_trial(problem(max_epochs=2), past)
+    assert (run.status, run.epochs, run.time_s) == (MISSED, 2, 4.0)
 
 
 def test_a_trial_in_flight_says_only_that():
@@ -165,26 +181,30 @@ def test_it_says_what_is_kept_and_why():
     past = [
         trial(64),
         trial(64, target=0.9),
+        trial(64, target=0.8),
         trial(64, target=0.9),
         trial(64, gpu_model="P100", gpu_count=1),
         trial(64, world_size=8),
         trial(64, learning_rate=0.3),
         trial(64, metric="loss"),
-        trial(64, TrialStatus.FAILED),
+        trial(64, TrialStatus.LOST),
         trial(48),
         trial(64, eta_knob=0.5),
         trial(64, max_epochs=99),
         trial(64, DISPATCHED, target=0.1),
     ]
     assert kept(problem(), past) == [
-        "2 trials had target 0.9: read again from their learning curves",
-        "1 trial ran on 1 x P100: kept for their epochs, speed and power are learned again",
-        "1 trial had 8 ranks: kept for their epochs, speed and power are learned again",
-        "1 trial had learning rate 0.3: kept for their speed",
-        "1 trial had metric loss (max): kept for their speed",
-        "1 trial ended as FAILED: left out",
-        "1 trial used batch size 48, no candidate now: kept for its neighbours",
-        "1 trial had eta_knob 0.5: read again from their learning curves",
-        "1 trial had at most 99 epochs: read again from their learning curves",
+        "3 trials had another target (0.9, 0.8): read again from their learning curves",
+        "1 trial ran elsewhere (1 x P100): kept for its epochs, speed and power are learned again",
+        (
+            "1 trial had another number of ranks (8): kept for its epochs, speed and power are "
+            "learned again"
+        ),
+        "1 trial had another learning rate (0.3): kept for its speed",
+        "1 trial had another metric (loss, max): kept for its speed",
+        "1 trial ended without an outcome (LOST): left out",
+        "1 trial had a batch size that is no candidate (48): kept for its neighbours",
+        "1 trial had another eta_knob (0.5): read again from its learning curve",
+        "1 trial had another max_epochs (99): read again from its learning curve",
     ]
     assert kept(problem(), [trial(64), trial(256, OOM)]) == []

@@ -101,11 +101,12 @@ def _first(position: Position) -> int:
 
 
 def _proven(position: Position, incumbent: int) -> int:
-    """After a failure: the best that has reached the target and not failed in this recurrence."""
+    """After a failure: what has not failed in this recurrence, if possible what is proven."""
     evidence, beliefs = position.evidence, position.beliefs
-    usable = set(evidence.reached) & set(evidence.fitting) - evidence.failed_now
-    proven = [i for i, arm in enumerate(beliefs.arms) if arm in usable]
-    return min(proven, key=lambda i: float(beliefs.mean[i]), default=incumbent)
+    free = set(evidence.fitting) - evidence.failed_now
+    usable = free & set(evidence.reached) or free
+    left = [i for i, arm in enumerate(beliefs.arms) if arm in usable]
+    return min(left, key=lambda i: float(beliefs.mean[i]), default=incumbent)
 
 
 def _worth_a_look(position: Position, index: int) -> bool:

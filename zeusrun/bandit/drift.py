@@ -21,9 +21,10 @@ def first_valid(runs: Sequence[Run]) -> int:
     """Return the index of the first run that still describes the job; 0 if nothing has moved.
 
     Two surprises in a row, both for the worse or both for the better, and all that came before
-    the first of them belongs to another job. A run surprises if its epochs are more than
-    ``SURPRISE_SDS`` standard deviations off the mean of its arm, or if it fails in an arm that
-    has reached the target ``KNOWN`` times. Runs of arms less known neither count nor break a row.
+    the first of them belongs to another job. In an arm that has reached the target ``KNOWN``
+    times a run surprises if it misses the target, or if its epochs are ``SURPRISE_SDS`` standard
+    deviations off what the arm takes on average; stopped before that, it was only dearer by the
+    epoch. Runs of arms less known neither count nor break a row.
 
     Args:
         runs: Runs that reached the target or failed to, in order of start.
@@ -51,10 +52,12 @@ def _surprise(spread: Spread, run: Run) -> int:
     """Return 1 for a bad surprise, -1 for a good one, 0 for none."""
     if spread.runs(run.arm) < KNOWN:
         return 0
-    if run.status is not TrialStatus.REACHED:
+    if run.status is TrialStatus.MISSED:
         return 1
     runs = spread.runs(run.arm)
     far = (math.log(run.epochs or 1) - spread.mean(run.arm)) / (spread.sd * math.sqrt(1 + 1 / runs))
+    if run.status is TrialStatus.STOPPED:
+        far = max(0.0, far)
     return 0 if abs(far) <= SURPRISE_SDS else 1 if far > 0 else -1
 
 

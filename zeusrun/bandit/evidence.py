@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.run import Run
 
 FAILED = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED})
-_TOLD = FAILED | {TrialStatus.REACHED}
+CRASH_LIMIT = 2  # of a script that runs with other batch sizes; then it is not tried again
 SPEED_RUNS = 3  # newest ones that a speed is averaged over: machines change, too
 
 
@@ -35,7 +35,8 @@ class Evidence:
         epoch_cost_j: Measured cost per epoch; arms without one are absent.
         power_w: Watts drawn at the known arm nearest to the default; ``None`` if unknown.
         run_sd: Standard deviation of one run's log epochs.
-        fitting: Candidates that memory does not rule out.
+        fitting: Candidates that neither memory nor crashes of the script rule out.
+        crashes: How often the script failed in each arm.
         out_of_memory: How often each arm ran out of memory.
         in_flight: Arms of recurrences in flight.
         failed_now: Arms that failed in the recurrence being decided.
@@ -49,6 +50,7 @@ class Evidence:
     power_w: float | None
     run_sd: float
     fitting: tuple[int, ...]
+    crashes: Mapping[int, int]
     out_of_memory: Mapping[int, int]
     in_flight: frozenset[int]
     failed_now: frozenset[int]
@@ -57,12 +59,13 @@ class Evidence:
 
 def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
     """Sort the runs of a job, oldest first."""
-    told = [run for run in runs if run.status in _TOLD and run.epochs is not None]
+    told = [run for run in runs if run.status in FAILED or _has_reached(run)]
     cut = [run for run in runs if run.status is TrialStatus.CANCELLED and run.pace and run.epochs]
     fast: defaultdict[int, list[Run]] = defaultdict(list)
     for run in runs:
         if run.epoch_cost_j is not None:
             fast[run.arm].append(run)
+    crashes = Counter(run.arm for run in runs if run.status is TrialStatus.FAILED)
     out_of_memory = Counter(run.arm for run in runs if run.status is TrialStatus.OOM)
     in_flight = {run.arm for run in runs if run.status is TrialStatus.DISPATCHED}
     failed_now = {
@@ -71,6 +74,7 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         if run.recurrence == problem.recurrence
         and (run.status in FAILED or run.status is TrialStatus.OOM)
     }
+    ever = {run.arm for run in told if _has_reached(run)}
     moved = first_valid(told)
     if moved:
         cut = [run for run in cut if run.recurrence >= told[moved].recurrence]
@@ -89,12 +93,21 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         epoch_cost_j={arm: _speed(own) for arm, own in fast.items()},
         power_w=_power(problem, fast),
         run_sd=spread.sd,
-        fitting=fitting(problem.candidates, out_of_memory),
+        fitting=tuple(
+            arm
+            for arm in fitting(problem.candidates, out_of_memory)
+            if arm in ever or crashes[arm] < CRASH_LIMIT or not ever
+        ),
+        crashes=crashes,
         out_of_memory=out_of_memory,
         in_flight=frozenset(in_flight),
         failed_now=frozenset(failed_now),
         moved=moved,
     )
+
+
+def _has_reached(run: Run) -> bool:
+    return run.status is TrialStatus.REACHED and run.epochs is not None
 
 
 def _restarted(told: Sequence[Run]) -> list[Run]:

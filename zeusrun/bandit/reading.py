@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +20,7 @@ _CUT_SHORT = TrialStatus.CANCELLED
 # Others end within an epoch, and their steps say nothing of its length.
 _WHOLE = frozenset({TrialStatus.REACHED, TrialStatus.MISSED})
 _LEAST_J = 1e-6  # nothing is free: a meter or a clock stood still
-_BROKEN = frozenset({TrialStatus.FAILED, TrialStatus.LOST})
+_CRASHED = frozenset({TrialStatus.OOM, TrialStatus.FAILED})
 
 
 def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, list[Run]]:
@@ -42,7 +41,7 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
 
     Every number is taken from the learning curve under today's target, ``max_epochs`` and
     ``eta_knob``. Epochs need the same metric and learning rate; time and energy the same GPUs,
-    number of ranks and kind of energy; running out of memory needs the same GPUs alone. A trial
+    number of ranks and kind of energy; crashes, for memory or not, the same GPUs alone. A trial
     that ended before it could tell today's success from failure reads as cut short.
     """
     status = trial.status
@@ -50,9 +49,9 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
     local = _same_hardware(problem, trial)
     if status is TrialStatus.DISPATCHED:
         return Run(arm, trial.recurrence, status, trial.stage)
-    if status in _BROKEN or (status is TrialStatus.OOM and not local):
+    if status is TrialStatus.LOST or (status in _CRASHED and not local):
         return None
-    if status is TrialStatus.OOM:
+    if status in _CRASHED:
         return Run(arm, trial.recurrence, status, trial.stage)
     local = local and _same_energy(problem, trial)
     if not _same_learning(problem, trial):
@@ -65,13 +64,35 @@ def kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
     """Say which finished trials are read otherwise than they ended, and what is kept of them.
 
     Returns:
-        Clauses such as ``4 trials had target 0.9: read again from their learning curves``, one
-        a reason, by first occurrence.
+        Clauses such as ``4 trials had another target (0.9): read again from their learning
+        curves``, one a reason, by first occurrence. A trial is counted under its first reason.
     """
     problem = _completed(problem, trials)
-    reasons = (_reason(problem, trial) for trial in trials if trial.status.finished)
-    counts = Counter(reason for reason in reasons if reason)
-    return [f"{n} {'trial' if n == 1 else 'trials'} {why}" for why, n in counts.items()]
+    values: dict[tuple[str, str], list[str]] = {}
+    for trial in trials:
+        reason = _reason(problem, trial) if trial.status.finished else None
+        if reason is not None:
+            values.setdefault((reason.what, reason.kept), []).append(reason.value)
+    clauses = []
+    for (what, kept_of_it), seen in values.items():
+        distinct = list(dict.fromkeys(seen))
+        few = ", ".join(distinct[:_FEW]) + (", …" if len(distinct) > _FEW else "")
+        trials_, own = ("trials", "their") if len(seen) > 1 else ("trial", "its")
+        curves = "learning curves" if len(seen) > 1 else "learning curve"
+        told = kept_of_it.format(own=own, curves=curves)
+        clauses.append(f"{len(seen)} {trials_} {what} ({few}): {told}")
+    return clauses
+
+
+_FEW = 3  # values to name of each kind
+
+
+class _Reason(NamedTuple):
+    """Why a trial is read otherwise than it ended: what was other, its value, what is kept."""
+
+    what: str
+    value: str
+    kept: str
 
 
 def _completed(problem: Problem, trials: Sequence[Trial]) -> Problem:
@@ -192,6 +213,8 @@ def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> R
     """Add what the trial says of speed and power."""
     per_epoch = power_w = None
     limit_w = trial.power_limit_w
+    if end is None and trial.status is TrialStatus.STOPPED:
+        end = _End(1, trial.time_s, trial.energy_j)  # an epoch costs more than this
     if end is not None and end.epochs > 0:
         spent = cost_j(end.energy_j, trial.max_power_w, end.time_s, problem.eta_knob)
         per_epoch = spent / end.epochs if spent and spent > _LEAST_J else None
@@ -213,48 +236,50 @@ def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> R
     )
 
 
-def _reason(problem: Problem, trial: Trial) -> str | None:
-    """Why a trial is read otherwise than it ended, and what is kept of it."""
+_AGAIN = "read again from {own} {curves}"
+_EPOCHS = "kept for {own} epochs"
+_SPEED = "kept for {own} speed"
+
+
+def _reason(problem: Problem, trial: Trial) -> _Reason | None:
     status = trial.status
-    if status in _BROKEN:
-        return f"ended as {status.value}: left out"
+    if status is TrialStatus.LOST:
+        return _Reason("ended without an outcome", status.value, "left out")
     same_learning = _same_learning(problem, trial)
     if not _same_hardware(problem, trial):
-        kept_of_it = "kept for their epochs, speed and power are learned again"
-        if status is TrialStatus.OOM or not same_learning:
-            kept_of_it = "left out"
-        return f"{_hardware(problem, trial)}: {kept_of_it}"
-    if status is TrialStatus.OOM:
+        what, value = _hardware(problem, trial)
+        if status in _CRASHED or not same_learning:
+            return _Reason(what, value, "left out")
+        return _Reason(what, value, f"{_EPOCHS}, speed and power are learned again")
+    if status in _CRASHED:
         return None
     if not _same_energy(problem, trial):
-        kind = "estimated" if problem.energy_measured else "measured"
-        return f"had {kind} energy: kept for their epochs"
+        source = trial.energy_source
+        return _Reason("had another kind of energy", source.value if source else "none", _EPOCHS)
     return _reread(problem, trial) if same_learning else _other_learning(problem, trial)
 
 
-def _hardware(problem: Problem, trial: Trial) -> str:
+def _hardware(problem: Problem, trial: Trial) -> tuple[str, str]:
     if (trial.gpu_model, trial.gpu_count) == (problem.gpu_model, problem.gpu_count):
-        return f"had {trial.world_size} {'rank' if trial.world_size == 1 else 'ranks'}"
-    return f"ran on {trial.gpu_count} x {trial.gpu_model}" if trial.gpu_count else "had no GPU"
+        return "had another number of ranks", str(trial.world_size)
+    return "ran elsewhere", f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_count else "CPU"
 
 
-def _other_learning(problem: Problem, trial: Trial) -> str:
+def _other_learning(problem: Problem, trial: Trial) -> _Reason:
     if (trial.metric, trial.mode) != (problem.metric, problem.mode):
-        return f"had metric {trial.metric} ({trial.mode}): kept for their speed"
+        return _Reason("had another metric", f"{trial.metric}, {trial.mode}", _SPEED)
     then = trial.learning_rate
-    rate = "no learning rate" if then is None else f"learning rate {then:g}"
-    return f"had {rate}: kept for their speed"
+    return _Reason("had another learning rate", "none" if then is None else f"{then:g}", _SPEED)
 
 
-def _reread(problem: Problem, trial: Trial) -> str | None:
-    again = "read again from their learning curves"
+def _reread(problem: Problem, trial: Trial) -> _Reason | None:
     if trial.target != problem.target:
-        return f"had target {trial.target:g}: {again}"
+        return _Reason("had another target", f"{trial.target:g}", _AGAIN)
     if trial.max_epochs != problem.max_epochs:
-        return f"had at most {trial.max_epochs} epochs: {again}"
+        return _Reason("had another max_epochs", str(trial.max_epochs), _AGAIN)
     if trial.eta_knob != problem.eta_knob:
-        return f"had eta_knob {trial.eta_knob:g}: {again}"
+        return _Reason("had another eta_knob", f"{trial.eta_knob:g}", _AGAIN)
     if trial.global_batch_size not in problem.candidates:
-        arm = trial.global_batch_size
-        return f"used batch size {arm}, no candidate now: kept for its neighbours"
+        arm = str(trial.global_batch_size)
+        return _Reason("had a batch size that is no candidate", arm, "kept for {own} neighbours")
     return None

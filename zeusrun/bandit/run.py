@@ -21,7 +21,8 @@ class Run(NamedTuple):
     Attributes:
         arm: Its global batch size; not always a candidate any more.
         recurrence: Number of its recurrence.
-        status: ``DISPATCHED`` (in flight), ``REACHED``, ``MISSED``, ``STOPPED``, ``OOM`` or
+        status: ``DISPATCHED`` (in flight), ``REACHED``, ``MISSED``, ``STOPPED``, ``OOM``,
+            ``FAILED`` (its script crashed) or
             ``CANCELLED``: cut short, so that it tells of speed and pace, but neither of success
             nor of failure.
         stage: Why it was run.

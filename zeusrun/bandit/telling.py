@@ -20,19 +20,26 @@ _Z90 = 1.645  # 90 % of a Gaussian lies within this many standard deviations
 def why_first(position: Position, index: int) -> str:
     """Why an arm is run while nothing has reached the target."""
     arm, default = position.beliefs.arms[index], position.problem.default
+    moved = position.evidence.moved
     nothing = "nothing has reached the target yet"
+    if moved:
+        nothing = f"nothing has reached the target since the job moved, {_left_out(moved)}"
     if arm == default:
         return f"{arm} is the default, and {nothing}"
     return f"{nothing}; of the batch sizes that failed least, {arm} is nearest to the default"
+
+
+def _left_out(moved: int) -> str:
+    return f"so that {moved} earlier {'run says' if moved == 1 else 'runs say'} nothing of epochs"
 
 
 def why_retry(position: Position, index: int) -> str:
     """Why an arm is run after a failure in the same recurrence."""
     failed = ", ".join(map(str, sorted(position.evidence.failed_now)))
     arm = position.beliefs.arms[index]
-    if arm in position.evidence.failed_now:
-        return f"{failed} failed in this recurrence, and nothing else has reached the target"
-    return f"{failed} failed in this recurrence; {arm} has reached the target before"
+    if arm in position.evidence.reached:
+        return f"{failed} failed in this recurrence; {arm} has reached the target before"
+    return f"{failed} failed in this recurrence; of what is left, {arm} is expected cheapest"
 
 
 def why_incumbent(position: Position, index: int) -> str:
@@ -40,7 +47,9 @@ def why_incumbent(position: Position, index: int) -> str:
     arm, cost_j = position.beliefs.arms[index], position.beliefs.incumbent_cost_j
     if cost_j is None:
         return f"{arm} has reached the target, and no cost is known yet"
-    return f"{arm} has proved cheapest, {energy_text(cost_j)} a run; no other is worth a try"
+    moved = position.evidence.moved
+    since = f" since the job moved ({_left_out(moved)})" if moved else ""
+    return f"{arm} has proved cheapest{since}, {energy_text(cost_j)} a run; no other is worth a try"
 
 
 def why_try(position: Position, index: int, incumbent: int) -> str:
@@ -48,8 +57,9 @@ def why_try(position: Position, index: int, incumbent: int) -> str:
     beliefs, values = position.beliefs, position.values
     doubt = math.expm1(math.sqrt(max(0.0, float(beliefs.covariance[index, index]))))
     worth = 0.0 if values is None else float(values[index])
+    than = "as" if _dearer(position, index) == "as dear" else "than"
     return (
-        f"{beliefs.arms[index]} is expected {_dearer(position, index)} than "
+        f"{beliefs.arms[index]} is expected {_dearer(position, index)} {than} "
         f"{beliefs.arms[incumbent]}, give or take {doubt:.0%}; to know is worth {worth:.2g} runs "
         f"over the next {position.recurrences + HORIZON}"
     )
@@ -59,6 +69,8 @@ def _dearer(position: Position, index: int) -> str:
     beliefs = position.beliefs
     other = 0.0 if beliefs.incumbent is None else float(beliefs.mean[beliefs.incumbent])
     share = math.expm1(float(beliefs.mean[index]) - other)
+    if abs(share) < 0.005:
+        return "as dear"
     return f"{abs(share):.0%} {'dearer' if share >= 0 else 'cheaper'}"
 
 
@@ -104,7 +116,9 @@ def _verdict(position: Position, index: int) -> str:
     evidence, beliefs = position.evidence, position.beliefs
     arm = beliefs.arms[index]
     if arm not in evidence.fitting:
-        return "out: it, or a smaller one, ran out of memory twice"
+        crashed = evidence.crashes.get(arm, 0)
+        memory = "it, or a smaller one, ran out of memory twice"
+        return f"out: its script failed {crashed} times" if crashed else f"out: {memory}"
     if index == beliefs.incumbent:
         return "has proved cheapest"
     if arm in evidence.in_flight:
@@ -113,5 +127,5 @@ def _verdict(position: Position, index: int) -> str:
     tale = f"failed {failures} of {len(evidence.results[arm])}; " if failures else ""
     if position.values is None:
         return f"{tale}waits until a cost is known"
-    teach = "is worth a try, but less" if position.values[index] > 0 else "would not pay"
-    return f"{tale}{_dearer(position, index)}; trying it {teach}"
+    teach = "a try would pay, but less" if position.values[index] > 0 else "a try would not pay"
+    return f"{tale}{_dearer(position, index)}; {teach}"
