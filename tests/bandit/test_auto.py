@@ -191,6 +191,17 @@ def test_when_nothing_proven_is_left_what_is_expected_cheapest_follows():
     assert choose(*runs).global_batch_size == 64
 
 
+def test_a_failure_that_cost_next_to_nothing_does_not_end_the_trying():
+    runs = [run(64, 10)]
+    first = choose(*runs).global_batch_size
+    runs.append(run(first, 1, status=STOPPED, recurrence=1000))
+    decision = choose(*runs)
+    assert decision.stage is Stage.EXPLORE
+    assert decision.global_batch_size not in {first, 64}
+    runs.append(run(decision.global_batch_size, 2, status=STOPPED, recurrence=1000))
+    assert choose(*runs).stage is Stage.RETRY
+
+
 def test_a_proven_arm_is_retried_under_the_users_own_bound():
     runs = [run(64, 10)] * 5 + [run(128, 18)] * 5
     runs.append(run(64, 9, status=STOPPED, recurrence=1000))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import PowerPoint
 
 LOOK_S = 30.0  # of training show an arm's speed
-LOOK_SHARE = 0.2  # of a run that a look may cost
+LOOK_SHARE = 0.2  # of a run that a look may cost, or a failure before only the proven may follow
 PACES = 5  # learning curves that a trial is compared with
 
 
@@ -72,7 +72,7 @@ def _select(position: Position) -> tuple[int, Stage, str]:
     if incumbent is None:
         index = _first(position)
         return index, Stage.EXPLORE, why_first(position, index)
-    if evidence.failed_now:
+    if evidence.failed_now and _enough_of_trying(position, incumbent):
         index = _proven(position, incumbent)
         return index, Stage.RETRY, why_retry(position, index)
     best = incumbent if values is None else int(values.argmax())
@@ -107,6 +107,14 @@ def _proven(position: Position, incumbent: int) -> int:
     usable = free & set(evidence.reached) or free
     left = [i for i, arm in enumerate(beliefs.arms) if arm in usable]
     return min(left, key=lambda i: float(beliefs.mean[i]), default=incumbent)
+
+
+def _enough_of_trying(position: Position, incumbent: int) -> bool:
+    """Whether the recurrence has lost so much that only what is proven may follow."""
+    evidence, cost_j = position.evidence, position.beliefs.incumbent_cost_j
+    if cost_j is None or position.beliefs.arms[incumbent] in evidence.failed_now:
+        return True
+    return evidence.lost_now_j > LOOK_SHARE * cost_j
 
 
 def _worth_a_look(position: Position, index: int) -> bool:

@@ -40,6 +40,7 @@ class Evidence:
         out_of_memory: How often each arm ran out of memory.
         in_flight: Arms of recurrences in flight.
         failed_now: Arms that failed in the recurrence being decided.
+        lost_now_j: What these failures have cost, as far as that is known.
         moved: Finished runs that no longer count, because the job has moved since.
     """
 
@@ -54,6 +55,7 @@ class Evidence:
     out_of_memory: Mapping[int, int]
     in_flight: frozenset[int]
     failed_now: frozenset[int]
+    lost_now_j: float
     moved: int
 
 
@@ -68,12 +70,12 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
     crashes = Counter(run.arm for run in runs if run.status is TrialStatus.FAILED)
     out_of_memory = Counter(run.arm for run in runs if run.status is TrialStatus.OOM)
     in_flight = {run.arm for run in runs if run.status is TrialStatus.DISPATCHED}
-    failed_now = {
-        run.arm
+    lost = [
+        run
         for run in runs
         if run.recurrence == problem.recurrence
         and (run.status in FAILED or run.status is TrialStatus.OOM)
-    }
+    ]
     ever = {run.arm for run in told if _has_reached(run)}
     moved = first_valid(told)
     if moved:
@@ -101,7 +103,8 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         crashes=crashes,
         out_of_memory=out_of_memory,
         in_flight=frozenset(in_flight),
-        failed_now=frozenset(failed_now),
+        failed_now=frozenset(run.arm for run in lost),
+        lost_now_j=sum((run.epochs or 1) * (run.epoch_cost_j or 0.0) for run in lost),
         moved=moved,
     )
 

@@ -44,5 +44,6 @@ def assess(problem: Problem, runs: Sequence[Run]) -> Position:
     recurrences = sum(run.status is TrialStatus.REACHED for run in runs)
     values = None
     if beliefs.incumbent_cost_j is not None:
-        values = values_of_trying(beliefs, evidence.fitting, evidence.in_flight, recurrences)
+        usable = [arm for arm in evidence.fitting if arm not in evidence.failed_now]
+        values = values_of_trying(beliefs, usable, evidence.in_flight, recurrences)
     return Position(problem, evidence, beliefs, recurrences, values)
