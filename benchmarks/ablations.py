@@ -37,7 +37,6 @@ VARIANTS: Mapping[str, Mapping[str, float]] = {
     "nothing of its own for an arm": {"beliefs.OWN_SD": 0.0},
     "failures are no cliffs": {"beliefs.CLIFF_SD": 0.0},
     "no speed law from power": {"beliefs.OVERHEAD": 0.0},
-    "no trend and curvature of epochs": {"beliefs.EPOCHS_SLOPE": 0.0, "beliefs.EPOCHS_BEND": 0.0},
     "no looks": {"auto.LOOK_SHARE": 0.0},
     "no learning-curve stop": {"auto.PACES": 0},
     "others bounded by cost_factor alone": {"beliefs.BOUND_SDS": 99.0},

@@ -57,7 +57,7 @@ def test_at_the_start_all_recurrences_in_flight_run_the_default():
 def test_what_has_proved_cheapest_is_run_when_no_doubt_is_left():
     decision = choose(*settled())
     assert (decision.global_batch_size, decision.stage) == (64, Stage.EXPLOIT)
-    assert decision.why == "64 has proved cheapest, 1.01 kJ a run; no other is worth a try"
+    assert decision.why == "64 has proved cheapest, 1.00 kJ a run; no other is worth a try"
 
 
 def test_a_doubtful_arm_is_worth_a_try_and_it_says_why():
@@ -185,8 +185,8 @@ def test_when_nothing_proven_is_left_what_is_expected_cheapest_follows():
     runs = [run(64, 10)] * 4
     runs.append(run(64, 21, status=STOPPED, recurrence=1000))
     decision = choose(*runs)
-    assert (decision.stage, decision.global_batch_size) == (Stage.RETRY, 32)
-    assert "of what is left, 32 is expected cheapest" in decision.why
+    assert (decision.stage, decision.global_batch_size) == (Stage.RETRY, 128)
+    assert "of what is left, 128 is expected cheapest" in decision.why
     runs += [run(a, 9, status=STOPPED, recurrence=1000) for a in (16, 32, 128, 256)]
     assert choose(*runs).global_batch_size == 64
 

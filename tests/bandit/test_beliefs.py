@@ -43,10 +43,10 @@ def test_doubt_grows_with_the_distance():
     assert np.all(np.diff(doubt[2:]) > 0)
 
 
-def test_epochs_are_expected_to_grow_with_the_batch_size():
-    b = beliefs(run(64, 10))
-    assert b.log_epochs[-1] > b.log_epochs[2]
-    assert b.log_epochs[1] < b.log_epochs[2]
+def test_of_epochs_nothing_is_assumed_but_that_neighbours_are_alike():
+    assert np.allclose(beliefs(run(64, 10)).log_epochs, math.log(10), atol=0.01)
+    told = beliefs(run(64, 10), run(128, 20)).log_epochs
+    assert told[2] < told[3] < told[4]
 
 
 def test_low_power_promises_cheaper_epochs_for_larger_batches():

@@ -106,7 +106,8 @@ def _proven(position: Position, incumbent: int) -> int:
     free = set(evidence.fitting) - evidence.failed_now
     usable = free & set(evidence.reached) or free
     left = [i for i, arm in enumerate(beliefs.arms) if arm in usable]
-    return min(left, key=lambda i: float(beliefs.mean[i]), default=incumbent)
+    expected = beliefs.mean + beliefs.covariance.diagonal() / 2
+    return min(left, key=lambda i: float(expected[i]), default=incumbent)
 
 
 def _enough_of_trying(position: Position, incumbent: int) -> bool:

@@ -33,7 +33,6 @@ BEND_SD, BEND_DOUBLINGS = 0.5, 2.0  # of the smooth rest, and over how many doub
 OWN_SD = 0.03  # of what an arm has for itself: no curve is perfectly smooth
 CLIFF_SD = 0.3  # of an arm that only ever failed: failures are cliffs, and say little of neighbours
 LEVEL_VARIANCE = 10.0
-EPOCHS_SLOPE, EPOCHS_BEND = 0.15, 0.03  # epochs grow with the batch size, faster further out
 OVERHEAD = 0.25  # how strongly low power tells of time per step that larger steps would save
 SPEED_VARIANCE = 1e-4  # a measured cost per epoch is almost exact
 BOUND_SDS = 3.0  # a run that is this much dearer than the incumbent is of no interest
@@ -78,10 +77,9 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
 
     counts = _epochs(problem, evidence, dict(zip(seen, speed.tolist(), strict=True)))
     epochs_seen = {arm: _weigh(own, run_sd) for arm, own in counts.items()}
-    epochs_prior = EPOCHS_SLOPE * x + EPOCHS_BEND * x * x
     cliff = np.array([arm in evidence.results and arm not in evidence.reached for arm in seen])
     epochs, epochs_covariance = _condition(
-        prior + CLIFF_SD**2 * np.diag(cliff), epochs_prior, seen, epochs_seen
+        prior + CLIFF_SD**2 * np.diag(cliff), np.zeros(len(x)), seen, epochs_seen
     )
 
     n = len(arms)
