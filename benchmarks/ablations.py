@@ -37,13 +37,14 @@ VARIANTS: Mapping[str, Mapping[str, float]] = {
     "nothing of its own for an arm": {"beliefs.OWN_SD": 0.0},
     "failures are no cliffs": {"beliefs.CLIFF_SD": 0.0},
     "no speed law from power": {"beliefs.OVERHEAD": 0.0},
-    "no looks": {"auto.LOOK_SHARE": 0.0},
+    "no looks": {"auto.LOOK_S": float("inf")},
+    "after any failure, only the proven": {"auto.LOST_SHARE": 0.0},
     "no learning-curve stop": {"auto.PACES": 0},
     "others bounded by cost_factor alone": {"beliefs.BOUND_SDS": 99.0},
     "bound at 2 sd": {"beliefs.BOUND_SDS": 2.0},
     "horizon 15": {"choice.HORIZON": 15},
     "horizon 60": {"choice.HORIZON": 60},
-    "no notice of drift": {"drift.SURPRISE_SDS": float("inf"), "drift.KNOWN": 10**9},
+    "no notice of drift": {"drift.KNOWN": 10**9},
 }
 
 

@@ -177,6 +177,13 @@ def test_policies_read_no_clock_no_file_and_no_global_generator():
             assert drawn == [], name
 
 
+def test_policies_need_numpy_alone():
+    for name, tree in TREES.items():
+        if room(name) == "bandit":
+            first = {module.split(".")[0] for module in imports(tree)} - {"zeusrun"}
+            assert first - set(sys.stdlib_module_names) <= {"numpy"}, name
+
+
 def test_modules_are_small():
     for name, path in MODULES.items():
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, name

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import signal
 
 import pytest
 
 from tests.launcher.values import trial
+from zeusrun.bandit.problem import ArmBelief
 from zeusrun.bandit.stopping import hopeless
 from zeusrun.history.tinydb import TinyDBHistory
 from zeusrun.launcher import look
@@ -34,13 +36,27 @@ class Scripted:
 
     name = "scripted"
 
-    def __init__(self, *decisions):
+    def __init__(self, *decisions, epoch_cost_j=1370.0):
         self.decisions = list(decisions)
+        self.epoch_cost_j = epoch_cost_j
         self.asked = []
 
     def choose(self, problem, runs, rng):
         self.asked.append((problem, list(runs)))
         return self.decisions.pop(0) if len(self.decisions) > 1 else self.decisions[0]
+
+    def explain(self, problem, runs, rng):
+        return [
+            ArmBelief(
+                global_batch_size=arm,
+                trials=0,
+                reached=0,
+                epoch_cost_j=self.epoch_cost_j,
+                chance=0.0,
+                verdict=f"{arm} is 40% dearer",
+            )
+            for arm in problem.candidates
+        ]
 
     def next_limit_w(self, problem, decision, profile):
         return None
@@ -53,7 +69,7 @@ class Told:
     """Keeps what a submit says."""
 
     def __init__(self):
-        self.notes, self.bounds = [], []
+        self.notes, self.bounds, self.ended = [], [], []
 
     def note(self, text):
         self.notes.append(text)
@@ -72,8 +88,8 @@ class Told:
     def advanced(self, progress):
         pass
 
-    def finished(self, trial):
-        pass
+    def finished(self, trial, *, looked):
+        self.ended.append((trial.status, looked))
 
 
 @pytest.fixture
@@ -104,7 +120,7 @@ def run(zeusrun):
 
 
 LOOK = Decision(16, Stage.LOOK, "16 may be cheaper", bound=Bound(1e9))
-OTHER = Decision(32, Stage.EXPLOIT, "16 turned out to be 40 % dearer an epoch than 32")
+OTHER = Decision(32, Stage.EXPLOIT, "32 has proved cheapest")
 
 
 def test_a_look_that_tells_against_a_batch_size_ends_it_and_the_other_one_follows(zeusrun, run):
@@ -113,7 +129,10 @@ def test_a_look_that_tells_against_a_batch_size_ends_it_and_the_other_one_follow
     looked, trained = result.trials
     assert (result.exit_code, result.reached, result.attempts) == (0, True, 1)
     assert (looked.status, looked.global_batch_size) == (TrialStatus.CANCELLED, 16)
-    assert looked.reason == f"only its speed was looked at: {OTHER.why}"
+    assert looked.reason == (
+        "only its speed was looked at: 1.37 kJ an epoch; 16 is 40% dearer; 32 follows"
+    )
+    assert told.ended == [(TrialStatus.CANCELLED, True), (TrialStatus.REACHED, False)]
     assert f"stopping: {looked.reason}" in told.notes
     assert (trained.status, trained.global_batch_size) == (TrialStatus.REACHED, 32)
     assert (trained.recurrence, trained.attempt) == (1, 2)
@@ -136,8 +155,9 @@ def test_a_look_that_tells_for_a_batch_size_goes_on_under_its_new_bound(zeusrun,
     assert point.power_w > 0
 
 
-def test_a_look_is_over_before_an_epoch_where_its_length_is_known(zeusrun, run, monkeypatch):
-    monkeypatch.setattr(look, "LOOK_S", 0.2)
+@pytest.fixture
+def known(zeusrun):
+    """A history that knows how many steps make an epoch, and what a run costs."""
     history = TinyDBHistory(zeusrun.home / "history")
     history.begin("job", lambda _: trial(world_size=1))
     curve = (CurvePoint(1, 1.0, 10.0, 0.1), CurvePoint(2, 2.0, 20.0, 0.6))
@@ -148,15 +168,22 @@ def test_a_look_is_over_before_an_epoch_where_its_length_is_known(zeusrun, run, 
         time_s=2.0,
         energy_j=20.0,
         energy_source=EnergySource.ESTIMATED,
+        max_power_w=40.0,
         epochs=2,
         steps=200,
         curve=curve,
     )
     history.finish("job-1-1", done)
+
+
+def test_a_look_is_over_before_an_epoch_where_its_length_is_known(zeusrun, run, known, monkeypatch):
+    monkeypatch.setattr(look, "LOOK_S", 0.2)
     policy = Scripted(LOOK, OTHER)
+    policy.epoch_cost_j = None
     result, _ = run(zeusrun.job("steps_slowly.py", args=["--steps", "100"]), policy)
     looked, trained = result.trials
     assert (looked.status, trained.status) == (TrialStatus.CANCELLED, TrialStatus.REACHED)
+    assert looked.reason == "only its speed was looked at: 16 is 40% dearer; 32 follows"
     assert policy.asked[0][0].samples_per_epoch == 3200
     assert (policy.asked[1][1][-1].epochs, looked.power_profile != ()) == (None, True)
 
@@ -176,29 +203,76 @@ def test_a_batch_size_is_looked_at_once_however_often_the_policy_wants_to(zeusru
     assert [t.global_batch_size for t in result.trials] == [16, 16]
 
 
-def test_what_failed_in_this_recurrence_is_no_alternative_to_what_is_looked_at(zeusrun, run):
-    first = Decision(32, Stage.EXPLOIT, "32 first")
-    policy = Scripted(first, LOOK, LOOK, OTHER)  # the second is to see whether there is another
-    job = zeusrun.job(args=["--gain", "0.01"], objective={"max_epochs": 2}, attempts=2)
-    result, _ = run(job, policy)
-    assert [t.status for t in result.trials] == [TrialStatus.MISSED, TrialStatus.MISSED]
-    assert result.exit_code == 4
+class Interrupted(Told):
+    """Sends a SIGTERM to zeusrun, once, at the first moment that is the right one."""
+
+    def __init__(self, when):
+        super().__init__()
+        self.when, self.sent = when, False
+
+    def advanced(self, progress):
+        if self.when(self, progress) and not self.sent:
+            self.sent = True
+            signal.raise_signal(signal.SIGTERM)
 
 
-def test_a_signal_during_a_look_is_a_signal(zeusrun, run):
-    class Interrupted(Told):
-        def advanced(self, progress):
-            if progress.training_t is not None and not self.sent:
-                self.sent = True
-                signal.raise_signal(signal.SIGTERM)
-
-        sent = False
-
-    job = zeusrun.job(args=["--epoch-s", "5"])
-    result, _ = run(job, Scripted(LOOK, OTHER), Interrupted())
+def test_a_signal_during_a_look_is_a_signal_and_nobody_is_asked_any_more(
+    zeusrun, run, known, monkeypatch
+):
+    monkeypatch.setattr(look, "LOOK_S", 0.5)  # seen enough within the grace of 2 s
+    policy, told = Scripted(LOOK, LOOK), Interrupted(lambda _, progress: progress.steps)
+    result, _ = run(zeusrun.job("steps_slowly.py", args=["--steps", "100000"]), policy, told)
     (cancelled,) = result.trials
     assert (result.exit_code, cancelled.status) == (143, TrialStatus.CANCELLED)
     assert cancelled.reason == "SIGTERM to zeusrun"
+    assert cancelled.time_s > 0.5
+    assert cancelled.steps > look.LOOK_STEPS
+    assert len(policy.asked) == 1
+    assert not [note for note in told.notes if "it goes on" in note]
+    assert told.ended == [(TrialStatus.CANCELLED, False)]
+
+
+def test_a_signal_while_a_look_ends_is_the_cause_because_nothing_follows(
+    zeusrun, run, known, monkeypatch
+):
+    monkeypatch.setattr(look, "LOOK_S", 0.2)
+
+    def stopping(told, _progress):
+        return any(note.startswith("stopping: only its speed") for note in told.notes)
+
+    told = Interrupted(stopping)
+    job = zeusrun.job("steps_slowly.py", args=["--steps", "100000"])
+    result, _ = run(job, Scripted(LOOK, OTHER), told)
+    (cancelled,) = result.trials
+    assert (result.exit_code, cancelled.reason) == (143, "SIGTERM to zeusrun")
+    assert told.ended == [(TrialStatus.CANCELLED, False)]
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_a_look_that_runs_out_of_memory_while_it_ends_teaches_that_and_another_one_follows(
+    zeusrun, run, attempts
+):
+    job = zeusrun.job("is_full_when_told.py", attempts=attempts)
+    result, told = run(job, Scripted(LOOK, OTHER))
+    assert [t.status for t in result.trials] == [TrialStatus.OOM, TrialStatus.REACHED]
+    assert result.trials[0].reason.endswith("MemoryError: too little of it")
+    assert told.ended == [(TrialStatus.OOM, False), (TrialStatus.REACHED, False)]
+
+
+def test_a_batch_size_of_the_users_own_is_held_to_what_the_job_file_allows(zeusrun, run, known):
+    tight = Decision(32, Stage.EXPLORE, "32 is tried", bound=Bound(1.0))
+    job = zeusrun.job(early_stop={"cost_factor": 1e6})
+    result, told = run(job, Scripted(tight), forced_batch_size=64)
+    (trained,) = result.trials
+    assert (trained.status, trained.global_batch_size) == (TrialStatus.REACHED, 64)
+    assert told.bounds == [pytest.approx(1e6 * (0.5 * 20.0 + 0.5 * 40.0 * 2.0))]
+    never = zeusrun.job(early_stop={"cost_factor": None})
+    assert run(never, Scripted(tight), forced_batch_size=64)[1].bounds == [None]
+
+
+def test_without_a_known_cost_a_batch_size_of_the_users_own_has_no_bound(zeusrun, run):
+    tight = Decision(32, Stage.EXPLORE, "32 is tried", bound=Bound(1.0))
+    assert run(zeusrun.job(), Scripted(tight), forced_batch_size=64)[1].bounds == [None]
 
 
 def test_a_run_that_falls_behind_the_pace_is_stopped_long_before_its_bound(zeusrun, run):
@@ -250,7 +324,11 @@ def test_auto_looks_at_a_batch_size_and_goes_back_when_its_epochs_are_dear(zeusr
     code, result, seen = zeusrun.submit(job)
     looked, *others, trained = result["trials"]
     assert (code, looked["status"], looked["stage"]) == (0, "CANCELLED", "look")
-    assert looked["reason"].startswith("only its speed was looked at: ")
+    follows = (*others, trained)[0]["global_batch_size"]
+    assert re.fullmatch(
+        rf"only its speed was looked at: .* k?J an epoch; .*dearer; .*; {follows} follows",
+        looked["reason"],
+    )
     assert looked["reason"] in seen
     assert (trained["status"], trained["global_batch_size"]) == ("REACHED", 32)
     assert len({t["global_batch_size"] for t in (looked, *others, trained)}) == 2 + len(others)

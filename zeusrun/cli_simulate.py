@@ -75,7 +75,7 @@ def simulate(
     settings = Settings(
         recurrences=recurrences,
         eta_knob=eta_knob,
-        cost_factor=None if math.isinf(cost_factor) else cost_factor,
+        cost_factor=None if cost_factor == math.inf else cost_factor,
         in_flight=in_flight,
         load=load,
     )
@@ -96,8 +96,6 @@ def simulate(
     summaries = summarise(episodes, policies)
     source = f"{gpu} traces" if trace_dir else "made-up jobs"
     title = f"{source}, {_described(settings, cluster)}, {seeds} seeds"
-    if plot:
-        draw_regret(title, summaries, plot)
     if as_json:
         told: dict[str, object] = {
             "trace_dir": trace_dir and str(trace_dir),
@@ -108,7 +106,10 @@ def simulate(
         print_json(simulation_json({**told, **asdict(settings)}, summaries))
     else:
         console = Console()
-        console.print(simulation_sheet(title, summaries, console.width), highlight=False)
+        sheet = simulation_sheet(title, summaries, console.width, made_up=trace_dir is None)
+        console.print(sheet, highlight=False)
+    if plot:  # last: should the disk be full now, the table is there
+        draw_regret(title, summaries, plot)
 
 
 def _check(settings: Settings, cluster: Path | None) -> None:

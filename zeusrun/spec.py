@@ -163,7 +163,10 @@ class EarlyStop(_Section):
     """When a trial is given up."""
 
     cost_factor: float | None = Field(
-        2.0, gt=1, description="Stop past this many times the cheapest reached trial; null: never."
+        2.0,
+        gt=1,
+        description="Stop past this many times the cost of the best batch size; null: never. "
+        "auto stops others earlier.",
     )
 
 

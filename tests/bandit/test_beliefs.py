@@ -9,7 +9,7 @@ import pytest
 
 from tests.bandit.runs import looked, run
 from tests.bandit.scripts import problem
-from zeusrun.bandit.beliefs import believe, bound_factor
+from zeusrun.bandit.beliefs import believe
 from zeusrun.bandit.evidence import gather
 from zeusrun.trial import TrialStatus
 
@@ -78,8 +78,7 @@ def test_means_are_arithmetic():
 
 def test_a_failure_stands_for_its_bound_and_a_fresh_run():
     b = beliefs(*[run(64, 10)] * 30, *[run(256, 5, status=TrialStatus.STOPPED)] * 30)
-    factor = bound_factor(2.0, b.run_sd)
-    assert math.exp(b.log_epochs[-1]) == pytest.approx(10 * factor + 10, rel=0.05)
+    assert math.exp(b.log_epochs[-1]) == pytest.approx(10 * b.bound_factor + 10, rel=0.05)
 
 
 def test_an_arm_of_failures_is_no_incumbent():
@@ -132,6 +131,8 @@ def test_other_hardware_keeps_the_epochs_and_learns_the_speed_again():
     assert b.incumbent_cost_j == pytest.approx(700, rel=0.05)
 
 
-def test_without_a_cost_factor_others_are_still_bounded_by_interest():
-    assert bound_factor(None, 0.14) == pytest.approx(math.exp(0.42))
-    assert bound_factor(1.2, 0.14) == 1.2
+@pytest.mark.parametrize(
+    ("cost_factor", "factor"), [(2.0, math.exp(0.42)), (1.2, 1.2), (None, None)]
+)
+def test_others_are_bounded_by_interest_or_by_the_user(cost_factor, factor):
+    assert beliefs(cost_factor=cost_factor).bound_factor == pytest.approx(factor)

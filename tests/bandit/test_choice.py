@@ -13,13 +13,14 @@ from zeusrun.bandit.choice import HORIZON, values_of_trying
 ARMS = (16, 32, 64)
 
 
-def believed(mean, covariance, run_sd=0.1, incumbent=0):
+def believed(mean, covariance, run_sd=0.1, incumbent=0, bound_factor=1.35):
     mean = np.array(mean, dtype=float)
-    return Beliefs(ARMS, mean, mean, mean, np.array(covariance), run_sd, incumbent, 1.0)
+    covariance = np.array(covariance)
+    return Beliefs(ARMS, mean, mean, mean, covariance, run_sd, bound_factor, incumbent, 1.0)
 
 
-def values(beliefs, in_flight=(), fitting=ARMS, recurrences=0):
-    return values_of_trying(beliefs, fitting, in_flight, recurrences)
+def values(beliefs, in_flight=(), usable=ARMS, recurrences=0):
+    return values_of_trying(beliefs, usable, in_flight, recurrences)
 
 
 def test_the_gain_is_the_expected_fall_of_the_least_cost():
@@ -53,11 +54,18 @@ def test_the_longer_the_job_recurs_the_more_a_try_is_worth():
 def test_the_loss_is_capped_where_the_trial_would_be_stopped():
     doubtful = believed([0, 0, 9], np.diag([0, 4.0, 1e-12]), run_sd=0.1)
     gain = (values(doubtful, recurrences=1)[1] - values(doubtful)[1]) * HORIZON
-    assert gain - values(doubtful)[1] == pytest.approx(math.exp(0.3))
+    assert gain - values(doubtful)[1] == pytest.approx(1.35)
+
+
+@pytest.mark.parametrize(("factor", "cap"), [(1.2, 1.2), (None, math.expm1(2.0))])
+def test_the_cap_is_the_users_where_that_is_less_and_none_where_nothing_is_stopped(factor, cap):
+    doubtful = believed([0, 0, 9], np.diag([0, 4.0, 1e-12]), bound_factor=factor)
+    gain = (values(doubtful, recurrences=1)[1] - values(doubtful)[1]) * HORIZON
+    assert gain - values(doubtful)[1] == pytest.approx(cap)
 
 
 def test_memory_and_flight_rule_an_arm_out():
-    found = values(believed([0, 0, 0], np.eye(3)), in_flight=(32,), fitting=(16, 32))
+    found = values(believed([0, 0, 0], np.eye(3)), in_flight=(32,), usable=(16, 32))
     assert list(np.isfinite(found)) == [True, False, False]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.contracts.history import REACHED, build_trial, next_trial
 from zeusrun.errors import ExitCode, HistoryError
+from zeusrun.history.schema import SCHEMA
 from zeusrun.history.tinydb import TinyDBHistory
 
 HEADER = {"meta": {"1": {"schema": 1}}}
@@ -161,7 +162,7 @@ def message_of(content):
 def test_a_copy_of_a_newer_schema_is_kept(history, path):
     copy = path.with_name("digits.json.bak")
     path.write_bytes(b"{")
-    copy.write_text('{"meta": {"1": {"schema": 2}}}')
+    copy.write_text(json.dumps({"meta": {"1": {"schema": SCHEMA + 1}}}))
     for _ in range(2):
         message = refusal(history.begin, "digits", next_trial)
         assert "newer zeusrun" in message

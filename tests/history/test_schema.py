@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.contracts.history import REACHED, build_trial
 from zeusrun.history.schema import (
+    SCHEMA,
     DamagedError,
     NewerError,
     decode_tables,
@@ -117,6 +118,22 @@ def test_a_point_of_a_power_profile_that_is_no_measurement_is_refused(point):
         read(encode_tables(tables))
 
 
-def test_a_newer_schema_is_told_apart_from_damage():
-    with pytest.raises(NewerError, match="schema 7"):
-        decode_tables(b'{"meta": {"1": {"schema": 7}}}')
+def test_what_is_written_has_the_schema_that_knows_the_stages_of_today():
+    assert json.loads(CONTENT)["meta"] == {"1": {"schema": 2}}
+
+
+def test_what_was_read_of_the_first_schema_is_written_under_the_schema_of_today():
+    tables = json.loads(CONTENT)
+    tables["meta"] = {"1": {"schema": 1, "written_by": "0.1"}, "2": {"text": "no header"}}
+    del tables["trials"]["1"]["power_profile"]
+    content = json.dumps(tables).encode()
+    assert read(content) == read(CONTENT)
+    written = json.loads(encode_tables(decode_tables(content)))
+    tables["meta"]["1"]["schema"] = SCHEMA
+    assert written == tables
+
+
+@pytest.mark.parametrize("schema", [SCHEMA + 1, 7, 10**20])
+def test_a_newer_schema_is_told_apart_from_damage(schema):
+    with pytest.raises(NewerError, match=f"schema {schema}"):
+        decode_tables(b'{"meta": {"1": {"schema": %d}}}' % schema)

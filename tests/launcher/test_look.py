@@ -37,10 +37,18 @@ KNOWN = problem(
 BILL = Bill(ten_watts, EnergySource.COUNTER, 40.0)
 
 
+UNCOUNTED = replace(KNOWN, samples_per_epoch=None)
+
+
+def then(progress, steps, seconds):
+    """Progress after so many steps more, from 101 s on the clock."""
+    stepping = take_step_clock(progress, StepCount(steps, 101.0, 101.0 + seconds))
+    return replace(stepping, now_t=101.0 + seconds, energy_j=10.0 * seconds)
+
+
 def stepped(steps, seconds):
     """Progress of so many steps, from 101 s on the clock."""
-    stepping = take_step_clock(LAUNCHED, StepCount(steps, 101.0, 101.0 + seconds))
-    return replace(stepping, now_t=101.0 + seconds, energy_j=10.0 * seconds)
+    return then(LAUNCHED, steps, seconds)
 
 
 def choice(stage=Stage.LOOK, *runs):
@@ -63,16 +71,34 @@ def test_a_batch_size_is_looked_at_once_in_a_recurrence():
         assert begins_with_look(choice(Stage.LOOK, other))
 
 
-def test_an_epoch_is_enough_whatever_the_clock_of_steps():
-    assert has_seen_enough(after(report(105.0, 1, 0.1)), replace(KNOWN, samples_per_epoch=None))
+def test_an_epoch_is_enough_where_steps_are_not_counted():
+    assert has_seen_enough(after(report(105.0, 1, 0.1)), UNCOUNTED, 32)
 
 
 def test_before_an_epoch_it_takes_time_steps_and_the_length_of_an_epoch():
-    assert has_seen_enough(stepped(LOOK_STEPS, LOOK_S), KNOWN)
-    assert not has_seen_enough(stepped(LOOK_STEPS - 1, LOOK_S), KNOWN)
-    assert not has_seen_enough(stepped(LOOK_STEPS, LOOK_S - 1), KNOWN)
-    assert not has_seen_enough(stepped(LOOK_STEPS, LOOK_S), replace(KNOWN, samples_per_epoch=None))
-    assert not has_seen_enough(LAUNCHED, KNOWN)
+    assert has_seen_enough(stepped(LOOK_STEPS, LOOK_S), KNOWN, 32)
+    assert not has_seen_enough(stepped(LOOK_STEPS - 1, LOOK_S), KNOWN, 32)
+    assert not has_seen_enough(stepped(LOOK_STEPS, LOOK_S - 1), KNOWN, 32)
+    assert not has_seen_enough(stepped(LOOK_STEPS, LOOK_S), UNCOUNTED, 32)
+    assert not has_seen_enough(LAUNCHED, KNOWN, 32)
+
+
+def test_an_evaluation_before_the_first_step_is_no_epoch():
+    evaluated = after(report(101.0, 0, 0.1))
+    assert not has_seen_enough(evaluated, KNOWN, 32)
+    assert not has_seen_enough(then(evaluated, LOOK_STEPS, 5.0), KNOWN, 32)
+    assert has_seen_enough(then(evaluated, LOOK_STEPS, LOOK_S), KNOWN, 32)
+
+
+def test_an_epoch_of_counted_steps_takes_some_of_them():
+    reported = after(report(101.0, 1, 0.1))
+    assert not has_seen_enough(then(reported, LOOK_STEPS - 1, 5.0), UNCOUNTED, 32)
+    assert has_seen_enough(then(reported, LOOK_STEPS, 5.0), UNCOUNTED, 32)
+
+
+@pytest.mark.parametrize(("steps", "enough"), [(14, False), (15, True), (20, True)])
+def test_an_epoch_of_known_length_takes_most_of_its_steps(steps, enough):
+    assert has_seen_enough(then(after(report(101.0, 1, 0.1)), steps, 5.0), KNOWN, 32) is enough
 
 
 def test_speed_and_power_are_those_between_the_first_step_and_the_last():
@@ -97,9 +123,15 @@ def test_a_look_reads_as_a_run_cut_short_that_knows_its_cost_per_epoch():
     assert run.epoch_cost_j == pytest.approx(100.0)
 
 
+def test_a_look_after_an_evaluation_knows_the_cost_of_an_epoch_from_its_steps():
+    progress = then(after(report(101.0, 0, 0.1)), 11, 5.0)
+    run = read_look(KNOWN, trial(), progress, measure_speed(progress, None, ten_watts), BILL)
+    assert (run.epochs, run.epoch_cost_j) == (None, pytest.approx(100.0))
+
+
 def test_a_look_of_a_whole_epoch_needs_no_steps():
     progress = after(report(105.0, 1, 0.1))
-    run = read_look(replace(KNOWN, samples_per_epoch=None), trial(), progress, None, BILL)
+    run = read_look(UNCOUNTED, trial(), progress, None, BILL)
     assert (run.epochs, run.epoch_cost_j) == (1, 50.0)
     assert run.pace == ((1, 0.1),)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from tests.simulate.traces import job, write
+from zeusrun.cli import app
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import Course
 from zeusrun.simulate.report import summarise
@@ -38,11 +41,14 @@ def test_the_table_fits(summaries, width):
     text = shown(simulation_sheet("title", summaries, width), width)
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
-    assert "…" not in text or width == 120
+    assert "…" not in text.replace(" … ", "")
     assert ("failed" in text) == (width == 120)
     rows = [line for line in lines if " fixed " in line]
     assert len(rows) == 4 + 1  # a workload each, and one sentence
     assert "fixed has" in text
+    assert all(name in text for name in ("mean  median", "cost vs", "default", "zeus", "best"))
+    assert "seed          another job of the family" in text
+    assert "other draws" in shown(simulation_sheet("", summaries, width, made_up=False), width)
 
 
 def test_an_empty_study_is_an_empty_table():
@@ -80,8 +86,33 @@ def test_a_figure_that_cannot_be_is_told_before_anything_runs(tmp_path, monkeypa
 
 def test_a_figure_that_cannot_be_written_is_told(summaries, tmp_path):
     (tmp_path / "f.png").mkdir()
-    with pytest.raises(UsageError, match="cannot be written"):
-        draw_regret("title", summaries, tmp_path / "f.png")
+    for attempt in (check_figure, lambda path: draw_regret("title", summaries, path)):
+        with pytest.raises(UsageError, match="cannot be written: Is a directory"):
+            attempt(tmp_path / "f.png")
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="no directory that even root cannot write")
+def test_a_place_that_cannot_be_written_is_told_before_anything_runs():
+    with pytest.raises(UsageError, match="cannot be written: "):
+        check_figure(Path("/proc/f.png"))
+
+
+def test_checking_a_figure_leaves_everything_as_it_was(tmp_path):
+    (tmp_path / "old.png").write_bytes(b"old")
+    check_figure(tmp_path / "old.png")
+    check_figure(tmp_path / "new.png")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("old.png", b"old")]
+
+
+def test_a_figure_that_fails_in_the_end_costs_no_table(tmp_path, monkeypatch):
+    def full(title, summaries, path):
+        raise UsageError("no space left")
+
+    monkeypatch.setattr("zeusrun.view.figure.draw_regret", full)
+    arguments = ["simulate", "--workload", "law", "--policy", "fixed", *map(str, FEW)]
+    done = CliRunner().invoke(app, [*arguments, "--plot", str(tmp_path / "f.png")])
+    assert isinstance(done.exception, UsageError)
+    assert "law" in done.stdout
 
 
 def test_progress_is_silent_where_nobody_looks(capsys):
@@ -133,15 +164,18 @@ def test_a_cluster_trace_is_replayed(zeusrun, tmp_path):
         (("--in-flight", 2, "--load", 1), "--in-flight and --load exclude each other"),
         (("--load", 0), "--load 0: must be above 0"),
         (("--cost-factor", 0), "--cost-factor 0: must be above 0"),
+        (("--cost-factor", "-inf"), "--cost-factor -inf: must be above 0"),
         (("--cost-factor", "nan"), "--cost-factor nan: must be above 0"),
         (("--cluster", "none.csv"), "there is no file none.csv"),
         (("--trace-dir", "none", "--gpu", "a"), "none holds no power traces: no such directory"),
         (("--plot", "f.gif"), "--plot f.gif: the name is to end in .png, .svg, .pdf"),
+        (("--plot", "taken.png"), "--plot taken.png cannot be written: Is a directory"),
         (("--seeds", 0), "--seeds"),
         (("--eta-knob", 1.5), "--eta-knob"),
     ],
 )
-def test_what_cannot_be_simulated_is_told(zeusrun, arguments, words):
+def test_what_cannot_be_simulated_is_told(zeusrun, tmp_path, arguments, words):
+    (tmp_path / "taken.png").mkdir()
     done = zeusrun("simulate", *arguments)
     assert done.returncode == 2
     assert words in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulate.traces import Scripted, job
+from zeusrun.bandit.auto import LOOK_S
 from zeusrun.bandit.policies import POLICIES
 from zeusrun.simulate.engine import PROBE_S
 from zeusrun.simulate.job import Course, Rate
@@ -79,7 +80,7 @@ def test_what_is_only_looked_at_is_no_attempt():
     policy = Scripted(look, EIGHT, EIGHT)  # asked again with the speed, it goes elsewhere
     looked, reached = play(policy, made=job(rates=rates))
     assert looked.trial.status is TrialStatus.CANCELLED
-    assert looked.trial.time_s == pytest.approx(PROBE_S)
+    assert looked.trial.time_s == pytest.approx(LOOK_S)
     assert (reached.trial.attempt, reached.start_s) == (1, looked.end_s)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -130,6 +131,11 @@ def test_a_cluster_trace_is_sorted_into_groups(tmp_path, name):
         ),
         (CLUSTER.replace("cifar100,2", "cifar100,0"), "cluster.csv:2: runtime_ratio is 0"),
         (
+            CLUSTER.replace("cifar100,2", "cifar100,1e308"),
+            "cluster.csv:2: runtime_ratio is 1e308, beyond reason: at most 1e+15",
+        ),
+        (CLUSTER.replace("b,50", "b,-1e308"), "cluster.csv:2: start_time is -1e308, beyond reason"),
+        (
             CLUSTER.replace("runtime_ratio", "ratio"),
             "cluster.csv:1: there is no column 'runtime_rat",
         ),
@@ -212,6 +218,21 @@ def test_zeus_is_once_itself():
     assert own.to_zeus.cost == own.regret_to_zeus == 1
     assert pooled_regret([own], "zeus") == pytest.approx(1)
     assert pooled_regret([], "auto") is None
+
+
+def test_a_regret_of_nothing_counts_in_the_pool():
+    flat = job({8: [Course(2, ((2, 1.0),))]})  # nothing to find out: everybody's regret is 0
+    steep = job({8: [Course(4, ((4, 1.0),))], 16: [Course(2, ((2, 1.0),))]}, name="steep")
+    scenarios = [Scenario.of_job(flat), Scenario.of_job(steep)]
+    summaries = summarise(run_study(scenarios, ["fixed", "zeus"], [0], TEN), ["fixed", "zeus"])
+    still, other = (each for each in summaries if each.policy == "fixed")
+    assert (still.regret_best_runs["mean"], still.zeus_regret_best_runs) == (0, 0)
+    assert still.regret_to_zeus is None
+    assert other.regret_best_runs["mean"] == 10
+    zeus = replace(still, zeus_regret_best_runs=5.0, regret_to_zeus=0.0)  # ours 0, that of zeus not
+    expected = 10 / (other.zeus_regret_best_runs + 5)
+    assert pooled_regret([zeus, other], "fixed") == pytest.approx(expected)
+    assert pooled_regret([still], "fixed") is None
 
 
 def test_a_default_that_never_reaches_is_compared_with_nothing():

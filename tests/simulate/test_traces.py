@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.simulate.traces import POWER, TRAINING, write
+from tests.simulate.traces import job as made_job
+from zeusrun.bandit.policies import POLICIES
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import Course, Rate, best_arm, expected_cost_j, never_optimising
+from zeusrun.simulate.job import (
+    Course,
+    Rate,
+    best_arm,
+    best_limit_w,
+    expected_cost_j,
+    never_optimising,
+)
+from zeusrun.simulate.scenario import Scenario
+from zeusrun.simulate.study import Settings, run_study
 from zeusrun.simulate.traces import gpus, load_jobs
 from zeusrun.simulate.workloads import WORKLOADS, Workload, parse_workload
 
@@ -28,6 +40,42 @@ def test_a_job_has_the_batch_sizes_that_both_traces_have(tmp_path):
         Course(6, ((2, 0.3), (6, 0.6))),
     ]
     assert job.courses(512, 1) == [Course(None, ((1, 0.3),))]
+
+
+HOLE = POWER.replace("cifar100,net,512,sgd,200,20,150\n", "")  # 512 was only held at 100 W
+
+
+def test_limits_that_one_batch_size_lacks_count_for_none(tmp_path):
+    (job,) = load_jobs(write(tmp_path, power=HOLE), "toy")
+    assert job.power_limits_w == (100,)
+    assert {arm: set(rates) for arm, rates in job.rates.items()} == {512: {100}, 1024: {100}}
+    assert job.max_power_w == 200
+    # 5 epochs of 20 s at 80 W: nobody may set the 200 W under which 1024 is cheaper
+    assert best_limit_w(job, 1024, 0.5) == 100
+    assert expected_cost_j(job, 1024, 0.5, 1) == 5 * 20 * (80 + 200) / 2
+    assert never_optimising(job, 1.0, 1) == (5 * 20 * 80, 5 * 20 * 80, 100)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_trace_with_a_hole_is_simulated(tmp_path, policy):
+    scenarios = [Scenario.of_job(job) for job in load_jobs(write(tmp_path, power=HOLE), "toy")]
+    (episode,) = run_study(scenarios, [policy], [0], Settings(recurrences=10))
+    assert episode.reached.all()
+
+
+def test_batch_sizes_without_a_limit_in_common(tmp_path):
+    power = HOLE.replace("cifar100,net,1024,sgd,100,20,80\n", "")
+    with pytest.raises(UsageError) as caught:
+        load_jobs(write(tmp_path, power=power), "toy")
+    assert "cifar100: no power limit was measured for every batch size" in str(caught.value)
+    assert "(512 under 100 W; 1024 under 200 W)" in str(caught.value)
+
+
+def test_a_job_of_uneven_limits_is_refused():
+    uneven = {8: {100.0: Rate(1, 1)}, 16: {200.0: Rate(1, 1)}}
+    for rates in (uneven, {8: {}, 16: {}}, {}):
+        with pytest.raises(ValueError, match="a rate under the same limits"):
+            replace(made_job(), rates=rates)
 
 
 def test_expected_costs_by_hand(tmp_path):
@@ -88,6 +136,15 @@ def test_a_job_pickles(tmp_path):
             POWER.replace("sgd,100,20", "sgd,nan,20"),
             "power_toy.csv:2: power_limit is 'nan'",
         ),
+        (TRAINING, POWER.replace("20,80", "-20,80"), "power_toy.csv:2: time_per_epoch is -20"),
+        (TRAINING, POWER.replace("20,80", "1e308,80"), "time_per_epoch is 1e308, beyond reason"),
+        (TRAINING, POWER.replace("20,80", "1e-310,80"), "time_per_epoch is 1e-310, beyond reason"),
+        (TRAINING, POWER.replace("20,80", "20,-80"), "power_toy.csv:2: average_power is -80"),
+        (TRAINING, POWER.replace("sgd,100,20", "sgd,1e300,20"), "power_limit is 1e300, beyond"),
+        (TRAINING.replace("0.6,4", "-1e300,4"), POWER, "train.csv:3: target_metric is -1e300, bey"),
+        (TRAINING + '"squad,a\n' + TRAINING, POWER, "summary_train.csv:11: this row is no CSV: "),
+        (TRAINING + "x" * 200_000 + ",1\n", POWER, "summary_train.csv:11: this row is no CSV: fi"),
+        ('"dataset' + TRAINING, POWER, "summary_train.csv:1: this row is no CSV: "),
         (TRAINING, POWER.splitlines()[0] + "\n", "summary_power_toy.csv has no rows"),
         (TRAINING, "", "summary_power_toy.csv:1: there is no column 'dataset'; found no header"),
         (TRAINING, POWER.replace("cifar100", "mnist"), "has none of the workloads known by name"),
@@ -159,6 +216,7 @@ def test_workloads_are_known_by_name_or_described():
         ("a:b:0.5:9", "the default batch size is 'b', not a number"),
         ("a:8:inf:9", "the target is 'inf', not a number"),
         ("a:8:0.5:0", "max_epochs must be a whole number above 0"),
+        ("a:8:0.5:1e300", "max_epochs must be at most 1,000,000"),
         ("a:8.5:1:2", "the default batch size must be a whole number above 0"),
     ],
 )

@@ -93,7 +93,7 @@ def tell_all(view):
             view.advanced(progress)
         view.output(1, ["\x1b[31mred\x1b[0m [bold]text[/bold] :smile:", "x" * 200])
         view.warn("act on this")
-        view.finished(finished(warnings=("a warning of the trial",)))
+        view.finished(finished(warnings=("a warning of the trial",)), looked=False)
 
 
 def test_elsewhere_than_on_a_terminal_there_are_plain_lines_without_escape_codes():
@@ -159,7 +159,7 @@ def test_quiet_says_nothing_of_a_trial_that_reached_its_target(terminal):
         view.dispatched(trial(), None)
         view.advanced(STATES["first report"])
         view.output(0, ["printed"])
-        view.finished(finished())
+        view.finished(finished(), looked=False)
     assert screen.file.getvalue() == ""
 
 
@@ -168,7 +168,7 @@ def test_quiet_says_what_went_wrong():
     with SubmitView(screen, quiet=True) as view:
         view.dispatched(trial(), None)
         view.warn("act on this")
-        view.finished(finished(TrialStatus.FAILED, warnings=("a warning",)))
+        view.finished(finished(TrialStatus.FAILED, warnings=("a warning",)), looked=False)
     text = screen.file.getvalue()
     assert "! act on this\n" in text
     assert "! a warning\n" in text
@@ -195,10 +195,19 @@ def test_a_look_that_ended_is_no_failure_and_nothing_for_a_quiet_submit(quiet):
     screen = console()
     looked = replace(finished(TrialStatus.CANCELLED), stage=Stage.LOOK)
     with SubmitView(screen, quiet=quiet) as view:
-        view.finished(looked)
+        view.finished(looked, looked=True)
     text = screen.file.getvalue()
     assert "✗" not in text
     assert (text == "") == quiet
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_look_that_a_signal_ended_is_cancelled_like_any_trial(quiet):
+    screen = console()
+    cancelled = replace(finished(TrialStatus.CANCELLED), stage=Stage.LOOK)
+    with SubmitView(screen, quiet=quiet) as view:
+        view.finished(cancelled, looked=False)
+    assert screen.file.getvalue().startswith("✗ job-1-1 CANCELLED")
 
 
 def test_another_bound_is_shown_from_then_on():

@@ -223,10 +223,10 @@ def test_a_report_imports_no_torch_and_warns_of_nothing(current, monkeypatch):
     assert "torch" not in sys.modules
 
 
-def run_script(rank, tmp_path, text):
+def run_script(rank, tmp_path, text, grace="30"):
     script = tmp_path / "script.py"
     script.write_text(dedent(text))
-    return rank.run(script)
+    return rank.run(script, TORCH_ELASTIC_SHUTDOWN_TIMEOUT=grace)
 
 
 def test_sigterm_ends_the_epochs_of_a_script_that_asks_for_stops_and_it_may_save(rank, tmp_path):
@@ -296,6 +296,99 @@ def test_a_process_of_the_script_still_dies_of_sigterm(rank, tmp_path):
         """,
     )
     assert (code, log) == (0, "-15\n")
+
+
+FORKS = """
+    import os, signal, threading, time, zeusrun
+    def fork_and_terminate():
+        child = os.fork()
+        if child == 0:
+            time.sleep(30)
+        os.kill(child, signal.SIGTERM)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    def blocked():
+        return signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    codes, run = [], zeusrun.current()
+"""
+
+
+def test_every_fork_of_the_script_dies_of_a_sigterm_that_comes_at_once(rank, tmp_path):
+    program = """
+    run.should_stop()
+    for _ in range(50):
+        fork_and_terminate()
+    print(set(codes), len(codes), run.should_stop(), blocked())
+    """
+    assert run_script(rank, tmp_path, FORKS + program) == (0, "{-15} 50 False False\n")
+
+
+def test_forks_of_several_threads_die_of_sigterm_and_leave_their_masks_as_they_were(rank, tmp_path):
+    program = """
+    run.should_stop()
+    masks = []
+    def fork_some():
+        for _ in range(10):
+            fork_and_terminate()
+        masks.append(blocked())
+    threads = [threading.Thread(target=fork_some) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(set(codes), len(codes), set(masks), run.should_stop(), blocked())
+    """
+    code, log = run_script(rank, tmp_path, FORKS + program)
+    assert (code, log) == (0, "{-15} 50 {False} False False\n")
+
+
+def test_a_script_that_blocks_sigterm_finds_it_blocked_after_a_fork_too(rank, tmp_path):
+    program = """
+    run.should_stop()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    child = os.fork()
+    if child == 0:
+        os._exit(7 if blocked() else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), blocked())
+    """
+    assert run_script(rank, tmp_path, FORKS + program) == (0, "7 True\n")
+
+
+def test_a_child_of_a_child_with_a_handler_of_its_own_does_not_end_the_rank(rank, tmp_path):
+    program = """
+    run.should_stop()
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(5))
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(600)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    threading.Event().wait(0.5)  # a rank that was told of it would end by now
+    print(code, run.should_stop())
+    """
+    code, log = run_script(rank, tmp_path, FORKS + program, grace="0")
+    assert (code, log) == (0, "5 False\n")
+
+
+def test_an_event_loop_of_the_script_keeps_hearing_of_its_signals(rank, tmp_path):
+    code, log = run_script(
+        rank,
+        tmp_path,
+        """
+        import asyncio, os, signal, zeusrun
+        async def main():
+            heard = asyncio.Event()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, heard.set)
+            zeusrun.current().should_stop()
+            os.kill(os.getpid(), signal.SIGUSR1)
+            await asyncio.wait_for(heard.wait(), 60)
+            print("heard")
+        asyncio.run(main())
+        """,
+    )
+    assert (code, log) == (0, "heard\n")
 
 
 def test_asking_in_another_thread_installs_no_handler_and_does_not_fail(rank, tmp_path):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.beliefs import bound_factor
 from zeusrun.bandit.limits import first_limit_w, next_limit_w
 from zeusrun.bandit.position import Position, assess
 from zeusrun.bandit.stopping import hopeless
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
     from zeusrun.trial import PowerPoint
 
 LOOK_S = 30.0  # of training show an arm's speed
-LOOK_SHARE = 0.2  # of a run that a look may cost, or a failure before only the proven may follow
+LOOK_SHARE = 0.2  # of a run that a look may cost
+LOST_SHARE = 0.2  # of a run that failures may cost before only the proven may follow
 PACES = 5  # learning curves that a trial is compared with
 
 
@@ -115,7 +115,7 @@ def _enough_of_trying(position: Position, incumbent: int) -> bool:
     evidence, cost_j = position.evidence, position.beliefs.incumbent_cost_j
     if cost_j is None or position.beliefs.arms[incumbent] in evidence.failed_now:
         return True
-    return evidence.lost_now_j > LOOK_SHARE * cost_j
+    return evidence.lost_now_j > LOST_SHARE * cost_j
 
 
 def _worth_a_look(position: Position, index: int) -> bool:
@@ -136,4 +136,4 @@ def _bound(position: Position, index: int, *, proven: bool) -> Bound | None:
         return Bound(factor * cost_j)
     newest = position.evidence.reached[beliefs.arms[incumbent]][: -PACES - 1 : -1]
     paces = tuple(run.pace for run in newest if run.pace)
-    return Bound(bound_factor(factor, beliefs.run_sd) * cost_j, paces)
+    return Bound((beliefs.bound_factor or factor) * cost_j, paces)

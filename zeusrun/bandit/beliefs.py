@@ -1,7 +1,8 @@
 """What is believed of every batch size: epochs to the target, joules per epoch, and their doubt.
 
 With ``x = log2(batch size / default)``, log epochs and log joules per epoch are two Gaussian
-processes of one kernel: their shape is certain at ``x = 0``, their level is not known at all.
+processes of one kernel: their shape is certain at ``x = 0``, but for what the arm has for itself,
+and their level is not known at all.
 Kept apart, because epochs belong to the learning and joules per epoch to the machine.
 """
 
@@ -49,6 +50,8 @@ class Beliefs:
         mean: Mean of log joules to the target.
         covariance: Its covariance, shape ``(n, n)``; without the spread between runs.
         run_sd: Standard deviation of one run's log cost.
+        bound_factor: How much dearer than the incumbent another arm's run may become; ``None``
+            where nothing is ever stopped.
         incumbent: Index of the arm of least mean among those that have reached the target;
             ``None`` if none has.
         incumbent_cost_j: Expected cost of its next run; ``None`` while no cost is known.
@@ -60,6 +63,7 @@ class Beliefs:
     mean: Array
     covariance: Array
     run_sd: float
+    bound_factor: float | None
     incumbent: int | None
     incumbent_cost_j: float | None
 
@@ -97,15 +101,16 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
         mean=mean,
         covariance=(epochs_covariance + speed_covariance)[:n, :n],
         run_sd=run_sd,
+        bound_factor=_bound_factor(problem, run_sd),
         incumbent=incumbent,
         incumbent_cost_j=cost_j,
     )
 
 
-def bound_factor(cost_factor: float | None, run_sd: float) -> float:
-    """Return how much dearer than the incumbent a run of another arm may become."""
-    factor = math.exp(BOUND_SDS * run_sd)
-    return factor if cost_factor is None else min(factor, cost_factor)
+def _bound_factor(problem: Problem, run_sd: float) -> float | None:
+    if problem.cost_factor is None:
+        return None
+    return min(problem.cost_factor, math.exp(BOUND_SDS * run_sd))
 
 
 def _covariance(x: Array) -> Array:
@@ -163,7 +168,7 @@ def _epochs(
         math.log(sum(run.epochs or 1 for run in runs) / len(runs)) + log_epoch_cost[arm]
         for arm, runs in evidence.reached.items()
     ]
-    factor = bound_factor(problem.cost_factor, evidence.run_sd)
+    factor = _bound_factor(problem, evidence.run_sd) or 0.0
     counts: dict[int, list[tuple[float, float]]] = {}
     for arm, runs in evidence.results.items():
         # Epochs of this arm that a fresh run of the best one would pay for.

@@ -21,7 +21,7 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 def values_of_trying(
     beliefs: Beliefs,
-    fitting: Collection[int],
+    usable: Collection[int],
     in_flight: Collection[int],
     recurrences: int,
 ) -> Array:
@@ -30,12 +30,12 @@ def values_of_trying(
     The knowledge gradient (Frazier, Powell and Dayanik, 2009) in log cost: how much cheaper the
     best arm is expected to look after one more run of this one, over the horizon, less what that
     run is expected to cost more than one of the incumbent. It is charged at most what it would
-    be stopped at. Zero for the incumbent; minus infinity for arms that memory rules out and for
+    be stopped at. Zero for the incumbent; minus infinity for arms that may not be run and for
     those in flight, whose results are taken to come in as expected.
 
     Args:
         beliefs: With an incumbent.
-        fitting: Arms that may be run.
+        usable: Arms that may be run.
         in_flight: Arms that other recurrences are running.
         recurrences: How many there were.
     """
@@ -49,18 +49,18 @@ def values_of_trying(
         covariance = covariance - np.outer(covariance[i], covariance[i]) / (
             covariance[i, i] + noise
         )
-    usable = [i for i, arm in enumerate(beliefs.arms) if arm in fitting]
-    tried = [i for i in usable if i != incumbent and i not in flying]
+    open_ = [i for i, arm in enumerate(beliefs.arms) if arm in usable]
+    tried = [i for i in open_ if i != incumbent and i not in flying]
     values = np.full(len(beliefs.arms), -math.inf)
     values[incumbent] = 0.0
     if not tried:
         return values
     variance = np.maximum(0.0, covariance.diagonal()[tried])
-    moves = covariance[np.ix_(usable, tried)] / np.sqrt(variance + noise)
-    after = mean[usable, None, None] + moves[..., None] * _NODES - moves[..., None] ** 2 / 2
-    gain = np.exp(mean[usable].min()) - np.exp(after).min(axis=0) @ _WEIGHTS
+    moves = covariance[np.ix_(open_, tried)] / np.sqrt(variance + noise)
+    after = mean[open_, None, None] + moves[..., None] * _NODES - moves[..., None] ** 2 / 2
+    gain = np.exp(mean[open_].min()) - np.exp(after).min(axis=0) @ _WEIGHTS
     cost = np.exp(mean[tried])
-    stopped = math.exp(3 * beliefs.run_sd)
+    stopped = math.inf if beliefs.bound_factor is None else beliefs.bound_factor
     loss = np.maximum(np.minimum(cost * np.exp(variance / 2) - 1, stopped), cost - 1)
     values[tried] = (recurrences + HORIZON) * gain - loss
     return values

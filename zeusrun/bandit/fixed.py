@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.ledger import build_ledger
 from zeusrun.bandit.limits import first_limit_w, next_limit_w
-from zeusrun.bandit.stopping import hopeless
 from zeusrun.bandit.summary import summarise
 from zeusrun.trial import Decision, Stage
 
@@ -42,7 +41,7 @@ class Fixed:
 
     def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
         """Go on."""
-        return hopeless(decision.bound, problem.mode, running)
+        return None
 
     def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
         """Return what the runs of every candidate say."""

@@ -22,7 +22,7 @@ class Problem:
         target: The metric's value to reach.
         max_epochs: Epochs that a trial may take.
         eta_knob: Weight of energy in the cost, 0 to 1; see ``cost.cost_j``.
-        cost_factor: Stop a trial at this multiple of the cheapest cost; ``None`` never stops one.
+        cost_factor: Stop a trial at this multiple of the best cost; ``None`` never stops one.
         window: Costs per arm to look back on; ``None`` is all of them.
         recurrence: Number of the recurrence being decided.
         world_size: Ranks of the job.
@@ -30,7 +30,7 @@ class Problem:
         gpu_count: GPUs of the job.
         energy_measured: Whether the device measures energy (``True``) or a model estimates it
             (``False``); ``None`` when it gives none.
-        learning_rates: What the job's rule gives now, by batch size; absent is ``None``.
+        learning_rates: What the job's rule gives now, by batch size; absent: as it was.
         max_power_w: Maximum power summed over the job's devices; ``None`` if unknown.
         samples_per_epoch: Samples that an epoch takes in; ``None`` until a trial has shown it.
         power_limits_w: Limits per GPU that may be set, ascending; none where they are left alone.

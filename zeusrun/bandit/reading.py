@@ -189,7 +189,6 @@ def _read_learning(problem: Problem, trial: Trial, *, local: bool) -> Run:
         stage=trial.stage,
         epochs=end.epochs if end else None,
         cost_j=spent if spent and spent > _LEAST_J else None,
-        time_s=end.time_s if end and local else None,
         local=local,
         pace=tuple(pace),
     )
@@ -221,6 +220,8 @@ def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> R
         if end.energy_j is not None and end.time_s:
             power_w = end.energy_j / end.time_s
     profile = trial.power_profile
+    if per_epoch is not None and profile and not _epochs_were_trained(problem, trial, end):
+        per_epoch = None
     if profile:
         power_w = max(point.power_w for point in profile)
     if problem.samples_per_epoch and (len(profile) > 1 or (profile and per_epoch is None)):
@@ -239,6 +240,13 @@ def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> R
 _AGAIN = "read again from {own} {curves}"
 _EPOCHS = "kept for {own} epochs"
 _SPEED = "kept for {own} speed"
+
+
+def _epochs_were_trained(problem: Problem, trial: Trial, end: _End | None) -> bool:
+    """Whether steps were taken for the epochs reported; an evaluation before training has none."""
+    if problem.samples_per_epoch is None or trial.steps is None or end is None:
+        return True
+    return trial.steps * trial.global_batch_size >= 0.5 * end.epochs * problem.samples_per_epoch
 
 
 def _reason(problem: Problem, trial: Trial) -> _Reason | None:

@@ -32,7 +32,6 @@ class Run(NamedTuple):
         epoch_cost_j: Joules an epoch costs on today's hardware, at the best limit measured.
         power_limit_w: The limit that ``epoch_cost_j`` belongs to.
         power_w: Watts drawn at the highest limit seen; ``None`` if unknown.
-        time_s: Seconds it took, to the target where it was reached.
         local: Whether time and energy were measured as they would be today.
         pace: Its learning curve.
         profile: Speed and power by limit.
@@ -47,7 +46,6 @@ class Run(NamedTuple):
     epoch_cost_j: float | None = None
     power_limit_w: float | None = None
     power_w: float | None = None
-    time_s: float | None = None
     local: bool = True
     pace: Pace = ()
     profile: tuple[PowerPoint, ...] = ()

@@ -2,6 +2,8 @@
 
 A reader ignores and keeps what it does not know, so new fields and tables come without a new
 schema number. Anything that an older reader would misread needs one: a new status, a new unit.
+
+Schema 2 knows the stages ``look`` and ``retry``. What was read of schema 1 is written as 2.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from zeusrun.trial import Trial
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-SCHEMA = 1
+SCHEMA = 2
 
 Tables: TypeAlias = dict[str, dict[str, Any]]
 
@@ -36,14 +38,18 @@ def empty_tables() -> Tables:
 
 
 def encode_tables(tables: Tables) -> bytes:
-    """Return the content of a file.
+    """Return the content of a file, under today's schema whichever the tables were read with.
 
     Raises:
         DamagedError: If a number is not finite. It was read so: ours are checked before.
     """
+    headers = {
+        number: {**header, "schema": SCHEMA} if "schema" in header else header
+        for number, header in tables["meta"].items()
+    }
     try:
         # Compact, because the C encoder does not indent and rewriting is what a begin costs.
-        text = json.dumps(tables, allow_nan=False, separators=(",", ":"))
+        text = json.dumps({**tables, "meta": headers}, allow_nan=False, separators=(",", ":"))
     except ValueError as error:
         raise DamagedError(str(error)) from error
     return text.encode() + b"\n"

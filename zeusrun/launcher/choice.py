@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zeusrun.bandit.cost import energy_text
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reading import kept, read_history
 from zeusrun.errors import UsageError
@@ -143,20 +144,28 @@ def decide(
         )
     sentences = tuple(kept(problem, trials))
     problem, runs = read_history(problem, trials)
-    rng = np.random.default_rng([submission.spec.policy.seed, problem.recurrence, attempt])
-    decision = submission.policy.choose(problem, runs, rng)
-    if forced is not None:
-        # What the job may cost at all holds for it, too; how fast another batch size learned
-        # does not.
-        bound = None if decision.bound is None else Bound(decision.bound.cost_j)
+    if forced is None:
+        rng = np.random.default_rng([submission.spec.policy.seed, problem.recurrence, attempt])
+        decision = submission.policy.choose(problem, runs, rng)
+    else:
+        bound = _bound_of_job(problem, runs)
         decision = Decision(forced, Stage.FORCED, "chosen by --batch-size", bound=bound)
     return Choice(problem, tuple(runs), decision, sentences)
 
 
+def _bound_of_job(problem: Problem, runs: Sequence[Run]) -> Bound | None:
+    """Return what the job file allows any trial; ``None`` for all it takes.
+
+    The bound of a policy's own choice is no measure: what it tries is held to far less.
+    """
+    costs_j = [run.cost_j for run in runs if run.cost_j is not None]
+    if problem.cost_factor is None or not costs_j:
+        return None
+    return Bound(problem.cost_factor * min(costs_j))
+
+
 def decide_again(submission: Submission, choice: Choice, looked: Run, attempt: int) -> Decision:
     """Return what the policy makes of a batch size whose speed it has looked at.
-
-    What failed earlier in this recurrence is no alternative to it: then the first decision holds.
 
     Args:
         submission: The job and all it needs.
@@ -164,16 +173,34 @@ def decide_again(submission: Submission, choice: Choice, looked: Run, attempt: i
         looked: The trial, as if cut short now.
         attempt: Its number.
     """
-    problem = choice.problem
-    seed = [submission.spec.policy.seed, problem.recurrence, attempt, 1]
-    runs = [*choice.runs, looked]
-    again = submission.policy.choose(problem, runs, np.random.default_rng(seed))
-    failed = {
-        run.arm
-        for run in choice.runs
-        if run.recurrence == problem.recurrence and run.status in RETRIED
-    }
-    return choice.decision if again.global_batch_size in failed else again
+    runs, rng = [*choice.runs, looked], _rng_after_look(submission, choice, attempt)
+    return submission.policy.choose(choice.problem, runs, rng)
+
+
+def why_left(
+    submission: Submission, choice: Choice, looked: Run, again: Decision, attempt: int
+) -> str:
+    """Say what a look has shown of a batch size, and what is run instead.
+
+    Args:
+        submission: The job and all it needs.
+        choice: The one that the trial carries out.
+        looked: The trial, as if cut short now.
+        again: What the policy made of it.
+        attempt: Number of the trial.
+    """
+    rng = _rng_after_look(submission, choice, attempt)
+    beliefs = submission.policy.explain(choice.problem, [*choice.runs, looked], rng)
+    belief = next(each for each in beliefs if each.global_batch_size == looked.arm)
+    speed_j = belief.epoch_cost_j
+    seen = "" if speed_j is None else f"{energy_text(speed_j)} an epoch; "
+    follows = f"{again.global_batch_size} follows"
+    return f"only its speed was looked at: {seen}{belief.verdict}; {follows}"
+
+
+def _rng_after_look(submission: Submission, choice: Choice, attempt: int) -> np.random.Generator:
+    seed = [submission.spec.policy.seed, choice.problem.recurrence, attempt, 1]
+    return np.random.default_rng(seed)
 
 
 def draft_trial(submission: Submission, decision: Decision, recurrence: int, attempt: int) -> Trial:

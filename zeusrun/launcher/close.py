@@ -66,7 +66,8 @@ def close(
     """
     signalled = signalled or exit_.code < 0
     clean = ended_well(trial, progress, exit_, signalled=signalled)
-    if signalled and not clean:
+    ordered = stop is not None and stop.cause is not StopCause.TARGET  # then zeusrun sent it
+    if signalled and not clean and not ordered:
         number = -exit_.code if exit_.code < 0 else signal.SIGTERM
         reason = f"a {signal_name(number)} that zeusrun did not send ended torchrun"
         failure = Failure(None, out_of_memory=False, reason=reason)
@@ -133,11 +134,14 @@ def _verdict(
         endless = -math.inf if goal.mode == "min" else math.inf
         value = endless if reached.value is None else reached.value
         return TrialStatus.REACHED, f"{goal.metric} {value:.4g} in epoch {reached.epoch}"
+    out_of_memory = failure is not None and failure.out_of_memory
     if stop is not None and stop.cause is not StopCause.TARGET:
-        cancelled = stop.cause in {StopCause.SIGNAL, StopCause.LOOKED}
+        looked = stop.cause is StopCause.LOOKED
+        if looked and out_of_memory and failure is not None and not clean:
+            return TrialStatus.OOM, failure.reason  # on its way out; that teaches, too
+        cancelled = looked or stop.cause is StopCause.SIGNAL
         return (TrialStatus.CANCELLED if cancelled else TrialStatus.STOPPED), stop.reason
     if not clean:
-        out_of_memory = failure is not None and failure.out_of_memory
         cause = "torchrun failed and left no word" if failure is None else failure.reason
         after = f"after the target was reached in epoch {reached.epoch}, " if reached else ""
         return (TrialStatus.OOM if out_of_memory else TrialStatus.FAILED), after + cause

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto import LOOK_S
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 LOOK_STEPS = 10  # fewer say little: the first ones allocate and compile
+WHOLE_SHARE = 0.75  # of an epoch's steps: a last, smaller step of it may have been dropped
 
 
 def begins_with_look(choice: Choice) -> bool:
@@ -30,12 +32,32 @@ def begins_with_look(choice: Choice) -> bool:
     )
 
 
-def has_seen_enough(progress: Progress, problem: Problem) -> bool:
-    """Whether a look is over: after an epoch, or earlier where steps can be made into one."""
-    if progress.epochs >= 1:
+def has_seen_enough(progress: Progress, problem: Problem, arm: int) -> bool:
+    """Whether a look is over: after an epoch, or earlier where steps can be made into one.
+
+    Args:
+        progress: Now.
+        problem: What the trial was chosen for.
+        arm: Its global batch size.
+    """
+    counted = progress.steps is not None or problem.samples_per_epoch is not None
+    if counted and (progress.steps or 0) < LOOK_STEPS:
+        return False
+    if progress.epochs >= 1 and _trained_epochs(progress, problem, arm):
         return True
     long = progress.time_s is not None and progress.time_s >= LOOK_S
-    return long and (progress.steps or 0) >= LOOK_STEPS and problem.samples_per_epoch is not None
+    return long and problem.samples_per_epoch is not None
+
+
+def _trained_epochs(progress: Progress, problem: Problem, arm: int) -> bool:
+    """Whether what was reported as epochs are some; an evaluation before training is not.
+
+    They are taken for some where steps are not counted, or how many make an epoch is unknown.
+    """
+    if progress.steps is None or problem.samples_per_epoch is None:
+        return True
+    samples = progress.epochs * problem.samples_per_epoch
+    return progress.steps * arm >= WHOLE_SHARE * samples
 
 
 def measure_speed(
@@ -64,6 +86,8 @@ def read_look(
     problem: Problem, trial: Trial, progress: Progress, point: PowerPoint | None, bill: Bill
 ) -> Run | None:
     """Return what a trial would say if it were cut short now; ``None`` if not even its speed."""
+    if not _trained_epochs(progress, problem, trial.global_batch_size):
+        progress = replace(progress, epochs=0, curve=())  # its steps alone tell of its speed
     outcome = Outcome(
         TrialStatus.CANCELLED,
         "looked at",

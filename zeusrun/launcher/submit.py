@@ -70,7 +70,7 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
             recurrence = trials[0].recurrence if trials else None
             trial, stop = _attempt(submission, listener, signals, recurrence, len(trials) + 1)
             trials.append(trial)
-            if _only_looked_at(trial, stop):
+            if _ended_by_look(trial, stop):
                 looks += 1
                 again = not signals.received
                 continue
@@ -88,10 +88,14 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
     return SubmitResult(trials[0].recurrence, tuple(trials), code)
 
 
-def _only_looked_at(trial: Trial, stop: StopOrder | None) -> bool:
-    """Whether a trial was cut short for its speed alone, so that another one is what was asked."""
+def _ended_by_look(trial: Trial, stop: StopOrder | None) -> bool:
+    """Whether a trial was cut short for its speed alone, so that another one is what was asked.
+
+    It may run out of memory while it ends. That is recorded, and the other one follows all the
+    same.
+    """
     looked = stop is not None and stop.cause is StopCause.LOOKED
-    return looked and trial.status is TrialStatus.CANCELLED
+    return looked and trial.status in {TrialStatus.CANCELLED, TrialStatus.OOM}
 
 
 def _another_choice(submission: Submission, attempts: Sequence[Trial]) -> bool:
@@ -107,11 +111,15 @@ def _nothing_left(spec: JobSpec, attempts: Sequence[Trial]) -> str:
     values = [trial.best_metric for trial in attempts if trial.best_metric is not None]
     best = (min if spec.objective.mode == "min" else max)(values, default=None)
     seen = "" if best is None else f" (best {best:.4g})"
-    return (
-        f"no other batch size is left to try for {spec.objective.metric} "
-        f"{spec.objective.target:g}{seen}; correct objective.target, raise "
-        "objective.max_epochs, or add batch_size.candidates"
-    )
+    goal = f"{spec.objective.metric} {spec.objective.target:g}{seen}"
+    correct = "correct objective.target, raise objective.max_epochs, or"
+    if spec.policy.name == "fixed":
+        only = attempts[-1].global_batch_size
+        return (
+            f"{only} has not reached {goal}, and policy fixed never leaves it; "
+            f"{correct} choose another policy.name"
+        )
+    return f"no other batch size is left to try for {goal}; {correct} add batch_size.candidates"
 
 
 def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> int:
@@ -150,7 +158,8 @@ def _attempt(
         finished = _record(submission.history, dispatched, outcome)
     finally:
         dispatched.lock.release()
-    listener.finished(finished)
+    looked = finished.status is TrialStatus.CANCELLED and _ended_by_look(finished, stop)
+    listener.finished(finished, looked=looked)
     return finished, stop
 
 

@@ -10,7 +10,7 @@ from zeusrun.bandit.cost import cost_j
 from zeusrun.bandit.run import Running
 from zeusrun.gpu.monitor import EnergyMonitor
 from zeusrun.gpu.power_limit import hold_power_limit
-from zeusrun.launcher.choice import decide_again
+from zeusrun.launcher.choice import decide_again, why_left
 from zeusrun.launcher.close import Bill, close
 from zeusrun.launcher.command import build_command
 from zeusrun.launcher.failure import read_failure, torchrun_was_signalled
@@ -60,8 +60,8 @@ class Listener(Protocol):
     def advanced(self, progress: Progress) -> None:
         """Take the state of the running trial, about ten times a second."""
 
-    def finished(self, trial: Trial) -> None:
-        """Take a recorded trial."""
+    def finished(self, trial: Trial, *, looked: bool) -> None:
+        """Take a recorded trial; ``looked``: it was ended because of what a look at it told."""
 
 
 _MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
@@ -128,7 +128,8 @@ class Watch:
             # The training is over, and what metering or restoring ran into must not lose it.
             self._warnings.append(f"after the training: {type(error).__name__}: {error}")
         self._look(final=True)
-        if self._signals.received and exit_.code != 0 and self._stop is None:
+        looked = self._stop is not None and self._stop.cause is StopCause.LOOKED
+        if self._signals.received and exit_.code != 0 and (self._stop is None or looked):
             # It came as torchrun ended, perhaps of the same signal.
             self._stop = self._supervise()
         return self._close(exit_), self._stop
@@ -139,8 +140,8 @@ class Watch:
 
     def _decide(self) -> StopLevel:
         order = self._supervise()
-        if order is not None and (self._stop is None or self._stop.cause is StopCause.TARGET):
-            self._stop = order  # the first order that ends the run is its cause
+        if order is not None and self._is_cause(order):
+            self._stop = order
             if order.cause is StopCause.SIGNAL:
                 grace_s = self._submission.spec.launch.grace_period_s
                 again = f"within {grace_s:g} s; the same again stops it at once"
@@ -148,6 +149,20 @@ class Watch:
             elif order.level >= StopLevel.TERMINATE:
                 self._listener.note(f"stopping: {order.reason}")
         return StopLevel.NONE if order is None else order.level
+
+    def _is_cause(self, order: StopOrder) -> bool:
+        """Whether an order says why the run ends: the first one that ends it does.
+
+        After a look another run was to follow. A signal keeps it from that, so it is the cause.
+        """
+        if self._stop is None or self._stop.cause is StopCause.TARGET:
+            return True
+        return (self._stop.cause, order.cause) == (StopCause.LOOKED, StopCause.SIGNAL)
+
+    def _ends(self) -> bool:
+        """Whether the run is to end, so that the policy is not asked about it any more."""
+        ordered = self._stop is not None and self._stop.cause is not StopCause.TARGET
+        return ordered or self._verdict is not None or bool(self._signals.received)
 
     def _supervise(self) -> StopOrder | None:
         return supervise(self._progress, self._bounds, self._signals.received, self._verdict)
@@ -181,9 +196,9 @@ class Watch:
     def _decide_again(self, progress: Progress) -> None:
         """Ask the policy again, once the speed that it wanted to look at is known."""
         choice, trial = self._choice, self._trial
-        if not self._looking or progress.reached is not None:
+        if not self._looking or self._ends() or progress.reached is not None:
             return
-        if not has_seen_enough(progress, choice.problem):
+        if not has_seen_enough(progress, choice.problem, trial.global_batch_size):
             return
         self._looking = False
         point = measure_speed(progress, trial.power_limit_w, self._monitor.energy_j)
@@ -193,7 +208,7 @@ class Watch:
             return
         again = decide_again(self._submission, choice, looked, trial.attempt)
         if again.global_batch_size != trial.global_batch_size:
-            reason = f"only its speed was looked at: {again.why}"
+            reason = why_left(self._submission, choice, looked, again, trial.attempt)
             self._verdict = Verdict(StopCause.LOOKED, reason)
             return
         self._choice = replace(choice, decision=again)
@@ -204,7 +219,7 @@ class Watch:
     def _review(self, progress: Progress) -> None:
         """Ask the policy, at the end of an epoch, whether it is to be followed by another."""
         last = progress.epochs == self._goal.max_epochs
-        if self._verdict is not None or progress.reached is not None or last:
+        if self._ends() or progress.reached is not None or last:
             return
         choice, point = self._choice, progress.curve[-1]
         eta_knob = self._trial.eta_knob

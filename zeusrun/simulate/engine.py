@@ -79,6 +79,7 @@ class _Simulation:
         self._begun = 0.0  # share of the next epoch that is done
         self._window_s = 0.0  # of the probe under way
         self._curve: list[CurvePoint] = []
+        self._epoch_end: CurvePoint | None = None  # of the last whole epoch
         self._best: float | None = None
         self._status: TrialStatus | None = None
         self._reason = ""
@@ -93,8 +94,6 @@ class _Simulation:
     def run(self, attempt: int, name: str) -> Trial:
         while self._status is None:
             self._train_epoch()
-        if self._epochs and (not self._curve or self._curve[-1].epoch < self._epochs):
-            self._report()
         return self._trial(attempt, name)
 
     def _hold(self, limit_w: float | None) -> None:
@@ -149,16 +148,16 @@ class _Simulation:
         """Take the metric from the course, at the end of an epoch."""
         pace, epochs = self._course.pace, self._epochs
         reported = len(self._curve)
-        if reported < len(pace) and pace[reported][0] <= epochs:
+        rises = reported < len(pace) and pace[reported][0] <= epochs
+        if rises:
             self._best = pace[reported][1]
-            self._report()
+        self._epoch_end = CurvePoint(epochs, self._time_s, self._energy_j, self._best)
+        if rises:
+            self._curve.append(self._epoch_end)
         if epochs == self._course.epochs:
             self._status, self._reason = TrialStatus.REACHED, "target reached"
         elif epochs >= self._play.job.max_epochs:
             self._status, self._reason = TrialStatus.MISSED, "target missed"
-
-    def _report(self) -> None:
-        self._curve.append(CurvePoint(self._epochs, self._time_s, self._energy_j, self._best))
 
     def _end_probe(self) -> None:
         """Note what was measured, and ask for the next limit; after a look, whether to go on."""
@@ -183,6 +182,9 @@ class _Simulation:
     def _trial(self, attempt: int, name: str) -> Trial:
         problem, decision = self._play.problem, self._decision
         time_s, energy_j = self._time_s, self._energy_j
+        curve = self._curve
+        if self._epoch_end and curve[-1:] != [self._epoch_end]:
+            curve = [*curve, self._epoch_end]  # the metric did not rise in it
         return Trial(
             trial=name,
             job=self._play.job.name,
@@ -211,6 +213,6 @@ class _Simulation:
             max_epochs=problem.max_epochs,
             eta_knob=problem.eta_knob,
             default_batch_size=problem.default,
-            curve=tuple(self._curve),
+            curve=tuple(curve),
             power_profile=tuple(self._fresh.values()),
         )

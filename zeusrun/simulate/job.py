@@ -51,9 +51,13 @@ class SimulatedJob:
         target: Value of the metric to reach.
         max_epochs: Epochs that a run may take.
         max_power_w: Maximum power of the GPU.
-        rates: Speed and power by batch size and power limit.
+        rates: Speed and power by batch size and power limit; every batch size has the same limits.
         eras: ``(first recurrence, courses by batch size)`` in order; a job that does not drift
             has one era. A run takes one of the courses of its batch size at random.
+
+    Raises:
+        ValueError: If there are no power limits, or not the same ones everywhere: what is best
+            would depend on limits that no policy may set.
     """
 
     name: str
@@ -65,6 +69,12 @@ class SimulatedJob:
     rates: Mapping[int, Mapping[float, Rate]]
     eras: Sequence[tuple[int, Mapping[int, Sequence[Course]]]]
 
+    def __post_init__(self) -> None:
+        """Check what everything that is expected relies on."""
+        limits = {frozenset(rates) for rates in self.rates.values()}
+        if len(limits) != 1 or not all(limits):
+            raise ValueError(f"{self.name}: every batch size needs a rate under the same limits")
+
     @cached_property
     def arms(self) -> tuple[int, ...]:
         """Batch sizes, ascending."""
@@ -72,8 +82,8 @@ class SimulatedJob:
 
     @cached_property
     def power_limits_w(self) -> tuple[float, ...]:
-        """Power limits that every batch size was measured under, ascending."""
-        return tuple(sorted(set.intersection(*map(set, self.rates.values()))))
+        """Power limits, ascending; the same for every batch size."""
+        return tuple(sorted(self.rates[self.default]))
 
     def courses(self, arm: int, recurrence: int) -> Sequence[Course]:
         """Return the courses that a run of an arm may take."""

@@ -58,7 +58,10 @@ class Summary:
         to_never: Against never optimising, mean over seeds.
         to_best: Against the best batch size, mean over seeds.
         to_zeus: Against policy ``zeus``: means over seeds, in units of the best.
-        regret_to_zeus: Mean regret in best runs over that of policy ``zeus``.
+        zeus_regret_best_runs: Mean regret of policy ``zeus``, in best runs; ``None`` if nobody
+            asked it.
+        regret_to_zeus: Mean regret in best runs over that of policy ``zeus``; ``None`` if that is
+            unknown or not above 0.
         batch_sizes: Share of attempts by batch size.
         attempts: Per recurrence.
         looks: Trials per recurrence that were only looked at.
@@ -84,6 +87,7 @@ class Summary:
     to_never: Ratios
     to_best: Ratios
     to_zeus: Ratios
+    zeus_regret_best_runs: float | None
     regret_to_zeus: float | None
     batch_sizes: Mapping[int, float]
     attempts: float
@@ -124,14 +128,13 @@ def summarise(episodes: Sequence[Episode], policies: Sequence[str]) -> list[Summ
 
 def pooled_regret(summaries: Sequence[Summary], policy: str) -> float | None:
     """Return the regret of a policy over all workloads, in best runs, over that of ``zeus``."""
-    own = [each for each in summaries if each.policy == policy and each.regret_to_zeus]
-    regrets = [each.regret_best_runs["mean"] for each in own]
-    of_zeus = [
-        regret / each.regret_to_zeus
-        for regret, each in zip(regrets, own, strict=True)
-        if each.regret_to_zeus
+    pairs = [
+        (each.regret_best_runs["mean"], each.zeus_regret_best_runs)
+        for each in summaries
+        if each.policy == policy and each.zeus_regret_best_runs is not None
     ]
-    return sum(regrets) / sum(of_zeus) if sum(of_zeus) > 0 else None
+    of_zeus = sum(zeus for _, zeus in pairs)
+    return sum(own for own, _ in pairs) / of_zeus if of_zeus > 0 else None
 
 
 def _summary(own: Sequence[Episode], zeus: Sequence[Episode] | None) -> Summary:
@@ -144,7 +147,7 @@ def _summary(own: Sequence[Episode], zeus: Sequence[Episode] | None) -> Summary:
     attempts = sum(each.attempts for each in own)
     arms = sum((Counter(each.arms) for each in own), Counter[int]())
     recurrences = len(first.starts_s)
-    regret_zeus = np.mean([_regrets(each)[-1] for each in zeus]) if zeus else 0.0
+    of_zeus = float(np.mean([_regrets(each)[-1] for each in zeus])) if zeus else None
     return Summary(
         workload=first.name,
         policy=first.policy,
@@ -164,7 +167,8 @@ def _summary(own: Sequence[Episode], zeus: Sequence[Episode] | None) -> Summary:
         to_never=_ratios([each.spent.sum(0) / each.never.sum(0) for each in own]),
         to_best=_ratios([_in_bests(each) for each in own]),
         to_zeus=_to_zeus(own, zeus),
-        regret_to_zeus=float(regrets[:, -1].mean() / regret_zeus) if regret_zeus > 0 else None,
+        zeus_regret_best_runs=of_zeus,
+        regret_to_zeus=float(regrets[:, -1].mean() / of_zeus) if of_zeus and of_zeus > 0 else None,
         batch_sizes={arm: arms[arm] / attempts for arm in sorted(arms)},
         attempts=attempts / len(own) / recurrences,
         looks=sum(each.looks for each in own) / len(own) / recurrences,

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+LARGEST, SMALLEST = 1e15, 1e-9
+"""No second, watt or share is outside of these; beyond, sums would leave what a float can hold."""
+
+
 class Place(NamedTuple):
     """A line of a file, for errors."""
 
@@ -27,10 +31,10 @@ class Place(NamedTuple):
         return UsageError(f"{self.path}:{self.line}: {text}")
 
     def number(self, column: str, text: str) -> float:
-        """Read a finite number.
+        """Read a number.
 
         Raises:
-            UsageError: If it is none.
+            UsageError: If it is none, not finite, or beyond reason.
         """
         try:
             value = float(text)
@@ -38,6 +42,8 @@ class Place(NamedTuple):
             value = math.nan
         if not math.isfinite(value):
             raise self.error(f"{column} is {text!r}, not a number")
+        if abs(value) > LARGEST:
+            raise self.error(f"{column} is {text}, beyond reason: at most {LARGEST:g}")
         return value
 
     def positive(self, column: str, text: str) -> float:
@@ -49,6 +55,8 @@ class Place(NamedTuple):
         value = self.number(column, text)
         if value <= 0:
             raise self.error(f"{column} is {text}, but must be above 0")
+        if value < SMALLEST:
+            raise self.error(f"{column} is {text}, beyond reason: at least {SMALLEST:g}")
         return value
 
     def whole(self, column: str, text: str) -> int:
@@ -71,23 +79,37 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, Seque
         columns: At least two names that the header must have; others are passed over.
 
     Raises:
-        UsageError: If the file cannot be read, lacks a column, or a row has too few cells.
+        UsageError: If the file cannot be read, is no CSV, lacks a column, or a row has too few
+            cells.
     """
-    reader = csv.reader(io.StringIO(_read_text(path), newline=""))
-    header = [name.strip() for name in next(reader, [])]
+    rows = _split(path)
+    header = [name.strip() for name in next(rows, (Place(path, 1), []))[1]]
     missing = [name for name in columns if name not in header]
     if missing:
         found = ", ".join(filter(None, header)) or "no header"
         raise Place(path, 1).error(f"there is no column {missing[0]!r}; found {found}")
     pick = itemgetter(*map(header.index, columns))
-    for row in reader:
+    for place, row in rows:
         if not row:
             continue
-        place = Place(path, reader.line_num)
         try:
             yield place, pick(row)
         except IndexError:
             raise place.error(f"{len(row)} cells where the header has {len(header)}") from None
+
+
+def _split(path: Path) -> Iterator[tuple[Place, list[str]]]:
+    """Yield every row with the line that it begins in."""
+    reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
+    while True:
+        place = Place(path, reader.line_num + 1)
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:  # an open quote swallows what follows: name where it began
+            raise place.error(f"this row is no CSV: {error}; is a quote left open?") from error
+        yield place, row
 
 
 def _read_text(path: Path) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.simulate.job import Course, Rate, SimulatedJob, expected_cost_j
+from zeusrun.simulate.job import Course, Rate, SimulatedJob, best_arm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +57,7 @@ class Law:
     max_epochs: int
 
 
-def mean_epochs(law: Law, arm: int) -> float:
+def median_epochs(law: Law, arm: int) -> float:
     """Return the median epochs to the target."""
     centre, height = law.hill
     log_hill = height * math.exp(-0.5 * (math.log2(arm / centre) / 1.2) ** 2)
@@ -91,14 +91,16 @@ def draw_law(rng: Generator) -> Law:
 
 def _enough(law: Law) -> Law:
     """Give the default two and a half times the epochs that it needs."""
-    return replace(law, max_epochs=max(4, math.ceil(2.5 * mean_epochs(law, law.default))))
+    return replace(law, max_epochs=max(4, math.ceil(2.5 * median_epochs(law, law.default))))
 
 
 def _courses(law: Law, arm: int, rng: Generator) -> list[Course]:
     courses = []
     low, high = law.converging
     for _ in range(POOL):
-        epochs = max(1, round(mean_epochs(law, arm) * math.exp(law.run_sd * rng.standard_normal())))
+        epochs = max(
+            1, round(median_epochs(law, arm) * math.exp(law.run_sd * rng.standard_normal()))
+        )
         ceiling = LEVELS if low <= arm <= high else int(rng.integers(LEVELS // 3, LEVELS))
         pace: dict[int, float] = {}
         for level in range(1, ceiling + 1):
@@ -156,11 +158,14 @@ def law_alone(rng: Generator) -> SimulatedJob:
 
 
 def default_best(rng: Generator) -> SimulatedJob:
-    """The user's own batch size is the best."""
+    """The user's own batch size is the best, at an ``eta_knob`` of 0.5."""
     law = draw_law(rng)
-    job = build_job("", [(1, law)], rng)
-    best = min(job.arms, key=lambda arm: expected_cost_j(job, arm, 0.5, 1))
-    return build_job("default-best", [(1, _enough(replace(law, default=best)))], rng)
+    while True:  # runs are drawn anew for another default: it sets the epochs that they may take
+        job = build_job("default-best", [(1, law)], rng)
+        best = best_arm(job, 0.5, 1)
+        if best == law.default:
+            return job
+        law = _enough(replace(law, default=best))
 
 
 def only_default(rng: Generator) -> SimulatedJob:
@@ -171,9 +176,11 @@ def only_default(rng: Generator) -> SimulatedJob:
 
 
 def bimodal(rng: Generator) -> SimulatedJob:
-    """Two valleys with a hill between them."""
+    """Mostly two valleys of cost with a hill between them: it stands where the valley was."""
     law = draw_law(rng)
-    centre = law.arms[len(law.arms) // 2] * 2.0 ** float(rng.uniform(-1, 1))
+    law = replace(law, converging=_everywhere(law))
+    valley = best_arm(build_job("", [(1, law)], rng), 0.5, 1)
+    centre = sorted((law.arms[1], valley, law.arms[-2]))[1] * 2.0 ** float(rng.uniform(-0.5, 0.5))
     law = replace(law, hill=(centre, float(rng.uniform(0.5, 1.5))))
     return build_job("bimodal", [(1, _enough(law))], rng)
 
@@ -204,7 +211,7 @@ def drift(rng: Generator) -> SimulatedJob:
 
 
 def creep(rng: Generator) -> SimulatedJob:
-    """The data change a little with every recurrence, until other batch sizes are best."""
+    """The data change a little every fifth recurrence, until other batch sizes are best."""
     law = draw_law(rng)
     law = replace(law, converging=_everywhere(law))
     shift = _shift(rng)

@@ -43,6 +43,8 @@ WORKLOADS: Mapping[str, Workload] = {
     )
 }
 
+MAX_EPOCHS = 1_000_000  # every epoch of a run is simulated
+
 FORM = "name:default:target:max_epochs[:min]"
 
 
@@ -69,6 +71,8 @@ def parse_workload(text: str) -> Workload:
     for what, value in (("the default batch size", default), ("max_epochs", max_epochs)):
         if value < 1 or not value.is_integer():
             raise UsageError(f"--workload {text}: {what} must be a whole number above 0")
+    if max_epochs > MAX_EPOCHS:
+        raise UsageError(f"--workload {text}: max_epochs must be at most {MAX_EPOCHS:,}")
     return Workload(name, int(default), target, int(max_epochs), mode)
 
 

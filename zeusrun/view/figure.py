@@ -33,10 +33,18 @@ def check_figure(path: Path) -> None:
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"--plot {path}: the name is to end in {', '.join(FORMATS)}")
-    if not path.resolve().parent.is_dir():
-        raise UsageError(f"--plot {path}: there is no directory {path.resolve().parent}")
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError('--plot needs matplotlib: pip install "zeusrun[plot]"')
+    try:
+        if not path.resolve().parent.is_dir():
+            raise UsageError(f"--plot {path}: there is no directory {path.resolve().parent}")
+        new = not (path.exists() or path.is_symlink())
+        with path.open("ab"):  # only an attempt tells, whatever the mode bits say
+            pass
+        if new:
+            path.unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def draw_regret(title: str, summaries: Sequence[Summary], path: Path) -> None:
@@ -85,8 +93,11 @@ def draw_regret(title: str, summaries: Sequence[Summary], path: Path) -> None:
     try:
         figure.savefig(path, dpi=160)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise UsageError(f"--plot {path} cannot be written: {reason}") from error
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"--plot {path} cannot be written: {error.strerror or error}")
 
 
 def _draw_panel(

@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from zeusrun.trial import EnergySource, Stage, TrialStatus
+from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.tables import STATUS_STYLES, trial_head
 
@@ -107,14 +107,14 @@ class SubmitView:
             with self._unless_gone():
                 self._live.update(panel, refresh=True)
 
-    def finished(self, trial: Trial) -> None:
+    def finished(self, trial: Trial, *, looked: bool) -> None:
         """Show how the trial ended and what it cost."""
         self._stop_live()
         for warning in trial.warnings:
             self.warn(warning)
-        well = trial.status is TrialStatus.REACHED or _looked_at(trial)
+        well = looked or trial.status is TrialStatus.REACHED
         if not self._quiet or not well:
-            self._print(summary(trial))
+            self._print(summary(trial, looked=looked))
 
     def _stop_live(self) -> None:
         if self._live is not None and self._live.is_started:
@@ -183,11 +183,16 @@ def live_panel(
     return Group(Text(""), grid)
 
 
-def summary(trial: Trial) -> RenderableType:
-    """Return a few lines on what was reached, what it took, and where to look."""
+def summary(trial: Trial, *, looked: bool = False) -> RenderableType:
+    """Return a few lines on what was reached, what it took, and where to look.
+
+    Args:
+        trial: As recorded.
+        looked: Whether it was given up for what its speed told; that is no failure.
+    """
     reached = trial.status is TrialStatus.REACHED
     style = STATUS_STYLES[trial.status]
-    mark = "✓" if reached else "·" if _looked_at(trial) else "✗"
+    mark = "✓" if reached else "·" if looked else "✗"
     head = Text.assemble(
         (mark, style),
         (f" {trial.trial}", "bold"),
@@ -206,11 +211,6 @@ def summary(trial: Trial) -> RenderableType:
     if not reached:
         lines.append(Text(f"  more: zeusrun show {trial.trial}", style="dim"))
     return Group(*lines)
-
-
-def _looked_at(trial: Trial) -> bool:
-    """Whether a trial was given up for what its speed told; that is no failure."""
-    return trial.status is TrialStatus.CANCELLED and trial.stage is Stage.LOOK
 
 
 def _remaining(trial: Trial, progress: Progress) -> str:

@@ -21,30 +21,43 @@ if TYPE_CHECKING:
 
     from zeusrun.simulate.report import Summary
 
-_WIDE = 100  # columns from which spread, attempts and failures are shown, too
+_WIDE = 118  # columns from which joules, spread, attempts and failures are shown, too
 _NOTES = (
-    "regret  cost over the best batch size's expected cost; runs: in such costs",
-    "never   cost against the default batch size at the highest power limit",
-    "zeus    cost against policy zeus          best  against the best batch size",
-    "energy, time  against never optimising, like never",
+    ("regret", "what not knowing the best batch size has cost, in runs of it,"),
+    ("", "over all recurrences: mean and median over seeds"),
+    ("default", "never optimising: the default batch size, highest power limit"),
+    ("zeus", "policy zeus, as published"),
+    ("best", "the best batch size from the start, as if it were known"),
+    ("energy, time", "against never optimising, too"),
 )
-_WIDE_NOTE = "5–95 %  regret in runs, over seeds        tries  attempts per recurrence"  # noqa: RUF001
+_WIDE_NOTES = (
+    ("cost", "of all recurrences, mean over seeds"),
+    ("5–95 %", "nine seeds of ten have a regret between these"),  # noqa: RUF001
+    ("tries, failed", "attempts per recurrence; share that missed the target"),
+)
+_MADE_UP_NOTE = ("seed", "another job of the family, and other runs of it")
+_TRACE_NOTE = ("seed", "other draws among the recorded runs of the same job")
 
 
-def simulation_sheet(title: str, summaries: Sequence[Summary], width: int) -> RenderableType:
+def simulation_sheet(
+    title: str, summaries: Sequence[Summary], width: int, *, made_up: bool = True
+) -> RenderableType:
     """Return the table of a study, with what its columns mean.
 
     Args:
         title: What was simulated.
         summaries: Workload by workload.
         width: Columns of the console; wide ones show more.
+        made_up: Whether every seed is another job.
     """
     wide = width >= _WIDE
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("workload", no_wrap=True, max_width=18)
-    table.add_column("policy", no_wrap=True)
-    names = ["cost", "regret", "runs", *(["5–95 %"] if wide else [])]  # noqa: RUF001
-    names += ["never", "zeus", "best", "energy", "time", *(["tries", "failed"] if wide else [])]
+    table.add_column("\nworkload", no_wrap=True, max_width=16)
+    table.add_column("\npolicy", no_wrap=True)
+    names = [*(["\ncost"] if wide else []), "regret\nmean", "\nmedian"]
+    names += ["\n5–95 %"] if wide else []  # noqa: RUF001
+    names += ["cost vs\ndefault", "\nzeus", "\nbest", "\nenergy", "\ntime"]
+    names += ["\ntries", "\nfailed"] if wide else []
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     above = None
@@ -54,7 +67,8 @@ def simulation_sheet(title: str, summaries: Sequence[Summary], width: int) -> Re
         name = "" if each.workload == above else each.workload
         above = each.workload
         table.add_row(name, each.policy, *_cells(each, wide=wide))
-    notes = [Text(f"  {note}", style="dim") for note in (*_NOTES, *([_WIDE_NOTE] if wide else []))]
+    legend = [*_NOTES, *(_WIDE_NOTES if wide else ()), _MADE_UP_NOTE if made_up else _TRACE_NOTE]
+    notes = [Text(f"  {name:<14}{note}", style="dim") for name, note in legend]
     heading = Text(title, style="bold")
     findings = [Text(""), *_findings(summaries)]
     return Group(heading, Text(""), table, *findings, Text(""), *notes)
@@ -62,11 +76,8 @@ def simulation_sheet(title: str, summaries: Sequence[Summary], width: int) -> Re
 
 def _cells(each: Summary, *, wide: bool) -> list[RenderableType]:
     regret = each.regret_best_runs
-    cells: list[RenderableType] = [
-        units.energy(each.cost_j["mean"]),
-        units.energy(each.regret_j["mean"]).replace("-", "−"),  # noqa: RUF001
-        _runs(regret["mean"]),
-    ]
+    cells: list[RenderableType] = [units.energy(each.cost_j["mean"])] if wide else []
+    cells += [_runs(regret["mean"]), _runs(regret["median"])]
     if wide:
         cells.append(f"{_runs(regret['p5'])} … {_runs(regret['p95'])}")
     cells += [

@@ -153,24 +153,27 @@ class Run:
         signal.signal(signal.SIGTERM, self._on_sigterm)
         listening, telling = os.pipe()
         os.set_blocking(telling, False)
-        if signal.set_wakeup_fd(telling, warn_on_full_buffer=False) != -1:
-            return  # an event loop of the script wants it for itself
-        # A child of the script is no rank: its signals must not be told to ours, and one that it
-        # gets while it is being forked waits until it has forgotten our handler. Python would
-        # lose it.
-        sigterm = {signal.SIGTERM}
+        others = signal.set_wakeup_fd(telling, warn_on_full_buffer=False)
+        if others != -1:
+            signal.set_wakeup_fd(others)  # an event loop of the script wants it for itself
+            os.close(listening)
+            os.close(telling)
+            return
+        # A child of the script is no rank: its signals must not be told to ours, and a SIGTERM
+        # that it gets while it is being forked waits until it has forgotten our handler. Python
+        # would lose it. Masks are those of the thread that forks.
+        found = threading.local()
 
         def hold() -> None:
-            _set_wakeup_fd(-1)
-            signal.pthread_sigmask(signal.SIG_BLOCK, sigterm)
+            found.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
         def resume() -> None:
-            _set_wakeup_fd(telling)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, sigterm)
+            signal.pthread_sigmask(signal.SIG_SETMASK, found.mask)
 
         def forget() -> None:
+            signal.set_wakeup_fd(-1)  # whichever thread has forked, it is the main one here
             self._forget_sigterm()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, sigterm)
+            resume()
 
         os.register_at_fork(before=hold, after_in_parent=resume, after_in_child=forget)
         threading.Thread(target=self._watch_sigterm, args=(listening,), daemon=True).start()
@@ -221,11 +224,6 @@ def _number(name: str, value: SupportsFloat) -> float:
         return float(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"zeusrun: metric {name!r} is not one number: {error}") from None
-
-
-def _set_wakeup_fd(descriptor: int) -> None:
-    with contextlib.suppress(ValueError):  # only the main thread may, and any may fork
-        signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
 
 
 def _any_rank(*, flag: bool) -> bool:

@@ -1,0 +1,16 @@
+"""With batch size 16: reports an epoch, and runs out of memory once it is told to stop."""
+
+import os
+import time
+
+import zeusrun
+
+run = zeusrun.current()
+run.should_stop()  # from here on SIGTERM does not end it
+stop_file = os.path.join(os.environ["ZEUSRUN_RUN_DIR"], "stop")
+run.report(epoch=1, accuracy=0.1)
+if run.global_batch_size(default=0) == 16:
+    while not os.path.exists(stop_file):
+        time.sleep(0.05)
+    raise MemoryError("too little of it")
+run.report(epoch=2, accuracy=1.0)

@@ -1,0 +1,76 @@
+"""Every family is what it says it is, whatever the seed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from zeusrun.simulate.job import best_arm, expected_cost_j
+from zeusrun.simulate.scenario import Scenario
+from zeusrun.simulate.synthetic import FAMILIES
+
+SEEDS = 50
+MOST = 0.8 * SEEDS
+
+
+def jobs(family):
+    scenario = Scenario.of_family(family)
+    return [scenario.build(seed) for seed in range(SEEDS)]
+
+
+def costs_j(job, recurrence=1):
+    return [expected_cost_j(job, arm, 0.5, recurrence) for arm in job.arms]
+
+
+def valleys(costs):
+    edged = [math.inf, *costs, math.inf]
+    triples = zip(edged, costs, edged[2:], strict=False)
+    return sum(left > here < right or (left > here == right) for left, here, right in triples)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_default_reaches_in_every_era(family):
+    for job in jobs(family):
+        assert job.default in job.arms
+        for first, _ in job.eras:
+            courses = job.courses(job.default, first)
+            reached = sum(course.epochs is not None for course in courses)
+            assert reached >= 0.9 * len(courses)
+
+
+def test_the_default_is_best():
+    assert all(best_arm(job, 0.5, 1) == job.default for job in jobs("default-best"))
+
+
+def test_only_the_default_reaches():
+    for job in jobs("only-default"):
+        finite = [arm for arm, cost in zip(job.arms, costs_j(job), strict=True) if cost < math.inf]
+        assert finite == [job.default]
+
+
+def test_the_best_is_at_an_edge():
+    assert all(best_arm(job, 0.5, 1) in {job.arms[0], job.arms[-1]} for job in jobs("edge"))
+
+
+def test_most_have_two_valleys():
+    assert sum(valleys(costs_j(job)) == 2 for job in jobs("bimodal")) >= MOST
+    assert sum(valleys(costs_j(job)) == 1 for job in jobs("law")) >= MOST
+
+
+def test_runs_of_one_batch_size_differ_by_a_factor():
+    for job in jobs("heavy-noise"):
+        epochs = sorted(course.epochs or job.max_epochs for course in job.courses(job.default, 1))
+        assert epochs[-1] >= 1.5 * epochs[0]
+
+
+@pytest.mark.parametrize("family", ["drift", "creep"])
+def test_the_best_moves(family):
+    made = jobs(family)
+    ends = [(best_arm(job, 0.5, 1), best_arm(job, 0.5, job.eras[-1][0])) for job in made]
+    assert sum(first != last for first, last in ends) >= MOST
+
+
+def test_drift_is_one_step_and_creep_are_many():
+    assert all(len(job.eras) == 2 and 12 <= job.eras[1][0] < 30 for job in jobs("drift"))
+    assert all([first for first, _ in job.eras] == [*range(1, 50, 5)] for job in jobs("creep"))
