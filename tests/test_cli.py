@@ -387,7 +387,7 @@ def test_explain_shows_each_arm_and_what_comes_next(cli, record, zeusrun, policy
 def test_explain_says_what_it_kept_of_trials_with_another_target(cli, record, zeusrun):
     record(1, world_size=1, max_epochs=5, target=0.4)
     out = cli("explain", zeusrun.job(policy={"name": "zeus"}))[1]
-    assert "· history: 1 trial had target 0.4: read again from their learning curves" in out
+    assert "· history: 1 trial had another target (0.4): read again from its learning curve" in out
 
 
 def test_explain_by_name_takes_the_job_as_it_was_last_run(cli, record, zeusrun):
