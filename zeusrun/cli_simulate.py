@@ -35,7 +35,10 @@ def simulate(
             metavar="W", help="All if left out. Others: name:default:target:max_epochs[:min]."
         ),
     ] = None,
-    policy: Annotated[_NAMES, typer.Option(metavar="P", help="auto and zeus if left out.")] = None,
+    policy: Annotated[
+        _NAMES,
+        typer.Option(metavar="P", help="auto, zeus, fixed or grid; auto and zeus if left out."),
+    ] = None,
     recurrences: Annotated[int, typer.Option(min=1, help="Runs of each job.")] = 50,
     seeds: Annotated[int, typer.Option(min=1, help="How often all of it is repeated.")] = 20,
     first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,

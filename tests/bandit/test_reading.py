@@ -204,7 +204,7 @@ def test_it_says_what_is_kept_and_why():
         "1 trial had another metric (loss, max): kept for its speed",
         "1 trial ended without an outcome (LOST): left out",
         "1 trial had a batch size that is no candidate (48): kept for its neighbours",
-        "1 trial had another eta_knob (0.5): read again from its learning curve",
+        "1 trial had another eta_knob (0.5): priced anew",
         "1 trial had another max_epochs (99): read again from its learning curve",
     ]
     assert kept(problem(), [trial(64), trial(256, OOM)]) == []

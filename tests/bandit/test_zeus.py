@@ -50,7 +50,7 @@ def test_the_sentence_names_the_draws():
     assert decision.stage is Stage.EXPLOIT
     assert decision.why.startswith(f"{decision.global_batch_size} drew ")
     assert " against " in decision.why
-    assert decision.why.endswith("over 2 runs")
+    assert decision.why.endswith("after 2 runs")
 
 
 def test_an_arm_whose_last_two_runs_failed_is_out():

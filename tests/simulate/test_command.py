@@ -159,7 +159,7 @@ def test_a_cluster_trace_is_replayed(zeusrun, tmp_path):
     ("arguments", "words"),
     [
         (("--gpu", "v100"), "--gpu v100 needs --trace-dir"),
-        (("--workload", "lew"), "unknown synthetic workload 'lew'; did you mean 'law'?"),
+        (("--workload", "lew"), "unknown made-up workload 'lew'; did you mean 'law'?"),
         (("--policy", "zues"), "unknown policy 'zues'; did you mean 'zeus'?"),
         (("--in-flight", 2, "--load", 1), "--in-flight and --load exclude each other"),
         (("--load", 0), "--load 0: must be above 0"),

@@ -87,7 +87,7 @@ def test_nothing_to_simulate_and_unknown_names_are_told():
             run_study(*arguments)
     with pytest.raises(UsageError, match="unknown policy 'zues'; did you mean 'zeus'"):
         run_study(law, ["zues"], [0])
-    with pytest.raises(UsageError, match="unknown synthetic workload 'lw'; did you mean 'law'"):
+    with pytest.raises(UsageError, match="unknown made-up workload 'lw'; did you mean 'law'"):
         Scenario.of_family("lw")
 
 

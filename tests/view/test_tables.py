@@ -206,7 +206,7 @@ def test_an_arm_without_costs_has_dashes():
     unknown = ArmBelief(global_batch_size=64, trials=0, reached=0, chance=0.0, verdict="waits")
     lines = render(explain_table("job", [unknown])).splitlines()
     assert lines[3].split() == ["64", *[UNKNOWN] * 6, "0%"]
-    assert lines[-1].split() == ["64", "waits"]
+    assert ["64", "waits"] in [line.split() for line in lines]
 
 
 def test_a_trial_is_shown_whole_in_80_columns():

@@ -85,19 +85,23 @@ def _select(position: Position) -> tuple[int, Stage, str]:
 
 
 def _first(position: Position) -> int:
-    """Nothing has reached the target: what failed least, nearest to the default, smaller first.
+    """Nothing has reached the target: the nearest to the default that was not tried.
 
-    That may be in flight already: until something has reached the target no trial has a bound,
-    and spreading out costs more than it teaches (docs/policies.md has the figures).
+    When none is left, the default alone, until the target or something else changes. It may be in
+    flight already: until something has reached the target no trial has a bound, and spreading out
+    costs more than it teaches (docs/policies.md has the figures).
     """
     problem, evidence = position.problem, position.evidence
 
-    def order(arm: int) -> tuple[object, ...]:
-        failures = len(evidence.results.get(arm, ())) + evidence.out_of_memory.get(arm, 0)
-        far = abs(math.log(arm / problem.default))
-        return (arm in evidence.failed_now, failures, far, arm)
-
-    return problem.candidates.index(min(evidence.fitting or problem.candidates, key=order))
+    untried = [
+        arm
+        for arm in evidence.fitting
+        if not evidence.results.get(arm) and not evidence.out_of_memory.get(arm)
+    ]
+    options = untried or [arm for arm in evidence.fitting if arm == problem.default]
+    options = options or list(evidence.fitting) or [problem.default]
+    arm = min(options, key=lambda arm: (abs(math.log(arm / problem.default)), arm))
+    return problem.candidates.index(arm)
 
 
 def _proven(position: Position, incumbent: int) -> int:

@@ -286,7 +286,7 @@ def _reread(problem: Problem, trial: Trial) -> _Reason | None:
     if trial.max_epochs != problem.max_epochs:
         return _Reason("had another max_epochs", str(trial.max_epochs), _AGAIN)
     if trial.eta_knob != problem.eta_knob:
-        return _Reason("had another eta_knob", f"{trial.eta_knob:g}", _AGAIN)
+        return _Reason("had another eta_knob", f"{trial.eta_knob:g}", "priced anew")
     if trial.global_batch_size not in problem.candidates:
         arm = str(trial.global_batch_size)
         return _Reason("had a batch size that is no candidate", arm, "kept for {own} neighbours")

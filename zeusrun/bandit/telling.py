@@ -24,9 +24,11 @@ def why_first(position: Position, index: int) -> str:
     nothing = "nothing has reached the target yet"
     if moved:
         nothing = f"nothing has reached the target since the job moved, {_left_out(moved)}"
+    if position.evidence.results.get(arm) or position.evidence.out_of_memory.get(arm):
+        return f"{nothing}, whatever the batch size; so {arm}, as it was asked for"
     if arm == default:
         return f"{arm} is the default, and {nothing}"
-    return f"{nothing}; of the batch sizes that failed least, {arm} is nearest to the default"
+    return f"{nothing}; of the batch sizes not tried, {arm} is nearest to the default"
 
 
 def _left_out(moved: int) -> str:
@@ -61,7 +63,7 @@ def why_try(position: Position, index: int, incumbent: int) -> str:
     return (
         f"{beliefs.arms[index]} is expected {_dearer(position, index)} {than} "
         f"{beliefs.arms[incumbent]}, give or take {doubt:.0%}; to know is worth {worth:.2g} runs "
-        f"over the next {position.recurrences + HORIZON}"
+        f"of it over the next {position.recurrences + HORIZON}"
     )
 
 
@@ -88,7 +90,7 @@ def belief_of(position: Position, index: int, bound: Bound | None, why: str | No
     log_cost = float(beliefs.mean[index])
     sd = math.sqrt(max(0.0, float(beliefs.covariance[index, index])) + beliefs.run_sd**2)
     spread = math.exp(_Z90 * sd)
-    learned, timed = evidence.results or evidence.cut, evidence.epoch_cost_j
+    learned, timed = evidence.reached or evidence.cut, evidence.epoch_cost_j
     failure_chance = value_j = None
     if bound is not None:
         far = (math.log(bound.cost_j) - log_cost) / sd
@@ -101,7 +103,7 @@ def belief_of(position: Position, index: int, bound: Bound | None, why: str | No
         reached=len(evidence.reached.get(arm, ())),
         epochs=math.exp(float(beliefs.log_epochs[index])) if learned else None,
         epoch_cost_j=math.exp(float(beliefs.log_epoch_cost[index])) if timed else None,
-        cost_j=None if cost_j is None else math.exp(log_cost),
+        cost_j=None if cost_j is None else math.exp(log_cost + beliefs.run_sd**2 / 2),
         cost_range_j=None
         if cost_j is None
         else (math.exp(log_cost) / spread, math.exp(log_cost) * spread),
@@ -125,6 +127,8 @@ def _verdict(position: Position, index: int) -> str:
         return "in flight in another recurrence"
     failures = sum(run.status in FAILED for run in evidence.results.get(arm, ()))
     tale = f"failed {failures} of {len(evidence.results[arm])}; " if failures else ""
+    if beliefs.incumbent is None:
+        return f"{tale}waits until a run has reached the target"
     if position.values is None:
         return f"{tale}waits until a cost is known"
     teach = "a try would pay, but less" if position.values[index] > 0 else "a try would not pay"

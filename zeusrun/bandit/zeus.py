@@ -52,8 +52,9 @@ class Zeus:
             arm, second = sorted(drawn, key=lambda arm: (drawn[arm], arm))[:2]
             known = plan.beliefs[arm].runs
             why = (
-                f"{arm} drew {energy_text(drawn[arm])} against {energy_text(drawn[second])} "
-                f"for {second} over {known} {'run' if known == 1 else 'runs'}"
+                f"{arm} drew a cost of {energy_text(drawn[arm])} against "
+                f"{energy_text(drawn[second])} for {second}, after {known} "
+                f"{'run' if known == 1 else 'runs'}"
             )
         profile = merged_profile(ledger.results.get(arm, ())) if problem.power_limits_w else ()
         limit_w = sweep_limit_w(problem, profile)

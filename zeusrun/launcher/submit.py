@@ -159,6 +159,9 @@ def _attempt(
     finally:
         dispatched.lock.release()
     looked = finished.status is TrialStatus.CANCELLED and _ended_by_look(finished, stop)
+    told = stop is not None and stop.cause in {StopCause.HOPELESS, StopCause.LOOKED}
+    if told and finished.status is TrialStatus.REACHED:
+        listener.note("it reached the target in the time that it was given to end")
     listener.finished(finished, looked=looked)
     return finished, stop
 

@@ -54,7 +54,7 @@ class Scenario:
         """
         if family not in FAMILIES:
             hint = did_you_mean(family, FAMILIES)
-            raise UsageError(f"unknown synthetic workload {family!r}; {hint}")
+            raise UsageError(f"unknown made-up workload {family!r}; {hint}")
         return cls(name=family, build=partial(_made_up, family))
 
     def arrivals(

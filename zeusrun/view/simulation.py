@@ -119,6 +119,8 @@ def _change(ratio: float | None, *, coloured: bool = False) -> Text:
     if ratio is None:
         return Text(units.UNKNOWN, style="dim")
     share = round(ratio - 1, 2)
+    if share >= 1:  # such as +412 %
+        return Text(f"×{ratio:.3g}", style="yellow" if coloured else "")  # noqa: RUF001
     text = f"{share + 0.0:+.0%}".replace("-", "−") if share else "0%"  # noqa: RUF001
     style = "green" if share < 0 else "yellow" if share > 0 else ""
     return Text(text, style=style if coloured else "")

@@ -179,8 +179,16 @@ def explain_table(
             style="bold" if likely else None,
         )
         verdicts.add_row(Text(arm), Text(belief.verdict), style=None if likely else "dim")
-    notes = [Text(f"· history: {text}", style="dim") for text in kept]
-    return Group(table, Text(""), verdicts, *([Text("")] if notes else []), *notes)
+    notes = [
+        Text(""),
+        Text("  90 % range: of the next run · fails: is stopped, or misses", style="dim"),
+    ]
+    notes += [Text(f"  worth: {_WORTH}", style="dim")] if valued else []
+    notes += [Text(f"· history: {text}", style="dim") for text in kept]
+    return Group(table, Text(""), verdicts, *notes)
+
+
+_WORTH = "what a try would save in the recurrences to come, less its cost"
 
 
 def trial_sheet(trial: Trial, failure: str | None, *, run_dir_exists: bool) -> RenderableType:
