@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.bandit.cost import cost_j
-from zeusrun.bandit.run import Run, better, cheapest_point, reaches, step_cost_j
+from zeusrun.bandit.run import Run, better, cheapest_point, step_cost_j
 from zeusrun.trial import CurvePoint, Trial, TrialStatus
 
 if TYPE_CHECKING:
@@ -157,23 +157,7 @@ def _whole(trial: Trial) -> _End | None:
 
 
 def _read_learning(problem: Problem, trial: Trial, *, local: bool) -> Run:
-    pace: list[tuple[int, float]] = []
-    reached: _End | None = None
-    last: _End | None = None  # within today's max_epochs
-    epochs = 0
-    for point in trial.curve:
-        epochs = max(epochs + 1, point.epoch)
-        value = point.value
-        if epochs > problem.max_epochs:
-            break
-        last = _End(epochs, point.time_s, point.energy_j)
-        if value is None:
-            continue
-        if not pace or better(problem.mode, value, pace[-1][1]):
-            pace.append((epochs, value))
-            if reaches(problem.mode, value, problem.target):
-                reached = last
-                break
+    pace, reached, last = _walk(problem, trial.curve)
     end = reached or (last if _epochs(trial.curve) > problem.max_epochs else None) or _whole(trial)
     as_it_ended = trial.target == problem.target and trial.status is TrialStatus.REACHED
     if as_it_ended and trial.epochs is not None and trial.epochs <= problem.max_epochs:
@@ -193,6 +177,36 @@ def _read_learning(problem: Problem, trial: Trial, *, local: bool) -> Run:
         pace=tuple(pace),
     )
     return _with_speed(problem, trial, run, end) if local else run
+
+
+def _walk(
+    problem: Problem, curve: Sequence[CurvePoint]
+) -> tuple[list[tuple[int, float]], _End | None, _End | None]:
+    """Return the pace, where the target was reached, and the last point within ``max_epochs``.
+
+    Histories hold many thousand points: nothing is called and nothing made for each.
+    """
+    minimise, target, most = problem.mode == "min", problem.target, problem.max_epochs
+    pace: list[tuple[int, float]] = []
+    epochs, within = 0, 0
+    last: CurvePoint | None = None
+    best: float | None = None
+    reached = False
+    for point in curve:
+        epochs = point.epoch if point.epoch > epochs else epochs + 1
+        if epochs > most:
+            break
+        last, within, value = point, epochs, point.value
+        if value is None:
+            continue
+        if best is None or (value < best if minimise else value > best):
+            best = value
+            pace.append((epochs, value))
+            reached = value <= target if minimise else value >= target
+            if reached:
+                break
+    end = None if last is None else _End(within, last.time_s, last.energy_j)
+    return pace, end if reached else None, end
 
 
 def _failed(problem: Problem, trial: Trial, end: _End | None) -> TrialStatus:

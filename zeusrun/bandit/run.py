@@ -70,11 +70,6 @@ def better(mode: str, value: float, other: float) -> bool:
     return value < other if mode == "min" else value > other
 
 
-def reaches(mode: str, value: float, target: float) -> bool:
-    """Whether a metric meets the target."""
-    return value <= target if mode == "min" else value >= target
-
-
 def step_cost_j(point: PowerPoint, problem: Problem) -> float | None:
     """Return the joules that a step costs under a limit; ``None`` where that is unknown.
 
