@@ -92,5 +92,11 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
     if not known:
         return ""
     low, high = min(known), max(known)
-    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(" " if v is None else _BARS[round((v - low) * scale)] for v in kept)
+    # Halved, or the span of two huge values would be infinite.
+    span = high / 2 - low / 2
+    top = len(_BARS) - 1
+
+    def bar(value: float) -> str:
+        return _BARS[min(top, round((value / 2 - low / 2) / span * top)) if span > 0 else 0]
+
+    return "".join(" " if value is None else bar(value) for value in kept)
