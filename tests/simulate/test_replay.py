@@ -113,7 +113,7 @@ def test_in_flight_others_are_seen_to_run_until_they_end():
 
 def test_arrivals_begin_when_they_do_and_run_at_their_pace():
     policy = Scripted(EIGHT)
-    arrivals = [Arrival(1000), Arrival(1100, pace=0.1), Arrival(1150)]
+    arrivals = [Arrival(1000), Arrival(1100, stretch=0.1), Arrival(1150)]
     played = play(policy, 3, arrivals=arrivals)
     assert [(each.start_s, each.end_s) for each in played] == [
         (1000, 1200),

@@ -176,7 +176,7 @@ def test_a_trial_lasts_as_long_as_the_trace_says_of_the_default(tmp_path):
     made = scenario.build(0)
     first, second, _ = scenario.arrivals(made, 0.5, None, 3, seed=0)
     assert (first.start_s, second.start_s) == (0, 20)
-    assert first.pace == 40 / never_optimising(made, 0.5, 1).time_s
+    assert first.stretch == 40 / never_optimising(made, 0.5, 1).time_s
 
 
 def test_a_summary_is_plain_json():

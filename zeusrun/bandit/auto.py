@@ -89,7 +89,7 @@ def _first(position: Position) -> int:
 
     When none is left, the default alone, until the target or something else changes. It may be in
     flight already: until something has reached the target no trial has a bound, and spreading out
-    costs more than it teaches (docs/policies.md has the figures).
+    costs more than it teaches (docs/policies.md).
     """
     problem, evidence = position.problem, position.evidence
 

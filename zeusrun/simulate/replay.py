@@ -33,11 +33,11 @@ class Arrival(NamedTuple):
 
     Attributes:
         start_s: On the clock of the cluster.
-        pace: Seconds on that clock for a second that the job runs.
+        stretch: Seconds on that clock for a second that the job runs.
     """
 
     start_s: float
-    pace: float = 1.0
+    stretch: float = 1.0
 
 
 class Played(NamedTuple):
@@ -169,8 +169,8 @@ class _Replay:
         play = Play(job, self._policy, problem, self._runs, self._rng)
         name = f"{job.name}-{recurrence}-{attempt}"
         trial = run_trial(play, decision, course, attempt=attempt, name=name)
-        pace = self._arrivals[recurrence - 1].pace if self._arrivals else 1.0
-        end_s = now_s + (trial.time_s or 0.0) * pace
+        stretch = self._arrivals[recurrence - 1].stretch if self._arrivals else 1.0
+        end_s = now_s + (trial.time_s or 0.0) * stretch
         heappush(self._events, (end_s, _END, len(self._played), 0))
         self._played.append(Played(trial, now_s, end_s))
         arm, stage = trial.global_batch_size, trial.stage
