@@ -42,11 +42,11 @@ class Zeusrun:
             check=False,
         )
 
-    def start(self, *arguments):
+    def start(self, *arguments, **env):
         return subprocess.Popen(
             self.argv(*arguments),
             cwd=self.folder,
-            env=self.environment,
+            env={**self.environment, **env},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

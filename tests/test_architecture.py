@@ -28,8 +28,10 @@ ROOMS = {
     "simulate": VALUES | {"bandit"},
     "view": VALUES | {"sidecar", "spec", "bandit", "launcher", "simulate"},
     "cli_simulate": VALUES | {"simulate", "view"},
+    "cli_gpu": VALUES | {"gpu", "launcher", "view"},
     "cli": VALUES
-    | {"spec", "bandit", "gpu", "history", "launcher", "view", "cli_simulate", "__init__"},
+    | {"spec", "bandit", "gpu", "history", "launcher", "view", "cli_gpu", "cli_simulate"}
+    | {"__init__"},
     "__main__": {"cli"},
     "__init__": {"worker"},  # zeusrun.current()
 }

@@ -44,6 +44,10 @@ class DeviceError(ZeusrunError):
     exit_code = ExitCode.LAUNCH
 
 
+class LimitRefusedError(DeviceError):
+    """A power limit may not be set: neither NVML nor a ``zeusd`` allows it."""
+
+
 class BusyError(ZeusrunError):
     """Another run is in the way."""
 

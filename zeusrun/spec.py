@@ -157,6 +157,9 @@ class Policy(_Section):
         None, ge=1, description="Learn from the last so many trials per batch size; null: from all."
     )
     seed: int = Field(0, ge=0, description="Seed of the choices: same history, same choice.")
+    learn_from_shared: bool = Field(
+        False, description="Learn speed and cost from trials whose GPUs others used, too."
+    )
 
 
 class EarlyStop(_Section):
@@ -174,9 +177,20 @@ class PowerLimit(_Section):
     """What to do about the GPUs' power limit."""
 
     mode: Literal["optimize", "fixed", "observe"] = Field(
-        "optimize", description="fixed: hold watts; observe: leave it; optimize: as observe so far."
+        "optimize",
+        description="optimize: find the best and hold it; fixed: hold watts; observe: leave it.",
     )
     watts: float | None = Field(None, gt=0, description="Watts per GPU, with mode fixed.")
+    objective: Literal["cost", "energy", "time", "max_slowdown"] = Field(
+        "cost",
+        description="What optimize looks for. cost: by objective.eta_knob; energy: the fewest "
+        "joules; time: the fastest; max_slowdown: the fewest joules within factor.",
+    )
+    factor: float | None = Field(
+        None,
+        ge=1,
+        description="With max_slowdown: times the time of the highest limit; 1.1 is 10 % slower.",
+    )
 
     @field_validator("watts")
     @classmethod
@@ -187,6 +201,16 @@ class PowerLimit(_Section):
         if mode in ("optimize", "observe") and watts is not None:
             raise ValueError(f"only goes with mode: fixed, not {mode}")
         return watts
+
+    @field_validator("factor")
+    @classmethod
+    def _check_factor(cls, factor: float | None, info: ValidationInfo) -> float | None:
+        objective = info.data.get("objective")
+        if objective == "max_slowdown" and factor is None:
+            raise ValueError("is missing: max_slowdown needs it, for example factor: 1.1")
+        if objective in ("cost", "energy", "time") and factor is not None:
+            raise ValueError(f"only goes with objective: max_slowdown, not {objective}")
+        return factor
 
 
 class Metrics(_Section):

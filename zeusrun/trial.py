@@ -146,6 +146,12 @@ class Outcome:
         best_metric: Best finite value reported in the whole run.
         curve: The metric after every epoch, in order.
         power_profile: What was measured under each power limit tried.
+        power_limit_w: Watts per GPU that were held at the end; ``None``: as dispatched.
+        energy_counter_j: Joules over the same span by the devices' counters.
+        energy_integrated_j: Joules over the same span by integrating sampled power.
+        profiling_cost_j: What trying other power limits cost more than holding the one chosen;
+            part of ``cost_j``, and not charged to the batch size.
+        shared: Whether processes that are not the job's used its GPUs; ``None`` if unknown.
         warnings: Sentences that a user should read.
     """
 
@@ -163,6 +169,11 @@ class Outcome:
     best_metric: float | None = None
     curve: tuple[CurvePoint, ...] = ()
     power_profile: tuple[PowerPoint, ...] = ()
+    power_limit_w: float | None = None
+    energy_counter_j: float | None = None
+    energy_integrated_j: float | None = None
+    profiling_cost_j: float | None = None
+    shared: bool | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -215,6 +226,10 @@ class Trial:
     steps: int | None = None
     curve: tuple[CurvePoint, ...] = ()
     power_profile: tuple[PowerPoint, ...] = ()
+    energy_counter_j: float | None = None
+    energy_integrated_j: float | None = None
+    profiling_cost_j: float | None = None
+    shared: bool | None = None
     warnings: tuple[str, ...] = ()
 
     def finish(self, outcome: Outcome) -> Trial:
@@ -228,6 +243,8 @@ class Trial:
         if not outcome.status.finished:
             raise ValueError(f"an outcome of {self.trial} cannot be {outcome.status.value}")
         values = {f.name: getattr(outcome, f.name) for f in dataclasses.fields(outcome)}
+        if outcome.power_limit_w is None:
+            del values["power_limit_w"]
         return dataclasses.replace(self, **values)
 
     def to_json(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 from tests.bandit.runs import run
 from tests.bandit.scripts import problem
 from zeusrun.bandit.limits import first_limit_w, next_limit_w, sweep_limit_w
+from zeusrun.bandit.problem import PowerObjective
 from zeusrun.trial import PowerPoint
 
 LIMITS = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)
@@ -72,9 +73,24 @@ def test_it_walks_to_the_best_in_few_probes(eta, wanted_w):
 
 
 def test_where_nothing_binds_it_goes_to_the_top():
-    choice, profile = walk(job(), lambda limit: PowerPoint(limit, 10.0 + 1e-9 * limit, 40.0))
+    choice, profile = walk(job(), lambda limit: PowerPoint(limit, 10.0, 40.0))
     assert choice == 250
     assert [point.power_limit_w for point in profile] == [150, 250]
+
+
+def test_where_nothing_binds_a_neighbour_that_stayed_at_the_top_leaves_one_probe():
+    choice, profile = walk(job(), lambda limit: PowerPoint(limit, 10.0, 40.0), 250.0)
+    assert (choice, len(profile)) == (250, 1)
+
+
+def test_a_limit_whose_probe_came_to_nothing_is_neither_measured_again_nor_chosen():
+    def broken(limit):
+        return gpu(limit)._replace(steps_per_s=0.0) if limit == 175 else gpu(limit)
+
+    for objective in (PowerObjective(), PowerObjective("max_slowdown", 1.1)):
+        choice, profile = walk(job(power_objective=objective), broken)
+        assert choice != 175
+        assert len({point.power_limit_w for point in profile}) == len(profile)
 
 
 def test_a_bursty_load_is_looked_at_under_the_lowest_limit():

@@ -36,6 +36,26 @@ class DeviceContract:
     def test_its_maximum_power_is_positive_or_unknown(self, device):
         assert device.max_power_w is None or device.max_power_w > 0
 
+    def test_its_caveat_is_a_sentence_if_it_has_one(self, device):
+        assert device.caveat is None or len(device.caveat.split()) > 3
+
+    def test_its_processes_are_ids_or_unknown(self, device):
+        processes = device.compute_processes()
+        assert processes is None or all(pid > 0 for pid in processes)
+
+    def test_its_health_is_within_reason_or_unknown(self, device, work):
+        work()
+        health = device.read().health
+        if health is None:
+            assert not device.is_gpu
+            return
+        assert health.utilization is None or 0 <= health.utilization <= 1
+        assert health.temperature_c is None or -50 < health.temperature_c < 150
+        for clock_mhz in (health.sm_clock_mhz, health.memory_clock_mhz):
+            assert clock_mhz is None or clock_mhz >= 0
+        reasons = health.throttle_reasons
+        assert reasons is None or all(reason == reason.lower() for reason in reasons)
+
     def test_it_tells_energy_or_power(self, device):
         reading = device.read()
         assert reading.energy_j is not None or reading.power_w is not None

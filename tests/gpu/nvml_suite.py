@@ -7,14 +7,17 @@ start, and a real driver must not be loaded beside it.
 from __future__ import annotations
 
 import ctypes
+import os
 
 import pytest
 
 from tests.contracts.device import DeviceContract, LimitableDeviceContract
-from zeusrun.errors import DeviceError, ExitCode
+from tests.gpu.fake_zeusd import running_zeusd
+from zeusrun.errors import DeviceError, ExitCode, LimitRefusedError
+from zeusrun.gpu.device import Health
+from zeusrun.gpu.foreign import ForeignProcesses
 from zeusrun.gpu.monitor import EnergyMonitor
 from zeusrun.gpu.nvml import NvmlGpu, _open_all, gpus_of_job
-from zeusrun.gpu.power_limit import hold_power_limit
 from zeusrun.gpu.visible import VisibleGpu
 from zeusrun.trial import EnergySource
 
@@ -28,8 +31,21 @@ FACTS = {
     "counter": 1,
     "power": 1,
     "permission": 1,
+    "serial": 0,
+    "grace": 0,
+    "counter_ms": 100,
+    "instant": 1,
+    "average": 0,
+    "health": 1,
+    "foreign": 0,
+    "processes": 1,
+    "slow_us": 0,
+    "work": 0,
+    "lost_after_ms": -1,
 }
 DEMAND_W = 250.0
+IDLE_W = 60.0
+MODULE_W = 50.0
 
 
 class Machine:
@@ -45,6 +61,19 @@ class Machine:
     def get(self, key):
         return self._library.fake_nvml_get(key.encode())
 
+    def restart(self):
+        self.set(restart=self.get("restart") + 1)
+
+    def shut_down(self):
+        self._library.nvmlShutdown()
+
+    def force_limit(self, gpu, milliwatts):
+        """Set a limit past every permission; return whether it is in range."""
+        return not self._library.fake_nvml_force_limit(gpu, milliwatts)
+
+    def keep_busy(self, gpu, seconds):
+        self._library.fake_nvml_work(gpu, ctypes.c_double(seconds))
+
     def work(self, milliseconds):
         self.set(clock_ms=self.get("clock_ms") + milliseconds)
 
@@ -56,9 +85,12 @@ class Machine:
 def machine():
     machine = Machine()
     assert gpus_of_job({}, 0) == []
-    NvmlGpu(0, "first").close()  # the library reads its environment once; facts set now stay
+    NvmlGpu(
+        VisibleGpu(0, "first")
+    ).close()  # the library reads its environment once; facts set now stay
     machine.set(**FACTS)
     yield machine
+    machine.keep_busy(0, -1.0)
     machine.set(**FACTS)
     for device in gpus_of_job({}, None):
         device.set_power_limit_w(400.0)
@@ -71,8 +103,10 @@ class NvmlContract(LimitableDeviceContract):
     @pytest.fixture
     def device(self, machine):
         machine.set(**self.facts)
-        device, _ = gpus_of_job({}, None)
-        return device
+        device, other = gpus_of_job({}, None)
+        other.close()
+        yield device
+        device.close()
 
     @pytest.fixture
     def work(self, machine):
@@ -89,6 +123,33 @@ class TestNvmlGpu(NvmlContract):
 
 class TestNvmlGpuWithoutCounter(NvmlContract):
     facts = {"counter": 0}  # noqa: RUF012 - read only
+
+
+class TestNvmlGpuWithoutFields(NvmlContract):
+    facts = {"instant": 0, "average": 1}  # noqa: RUF012 - read only
+
+    test_it_draws_no_more_than_its_limit = None  # its power is a mean that still falls
+
+
+class TestGraceHopper(NvmlContract):
+    facts = {"grace": 1}  # noqa: RUF012 - read only
+
+
+class TestNvmlGpuWithoutHealth(NvmlContract):
+    facts = {"health": 0, "processes": 0}  # noqa: RUF012 - read only
+
+
+class TestNvmlGpuWithZeusd(NvmlContract):
+    facts = {}  # noqa: RUF012 - read only
+
+    @pytest.fixture
+    def device(self, machine, tmp_path):
+        machine.set(permission=0)
+        with running_zeusd(tmp_path / "sock", machine.force_limit):
+            device, other = gpus_of_job({"ZEUSD_SOCK_PATH": str(tmp_path / "sock")}, None)
+            other.close()
+            yield device
+            device.close()
 
 
 class TestNvmlGpuWithoutPower(DeviceContract):
@@ -213,27 +274,19 @@ def test_nvml_is_let_go_when_opening_fails(machine, facts):
 def test_devices_opened_before_a_failing_one_are_closed(machine):
     users = machine.get("users")
     with pytest.raises(DeviceError, match="GPU 7"):
-        _open_all([VisibleGpu(0, "Fake A100"), VisibleGpu(7, "absent")])
+        _open_all([VisibleGpu(0, "Fake A100"), VisibleGpu(7, "absent")], None)
     assert machine.get("users") == users
 
 
 def test_a_refused_limit_says_what_allows_it(machine):
     (device,) = gpus_of_job({}, 1)
     machine.set(permission=0)
-    with pytest.raises(DeviceError, match="root or CAP_SYS_ADMIN") as caught:
+    with pytest.raises(
+        LimitRefusedError, match="root or with CAP_SYS_ADMIN, or start zeusd"
+    ) as caught:
         device.set_power_limit_w(200.0)
     assert "GPU-00000000-1111" in str(caught.value)
     assert device.read().power_limit_w == 400.0
-
-
-def test_limits_held_are_restored_exactly(machine, tmp_path):
-    devices = gpus_of_job({}, None)
-    devices[1].set_power_limit_w(312.345)
-    with hold_power_limit(
-        devices, 200.0, record_path=tmp_path / "limits.json", lock_directory=tmp_path
-    ):
-        assert [device.read().power_limit_w for device in devices] == [200.0, 200.0]
-    assert [device.read().power_limit_w for device in devices] == [400.0, 312.345]
 
 
 def watch(machine, devices, seconds):
@@ -249,7 +302,7 @@ def watch(machine, devices, seconds):
 @pytest.mark.parametrize(
     ("counter", "source", "warnings"),
     [
-        (0, EnergySource.INTEGRATED, 0),
+        (0, EnergySource.INTEGRATED, 2),
         (1, EnergySource.COUNTER, 0),
         (2, EnergySource.INTEGRATED, 2),
     ],
@@ -284,3 +337,221 @@ def test_a_gpu_lost_in_mid_run_makes_energy_unknown(machine):
     (warning,) = monitor.warnings
     assert "GPU-10000000-1111" in warning
     assert "GPU is lost" in warning
+
+
+# Power
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected_w"),
+    [
+        ({"average": 1}, DEMAND_W),  # instant power from field values
+        ({"average": 1, "instant": 0}, (DEMAND_W + IDLE_W) / 2),  # power usage
+        ({"average": 1, "instant": 2}, (DEMAND_W + IDLE_W) / 2),
+        ({"average": 1, "instant": 3}, (DEMAND_W + IDLE_W) / 2),  # instant power is always 0
+        ({"grace": 1}, DEMAND_W),
+        ({"grace": 1, "instant": 2}, (DEMAND_W + IDLE_W) / 2),  # the GPU's average
+        ({"grace": 1, "instant": 0}, None),  # all that is told is the module's
+    ],
+)
+def test_power_is_the_gpus_own_and_as_instant_as_can_be(machine, facts, expected_w):
+    machine.set(work=1, **facts)
+    machine.work(2000)  # idle
+    device, other = gpus_of_job({}, None)
+    other.close()
+    machine.keep_busy(0, 10.0)
+    machine.work(500)
+    power_w = device.read().power_w
+    assert power_w == (None if expected_w is None else pytest.approx(expected_w, abs=0.01))
+
+
+def test_a_source_of_power_that_ends_in_mid_run_gives_way_to_the_next(machine):
+    machine.set(grace=1)
+    (grace,) = gpus_of_job({}, 1)
+    machine.set(grace=0)
+    (device,) = gpus_of_job({}, 1)
+    machine.set(instant=0)
+    assert device.read().power_w == DEMAND_W
+    machine.set(grace=1)
+    assert device.read().power_w == DEMAND_W + MODULE_W  # power usage is what it asks now
+    assert grace.read().power_w is None
+
+
+# Health
+
+
+def test_health_is_told(machine):
+    device, _ = gpus_of_job({}, None)
+    assert device.read().health == Health(
+        utilization=0.98,
+        temperature_c=55,
+        sm_clock_mhz=1410,
+        memory_clock_mhz=1215,
+        throttle_reasons=(),
+    )
+    device.set_power_limit_w(150.0)
+    health = device.read().health
+    assert health.throttle_reasons == ("sw_power_cap",)
+    assert health.sm_clock_mhz < 1410
+    assert health.temperature_c == 45
+
+
+def test_an_idle_gpu_says_so(machine):
+    machine.set(work=1)
+    device, _ = gpus_of_job({}, None)
+    reading = device.read()
+    assert reading.power_w == IDLE_W
+    assert reading.health.utilization == 0.0
+    assert reading.health.throttle_reasons == ("gpu_idle",)
+
+
+def test_health_that_is_not_supported_is_unknown(machine):
+    machine.set(health=0)
+    device, _ = gpus_of_job({}, None)
+    assert device.read().health == Health()
+
+
+def test_limit_and_health_are_asked_for_every_half_second(machine, clock):
+    device = NvmlGpu(VisibleGpu(0, "Fake A100"), clock=clock)
+    device.read()
+    machine.force_limit(0, 150_000)
+    clock.advance(0.4)
+    reading = device.read()
+    assert (reading.power_w, reading.power_limit_w) == (150.0, 400.0)
+    clock.advance(0.2)
+    reading = device.read()
+    assert (reading.power_limit_w, reading.health.temperature_c) == (150.0, 45)
+
+
+def test_a_limit_set_by_itself_or_asked_for_with_its_range_is_told_at_once(machine, clock):
+    device = NvmlGpu(VisibleGpu(0, "Fake A100"), clock=clock)
+    device.read()
+    device.set_power_limit_w(200.0)
+    assert device.read().power_limit_w == 200.0
+    machine.force_limit(0, 150_000)
+    device.power_limit_range_w()
+    assert device.read().power_limit_w == 150.0
+
+
+# Lost, restarted, slow
+
+
+def test_a_gpu_that_is_lost_says_which_and_why(machine):
+    device, _ = gpus_of_job({}, None)
+    machine.set(lost_after_ms=500)
+    assert device.read().power_w == DEMAND_W
+    machine.work(500)
+    for ask in (device.read, device.compute_processes, device.power_limit_range_w):
+        with pytest.raises(DeviceError, match=r"Fake A100 \(GPU-00000000-1111\).*GPU is lost"):
+            ask()
+
+
+def test_a_lost_gpu_is_nothing_to_a_job_that_names_others(machine):
+    machine.set(lost=0)
+    assert uuids({"CUDA_VISIBLE_DEVICES": "GPU-1"}) == ["GPU-10000000-1111"]
+    with pytest.raises(DeviceError, match="'GPU-0' names no GPU"):
+        gpus_of_job({"CUDA_VISIBLE_DEVICES": "GPU-0"}, None)
+    with pytest.raises(DeviceError, match="GPU is lost"):
+        gpus_of_job({"CUDA_VISIBLE_DEVICES": "1"}, None)
+
+
+def test_after_a_driver_restart_a_device_says_so_and_a_new_one_counts_from_zero(machine):
+    users = machine.get("users")
+    machine.work(10_000)
+    devices = gpus_of_job({}, None)
+    machine.restart()
+    for device in devices:
+        with pytest.raises(DeviceError, match=f"{device.uuid}.*its driver was restarted"):
+            device.read()
+        device.close()
+    while machine.get("users") > 0:  # other tests have left devices open
+        machine.shut_down()
+    device, _ = gpus_of_job({}, None)
+    assert device.read().energy_j == 0.0
+    for _ in range(users):
+        gpus_of_job({}, 1)
+
+
+def test_slow_calls_are_waited_for(machine):
+    machine.set(slow_us=1000)
+    device, _ = gpus_of_job({}, None)
+    assert device.read().power_w == DEMAND_W
+
+
+# Who computes, and where
+
+
+def test_processes_are_listed(machine):
+    device, other = gpus_of_job({}, None)
+    assert device.compute_processes() == frozenset()
+    machine.keep_busy(0, 1.0)
+    assert device.compute_processes() == {os.getpid()}
+    machine.set(foreign=1)
+    assert device.compute_processes() == {1, os.getpid()}
+    assert other.compute_processes() == {1}
+    machine.set(processes=0)
+    assert device.compute_processes() is None
+
+
+def test_a_foreign_process_is_told_from_our_own(machine):
+    (device,) = gpus_of_job({}, 1)
+    machine.keep_busy(0, 1.0)
+    judge = ForeignProcesses(first_namespace=True)
+    assert judge.look(device.compute_processes()) is False
+    machine.set(foreign=1)
+    assert judge.look(device.compute_processes()) is True
+
+
+def test_a_mig_instance_says_whose_energy_it_tells(machine):
+    machine.set(mig=2)
+    (device,) = gpus_of_job({"CUDA_VISIBLE_DEVICES": "MIG-10000000-5555"}, 1)
+    assert "GPU-00000000-1111" in device.caveat
+    assert "whole GPU" in device.caveat
+    assert device.read().health.utilization is None  # NVML does not tell it of a GPU with MIG
+    machine.set(mig=0)
+    (device,) = gpus_of_job({}, 1)
+    assert device.caveat is None
+
+
+def test_by_index_a_gpu_with_mig_is_its_first_instance_and_the_only_one(machine):
+    machine.set(mig=2, gpus=3)
+    (device,) = gpus_of_job({}, None)
+    assert (device.uuid, device.model) == ("GPU-00000000-1111", "Fake A100 MIG 1g.5gb")
+
+
+# zeusd
+
+
+@pytest.mark.parametrize("version", ["today", "0.2"])
+def test_without_permission_an_existing_zeusd_sets_limits(machine, tmp_path, version):
+    machine.set(permission=0)
+    with running_zeusd(tmp_path / "sock", machine.force_limit, version=version):
+        _, device = gpus_of_job({"ZEUSD_SOCK_PATH": str(tmp_path / "sock")}, None)
+        device.set_power_limit_w(200.0)
+        assert device.read().power_limit_w == 200.0
+    with pytest.raises(LimitRefusedError, match=r"zeusd .*does not answer.*CAP_SYS_ADMIN"):
+        device.set_power_limit_w(300.0)
+
+
+def test_with_permission_zeusd_is_not_asked(machine, tmp_path):
+    with running_zeusd(tmp_path / "sock", machine.force_limit) as server:
+        (device,) = gpus_of_job({"ZEUSD_SOCK_PATH": str(tmp_path / "sock")}, 1)
+        device.set_power_limit_w(200.0)
+        assert server.asked == []
+
+
+def test_a_zeusd_with_other_gpus_is_not_trusted(machine, tmp_path):
+    machine.set(permission=0)
+    with running_zeusd(tmp_path / "sock", machine.force_limit, gpu_ids=[0, 1, 2, 3]):
+        (device,) = gpus_of_job({"ZEUSD_SOCK_PATH": str(tmp_path / "sock")}, 1)
+        with pytest.raises(LimitRefusedError, match="has 4 GPUs and this process 2"):
+            device.set_power_limit_w(200.0)
+    assert device.read().power_limit_w == 400.0
+
+
+def test_a_zeusd_that_numbers_gpus_otherwise_is_found_out(machine, tmp_path):
+    machine.set(permission=0)
+    with running_zeusd(tmp_path / "sock", lambda gpu, mw: machine.force_limit(1 - gpu, mw)):
+        (device,) = gpus_of_job({"ZEUSD_SOCK_PATH": str(tmp_path / "sock")}, 1)
+        with pytest.raises(DeviceError, match=r"held to 200 W, but its limit is 400.0 W"):
+            device.set_power_limit_w(200.0)

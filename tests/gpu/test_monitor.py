@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from zeusrun.errors import DeviceError
 from zeusrun.gpu import monitor as monitor_module
-from zeusrun.gpu.device import Reading
+from zeusrun.gpu.device import Health, Reading
+from zeusrun.gpu.foreign import ForeignProcesses
 from zeusrun.gpu.monitor import EnergyMonitor
+from zeusrun.gpu.power_csv import COLUMNS
 from zeusrun.gpu.simulated import SimulatedDevice
+from zeusrun.gpu.track import Accounts
 from zeusrun.trial import EnergySource
 
 
@@ -109,6 +113,174 @@ def test_a_device_that_fails_makes_all_energy_unknown_and_is_named_once(clock):
     (warning,) = monitor.warnings
     assert "BAD" in warning
     assert "GPU is lost" in warning
+
+
+def test_a_device_that_answers_again_within_seconds_is_billed_whole(clock):
+    device = SimulatedDevice(clock, demand_w=200.0)
+    monitor = EnergyMonitor([device], None, clock=clock)
+    start_s = clock()
+    watch(monitor, clock, 5.0)
+    device.fail("driver restarts")
+    watch(monitor, clock, 2.0)
+    assert monitor.energy_j(start_s, start_s + 1.0) is None
+    device.fail(None)
+    device.restart_counter()
+    watch(monitor, clock, 5.0)
+    assert monitor.energy_j(start_s, start_s + 12.0) == pytest.approx(2400.0)
+    failed, back, dropped = monitor.warnings
+    assert "driver restarts" in failed
+    assert "answers again" in back
+    assert "ran backwards" in dropped
+
+
+def test_a_device_missing_at_the_end_has_no_energy_though_it_was_back_before(clock):
+    device = SimulatedDevice(clock)
+    start_s = clock()
+    with EnergyMonitor([device], None, period_s=60.0, clock=clock) as monitor:
+        watch(monitor, clock, 2.0)
+        device.fail("no answer")
+        watch(monitor, clock, 1.0)
+        device.fail(None)
+        watch(monitor, clock, 1.0)
+        device.fail("GPU is lost")
+    assert monitor.energy_j(start_s, start_s + 1.0) is None
+    assert len(monitor.warnings) == 3
+    assert "unknown" in monitor.warnings[-1]
+
+
+def test_energies_are_told_by_device_and_by_account(clock):
+    devices = [
+        SimulatedDevice(clock, uuid="A", demand_w=100.0),
+        SimulatedDevice(clock, uuid="B", demand_w=200.0, has_counter=False),
+    ]
+    monitor = EnergyMonitor(devices, None, clock=clock)
+    start_s = clock()
+    watch(monitor, clock, 10.0)
+    window = (start_s, start_s + 10.0)
+    assert monitor.device_energies_j(*window) == pytest.approx({"A": 1000.0, "B": 2000.0})
+    counter_j, integrated_j = monitor.accounts_j(*window)
+    assert counter_j is None  # B has none
+    assert integrated_j == pytest.approx(3000.0)
+    alone = EnergyMonitor(devices[:1], None, clock=clock)
+    start_s = clock()
+    watch(alone, clock, 10.0)
+    assert alone.accounts_j(start_s, start_s + 10.0) == pytest.approx(Accounts(1000.0, 1000.0))
+
+
+class TwoFacedDevice(SimulatedDevice):
+    """Its sampled power is half of what its counter tells, as some methods' are."""
+
+    def read(self):
+        reading = super().read()
+        return Reading(reading.energy_j, reading.power_w / 2, reading.power_limit_w)
+
+
+@pytest.mark.parametrize(("seconds", "warnings"), [(29.0, 0), (31.0, 1)])
+def test_accounts_that_disagree_over_a_long_run_are_told_at_its_end(clock, seconds, warnings):
+    device = TwoFacedDevice(clock, demand_w=100.0)
+    with EnergyMonitor([device], None, period_s=60.0, clock=clock) as monitor:
+        watch(monitor, clock, seconds)
+    assert len(monitor.warnings) == warnings
+    assert all("in doubt: 3100 J" in text and "1550 J" in text for text in monitor.warnings)
+
+
+def test_what_a_device_has_to_say_about_itself_is_told_once(clock):
+    devices = [SimulatedDevice(clock), SimulatedDevice(clock), SimulatedDevice(clock)]
+    devices[0].caveat = devices[1].caveat = "a MIG instance shares the energy of its GPU"
+    with EnergyMonitor(devices, None, period_s=60.0, clock=clock) as monitor:
+        pass
+    assert monitor.warnings == ["a MIG instance shares the energy of its GPU"]
+
+
+class AskedDevice(SimulatedDevice):
+    """Counts how often it is asked who computes on it."""
+
+    asked = 0
+
+    def compute_processes(self):
+        self.asked += 1
+        return super().compute_processes()
+
+
+OURS, FOREIGN = os.getpid(), os.getppid()
+
+
+def watch_processes(clock, devices, seconds=5.0):
+    foreign = ForeignProcesses(owns=lambda pid: pid == OURS, first_namespace=True)
+    monitor = EnergyMonitor(devices, None, clock=clock, foreign=foreign)
+    watch(monitor, clock, seconds)
+    return monitor
+
+
+def test_a_foreign_process_on_any_gpu_makes_the_run_shared_with_one_warning(clock):
+    devices = [SimulatedDevice(clock, uuid="GPU-A"), SimulatedDevice(clock, uuid="GPU-B")]
+    devices[0].compute(frozenset({OURS}))
+    devices[1].compute(frozenset({OURS, FOREIGN}))
+    monitor = watch_processes(clock, devices)
+    assert monitor.shared is True
+    (warning,) = monitor.warnings
+    assert f"process {FOREIGN} on Simulated GPU (GPU-B)" in warning
+    assert "GPU-A" not in warning
+
+
+def test_a_run_stays_shared_when_the_foreign_process_has_gone(clock):
+    device = SimulatedDevice(clock)
+    device.compute(frozenset({FOREIGN}))
+    monitor = watch_processes(clock, [device])
+    device.compute(frozenset())
+    watch(monitor, clock, 5.0)
+    assert monitor.shared is True
+    assert len(monitor.warnings) == 1
+
+
+def test_a_job_alone_on_its_gpus_is_not_shared(clock):
+    device = SimulatedDevice(clock)
+    monitor = watch_processes(clock, [device])
+    device.compute(frozenset({OURS}))
+    watch(monitor, clock, 5.0)
+    assert monitor.shared is False
+    assert monitor.warnings == []
+
+
+def test_who_computes_is_asked_about_once_a_second(clock):
+    device = AskedDevice(clock)
+    watch_processes(clock, [device], seconds=10.0)
+    assert 9 <= device.asked <= 11
+
+
+def test_devices_that_do_not_tell_who_computes_leave_it_unknown(clock):
+    device = SimulatedDevice(clock)
+    device.compute(None)
+    monitor = watch_processes(clock, [device])
+    assert monitor.shared is None
+    assert monitor.warnings == []
+
+
+def test_one_look_that_tells_nothing_changes_nothing_but_several_make_it_unknown(clock):
+    device = SimulatedDevice(clock)
+    monitor = watch_processes(clock, [device])
+    device.compute(None)
+    watch(monitor, clock, 1.0)
+    assert monitor.shared is False
+    watch(monitor, clock, 5.0)
+    assert monitor.shared is None
+
+
+def test_processes_on_what_is_no_gpu_are_not_asked_about(clock):
+    device = AskedDevice(clock)
+    device.is_gpu = False
+    monitor = watch_processes(clock, [device])
+    assert (monitor.shared, device.asked) == (None, 0)
+
+
+def test_a_gpu_that_does_not_tell_its_processes_for_a_moment_is_no_failure(clock):
+    class Reluctant(SimulatedDevice):
+        def compute_processes(self):
+            raise DeviceError("not now")
+
+    monitor = watch_processes(clock, [Reluctant(clock)])
+    assert monitor.warnings == []
+    assert monitor.energy_source is EnergySource.COUNTER
 
 
 def test_an_unknown_maximum_power_makes_the_sum_unknown(clock):
@@ -260,17 +432,34 @@ def test_the_csv_has_a_row_per_device_and_sample(clock, tmp_path):
         clock.advance(0.5)
         monitor.sample()
     first_a, first_b, second_a, second_b = rows_of(path)[:4]
-    assert list(first_a) == ["time_s", "uuid", "power_w", "power_limit_w", "energy_j"]
+    assert ",".join(first_a) == COLUMNS
     assert first_a["time_s"] == "0.000"
-    assert second_a == {
+    first_five = {name: second_a[name] for name in list(second_a)[:5]}
+    assert first_five == {
         "time_s": "0.500",
         "uuid": "A",
         "power_w": "123.457",
         "power_limit_w": "300.000",
         "energy_j": "61.728",
     }
-    assert (first_b["uuid"], first_b["energy_j"]) == ("B", "")
-    assert second_b["power_w"] == "200.000"
+    assert (first_b["uuid"], first_b["power_w"]) == ("B", "200.000")
+    # Without a counter it is integrated, so that a thinned file loses no joule.
+    assert float(second_b["energy_j"]) - float(first_b["energy_j"]) == 100.0
+
+
+def test_the_csv_tells_how_a_device_fares(clock, tmp_path):
+    class Healthy(SimulatedDevice):
+        def read(self):
+            health = Health(0.5, 65.0, 1410.0, 1215.0, ("sw_power_cap",))
+            return Reading(1.0, 200.0, 300.0, health)
+
+    path = tmp_path / "power.csv"
+    with EnergyMonitor([Healthy(clock)], path, period_s=60.0, clock=clock):
+        pass
+    row = rows_of(path)[0]
+    assert (row["utilization"], row["temperature_c"]) == ("0.5", "65")
+    assert (row["sm_clock_mhz"], row["memory_clock_mhz"]) == ("1410", "1215")
+    assert row["throttle_reasons"] == "sw_power_cap"
 
 
 def test_the_csv_can_be_read_while_the_run_goes_on(tmp_path):

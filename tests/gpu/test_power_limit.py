@@ -1,233 +1,288 @@
-"""Power limits are held, and found limits restored."""
+"""Power limits are held, and the limits found restored."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
+import secrets
 
 import pytest
 
-from zeusrun.errors import BusyError, DeviceError
+from zeusrun.errors import BusyError, DeviceError, LimitRefusedError
 from zeusrun.gpu.cpu import EstimatedCpu
-from zeusrun.gpu.power_limit import hold_power_limit as hold_with_lock
-from zeusrun.gpu.power_limit import restore_power_limits
+from zeusrun.gpu.limit_lock import is_held
+from zeusrun.gpu.limit_record import LimitRecord, read_record, recorded_gpus, write_record
+from zeusrun.gpu.power_limit import LimitHolder, limit_grid_w, repair_limits
 from zeusrun.gpu.simulated import SimulatedDevice
 
-FOUND_W = {"A": 300.0, "B": 212.345}
 
+class NoGuard:
+    """Stands for the guard, which tests/gpu/test_optimize.py runs for real."""
 
-def hold_power_limit(devices, watts, record_path):
-    locks = record_path.parent if record_path.parent.is_dir() else Path("/nonexistent")
-    return hold_with_lock(devices, watts, record_path=record_path, lock_directory=locks)
+    def __init__(self):
+        self.watches = []
+        self.dismissed = False
+
+    def __call__(self, uuids, descriptors):
+        assert all(descriptor > 2 for descriptor in descriptors)
+        self.watches.append(list(uuids))
+        return self
+
+    def dismiss(self):
+        self.dismissed = True
 
 
 @pytest.fixture
-def devices(clock):
-    devices = [SimulatedDevice(clock, uuid=uuid) for uuid in FOUND_W]
-    devices[1].set_power_limit_w(FOUND_W["B"])
+def found_w():
+    # Locks are the machine's: names of its own for each test.
+    serial = secrets.token_hex(4)
+    return {f"A-{serial}": 300.0, f"B-{serial}": 212.345}
+
+
+@pytest.fixture
+def devices(clock, found_w):
+    devices = [SimulatedDevice(clock, uuid=uuid) for uuid in found_w]
+    devices[1].set_power_limit_w(212.345)
     return devices
 
 
 @pytest.fixture
-def record_path(tmp_path):
-    return tmp_path / "power_limits.json"
+def guard():
+    return NoGuard()
+
+
+@pytest.fixture
+def holder(devices, tmp_path, guard):
+    return LimitHolder(devices, tmp_path / "gpus", guard)
 
 
 def limits_w(devices):
     return {device.uuid: device.read().power_limit_w for device in devices}
 
 
-def test_limits_are_held_and_then_restored_exactly(devices, record_path):
-    with hold_power_limit(devices, 150.0, record_path):
-        assert limits_w(devices) == {"A": 150.0, "B": 150.0}
-    assert limits_w(devices) == FOUND_W
-    assert not record_path.exists()
+def test_limits_are_held_and_then_restored_exactly(devices, holder, found_w, tmp_path):
+    with holder:
+        holder.hold(150.0, "job-1-1")
+        assert set(limits_w(devices).values()) == {150.0}
+        holder.hold(125.0, "job-1-1")
+        assert set(limits_w(devices).values()) == {125.0}
+    assert limits_w(devices) == found_w
+    assert recorded_gpus(tmp_path / "gpus") == []
+    assert holder.unrestored is None
 
 
-def test_the_limits_found_are_on_disk_before_the_first_change(devices, record_path):
+def test_before_the_first_change_the_limits_are_on_disk_and_a_guard_watches(
+    devices, holder, found_w, guard, tmp_path
+):
     seen = []
     change = devices[0].set_power_limit_w
 
     def spy(watts):
-        seen.append(json.loads(record_path.read_text(encoding="ascii"))["power_limit_w"])
+        if watts == 150.0:
+            records = [read_record(tmp_path / "gpus", uuid) for uuid in found_w]
+            seen.append(({r.uuid: r.found_w for r in records}, [*guard.watches]))
         change(watts)
 
     devices[0].set_power_limit_w = spy
-    with hold_power_limit(devices, 150.0, record_path):
-        assert seen == [FOUND_W]
+    with holder:
+        assert guard.watches == []
+        holder.hold(150.0, "job-1-1")
+    assert seen == [(found_w, [list(found_w)])]
+    assert guard.dismissed
 
 
-def test_limits_are_restored_when_the_block_raises(devices, record_path):
-    with pytest.raises(KeyboardInterrupt), hold_power_limit(devices, 150.0, record_path):
+def test_nothing_is_written_where_nothing_is_changed(devices, holder, guard, tmp_path):
+    devices[1].set_power_limit_w(300.0)
+    with holder:
+        holder.hold(300.0, "job-1-1")
+    assert guard.watches == []
+    assert not (tmp_path / "gpus").exists()
+
+
+def test_limits_are_restored_when_the_block_raises(devices, holder, found_w):
+    with pytest.raises(KeyboardInterrupt), holder:
+        holder.hold(150.0, "job-1-1")
         raise KeyboardInterrupt
-    assert limits_w(devices) == FOUND_W
-    assert not record_path.exists()
+    assert limits_w(devices) == found_w
 
 
-def test_limits_are_restored_though_the_record_was_deleted(devices, record_path):
-    with hold_power_limit(devices, 150.0, record_path):
-        record_path.unlink()
-    assert limits_w(devices) == FOUND_W
+def test_limits_are_restored_though_the_record_was_deleted(devices, holder, found_w, tmp_path):
+    with holder:
+        holder.hold(150.0, "job-1-1")
+        for path in (tmp_path / "gpus").iterdir():
+            path.unlink()
+    assert limits_w(devices) == found_w
 
 
-def test_none_touches_neither_devices_nor_disk(clock, tmp_path):
-    device = SimulatedDevice(clock)
-    device.fail("must not be asked")
-    with hold_power_limit([device], None, tmp_path / "absent" / "record.json"):
-        pass
-    assert list(tmp_path.iterdir()) == []
+def test_they_can_be_put_back_and_changed_again(devices, holder, found_w, guard):
+    with holder:
+        holder.hold(150.0, "job-1-1")
+        holder.restore()
+        assert limits_w(devices) == found_w
+        holder.hold(200.0, "job-1-2")
+        assert set(limits_w(devices).values()) == {200.0}
+    assert limits_w(devices) == found_w
+    assert len(guard.watches) == 1
 
 
-def test_a_limit_out_of_range_changes_nothing(devices, record_path):
-    with (
-        pytest.raises(DeviceError, match="between 100 and 300 W"),
-        hold_power_limit(devices, 301.0, record_path),
-    ):
-        pytest.fail("the block must not run")
-    assert limits_w(devices) == FOUND_W
-    assert not record_path.exists()
+def test_without_a_guard_no_limit_is_changed(devices, found_w, tmp_path):
+    def refuse(_uuids, _descriptors):
+        raise DeviceError("no guard could be started")
+
+    holder = LimitHolder(devices, tmp_path, refuse)
+    with holder, pytest.raises(DeviceError, match="no guard"):
+        holder.hold(150.0, "job-1-1")
+    assert limits_w(devices) == found_w
+    assert recorded_gpus(tmp_path) == []
 
 
-def test_a_refusal_by_the_second_device_restores_the_first(devices, record_path):
-    devices[1].refuse_limits()
-    with (
-        pytest.raises(DeviceError, match="refuse"),
-        hold_power_limit(devices, 150.0, record_path),
-    ):
-        pytest.fail("the block must not run")
-    assert limits_w(devices) == FOUND_W
-    assert not record_path.exists()
+def test_without_a_record_no_limit_is_changed(devices, found_w, guard, tmp_path):
+    (tmp_path / "gpus").write_text("a file where the directory should be")
+    holder = LimitHolder(devices, tmp_path / "gpus" / "below", guard)
+    with pytest.raises(DeviceError, match="no power limit is changed"), holder:
+        holder.hold(150.0, "job-1-1")
+    assert limits_w(devices) == found_w
 
 
-def test_a_limit_that_is_right_already_needs_no_permission(devices, record_path):
+def test_a_gpu_that_refuses_half_way_leaves_all_as_found(devices, holder, found_w, tmp_path):
+    with holder:
+        holder.hold(150.0, "job-1-1")
+        change = devices[1].set_power_limit_w
+
+        def refuse_lower(watts):
+            if watts < 150.0:
+                raise DeviceError("not today")
+            change(watts)
+
+        devices[1].set_power_limit_w = refuse_lower
+        with pytest.raises(DeviceError, match="not today"):
+            holder.hold(125.0, "job-1-1")
+        assert limits_w(devices) == found_w
+    assert recorded_gpus(tmp_path / "gpus") == []
+
+
+def test_without_permission_it_says_so_and_touches_nothing(devices, holder, found_w, guard):
     devices[0].refuse_limits()
-    with hold_power_limit(devices, 300.0, record_path):
-        assert limits_w(devices) == {"A": 300.0, "B": 300.0}
-    assert limits_w(devices) == FOUND_W
+    with holder:
+        assert holder.refused
+        assert holder.limits_w == ()
+        assert not any(is_held(uuid) for uuid in found_w)
+        with pytest.raises(LimitRefusedError):
+            holder.hold(150.0, "job-1-1")
+    assert limits_w(devices) == found_w
+    assert guard.watches == []
 
 
-def test_devices_without_a_limit_are_left_alone(devices, record_path):
-    with hold_power_limit([EstimatedCpu("Fake CPU"), *devices], 150.0, record_path):
-        assert limits_w(devices) == {"A": 150.0, "B": 150.0}
+def test_a_limit_out_of_range_is_refused_naming_the_range(devices, holder, found_w):
+    with holder, pytest.raises(DeviceError, match="between 100 and 300 W"):
+        holder.hold(301.0, "job-1-1")
+    assert limits_w(devices) == found_w
 
 
-def test_a_limit_that_no_device_can_hold_is_an_error(record_path):
+def test_what_cannot_be_limited_is_left_alone(devices, guard, tmp_path):
+    cpu = EstimatedCpu("Fake CPU")
+    with LimitHolder([cpu, *devices], tmp_path, guard) as holder:
+        holder.hold(150.0, "job-1-1")
+    with LimitHolder([cpu], tmp_path, guard) as holder:
+        assert "no GPU" in holder.refused
+
+
+def test_a_second_holder_of_the_same_gpu_is_refused_by_name(devices, holder, guard, tmp_path):
+    with holder:
+        holder.hold(150.0, "nightly-7-1")
+        with (
+            pytest.raises(BusyError, match="nightly-7-1"),
+            LimitHolder(devices[1:], tmp_path / "gpus", guard),
+        ):
+            pytest.fail("it must not be entered")
+        assert is_held(devices[0].uuid)
+    with LimitHolder(devices, tmp_path / "gpus", guard):
+        pass
+
+
+def test_holders_of_other_gpus_are_not_in_the_way(devices, guard, tmp_path):
     with (
-        pytest.raises(DeviceError, match="none of the job's 1 devices"),
-        hold_power_limit([EstimatedCpu("Fake CPU")], 150.0, record_path),
+        LimitHolder(devices[:1], tmp_path, guard) as first,
+        LimitHolder(devices[1:], tmp_path, guard) as second,
     ):
-        pytest.fail("the block must not run")
+        first.hold(150.0, "a-1-1")
+        second.hold(200.0, "b-1-1")
+        assert list(limits_w(devices).values()) == [150.0, 200.0]
 
 
-def test_a_record_that_cannot_be_written_leaves_the_limits(devices):
-    with (
-        pytest.raises(DeviceError, match="no power limit is set"),
-        hold_power_limit(devices, 150.0, Path("/dev/null/record.json")),
-    ):
-        pytest.fail("the block must not run")
-    assert limits_w(devices) == FOUND_W
-
-
-def test_an_older_record_is_not_overwritten(devices, record_path):
-    record_path.write_text("the limits of a dead run", encoding="ascii")
-    with (
-        pytest.raises(DeviceError, match="restore them first"),
-        hold_power_limit(devices, 150.0, record_path),
-    ):
-        pytest.fail("the block must not run")
-    assert record_path.read_text(encoding="ascii") == "the limits of a dead run"
-    assert limits_w(devices) == FOUND_W
-
-
-def test_a_device_lost_while_held_keeps_the_record_and_the_others_are_restored(
-    devices, record_path
+def test_what_a_dead_launcher_left_is_restored_before_it_is_taken_for_found(
+    devices, guard, tmp_path
 ):
-    with (
-        pytest.raises(DeviceError, match=r"B.*GPU is lost"),
-        hold_power_limit(devices, 150.0, record_path),
-    ):
-        devices[1].fail("GPU is lost")
-    assert devices[0].read().power_limit_w == FOUND_W["A"]
-    assert json.loads(record_path.read_text(encoding="ascii"))["power_limit_w"] == FOUND_W
+    write_record(tmp_path, LimitRecord(devices[0].uuid, 287.5, "dead-1-1"))
+    devices[0].set_power_limit_w(125.0)
+    with LimitHolder(devices[:1], tmp_path, guard) as holder:
+        assert holder.found_w == 287.5
+        holder.hold(150.0, "job-1-1")
+    assert devices[0].read().power_limit_w == 287.5
 
 
-KILLED = """
-import os, signal, sys, time
-from pathlib import Path
-from zeusrun.gpu.power_limit import hold_power_limit
-from zeusrun.gpu.simulated import SimulatedDevice
-devices = [SimulatedDevice(time.monotonic, uuid=uuid) for uuid in "AB"]
-devices[1].set_power_limit_w(212.345)
-record = Path(sys.argv[1])
-with hold_power_limit(devices, 150.0, record_path=record, lock_directory=record.parent):
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
+def test_a_gpu_that_does_not_take_its_limit_back_keeps_its_record(devices, holder, tmp_path):
+    with holder:
+        holder.hold(150.0, "job-1-1")
+        devices[0].fail("GPU is lost")
+    assert "lost" in holder.unrestored
+    assert "zeusrun repair" in holder.unrestored
+    assert recorded_gpus(tmp_path / "gpus") == [devices[0].uuid]
+    assert devices[1].read().power_limit_w == 212.345
 
 
-def test_the_record_of_a_killed_launcher_restores_what_it_found(clock, record_path):
-    child = subprocess.run([sys.executable, "-c", KILLED, record_path], timeout=60, check=False)
-    assert child.returncode == -9
-    devices = [SimulatedDevice(clock, uuid=uuid) for uuid in "ABC"]
-    for device in devices:
-        device.set_power_limit_w(150.0)
-    restore_power_limits(record_path, devices)
-    assert limits_w(devices) == {**FOUND_W, "C": 150.0}
-    assert not record_path.exists()
+def test_repair_restores_what_nobody_holds(devices, holder, found_w, guard, tmp_path):
+    present = {device.uuid: device for device in devices}
+    with LimitHolder(devices[:1], tmp_path / "gpus", guard) as held:
+        held.hold(150.0, "running-1-1")
+        write_record(tmp_path / "gpus", LimitRecord(devices[1].uuid, 222.5, "dead-1-1"))
+        restored, problems = repair_limits(tmp_path / "gpus", present.__getitem__)
+        assert [record.holder for record in restored] == ["dead-1-1"]
+        assert problems == []
+        assert list(limits_w(devices).values()) == [150.0, 222.5]
 
 
-def test_without_a_record_there_is_nothing_to_restore(devices, record_path):
-    restore_power_limits(record_path, devices)
-    assert limits_w(devices) == FOUND_W
-
-
-def test_a_device_of_the_record_that_is_absent_is_named_and_the_record_stays(devices, record_path):
-    record = {"version": 1, "power_limit_w": {"A": 120.0, "GONE": 130.0}}
-    record_path.write_text(json.dumps(record), encoding="ascii")
-    with pytest.raises(DeviceError, match="GONE is not here"):
-        restore_power_limits(record_path, devices)
-    assert devices[0].read().power_limit_w == 120.0
-    assert record_path.exists()
+def test_repair_says_what_it_cannot_restore(devices, tmp_path):
+    write_record(tmp_path, LimitRecord(devices[0].uuid, 222.5, "dead-1-1"))
+    write_record(tmp_path, LimitRecord(devices[1].uuid, 200.0, "dead-1-2"))
+    devices[0].fail("GPU is lost")
+    present = {device.uuid: device for device in devices}
+    restored, problems = repair_limits(tmp_path, present.__getitem__)
+    assert [record.uuid for record in restored] == [devices[1].uuid]
+    assert "lost" in problems[0]
+    assert recorded_gpus(tmp_path) == [devices[0].uuid]
 
 
 @pytest.mark.parametrize(
-    "text",
+    "content", ["", "{}", "[]", "nonsense", '{"version": 9}', '{"version": 1, "found_w": "x"}']
+)
+def test_a_record_that_cannot_be_read_is_named_and_kept(devices, tmp_path, content):
+    write_record(tmp_path, LimitRecord(devices[0].uuid, 222.5, "dead-1-1"))
+    (path,) = tmp_path.iterdir()
+    path.write_text(content)
+    restored, problems = repair_limits(tmp_path, lambda _uuid: devices[0])
+    assert restored == []
+    assert str(path) in problems[0]
+    assert path.exists()
+
+
+@pytest.mark.parametrize(
+    ("lowest_w", "highest_w", "expected"),
     [
-        "",
-        "{",
-        "[]",
-        "{}",
-        '{"version": 2, "power_limit_w": {}}',
-        '{"version": 1}',
-        '{"version": 1, "power_limit_w": 3}',
-        '{"version": 1, "power_limit_w": {"A": null}}',
+        (100, 250, (100, 125, 150, 175, 200, 225, 250)),  # V100
+        (125, 250, (125, 150, 175, 200, 225, 250)),  # P100
+        (100, 300, (100, 125, 150, 175, 200, 225, 250, 275, 300)),  # A40
+        (200, 700, (200, 250, 300, 350, 400, 450, 500, 550, 600, 650, 700)),  # H100 and H200
+        (100, 400, (100, 150, 200, 250, 300, 350, 400)),  # A100
+        (100, 312.345, (100, 125, 150, 175, 200, 225, 250, 275, 312.345)),
+        (1, 15, (1, 5, 10, 15)),
+        (250, 250, (250,)),
+        (100, 90, (90,)),
     ],
 )
-def test_an_unreadable_record_is_named_and_stays(devices, record_path, text):
-    record_path.write_text(text, encoding="ascii")
-    with pytest.raises(DeviceError, match=r"power_limits\.json"):
-        restore_power_limits(record_path, devices)
-    assert record_path.read_text(encoding="ascii") == text
-    assert limits_w(devices) == FOUND_W
+def test_the_limits_to_try_cover_the_range(lowest_w, highest_w, expected):
+    assert limit_grid_w(lowest_w, highest_w) == expected
 
 
-def test_a_second_holder_of_a_gpu_is_told_to_wait_and_changes_nothing(clock, tmp_path):
-    device = SimulatedDevice(clock)
-    with hold_power_limit([device], 150.0, tmp_path / "first.json"):
-        second = hold_power_limit([device], 200.0, tmp_path / "second.json")
-        with pytest.raises(BusyError, match="another run holds"), second:
-            pytest.fail("both hold it")
-        assert device.read().power_limit_w == 150.0
-        assert not (tmp_path / "second.json").exists()
-    assert device.read().power_limit_w == 300.0
-
-
-def test_a_gpu_is_free_again_while_its_last_holder_is_still_remembered(clock, tmp_path):
-    device = SimulatedDevice(clock)
-    remembered = []
-    for number in range(2):
-        held = hold_power_limit([device], 150.0, tmp_path / f"{number}.json")
-        remembered.append(held)
-        with held:
-            assert device.read().power_limit_w == 150.0
+def test_a_limit_above_the_one_found_is_not_tried(devices, holder):
+    with holder:
+        assert holder.limits_w[0] == 100.0
+        assert holder.limits_w[-1] == 212.345

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import pytest
 
 from tests.contracts.device import DeviceContract
+from zeusrun.gpu.foreign import ForeignProcesses
 from zeusrun.gpu.monitor import EnergyMonitor
 from zeusrun.gpu.nvml import gpus_of_job
+from zeusrun.trial import EnergySource
 
 pytestmark = pytest.mark.gpu
+
+# A load that comes and goes, as training does, on the first GPU until its input ends.
+LOAD = """
+import sys, threading, time, torch
+matrix = torch.randn(4096, 4096, device="cuda")
+torch.cuda.synchronize()
+print(flush=True)
+stopped = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), stopped.set()), daemon=True).start()
+while not stopped.is_set():
+    until_s = time.monotonic() + 1.5
+    while time.monotonic() < until_s:
+        matrix @ matrix
+        torch.cuda.synchronize()
+    time.sleep(0.5)
+"""
 
 
 @pytest.fixture
@@ -41,6 +61,48 @@ def test_the_monitor_measures_real_gpus(devices):
     assert energy_j is not None, monitor.warnings
     assert 0 < energy_j < 1.2 * monitor.max_power_w * (end_s - start_s)
     assert monitor.energy_source.measured
+
+
+@pytest.fixture
+def load():
+    pytest.importorskip("torch")
+    with subprocess.Popen(
+        [sys.executable, "-c", LOAD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        if not child.stdout.readline():
+            pytest.skip("torch has no CUDA here")
+        yield child
+        child.communicate()
+
+
+def test_counter_and_integrated_power_agree_under_load_within_5_percent(devices, load):
+    device = devices[0]
+    if device.energy_source is not EnergySource.COUNTER:
+        pytest.skip("this GPU has no energy counter")
+    with EnergyMonitor([device], None) as monitor:
+        time.sleep(2)  # both accounts have begun
+        start_s = time.monotonic()
+        time.sleep(30)
+        end_s = time.monotonic()
+        time.sleep(0.5)
+    accounts = monitor.accounts_j(start_s, end_s)
+    assert accounts.integrated_j == pytest.approx(accounts.counter_j, rel=0.05)
+
+
+def test_a_real_gpu_lists_who_computes_on_it(devices, load):
+    processes = devices[0].compute_processes()
+    if not processes:
+        pytest.skip("this driver tells a container nothing of processes")
+    judge = ForeignProcesses()
+    judge.look(frozenset())
+    assert judge.look(processes) in (False, None)
+
+
+def test_a_real_gpu_tells_how_it_fares(devices, load):
+    health = devices[0].read().health
+    assert health.temperature_c > 0
+    assert health.sm_clock_mhz > 0
+    assert health.throttle_reasons is not None
 
 
 class TestRealGpu(DeviceContract):

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from tests.contracts.device import LimitableDeviceContract
-from zeusrun.errors import DeviceError
+from zeusrun.errors import DeviceError, LimitRefusedError
 from zeusrun.gpu.simulated import SimulatedDevice
 
 
@@ -71,7 +71,7 @@ def test_its_counter_can_restart(clock):
 def test_it_can_refuse_limits(clock):
     device = SimulatedDevice(clock)
     device.refuse_limits()
-    with pytest.raises(DeviceError, match="refuse"):
+    with pytest.raises(LimitRefusedError, match="refuse"):
         device.set_power_limit_w(200.0)
     assert device.read().power_limit_w == 300.0
 
@@ -81,3 +81,19 @@ def test_a_failure_names_device_and_reason(clock):
     device.fail("GPU is lost")
     with pytest.raises(DeviceError, match=r"SIM-7.*GPU is lost"):
         device.read()
+
+
+def test_it_lists_the_processes_it_is_told_of(clock):
+    device = SimulatedDevice(clock)
+    assert device.compute_processes() == frozenset()
+    device.compute(frozenset({7}))
+    assert device.compute_processes() == {7}
+    device.compute(None)
+    assert device.compute_processes() is None
+
+
+def test_its_limit_throttles_it_when_it_binds(clock):
+    device = SimulatedDevice(clock, demand_w=200.0)
+    assert device.read().health.throttle_reasons == ()
+    device.set_power_limit_w(150.0)
+    assert device.read().health.throttle_reasons == ("sw_power_cap",)

@@ -55,13 +55,12 @@ def test_a_fixed_power_limit_is_held_for_the_run_and_leaves_no_record(zeusrun, s
     code, result = submit(job)
     (trial,) = result["trials"]
     assert (code, trial["power_limit_w"]) == (0, 200.0)
-    assert {float(row["power_limit_w"]) for row in read_power(trial)} == {200.0}
-    assert not (Path(trial["run_dir"]) / "power_limits.json").exists()
+    limits = [float(row["power_limit_w"]) for row in read_power(trial)]
+    assert set(limits[:-10]) == {200.0}  # the last samples come after it was put back
+    assert not list((zeusrun.home / "gpus").glob("*.json"))
 
 
-def test_without_permission_a_fixed_limit_is_refused_and_recorded_as_failed(zeusrun, submit):
-    job = zeusrun.job(power_limit={"mode": "fixed", "watts": 200})
-    code, _ = submit(job, FAKE_NVML="permission=0")
-    (trial,) = zeusrun.history()
-    assert (code, trial["status"]) == (5, "FAILED")
-    assert "CAP_SYS_ADMIN" in trial["reason"]
+def test_a_fixed_limit_out_of_range_is_refused_before_anything_starts(zeusrun, submit):
+    code, _ = submit(zeusrun.job(power_limit={"mode": "fixed", "watts": 900}))
+    assert code == 5
+    assert zeusrun.history() == []

@@ -1,23 +1,25 @@
-"""The choice between a counter and sampled power, and the bounded memory of both."""
+"""The choice between a counter and sampled power, and devices that miss answers."""
 
 from __future__ import annotations
 
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from zeusrun.gpu.device import Reading
-from zeusrun.gpu.track import EnergySeries, EnergyTrack
+from zeusrun.gpu.track import Accounts, EnergyTrack
 from zeusrun.trial import EnergySource
 
 
 def watch(track, readings, period_s=0.1):
     """Feed (energy_j, power_w) pairs and return the warnings."""
-    warnings = [
-        track.add(number * period_s, Reading(energy_j, power_w, None))
+    return [
+        warning
         for number, (energy_j, power_w) in enumerate(readings)
+        for warning in track.add(number * period_s, Reading(energy_j, power_w, None))
     ]
-    return [warning for warning in warnings if warning is not None]
 
 
 def counter_track():
@@ -33,7 +35,8 @@ def test_a_moving_counter_is_believed_over_sampled_power():
 
 def test_without_a_counter_constant_power_is_integrated_and_not_zero():
     track = EnergyTrack("GPU-1", EnergySource.INTEGRATED)
-    watch(track, [(None, 100.0)] * 11)
+    (warning,) = watch(track, [(None, 100.0)] * 11)
+    assert "not supported; sampled power is integrated instead" in warning
     assert track.source is EnergySource.INTEGRATED
     assert track.energy_j(0.0, 1.0) == pytest.approx(100.0)
 
@@ -102,9 +105,12 @@ def test_power_of_a_counter_alone_is_smoothed_over_a_second():
 
 def test_sampled_power_over_a_long_silence_is_unknown_but_a_counter_spans_it():
     sampled, counted = EnergyTrack("A", EnergySource.INTEGRATED), counter_track()
-    for number, time_s in enumerate([0.0, 1.0, 8.0, 9.0]):
-        sampled.add(time_s, Reading(None, 100.0, None))
-        counted.add(time_s, Reading(number * 100.0, 100.0, None))
+    told = []
+    for number, time_s in enumerate([0.0, 1.0, 8.0, 9.0, 16.0]):
+        told.append(sampled.add(time_s, Reading(None, 100.0, None)))
+        assert counted.add(time_s, Reading(number * 100.0, 100.0, None)) == ()
+    assert [len(sentences) for sentences in told] == [1, 0, 1, 0, 0]
+    assert "not told for too long" in told[2][0]
     assert sampled.energy_j(0.5, 8.5) is None
     assert sampled.energy_j(8.0, 9.0) == pytest.approx(100.0)
     assert sampled.energy_j(0.0, 1.0) == pytest.approx(100.0)
@@ -122,7 +128,8 @@ def test_a_failed_device_has_no_energy_even_where_it_was_measured():
 
 def test_a_device_that_tells_nothing_has_no_energy():
     track = counter_track()
-    watch(track, [(None, None)] * 5)
+    (warning,) = watch(track, [(None, None)] * 5)
+    assert "tells neither energy nor power" in warning
     assert track.source is None
     assert track.energy_j(0.0, 0.4) is None
 
@@ -131,25 +138,207 @@ def test_a_reading_out_of_time_is_ignored():
     track = counter_track()
     track.add(1.0, Reading(10.0, None, None))
     track.add(2.0, Reading(20.0, None, None))
-    assert track.add(2.0, Reading(5.0, None, None)) is None
+    assert track.add(2.0, Reading(5.0, None, None)) == ()
     assert track.energy_j(1.0, 2.0) == 10.0
 
 
-def test_a_long_series_stays_bounded_and_keeps_its_energy():
-    series = EnergySeries(max_samples=2000)
-    for number in range(100_000):
-        series.add(number / 10, number * 5.0)
-    assert len(series) <= 2000
-    assert series.energy_j(0.0, 9999.9) == pytest.approx(50.0 * 9999.9)
-    for start_s in range(0, 9990, 333):
-        assert series.energy_j(start_s, start_s + 9.0) == pytest.approx(450.0)
+def counting(power_w, seconds, since_j=0.0, told_w=None):
+    """Ten readings a second of a counter and of sampled power, which may tell otherwise."""
+    told_w = power_w if told_w is None else told_w
+    return [(since_j + number * power_w / 10, told_w) for number in range(seconds * 10 + 1)]
 
 
-def test_thinning_leaves_samples_evenly_spread():
-    series = EnergySeries(max_samples=2000)
-    for number in range(100_000):
-        series.add(number / 10, 0.0)
-    times_s = list(series._times_s)
-    older_s = [time_s for time_s in times_s if time_s < times_s[-1] - 600]
-    widest_s = max(after - before for before, after in itertools.pairwise(older_s))
-    assert widest_s < 30
+def test_both_accounts_are_kept_where_both_exist():
+    track = counter_track()
+    watch(track, counting(100.0, 10, told_w=96.0))
+    counter_j, integrated_j = track.accounts_j(0.0, 10.0)
+    assert counter_j == pytest.approx(1000.0)
+    assert integrated_j == pytest.approx(960.0)
+    assert track.disagreement(0.0, 10.0) is None
+
+
+@pytest.mark.parametrize(
+    ("claimed", "readings", "expected"),
+    [
+        (EnergySource.INTEGRATED, [(None, 100.0)] * 101, (None, 1000.0)),
+        (EnergySource.COUNTER, [(7.0, 100.0)] * 101, (None, 1000.0)),
+        (EnergySource.COUNTER, [(n * 10.0, None) for n in range(101)], (1000.0, None)),
+        (EnergySource.ESTIMATED, [(n * 10.0, None) for n in range(101)], (None, None)),
+    ],
+)
+def test_an_account_that_is_absent_or_dropped_is_unknown(claimed, readings, expected):
+    track = EnergyTrack("GPU-1", claimed)
+    watch(track, readings)
+    assert track.accounts_j(0.0, 10.0) == pytest.approx(Accounts(*expected))
+
+
+def test_accounts_that_differ_by_more_than_a_tenth_over_half_a_minute_are_told_with_both_figures():
+    track = counter_track()
+    watch(track, counting(100.0, 40, told_w=200.0))
+    doubt = track.disagreement(0.0, 40.0)
+    assert "GPU-1" in doubt
+    assert "4000 J by its counter" in doubt
+    assert "8000 J by sampled power" in doubt
+    assert track.disagreement(0.0, 29.0) is None
+
+
+def test_accounts_that_differ_by_less_than_a_tenth_agree():
+    track = counter_track()
+    watch(track, counting(100.0, 40, told_w=109.0))
+    assert track.disagreement(0.0, 40.0) is None
+
+
+def test_a_counter_that_moves_every_second_is_believed():
+    track = counter_track()
+    readings = [(number // 10 * 100.0, 100.0) for number in range(6, 307)]
+    assert watch(track, readings) == []
+    assert track.source is EnergySource.COUNTER
+    assert track.energy_j(2.0, 12.0) == pytest.approx(1000.0, abs=100.0 * 0.1)
+    assert track.energy_j(0.0, 30.0) == pytest.approx(3000.0, abs=100.0 * 0.2)
+
+
+def test_a_counter_that_is_not_told_any_more_is_replaced_with_one_warning():
+    track = counter_track()
+    (warning,) = watch(track, counting(100.0, 5) + [(None, 100.0)] * 50)
+    assert "not told any more" in warning
+    assert track.energy_j(0.0, 10.0) == pytest.approx(1000.0)
+
+
+def miss(track, since_s, until_s):
+    return [
+        warning
+        for number in range(round(since_s * 10), round(until_s * 10))
+        for warning in track.miss(number / 10, "no answer")
+    ]
+
+
+def resume(track, since_s, readings):
+    return [
+        warning
+        for number, (energy_j, power_w) in enumerate(readings)
+        for warning in track.add(since_s + number / 10, Reading(energy_j, power_w, None))
+    ]
+
+
+def test_a_device_that_does_not_answer_has_no_energy_until_it_does():
+    track = counter_track()
+    watch(track, counting(100.0, 5))
+    (failed,) = miss(track, 5.1, 8.0)
+    assert "GPU-1 failed" in failed
+    assert "no answer" in failed
+    assert (track.energy_j(0.0, 2.0), track.source, track.power_w()) == (None, None, None)
+    (back,) = resume(track, 8.0, counting(100.0, 5, since_j=800.0))
+    assert "answers again after 3.0 s" in back
+    assert track.energy_j(0.0, 10.0) == pytest.approx(1000.0)
+    assert track.source is EnergySource.COUNTER
+    assert track.end() == ()
+
+
+def test_a_driver_that_restarts_is_bridged_by_sampled_power():
+    track = counter_track()
+    watch(track, counting(100.0, 5))
+    miss(track, 5.1, 8.0)
+    _, dropped = resume(track, 8.0, counting(100.0, 5))
+    assert "ran backwards" in dropped
+    assert "sampled power is integrated instead" in dropped
+    assert track.energy_j(0.0, 10.0) == pytest.approx(1000.0)
+    assert track.source is EnergySource.INTEGRATED
+
+
+def test_a_device_that_is_silent_for_too_long_is_lost_for_good():
+    track = counter_track()
+    watch(track, counting(100.0, 5))
+    (failed,) = miss(track, 5.1, 12.0)
+    assert "failed" in failed
+    assert track.failed
+    assert resume(track, 12.0, counting(100.0, 5, since_j=1200.0)) == []
+    assert track.energy_j(0.0, 5.0) is None
+
+
+def test_a_device_asked_again_only_after_too_long_is_lost_too():
+    track = counter_track()
+    watch(track, counting(100.0, 5))
+    miss(track, 5.1, 5.2)
+    assert resume(track, 12.0, counting(100.0, 5, since_j=1200.0)) == []
+    assert track.failed
+
+
+def test_short_silences_are_told_once_but_the_last_one_always():
+    track = counter_track()
+    watch(track, counting(100.0, 5))
+    told = []
+    for number in range(5):
+        told += miss(track, 5.1 + number, 5.5 + number)
+        told += resume(track, 5.5 + number, [(550.0 + number * 100.0, 100.0)])
+    assert len(told) == 2
+    assert miss(track, 9.6, 9.7) == []
+    (lost,) = track.end()
+    assert "the energy of this run is unknown" in lost
+    assert track.energy_j(0.0, 5.0) is None
+    assert track.end() == ()
+
+
+def test_a_device_that_never_answers_is_told_once():
+    track = counter_track()
+    assert len(miss(track, 0.0, 9.0)) == 1
+    assert track.failed
+
+
+def test_a_counter_dropped_after_a_gap_in_sampled_power_says_that_nothing_is_known():
+    track = counter_track()
+    track.add(0.0, Reading(100.0, 100.0, None))
+    track.add(8.0, Reading(900.0, 100.0, None))
+    (dropped,) = track.add(9.0, Reading(0.0, 100.0, None))
+    assert "sampled power has a gap" in dropped
+    assert track.energy_j(0.0, 9.0) is None
+    assert track.cumulative_j is None
+
+
+def test_cumulative_energy_goes_on_by_sampled_power_where_the_counter_stood_still():
+    track = counter_track()
+    watch(track, counting(100.0, 5, since_j=7000.0) + [(7500.0, 100.0)] * 50)
+    assert track.source is EnergySource.INTEGRATED
+    assert track.cumulative_j == pytest.approx(7000.0 + 1000.0)
+
+
+def test_cumulative_energy_without_a_counter_is_that_of_sampled_power():
+    track = EnergyTrack("GPU-1", EnergySource.INTEGRATED)
+    assert track.cumulative_j is None
+    watch(track, [(None, 100.0)] * 11)
+    assert track.cumulative_j == pytest.approx(100.0)
+
+
+def test_cumulative_energy_is_unknown_where_power_is_told_only_long_after_the_counter_failed():
+    track = counter_track()
+    watch(track, [(5.0, None), (25.0, None), (0.0, None), (0.0, 100.0), (0.0, 100.0)])
+    assert track.cumulative_j is None
+
+
+steps = st.lists(
+    st.tuples(
+        st.floats(0.05, 1.0),
+        st.one_of(st.none(), st.floats(0.0, 500.0)),
+        st.sampled_from(["counts", "counts", "stands", "restarts", "is absent", "misses"]),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_cumulative_energy_never_decreases_and_no_window_is_negative(steps):
+    track = counter_track()
+    time_s = energy_j = 0.0
+    cumulative_j = []
+    for step_s, power_w, event in steps:
+        time_s += step_s
+        energy_j = {"counts": energy_j + 20.0, "restarts": 0.0}.get(event, energy_j)
+        if event == "misses":
+            track.miss(time_s, "no answer")
+            continue
+        told_j = None if event == "is absent" else energy_j
+        track.add(time_s, Reading(told_j, power_w, None))
+        cumulative_j.append(track.cumulative_j)
+    known_j = [energy_j for energy_j in cumulative_j if energy_j is not None]
+    assert all(after >= before - 1e-6 for before, after in itertools.pairwise(known_j))
+    used_j = track.energy_j(0.0, time_s)
+    assert used_j is None or used_j >= -1e-6

@@ -12,9 +12,10 @@ from zeusrun.gpu.visible import GpuIdentity, VisibleGpu, parse_visible, resolve_
 MIG = {"MIG-aaaa-1": "A100 MIG 1g.5gb", "MIG-aaaa-2": "A100 MIG 2g.10gb"}
 GPUS = [
     GpuIdentity(0, "GPU-1111-2222", "A100"),
-    GpuIdentity(2, "GPU-1111-3333", "A100", MIG),  # 1 is withheld from this user
+    GpuIdentity(2, "GPU-1111-3333", "A100"),  # 1 is withheld from this user
     GpuIdentity(3, "GPU-4444-5555", "A100"),
 ]
+WITH_MIG = [GPUS[0], GpuIdentity(2, "GPU-1111-3333", "A100", MIG), GPUS[2]]
 MIXED = [GpuIdentity(0, "GPU-1", "T400"), GpuIdentity(1, "GPU-2", "A100")]
 
 
@@ -42,7 +43,7 @@ def test_entries_are_split_as_cuda_does(value, entries):
     assert parse_visible(value) == entries
 
 
-@pytest.mark.parametrize("value", ["gpu0", "0;1", "1.5", "0,all", "0x1"])
+@pytest.mark.parametrize("value", ["gpu0", "0;1", "1.5", "0,all", "0x1", "1_0", "\u0661", "1 0"])
 def test_an_entry_that_is_no_index_and_no_uuid_is_refused(value):
     with pytest.raises(DeviceError, match="neither an index nor a GPU or MIG UUID"):
         parse_visible(value)
@@ -86,18 +87,45 @@ def test_visible_gpus_come_in_cuda_order(value, count, nvml_indices):
     assert resolve(value, count=count) == nvml_indices
 
 
-def test_a_mig_instance_is_its_gpu_under_its_own_model():
-    visible = resolve_visible(("MIG-aaaa-2",), GPUS, pci_order=False, count=None)
-    assert visible == [VisibleGpu(2, "A100 MIG 2g.10gb")]
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("MIG-aaaa-2", "A100 MIG 2g.10gb"),
+        ("MIG-aaaa-1", "A100 MIG 1g.5gb"),
+        ("GPU-1111-3", "A100 MIG 1g.5gb"),
+    ],
+)
+def test_a_mig_instance_is_its_gpu_under_its_own_model(name, model):
+    visible = resolve_visible((name,), WITH_MIG, pci_order=False, count=None)
+    assert visible == [VisibleGpu(2, model, is_mig=True)]
 
 
 def test_a_mig_instance_named_the_old_way_is_its_gpu():
     visible = resolve_visible(("MIG-GPU-4444-5555/3/0",), GPUS, pci_order=False, count=None)
-    assert visible == [VisibleGpu(3, "A100 MIG")]
+    assert visible == [VisibleGpu(3, "A100 MIG", is_mig=True)]
 
 
 def test_two_mig_instances_of_a_gpu_are_billed_once():
-    assert resolve("MIG-aaaa-1,GPU-4444,MIG-aaaa-2") == [2, 3]
+    assert resolve("MIG-aaaa-1,GPU-4444,MIG-aaaa-2", WITH_MIG) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("value", "count", "nvml_indices"),
+    [(None, None, [2]), (None, 1, [2]), ("0,1", 1, [2]), ("0,2", None, [0, 3]), ("1", None, [2])],
+)
+def test_by_index_cuda_shows_the_first_mig_instance_and_nothing_else(value, count, nvml_indices):
+    assert resolve(value, WITH_MIG, count=count) == nvml_indices
+
+
+def test_a_whole_uuid_is_that_gpu_even_if_another_begins_with_it():
+    gpus = [GpuIdentity(0, "GPU-11", "A100"), GpuIdentity(1, "GPU-1", "A100")]
+    assert resolve("GPU-1", gpus) == [1]
+
+
+@pytest.mark.parametrize("value", ["GPU-1111-2222,GPU-1111-2", "0,GPU-1111-2", "GPU-4,gpu-4"])
+def test_a_gpu_under_two_names_is_refused(value):
+    with pytest.raises(DeviceError, match="twice"):
+        resolve(value)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def history(paths):
 def test_a_trial_whose_launcher_lives_is_left_alone(paths, history):
     lock = RunLock(paths)
     lock.acquire()
-    assert recover_lost(history, "job", (), NOW) == []
+    assert recover_lost(history, "job", NOW) == []
     lock.release()
 
 
@@ -109,7 +109,7 @@ def test_a_dead_launchers_trial_is_lost_with_what_its_ranks_reported(paths, hist
     for event in (begun, report(1e12 + 2, 1, 0.1), report(1e12 + 4, 2, 0.3)):
         writer.write(event)
     writer.close()
-    (lost,) = recover_lost(history, "job", (), NOW)
+    (lost,) = recover_lost(history, "job", NOW)
     assert (lost.status, lost.reason, lost.finished_at) == (
         TrialStatus.LOST,
         "its launcher died",
@@ -126,7 +126,7 @@ def test_the_time_of_a_lost_trial_runs_from_its_script(paths, history):
     for event in (started(5000.0), report(5004.0, 1, 0.1)):
         writer.write(event)
     writer.close()
-    (lost,) = recover_lost(history, "job", (), NOW)
+    (lost,) = recover_lost(history, "job", NOW)
     assert lost.time_s == 4.0
 
 
@@ -137,26 +137,26 @@ def test_the_time_of_a_lost_trial_whose_start_nobody_marked_is_not_the_machines_
     for event in (report(5000.0, 1, 0.1), report(5004.0, 2, 0.2)):
         writer.write(event)
     writer.close()
-    (lost,) = recover_lost(history, "job", (), NOW)
+    (lost,) = recover_lost(history, "job", NOW)
     assert lost.time_s is None or lost.time_s <= 4.0
 
 
 def test_an_outcome_that_was_decided_is_recorded_and_not_lost(paths, history):
     reserve_record(paths, dispatched(paths))
     write_record(paths, dispatched(paths).finish(DONE))
-    (recovered,) = recover_lost(history, "job", (), NOW)
+    (recovered,) = recover_lost(history, "job", NOW)
     assert recovered == dispatched(paths).finish(DONE)
 
 
 def test_a_run_directory_that_is_gone_is_lost_all_the_same(paths, history):
     paths.run_dir.rename(paths.run_dir.with_name("moved"))
-    (lost,) = recover_lost(history, "job", (), NOW)
+    (lost,) = recover_lost(history, "job", NOW)
     assert (lost.status, lost.steps) == (TrialStatus.LOST, None)
 
 
 def test_finished_trials_are_not_touched(paths, history):
     done = history.finish("job-1-1", DONE)
-    assert recover_lost(history, "job", (), NOW) == []
+    assert recover_lost(history, "job", NOW) == []
     assert history.trials("job") == [done]
 
 
@@ -168,7 +168,7 @@ def test_what_a_dead_launcher_left_running_is_ended(paths, history):
         start_new_session=True,
     )
     assert orphan.stdout.readline() == b"up\n"
-    recover_lost(history, "job", (), NOW)
+    recover_lost(history, "job", NOW)
     orphan.communicate(timeout=30)
     assert not psutil.pid_exists(orphan.pid)
 
@@ -182,7 +182,7 @@ class RacedHistory(MemoryHistory):
         seen = super().trials(job)
         if not self.raced and seen:
             self.raced = True
-            recover_lost(self, job, (), NOW)
+            recover_lost(self, job, NOW)
         return seen
 
 
@@ -190,5 +190,5 @@ def test_two_submits_may_recover_the_same_trial_at_once(paths):
     history = RacedHistory()
     history.begin("job", lambda _: dispatched(paths))
     history.raced = False
-    recover_lost(history, "job", (), NOW)
+    recover_lost(history, "job", NOW)
     assert [found.status for found in history.trials("job")] == [TrialStatus.LOST]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.bandit.run import cheapest_point, merged_profile, step_cost_j
+from zeusrun.bandit.run import merged_profile, step_cost_j
+from zeusrun.bandit.slowdown import feasible, next_feasible_w
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,15 +17,16 @@ if TYPE_CHECKING:
     from zeusrun.bandit.run import Run
     from zeusrun.trial import PowerPoint
 
-# Where the best limit lies on average, as a share of the highest, by eta_knob: from the public
-# power traces of the Zeus project (four GPU models, every limit measured).
+# Where the best limit lies on average, as a share of the highest, by weight of energy: from the
+# public power traces of the Zeus project (four GPU models, every limit measured).
 _KNOBS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _STARTS = (1.0, 0.90, 0.60, 0.55, 0.50)
 
-DOWN_FIRST = 0.75  # eta_knob from which a lower limit is more often the better neighbour
-CLOSE = 0.01  # neighbours within 1 % may be noise: look one further
-BURSTY = 0.8  # drawing less than this share of its limit, the load comes in bursts
-UNBOUND = 0.5  # drawing at most this share of the lowest limit, no limit can bind: go to the top
+DOWN_FIRST = 0.75  # weight of energy from which a lower limit is more often the better neighbour
+CLOSE = 0.0075  # neighbours this near may be worse by noise alone: look one further
+BURSTY = 0.8  # drawing less than this share of its limit, the load may come in bursts
+EQUAL = 0.001  # no difference at all
+UNBOUND = 0.45  # drawing at most this share of the lowest limit, no limit binds: to the top
 
 
 def next_limit_w(
@@ -32,45 +34,89 @@ def next_limit_w(
 ) -> float | None:
     """Return the limit to hold now: one that is not in the profile is to be measured there.
 
-    Once the answer is in the profile it is the choice, and stays it. Needs two to four probes
-    where a sweep needs six or seven; on the public traces the choice is within 0.1 % of the best
-    on average.
+    Once the answer is in the profile it is the choice, and stays it. It depends on what was
+    measured, not in which order. Needs about two and a half probes where a sweep needs six or
+    seven; ``benchmarks/power_limits.py`` says how good the choice is.
 
     Args:
-        problem: What is being decided; ``power_limits_w`` may be tried.
+        problem: What is being decided; ``power_limits_w`` may be tried, and ``power_objective``
+            says which of them is best.
         profile: What was measured so far.
         start_w: Where to begin: the choice of a neighbouring batch size, if there is one.
 
     Returns:
         Watts per GPU; ``None`` to leave the limit as found.
     """
-    limits = problem.power_limits_w
-    if not limits:
-        return None
-    if problem.eta_knob == 0:
-        return limits[-1]
-    costs = {
-        point.power_limit_w: cost
+    limits, knob = problem.power_limits_w, _knob(problem)
+    if knob == 0 or not limits:
+        return limits[-1] if limits else None
+    points = {
+        point.power_limit_w: point
         for point in profile
-        if point.power_limit_w in limits and (cost := step_cost_j(point, problem))
+        if point.power_limit_w is not None
+        and point.power_limit_w in limits
+        and step_cost_j(point, problem, knob)
     }
-    if not costs:
-        share = float(np.interp(problem.eta_knob, _KNOBS, _STARTS))
+    factor = problem.power_objective.factor
+    if not points:
+        share = 1.0 if factor is not None else float(np.interp(knob, _KNOBS, _STARTS))
         wanted_w = start_w or share * limits[-1]
         return min(limits, key=lambda limit: (abs(limit - wanted_w), -limit))
-    best_w = min(costs, key=lambda limit: (costs[limit], limit))
-    drawn_w = max(point.power_w for point in profile) / max(1, problem.gpu_count)
-    if drawn_w <= UNBOUND * limits[0]:
-        return best_w if limits[-1] in costs else limits[-1]
+    # A limit whose probe came to nothing is not measured again, and never the choice.
+    failed = {point.power_limit_w for point in profile} - points.keys()
+    limits = tuple(limit for limit in limits if limit not in failed)
+    costs = _costs(problem, points)
+    unbound = _unbound(problem, points)
+    best_w = _best_w(costs, unbound=unbound)
+    if unbound:
+        return best_w if limits[-1] in points else limits[-1]
+    drawn_w = _drawn_w(problem, points)
+    if factor is not None:
+        return next_feasible_w(limits, points, factor, drawn_w)
+    # Bursts may hide a plateau and then a drop, which no walk would see.
     if drawn_w < BURSTY * best_w and limits[0] not in costs:
         return limits[0]
-    return _neighbour_w(problem, costs, best_w)
+    return _neighbour_w(limits, costs, best_w, knob >= DOWN_FIRST)
 
 
-def _neighbour_w(problem: Problem, costs: Mapping[float, float], best_w: float) -> float:
+def _costs(problem: Problem, points: Mapping[float, PowerPoint]) -> dict[float, float]:
+    """Return what a step costs under the limits that may be chosen, as the objective sees it."""
+    factor, knob = problem.power_objective.factor, _knob(problem)
+    allowed = points if factor is None else feasible(points, factor)
+    return {limit: step_cost_j(points[limit], problem, knob) or 0.0 for limit in allowed}
+
+
+def _drawn_w(problem: Problem, points: Mapping[float, PowerPoint]) -> float:
+    """Return the most that a GPU drew."""
+    return max(point.power_w for point in points.values()) / max(1, problem.gpu_count)
+
+
+def _unbound(problem: Problem, points: Mapping[float, PowerPoint]) -> bool:
+    """Whether so little is drawn that no limit can bind."""
+    lowest_w = min(problem.power_limits_w, default=0.0)
+    return _drawn_w(problem, points) <= UNBOUND * lowest_w
+
+
+def _best_w(costs: Mapping[float, float], *, unbound: bool) -> float:
+    """Return the limit of least cost; the highest, where none binds and it is as good."""
+    best_w = min(costs, key=lambda limit: (costs[limit], limit))
+    highest_w = max(costs)
+    as_good = unbound and costs[highest_w] <= (1 + EQUAL) * costs[best_w]
+    return highest_w if as_good else best_w
+
+
+def _knob(problem: Problem) -> float:
+    """Return the weight of energy in what the objective makes least."""
+    name = problem.power_objective.name
+    return problem.eta_knob if name == "cost" else float(name != "time")
+
+
+def _neighbour_w(
+    limits: Sequence[float], costs: Mapping[float, float], best_w: float, down_first: bool
+) -> float:
     """Return the next limit to measure beside the best, or the best if it has proved so."""
-    limits, at = problem.power_limits_w, problem.power_limits_w.index(best_w)
-    for step in (-1, 1) if problem.eta_knob >= DOWN_FIRST else (1, -1):
+    at = limits.index(best_w)
+    for step in (-1, 1) if down_first else (1, -1):
         for index in (at + step, at + 2 * step):
             if not 0 <= index < len(limits):
                 break
@@ -79,6 +125,29 @@ def _neighbour_w(problem: Problem, costs: Mapping[float, float], best_w: float) 
             if costs[limits[index]] > (1 + CLOSE) * costs[best_w]:
                 break
     return best_w
+
+
+def chosen_point(profile: Sequence[PowerPoint], problem: Problem) -> PowerPoint | None:
+    """Return the point of the limit that the objective chooses among those measured.
+
+    While a walk is under way that is the best so far; ``max_slowdown`` then holds against the
+    highest limit measured.
+
+    Returns:
+        ``None`` where nothing is known of any.
+    """
+    knob = _knob(problem)
+    points = {_limit(point): point for point in profile if step_cost_j(point, problem, knob)}
+    if not points:
+        return None
+    if problem.power_objective.name == "time":
+        return points[max(points)]
+    return points[_best_w(_costs(problem, points), unbound=_unbound(problem, points))]
+
+
+def _limit(point: PowerPoint) -> float:
+    """Return the limit of a point; none set is above all."""
+    return math.inf if point.power_limit_w is None else point.power_limit_w
 
 
 def first_limit_w(problem: Problem, runs: Sequence[Run], arm: int) -> float | None:
@@ -96,20 +165,24 @@ def first_limit_w(problem: Problem, runs: Sequence[Run], arm: int) -> float | No
     profile = merged_profile([run for run in runs if run.arm == near])
     if near == arm:
         return next_limit_w(problem, profile)
-    best = cheapest_point(profile, problem)
+    best = chosen_point(profile, problem)
     return next_limit_w(problem, (), best.power_limit_w if best else None)
 
 
 def sweep_limit_w(problem: Problem, profile: Sequence[PowerPoint]) -> float | None:
     """Return the limit to hold now, trying all of them from the highest down.
 
-    You et al. (NSDI 2023), just-in-time profiling; for policy ``zeus``.
+    You et al. (NSDI 2023), just-in-time profiling; for policy ``zeus``. Objective ``time`` tries
+    none: nothing is faster than the highest.
     """
-    if not problem.power_limits_w:
+    limits = problem.power_limits_w
+    if not limits:
         return None
-    measured = {point.power_limit_w: step_cost_j(point, problem) for point in profile}
-    for limit in reversed(problem.power_limits_w):
+    if problem.power_objective.name == "time":
+        return limits[-1]
+    measured = {point.power_limit_w for point in profile}
+    for limit in reversed(limits):
         if limit not in measured:
             return limit
-    known = {w: cost for w, cost in measured.items() if cost and w in problem.power_limits_w}
-    return min(known, key=lambda w: known[w], default=problem.power_limits_w[-1])
+    best = chosen_point([point for point in profile if point.power_limit_w in limits], problem)
+    return limits[-1] if best is None else best.power_limit_w

@@ -10,6 +10,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+@dataclass(frozen=True)
+class PowerObjective:
+    """What makes one power limit better than another.
+
+    Attributes:
+        name: ``cost``: the least cost under the problem's ``eta_knob``; ``energy``: the fewest
+            joules; ``time``: the fastest; ``max_slowdown``: the fewest joules among limits that
+            take at most ``factor`` times the time of the highest one.
+        factor: With ``max_slowdown``, at least 1; else ``None``.
+    """
+
+    name: Literal["cost", "energy", "time", "max_slowdown"] = "cost"
+    factor: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.name == "max_slowdown") != (self.factor is not None):
+            raise ValueError(f"a factor goes with max_slowdown alone, not with {self.name}")
+        if self.factor is not None and not 1 <= self.factor < math.inf:
+            raise ValueError(f"factor must be at least 1, not {self.factor}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """One choice to make: which batch size the next trial of a job gets.
@@ -34,6 +55,8 @@ class Problem:
         max_power_w: Maximum power summed over the job's devices; ``None`` if unknown.
         samples_per_epoch: Samples that an epoch takes in; ``None`` until a trial has shown it.
         power_limits_w: Limits per GPU that may be set, ascending; none where they are left alone.
+        power_objective: Which of them is best.
+        learn_from_shared: Whether trials whose GPUs others used, too, teach speed and cost.
 
     Raises:
         ValueError: If the values contradict each other or lie outside their range.
@@ -57,6 +80,8 @@ class Problem:
     max_power_w: float | None = None
     samples_per_epoch: float | None = None
     power_limits_w: tuple[float, ...] = ()
+    power_objective: PowerObjective = PowerObjective()
+    learn_from_shared: bool = False
 
     def __post_init__(self) -> None:
         if list(self.candidates) != sorted({b for b in self.candidates if b > 0}):

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.bandit.cost import cost_j
-from zeusrun.bandit.run import Run, better, cheapest_point, step_cost_j
-from zeusrun.trial import CurvePoint, Trial, TrialStatus
+from zeusrun.bandit.limits import chosen_point
+from zeusrun.bandit.run import Run, better, step_cost_j
+from zeusrun.trial import CurvePoint, PowerPoint, Trial, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,11 +43,12 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
     Every number is taken from the learning curve under today's target, ``max_epochs`` and
     ``eta_knob``. Epochs need the same metric and learning rate; time and energy the same GPUs,
     number of ranks and kind of energy; crashes, for memory or not, the same GPUs alone. A trial
-    that ended before it could tell today's success from failure reads as cut short.
+    that ended before it could tell today's success from failure reads as cut short. A trial that
+    shared its GPUs with others reads as one of another machine, unless the problem says otherwise.
     """
     status = trial.status
     arm = trial.global_batch_size
-    local = _same_hardware(problem, trial)
+    local = _same_hardware(problem, trial) and not _disturbed(problem, trial)
     if status is TrialStatus.DISPATCHED:
         return Run(arm, trial.recurrence, status, trial.stage)
     if status is TrialStatus.LOST or (status in _CRASHED and not local):
@@ -57,7 +59,10 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
     if not _same_learning(problem, trial):
         run = Run(arm, trial.recurrence, _CUT_SHORT, trial.stage, local=local)
         return _with_speed(problem, trial, run, _whole(trial)) if local else None
-    return _read_learning(problem, trial, local=local)
+    run = _read_learning(problem, trial, local=local)
+    if run.status is TrialStatus.STOPPED and _disturbed(problem, trial):
+        return run._replace(status=_CUT_SHORT)  # others may have made it dear
+    return run
 
 
 def kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
@@ -80,7 +85,7 @@ def kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
         trials_, own = ("trials", "their") if len(seen) > 1 else ("trial", "its")
         curves = "learning curves" if len(seen) > 1 else "learning curve"
         told = kept_of_it.format(own=own, curves=curves)
-        clauses.append(f"{len(seen)} {trials_} {what} ({few}): {told}")
+        clauses.append(f"{len(seen)} {trials_} {what.format(own=own)} ({few}): {told}")
     return clauses
 
 
@@ -116,6 +121,11 @@ def _samples_per_epoch(trial: Trial) -> float | None:
 def _same_hardware(problem: Problem, trial: Trial) -> bool:
     now = (problem.gpu_model, problem.gpu_count, problem.world_size)
     return (trial.gpu_model, trial.gpu_count, trial.world_size) == now
+
+
+def _disturbed(problem: Problem, trial: Trial) -> bool:
+    """Whether others used the trial's GPUs, so that it says nothing of speed, cost or crashes."""
+    return trial.shared is True and not problem.learn_from_shared
 
 
 def _same_energy(problem: Problem, trial: Trial) -> bool:
@@ -166,6 +176,7 @@ def _read_learning(problem: Problem, trial: Trial, *, local: bool) -> Run:
     spent = None
     if reached and local:
         spent = cost_j(reached.energy_j, trial.max_power_w, reached.time_s, problem.eta_knob)
+        spent = _less_profiling_j(problem, trial, spent, reached.epochs)
     run = Run(
         arm=trial.global_batch_size,
         recurrence=trial.recurrence,
@@ -222,6 +233,31 @@ def _failed(problem: Problem, trial: Trial, end: _End | None) -> TrialStatus:
     return _CUT_SHORT
 
 
+def _best_epoch_j(problem: Problem, trial: Trial) -> tuple[PowerPoint | None, float | None]:
+    """Return the point of the limit that the objective chooses, and what an epoch costs there."""
+    best = chosen_point(trial.power_profile, problem)
+    step_j = None if best is None else step_cost_j(best, problem)
+    if step_j is None or problem.samples_per_epoch is None:
+        return best, None
+    return best, step_j * problem.samples_per_epoch / trial.global_batch_size
+
+
+def _less_profiling_j(
+    problem: Problem, trial: Trial, spent_j: float | None, epochs: int
+) -> float | None:
+    """Return the cost of a run that reached the target, less what trying other limits took.
+
+    Never less than its epochs cost at the limit chosen.
+    """
+    extra_j = trial.profiling_cost_j
+    if spent_j is None or extra_j is None or extra_j <= 0 or trial.eta_knob != problem.eta_knob:
+        return spent_j
+    _, epoch_j = _best_epoch_j(problem, trial)
+    least_j = _LEAST_J if epoch_j is None else epoch_j * epochs
+    left_j = max(spent_j - extra_j, least_j)
+    return left_j if _LEAST_J < left_j < spent_j else spent_j
+
+
 def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> Run:
     """Add what the trial says of speed and power."""
     per_epoch = power_w = None
@@ -238,14 +274,12 @@ def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> R
         per_epoch = None
     if profile:
         power_w = max(point.power_w for point in profile)
-    if problem.samples_per_epoch and (len(profile) > 1 or (profile and per_epoch is None)):
-        # It ran under several limits: only the best of them counts, probing is not the arm's.
-        best = cheapest_point(profile, problem)
-        if best is not None:
-            step_j = step_cost_j(best, problem)
+    if len(profile) > 1 or (profile and per_epoch is None):
+        # It ran under several limits: only the one chosen counts, probing is not the arm's.
+        best, best_j = _best_epoch_j(problem, trial)
+        if best is not None and problem.samples_per_epoch:
             limit_w = best.power_limit_w
-            if step_j is not None:
-                per_epoch = step_j * problem.samples_per_epoch / trial.global_batch_size
+            per_epoch = per_epoch if best_j is None else best_j
     return run._replace(
         epoch_cost_j=per_epoch, power_limit_w=limit_w, power_w=power_w, profile=profile
     )
@@ -267,24 +301,35 @@ def _reason(problem: Problem, trial: Trial) -> _Reason | None:
     status = trial.status
     if status is TrialStatus.LOST:
         return _Reason("ended without an outcome", status.value, "left out")
-    same_learning = _same_learning(problem, trial)
+    if _disturbed(problem, trial):
+        return _shared(problem, trial)
     if not _same_hardware(problem, trial):
-        what, value = _hardware(problem, trial)
-        if status in _CRASHED or not same_learning:
-            return _Reason(what, value, "left out")
-        return _Reason(what, value, f"{_EPOCHS}, speed and power are learned again")
+        return _other_hardware(problem, trial)
     if status in _CRASHED:
         return None
     if not _same_energy(problem, trial):
         source = trial.energy_source
         return _Reason("had another kind of energy", source.value if source else "none", _EPOCHS)
+    same_learning = _same_learning(problem, trial)
     return _reread(problem, trial) if same_learning else _other_learning(problem, trial)
 
 
-def _hardware(problem: Problem, trial: Trial) -> tuple[str, str]:
+def _shared(problem: Problem, trial: Trial) -> _Reason:
+    told = _EPOCHS if trial.status in _WHOLE else "read as cut short"
+    if trial.status in _CRASHED or not _same_learning(problem, trial):
+        told = "left out"
+    return _Reason("shared {own} GPUs", "with other processes", told)
+
+
+def _other_hardware(problem: Problem, trial: Trial) -> _Reason:
     if (trial.gpu_model, trial.gpu_count) == (problem.gpu_model, problem.gpu_count):
-        return "had another number of ranks", str(trial.world_size)
-    return "ran elsewhere", f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_count else "CPU"
+        what, value = "had another number of ranks", str(trial.world_size)
+    else:
+        what = "ran elsewhere"
+        value = f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_count else "CPU"
+    if trial.status in _CRASHED or not _same_learning(problem, trial):
+        return _Reason(what, value, "left out")
+    return _Reason(what, value, f"{_EPOCHS}, speed and power are learned again")
 
 
 def _other_learning(problem: Problem, trial: Trial) -> _Reason:

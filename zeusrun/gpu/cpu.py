@@ -33,6 +33,7 @@ class EstimatedCpu:
     uuid = "cpu"
     is_gpu = False
     energy_source = EnergySource.ESTIMATED
+    caveat = None
 
     def __init__(
         self,
@@ -65,6 +66,9 @@ class EstimatedCpu:
         except OSError as error:
             raise self._device_error(error) from error
         return Reading(energy_j=energy_j, power_w=None, power_limit_w=None)
+
+    def compute_processes(self) -> None:
+        """See ``Device.compute_processes``: a CPU computes for everybody, and tells nobody's."""
 
     def close(self) -> None:
         """See ``Device.close``; nothing is held."""

@@ -12,6 +12,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Health:
+    """How a device fares, beside its power. ``None`` is what it does not tell.
+
+    Attributes:
+        utilization: Share of the last sampling period in which it computed, 0 to 1.
+        temperature_c: Degrees Celsius of the chip.
+        sm_clock_mhz: Clock of the multiprocessors.
+        memory_clock_mhz: Clock of the memory.
+        throttle_reasons: What holds the clocks back, in NVML's words: ``sw_power_cap``, …; empty
+            for nothing.
+    """
+
+    utilization: float | None = None
+    temperature_c: float | None = None
+    sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    throttle_reasons: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
 class Reading:
     """One look at one device. ``None`` is what the device does not tell.
 
@@ -19,11 +39,13 @@ class Reading:
         energy_j: Joules on a counter that only grows and starts anywhere.
         power_w: Momentary draw, averaged over no more than about a second.
         power_limit_w: The limit that is set.
+        health: How it fares beside that; ``None`` for a device that has no such sensors.
     """
 
     energy_j: float | None
     power_w: float | None
     power_limit_w: float | None
+    health: Health | None = None
 
 
 class Device(Protocol):
@@ -48,6 +70,19 @@ class Device(Protocol):
     @property
     def energy_source(self) -> EnergySource:
         """The best source it claims to have; a monitor that watches may trust it less."""
+
+    @property
+    def caveat(self) -> str | None:
+        """A sentence on whose energy it really measures (a MIG instance); ``None`` for its own."""
+
+    def compute_processes(self) -> frozenset[int] | None:
+        """Return the ids of the processes that compute on it; ``None`` if it does not tell.
+
+        They may be those of another pid namespace: see ``gpu.foreign``.
+
+        Raises:
+            DeviceError: If it does not answer.
+        """
 
     def read(self) -> Reading:
         """Look at the device now.
@@ -75,7 +110,8 @@ class LimitableDevice(Device, Protocol):
         """Hold the device to ``watts`` until someone sets another limit.
 
         Raises:
-            DeviceError: If it cannot be limited, is out of range, or permission is missing.
+            LimitRefusedError: If permission is missing.
+            DeviceError: If it cannot be limited, or ``watts`` is out of its range.
         """
 
 

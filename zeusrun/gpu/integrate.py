@@ -22,7 +22,12 @@ def trapezoid_j(start_s: float, start_w: float, end_s: float, end_w: float) -> f
 
 
 def energy_between(
-    times_s: Sequence[float], energies_j: Sequence[float], since_s: float, until_s: float
+    times_s: Sequence[float],
+    energies_j: Sequence[float],
+    since_s: float,
+    until_s: float,
+    *,
+    looked_s: float | None = None,
 ) -> float | None:
     """Return the energy used between two moments.
 
@@ -34,17 +39,22 @@ def energy_between(
         energies_j: Cumulative joules at those times, shape ``(n,)``; the origin does not matter.
         since_s: Start of the window, on the same clock.
         until_s: End of the window.
+        looked_s: The latest look, if that was no sample because a counter had not moved yet;
+            ``None`` for the last sample.
 
     Returns:
         Joules, or ``None`` if there are fewer than two samples or the window reaches more than
-        ``REACH_S`` outside them.
+        ``REACH_S`` outside what was looked at.
 
     Raises:
         ValueError: If the window ends before it starts.
     """
     if until_s < since_s:
         raise ValueError(f"the window ends at {until_s} s, before it starts at {since_s} s")
-    if len(times_s) < 2 or since_s < times_s[0] - REACH_S or until_s > times_s[-1] + REACH_S:
+    if len(times_s) < 2:
+        return None
+    last_s = times_s[-1] if looked_s is None else looked_s
+    if since_s < times_s[0] - REACH_S or until_s > last_s + REACH_S:
         return None
     start_j = _energy_at(times_s, energies_j, since_s)
     return _energy_at(times_s, energies_j, until_s) - start_j

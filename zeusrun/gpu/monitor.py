@@ -7,8 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import DeviceError
-from zeusrun.gpu.power_csv import PowerCsv
-from zeusrun.gpu.track import EnergyTrack
+from zeusrun.gpu.power_csv import PowerCsv, Row
+from zeusrun.gpu.sharing import Sharing
+from zeusrun.gpu.track import Accounts, EnergyTrack
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from zeusrun.gpu.device import Device
-    from zeusrun.gpu.power_csv import Row
+    from zeusrun.gpu.foreign import ForeignProcesses
 
 # A driver call that hangs must not keep zeusrun from recording the trial.
 _JOIN_TIMEOUT_S = 10.0
@@ -44,6 +45,7 @@ class EnergyMonitor:
         csv_path: Path | None,
         period_s: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
+        foreign: ForeignProcesses | None = None,
     ) -> None:
         """Prepare; nothing is read, written or started yet.
 
@@ -52,6 +54,8 @@ class EnergyMonitor:
             csv_path: Where to write ``power.csv``, or ``None`` for nowhere.
             period_s: Seconds between samples.
             clock: Monotonic seconds; the windows asked for are on the same clock.
+            foreign: Tells other people's processes on the GPUs from the job's; ``None`` where that
+                does not matter.
 
         Raises:
             ValueError: If the period is not positive.
@@ -65,6 +69,7 @@ class EnergyMonitor:
             EnergyTrack(name, device.energy_source)
             for name, device in zip(self._names, self._devices, strict=True)
         ]
+        self._sharing = Sharing(self._devices, self._names, foreign)
         self._csv_path = csv_path
         self._csv: PowerCsv | None = None
         self._period_s = period_s
@@ -77,6 +82,8 @@ class EnergyMonitor:
 
     def __enter__(self) -> Self:
         self._started_s = self._clock()
+        caveats = [device.caveat for device in self._devices]
+        self.warnings.extend(dict.fromkeys(caveat for caveat in caveats if caveat is not None))
         if self._csv_path is not None:
             try:
                 self._csv = PowerCsv(self._csv_path)
@@ -97,13 +104,14 @@ class EnergyMonitor:
         self._thread.join(_JOIN_TIMEOUT_S)
         if self._thread.is_alive():
             self._give_up(f"the devices have not answered for {_JOIN_TIMEOUT_S:g} s")
+        self._judge()
         if self._bug is not None and exception is None:
             raise self._bug
 
     def sample(self) -> None:
         """Look at every device now. The thread does it; without one (simulators), call it."""
         rows: list[Row] = []
-        for name, device, track in zip(self._names, self._devices, self._tracks, strict=True):
+        for device, track in zip(self._devices, self._tracks, strict=True):
             if track.failed:
                 continue
             time_s = self._clock()
@@ -111,24 +119,26 @@ class EnergyMonitor:
                 reading = device.read()
             except DeviceError as error:
                 with self._lock:
-                    track.fail()
-                self.warnings.append(f"{name} failed; the energy of this run is unknown: {error}")
+                    self.warnings.extend(track.miss(time_s, str(error)))
                 continue
             with self._lock:
-                warning = track.add(time_s, reading)
-                power_w = track.power_w()
-            if warning is not None:
-                self.warnings.append(warning)
-            since_start_s = time_s - self._started_s
-            rows.append(
-                (since_start_s, device.uuid, power_w, reading.power_limit_w, reading.energy_j)
-            )
-        if self._csv is not None:
-            try:
-                self._csv.write(rows)
-            except OSError as error:
-                self._csv = None
-                self._warn_csv(error)
+                self.warnings.extend(track.add(time_s, reading))
+                power_w, cumulative_j = track.power_w(), track.cumulative_j
+            if self._csv is not None:
+                rows.append(
+                    Row(
+                        time_s - self._started_s,
+                        device.uuid,
+                        power_w,
+                        reading.power_limit_w,
+                        cumulative_j,
+                        reading.health,
+                    )
+                )
+        self._write(rows)
+        warning = self._sharing.look(self._clock())
+        if warning is not None:
+            self.warnings.append(warning)
 
     def energy_j(self, since_s: float, until_s: float) -> float | None:
         """Return the joules that all devices used between two moments of the monitor's clock.
@@ -142,6 +152,31 @@ class EnergyMonitor:
         """
         with self._lock:
             return _sum([track.energy_j(since_s, until_s) for track in self._tracks])
+
+    def device_energies_j(self, since_s: float, until_s: float) -> dict[str, float | None]:
+        """Return the joules of a window by the uuid of each device; see ``energy_j``."""
+        with self._lock:
+            return {
+                device.uuid: track.energy_j(since_s, until_s)
+                for device, track in zip(self._devices, self._tracks, strict=True)
+            }
+
+    def accounts_j(self, since_s: float, until_s: float) -> Accounts:
+        """Return the joules of a window by counters and by sampled power, over all devices.
+
+        Returns:
+            Each ``None`` where any device lacks it. The energy that is billed is that of the one
+            account of each device that is believed: see ``energy_j``.
+
+        Raises:
+            ValueError: If the window ends before it starts.
+        """
+        with self._lock:
+            found = [track.accounts_j(since_s, until_s) for track in self._tracks]
+        return Accounts(
+            _sum([accounts.counter_j for accounts in found]),
+            _sum([accounts.integrated_j for accounts in found]),
+        )
 
     def power_w(self) -> float | None:
         """Return the latest draw of all devices in watts; ``None`` if unknown for any."""
@@ -162,6 +197,11 @@ class EnergyMonitor:
         """The most that all devices together may draw, in watts; ``None`` if unknown for any."""
         return _sum([device.max_power_w for device in self._devices])
 
+    @property
+    def shared(self) -> bool | None:
+        """Whether foreign processes computed on any GPU meanwhile; ``None`` if none can tell."""
+        return self._sharing.shared
+
     def _run(self) -> None:
         due_s = self._clock() + self._period_s
         while not self._stop.wait(max(0.0, due_s - self._clock())):
@@ -180,11 +220,29 @@ class EnergyMonitor:
             self._stop.set()
             self._give_up(f"{type(error).__name__}: {error}")
 
+    def _judge(self) -> None:
+        """Tell, at the end, which device is missing, and whose two accounts disagree."""
+        with self._lock:
+            for track in self._tracks:
+                self.warnings.extend(track.end())
+                doubt = track.disagreement(self._started_s, self._clock())
+                if doubt is not None:
+                    self.warnings.append(doubt)
+
     def _give_up(self, why: str) -> None:
         with self._lock:
             for track in self._tracks:
                 track.fail()
         self.warnings.append(f"metering stopped; the energy of this run is unknown: {why}")
+
+    def _write(self, rows: Sequence[Row]) -> None:
+        if self._csv is None:
+            return
+        try:
+            self._csv.write(rows)
+        except OSError as error:
+            self._csv = None
+            self._warn_csv(error)
 
     def _warn_csv(self, error: OSError) -> None:
         self.warnings.append(

@@ -6,11 +6,18 @@ Names, units and return codes: NVML API Reference, "Device Queries" and "Device 
 from __future__ import annotations
 
 import contextlib
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.errors import DeviceError
-from zeusrun.gpu.device import Reading, check_power_limit
-from zeusrun.gpu.visible import GpuIdentity, parse_visible, resolve_visible
+from zeusrun.errors import DeviceError, LimitRefusedError
+from zeusrun.gpu.device import Health, Reading, check_power_limit
+from zeusrun.gpu.nvml_answers import first_answer, unless_unsupported
+from zeusrun.gpu.nvml_health import read_health
+from zeusrun.gpu.nvml_identity import identify_gpus
+from zeusrun.gpu.nvml_power import PowerSensor
+from zeusrun.gpu.visible import parse_visible, resolve_visible
+from zeusrun.gpu.zeusd import find_zeusd
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
@@ -18,66 +25,117 @@ if TYPE_CHECKING:
 
     from zeusrun.gpu.device import Device
     from zeusrun.gpu.visible import VisibleGpu
+    from zeusrun.gpu.zeusd import Zeusd
+
+# What moves slowly is asked for so often, and repeated in between: at 10 Hz on eight GPUs the
+# questions cost more than the answers change.
+_SLOW_PERIOD_S = 0.5
+
+
+@dataclass(frozen=True)
+class _SlowReading:
+    power_limit_w: float | None
+    health: Health
+    until_s: float  # on the device's clock
+    limits_set: int  # how many limits had been set through this device before it was asked
 
 
 class NvmlGpu:
-    """One GPU. It holds a reference to NVML from the moment it is made until it is closed."""
+    """One GPU. It holds a reference to NVML from the moment it is made until it is closed.
+
+    Attributes:
+        nvml_index: NVML's number for it.
+    """
 
     is_gpu = True
 
-    def __init__(self, nvml_index: int, model: str) -> None:
+    def __init__(
+        self,
+        gpu: VisibleGpu,
+        zeusd: Zeusd | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Open the GPU.
 
         Args:
-            nvml_index: NVML's number for it, which need not be CUDA's.
-            model: Product name of what the job sees of it.
+            gpu: Which one, and what the job sees of it.
+            zeusd: Asked to set a limit where this process may not; ``None`` if there is none.
+            clock: Monotonic seconds.
 
         Raises:
             DeviceError: If it does not answer.
         """
         import pynvml  # noqa: PLC0415 - the library is looked for when a job asks for GPUs
 
-        self.model = model
-        self.uuid = f"GPU {nvml_index}"  # its name in errors, until it has told its own
+        self.nvml_index = gpu.nvml_index
+        self.model = gpu.model
+        self.uuid = f"GPU {gpu.nvml_index}"  # its name in errors, until it has told its own
         self._nvml: Any = pynvml
+        self._zeusd = zeusd
+        self._clock = clock
+        self._limits_set = 0
+        self._slow: _SlowReading | None = None
         self._call(pynvml.nvmlInit)
         self._open = True
         try:
-            self._handle = self._call(pynvml.nvmlDeviceGetHandleByIndex, nvml_index)
+            self._handle = self._call(pynvml.nvmlDeviceGetHandleByIndex, gpu.nvml_index)
             self.uuid = self._call(pynvml.nvmlDeviceGetUUID, self._handle)
             range_w = self.power_limit_range_w()
             self.max_power_w = range_w[1] if range_w else self._max_power_w()
+            self._sensor = self._call(PowerSensor, pynvml, self._handle, self.model)
             has_counter = self._energy_j() is not None
         except DeviceError:
             self.close()
             raise
         self.energy_source = EnergySource.COUNTER if has_counter else EnergySource.INTEGRATED
+        self.caveat = (
+            f"{self.model} is a part of {self.uuid}: power, energy and limit are those of that "
+            "whole GPU, which its other MIG instances share"
+            if gpu.is_mig
+            else None
+        )
 
     def read(self) -> Reading:
-        """See ``Device.read``. On Ampere and later, power is a mean over a second."""
+        """See ``Device.read``. Limit and health are up to half a second old."""
+        slow = self._read_slow()
         return Reading(
             energy_j=self._energy_j(),
-            power_w=self._ask_milli(self._nvml.nvmlDeviceGetPowerUsage),
-            power_limit_w=self._ask_milli(self._nvml.nvmlDeviceGetPowerManagementLimit),
+            power_w=self._call(self._sensor.read_w),
+            power_limit_w=slow.power_limit_w,
+            health=slow.health,
         )
+
+    def compute_processes(self) -> frozenset[int] | None:
+        """See ``Device.compute_processes``; on a GPU with MIG, those of all its instances."""
+        names = (
+            "nvmlDeviceGetComputeRunningProcesses_v3",
+            "nvmlDeviceGetComputeRunningProcesses_v2",
+        )
+        try:
+            processes = first_answer(self._nvml, names, self._handle)
+        except self._nvml.NVMLError_InsufficientSize:  # more of them came while it was asked
+            return None
+        except self._nvml.NVMLError as error:
+            raise self._device_error(error) from error
+        return None if processes is None else frozenset(process.pid for process in processes)
 
     def power_limit_range_w(self) -> tuple[float, float] | None:
         """See ``LimitableDevice.power_limit_range_w``; check: ``nvidia-smi -q -d POWER``."""
+        self._slow = None  # who asks for the range decides on a limit: the next one read is today's
         limits_mw = self._ask(self._nvml.nvmlDeviceGetPowerManagementLimitConstraints)
         return None if limits_mw is None else (limits_mw[0] / 1000, limits_mw[1] / 1000)
 
     def set_power_limit_w(self, watts: float) -> None:
-        """See ``LimitableDevice.set_power_limit_w``."""
-        check_power_limit(f"{self.model} ({self.uuid})", watts, self.power_limit_range_w())
+        """See ``LimitableDevice.set_power_limit_w``: through NVML, else through a ``zeusd``."""
+        check_power_limit(self._name, watts, self.power_limit_range_w())
         try:
             self._nvml.nvmlDeviceSetPowerManagementLimit(self._handle, round(watts * 1000))
         except self._nvml.NVMLError_NoPermission:
-            raise DeviceError(
-                f"setting the power limit of {self.model} ({self.uuid}) needs root or "
-                "CAP_SYS_ADMIN; run zeusrun with either, or use power_limit: {mode: observe}"
-            ) from None
+            self._set_through_zeusd(watts)
         except self._nvml.NVMLError as error:
             raise self._device_error(error) from error
+        finally:
+            self._limits_set += 1
 
     def close(self) -> None:
         """See ``Device.close``."""
@@ -86,6 +144,47 @@ class NvmlGpu:
             # NVML may have gone before us (driver restart): then there is nothing left to let go.
             with contextlib.suppress(self._nvml.NVMLError):
                 self._nvml.nvmlShutdown()
+
+    def _set_through_zeusd(self, watts: float) -> None:
+        remedy = "run zeusrun as root or with CAP_SYS_ADMIN, or start zeusd"
+        if self._zeusd is None:
+            raise LimitRefusedError(
+                f"this user may not set the power limit of {self._name}: {remedy}"
+            )
+        try:
+            self._zeusd.set_power_limit_w(
+                self.nvml_index, watts, self._call(self._nvml.nvmlDeviceGetCount)
+            )
+        except LimitRefusedError as error:
+            raise LimitRefusedError(
+                f"this user may not set the power limit of {self._name}, and {error}: {remedy} "
+                "where it serves this user and these GPUs"
+            ) from error
+        limit_w = self._limit_w()
+        if limit_w is None or round(limit_w * 1000) != round(watts * 1000):
+            raise DeviceError(
+                f"{self._zeusd} says that {self._name} is held to {watts:g} W, but its limit is "
+                f"{limit_w} W; does the daemon number GPUs otherwise (`nvidia-smi`)?"
+            )
+
+    def _read_slow(self) -> _SlowReading:
+        """Return the last slow reading, or a new one when it is old or a limit was set since."""
+        now_s = self._clock()
+        # The monitor's thread reads while the main thread sets limits: what was asked for before a
+        # limit was set is never kept after it.
+        limits_set = self._limits_set
+        slow = self._slow
+        if slow is None or now_s >= slow.until_s or slow.limits_set != limits_set:
+            slow = self._slow = _SlowReading(
+                power_limit_w=self._limit_w(),
+                health=read_health(self._nvml, self._handle),
+                until_s=now_s + _SLOW_PERIOD_S,
+                limits_set=limits_set,
+            )
+        return slow
+
+    def _limit_w(self) -> float | None:
+        return self._ask_milli(self._nvml.nvmlDeviceGetPowerManagementLimit)
 
     def _energy_j(self) -> float | None:
         return self._ask_milli(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
@@ -98,7 +197,7 @@ class NvmlGpu:
         return None if value is None else value / 1000  # NVML speaks in mW and mJ
 
     def _ask(self, query: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - pynvml is untyped
-        return self._call(_unless_unsupported, self._nvml, query, self._handle)
+        return self._call(unless_unsupported, self._nvml, query, self._handle)
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - as _ask
         try:
@@ -106,24 +205,30 @@ class NvmlGpu:
         except self._nvml.NVMLError as error:
             raise self._device_error(error) from error
 
-    def _device_error(self, error: Exception) -> DeviceError:
-        return DeviceError(
-            f"{self.model} ({self.uuid}): NVML says {error}; see `nvidia-smi` and `dmesg`"
-        )
+    def _device_error(self, error: Any) -> DeviceError:  # noqa: ANN401 - as _ask
+        why = str(error)
+        if isinstance(error, self._nvml.NVMLError_Uninitialized):
+            why += " (its driver was restarted)"
+        return DeviceError(f"{self._name}: NVML says {why}; see `nvidia-smi` and `dmesg`")
+
+    @property
+    def _name(self) -> str:
+        return f"{self.model} ({self.uuid})"
 
 
 def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Device]:
     """Open the GPUs that a job with this environment will use.
 
     Args:
-        environment: The job's; read for ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER``.
+        environment: The job's; read for ``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER`` and
+            ``ZEUSD_SOCK_PATH``.
         count: How many of the visible ones it uses, the first ones in CUDA's order; ``None`` is
             all of them.
 
     Returns:
         Devices in CUDA's order, fewer than ``count`` if there are not as many; none without a
         library, a driver or a GPU. A MIG instance is metered as the whole GPU it is part of, since
-        NVML has power for that alone; its model is the instance's.
+        NVML has power for that alone; its model is the instance's, and its ``caveat`` says so.
 
     Raises:
         DeviceError: If ``CUDA_VISIBLE_DEVICES`` names something absent, or NVML does not answer.
@@ -146,65 +251,29 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
             "without GPUs"
         ) from error
     try:
-        gpus = _identify_all(pynvml)
-        if not gpus:
+        gpus, lost = identify_gpus(pynvml)
+        if lost is not None and (entries is None or not all(isinstance(e, str) for e in entries)):
+            raise lost  # an index would count past a GPU that CUDA may or may not count
+        if not gpus and lost is None:
             return []
         pci_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-        return _open_all(resolve_visible(entries, gpus, pci_order=pci_order, count=count))
+        visible = resolve_visible(entries, gpus, pci_order=pci_order, count=count)
+        return _open_all(visible, find_zeusd(environment))
     except pynvml.NVMLError as error:
         raise DeviceError(f"NVML cannot list the GPUs: {error}; see `nvidia-smi -L`") from error
     finally:
-        pynvml.nvmlShutdown()  # each open device holds NVML by itself
+        # Each open device holds NVML by itself; a driver that was restarted has let go of us.
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
 
 
-def _open_all(visible: list[VisibleGpu]) -> list[Device]:
+def _open_all(visible: list[VisibleGpu], zeusd: Zeusd | None) -> list[Device]:
     devices: list[Device] = []
     try:
         for gpu in visible:
-            devices.append(NvmlGpu(gpu.nvml_index, gpu.model))  # noqa: PERF401 - see except
+            devices.append(NvmlGpu(gpu, zeusd))  # noqa: PERF401 - see except
     except DeviceError:
         for device in devices:
             device.close()
         raise
     return devices
-
-
-def _identify_all(pynvml: Any) -> list[GpuIdentity]:  # noqa: ANN401 - untyped module
-    identities = []
-    for nvml_index in range(pynvml.nvmlDeviceGetCount()):
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(nvml_index)
-        except pynvml.NVMLError_NoPermission:
-            continue  # withheld from this container, so CUDA does not count it either
-        identities.append(
-            GpuIdentity(
-                nvml_index=nvml_index,
-                uuid=pynvml.nvmlDeviceGetUUID(handle),
-                model=pynvml.nvmlDeviceGetName(handle),
-                mig_models=_mig_models(pynvml, handle),
-            )
-        )
-    return identities
-
-
-def _mig_models(pynvml: Any, handle: Any) -> dict[str, str]:  # noqa: ANN401 - untyped module
-    models = {}
-    maximum = _unless_unsupported(pynvml, pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)
-    for index in range(maximum or 0):  # a GPU without MIG has no instances
-        try:
-            instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-        except (pynvml.NVMLError_NotFound, pynvml.NVMLError_InvalidArgument):
-            continue  # a free place
-        models[pynvml.nvmlDeviceGetUUID(instance)] = pynvml.nvmlDeviceGetName(instance)
-    return models
-
-
-def _unless_unsupported(pynvml: Any, query: Callable[[Any], Any], handle: Any) -> Any:  # noqa: ANN401 - untyped module
-    try:
-        return query(handle)
-    except (
-        pynvml.NVMLError_NotSupported,
-        pynvml.NVMLError_FunctionNotFound,  # a driver older than the question
-        pynvml.NVMLError_NoPermission,
-    ):
-        return None

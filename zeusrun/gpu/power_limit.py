@@ -1,173 +1,305 @@
-"""Hold GPUs to a power limit, and leave them as they were found."""
+"""Hold GPUs to power limits, and leave them as they were found."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-import filelock
-
-from zeusrun.errors import BusyError, DeviceError
+from zeusrun.errors import BusyError, DeviceError, LimitRefusedError
 from zeusrun.gpu.device import LimitableDevice, check_power_limit
+from zeusrun.gpu.limit_lock import LimitLock
+from zeusrun.gpu.limit_record import (
+    LimitRecord,
+    read_record,
+    recorded_gpus,
+    remove_record,
+    write_record,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
 
     from zeusrun.gpu.device import Device
 
-_VERSION = 1
+# The steps between limits that are tried, and how many of them the range may have at most: with
+# fewer the best lies between two, with more the neighbours differ by less than a probe can tell.
+_STEPS_W = (5.0, 10.0, 25.0, 50.0, 100.0, 250.0)
+_MOST_STEPS = 10
 
 
-@contextlib.contextmanager
-def hold_power_limit(
-    devices: Sequence[Device], watts: float | None, *, record_path: Path, lock_directory: Path
-) -> Iterator[None]:
-    """Hold every device that has a power limit to ``watts`` while the ``with`` block runs.
+class Guard(Protocol):
+    """A process that restores the limits on record when the launcher dies."""
 
-    The limits found are on disk before the first one changes, so that a launcher that dies can be
-    cleaned up after; on leaving the block they are restored exactly and the record is removed.
+    def dismiss(self) -> None:
+        """Tell it that the launcher has no more need of it, and wait for it to go."""
 
-    Args:
-        devices: Those of the job. One that cannot be limited is left alone.
-        watts: For each device, or ``None`` to touch nothing, the disk included.
-        record_path: Where the limits found are kept meanwhile.
-        lock_directory: Where a lock for each GPU is held meanwhile: a second holder would take
-            the first one's limit for the one to restore.
 
-    Raises:
-        BusyError: If somebody else holds a limit of one of the GPUs.
-        DeviceError: If no device can be limited, ``watts`` is out of a device's range, permission
-            is missing, an older record is in the way, or a limit cannot be restored (the record
-            stays then).
+class LimitHolder:
+    """The power limits of a job's GPUs: found, held, put back. A context manager.
+
+    While the block runs, no other zeusrun of this machine changes a limit of these GPUs. The
+    limits found are on disk, and a guard runs that outlives the launcher, before the first limit
+    is changed. On leaving the block they are restored exactly.
+
+    Attributes:
+        refused: Why the limits are left alone, in a sentence; ``None`` if they may be changed.
+        limits_w: Limits per GPU that may be tried, ascending: from the lowest that all GPUs take
+            up to the lowest that was found, which somebody has set on purpose; none if refused.
+        unrestored: What could not be put back on leaving the block, in a sentence; its record
+            stays. ``None`` if all is as it was found.
     """
-    if watts is None:
-        yield
-        return
-    with contextlib.ExitStack() as locks:
-        for device in _limitable(devices):
-            locks.callback(_lock(device, lock_directory).release)
-        found_w = _read_limits(devices, watts)
-        _write_record(record_path, found_w)
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        directory: Path,
+        start_guard: Callable[[Sequence[str], Sequence[int]], Guard],
+    ) -> None:
+        """Prepare; nothing is locked, read or written yet.
+
+        Args:
+            devices: Those of the job. One that cannot be limited is left alone.
+            directory: Where the records are kept.
+            start_guard: Starts a guard for GPUs, by UUID, that inherits file descriptors, and
+                returns once it watches; raises a ``DeviceError`` if it cannot.
+        """
+        self.refused: str | None = None
+        self.limits_w: tuple[float, ...] = ()
+        self.unrestored: str | None = None
+        self._devices = [device for device in devices if isinstance(device, LimitableDevice)]
+        self._directory = directory
+        self._start_guard = start_guard
+        self._locks: list[LimitLock] = []
+        self._guard: Guard | None = None
+        self._found_w: dict[str, float] = {}
+        self._changed = False
+
+    def __enter__(self) -> Self:
+        """Take the locks, and see whether limits may be set.
+
+        Raises:
+            BusyError: If another zeusrun holds the limit of one of the GPUs.
+            DeviceError: If a GPU does not answer, or an earlier limit cannot be restored.
+        """
         try:
-            for device in _limitable(devices):
-                if device.uuid in found_w:
-                    _change(device, watts)
-            yield
+            self._open()
+        except BaseException:
+            self._let_go()
+            raise
+        if self.refused is not None:
+            self._let_go()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.restore()
+        except DeviceError as failure:
+            self.unrestored = str(failure)
         finally:
-            _restore(found_w, devices, record_path)
+            self._let_go()
+
+    @property
+    def found_w(self) -> float | None:
+        """The lowest limit found, in watts per GPU; ``None`` if refused."""
+        return min(self._found_w.values(), default=None)
+
+    def hold(self, watts: float, holder: str) -> None:
+        """Hold every GPU to a limit, until it is told another one or the block is left.
+
+        Args:
+            watts: For each GPU.
+            holder: The trial that wants it.
+
+        Raises:
+            LimitRefusedError: If permission is missing; the limits are as they were found then.
+            DeviceError: If a GPU cannot be held to it. The limits are as they were found then, as
+                far as they can be restored.
+        """
+        self.check(watts)
+        if not self._changed and set(self._found_w.values()) == {watts}:
+            return
+        try:
+            if not self._changed:
+                self._changed = True
+                for device in self._devices:
+                    record = LimitRecord(device.uuid, self._found_w[device.uuid], holder)
+                    write_record(self._directory, record)
+                if self._guard is None:
+                    uuids = [device.uuid for device in self._devices]
+                    self._guard = self._start_guard(uuids, [lock.fileno() for lock in self._locks])
+            for device in self._devices:
+                device.set_power_limit_w(watts)
+        except DeviceError:
+            self.restore()
+            raise
+
+    def check(self, watts: float) -> None:
+        """Refuse a limit that cannot be held; change nothing.
+
+        Raises:
+            LimitRefusedError: If permission is missing.
+            DeviceError: If it is out of the range of a GPU.
+        """
+        if self.refused is not None:
+            raise LimitRefusedError(self.refused)
+        for device in self._devices:
+            check_power_limit(_name(device), watts, device.power_limit_range_w())
+
+    def restore(self) -> None:
+        """Put back the limits found, if they were changed, and remove the records.
+
+        Raises:
+            DeviceError: If one cannot be restored. The others are all the same; its record stays.
+        """
+        if not self._changed:
+            return
+        problems = []
+        for device in self._devices:
+            try:
+                _put_back(self._directory, device, self._found_w[device.uuid])
+            except DeviceError as error:
+                problems.append(str(error))
+        self._changed = bool(problems)
+        if problems:
+            raise DeviceError("; ".join(problems))
+
+    def _open(self) -> None:
+        for device in self._devices:
+            lock = LimitLock(device.uuid)
+            if not lock.acquire():
+                raise _busy(self._directory, device)
+            self._locks.append(lock)
+        limited = []
+        for device in self._devices:
+            try:
+                restore_limit(self._directory, device)  # what a dead launcher and guard have left
+            except DeviceError as error:
+                self.refused = str(error)
+                return
+            range_w, limit_w = device.power_limit_range_w(), device.read().power_limit_w
+            if range_w is not None and limit_w is not None:
+                limited.append(device)
+                self._found_w[device.uuid] = limit_w
+        self._devices = limited
+        if not limited:
+            self.refused = "no GPU of the job has a power limit that can be set"
+            return
+        try:
+            for device in limited:
+                # A limit that is set to what it is changes nothing, but permission is asked for.
+                device.set_power_limit_w(self._found_w[device.uuid])
+        except LimitRefusedError as error:
+            self.refused = str(error)
+            return
+        ranges_w = [range_w for d in limited if (range_w := d.power_limit_range_w()) is not None]
+        lowest_w = max(low_w for low_w, _ in ranges_w)
+        self.limits_w = limit_grid_w(lowest_w, min(self._found_w.values()))
+
+    def _let_go(self) -> None:
+        if self._guard is not None:
+            self._guard.dismiss()
+            self._guard = None
+        for lock in self._locks:
+            lock.release()
+        self._locks.clear()
 
 
-def _lock(device: LimitableDevice, directory: Path) -> filelock.BaseFileLock:
-    """Take the lock of a GPU; the caller releases it."""
-    lock = filelock.FileLock(directory / f"{device.uuid}.lock", timeout=0)
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock.acquire()
-    except filelock.Timeout:
-        raise BusyError(
-            f"{device.uuid}: another run holds this GPU's power limit; wait for it to end, or set "
-            "power_limit.mode to 'observe'"
-        ) from None
-    except OSError as error:
-        raise DeviceError(f"{directory}: {error.strerror}; its locks cannot be kept") from error
-    return lock
+def limit_grid_w(lowest_w: float, highest_w: float) -> tuple[float, ...]:
+    """Return the limits to try between two, which are among them, ascending."""
+    if highest_w <= lowest_w:
+        return (highest_w,)
+    fitting = (step for step in _STEPS_W if (highest_w - lowest_w) / step <= _MOST_STEPS)
+    step_w = next(fitting, _STEPS_W[-1])
+    multiples = (
+        step_w * number for number in range(int(lowest_w // step_w), int(highest_w // step_w) + 1)
+    )
+    # Ends less than half a step from a multiple stand for it: two limits too close say the same.
+    inner = (
+        watts for watts in multiples if lowest_w + step_w / 2 <= watts <= highest_w - step_w / 2
+    )
+    return (lowest_w, *inner, highest_w)
 
 
-def restore_power_limits(record_path: Path, devices: Sequence[Device]) -> None:
-    """Restore the limits that a record holds, then remove it. Without a record, do nothing.
+def restore_limit(directory: Path, device: LimitableDevice) -> None:
+    """Restore the limit that is on record for a GPU, if one is, and remove the record.
 
-    Args:
-        record_path: What a launcher left, perhaps by dying.
-        devices: The devices it names; others are left alone.
+    The caller has the GPU's lock.
 
     Raises:
-        DeviceError: If the record is unreadable, or a device is absent or does not take its limit.
-            The others are restored all the same, and the record stays.
+        DeviceError: If the record is unreadable, or the GPU does not take its limit; it stays.
     """
+    record = read_record(directory, device.uuid)
+    if record is not None:
+        _put_back(directory, device, record.found_w)
+
+
+def _put_back(directory: Path, device: LimitableDevice, found_w: float) -> None:
     try:
-        found_w = _load_record(record_path)
-    except FileNotFoundError:
-        return
-    _restore(found_w, devices, record_path)
-
-
-def _restore(found_w: Mapping[str, float], devices: Sequence[Device], record_path: Path) -> None:
-    present = {device.uuid: device for device in _limitable(devices)}
-    problems = []
-    for uuid, watts in found_w.items():
-        if uuid not in present:
-            problems.append(f"{uuid} is not here")
-            continue
         try:
-            _change(present[uuid], watts)
+            device.set_power_limit_w(found_w)
+        except LimitRefusedError:
+            if device.read().power_limit_w != found_w:  # else there is nothing to be permitted
+                raise
+    except DeviceError as error:
+        raise DeviceError(
+            f"the power limit of {_name(device)} is not as it was found ({found_w:g} W): {error}. "
+            f"`zeusrun repair` tries again; `nvidia-smi -i {device.uuid} -pl {found_w:g}` sets it "
+            "by hand"
+        ) from error
+    remove_record(directory, device.uuid)
+
+
+def repair_limits(
+    directory: Path, open_gpu: Callable[[str], LimitableDevice]
+) -> tuple[list[LimitRecord], list[str]]:
+    """Restore every limit on record that no running zeusrun holds.
+
+    Args:
+        directory: Where the records are kept.
+        open_gpu: Opens a GPU by its UUID; raises a ``DeviceError`` if it is absent.
+
+    Returns:
+        The records that were restored and removed, and a sentence for each that could not be.
+    """
+    restored, problems = [], []
+    for uuid in recorded_gpus(directory):
+        lock = LimitLock(uuid)
+        try:
+            if not lock.acquire():
+                continue  # its launcher, or a guard that is about to restore it
+            record = read_record(directory, uuid)
+            if record is None:
+                continue
+            with contextlib.closing(open_gpu(uuid)) as device:
+                restore_limit(directory, device)
+            restored.append(record)
         except DeviceError as error:
             problems.append(str(error))
-    if problems:
-        raise DeviceError(
-            f"power limits are not as they were found: {'; '.join(problems)}; "
-            f"{record_path} holds what they were (nvidia-smi -i UUID -pl WATTS sets one by hand)"
-        )
-    record_path.unlink(missing_ok=True)
-
-
-def _limitable(devices: Sequence[Device]) -> list[LimitableDevice]:
-    return [device for device in devices if isinstance(device, LimitableDevice)]
-
-
-def _read_limits(devices: Sequence[Device], watts: float) -> dict[str, float]:
-    found_w = {}
-    for device in _limitable(devices):
-        range_w = device.power_limit_range_w()
-        limit_w = device.read().power_limit_w
-        if range_w is not None and limit_w is not None:
-            check_power_limit(f"{device.model} ({device.uuid})", watts, range_w)
-            found_w[device.uuid] = limit_w
-    if not found_w:
-        raise DeviceError(
-            f"none of the job's {len(devices)} devices can be held to {watts:g} W; "
-            "use power_limit: {mode: observe}"
-        )
-    return found_w
-
-
-def _change(device: LimitableDevice, watts: float) -> None:
-    # A limit that is right already needs no permission.
-    if device.read().power_limit_w != watts:
-        device.set_power_limit_w(watts)
-
-
-def _write_record(path: Path, found_w: Mapping[str, float]) -> None:
-    if path.exists():
-        raise DeviceError(
-            f"{path} holds power limits that an earlier run did not restore; restore them first"
-        )
-    temporary = path.with_name(path.name + ".new")
-    record = {"version": _VERSION, "power_limit_w": dict(found_w)}
-    try:
-        with temporary.open("w", encoding="ascii") as file:
-            json.dump(record, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)  # the name must survive a power cut as well
-        try:
-            os.fsync(folder)
         finally:
-            os.close(folder)
-    except OSError as error:
-        raise DeviceError(f"{path} cannot be written, so no power limit is set: {error}") from error
+            lock.release()
+    return restored, problems
 
 
-def _load_record(path: Path) -> dict[str, float]:
+def _busy(directory: Path, device: Device) -> BusyError:
     try:
-        record = json.loads(path.read_text(encoding="ascii"))
-        if record["version"] != _VERSION:
-            raise DeviceError(f"{path} is of version {record['version']}, not {_VERSION}")
-        return {str(uuid): float(watts) for uuid, watts in record["power_limit_w"].items()}
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DeviceError(f"{path} is no record of power limits: {error!r}") from error
+        record = read_record(directory, device.uuid)
+    except DeviceError:
+        record = None
+    who = "another zeusrun" if record is None else f"trial {record.holder}"
+    return BusyError(
+        f"{_name(device)}: {who} holds its power limit. Wait for it to end, give this job other "
+        "GPUs by CUDA_VISIBLE_DEVICES, or set power_limit.mode to 'observe'"
+    )
+
+
+def _name(device: Device) -> str:
+    return f"{device.model} ({device.uuid})"

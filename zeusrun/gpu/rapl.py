@@ -26,6 +26,7 @@ class RaplCpu:
     uuid = "cpu"
     is_gpu = False
     energy_source = EnergySource.COUNTER
+    caveat = None
 
     def __init__(
         self, model: str, nominal_max_power_w: float | None = None, root: Path = POWERCAP
@@ -55,6 +56,9 @@ class RaplCpu:
         """See ``Device.read``."""
         energy_j = sum(counter.read_j() for counter in self._counters)
         return Reading(energy_j=energy_j, power_w=None, power_limit_w=None)
+
+    def compute_processes(self) -> None:
+        """See ``Device.compute_processes``: a CPU computes for everybody, and tells nobody's."""
 
     def close(self) -> None:
         """See ``Device.close``; nothing is held."""

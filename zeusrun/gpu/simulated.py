@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import DeviceError
-from zeusrun.gpu.device import Reading, check_power_limit
+from zeusrun.errors import DeviceError, LimitRefusedError
+from zeusrun.gpu.device import Health, Reading, check_power_limit
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class SimulatedDevice:
         power_limit_range_w: tuple[float, float] = (100.0, 300.0),
         has_counter: bool = True,
         has_power: bool = True,
+        caveat: str | None = None,
     ) -> None:
         """Switch it on, at its highest limit.
 
@@ -41,11 +42,13 @@ class SimulatedDevice:
             power_limit_range_w: The lowest and the highest limit.
             has_counter: Whether it counts energy.
             has_power: Whether it tells its momentary power.
+            caveat: See ``Device.caveat``.
         """
         self.uuid = uuid
         self.model = model
         self.max_power_w = power_limit_range_w[1]
         self.energy_source = EnergySource.COUNTER if has_counter else EnergySource.INTEGRATED
+        self.caveat = caveat
         self._clock = clock
         self._demand_w = demand_w
         self._range_w = power_limit_range_w
@@ -58,6 +61,7 @@ class SimulatedDevice:
         self._frozen_counter_j: float | None = None
         self._failure: str | None = None
         self._limits_refused = False
+        self._processes: frozenset[int] | None = frozenset()
 
     def read(self) -> Reading:
         """See ``Device.read``."""
@@ -70,7 +74,16 @@ class SimulatedDevice:
             energy_j=counter_j if self._has_counter else None,
             power_w=self._power_w() if self._has_power else None,
             power_limit_w=self._limit_w,
+            health=Health(
+                utilization=1.0 if self._demand_w else 0.0,
+                throttle_reasons=("sw_power_cap",) if self._limit_w < self._demand_w else (),
+            ),
         )
+
+    def compute_processes(self) -> frozenset[int] | None:
+        """See ``Device.compute_processes``."""
+        self._answer()
+        return self._processes
 
     def close(self) -> None:
         """See ``Device.close``; nothing is held."""
@@ -85,7 +98,7 @@ class SimulatedDevice:
         self._answer()
         check_power_limit(f"{self.model} ({self.uuid})", watts, self._range_w)
         if self._limits_refused:
-            raise DeviceError(f"{self.model} ({self.uuid}) was told to refuse power limits")
+            raise LimitRefusedError(f"{self.model} ({self.uuid}) was told to refuse power limits")
         self._settle()
         self._limit_w = watts
 
@@ -93,6 +106,10 @@ class SimulatedDevice:
         """Let its work demand this much from now on."""
         self._settle()
         self._demand_w = watts
+
+    def compute(self, processes: frozenset[int] | None) -> None:
+        """List these processes from now on; ``None``: tell of none."""
+        self._processes = processes
 
     def stand_still(self) -> None:
         """Freeze the counter at its value of now, while power is drawn on."""

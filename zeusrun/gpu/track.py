@@ -2,69 +2,32 @@
 
 from __future__ import annotations
 
-from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.gpu.integrate import energy_between, recent_power_w, trapezoid_j
+from zeusrun.gpu.accounts import CounterAccount, PowerAccount
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
     from zeusrun.gpu.device import Reading
 
-# A counter that has not moved for this long, while more than this was drawn all along, stands
-# still. NVML's moves every 100 ms or so, and a GPU that draws under half a watt is asleep.
-STILL_S = 2.0
-ASLEEP_W = 0.5
-# Sampled power says nothing about a longer silence; a counter does.
-MAX_GAP_S = 5.0
-# A series of this length (1 MB; 1.8 hours at 10 Hz) is thinned evenly to half, but for its last
-# minute. Energies are cumulative, so only resolution is lost: after a day, samples 3 to 5 s apart.
-MAX_SAMPLES = 1 << 16
-_KEPT_WHOLE_S = 60.0
+# A device that does not answer for longer than a driver takes to restart is lost.
+LOST_S = 5.0
+# Two accounts of the same energy that are further apart than this, over at least so long, are told
+# to the user. In a shorter run, the 1 s average that sampled power may be can explain it.
+_DISAGREEMENT = 0.1
+_JUDGED_S = 30.0
 
 
-class EnergySeries:
-    """Cumulative energy of one device by one account: a counter, or sampled power integrated."""
+class Accounts(NamedTuple):
+    """The same energy by both accounts; ``None`` where there is no such account.
 
-    def __init__(self, max_samples: int = MAX_SAMPLES) -> None:
-        self._max_samples = max_samples
-        self._times_s = array("d")
-        self._energies_j = array("d")
+    Attributes:
+        counter_j: Joules by the counter, while it is believed.
+        integrated_j: Joules by integrating sampled power.
+    """
 
-    def __len__(self) -> int:
-        return len(self._times_s)
-
-    @property
-    def last_j(self) -> float | None:
-        """The latest cumulative joules; ``None`` before the first sample."""
-        return self._energies_j[-1] if self._energies_j else None
-
-    def add(self, time_s: float, energy_j: float) -> None:
-        """Append a sample, later than all others."""
-        self._times_s.append(time_s)
-        self._energies_j.append(energy_j)
-        if len(self._times_s) >= self._max_samples:
-            self._thin()
-
-    def energy_j(self, since_s: float, until_s: float) -> float | None:
-        """Return the joules of a window; see ``integrate.energy_between``."""
-        return energy_between(self._times_s, self._energies_j, since_s, until_s)
-
-    def power_w(self) -> float | None:
-        """Return the mean watts of about the last second; ``None`` before two samples."""
-        return recent_power_w(self._times_s, self._energies_j)
-
-    def _thin(self) -> None:
-        times_s, energies_j = self._times_s, self._energies_j
-        self._times_s, self._energies_j = array("d"), array("d")
-        distance_s = 2 * (times_s[-1] - times_s[0]) / self._max_samples
-        next_s = times_s[0]
-        whole_s = times_s[-1] - _KEPT_WHOLE_S
-        for time_s, energy_j in zip(times_s, energies_j, strict=True):
-            if time_s >= next_s or time_s >= whole_s:
-                self._times_s.append(time_s)
-                self._energies_j.append(energy_j)
-                next_s = time_s + distance_s
+    counter_j: float | None
+    integrated_j: float | None
 
 
 class EnergyTrack:
@@ -74,22 +37,25 @@ class EnergyTrack:
     while power is drawn or runs backwards; then sampled power takes over for the whole run. A
     device without power readings has only its counter, which nothing can then contradict but
     itself.
+
+    A device may miss answers for a few seconds, as while its driver restarts: its energy is unknown
+    until it answers again.
     """
 
     def __init__(self, name: str, claimed_source: EnergySource) -> None:
         self.failed = False
         self._name = name
-        self._estimated = claimed_source is EnergySource.ESTIMATED
-        self._counter = EnergySeries()
-        self._counter_moved = False
-        self._counter_dropped = False
-        self._still_since_s = 0.0
-        self._integrated = EnergySeries()
-        self._gaps_s: list[tuple[float, float]] = []
-        self._last_power: tuple[float, float] | None = None
+        self._is_model = claimed_source is EnergySource.ESTIMATED
+        self._counter = CounterAccount(is_model=self._is_model)
+        self._power = PowerAccount()
+        # What goes before the total of sampled power, once that takes over; None: it never was
+        # sampled alongside.
+        self._before_power_j: float | None = 0.0
         self._last: tuple[float, Reading] | None = None
+        self._missing_since_s: float | None = None
+        self._told_missing = self._told_back = self._told_silent = False
 
-    def add(self, time_s: float, reading: Reading) -> str | None:
+    def add(self, time_s: float, reading: Reading) -> tuple[str, ...]:
         """Take a reading.
 
         Args:
@@ -97,22 +63,50 @@ class EnergyTrack:
             reading: What was read.
 
         Returns:
-            A sentence for the user if the counter was dropped just now.
+            Sentences for the user on what has just changed about this device's energy.
         """
         if self._last is not None and time_s <= self._last[0]:
-            return None
+            return ()
+        told = () if self._missing_since_s is None else self._come_back(time_s)
+        if self.failed:
+            return told
         self._last = (time_s, reading)
         if reading.power_w is not None:
-            self._add_power(time_s, reading.power_w)
-        if reading.energy_j is None or self._counter_dropped:
-            return None
-        complaint = self._watch_counter(time_s, reading.energy_j, reading.power_w)
-        if complaint is None:
-            self._counter.add(time_s, reading.energy_j)
-            return None
-        self._counter_dropped = True
-        remedy = "sampled power is integrated instead" if self._integrated else "energy is unknown"
-        return f"the energy counter of {self._name} {complaint}; {remedy}"
+            told = (*told, *self._add_power(time_s, reading.power_w))
+        if self._counter.dropped:
+            return told
+        if reading.energy_j is None and not self._counter.series and not self._power:
+            return (*told, *self._tell_silent())
+        complaint = self._counter.look(time_s, reading.energy_j, reading.power_w)
+        return told if complaint is None else (*told, self._turn_to_power(time_s, complaint))
+
+    def miss(self, time_s: float, why: str) -> tuple[str, ...]:
+        """Take note that the device did not answer; its energy is unknown until it does.
+
+        Args:
+            time_s: When it was asked.
+            why: What it said instead.
+
+        Returns:
+            A sentence for the user, the first time and when the device is given up.
+        """
+        if self._missing_since_s is None:
+            self._missing_since_s = time_s if self._last is None else self._last[0]
+        self.failed = self.failed or time_s - self._missing_since_s > LOST_S
+        if self._told_missing and not (self.failed and self._told_back):
+            return ()
+        return self._tell_missing(why)
+
+    def end(self) -> tuple[str, ...]:
+        """Take note that nothing follows: a device that does not answer now has failed.
+
+        Returns:
+            A sentence for the user, unless one on its failing stands already.
+        """
+        if self.failed or self._missing_since_s is None:
+            return ()
+        self.failed = True
+        return self._tell_missing("it did not answer at the end") if self._told_back else ()
 
     def fail(self) -> None:
         """Give up on the device: its energy is unknown from now on, over any window."""
@@ -121,57 +115,114 @@ class EnergyTrack:
     @property
     def source(self) -> EnergySource | None:
         """Where the joules come from; ``None`` if there are none."""
-        series = None if self.failed else self._trusted()
-        if series is None:
+        if self._is_out():
             return None
-        if self._estimated:
-            return EnergySource.ESTIMATED
-        return EnergySource.COUNTER if series is self._counter else EnergySource.INTEGRATED
+        if not self._counts():
+            return EnergySource.INTEGRATED if self._power else None
+        return EnergySource.ESTIMATED if self._is_model else EnergySource.COUNTER
+
+    @property
+    def cumulative_j(self) -> float | None:
+        """Joules that only grow and start anywhere: the counter's, or goes on by sampled power.
+
+        ``None`` if the device tells neither, or from the first gap in its sampled power.
+        """
+        if self._last is not None and not self._counter.dropped:
+            return self._last[1].energy_j
+        before_j, total_j = self._before_power_j, self._power.total_j
+        return None if total_j is None or before_j is None else before_j + total_j
 
     def energy_j(self, since_s: float, until_s: float) -> float | None:
         """Return the joules of a window; ``None`` if the device failed or was not watched there."""
-        series = None if self.failed else self._trusted()
-        if series is None:
+        if self._is_out():
             return None
-        if series is self._integrated and any(
-            start_s < until_s and since_s < end_s for start_s, end_s in self._gaps_s
-        ):
+        if self._counts():
+            return self._counter.series.energy_j(since_s, until_s)
+        return self._power.energy_j(since_s, until_s)
+
+    def accounts_j(self, since_s: float, until_s: float) -> Accounts:
+        """Return the joules of a window by both accounts; a model has neither."""
+        if self._is_out() or self._is_model:
+            return Accounts(None, None)
+        counted_j = self._counter.series.energy_j(since_s, until_s) if self._counts() else None
+        return Accounts(counted_j, self._power.energy_j(since_s, until_s))
+
+    def disagreement(self, since_s: float, until_s: float) -> str | None:
+        """Return a sentence if the two accounts of a window contradict each other.
+
+        Returns:
+            It, or ``None`` if they agree, if there are not both, or if the window is too short.
+        """
+        counter_j, integrated_j = self.accounts_j(since_s, until_s)
+        if counter_j is None or integrated_j is None or until_s - since_s < _JUDGED_S:
             return None
-        return series.energy_j(since_s, until_s)
+        if abs(counter_j - integrated_j) <= _DISAGREEMENT * max(counter_j, integrated_j):
+            return None
+        return (
+            f"the energy of {self._name} is in doubt: {counter_j:.0f} J by its counter, which is "
+            f"billed, and {integrated_j:.0f} J by sampled power over {until_s - since_s:.0f} s"
+        )
 
     def power_w(self) -> float | None:
         """Return the latest draw, or the last second's mean where only a counter tells."""
-        if self.failed or self._last is None:
+        if self._last is None or self._is_out():
             return None
         power_w = self._last[1].power_w
-        if power_w is None and not self._counter_dropped:
-            return self._counter.power_w()
+        if power_w is None and not self._counter.dropped:
+            return self._counter.series.power_w()
         return power_w
 
-    def _trusted(self) -> EnergySeries | None:
-        believed = self._counter_moved or not self._integrated
-        if self._counter and believed and not self._counter_dropped:
-            return self._counter
-        return self._integrated or None
+    def _is_out(self) -> bool:
+        return self.failed or self._missing_since_s is not None
 
-    def _add_power(self, time_s: float, power_w: float) -> None:
-        total_j = self._integrated.last_j or 0.0  # the origin of the integral, not a measurement
-        if self._last_power is not None:
-            last_s, last_w = self._last_power
-            total_j += trapezoid_j(last_s, last_w, time_s, power_w)
-            if time_s - last_s > MAX_GAP_S:
-                self._gaps_s.append((last_s, time_s))
-        self._integrated.add(time_s, total_j)
-        self._last_power = (time_s, power_w)
+    def _counts(self) -> bool:
+        """Whether the counter is believed."""
+        counter = self._counter
+        return bool(counter.series) and not counter.dropped and (counter.moved or not self._power)
 
-    def _watch_counter(self, time_s: float, energy_j: float, power_w: float | None) -> str | None:
-        last_j = self._counter.last_j
-        if last_j is not None and energy_j < last_j:
-            return f"ran backwards, from {last_j:.1f} to {energy_j:.1f} J"
-        moved = last_j is not None and energy_j > last_j
-        self._counter_moved = self._counter_moved or moved
-        if last_j is None or moved or power_w is None or power_w < ASLEEP_W:
-            self._still_since_s = time_s
-        elif time_s - self._still_since_s >= STILL_S:
-            return f"stands still while {power_w:.0f} W are drawn"
-        return None
+    def _add_power(self, time_s: float, power_w: float) -> tuple[str, ...]:
+        had_gap = self._power.has_gap
+        self._power.add(time_s, power_w)
+        if had_gap or not self._power.has_gap or self._counts():
+            return ()
+        return (
+            f"the power of {self._name} was not told for too long; its energy is unknown there",
+        )
+
+    def _turn_to_power(self, time_s: float, complaint: str) -> str:
+        """Let sampled power go on from where the counter was believed last."""
+        counted_s, counted_j = self._counter.series.last_s, self._counter.series.last_j
+        total_j = self._power.total_j
+        if counted_s is not None and counted_j is not None:
+            self._before_power_j = None
+            if total_j is not None:
+                since_j = self._power.energy_j(counted_s, time_s) or 0.0
+                self._before_power_j = counted_j + since_j - total_j
+        if not self._power:
+            remedy = "the energy of this run is unknown"
+        elif self._power.has_gap:
+            remedy = "sampled power has a gap, so the energy of this run is unknown"
+        else:
+            remedy = "sampled power is integrated instead"
+        return f"the energy counter of {self._name} {complaint}; {remedy}"
+
+    def _come_back(self, time_s: float) -> tuple[str, ...]:
+        missed_s = time_s - (self._missing_since_s or 0.0)
+        self._missing_since_s = None
+        if missed_s > LOST_S:
+            self.failed = True
+            return self._tell_missing("it did not answer in time") if self._told_back else ()
+        if self._told_back:
+            return ()
+        self._told_back = True
+        return (f"{self._name} answers again after {missed_s:.1f} s; its energy is known again",)
+
+    def _tell_missing(self, why: str) -> tuple[str, ...]:
+        self._told_missing = True
+        return (f"{self._name} failed; the energy of this run is unknown: {why}",)
+
+    def _tell_silent(self) -> tuple[str, ...]:
+        if self._told_silent:
+            return ()
+        self._told_silent = True
+        return (f"{self._name} tells neither energy nor power; the energy of this run is unknown",)

@@ -6,6 +6,7 @@ User Guide, "CUDA Device Enumeration".
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
+_INDEX = re.compile(r"[+-]?[0-9]+", re.ASCII)  # int() would take 1_0 and other scripts' digits
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,12 @@ class VisibleGpu:
     Attributes:
         nvml_index: NVML's number for it.
         model: Product name of what the job sees of it.
+        is_mig: Whether that is a MIG instance.
     """
 
     nvml_index: int
     model: str
+    is_mig: bool = False
 
 
 def parse_visible(value: str | None) -> tuple[int | str, ...] | None:
@@ -68,16 +72,15 @@ def parse_visible(value: str | None) -> tuple[int | str, ...] | None:
             break
         if text.upper().startswith(("GPU-", "MIG-")):
             entry: int | str = text
-        else:
-            try:
-                entry = int(text)
-            except ValueError:
-                raise DeviceError(
-                    f"{_VARIABLE}={value}: {text!r} is neither an index nor a GPU or MIG UUID; "
-                    "`nvidia-smi -L` lists them"
-                ) from None
+        elif _INDEX.fullmatch(text):
+            entry = int(text)
             if entry < 0:
                 break
+        else:
+            raise DeviceError(
+                f"{_VARIABLE}={value}: {text!r} is neither an index nor a GPU or MIG UUID; "
+                "`nvidia-smi -L` lists them"
+            )
         if entry in entries:
             raise DeviceError(f"{_VARIABLE}={value}: {text!r} stands there twice; name it once")
         entries.append(entry)
@@ -102,20 +105,30 @@ def resolve_visible(
 
     Returns:
         GPUs in CUDA's order. One whose MIG instances are named twice or more comes once: it is
-        metered as a whole.
+        metered as a whole. Where GPUs are not named by UUID and one of them has MIG instances, CUDA
+        shows a process the first instance and nothing else, so its GPU is the only one.
 
     Raises:
-        DeviceError: If an entry names no GPU or several, or an index depends on which of the
-            different GPUs CUDA takes for the fastest.
+        DeviceError: If an entry names no GPU or several, two name the same, or an index depends on
+            which of the different GPUs CUDA takes for the fastest.
     """
     wanted = range(len(gpus)) if entries is None else entries
-    found = [(entry, _find(entry, gpus)) for entry in wanted][:count]
+    by_index = all(isinstance(entry, int) for entry in wanted)
+    if by_index and any(gpu.mig_models for gpu in gpus):
+        # It depends on all visible GPUs which one comes first, not on the first ``count``.
+        found = [_find(entry, gpus) for entry in wanted]
+        found = [gpu for gpu in found if gpu.is_mig][:1] or found
+    else:
+        found = [_find(entry, gpus) for entry in wanted[:count]]
+    found = found[:count]
     unique: dict[int, VisibleGpu] = {}
-    for _, gpu in found:
+    for gpu in found:
+        if gpu.nvml_index in unique and not gpu.is_mig:
+            raise DeviceError(f"{_VARIABLE} names a {gpu.model} twice; name it once")
         unique.setdefault(gpu.nvml_index, gpu)
-    by_index = any(isinstance(entry, int) for entry, _ in found)
+    indexed = any(isinstance(entry, int) for entry in wanted[:count])
     different = len({gpu.model for gpu in gpus}) > 1
-    if by_index and different and not pci_order and len(unique) < len(gpus):
+    if indexed and different and not pci_order and len(unique) < len(gpus):
         raise DeviceError(
             "which GPUs CUDA counts first is unknown, as they differ: set "
             f"CUDA_DEVICE_ORDER=PCI_BUS_ID, or name them by UUID in {_VARIABLE}"
@@ -126,19 +139,23 @@ def resolve_visible(
 def _find(entry: int | str, gpus: Sequence[GpuIdentity]) -> VisibleGpu:
     if isinstance(entry, int):
         if entry < len(gpus):
-            return VisibleGpu(gpus[entry].nvml_index, gpus[entry].model)
+            return _shown(gpus[entry])
         raise DeviceError(f"{_VARIABLE} names GPU {entry}, but there are only {len(gpus)} GPUs")
-    matches = [
-        VisibleGpu(gpu.nvml_index, model)
+    names = [(gpu.uuid.lower(), _shown(gpu)) for gpu in gpus] + [
+        (uuid.lower(), VisibleGpu(gpu.nvml_index, model, is_mig=True))
         for gpu in gpus
-        for uuid, model in ((gpu.uuid, gpu.model), *gpu.mig_models.items())
-        if uuid.lower().startswith(entry.lower())
+        for uuid, model in gpu.mig_models.items()
     ]
-    if not matches and entry.upper().startswith("MIG-GPU-"):
+    wanted = entry.lower()
+    # A whole UUID is what it says, even if another one begins with it.
+    matches = [gpu for uuid, gpu in names if uuid == wanted] or [
+        gpu for uuid, gpu in names if uuid.startswith(wanted)
+    ]
+    if not matches and wanted.startswith("mig-gpu-"):
         # Drivers before R470 name an instance MIG-<UUID of its GPU>/<instance>/<instance>.
-        parent = entry[len("MIG-") :].split("/")[0].lower()
+        parent = wanted[len("mig-") :].split("/")[0]
         matches = [
-            VisibleGpu(gpu.nvml_index, f"{gpu.model} MIG")
+            VisibleGpu(gpu.nvml_index, f"{gpu.model} MIG", is_mig=True)
             for gpu in gpus
             if gpu.uuid.lower() == parent
         ]
@@ -146,3 +163,10 @@ def _find(entry: int | str, gpus: Sequence[GpuIdentity]) -> VisibleGpu:
         what = "no GPU of this machine" if not matches else f"{len(matches)} GPUs, not one"
         raise DeviceError(f"{_VARIABLE}: {entry!r} names {what}; `nvidia-smi -L` lists them")
     return matches[0]
+
+
+def _shown(gpu: GpuIdentity) -> VisibleGpu:
+    """Return what CUDA shows of a GPU named as a whole: its first instance, if it has any."""
+    for model in gpu.mig_models.values():
+        return VisibleGpu(gpu.nvml_index, model, is_mig=True)
+    return VisibleGpu(gpu.nvml_index, gpu.model)

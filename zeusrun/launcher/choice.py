@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zeusrun.bandit.cost import energy_text
-from zeusrun.bandit.problem import Problem
+from zeusrun.bandit.problem import PowerObjective, Problem
 from zeusrun.bandit.reading import kept, read_history
 from zeusrun.errors import UsageError
 from zeusrun.launcher.command import build_command
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.policies import Policy
     from zeusrun.bandit.run import Run
     from zeusrun.gpu.device import Device
+    from zeusrun.gpu.power_limit import LimitHolder
     from zeusrun.history.base import History
     from zeusrun.launcher.command import Command
     from zeusrun.launcher.torchrun import Torchrun
@@ -45,6 +46,8 @@ class Submission:
         home: Where run directories go.
         environment: Inherited by the ranks.
         forced_batch_size: The user's own choice, or ``None``.
+        limits: What may change the GPUs' power limits while it is entered; ``None`` to leave
+            them alone.
     """
 
     spec: JobSpec
@@ -56,6 +59,13 @@ class Submission:
     home: Path
     environment: Mapping[str, str]
     forced_batch_size: int | None = None
+    limits: LimitHolder | None = None
+
+    @property
+    def power_limits_w(self) -> tuple[float, ...]:
+        """Limits per GPU that a policy may choose from, ascending; none to leave them alone."""
+        optimizes = self.limits is not None and self.spec.power_limit.mode == "optimize"
+        return self.limits.limits_w if optimizes and self.limits else ()
 
     @property
     def gpus(self) -> list[Device]:
@@ -109,6 +119,9 @@ def build_problem(
         energy_measured=all(source.measured for source in sources) if sources else None,
         learning_rates={size: spec.learning_rate_for(size) for size in sorted(sizes)},
         max_power_w=_max_power_w(submission.devices),
+        power_limits_w=submission.power_limits_w,
+        power_objective=PowerObjective(spec.power_limit.objective, spec.power_limit.factor),
+        learn_from_shared=spec.policy.learn_from_shared,
     )
 
 
@@ -213,7 +226,7 @@ def draft_trial(submission: Submission, decision: Decision, recurrence: int, att
         recurrence=recurrence,
         attempt=attempt,
         global_batch_size=decision.global_batch_size,
-        power_limit_w=_limit_in_force(submission, wanted_power_limit_w(submission, decision)),
+        power_limit_w=_limit_in_force(submission),
         learning_rate=spec.learning_rate_for(decision.global_batch_size),
         world_size=submission.world_size,
         gpu_model=gpus[0].model if gpus else None,
@@ -231,17 +244,11 @@ def draft_trial(submission: Submission, decision: Decision, recurrence: int, att
     )
 
 
-def wanted_power_limit_w(submission: Submission, decision: Decision) -> float | None:
-    """Return the watts per GPU to hold: the job file's, else the policy's, else none."""
-    fixed = submission.spec.power_limit.watts
-    return decision.power_limit_w if fixed is None else fixed
-
-
-def _limit_in_force(submission: Submission, wanted_w: float | None) -> float | None:
-    """Return the limit that the trial runs under, found or wanted; ``None`` without a GPU."""
+def _limit_in_force(submission: Submission) -> float | None:
+    """Return the limit that the trial begins with, in watts per GPU; ``None`` without a GPU."""
     if not submission.gpus:
         return None
-    return submission.gpus[0].read().power_limit_w if wanted_w is None else wanted_w
+    return submission.spec.power_limit.watts or submission.gpus[0].read().power_limit_w
 
 
 def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:

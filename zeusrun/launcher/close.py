@@ -8,15 +8,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.cost import cost_j
+from zeusrun.gpu.track import Accounts
 from zeusrun.launcher.failure import Failure, signal_name
+from zeusrun.launcher.profiling import LimitsReport
 from zeusrun.launcher.supervise import StopCause
 from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zeusrun.launcher.process import ProcessExit
     from zeusrun.launcher.progress import EnergyBetween, Goal, Progress
     from zeusrun.launcher.supervise import StopOrder
-    from zeusrun.trial import EnergySource, PowerPoint, Trial
+    from zeusrun.trial import EnergySource, Trial
+
+
+UNTOLD = Accounts(None, None)
+"""Of devices that give no account of their energy."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +35,15 @@ class Bill:
         energy_between: Joules between two monotonic seconds, ``None`` if unknown.
         energy_source: Where they come from.
         max_power_w: Maximum power summed over devices; ``None`` if unknown.
+        accounts_between: The same joules by counter and by integration.
+        shared: Whether others used the devices, too; ``None`` if unknown.
     """
 
     energy_between: EnergyBetween
     energy_source: EnergySource | None
     max_power_w: float | None
+    accounts_between: Callable[[float, float], Accounts] = lambda _since, _until: UNTOLD
+    shared: bool | None = None
 
 
 def close(
@@ -45,7 +57,7 @@ def close(
     bill: Bill,
     finished_at: str,
     signalled: bool = False,
-    power_profile: tuple[PowerPoint, ...] = (),
+    limits: LimitsReport = LimitsReport(),
 ) -> Outcome:
     """Return the outcome of a run.
 
@@ -62,7 +74,7 @@ def close(
         bill: What was metered.
         finished_at: RFC 3339.
         signalled: Whether torchrun says that a signal ended it.
-        power_profile: Speed and power, where they were looked at.
+        limits: What was seen of power limits.
     """
     signalled = signalled or exit_.code < 0
     clean = ended_well(trial, progress, exit_, signalled=signalled)
@@ -74,11 +86,13 @@ def close(
     status, reason = _verdict(goal, progress, stop, failure, clean=clean)
     begun_t, reached = progress.training_t, progress.reached
     time_s = energy_j = None
+    accounts = UNTOLD
     curve = progress.curve
     if begun_t is not None:
         time_s = max(0.0, exit_.ended_t - begun_t) if reached is None else reached.time_s
         # Read again from all samples: while the run went on, the last one was an extrapolation.
         energy_j = bill.energy_between(begun_t, begun_t + time_s)
+        accounts = bill.accounts_between(begun_t, begun_t + time_s)
         curve = tuple(
             point._replace(energy_j=bill.energy_between(begun_t, begun_t + point.time_s))
             for point in curve
@@ -97,7 +111,12 @@ def close(
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=curve,
-        power_profile=power_profile,
+        power_profile=limits.profile,
+        power_limit_w=limits.power_limit_w,
+        energy_counter_j=accounts.counter_j,
+        energy_integrated_j=accounts.integrated_j,
+        profiling_cost_j=limits.extra_cost_j,
+        shared=bill.shared,
         warnings=tuple(_warnings(goal, progress, exit_, stop, clean=clean)),
     )
 

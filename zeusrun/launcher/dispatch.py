@@ -6,12 +6,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.launcher.choice import (
-    build_problem,
-    decide,
-    draft_trial,
-    wanted_power_limit_w,
-)
+from zeusrun.launcher.choice import build_problem, decide, draft_trial
 from zeusrun.launcher.paths import RunLock, create_run, unwritable_home
 from zeusrun.launcher.record import reserve_record
 
@@ -30,14 +25,12 @@ class Dispatched:
         paths: Its files.
         lock: Held from before it was stored until its launcher is done with it, or dies.
         choice: The decision that it carries out, and what that was made from.
-        power_limit_w: Watts per GPU to hold; ``None`` to leave the limit as found.
     """
 
     trial: Trial
     paths: RunPaths
     lock: RunLock
     choice: Choice
-    power_limit_w: float | None
 
 
 def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Dispatched:
@@ -59,13 +52,7 @@ def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Di
         choice = decide(submission, problem, trials, attempt)
         trial = draft_trial(submission, choice.decision, problem.recurrence, attempt)
         paths = create_run(submission.home, trial.job, trial.trial)
-        dispatched = Dispatched(
-            trial=trial,
-            paths=paths,
-            lock=RunLock(paths),
-            choice=choice,
-            power_limit_w=wanted_power_limit_w(submission, choice.decision),
-        )
+        dispatched = Dispatched(trial, paths, RunLock(paths), choice)
         prepared.append(dispatched)
         _fill(submission, dispatched)
         return trial

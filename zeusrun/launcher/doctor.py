@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import ZeusrunError
 from zeusrun.gpu.cpu import cpu_device
+from zeusrun.gpu.limit_lock import is_held
+from zeusrun.gpu.limit_record import recorded_gpus
 from zeusrun.gpu.nvml import gpus_of_job
-from zeusrun.launcher.paths import home_directory
+from zeusrun.gpu.zeusd import find_zeusd
+from zeusrun.launcher.paths import home_directory, limits_directory
 from zeusrun.launcher.torchrun import find_torchrun
 from zeusrun.trial import EnergySource
 
@@ -31,7 +34,8 @@ class Check:
 
     Attributes:
         name: What was looked at.
-        well: ``False`` if a submit would fail; ``None`` for what is merely worth knowing.
+        well: ``False`` if a submit would fail or something must be put right; ``None`` for what is
+            merely worth knowing.
         found: What was found.
         advice: What to do; empty when there is nothing to do.
     """
@@ -53,8 +57,10 @@ def check_machine(environment: Mapping[str, str]) -> list[Check]:
     checks += [_check_gpu(gpu) for gpu in gpus]
     if not gpus:
         checks.append(_check_cpu(environment))
-    checks.append(_check_permission(gpus))
-    checks.append(_check_home(home_directory(environment)))
+    home = home_directory(environment)
+    checks.append(_check_permission(gpus, environment))
+    checks += _check_limits(home)
+    checks.append(_check_home(home))
     return checks
 
 
@@ -103,17 +109,34 @@ def _check_cpu(environment: Mapping[str, str]) -> Check:
     return Check("devices", well=None, found=found, advice=advice)
 
 
-def _check_permission(gpus: list[Device]) -> Check:
+def _check_permission(gpus: list[Device], environment: Mapping[str, str]) -> Check:
+    """Look only: whether a driver grants it is seen when a limit is set."""
     if not gpus:
         return Check("permissions", well=None, found="no GPU whose power limit could be set")
     if _may_administer():
         return Check("permissions", well=True, found="power limits may be set")
+    if find_zeusd(environment) is not None:
+        return Check("permissions", well=True, found="power limits may be set through zeusd")
     return Check(
         "permissions",
         well=None,
         found="power limits are only observed",
-        advice="setting them needs root or CAP_SYS_ADMIN",
+        advice="setting them needs root, CAP_SYS_ADMIN, or zeusd (ZEUSD_SOCK_PATH)",
     )
+
+
+def _check_limits(home: Path) -> list[Check]:
+    """Return a line for each limit that a dead launcher has left changed."""
+    left = [uuid for uuid in recorded_gpus(limits_directory(home)) if not is_held(uuid)]
+    return [
+        Check(
+            "power limit",
+            well=False,
+            found=f"that of {uuid} is not as it was found",
+            advice="`zeusrun repair` restores it",
+        )
+        for uuid in left
+    ]
 
 
 def _may_administer() -> bool:

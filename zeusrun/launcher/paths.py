@@ -56,11 +56,6 @@ class RunPaths:
         return self.run_dir / "power.csv"
 
     @property
-    def power_limits(self) -> Path:
-        """The power limits found before any was changed; gone once they are restored."""
-        return self.run_dir / "power_limits.json"
-
-    @property
     def logs(self) -> Path:
         """The folder of ``rank<k>.log`` and ``torchrun.log``."""
         return self.run_dir / "logs"
@@ -102,6 +97,11 @@ class RunPaths:
     def rank_log(self, rank: int) -> Path:
         """Return the log of a rank."""
         return self.logs / f"rank{rank}.log"
+
+
+def limits_directory(home: Path) -> Path:
+    """Return the folder of the power limits found before any was changed."""
+    return home / "gpus"
 
 
 def runs_directory(home: Path, job: str) -> Path:

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 import psutil
 
-from zeusrun.errors import LaunchError
+from zeusrun.errors import DeviceError, LaunchError
 from zeusrun.launcher.supervise import StopLevel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
     from types import FrameType, TracebackType
 
     from typing_extensions import Self
@@ -91,6 +95,7 @@ def run(
     *,
     grace_period_s: float,
     on_tick: Callable[[], StopLevel],
+    on_end: Callable[[], None] = lambda: None,
 ) -> ProcessExit:
     """Run torchrun to its end, whatever it takes.
 
@@ -99,6 +104,7 @@ def run(
         paths: Files of the run; ``stop`` is created at ``StopLevel.TELL`` and above.
         grace_period_s: How long torchrun lets its ranks finish after SIGTERM.
         on_tick: Called about ten times a second; says how firmly to stop.
+        on_end: Called as soon as torchrun is gone, before what it has left is ended.
 
     Raises:
         LaunchError: If torchrun could not be started.
@@ -125,8 +131,76 @@ def run(
     finally:
         _end(process, grace_period_s)
         ended_t = time.monotonic()
+        on_end()
         outlived = family.sweep(at_once=level is StopLevel.KILL)
     return ProcessExit(process.returncode, ended_t, outlived)
+
+
+class GuardProcess:
+    """The process that restores power limits when this one dies; see ``gpu.guard``."""
+
+    _READY_S = 10.0
+    _GONE_S = 5.0
+
+    def __init__(
+        self,
+        directory: Path,
+        environment: Mapping[str, str],
+        uuids: Sequence[str],
+        descriptors: Sequence[int],
+    ) -> None:
+        """Start it, and wait until it watches.
+
+        Args:
+            directory: Of the records.
+            environment: Its environment.
+            uuids: The GPUs to restore.
+            descriptors: File descriptors that it inherits and keeps open.
+
+        Raises:
+            DeviceError: If it does not come up.
+        """
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
+                [sys.executable, "-c", _GUARD_MAIN, str(directory), *uuids],
+                env=dict(environment),
+                cwd="/",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=tuple(descriptors),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise DeviceError(f"no guard could be started: {error}") from error
+        if not self._is_ready():
+            self._process.kill()
+            _, complaint = self._process.communicate()
+            last = complaint.decode(errors="replace").strip().splitlines()[-1:]
+            raise DeviceError(f"no guard could be started: {''.join(last) or 'it does not answer'}")
+
+    def dismiss(self) -> None:
+        """See ``gpu.power_limit.Guard``."""
+        with contextlib.suppress(OSError):
+            cast("IO[bytes]", self._process.stdin).close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(self._GONE_S)  # it goes on trying where a limit was not restored
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def _is_ready(self) -> bool:
+        told = cast("IO[bytes]", self._process.stdout).fileno()
+        with selectors.DefaultSelector() as selector:
+            selector.register(told, selectors.EVENT_READ)
+            answered = selector.select(self._READY_S)
+        return bool(answered) and bool(os.read(told, 64))
+
+
+# "-m" would put the working directory before the standard library; see torchrun.py.
+_GUARD_MAIN = (
+    "import sys; sys.path[:] = filter(None, sys.path); from zeusrun.gpu.guard import main; main()"
+)
 
 
 def _start(command: Command, paths: RunPaths) -> subprocess.Popen[bytes]:
@@ -230,3 +304,77 @@ def _name(process: psutil.Process) -> str:
         return f"{process.name()} ({process.pid})"
     except psutil.Error:
         return f"process {process.pid}"
+
+
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_FROM_TERMINAL = 0x80  # SI_KERNEL of sigaction(2): the terminal tells the whole foreground group
+_RECHECK_S = 0.5  # should a thread of a library have taken SIGCHLD
+
+
+@dataclass(frozen=True)
+class ForegroundExit:
+    """How a command of the user ended.
+
+    Attributes:
+        code: Its exit code, or 128 + n if signal n ended it, as a shell has it.
+        started_t: Monotonic second just before it started.
+        ended_t: Monotonic second just after it ended.
+    """
+
+    code: int
+    started_t: float
+    ended_t: float
+
+
+def run_foreground(
+    argv: Sequence[str], meanwhile: AbstractContextManager[object]
+) -> ForegroundExit:
+    """Run a command in the place of this process: its terminal, its streams, its signals.
+
+    SIGINT, SIGTERM, SIGHUP and SIGQUIT go to the command and do not end this process. Where the
+    terminal has told the command already, it is not told twice.
+
+    Args:
+        argv: The command and its arguments; no shell is involved.
+        meanwhile: Entered just before the command starts and left just after it has ended.
+            Threads that it starts get none of these signals.
+
+    Raises:
+        OSError: If the command could not be started, as ``subprocess.Popen`` raises it.
+    """
+    passed_on = [n for n in _PASSED_ON if signal.getsignal(n) is not signal.SIG_IGN]
+    waited_for = {*passed_on, signal.SIGCHLD}
+    child_handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide the exit
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
+    try:
+        with meanwhile:
+            started_t = time.monotonic()
+            process, early = _start_unblocked(argv, before)
+            for number in early:
+                process.send_signal(number)
+            while process.poll() is None:
+                told = signal.sigtimedwait(waited_for, _RECHECK_S)
+                if told and told.si_signo in passed_on and told.si_code != _FROM_TERMINAL:
+                    process.send_signal(told.si_signo)
+            ended_t = time.monotonic()
+    finally:
+        while signal.sigtimedwait(waited_for, 0):
+            pass  # came too late for the command, and what was measured is still to be told
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGCHLD, child_handler)
+    code = process.returncode
+    return ForegroundExit(code if code >= 0 else 128 - code, started_t, ended_t)
+
+
+def _start_unblocked(
+    argv: Sequence[str], mask: Iterable[int]
+) -> tuple[subprocess.Popen[bytes], list[int]]:
+    """Start a command under a signal mask; return it and the signals that came meanwhile."""
+    with CaughtSignals() as signals:
+        blocked = signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        try:
+            # Descriptors that the user opened for it, as in <(...) of a shell, are its own, too.
+            process = subprocess.Popen(argv, close_fds=False)  # noqa: S603 - never a shell
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    return process, signals.received

@@ -63,6 +63,8 @@ class Progress:
         energy_j: Joules since training began; ``None`` if unknown.
         power_w: Watts now, summed over devices; ``None`` if unknown.
         cost_j: Cost so far; ``None`` if unknown.
+        power_limit_w: Watts per GPU that are held now; ``None`` while the limit is as found.
+        probing: Whether they are held only to be measured.
     """
 
     launched_t: float
@@ -82,6 +84,8 @@ class Progress:
     energy_j: float | None = None
     power_w: float | None = None
     cost_j: float | None = None
+    power_limit_w: float | None = None
+    probing: bool = False
 
     @property
     def time_s(self) -> float | None:

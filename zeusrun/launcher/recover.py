@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import DeviceError
-from zeusrun.gpu.power_limit import restore_power_limits
 from zeusrun.launcher.paths import RunPaths, launcher_lives
 from zeusrun.launcher.process import end_processes, processes_of_run
 from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
@@ -16,15 +13,10 @@ from zeusrun.sidecar import EventReader, read_step_clock
 from zeusrun.trial import Outcome, Trial, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from zeusrun.gpu.device import Device
     from zeusrun.history.base import History
 
 
-def recover_lost(
-    history: History, job: str, devices: Sequence[Device], finished_at: str
-) -> list[Trial]:
+def recover_lost(history: History, job: str, finished_at: str) -> list[Trial]:
     """Finish the dispatched trials whose launcher is dead, and end what they left running.
 
     A trial whose outcome had been decided gets it from its run directory; any other is ``LOST``,
@@ -33,7 +25,6 @@ def recover_lost(
     Args:
         history: Where the trials are.
         job: Of which job.
-        devices: Whose power limits to restore, where a dead launcher left them changed.
         finished_at: RFC 3339, for the lost ones.
 
     Returns:
@@ -46,10 +37,6 @@ def recover_lost(
             continue
         end_processes(processes_of_run(trial.run_dir))
         outcome = read_outcome(paths) or _lost(trial, paths, finished_at)
-        try:
-            restore_power_limits(paths.power_limits, devices)
-        except DeviceError as error:  # the record stays; the job must not wait for a GPU that left
-            outcome = replace(outcome, warnings=(*outcome.warnings, str(error)))
         try:
             recovered.append(history.finish(trial.trial, outcome))
         except ValueError:

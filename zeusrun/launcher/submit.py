@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import ExitCode, HistoryError
 from zeusrun.launcher.choice import RETRIED, build_problem, decide
 from zeusrun.launcher.dispatch import dispatch
+from zeusrun.launcher.limits import open_limits, repair
 from zeusrun.launcher.process import CaughtSignals
 from zeusrun.launcher.record import write_record
 from zeusrun.launcher.recover import recover_lost
@@ -16,8 +18,9 @@ from zeusrun.launcher.watch import Watch, cost_bound_j
 from zeusrun.trial import Outcome, TrialStatus, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from zeusrun.gpu.power_limit import LimitHolder
     from zeusrun.history.base import History
     from zeusrun.launcher.choice import Submission
     from zeusrun.launcher.dispatch import Dispatched
@@ -57,33 +60,73 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
         ZeusrunError: Before a trial is dispatched, if it could not be started, or when its
             outcome could not be recorded.
     """
-    spec = submission.spec
-    trials: list[Trial] = []
     with CaughtSignals() as signals:
-        for lost in recover_lost(submission.history, spec.name, submission.devices, timestamp()):
+        restored, problems = repair(submission.home)
+        for text in restored:
+            listener.note(text)
+        for text in problems:
+            listener.warn(text)
+        for lost in recover_lost(submission.history, submission.spec.name, timestamp()):
             listener.note(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}")
             for warning in lost.warnings:
                 listener.warn(f"{lost.trial}: {warning}")
-        looks = 0
-        again = True
-        while again:
-            recurrence = trials[0].recurrence if trials else None
-            trial, stop = _attempt(submission, listener, signals, recurrence, len(trials) + 1)
-            trials.append(trial)
-            if _ended_by_look(trial, stop):
-                looks += 1
-                again = not signals.received
-                continue
-            again = (
-                trial.status in RETRIED
-                and (stop is None or stop.cause is StopCause.HOPELESS)
-                and len(trials) - looks < spec.attempts
-                and submission.forced_batch_size is None
-                and not signals.received
-            )
-            if again and not _another_choice(submission, trials):
-                again = False
-                listener.warn(_nothing_left(spec, trials))
+        with _limits(submission, listener) as limits:
+            return _recur(replace(submission, limits=limits), listener, signals)
+
+
+@contextlib.contextmanager
+def _limits(submission: Submission, listener: Listener) -> Iterator[LimitHolder | None]:
+    """Take hold of the GPUs' power limits, and put them back as they were found.
+
+    Raises:
+        BusyError: If another zeusrun has them.
+        DeviceError: If the job file's own limit may not be set.
+    """
+    mode, fixed_w = submission.spec.power_limit.mode, submission.spec.power_limit.watts
+    shared = [text for device in submission.gpus if (text := device.caveat) is not None]
+    if mode == "optimize" and shared:
+        listener.note(f"power limits are left alone: {shared[0]}")
+        mode = "observe"
+    holder = open_limits(mode, submission.devices, submission.home, submission.environment)
+    if holder is None:
+        yield None
+        return
+    try:
+        with holder:
+            if fixed_w is not None:
+                holder.check(fixed_w)
+            elif holder.refused is not None:
+                listener.note(f"power limits are left alone: {holder.refused}")
+            yield holder
+    finally:
+        if holder.unrestored is not None:
+            listener.warn(holder.unrestored)
+
+
+def _recur(submission: Submission, listener: Listener, signals: CaughtSignals) -> SubmitResult:
+    """Run trials until one reaches the target, or there is nothing left to try."""
+    spec = submission.spec
+    trials: list[Trial] = []
+    looks = 0
+    again = True
+    while again:
+        recurrence = trials[0].recurrence if trials else None
+        trial, stop = _attempt(submission, listener, signals, recurrence, len(trials) + 1)
+        trials.append(trial)
+        if _ended_by_look(trial, stop):
+            looks += 1
+            again = not signals.received
+            continue
+        again = (
+            trial.status in RETRIED
+            and (stop is None or stop.cause is StopCause.HOPELESS)
+            and len(trials) - looks < spec.attempts
+            and submission.forced_batch_size is None
+            and not signals.received
+        )
+        if again and not _another_choice(submission, trials):
+            again = False
+            listener.warn(_nothing_left(spec, trials))
     code = exit_code(trials[-1], stop, signals.received)
     return SubmitResult(trials[0].recurrence, tuple(trials), code)
 

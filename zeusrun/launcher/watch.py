@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from zeusrun.bandit.cost import cost_j
 from zeusrun.bandit.run import Running
+from zeusrun.gpu.foreign import ForeignProcesses
 from zeusrun.gpu.monitor import EnergyMonitor
-from zeusrun.gpu.power_limit import hold_power_limit
 from zeusrun.launcher.choice import decide_again, why_left
 from zeusrun.launcher.close import Bill, close
 from zeusrun.launcher.command import build_command
 from zeusrun.launcher.failure import read_failure, torchrun_was_signalled
+from zeusrun.launcher.limits import LimitControl
 from zeusrun.launcher.logs import log_tails, read_text_lines
 from zeusrun.launcher.look import begins_with_look, has_seen_enough, measure_speed, read_look
 from zeusrun.launcher.process import TICK_S, ProcessExit, run
@@ -81,17 +82,20 @@ class Watch:
         self._submission, self._listener, self._signals = submission, listener, signals
         trial = dispatched.trial
         self._trial, self._paths = trial, dispatched.paths
-        self._power_limit_w = dispatched.power_limit_w
         self._choice = dispatched.choice
         self._looking = begins_with_look(dispatched.choice)
-        self._profile: tuple[PowerPoint, ...] = ()
+        self._looked: PowerPoint | None = None
+        self._limits = LimitControl(
+            submission, trial, dispatched.paths, dispatched.choice, self._warn
+        )
         self._verdict: Verdict | None = None
         self._goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
         bound_j = cost_bound_j(dispatched.choice.decision)
         self._bounds = Bounds(bound_j, spec.timeout_s, spec.objective.on_target == "stop")
         self._reader = EventReader(self._paths.sidecar)
         self._logs = log_tails(self._paths, range(trial.world_size))
-        self._monitor = EnergyMonitor(submission.devices, self._paths.power)
+        foreign = ForeignProcesses(run_dir=str(self._paths.run_dir))
+        self._monitor = EnergyMonitor(submission.devices, self._paths.power, foreign=foreign)
         self._stop: StopOrder | None = None
         self._warned_of_names = self._warned_of_clock = False
         self._warnings: list[str] = []
@@ -109,19 +113,17 @@ class Watch:
         command = build_command(spec, trial, paths, submission.torchrun, submission.environment)
         exit_: ProcessExit | None = None
         try:
-            with (
-                hold_power_limit(
-                    submission.devices,
-                    self._power_limit_w,
-                    record_path=paths.power_limits,
-                    lock_directory=submission.home / "gpus",
-                ),
-                monitor,
-            ):
+            with self._limits, monitor:
                 now_t = time.monotonic()
                 self._progress = Progress(launched_t=now_t, now_t=now_t)
                 grace_s = spec.launch.grace_period_s
-                exit_ = run(command, paths, grace_period_s=grace_s, on_tick=self._tick)
+                exit_ = run(
+                    command,
+                    paths,
+                    grace_period_s=grace_s,
+                    on_tick=self._tick,
+                    on_end=self._limits.let_go,
+                )
         except Exception as error:
             if exit_ is None:
                 raise
@@ -136,7 +138,11 @@ class Watch:
 
     def _tick(self) -> StopLevel:
         self._look()
-        return self._decide()
+        level = self._decide()
+        if level is StopLevel.NONE:
+            energy_between = self._monitor.energy_j
+            self._limits.advance(time.monotonic(), energy_between, wait=self._looking)
+        return level
 
     def _decide(self) -> StopLevel:
         order = self._supervise()
@@ -178,7 +184,12 @@ class Watch:
             if progress.epochs > epochs and not final:
                 self._decide_again(progress)
                 self._review(progress)
-        progress = replace(progress, now_t=time.monotonic())  # later than all that was read
+        progress = replace(
+            progress,
+            now_t=time.monotonic(),  # later than all that was read
+            power_limit_w=self._limits.held_w,
+            probing=self._limits.probing,
+        )
         if progress.training_t is not None and not final:
             # A tick back lies within the samples; at this moment joules would be extrapolated.
             seen_t = max(progress.training_t, progress.now_t - TICK_S)
@@ -201,8 +212,9 @@ class Watch:
         if not has_seen_enough(progress, choice.problem, trial.global_batch_size):
             return
         self._looking = False
-        point = measure_speed(progress, trial.power_limit_w, self._monitor.energy_j)
-        self._profile = () if point is None else (point,)
+        held_w = self._limits.held_w or trial.power_limit_w
+        point = measure_speed(progress, held_w, self._monitor.energy_j)
+        self._looked = point
         looked = read_look(choice.problem, trial, progress, point, self._bill())
         if looked is None:  # then it is an exploration like any other
             return
@@ -212,6 +224,7 @@ class Watch:
             self._verdict = Verdict(StopCause.LOOKED, reason)
             return
         self._choice = replace(choice, decision=again)
+        self._limits.decided(self._choice)
         self._bounds = replace(self._bounds, cost_bound_j=cost_bound_j(again))
         self._listener.bounded(self._bounds.cost_bound_j)
         self._listener.note(f"its speed is known, and it goes on: {again.why}")
@@ -264,7 +277,17 @@ class Watch:
 
     def _bill(self) -> Bill:
         monitor = self._monitor
-        return Bill(monitor.energy_j, monitor.energy_source, monitor.max_power_w)
+        return Bill(
+            monitor.energy_j,
+            monitor.energy_source,
+            monitor.max_power_w,
+            monitor.accounts_j,
+            monitor.shared,
+        )
+
+    def _warn(self, text: str) -> None:
+        self._warnings.append(text)
+        self._listener.warn(text)
 
     def _close(self, exit_: ProcessExit) -> Outcome:
         monitor, trial = self._monitor, self._trial
@@ -279,7 +302,7 @@ class Watch:
             bill=self._bill(),
             finished_at=timestamp(),
             signalled=torchrun_was_signalled(self._paths),
-            power_profile=self._profile,
+            limits=self._limits.report(self._looked),
         )
         found = (*outcome.warnings, *self._reader.warnings, *monitor.warnings, *self._warnings)
         warnings = tuple(_storable(warning) for warning in found)

@@ -156,7 +156,7 @@ def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
 def live_panel(
     trial: Trial, progress: Progress, bound_j: float | None, width: int
 ) -> RenderableType:
-    """Return the panel below the output of the ranks: three lines that never jump."""
+    """Return the panel below the output of the ranks: a few lines that never jump."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True, min_width=10)
     grid.add_column(no_wrap=True)
@@ -178,8 +178,12 @@ def live_panel(
     cost = units.energy(progress.cost_j)
     if bound_j is not None:
         cost = f"{cost} of at most {units.energy(bound_j)}"
-    spent = f"{units.power(progress.power_w)} · {units.energy(progress.energy_j)} · cost {cost}"
-    grid.add_row("energy", spent)
+    power = units.power(progress.power_w)
+    if trial.gpu_count:
+        grid.add_row("power", power + _limit(trial, progress))
+        grid.add_row("energy", f"{units.energy(progress.energy_j)} · cost {cost}")
+    else:
+        grid.add_row("energy", f"{power} · {units.energy(progress.energy_j)} · cost {cost}")
     return Group(Text(""), grid)
 
 
@@ -207,10 +211,20 @@ def summary(trial: Trial, *, looked: bool = False) -> RenderableType:
     if trial.energy_j is not None:
         source = f" {trial.energy_source.value}" if trial.energy_source else ""
         spent = f"{units.energy(trial.energy_j)}{source} · cost {units.energy(trial.cost_j)}"
-        lines.append(Text(f"  {spent} (eta_knob {trial.eta_knob:g})"))
+        limit = f" · limit {units.power(trial.power_limit_w)}" if trial.power_limit_w else ""
+        lines.append(Text(f"  {spent} (eta_knob {trial.eta_knob:g}){limit}"))
     if not reached:
         lines.append(Text(f"  more: zeusrun show {trial.trial}", style="dim"))
     return Group(*lines)
+
+
+def _limit(trial: Trial, progress: Progress) -> str:
+    """Return the limit in force, such as `` · limit 150 W a GPU, on trial``."""
+    if progress.power_limit_w is None:
+        return " · limit as found"
+    each = " a GPU" if trial.gpu_count > 1 else ""
+    tried = ", on trial" if progress.probing else ""
+    return f" · limit {units.power(progress.power_limit_w)}{each}{tried}"
 
 
 def _remaining(trial: Trial, progress: Progress) -> str:

@@ -207,13 +207,15 @@ def trial_sheet(trial: Trial, failure: str | None, *, run_dir_exists: bool) -> R
         ("power limit", units.power(trial.power_limit_w) if trial.power_limit_w else None),
         (
             "device",
-            f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_model else "no GPU",
+            (f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_model else "no GPU")
+            + (", shared with other processes" if trial.shared else ""),
         ),
         ("started", units.moment(trial.started_at)),
         ("start-up", units.duration(trial.startup_s)),
         ("time", units.duration(trial.time_s)),
         ("energy", units.energy(trial.energy_j) + (f" ({source})" if source else "")),
-        ("cost", f"{units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g})"),
+        ("", _accounts(trial)),
+        ("cost", f"{units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g}){_profiling(trial)}"),
         ("epochs", f"{units.count(trial.epochs)} of at most {trial.max_epochs}"),
         ("steps", units.count(trial.steps)),
         ("speed", " · ".join(_speed(point) for point in trial.power_profile)),
@@ -232,6 +234,21 @@ def trial_sheet(trial: Trial, failure: str | None, *, run_dir_exists: bool) -> R
     if failure:
         parts += [Text(""), Text(failure.rstrip(), style="red")]
     return Group(*parts)
+
+
+def _accounts(trial: Trial) -> str | None:
+    """Return both accounts of the energy where there are two, with their disagreement."""
+    counter_j, integrated_j = trial.energy_counter_j, trial.energy_integrated_j
+    if not counter_j or integrated_j is None:
+        return None
+    apart = f"{100 * (integrated_j / counter_j - 1):+.1f} %".replace("-", "−")  # noqa: RUF001
+    return f"counter {units.energy(counter_j)} · integrated {units.energy(integrated_j)} ({apart})"
+
+
+def _profiling(trial: Trial) -> str:
+    if trial.profiling_cost_j is None:
+        return ""
+    return f", {units.energy(trial.profiling_cost_j)} of it for trying power limits"
 
 
 def _speed(point: PowerPoint) -> str:

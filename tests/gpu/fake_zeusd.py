@@ -1,0 +1,99 @@
+"""A ``zeusd`` of our own: real HTTP over a real Unix socket, from a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socketserver
+import threading
+from http.server import BaseHTTPRequestHandler
+from urllib.parse import parse_qs, urlsplit
+
+
+class FakeZeusd(socketserver.ThreadingUnixStreamServer):
+    """Sets limits by ``set_limit(gpu, milliwatts)``, which returns whether the value is allowed.
+
+    Attributes:
+        version: ``today``, or ``0.2`` with the older addresses and no ``/discover``.
+        gpu_ids: Those that it discovers.
+        answer: A status that it answers every request for a limit with; 0 for the true one.
+        discovered: What ``/discover`` answers instead of ``gpu_ids``, or ``None``.
+        asked: Every request so far.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, path, set_limit, version="today", gpu_ids=(0, 1)):
+        super().__init__(str(path), _Handler)
+        self.set_limit = set_limit
+        self.version = version
+        self.gpu_ids = gpu_ids
+        self.answer = 0
+        self.discovered = None
+        self.asked = []
+        self.hang = threading.Event()
+        self.hang.set()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def address_string(self):
+        return "a Unix socket"
+
+    def do_GET(self):
+        self._begin()
+        if self.path == "/discover" and self.server.version == "today":
+            found = json.dumps({"gpu_ids": self.server.gpu_ids, "cpu_ids": []})
+            self._answer(200, self.server.discovered or found)
+        else:
+            self._answer(404, "")
+
+    def do_POST(self):
+        self._begin()
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        address = urlsplit(self.path)
+        if self.server.version == "today":
+            query = {key: values[0] for key, values in parse_qs(address.query).items()}
+            known = address.path == "/gpu/set_power_limit" and query["block"] == "true"
+            gpu, milliwatts = query.get("gpu_ids"), query.get("power_limit_mw")
+        else:
+            _, room, gpu, verb = (address.path + "///").split("/")[:4]
+            known = (room, verb) == ("gpu", "set_power_limit")
+            if known:
+                asked = json.loads(body)
+                known = asked["block"] is True
+                milliwatts = asked["power_limit_mw"]
+        if not known:
+            self._answer(404, "")
+        elif self.server.answer:
+            self._answer(self.server.answer, "as it was told")
+        elif self.server.set_limit(int(gpu), int(milliwatts)):
+            self._answer(200, "")
+        else:
+            self._answer(400, f"Invalid power limit {milliwatts}")
+
+    def _begin(self):
+        self.server.asked.append(f"{self.command} {self.path}")
+        self.server.hang.wait()
+
+    def _answer(self, status, text):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        with contextlib.suppress(BrokenPipeError):
+            self.wfile.write(text.encode())
+
+
+@contextlib.contextmanager
+def running_zeusd(path, set_limit, **settings):
+    with FakeZeusd(path, set_limit, **settings) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.hang.set()
+            server.shutdown()
+            thread.join()

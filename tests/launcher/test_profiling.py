@@ -1,0 +1,239 @@
+"""Which limit is held while a trial runs: the walk, pauses, interrupted and stale profiles."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bandit.scripts import problem
+from zeusrun.bandit.limits import next_limit_w
+from zeusrun.bandit.problem import PowerObjective
+from zeusrun.bandit.run import step_cost_j
+from zeusrun.launcher.profiling import CHECK_EVERY_S, Profiling, objective_weights
+from zeusrun.sidecar import StepCount
+from zeusrun.trial import PowerPoint
+
+LIMITS = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)
+
+
+def job(eta_knob=0.5, **changes):
+    values = {"power_limits_w": LIMITS, "max_power_w": 250.0, "gpu_count": 1} | changes
+    return problem(eta_knob=eta_knob, **values)
+
+
+class Gpu:
+    """Trains as fast as its limit lets it; the cube root of its power above idle."""
+
+    def __init__(self, limit_w=250.0, wanted_w=240.0):
+        self.limit_w, self.wanted_w, self.slower = limit_w, wanted_w, 1.0
+        self.now_t, self.done, self.last_t = 0.0, 0.0, 0.0
+        self.energies = [(0.0, 0.0)]
+        self.held = []
+        self.asleep_until = -1.0
+
+    def point(self, limit_w):
+        power_w = min(limit_w, self.wanted_w)
+        clock = ((power_w - 50.0) / (self.wanted_w - 50.0)) ** (1 / 3)
+        return PowerPoint(limit_w, 50.0 * clock / self.slower, power_w)
+
+    def tick(self, profiling, **options):
+        self.now_t += 0.1
+        point = self.point(self.limit_w)
+        awake = self.now_t > self.asleep_until
+        if awake:
+            self.done += 0.1 * point.steps_per_s
+            self.last_t = self.now_t - (self.done % 1) / point.steps_per_s
+        joules = self.energies[-1][1] + 0.1 * (point.power_w if awake else 50.0)
+        self.energies.append((self.now_t, joules))
+        if self.done < 1:
+            return
+        count = StepCount(int(self.done), 0.0, self.last_t)
+        wanted_w = profiling.advance(count, self.now_t, self.energy_j, **options)
+        self.limit_w = 250.0 if wanted_w is None else wanted_w
+        if not self.held or self.held[-1] != wanted_w:
+            self.held.append(wanted_w)
+
+    def energy_j(self, since_t, until_t):
+        def at(t):
+            index = min(int(t / 0.1), len(self.energies) - 2)
+            (t0, j0), (t1, j1) = self.energies[index : index + 2]
+            return j0 + (j1 - j0) * (t - t0) / (t1 - t0)
+
+        return at(until_t) - at(since_t)
+
+    def train(self, profiling, seconds, **options):
+        for _ in range(round(seconds * 10)):
+            self.tick(profiling, **options)
+
+
+def begin(now, known=(), found_w=250.0, rule=next_limit_w):
+    return Profiling(now, known, found_w, lambda profile: rule(now, profile))
+
+
+def best_w(now, gpu):
+    return min(LIMITS, key=lambda limit: step_cost_j(gpu.point(limit), now))
+
+
+@pytest.mark.parametrize("eta_knob", [0.25, 0.5, 1.0])
+def test_the_best_limit_is_found_and_held(eta_knob):
+    now, gpu = job(eta_knob), Gpu()
+    profiling = begin(now)
+    gpu.train(profiling, 80.0)
+    assert profiling.chosen_w == best_w(now, gpu)
+    assert gpu.held[-1] == profiling.chosen_w
+    assert not profiling.probing
+    assert len(profiling.points) <= 5
+    for point in profiling.points.values():
+        truth = gpu.point(point.power_limit_w)
+        assert point.steps_per_s == pytest.approx(truth.steps_per_s, rel=0.01)
+        assert point.power_w == pytest.approx(truth.power_w, rel=0.01)
+
+
+def test_each_limit_is_held_for_about_eleven_seconds():
+    gpu, profiling = Gpu(), begin(job())
+    gpu.train(profiling, 9.0)
+    assert len(gpu.held) == 1
+    gpu.train(profiling, 4.0)
+    assert len(gpu.held) == 2
+
+
+def test_a_known_profile_is_used_at_once_and_only_checked():
+    now, gpu = job(), Gpu()
+    known = [gpu.point(limit) for limit in LIMITS]
+    profiling = begin(now, known)
+    gpu.train(profiling, 30.0)
+    assert gpu.held == [best_w(now, gpu)]
+    assert list(profiling.points) == [best_w(now, gpu)]  # measured again, at no cost
+    assert profiling.extra_cost_j() is None
+    assert not profiling.stale
+
+
+def test_an_interrupted_profile_continues_in_the_next_trial():
+    now, gpu = job(), Gpu()
+    first = begin(now)
+    gpu.train(first, 13.0)
+    (point,) = first.points.values()
+    second = begin(now, [point])
+    gpu.train(second, 60.0)
+    assert point.power_limit_w not in second.points or second.chosen_w == point.power_limit_w
+    assert second.chosen_w == best_w(now, gpu)
+
+
+def test_a_probe_cut_short_by_the_end_of_the_training_is_kept_if_it_is_fair():
+    gpu, profiling = Gpu(), begin(job())
+    gpu.train(profiling, 5.0)
+    profiling.finish()
+    assert not profiling.points
+    gpu.train(profiling, 3.0)
+    profiling.finish()
+    (point,) = profiling.points.values()
+    assert point.power_w == pytest.approx(gpu.point(point.power_limit_w).power_w, rel=0.02)
+
+
+def test_a_profile_that_no_longer_holds_is_measured_anew():
+    now, gpu = job(), Gpu()
+    known = [gpu.point(limit) for limit in LIMITS]
+    gpu.wanted_w = 160.0  # other data: now it draws less
+    profiling = begin(now, known)
+    gpu.train(profiling, 120.0)
+    assert profiling.stale
+    assert profiling.chosen_w == best_w(now, gpu)
+    truth = gpu.point(profiling.chosen_w)
+    assert profiling.points[profiling.chosen_w].power_w == pytest.approx(truth.power_w, rel=0.01)
+
+
+def test_one_odd_window_does_not_throw_a_profile_away():
+    now, gpu = job(), Gpu()
+    profiling = begin(now, [gpu.point(limit) for limit in LIMITS])
+    gpu.slower = 1.2
+    gpu.train(profiling, 11.5)
+    gpu.slower = 1.0
+    gpu.train(profiling, 30.0)
+    assert not profiling.stale
+
+
+def test_it_is_checked_again_from_time_to_time():
+    now, gpu = job(), Gpu()
+    profiling = begin(now, [gpu.point(limit) for limit in LIMITS])
+    gpu.train(profiling, 20.0)
+    gpu.slower = 1.3
+    gpu.train(profiling, CHECK_EVERY_S + 40.0)
+    assert profiling.stale
+
+
+def test_a_job_whose_speed_wanders_is_not_followed_for_ever():
+    now, gpu = job(), Gpu()
+    profiling = begin(now, [gpu.point(limit) for limit in LIMITS])
+    for turn in range(12):
+        gpu.slower = 1.0 + 0.2 * (turn % 2)
+        gpu.train(profiling, 180.0)
+    changes = [limit for limit in gpu.held if limit is not None]
+    assert len(changes) < 20
+    assert profiling.chosen_w is not None
+
+
+def test_during_an_evaluation_a_limit_that_is_only_tried_is_let_go():
+    gpu, profiling = Gpu(), begin(job())
+    gpu.train(profiling, 5.0)
+    tried_w = gpu.held[-1]
+    gpu.asleep_until = gpu.now_t + 10.0
+    gpu.train(profiling, 9.0)
+    assert gpu.held == [tried_w, None]
+    gpu.train(profiling, 8.0)
+    assert gpu.held == [tried_w, None, tried_w]
+    gpu.train(profiling, 60.0)
+    for point in profiling.points.values():
+        assert point.power_w == pytest.approx(gpu.point(point.power_limit_w).power_w, rel=0.01)
+
+
+def test_during_an_evaluation_the_choice_stays():
+    now, gpu = job(), Gpu()
+    profiling = begin(now, [gpu.point(limit) for limit in LIMITS])
+    gpu.train(profiling, 5.0)
+    gpu.asleep_until = gpu.now_t + 10.0
+    gpu.train(profiling, 20.0)
+    assert gpu.held == [best_w(now, gpu)]
+
+
+def test_while_it_is_told_to_wait_it_asks_for_nothing_else():
+    gpu, profiling = Gpu(), begin(job())
+    gpu.train(profiling, 40.0, wait=True)
+    assert len(gpu.held) == 1
+    gpu.train(profiling, 1.0)
+    assert len(gpu.held) == 2
+
+
+def test_without_limits_to_choose_from_the_one_found_is_measured():
+    gpu, profiling = Gpu(), begin(job(power_limits_w=()))
+    gpu.train(profiling, 30.0)
+    assert list(profiling.points) == [250.0]
+    assert profiling.chosen_w == 250.0
+    assert set(gpu.held) == {250.0}
+
+
+def test_what_trying_costs_more_is_told():
+    now, gpu = job(), Gpu()
+    profiling = begin(now)
+    gpu.train(profiling, 100.0)
+    spent = 0.5 * gpu.energies[-1][1] + 0.5 * 250.0 * gpu.now_t
+    throughout = gpu.done * step_cost_j(gpu.point(profiling.chosen_w), now)
+    extra = profiling.extra_cost_j()
+    assert extra > 0
+    assert extra == pytest.approx(spent - throughout, rel=0.25)
+
+
+def test_energy_that_becomes_unknown_ends_the_search_and_not_the_training():
+    gpu, profiling = Gpu(), begin(job())
+    gpu.train(profiling, 13.0)
+    gpu.energy_j = lambda _since, _until: None
+    gpu.train(profiling, 20.0)
+    assert "unknown" in profiling.failure
+    assert gpu.held[-1] is None  # as found
+
+
+def test_only_what_the_objective_compares_must_be_known_well():
+    assert [tuple(w) for w in objective_weights(job(0.5))] == [(0.5, 125.0)]
+    assert [tuple(w) for w in objective_weights(job(1.0))] == [(1.0, 0.0)]
+    energy = job(0.5, power_objective=PowerObjective("energy"))
+    assert [tuple(w) for w in objective_weights(energy)] == [(1.0, 0.0)]
+    slowdown = job(0.5, power_objective=PowerObjective("max_slowdown", 1.1))
+    assert [tuple(w) for w in objective_weights(slowdown)] == [(1.0, 0.0), (0.0, 1.0)]

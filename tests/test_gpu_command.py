@@ -1,0 +1,282 @@
+"""``zeusrun gpu`` and ``gpu watch`` as a user runs them: the real ``pynvml`` over fake GPUs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.gpu import conftest
+from zeusrun.errors import DeviceError
+from zeusrun.gpu.simulated import SimulatedDevice
+from zeusrun.launcher.gpu_status import OpenGpu, open_gpus, read_status
+from zeusrun.launcher.gpu_watch import REMEMBERED_S, GpuWatch
+from zeusrun.trial import EnergySource
+from zeusrun.view.gpu import WATCH_COLUMNS
+
+build_library, plain_library = conftest.build_library, conftest.plain_library
+gpu_machine, clock = conftest.gpu_machine, conftest.clock
+
+NO_LIBRARY = {"LD_LIBRARY_PATH": ""}
+
+
+@pytest.fixture
+def look(zeusrun, gpu_machine):
+    """Return what ``gpu --json`` says."""
+
+    def run(*arguments, **env):
+        done = zeusrun("gpu", "--json", *arguments, **gpu_machine.environment, **env)
+        assert (done.returncode, done.stderr) == (0, "")
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_without_a_gpu_one_sentence_names_the_cpu_and_its_energy(zeusrun):
+    for arguments in (["gpu"], ["gpu", "watch"]):
+        done = zeusrun(*arguments, COLUMNS="300", CUDA_VISIBLE_DEVICES="")
+        assert (done.returncode, done.stderr) == (0, "")
+        (line,) = done.stdout.splitlines()
+        assert line.startswith("No GPU (CUDA_VISIBLE_DEVICES=;")
+        assert "energy" in line
+    assert zeusrun("gpu", "--json", CUDA_VISIBLE_DEVICES="").stdout == "[]\n"
+
+
+def test_json_tells_everything_under_stable_names(look, gpu_machine):
+    gpu_machine.set("work", 0)
+    first, second = look()
+    assert first == {
+        "cuda_index": 0,
+        "uuid": gpu_machine.uuid(0),
+        "model": "Fake A100",
+        "power_w": 250.0,
+        "power_limit_w": 400.0,
+        "power_limit_range_w": [100.0, 400.0],
+        "max_power_w": 400.0,
+        "energy_source": "counter",
+        "energy_j": first["energy_j"],
+        "utilization": first["utilization"],
+        "temperature_c": first["temperature_c"],
+        "sm_clock_mhz": 1410,
+        "memory_clock_mhz": 1215,
+        "throttle_reasons": [],
+        "processes": [],
+        "caveat": None,
+        "held_by": None,
+        "error": None,
+    }
+    assert first["energy_j"] >= 0
+    assert 0 < first["utilization"] <= 1
+    assert (second["cuda_index"], second["uuid"]) == (1, gpu_machine.uuid(1))
+
+
+def test_what_a_gpu_does_not_tell_is_null(look, gpu_machine):
+    for fact in ("power", "health", "processes", "counter"):
+        gpu_machine.set(fact, 0)
+    told = {name for name, value in look()[0].items() if value is not None}
+    assert told == {"cuda_index", "uuid", "model", "energy_source"}
+
+
+def test_a_limit_that_binds_is_what_holds_the_clocks_back(look, gpu_machine):
+    gpu_machine.set("work", 0)
+    gpu_machine.set_limit_w(1, 150)
+    first, second = look()
+    assert (first["throttle_reasons"], second["throttle_reasons"]) == ([], ["sw_power_cap"])
+    assert (second["power_w"], second["power_limit_w"]) == (150.0, 150.0)
+
+
+def test_gpus_are_numbered_as_cuda_numbers_them_in_todays_environment(look, gpu_machine):
+    gpu_machine.set("gpus", 3)
+    seen = look(CUDA_VISIBLE_DEVICES="2,0")
+    uuids = [gpu_machine.uuid(index) for index in range(3)]
+    assert [(gpu["cuda_index"], gpu["uuid"]) for gpu in seen] == [(0, uuids[2]), (1, uuids[0])]
+    every = look("--all", CUDA_VISIBLE_DEVICES="2,0")
+    assert [(gpu["cuda_index"], gpu["uuid"]) for gpu in every] == [
+        (1, uuids[0]),
+        (None, uuids[1]),
+        (0, uuids[2]),
+    ]
+    for nothing in ("", "all"):
+        hidden = look("--all", CUDA_VISIBLE_DEVICES=nothing)
+        assert [gpu["cuda_index"] for gpu in hidden] == [None] * 3
+
+
+def test_which_of_different_gpus_comes_first_is_unknown_unless_cuda_is_told(look, gpu_machine):
+    gpu_machine.set("different", 1)
+    assert [gpu["cuda_index"] for gpu in look()] == [None, None]
+    assert [gpu["cuda_index"] for gpu in look(CUDA_DEVICE_ORDER="PCI_BUS_ID")] == [0, 1]
+    by_uuid = ",".join(gpu_machine.uuid(index) for index in (1, 0))
+    assert [gpu["cuda_index"] for gpu in look(CUDA_VISIBLE_DEVICES=by_uuid)] == [0, 1]
+
+
+def test_who_computes_on_a_gpu_is_told_by_id_and_name(look, gpu_machine):
+    gpu_machine.set("foreign", os.getpid())
+    name = Path(f"/proc/{os.getpid()}/comm").read_text().strip()
+    (process,) = look()[0]["processes"]
+    assert process["pid"] == os.getpid()
+    assert process["name"].startswith(name)
+
+
+def test_a_process_that_is_not_there_has_no_name(look, gpu_machine):
+    gpu_machine.set("foreign", 2**22 + 1)
+    assert [p["name"] for p in look()[0]["processes"]] in ([None], [])
+
+
+def test_a_gpu_that_does_not_answer_is_a_row_that_says_so(look, gpu_machine, zeusrun):
+    gpu_machine.set("lost", 1)
+    both = f"{gpu_machine.uuid(0)},{gpu_machine.uuid(1)}"
+    well, lost = look(CUDA_VISIBLE_DEVICES=both)
+    assert (well["uuid"], well["error"]) == (gpu_machine.uuid(0), None)
+    assert lost["cuda_index"] == 1
+    assert lost["power_w"] is None
+    assert gpu_machine.uuid(1) in lost["error"]
+    (alone,) = look(CUDA_VISIBLE_DEVICES=gpu_machine.uuid(1))
+    assert alone["error"]
+    done = zeusrun("gpu", **gpu_machine.environment, CUDA_VISIBLE_DEVICES=both)
+    assert "! GPU 1: " in done.stdout
+    assert done.returncode == 0
+
+
+def test_a_gpu_lost_after_it_was_opened_is_a_row_that_says_so(clock):
+    device = SimulatedDevice(clock)
+    device.fail("GPU is lost")
+    status = read_status(OpenGpu(0, device))
+    assert (status.uuid, status.power_w, status.max_power_w) == ("SIM-0", None, 300.0)
+    assert "GPU is lost" in status.error
+
+
+def test_an_instance_of_a_gpu_has_a_caveat(zeusrun, look, gpu_machine):
+    gpu_machine.set("mig", 2)
+    instance = f"MIG-0{gpu_machine.get('serial'):07d}-5555"
+    gpus = look(CUDA_VISIBLE_DEVICES="0")
+    assert "MIG" in gpus[0]["model"], instance
+    assert gpus[0]["caveat"]
+    done = zeusrun("gpu", **gpu_machine.environment, CUDA_VISIBLE_DEVICES="0")
+    assert "· GPU 0: " in done.stdout
+
+
+def test_a_holder_of_its_limit_is_named(clock):
+    assert read_status(OpenGpu(0, SimulatedDevice(clock)), lambda _: "job-7-1").held_by == "job-7-1"
+
+
+def test_a_variable_that_is_not_usable_ends_in_a_sentence(zeusrun, gpu_machine):
+    done = zeusrun("gpu", **gpu_machine.environment, CUDA_VISIBLE_DEVICES="0,all")
+    assert done.returncode == 5
+    assert "'all' is neither an index nor a GPU or MIG UUID" in done.stderr
+
+
+def test_opening_gpus_in_an_environment_without_usable_names_raises():
+    with pytest.raises(DeviceError):
+        open_gpus({"CUDA_VISIBLE_DEVICES": "0,0"})
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+def test_the_table_fits_its_console(zeusrun, gpu_machine, width, gpus):
+    gpu_machine.set("gpus", gpus)
+    gpu_machine.set("foreign", os.getpid())
+    done = zeusrun("gpu", **gpu_machine.environment, COLUMNS=str(width))
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= width
+    assert sum("Fake A100" in line for line in lines) == gpus
+    assert sum(gpu_machine.uuid(0)[:4] in line for line in lines) == gpus
+    assert "\x1b" not in done.stdout
+    assert "…" not in done.stdout
+
+
+def test_an_option_before_watch_says_where_it_belongs(zeusrun):
+    done = zeusrun("gpu", "--all", "watch")
+    assert done.returncode == 2
+    assert "options of gpu watch come after its name" in done.stderr
+
+
+def watched_lines(process, count):
+    """Read the header and so many lines of a watch."""
+    return list(csv.DictReader(process.stdout.readline() for _ in range(1 + count)))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_a_piped_watch_prints_csv_until_it_is_told_to_stop(zeusrun, gpu_machine, number, code):
+    gpu_machine.set("work", 0)
+    with zeusrun.start("gpu", "watch", "--period", "0.2", **gpu_machine.environment) as process:
+        rows = watched_lines(process, 8)
+        process.send_signal(number)
+        rest, _ = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert "Traceback" not in rest
+    assert tuple(rows[0]) == WATCH_COLUMNS
+    first = [row for row in rows if row["uuid"] == gpu_machine.uuid(0)]
+    assert [row["cuda_index"] for row in first] == ["0"] * 4
+    assert {row["power_w"] for row in first} == {"250"}
+    assert float(first[-1]["energy_j"]) > 0
+    times_s = [float(row["time_s"]) for row in first]
+    assert times_s == sorted(set(times_s))
+
+
+def test_a_watch_whose_reader_has_gone_ends(zeusrun, gpu_machine):
+    with zeusrun.start("gpu", "watch", "--period", "0.1", **gpu_machine.environment) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(timeout=30) == 0
+
+
+def test_a_watch_on_a_terminal_ends_at_ctrl_c_without_a_word(zeusrun, gpu_machine):
+    _, *arguments = zeusrun.argv("gpu", "watch", "--period", "0.2")
+    child = pexpect.spawn(
+        zeusrun.argv()[0],
+        arguments,
+        cwd=str(zeusrun.folder),
+        env={**zeusrun.environment, **gpu_machine.environment, "TERM": "xterm"},
+        dimensions=(30, 80),
+        encoding="utf-8",
+        timeout=30,
+    )
+    child.expect("last minute")
+    child.expect("Ctrl-C ends")
+    child.expect("Ctrl-C ends")
+    child.sendintr()
+    child.expect(pexpect.EOF)
+    child.close()
+    assert (child.exitstatus, child.signalstatus) == (0, None)
+    assert "Traceback" not in child.before
+    assert "\x1b[?25h" in child.before  # the cursor is back
+
+
+def test_a_watch_adds_up_energy_and_remembers_a_minute(clock):
+    device = SimulatedDevice(clock, demand_w=150.0)
+    watch = GpuWatch([OpenGpu(0, device)])
+    for _ in range(1000):
+        (watched,) = watch.look(clock())
+        clock.advance(1.0)
+    assert watched.energy_j == pytest.approx(999 * 150.0)
+    assert watched.energy_source is EnergySource.COUNTER
+    assert len(watched.recent) == REMEMBERED_S + 1
+    assert watched.recent[0] == (REMEMBERED_S, 150.0)
+    assert watched.recent[-1] == (0.0, 150.0)
+
+
+def test_a_watch_knows_no_energy_of_a_gpu_that_is_lost_and_goes_on_with_the_others(clock):
+    lost, well = (SimulatedDevice(clock, uuid=f"SIM-{n}") for n in range(2))
+    watch = GpuWatch([OpenGpu(0, lost), OpenGpu(1, well), OpenGpu(2, None, "not there")])
+    for second in range(20):
+        if second == 10:
+            lost.fail("GPU is lost")
+        watched = watch.look(clock())
+        clock.advance(1.0)
+    assert [each.energy_j for each in watched] == [None, pytest.approx(19 * 200.0), None]
+    assert [each.status.error is None for each in watched] == [False, True, False]
+    assert watched[0].recent[-1] == (0.0, None)
+    assert [each.energy_source for each in watched] == [None, EnergySource.COUNTER, None]
+
+
+def test_a_watch_keeps_no_more_however_often_it_looks(clock):
+    watch = GpuWatch([OpenGpu(0, SimulatedDevice(clock))])
+    for _ in range(5000):
+        (watched,) = watch.look(clock())
+        clock.advance(0.001)
+    assert len(watched.recent) == 600

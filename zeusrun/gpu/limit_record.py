@@ -1,0 +1,110 @@
+"""What the power limits of GPUs were before zeusrun changed them: a file for each GPU.
+
+A record is on disk, name and all, before the limit is changed, and gone once it is restored. While
+it is there, the GPU may not be as it was found.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zeusrun.errors import DeviceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_VERSION = 1
+_SUFFIX = ".limit.json"
+
+
+@dataclass(frozen=True)
+class LimitRecord:
+    """A limit to go back to.
+
+    Attributes:
+        uuid: Of the GPU.
+        found_w: Its limit in watts as it was found.
+        holder: The trial that has changed it.
+    """
+
+    uuid: str
+    found_w: float
+    holder: str
+
+
+def write_record(directory: Path, record: LimitRecord) -> None:
+    """Put a record on disk so that it survives a power cut.
+
+    Raises:
+        DeviceError: If it cannot be written; then no limit may be changed.
+    """
+    path = directory / (record.uuid + _SUFFIX)
+    temporary = path.with_name(path.name + ".new")
+    content = {"version": _VERSION, **vars(record)}
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        folder = os.open(directory, os.O_RDONLY)  # the name must survive a power cut as well
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise DeviceError(
+            f"{path} cannot be written, so no power limit is changed: {error.strerror or error}"
+        ) from error
+
+
+def remove_record(directory: Path, uuid: str) -> None:
+    """Remove a record, if it is there.
+
+    Raises:
+        DeviceError: If it is there and cannot be removed.
+    """
+    path = directory / (uuid + _SUFFIX)
+    try:
+        path.unlink()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise DeviceError(f"{path} cannot be removed: {error.strerror or error}") from error
+
+
+def read_record(directory: Path, uuid: str) -> LimitRecord | None:
+    """Return the record of a GPU; ``None`` without one.
+
+    Raises:
+        DeviceError: If it cannot be read.
+    """
+    path = directory / (uuid + _SUFFIX)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["version"] != _VERSION:
+            raise DeviceError(f"{path} is of version {content['version']}, not {_VERSION}")
+        return LimitRecord(uuid, _watts(content["found_w"]), str(content["holder"]))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DeviceError(
+            f"{path} is no record of a power limit ({error}); see `nvidia-smi -q -d POWER`, and "
+            "remove the file"
+        ) from error
+
+
+def _watts(value: float) -> float:
+    if not 0 < float(value) < math.inf:
+        raise ValueError(f"{value} W")
+    return float(value)
+
+
+def recorded_gpus(directory: Path) -> list[str]:
+    """Return the UUIDs of the GPUs that have a record, in order."""
+    return sorted(path.name.removesuffix(_SUFFIX) for path in directory.glob("*" + _SUFFIX))

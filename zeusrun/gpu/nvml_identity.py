@@ -1,0 +1,53 @@
+"""Which GPUs NVML has on this machine, and which MIG instances they hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zeusrun.gpu.nvml_answers import unless_unsupported
+from zeusrun.gpu.visible import GpuIdentity
+
+
+def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], Exception | None]:  # noqa: ANN401 - untyped module
+    """List the GPUs that this process may use.
+
+    Args:
+        nvml: The module ``pynvml``, initialised.
+
+    Returns:
+        GPUs in NVML's order, and NVML's error of one that is lost and therefore cannot tell who it
+        is, or ``None``.
+
+    Raises:
+        pynvml.NVMLError: If a GPU does not answer for any other reason.
+    """
+    identities: list[GpuIdentity] = []
+    lost = None
+    for nvml_index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(nvml_index)
+            identities.append(
+                GpuIdentity(
+                    nvml_index=nvml_index,
+                    uuid=nvml.nvmlDeviceGetUUID(handle),
+                    model=nvml.nvmlDeviceGetName(handle),
+                    mig_models=_mig_models(nvml, handle),
+                )
+            )
+        except nvml.NVMLError_NoPermission:
+            continue  # withheld from this container, so CUDA does not count it either
+        except nvml.NVMLError_GpuIsLost as error:
+            lost = error
+    return identities, lost
+
+
+def _mig_models(nvml: Any, handle: Any) -> dict[str, str]:  # noqa: ANN401 - untyped module
+    models = {}
+    maximum = unless_unsupported(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)
+    for index in range(maximum or 0):  # a GPU without MIG has no instances
+        try:
+            instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
+            continue  # a free place
+        models[nvml.nvmlDeviceGetUUID(instance)] = nvml.nvmlDeviceGetName(instance)
+    return models

@@ -1,0 +1,89 @@
+"""The momentary power of an NVIDIA GPU, from the best source that answers.
+
+Names: NVML API Reference, "Field Value Enums". ``nvmlDeviceGetPowerUsage`` is a mean over a second
+on Ampere and later except GA100, and on a Grace Hopper it is that of the whole module.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.gpu.nvml_answers import unless_unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MODULE_WITH_CPU = re.compile(r"\bG[HB]\d")  # GH200, GB200, …
+_GPU_SCOPE = 0  # NVML_POWER_SCOPE_GPU
+
+
+class PowerSensor:
+    """Knows what to ask one GPU for its power.
+
+    The choice is made when it is opened, by what answers; a source that stops being supported (a
+    driver may change under a long run) gives way to the next one for good.
+    """
+
+    def __init__(self, nvml: Any, handle: Any, model: str) -> None:  # noqa: ANN401 - untyped module
+        """Choose.
+
+        Args:
+            nvml: The module ``pynvml``.
+            handle: NVML's of the GPU.
+            model: Its product name, which tells modules that hold a CPU as well.
+
+        Raises:
+            pynvml.NVMLError: If the GPU does not answer.
+        """
+        self._nvml = nvml
+        self._handle = handle
+        average = self._ask_average if _MODULE_WITH_CPU.search(model) else self._ask_usage
+        self._sources: list[Callable[[], int | None]] = [self._ask_instant, average]
+        if not self.read_w():
+            # A GPU that is on draws something; 0 is how some drivers say that a sensor is absent.
+            self._sources = [average]
+
+    def read_w(self) -> float | None:
+        """Return watts now, or of the last second; ``None`` if the GPU does not tell.
+
+        Raises:
+            pynvml.NVMLError: If the GPU does not answer.
+        """
+        while self._sources:
+            power_mw = self._sources[0]()
+            if power_mw is not None:
+                return power_mw / 1000
+            del self._sources[0]
+        return None
+
+    def _ask_instant(self) -> int | None:
+        return self._ask_field(self._nvml.NVML_FI_DEV_POWER_INSTANT)
+
+    def _ask_average(self) -> int | None:
+        return self._ask_field(self._nvml.NVML_FI_DEV_POWER_AVERAGE)
+
+    def _ask_usage(self) -> int | None:
+        usage_mw: int | None = unless_unsupported(
+            self._nvml, self._nvml.nvmlDeviceGetPowerUsage, self._handle
+        )
+        return usage_mw
+
+    def _ask_field(self, field: int) -> int | None:
+        nvml = self._nvml
+        values = unless_unsupported(
+            nvml, nvml.nvmlDeviceGetFieldValues, self._handle, [(field, _GPU_SCOPE)]
+        )
+        if values is None:
+            return None
+        code: int = values[0].nvmlReturn
+        if code == nvml.NVML_SUCCESS:
+            power_mw: int = values[0].value.uiVal
+            return power_mw
+        if code in (
+            nvml.NVML_ERROR_NOT_SUPPORTED,
+            nvml.NVML_ERROR_INVALID_ARGUMENT,  # a driver older than the field
+            nvml.NVML_ERROR_NO_PERMISSION,
+        ):
+            return None
+        raise nvml.NVMLError(code)

@@ -1,0 +1,94 @@
+"""GPUs looked at again and again: what they draw now, in the last minute and since the start."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zeusrun.gpu.device import Reading
+from zeusrun.gpu.track import EnergyTrack
+from zeusrun.launcher.gpu_status import no_holder, read_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from zeusrun.launcher.gpu_status import GpuStatus, OpenGpu
+    from zeusrun.trial import EnergySource
+
+REMEMBERED_S = 60.0
+_MAX_REMEMBERED = 600
+
+
+@dataclass(frozen=True)
+class WatchedGpu:
+    """A GPU as the latest look found it.
+
+    Attributes:
+        status: What it does now.
+        recent: Seconds ago and watts of the last minute, oldest first; ``None`` where it did not
+            tell.
+        energy_j: Joules since the watch began; ``None`` if unknown.
+        energy_source: Where they come from; ``None`` if they are unknown.
+    """
+
+    status: GpuStatus
+    recent: tuple[tuple[float, float | None], ...]
+    energy_j: float | None
+    energy_source: EnergySource | None
+
+
+class GpuWatch:
+    """Remembers the last minute of every GPU, and adds up its energy.
+
+    What is kept is bounded, however long it goes on.
+    """
+
+    def __init__(
+        self, gpus: Sequence[OpenGpu], holder: Callable[[str], str | None] = no_holder
+    ) -> None:
+        """Prepare; nothing is read yet.
+
+        Args:
+            gpus: To be watched.
+            holder: See ``read_status``.
+        """
+        self._gpus = tuple(gpus)
+        self._holder = holder
+        self._tracks = [
+            None if gpu.device is None else EnergyTrack(gpu.device.model, gpu.device.energy_source)
+            for gpu in gpus
+        ]
+        self._recent: list[deque[tuple[float, float | None]]] = [
+            deque(maxlen=_MAX_REMEMBERED) for _ in gpus
+        ]
+        self._began_s: float | None = None
+
+    def look(self, now_s: float) -> list[WatchedGpu]:
+        """Look at every GPU.
+
+        Args:
+            now_s: Monotonic second, later than at the last look.
+        """
+        began_s = self._began_s = now_s if self._began_s is None else self._began_s
+        watched = []
+        for gpu, track, recent in zip(self._gpus, self._tracks, self._recent, strict=True):
+            status = read_status(gpu, self._holder)
+            recent.append((now_s, status.power_w))
+            while recent[0][0] < now_s - REMEMBERED_S:
+                recent.popleft()
+            energy_j, source = None, None
+            if track is not None:
+                _add(track, now_s, status)
+                energy_j = track.energy_j(began_s, now_s)
+                source = track.source
+            ages = tuple((now_s - time_s, power_w) for time_s, power_w in recent)
+            watched.append(WatchedGpu(status, ages, energy_j, source))
+        return watched
+
+
+def _add(track: EnergyTrack, now_s: float, status: GpuStatus) -> None:
+    if status.error is not None:
+        track.miss(now_s, status.error)
+    else:
+        track.add(now_s, Reading(status.energy_j, status.power_w, status.power_limit_w))

@@ -1,0 +1,211 @@
+"""Just-in-time profiling: which power limit to hold now, by the step clock of a running trial.
+
+The training goes on all the while. Limits are probed one after another as the policy asks for
+them; then its choice is held, and measured again from time to time. Nothing here reads a clock or
+sets a limit: the caller gives the steps, the joules and the time, and holds what it is told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zeusrun.bandit.run import is_stale, step_cost_j
+from zeusrun.launcher.probe import Probe, Weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from zeusrun.bandit.problem import Problem
+    from zeusrun.launcher.progress import EnergyBetween
+    from zeusrun.sidecar import StepCount
+    from zeusrun.trial import PowerPoint
+
+CHECK_EVERY_S = 60.0  # the choice is measured again so often, at no cost
+FAIR_ERROR = 0.02  # of a probe that the end of the training has cut short
+MOST_WALKS = 3  # in one trial: a job whose speed wanders is not followed for ever
+
+
+@dataclass(frozen=True)
+class LimitsReport:
+    """What a trial has shown of power limits.
+
+    Attributes:
+        profile: Speed and power under each limit that was measured.
+        power_limit_w: Watts per GPU that were held at the end; ``None`` if unknown.
+        extra_cost_j: What trying other limits cost more than holding the best one throughout.
+    """
+
+    profile: tuple[PowerPoint, ...] = ()
+    power_limit_w: float | None = None
+    extra_cost_j: float | None = None
+
+
+class Profiling:
+    """The search of one trial.
+
+    Attributes:
+        points: What was measured in this trial, by limit, in order of measurement.
+        chosen_w: The policy's choice, in watts per GPU; ``None`` until there is one.
+        stale: Whether what was known before has turned out not to hold any more.
+        failure: Why nothing is measured any more, in a sentence; ``None`` while all is well.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        known: Sequence[PowerPoint],
+        found_w: float | None,
+        ask: Callable[[Sequence[PowerPoint]], float | None],
+    ) -> None:
+        """Begin.
+
+        Args:
+            problem: What is being decided.
+            known: Profile of the batch size from earlier trials.
+            found_w: The limit in force before anything is changed; ``None`` if there is none.
+            ask: The policy's ``next_limit_w``, given all points known.
+        """
+        self.points: dict[float | None, PowerPoint] = {}
+        self.chosen_w: float | None = None
+        self.stale = False
+        self.failure: str | None = None
+        self._problem, self._found_w, self._ask = problem, found_w, ask
+        self._weights = objective_weights(problem)
+        self._known = {point.power_limit_w: point for point in known}
+        self._limit_w: float | None = None  # that is measured, or is the choice
+        self._probe: Probe | None = None
+        self._begun = self._paused = self._doubted = False
+        self._walks = 1
+        self._check_t = 0.0
+        self._held_steps: Counter[float | None] = Counter()
+        self._counted = 0
+
+    @property
+    def probing(self) -> bool:
+        """Whether a limit is held only to be measured."""
+        return self._begun and self.chosen_w is None and self.failure is None
+
+    def advance(
+        self, count: StepCount, now_t: float, energy_between: EnergyBetween, *, wait: bool = False
+    ) -> float | None:
+        """Take in the step clock, about ten times a second.
+
+        Args:
+            count: Of the slowest rank.
+            now_t: Monotonic seconds.
+            energy_between: Joules between two monotonic seconds, ``None`` if unknown.
+            wait: Whether to ask for no other limit yet.
+
+        Returns:
+            The limit to hold now, in watts per GPU; ``None`` to leave it as found.
+        """
+        if not self._begun:
+            self._begun = True
+            self._follow(count, now_t)
+        stepped = count.steps > self._counted
+        if not self._paused:
+            self._held_steps[self._limit_w] += max(0, count.steps - self._counted)
+        self._counted = count.steps
+        if self.failure is not None:
+            return self.chosen_w
+        if self._paused and stepped and self._probe is not None:
+            self._paused = False
+            self._probe.hold_again(now_t, count.steps)
+        try:
+            self._measure(count, now_t, energy_between, wait=wait)
+        except ValueError as error:
+            self.failure = f"{error}: power limits are not tried any more"
+            return self.chosen_w
+        if self.probing and self._probe is not None and self._probe.pauses(now_t):
+            self._paused = True  # it evaluates, saves or waits for data: that is not to be slowed
+            return None
+        return self._limit_w
+
+    def finish(self) -> None:
+        """Keep what an interrupted probe has come to, if it is good enough to go on from."""
+        if self._probe is None or self._limit_w in self._known:
+            return
+        measured = self._probe.measured(self._weights)
+        if measured is not None and measured.error <= FAIR_ERROR:
+            self.points[self._limit_w] = measured.point(self._limit_w)
+
+    def extra_cost_j(self) -> float | None:
+        """Return what holding other limits has cost more than holding the best one throughout.
+
+        Returns:
+            Joules of cost; ``None`` where nothing but one limit was held or measured.
+        """
+        points = self._known | self.points
+        costs_j = {
+            limit_w: cost_j
+            for limit_w in self._held_steps
+            if limit_w in points and (cost_j := step_cost_j(points[limit_w], self._problem))
+        }
+        if len(costs_j) < 2:
+            return None
+        best_w = min(costs_j, key=lambda w: costs_j[w]) if self.chosen_w is None else self.chosen_w
+        if best_w not in costs_j:
+            return None
+        return sum(
+            self._held_steps[limit_w] * (cost_j - costs_j[best_w])
+            for limit_w, cost_j in costs_j.items()
+        )
+
+    def _follow(self, count: StepCount, now_t: float) -> None:
+        """Turn to what the policy asks for: a limit to measure, or its choice."""
+        wanted_w = self._ask(tuple(self._known.values()))
+        self._limit_w = self._found_w if wanted_w is None else wanted_w
+        decided = wanted_w is None or wanted_w in self._known
+        self.chosen_w = self._limit_w if decided else None
+        self._probe = Probe(now_t, count.steps)
+
+    def _measure(
+        self, count: StepCount, now_t: float, energy_between: EnergyBetween, *, wait: bool
+    ) -> None:
+        if self._probe is None:
+            if self.chosen_w is None and not wait:
+                self._follow(count, now_t)
+            elif self.chosen_w is not None and now_t >= self._check_t:
+                self._probe = Probe(now_t, count.steps)
+            return
+        self._probe.look(count)
+        if not self._probe.meter(now_t, energy_between):
+            return
+        measured = self._probe.measured(self._weights)
+        if measured is None or not measured.enough:
+            return
+        self._take(measured.point(self._limit_w), count, now_t)
+
+    def _take(self, point: PowerPoint, count: StepCount, now_t: float) -> None:
+        """Note a point. One that contradicts what was known is measured once more first."""
+        limit_w, before = self._limit_w, self._known.get(self._limit_w)
+        contradicts = before is not None and is_stale(before, point)
+        if contradicts and not self._doubted:
+            self._doubted = True
+            self._probe = Probe(now_t, count.steps)
+            return
+        self._doubted = False
+        if contradicts and self._walks < MOST_WALKS:
+            self._walks += 1
+            self.stale = True
+            self.chosen_w = None
+            self._known.clear()
+            self.points.clear()
+        self.points.pop(limit_w, None)
+        self.points[limit_w] = self._known[limit_w] = point
+        self._probe = None
+        self._check_t = now_t + CHECK_EVERY_S
+
+
+def objective_weights(problem: Problem) -> tuple[Weights, ...]:
+    """Return what must be known well of a step to choose between limits."""
+    objective, eta_knob = problem.power_objective.name, problem.eta_knob
+    if objective == "max_slowdown":
+        return Weights(1.0, 0.0), Weights(0.0, 1.0)
+    if objective == "time" or (objective == "cost" and eta_knob == 0):
+        return (Weights(0.0, 1.0),)
+    if objective == "energy" or problem.max_power_w is None:
+        return (Weights(1.0, 0.0),)
+    return (Weights(eta_knob, (1 - eta_knob) * problem.max_power_w),)

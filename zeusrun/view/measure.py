@@ -1,0 +1,73 @@
+"""What ``measure`` says of a command that has ended."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.text import Text
+
+from zeusrun.view import units
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from zeusrun.launcher.measure import Measurement
+
+
+def measurement_sheet(argv: Sequence[str], measured: Measurement) -> RenderableType:
+    """Return a few lines on the time and the energy that a command took.
+
+    Args:
+        argv: The command.
+        measured: What it took.
+    """
+    well = measured.exit_code == 0
+    head = Text.assemble(
+        ("✓" if well else "✗", "green" if well else "red"),
+        (f" {units.shortened(shlex.join(argv), 50)}", "bold"),
+        "" if well else f"  exit code {measured.exit_code}",
+    )
+    source = f" {measured.energy_source.value}" if measured.energy_source else ""
+    spent = [_duration(measured.time_s), units.energy(measured.energy_j) + source]
+    if measured.mean_power_w is not None:
+        most = measured.max_power_w
+        of_at_most = "" if most is None else f" of at most {units.power(most)}"
+        spent.append(f"mean {_power(measured.mean_power_w)}{of_at_most}")
+    lines: list[RenderableType] = [head, Text("  " + " · ".join(spent))]
+    if len(measured.devices) > 1:
+        lines += [
+            Text(f"  {units.energy(each.energy_j):>8} {each.model} {each.uuid}", style="dim")
+            for each in measured.devices
+        ]
+    accounts = _accounts(measured)
+    if accounts:
+        lines.append(Text(f"  {accounts}", style="dim"))
+    lines += [Text(f"! {warning}", style="yellow") for warning in measured.warnings]
+    return Group(*lines)
+
+
+def _duration(seconds: float) -> str:
+    """Return three digits of the seconds of a short command: its energy stands beside them."""
+    if seconds >= 10:
+        return units.duration(seconds)
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds:.3g} s"
+
+
+def _power(watts: float) -> str:
+    return f"{watts:.2g} W" if watts < 10 else units.power(watts)
+
+
+def _accounts(measured: Measurement) -> str | None:
+    """Return both accounts of the energy and how far they are apart, where there are both."""
+    counter_j, integrated_j = measured.energy_counter_j, measured.energy_integrated_j
+    if counter_j is None or integrated_j is None:
+        return None
+    apart = abs(counter_j - integrated_j) / max(counter_j, integrated_j)
+    return (
+        f"by counter {units.energy(counter_j)}, by sampled power {units.energy(integrated_j)}: "
+        f"{apart:.1%} apart"
+    )
