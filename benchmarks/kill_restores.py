@@ -67,15 +67,18 @@ class Machine:
         )
 
     def limit_w(self) -> float:
+        """Return the limit in force, from beside NVML."""
         return self._nvml.fake_nvml_limit_mw(0) / 1000
 
     def torchrun(self) -> psutil.Process:
+        """Return the launcher's torchrun."""
         for child in psutil.Process(self.launcher.pid).children():
             if "torch.distributed.run" in " ".join(child.cmdline()):
                 return child
         raise RuntimeError("there is no torchrun")
 
     def close(self) -> None:
+        """End whatever is left of the submit."""
         self.launcher.kill()
         self.launcher.wait()
         for directory in (self.home / "runs").glob("*/*"):
@@ -116,7 +119,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=6, help="machines at a time")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    rng = random.Random(arguments.seed)
+    rng = random.Random(arguments.seed)  # noqa: S311 - moments, not secrets
     victims = ("launcher", "torchrun", "both")
     plan = [
         (victim, number, rng.uniform(0, LONGEST_S))

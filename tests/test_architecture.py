@@ -111,7 +111,7 @@ def test_a_library_has_one_owner(module, owner):
 
 def test_only_cli_and_view_print():
     printing = where(lambda tree: {"print", "typer.echo"} & set(calls(tree)))
-    assert {room(name) for name in printing} <= {"cli", "view", "worker"}
+    assert {room(name) for name in printing} <= {"cli", "cli_gpu", "view", "worker"}
 
 
 def test_the_worker_prints_to_its_own_stderr_only():
@@ -135,7 +135,7 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
             )
         )
     )
-    assert exiting == ["cli.py", "worker/__main__.py", "worker/run.py"]
+    assert exiting == ["cli.py", "cli_gpu.py", "worker/__main__.py", "worker/run.py"]
 
 
 def test_nothing_is_validated_with_assert():
@@ -248,7 +248,7 @@ def test_python_m_zeusrun_is_the_command(zeusrun):
     done = zeusrun("--help")
     assert (done.returncode, done.stderr) == (0, "")
     verbs = ("submit", "history", "show", "logs", "explain", "simulate", "validate", "doctor")
-    for verb in (*verbs, "schema"):
+    for verb in (*verbs, "schema", "gpu", "measure", "repair"):
         assert verb in done.stdout
 
 

@@ -56,10 +56,15 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
             "on_target": "stop",
         },
         "batch_size": {"candidates": (32, 64, 128), "default": 64},
-        "policy": {"name": "auto", "window": None, "seed": 0},
+        "policy": {"name": "auto", "window": None, "seed": 0, "learn_from_shared": False},
         "early_stop": {"cost_factor": 2.0},
         "attempts": 5,
-        "power_limit": {"mode": "optimize", "watts": None},
+        "power_limit": {
+            "mode": "optimize",
+            "watts": None,
+            "objective": "cost",
+            "factor": None,
+        },
         "metrics": {"source": "sidecar"},
         "timeout_s": None,
     }

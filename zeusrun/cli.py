@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Optional
 
 import typer
 
-from zeusrun.cli_gpu import MEASURE_SETTINGS, gpu_app, measure
+from zeusrun.cli_gpu import MEASURE_SETTINGS, gpu_app, measure, repair
 from zeusrun.cli_simulate import simulate
 from zeusrun.errors import ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.view.export import print_csv, print_json, result_json
@@ -247,6 +247,7 @@ def doctor(*, as_json: AsJson = False) -> None:
 app.command()(simulate)
 app.add_typer(gpu_app, name="gpu")
 app.command(context_settings=MEASURE_SETTINGS)(measure)
+app.command()(repair)
 
 
 def _version(wanted: bool) -> None:

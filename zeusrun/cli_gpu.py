@@ -1,4 +1,4 @@
-"""The verbs ``gpu``, ``gpu watch`` and ``measure`` of the ``zeusrun`` command."""
+"""The verbs ``gpu``, ``gpu watch``, ``measure`` and ``repair`` of the ``zeusrun`` command."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ def gpu(context: typer.Context, *, everything: Everything = False, as_json: AsJs
 
 @gpu_app.command()
 def watch(
-    context: typer.Context,
     *,
     period: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 1.0,
     everything: Everything = False,
@@ -83,11 +82,10 @@ def watch(
             for elapsed_s, watched in looks:
                 console.out(watch_lines(watched, elapsed_s), highlight=False)
     ended_by = signals.received[0]
-    context.exit(0 if ended_by == signal.SIGINT else ExitCode.SIGNAL_BASE + ended_by)
+    raise typer.Exit(0 if ended_by == signal.SIGINT else ExitCode.SIGNAL_BASE + ended_by)
 
 
 def measure(
-    context: typer.Context,
     command: Annotated[
         list[str], typer.Argument(metavar="COMMAND", help="What to run; no shell is involved.")
     ],
@@ -113,14 +111,30 @@ def measure(
             measured = run_measured(command, devices)
         except NotStartedError as error:
             Console(stderr=True).out(f"zeusrun: {error}", highlight=False)
-            context.exit(error.exit_code)
+            raise typer.Exit(error.exit_code) from None
     if as_json:
         Console().out()  # the command may have left its last line open
         print_json(measured.to_json())
     else:
         sheet = measurement_sheet(command, measured)
         Console(stderr=True).print(sheet, highlight=False)
-    context.exit(measured.exit_code)
+    raise typer.Exit(measured.exit_code)
+
+
+def repair() -> None:
+    """Put back the power limits that a killed zeusrun has left changed."""
+    from zeusrun.launcher.limits import repair as repair_left  # noqa: PLC0415
+    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+
+    restored, problems = repair_left(home_directory(os.environ))
+    for text in restored:
+        typer.echo(text)
+    for text in problems:
+        typer.echo(f"zeusrun: {text}", err=True)
+    if not restored and not problems:
+        typer.echo("no power limit is left to be put back")
+    if problems:
+        raise typer.Exit(ExitCode.LAUNCH)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations at run time
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -32,6 +32,7 @@ from zeusrun.jobfile.paths import find_missing_paths, resolve_path
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
 from zeusrun.jobfile.rules import (
     check_candidates,
+    check_companion,
     check_divisible,
     check_env_name,
     check_job_name,
@@ -178,7 +179,7 @@ class PowerLimit(_Section):
 
     mode: Literal["optimize", "fixed", "observe"] = Field(
         "optimize",
-        description="optimize: find the best and hold it; fixed: hold watts; observe: leave it.",
+        description="optimize: find and hold the best; fixed: hold watts; observe: none.",
     )
     watts: float | None = Field(None, gt=0, description="Watts per GPU, with mode fixed.")
     objective: Literal["cost", "energy", "time", "max_slowdown"] = Field(
@@ -187,30 +188,19 @@ class PowerLimit(_Section):
         "joules; time: the fastest; max_slowdown: the fewest joules within factor.",
     )
     factor: float | None = Field(
-        None,
-        ge=1,
-        description="With max_slowdown: times the time of the highest limit; 1.1 is 10 % slower.",
+        None, ge=1, description="With max_slowdown: times the highest limit's time, such as 1.1."
     )
 
     @field_validator("watts")
     @classmethod
     def _check_watts(cls, watts: float | None, info: ValidationInfo) -> float | None:
-        mode = info.data.get("mode")
-        if mode == "fixed" and watts is None:
-            raise ValueError("is missing: mode fixed needs it, for example watts: 200")
-        if mode in ("optimize", "observe") and watts is not None:
-            raise ValueError(f"only goes with mode: fixed, not {mode}")
-        return watts
+        return check_companion(watts, "watts: 200", "mode", info.data.get("mode"), "fixed")
 
     @field_validator("factor")
     @classmethod
     def _check_factor(cls, factor: float | None, info: ValidationInfo) -> float | None:
-        objective = info.data.get("objective")
-        if objective == "max_slowdown" and factor is None:
-            raise ValueError("is missing: max_slowdown needs it, for example factor: 1.1")
-        if objective in ("cost", "energy", "time") and factor is not None:
-            raise ValueError(f"only goes with objective: max_slowdown, not {objective}")
-        return factor
+        chosen = info.data.get("objective")
+        return check_companion(factor, "factor: 1.1", "objective", chosen, "max_slowdown")
 
 
 class Metrics(_Section):
@@ -403,15 +393,9 @@ def _describe(error: Mapping[str, Any], document: JobDocument) -> Problem:
     return describe_error(error, _SECTIONS, document.label)
 
 
-_SECTIONS: dict[str, list[str]] = {"": [key for key in JobSpec.model_fields if key != "source"]}
-for _name, _section in (
-    ("launch", Launch),
-    ("objective", Objective),
-    ("batch_size", BatchSizes),
-    ("learning_rate", LearningRate),
-    ("policy", Policy),
-    ("early_stop", EarlyStop),
-    ("power_limit", PowerLimit),
-    ("metrics", Metrics),
-):
-    _SECTIONS[_name] = list(_section.model_fields)
+_SECTIONS: dict[str, list[str]] = {"": [key for key in JobSpec.model_fields if key != "source"]} | {
+    name: list(kind.model_fields)
+    for name, field in JobSpec.model_fields.items()
+    for kind in (field.annotation, *get_args(field.annotation))
+    if isinstance(kind, type) and issubclass(kind, _Section)
+}

@@ -98,9 +98,13 @@ def test_nothing_is_written_where_nothing_is_changed(devices, holder, guard, tmp
 
 
 def test_limits_are_restored_when_the_block_raises(devices, holder, found_w):
-    with pytest.raises(KeyboardInterrupt), holder:
-        holder.hold(150.0, "job-1-1")
-        raise KeyboardInterrupt
+    def interrupted():
+        with holder:
+            holder.hold(150.0, "job-1-1")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert limits_w(devices) == found_w
 
 

@@ -91,12 +91,10 @@ def test_the_error_it_claims_is_the_error_it_makes():
 def test_energy_per_step_is_known_though_the_time_of_steps_is_not():
     """Watts are constant here, so the joules of a step follow its time; at constant joules, none."""
     training = Training(0.1, noise=0.25)
-    by_step = lambda since_t, until_t: (
-        20.0
-        * (  # noqa: E731
-            np.interp(until_t, times, counts) - np.interp(since_t, times, counts)
-        )
-    )
+
+    def by_step(since_t, until_t):
+        return 20.0 * float(np.diff(np.interp([since_t, until_t], times, counts))[0])
+
     times, counts = [100.0], [0]
     probe = Probe(training.now_t, 0)
     while True:
@@ -129,9 +127,8 @@ def test_nothing_counts_before_the_limit_has_settled():
 @pytest.mark.parametrize("pause_s", [0.4, 1.5, 20.0])
 def test_a_pause_is_cut_out_of_the_window(pause_s):
     def each(training):
-        if training.steps and training.steps % 150 == 0 and not training.pauses:
-            training.pause(pause_s)
-        elif training.pauses and training.now_t - training.pauses[-1][1] > 3.0:
+        last_t = training.pauses[-1][1] if training.pauses else 100.0
+        if training.now_t - last_t > 3.0:
             training.pause(pause_s)
 
     measured, _ = measure(Training(0.02), each=each)
@@ -162,7 +159,7 @@ def test_slow_steps_come_to_an_end():
 def test_unknown_energy_is_an_error_not_a_zero():
     training = Training(0.02)
     probe = Probe(training.now_t, 0)
+    for _ in range(100):
+        probe.look(training.tick())
     with pytest.raises(ValueError, match="unknown"):
-        for _ in range(100):
-            probe.look(training.tick())
-            probe.meter(training.now_t, lambda _since, _until: None)
+        probe.meter(training.now_t, lambda _since, _until: None)

@@ -70,6 +70,25 @@ def check_candidates(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
+def check_companion(
+    value: float | None, example: str, key: str, chosen: str | None, wanted: str
+) -> float | None:
+    """Return a value that goes with one choice of another key, and is needed there.
+
+    Args:
+        value: What was given.
+        example: What it may look like: ``watts: 200``.
+        key: The other key.
+        chosen: Its value; ``None`` if that is itself wrong: then its own error is the one to show.
+        wanted: The choice that the value goes with.
+    """
+    if chosen == wanted and value is None:
+        raise ValueError(f"is missing: {key} {wanted} needs it, for example {example}")
+    if chosen not in (None, wanted) and value is not None:
+        raise ValueError(f"only goes with {key}: {wanted}, not {chosen}")
+    return value
+
+
 def check_divisible(sizes: Sequence[int], world_size: int) -> None:
     """Check that so many processes can share every batch size evenly."""
     uneven = [size for size in sizes if size % world_size]

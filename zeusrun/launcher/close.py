@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zeusrun.bandit.cost import cost_j
 from zeusrun.gpu.track import Accounts
 from zeusrun.launcher.failure import Failure, signal_name
-from zeusrun.launcher.profiling import LimitsReport
+from zeusrun.launcher.profiling import NO_LIMITS, LimitsReport
 from zeusrun.launcher.supervise import StopCause
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -57,7 +57,7 @@ def close(
     bill: Bill,
     finished_at: str,
     signalled: bool = False,
-    limits: LimitsReport = LimitsReport(),
+    limits: LimitsReport = NO_LIMITS,
 ) -> Outcome:
     """Return the outcome of a run.
 

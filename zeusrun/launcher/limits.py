@@ -201,7 +201,7 @@ class LimitControl:
 
 
 def slowest(paths: RunPaths, world_size: int) -> StepCount | None:
-    """Return the step clock of the rank that has taken the fewest steps; ``None`` before all did."""
+    """Return the step clock of the rank that is furthest behind; ``None`` before all took one."""
     counts = [read_step_clock(paths.rank_clock(rank)) for rank in range(world_size)]
     known = [count for count in counts if count is not None]
     if len(known) < world_size:

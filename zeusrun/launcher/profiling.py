@@ -42,6 +42,10 @@ class LimitsReport:
     extra_cost_j: float | None = None
 
 
+NO_LIMITS = LimitsReport()
+"""Of a trial that was over before anything was measured, or has no GPU."""
+
+
 class Profiling:
     """The search of one trial.
 
