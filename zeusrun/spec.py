@@ -194,13 +194,12 @@ class PowerLimit(_Section):
     @field_validator("watts")
     @classmethod
     def _check_watts(cls, watts: float | None, info: ValidationInfo) -> float | None:
-        return check_companion(watts, "watts: 200", "mode", info.data.get("mode"), "fixed")
+        return check_companion(watts, "watts: 200", info.data, "mode", "fixed")
 
     @field_validator("factor")
     @classmethod
     def _check_factor(cls, factor: float | None, info: ValidationInfo) -> float | None:
-        chosen = info.data.get("objective")
-        return check_companion(factor, "factor: 1.1", "objective", chosen, "max_slowdown")
+        return check_companion(factor, "factor: 1.1", info.data, "objective", "max_slowdown")
 
 
 class Metrics(_Section):

@@ -7,12 +7,12 @@ Each raises ``ValueError`` with a message that continues a sentence starting wit
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.jobfile.placeholders import find_placeholders
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # one path component, never "..": safe
 
@@ -71,17 +71,19 @@ def check_candidates(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_companion(
-    value: float | None, example: str, key: str, chosen: str | None, wanted: str
+    value: float | None, example: str, others: Mapping[str, Any], key: str, wanted: str
 ) -> float | None:
     """Return a value that goes with one choice of another key, and is needed there.
 
     Args:
         value: What was given.
         example: What it may look like: ``watts: 200``.
+        others: The values given before; one that is itself wrong is absent, and its own error is
+            the one to show.
         key: The other key.
-        chosen: Its value; ``None`` if that is itself wrong: then its own error is the one to show.
-        wanted: The choice that the value goes with.
+        wanted: Its choice that the value goes with.
     """
+    chosen = others.get(key)
     if chosen == wanted and value is None:
         raise ValueError(f"is missing: {key} {wanted} needs it, for example {example}")
     if chosen not in (None, wanted) and value is not None:
