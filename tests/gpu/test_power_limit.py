@@ -175,6 +175,35 @@ def test_without_permission_it_says_so_and_touches_nothing(devices, holder, foun
     assert guard.watches == []
 
 
+def test_a_limit_that_can_be_read_but_not_set_is_left_alone(devices, holder):
+    def refuse(_watts):
+        raise DeviceError("Not Supported")
+
+    devices[0].set_power_limit_w = refuse
+    with holder:
+        assert "Not Supported" in holder.refused
+
+
+def test_after_a_restore_that_failed_in_part_every_gpu_has_its_record_again(
+    devices, holder, found_w, tmp_path
+):
+    with holder:
+        holder.hold(150.0, "job-1-1")
+        change = devices[1].set_power_limit_w
+
+        def fail(_watts):
+            raise DeviceError("not now")
+
+        devices[1].set_power_limit_w = fail
+        with pytest.raises(DeviceError, match="not now"):
+            holder.restore()
+        assert recorded_gpus(tmp_path / "gpus") == [devices[1].uuid]
+        devices[1].set_power_limit_w = change
+        holder.hold(125.0, "job-1-2")
+        assert recorded_gpus(tmp_path / "gpus") == sorted(found_w)
+    assert limits_w(devices) == found_w
+
+
 def test_a_limit_out_of_range_is_refused_naming_the_range(devices, holder, found_w):
     with holder, pytest.raises(DeviceError, match="between 100 and 300 W"):
         holder.hold(301.0, "job-1-1")

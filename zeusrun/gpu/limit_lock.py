@@ -1,8 +1,8 @@
-"""The right to change a GPU's power limit: one zeusrun on a machine has it, until it is gone.
+"""The right to change a GPU's power limit: one zeusrun has it, until it is gone.
 
 It is a name in Linux' abstract socket namespace (unix(7)): no file and no permission is in the
-way between users, and the kernel frees it with the last process that has it. A guard that inherits
-it keeps it until the GPU is as it was found.
+way between users of a machine (to be exact, of a network namespace), and the kernel frees it with
+the last process that has it. A guard that inherits it keeps it until the GPU is as it was found.
 """
 
 from __future__ import annotations

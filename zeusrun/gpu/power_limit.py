@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from zeusrun.errors import BusyError, DeviceError, LimitRefusedError
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 # fewer the best lies between two, with more the neighbours differ by less than a probe can tell.
 _STEPS_W = (5.0, 10.0, 25.0, 50.0, 100.0, 250.0)
 _MOST_STEPS = 10
+_PATIENCE_S = 3.0
+_AGAIN_S = 0.1
 
 
 class Guard(Protocol):
@@ -76,7 +79,7 @@ class LimitHolder:
         self._locks: list[LimitLock] = []
         self._guard: Guard | None = None
         self._found_w: dict[str, float] = {}
-        self._changed = False
+        self._changed: set[str] = set()  # the GPUs that may not be as they were found
 
     def __enter__(self) -> Self:
         """Take the locks, and see whether limits may be set.
@@ -128,14 +131,14 @@ class LimitHolder:
         if not self._changed and set(self._found_w.values()) == {watts}:
             return
         try:
-            if not self._changed:
-                self._changed = True
-                for device in self._devices:
+            for device in self._devices:
+                if device.uuid not in self._changed:
+                    self._changed.add(device.uuid)
                     record = LimitRecord(device.uuid, self._found_w[device.uuid], holder)
                     write_record(self._directory, record)
-                if self._guard is None:
-                    uuids = [device.uuid for device in self._devices]
-                    self._guard = self._start_guard(uuids, [lock.fileno() for lock in self._locks])
+            if self._guard is None:
+                uuids = [device.uuid for device in self._devices]
+                self._guard = self._start_guard(uuids, [lock.fileno() for lock in self._locks])
             for device in self._devices:
                 device.set_power_limit_w(watts)
         except DeviceError:
@@ -164,18 +167,20 @@ class LimitHolder:
             return
         problems = []
         for device in self._devices:
+            if device.uuid not in self._changed:
+                continue
             try:
                 _put_back(self._directory, device, self._found_w[device.uuid])
+                self._changed.discard(device.uuid)
             except DeviceError as error:
                 problems.append(str(error))
-        self._changed = bool(problems)
         if problems:
             raise DeviceError("; ".join(problems))
 
     def _open(self) -> None:
         for device in self._devices:
             lock = LimitLock(device.uuid)
-            if not lock.acquire():
+            if not _acquire(lock):
                 raise _busy(self._directory, device)
             self._locks.append(lock)
         limited = []
@@ -197,7 +202,7 @@ class LimitHolder:
             for device in limited:
                 # A limit that is set to what it is changes nothing, but permission is asked for.
                 device.set_power_limit_w(self._found_w[device.uuid])
-        except LimitRefusedError as error:
+        except DeviceError as error:  # a limit that is told and cannot be set: a laptop's, say
             self.refused = str(error)
             return
         ranges_w = [range_w for d in limited if (range_w := d.power_limit_range_w()) is not None]
@@ -287,6 +292,16 @@ def repair_limits(
         finally:
             lock.release()
     return restored, problems
+
+
+def _acquire(lock: LimitLock) -> bool:
+    """Take a lock that a guard or a repair may hold for a moment yet."""
+    give_up_t = time.monotonic() + _PATIENCE_S
+    while not lock.acquire():
+        if time.monotonic() > give_up_t:
+            return False
+        time.sleep(_AGAIN_S)
+    return True
 
 
 def _busy(directory: Path, device: Device) -> BusyError:

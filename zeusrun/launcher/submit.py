@@ -87,7 +87,9 @@ def _limits(submission: Submission, listener: Listener) -> Iterator[LimitHolder 
     if mode == "optimize" and shared:
         listener.note(f"power limits are left alone: {shared[0]}")
         mode = "observe"
-    holder = open_limits(mode, submission.devices, submission.home, submission.environment)
+    # The job's own ZEUSD_SOCK_PATH counts for the guard as it does for the devices.
+    environment = {**submission.environment, **submission.spec.env}
+    holder = open_limits(mode, submission.devices, submission.home, environment)
     if holder is None:
         yield None
         return
