@@ -230,6 +230,17 @@ def test_energy_that_becomes_unknown_ends_the_search_and_not_the_training():
     assert gpu.held[-1] is None  # as found
 
 
+def test_a_limit_that_could_not_be_held_is_not_measured():
+    gpu, profiling = Gpu(), begin(job())
+    gpu.train(profiling, 5.0)
+    profiling.give_up("the GPU refused it", released=True)
+    gpu.train(profiling, 30.0)
+    profiling.finish()
+    assert not profiling.points
+    assert profiling.chosen_w is None
+    assert gpu.held[-1] is None
+
+
 def test_only_what_the_objective_compares_must_be_known_well():
     assert [tuple(w) for w in objective_weights(job(0.5))] == [(0.5, 125.0)]
     assert [tuple(w) for w in objective_weights(job(1.0))] == [(1.0, 0.0)]

@@ -197,7 +197,10 @@ class LimitControl:
             self._held_w = wanted_w
         except DeviceError as error:
             self._failed, self._held_w = True, None
-            self._warn(f"power limits are left alone from now on: {error}")
+            why = f"power limits are left alone from now on: {error}"
+            if self._profiling is not None:
+                self._profiling.give_up(why, released=True)
+            self._warn(why)
 
 
 def slowest(paths: RunPaths, world_size: int) -> StepCount | None:

@@ -120,12 +120,26 @@ class Profiling:
         try:
             self._measure(count, now_t, energy_between, wait=wait)
         except ValueError as error:
-            self.failure = f"{error}: power limits are not tried any more"
+            self.give_up(f"{error}: power limits are not tried any more")
             return self.chosen_w
         if self.probing and self._probe is not None and self._probe.pauses(now_t):
             self._paused = True  # it evaluates, saves or waits for data: that is not to be slowed
             return None
         return self._limit_w
+
+    def give_up(self, why: str, *, released: bool = False) -> None:
+        """Try nothing any more; what was measured stays.
+
+        Args:
+            why: A sentence for the user.
+            released: Whether the limit is as it was found, so that even the choice is not held.
+        """
+        self.failure = why
+        self._probe = None
+        if released:
+            self.chosen_w = None
+        if self.chosen_w is None:
+            self._limit_w = self._found_w
 
     def finish(self) -> None:
         """Keep what an interrupted probe has come to, if it is good enough to go on from."""
