@@ -7,6 +7,7 @@ import pytest
 
 from zeusrun.launcher.probe import (
     LONG_S,
+    LOST_S,
     SETTLE_S,
     WANTED_ERROR,
     Probe,
@@ -162,4 +163,13 @@ def test_unknown_energy_is_an_error_not_a_zero():
     for _ in range(100):
         probe.look(training.tick())
     with pytest.raises(ValueError, match="unknown"):
-        probe.meter(training.now_t, lambda _since, _until: None)
+        probe.meter(training.now_t + LOST_S, lambda _since, _until: None)
+
+
+def test_energy_that_is_missing_for_a_moment_is_asked_for_again():
+    training = Training(0.02)
+    probe = Probe(training.now_t, 0)
+    for _ in range(100):
+        probe.look(training.tick())
+    assert not probe.meter(training.now_t, lambda _since, _until: None)
+    assert probe.meter(training.now_t, training.energy_j)

@@ -185,6 +185,17 @@ def test_during_an_evaluation_a_limit_that_is_only_tried_is_let_go():
         assert point.power_w == pytest.approx(gpu.point(point.power_limit_w).power_w, rel=0.01)
 
 
+@pytest.mark.parametrize("complete_s", [10.6, 10.8, 11.0, 11.2, 11.4, 11.6, 11.8, 12.0])
+def test_an_evaluation_that_begins_about_when_a_point_is_complete_is_not_slowed_down(complete_s):
+    gpu, profiling = Gpu(), begin(job())
+    gpu.train(profiling, complete_s)
+    gpu.asleep_until = gpu.now_t + 20.0
+    gpu.train(profiling, 19.0)
+    assert gpu.held[-1] is None
+    gpu.train(profiling, 5.0)
+    assert gpu.held[-1] is not None
+
+
 def test_during_an_evaluation_the_choice_stays():
     now, gpu = job(), Gpu()
     profiling = begin(now, [gpu.point(limit) for limit in LIMITS])

@@ -50,9 +50,10 @@ class Zeusd:
             gpu_count: How many GPUs NVML has in this process.
 
         Raises:
-            LimitRefusedError: If the daemon does not answer, does not let this user, or sees other
-                GPUs than this process.
-            DeviceError: If it refuses the limit.
+            LimitRefusedError: If the daemon cannot be asked, does not let this user, or sees other
+                GPUs than this process: then nothing is changed.
+            DeviceError: If it refuses the limit, or was asked and does not answer: then it may
+                change it yet.
         """
         self._check_view(gpu_count)
         milliwatts = round(watts * 1000)
@@ -85,14 +86,17 @@ class Zeusd:
     def _request(self, method: str, target: str, body: str | None = None) -> tuple[int, str]:
         connection = _UnixConnection(self.socket_path, self._timeout_s)
         headers = {} if body is None else {"Content-Type": "application/json"}
+        sent = False
         try:
+            connection.connect()
+            sent = method == "POST"
             connection.request(method, target, body, headers)
             response = connection.getresponse()
             return response.status, response.read().decode("utf-8", "replace")
-        except TimeoutError:
-            raise LimitRefusedError(f"{self} does not answer") from None
         except (OSError, http.client.HTTPException) as error:
             why = getattr(error, "strerror", None) or repr(error)
+            if sent:  # it may carry it out yet: nobody may take the limit for unchanged
+                raise DeviceError(f"{self} took a limit and does not answer: {why}") from error
             raise LimitRefusedError(f"{self} does not answer: {why}") from error
         finally:
             connection.close()

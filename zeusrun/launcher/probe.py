@@ -31,6 +31,7 @@ WANTED_ERROR = 0.005  # relative, of what an objective compares: neighbours diff
 LEAST_BLOCKS, LEAST_STEPS = 8, 20
 LONG_S = 60.0  # a noisy job is taken as it is after so long,
 ENDLESS_S = 300.0  # one whose steps last for many seconds even with a handful of them
+LOST_S = 10.0  # energy that is unknown for so long will stay unknown
 METERED_S = 0.3  # after so long the power samples around a moment are there
 # What a counter that moves every 100 ms adds to the relative error of a second.
 COUNTER_ERROR = 0.41 * 0.1
@@ -101,6 +102,10 @@ class Probe:
     _open_t: float | None = None
     _open_steps: int = 0
 
+    def next(self, now_t: float, steps: int) -> Probe:
+        """Return the probe that follows; it knows already how long steps usually take."""
+        return Probe(now_t, steps, _step_s=self._step_s, _last=self._last)
+
     def look(self, count: StepCount) -> None:
         """Take in the step clock of the slowest rank, about ten times a second."""
         now = (count.last_step_t, count.steps)
@@ -131,10 +136,12 @@ class Probe:
         ripe = [block for block in self._closed if block.until_t <= now_t - METERED_S]
         for block in ripe:
             energy_j = energy_between(block.since_t, block.until_t)
-            if energy_j is None:
+            if energy_j is None and now_t - block.until_t > LOST_S:
                 raise ValueError("the energy of the window is unknown")
+            if energy_j is None:  # a device may miss an answer, and give the next
+                return False
             self._metered.append(block._replace(energy_j=energy_j))
-        del self._closed[: len(ripe)]
+            self._closed.remove(block)
         return bool(ripe)
 
     def measured(self, weights: Sequence[Weights]) -> Measured | None:

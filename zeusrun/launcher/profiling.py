@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.run import is_stale, step_cost_j
-from zeusrun.launcher.probe import Probe, Weights
+from zeusrun.launcher.probe import PAUSE_S, Probe, Weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,6 +80,7 @@ class Profiling:
         self._known = {point.power_limit_w: point for point in known}
         self._limit_w: float | None = None  # that is measured, or is the choice
         self._probe: Probe | None = None
+        self._before: Probe | None = None  # the one that was over last
         self._begun = self._paused = self._doubted = False
         self._walks = 1
         self._check_t = 0.0
@@ -118,13 +119,16 @@ class Profiling:
             self._paused = False
             self._probe.hold_again(now_t, count.steps)
         try:
-            self._measure(count, now_t, energy_between, wait=wait)
+            self._measure(count, now_t, energy_between, wait=wait, stepped=stepped)
         except ValueError as error:
             self.give_up(f"{error}: power limits are not tried any more")
             return self.chosen_w
         if self.probing and self._probe is not None and self._probe.pauses(now_t):
             self._paused = True  # it evaluates, saves or waits for data: that is not to be slowed
             return None
+        measured_by_now = self.probing and self._probe is None
+        if measured_by_now and now_t - count.last_step_t > PAUSE_S:
+            return None  # as above: the next limit waits for the next step
         return self._limit_w
 
     def give_up(self, why: str, *, released: bool = False) -> None:
@@ -177,16 +181,22 @@ class Profiling:
         self._limit_w = self._found_w if wanted_w is None else wanted_w
         decided = wanted_w is None or wanted_w in self._known
         self.chosen_w = self._limit_w if decided else None
-        self._probe = Probe(now_t, count.steps)
+        self._probe = self._next(count, now_t)
 
     def _measure(
-        self, count: StepCount, now_t: float, energy_between: EnergyBetween, *, wait: bool
+        self,
+        count: StepCount,
+        now_t: float,
+        energy_between: EnergyBetween,
+        *,
+        wait: bool,
+        stepped: bool,
     ) -> None:
         if self._probe is None:
-            if self.chosen_w is None and not wait:
+            if self.chosen_w is None and not wait and stepped:  # else it may be evaluating
                 self._follow(count, now_t)
             elif self.chosen_w is not None and now_t >= self._check_t:
-                self._probe = Probe(now_t, count.steps)
+                self._probe = self._next(count, now_t)
             return
         self._probe.look(count)
         if not self._probe.meter(now_t, energy_between):
@@ -196,13 +206,17 @@ class Profiling:
             return
         self._take(measured.point(self._limit_w), count, now_t)
 
+    def _next(self, count: StepCount, now_t: float) -> Probe:
+        before = self._probe or self._before
+        return Probe(now_t, count.steps) if before is None else before.next(now_t, count.steps)
+
     def _take(self, point: PowerPoint, count: StepCount, now_t: float) -> None:
         """Note a point. One that contradicts what was known is measured once more first."""
         limit_w, before = self._limit_w, self._known.get(self._limit_w)
         contradicts = before is not None and is_stale(before, point)
         if contradicts and not self._doubted:
             self._doubted = True
-            self._probe = Probe(now_t, count.steps)
+            self._probe = self._next(count, now_t)
             return
         self._doubted = False
         if contradicts and self._walks < MOST_WALKS:
@@ -213,7 +227,7 @@ class Profiling:
             self.points.clear()
         self.points.pop(limit_w, None)
         self.points[limit_w] = self._known[limit_w] = point
-        self._probe = None
+        self._before, self._probe = self._probe, None
         self._check_t = now_t + CHECK_EVERY_S
 
 
