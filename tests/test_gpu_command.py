@@ -13,6 +13,8 @@ import pytest
 
 from tests.gpu import conftest
 from zeusrun.errors import DeviceError
+from zeusrun.gpu.limit_lock import LimitLock
+from zeusrun.gpu.limit_record import LimitRecord, write_record
 from zeusrun.gpu.simulated import SimulatedDevice
 from zeusrun.launcher.gpu_status import OpenGpu, open_gpus, read_status
 from zeusrun.launcher.gpu_watch import REMEMBERED_S, GpuWatch
@@ -23,6 +25,10 @@ build_library, plain_library = conftest.build_library, conftest.plain_library
 gpu_machine, clock = conftest.gpu_machine, conftest.clock
 
 NO_LIBRARY = {"LD_LIBRARY_PATH": ""}
+
+
+def nobody(_uuid):
+    """Hold no power limit."""
 
 
 @pytest.fixture
@@ -142,10 +148,29 @@ def test_a_gpu_that_does_not_answer_is_a_row_that_says_so(look, gpu_machine, zeu
     assert done.returncode == 0
 
 
+def test_a_lost_gpu_hides_no_other_where_all_are_visible(look, gpu_machine):
+    gpu_machine.set("lost", 0)
+    for arguments in ([], ["--all"]):
+        well, lost = look(*arguments)
+        assert (well["uuid"], well["error"]) == (gpu_machine.uuid(1), None)
+        assert (well["cuda_index"], lost["cuda_index"]) == (None, None)
+        assert "GPU is lost" in lost["error"]
+
+
+def test_all_shows_the_gpus_that_mig_instances_hide(look, gpu_machine):
+    gpu_machine.set("mig", 2)
+    assert len(look()) == 1
+    uuids = [gpu_machine.uuid(index) for index in range(2)]
+    assert [(gpu["cuda_index"], gpu["uuid"]) for gpu in look("--all")] == [
+        (0, uuids[0]),
+        (None, uuids[1]),
+    ]
+
+
 def test_a_gpu_lost_after_it_was_opened_is_a_row_that_says_so(clock):
     device = SimulatedDevice(clock)
     device.fail("GPU is lost")
-    status = read_status(OpenGpu(0, device))
+    status = read_status(OpenGpu(0, device), nobody)
     assert (status.uuid, status.power_w, status.max_power_w) == ("SIM-0", None, 300.0)
     assert "GPU is lost" in status.error
 
@@ -162,6 +187,23 @@ def test_an_instance_of_a_gpu_has_a_caveat(zeusrun, look, gpu_machine):
 
 def test_a_holder_of_its_limit_is_named(clock):
     assert read_status(OpenGpu(0, SimulatedDevice(clock)), lambda _: "job-7-1").held_by == "job-7-1"
+
+
+def test_whose_limit_it_is_and_who_has_died_with_it_is_told(look, zeusrun, gpu_machine):
+    gpus = zeusrun.home / "gpus"
+    held, left = gpu_machine.uuid(0), gpu_machine.uuid(1)
+    write_record(gpus, LimitRecord(held, 400.0, "nightly-7-1"))
+    write_record(gpus, LimitRecord(left, 400.0, "nightly-6-1"))
+    lock = LimitLock(held)
+    assert lock.acquire()
+    try:
+        holders = [gpu["held_by"] for gpu in look()]
+        done = zeusrun("gpu", **gpu_machine.environment, COLUMNS="80")
+    finally:
+        lock.release()
+    assert holders == ["nightly-7-1", "nightly-6-1, dead: `zeusrun repair`"]
+    assert "held by" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 def test_a_variable_that_is_not_usable_ends_in_a_sentence(zeusrun, gpu_machine):
@@ -249,7 +291,7 @@ def test_a_watch_on_a_terminal_ends_at_ctrl_c_without_a_word(zeusrun, gpu_machin
 
 def test_a_watch_adds_up_energy_and_remembers_a_minute(clock):
     device = SimulatedDevice(clock, demand_w=150.0)
-    watch = GpuWatch([OpenGpu(0, device)])
+    watch = GpuWatch([OpenGpu(0, device)], nobody)
     for _ in range(1000):
         (watched,) = watch.look(clock())
         clock.advance(1.0)
@@ -262,7 +304,7 @@ def test_a_watch_adds_up_energy_and_remembers_a_minute(clock):
 
 def test_a_watch_knows_no_energy_of_a_gpu_that_is_lost_and_goes_on_with_the_others(clock):
     lost, well = (SimulatedDevice(clock, uuid=f"SIM-{n}") for n in range(2))
-    watch = GpuWatch([OpenGpu(0, lost), OpenGpu(1, well), OpenGpu(2, None, "not there")])
+    watch = GpuWatch([OpenGpu(0, lost), OpenGpu(1, well), OpenGpu(2, None, "not there")], nobody)
     for second in range(20):
         if second == 10:
             lost.fail("GPU is lost")
@@ -275,7 +317,7 @@ def test_a_watch_knows_no_energy_of_a_gpu_that_is_lost_and_goes_on_with_the_othe
 
 
 def test_a_watch_keeps_no_more_however_often_it_looks(clock):
-    watch = GpuWatch([OpenGpu(0, SimulatedDevice(clock))])
+    watch = GpuWatch([OpenGpu(0, SimulatedDevice(clock))], nobody)
     for _ in range(5000):
         (watched,) = watch.look(clock())
         clock.advance(0.001)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ from zeusrun.errors import ExitCode, UsageError
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from zeusrun.launcher.gpu_status import OpenGpu
     from zeusrun.launcher.gpu_watch import WatchedGpu
@@ -44,7 +45,7 @@ def gpu(context: typer.Context, *, everything: Everything = False, as_json: AsJs
             raise UsageError(f"options of gpu {context.invoked_subcommand} come after its name")
         return
     with _opened(everything=everything) as gpus:
-        statuses = [read_status(each) for each in gpus]
+        statuses = [read_status(each, _holder()) for each in gpus]
     if as_json:
         print_json([status.to_json() for status in statuses])
     elif statuses:
@@ -155,7 +156,7 @@ def _looks(
     """Yield what the GPUs do, and seconds since the first look, until a signal has come."""
     from zeusrun.launcher.gpu_watch import GpuWatch  # noqa: PLC0415
 
-    watch = GpuWatch(gpus)
+    watch = GpuWatch(gpus, _holder())
     began_s = due_s = time.monotonic()
     while not signals:
         now_s = time.monotonic()
@@ -163,6 +164,14 @@ def _looks(
             due_s = max(due_s + period_s, now_s)
             yield now_s - began_s, watch.look(now_s)
         time.sleep(min(_TICK_S, max(0.0, due_s - time.monotonic())))
+
+
+def _holder() -> Callable[[str], str | None]:
+    """Return what tells by UUID which trial holds the power limit of a GPU."""
+    from zeusrun.launcher.limits import limit_holder  # noqa: PLC0415
+    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+
+    return functools.partial(limit_holder, home_directory(os.environ))
 
 
 def _print_no_gpu(*, everything: bool) -> None:

@@ -523,7 +523,8 @@ def test_by_index_a_gpu_with_mig_is_its_first_instance_and_the_only_one(machine)
 
 
 @pytest.mark.parametrize("version", ["today", "0.2"])
-def test_without_permission_an_existing_zeusd_sets_limits(machine, tmp_path, version):
+def test_without_permission_an_existing_zeusd_sets_limits(machine, tmp_path, monkeypatch, version):
+    monkeypatch.setattr("zeusrun.gpu.zeusd.in_first_pid_namespace", lambda: True)
     machine.set(permission=0)
     with running_zeusd(tmp_path / "sock", machine.force_limit, version=version):
         _, device = gpus_of_job({"ZEUSD_SOCK_PATH": str(tmp_path / "sock")}, None)

@@ -223,6 +223,17 @@ def test_a_foreign_process_on_any_gpu_makes_the_run_shared_with_one_warning(cloc
     assert "GPU-A" not in warning
 
 
+def test_a_foreign_process_that_is_there_at_one_look_alone_is_on_its_way_out(clock):
+    device = SimulatedDevice(clock)
+    device.compute(frozenset({FOREIGN}))
+    monitor = watch_processes(clock, [device], seconds=0.5)
+    assert monitor.shared is None
+    device.compute(frozenset({OURS}))
+    watch(monitor, clock, 5.0)
+    assert monitor.shared is False
+    assert monitor.warnings == []
+
+
 def test_a_run_stays_shared_when_the_foreign_process_has_gone(clock):
     device = SimulatedDevice(clock)
     device.compute(frozenset({FOREIGN}))

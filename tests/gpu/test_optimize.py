@@ -87,6 +87,15 @@ def guards(zeusrun):
     return found
 
 
+def kill_with_guard(zeusrun, process):
+    """Kill a launcher and its guard, so that it can neither start another nor be outlived."""
+    process.send_signal(signal.SIGSTOP)
+    for guard in guards(zeusrun):
+        guard.kill()
+    process.kill()
+    process.wait()
+
+
 def test_the_cheapest_limit_is_found_over_two_trials_and_used_in_the_third(
     zeusrun, machine, submit
 ):
@@ -147,13 +156,21 @@ def test_after_sigkill_a_guard_restores_the_limits(zeusrun, machine, start):
     assert not list((zeusrun.home / "gpus").glob("*.json"))
 
 
+def test_a_guard_that_died_alone_is_replaced(zeusrun, machine, start):
+    process = start(job(zeusrun))
+    wait_for("a probe", changed(machine))
+    (first,) = guards(zeusrun)
+    first.kill()
+    wait_for("another guard", lambda: [g for g in guards(zeusrun) if g != first])
+    process.kill()
+    wait_for("the limit found", as_found(machine), 10.0)
+    assert not list((zeusrun.home / "gpus").glob("*.json"))
+
+
 def test_when_the_guard_dies_too_doctor_notices_and_repair_restores(zeusrun, machine, start):
     process = start(job(zeusrun))
     wait_for("a probe", changed(machine))
-    for guard in guards(zeusrun):
-        guard.kill()
-    process.kill()
-    process.wait()
+    kill_with_guard(zeusrun, process)
     assert machine.limit_w(0) != FOUND_W
     doctor = zeusrun("doctor", **machine.environment)
     assert "zeusrun repair" in doctor.stdout
@@ -168,10 +185,7 @@ def test_when_the_guard_dies_too_doctor_notices_and_repair_restores(zeusrun, mac
 def test_when_the_guard_dies_too_the_next_submit_restores(zeusrun, machine, start, submit):
     process = start(job(zeusrun))
     wait_for("a probe", changed(machine))
-    for guard in guards(zeusrun):
-        guard.kill()
-    process.kill()
-    process.wait()
+    kill_with_guard(zeusrun, process)
     other = zeusrun.job("well.py", "other", power_limit={"mode": "observe"})
     code, _, said = submit(other, CUDA_VISIBLE_DEVICES="1")
     assert code == 0

@@ -20,11 +20,16 @@ class NoGuard:
     def __init__(self):
         self.watches = []
         self.dismissed = False
+        self.alive = True
 
     def __call__(self, uuids, descriptors):
         assert all(descriptor > 2 for descriptor in descriptors)
         self.watches.append(list(uuids))
+        self.alive = True
         return self
+
+    def is_alive(self):
+        return self.alive
 
     def dismiss(self):
         self.dismissed = True
@@ -127,10 +132,36 @@ def test_they_can_be_put_back_and_changed_again(devices, holder, found_w, guard)
     assert len(guard.watches) == 1
 
 
-def test_without_a_guard_no_limit_is_changed(devices, found_w, tmp_path):
-    def refuse(_uuids, _descriptors):
-        raise DeviceError("no guard could be started")
+def test_a_guard_that_has_died_is_replaced_while_limits_are_changed(holder, guard):
+    with holder:
+        holder.keep_guarded()
+        assert guard.watches == []
+        holder.hold(150.0, "job-1-1")
+        holder.keep_guarded()
+        assert len(guard.watches) == 1
+        guard.alive = False
+        holder.keep_guarded()
+        assert len(guard.watches) == 2
+        guard.alive = False
+        holder.hold(125.0, "job-1-1")
+        assert len(guard.watches) == 3
 
+
+def test_limits_that_cannot_be_guarded_any_more_are_put_back(devices, holder, guard, found_w):
+    with holder:
+        holder.hold(150.0, "job-1-1")
+        guard.alive = False
+        holder._start_guard = refuse
+        with pytest.raises(DeviceError, match="no guard"):
+            holder.keep_guarded()
+        assert limits_w(devices) == found_w
+
+
+def refuse(_uuids, _descriptors):
+    raise DeviceError("no guard could be started")
+
+
+def test_without_a_guard_no_limit_is_changed(devices, found_w, tmp_path):
     holder = LimitHolder(devices, tmp_path, refuse)
     with holder, pytest.raises(DeviceError, match="no guard"):
         holder.hold(150.0, "job-1-1")
@@ -267,10 +298,20 @@ def test_repair_restores_what_nobody_holds(devices, holder, found_w, guard, tmp_
     with LimitHolder(devices[:1], tmp_path / "gpus", guard) as held:
         held.hold(150.0, "running-1-1")
         write_record(tmp_path / "gpus", LimitRecord(devices[1].uuid, 222.5, "dead-1-1"))
-        restored, problems = repair_limits(tmp_path / "gpus", present.__getitem__)
+        restored, problems = repair_limits(tmp_path / "gpus", lambda record: present[record.uuid])
         assert [record.holder for record in restored] == ["dead-1-1"]
         assert problems == []
         assert list(limits_w(devices).values()) == [150.0, 222.5]
+
+
+def test_the_daemon_that_the_job_names_is_on_record_for_repair(devices, guard, tmp_path):
+    asked = []
+    with LimitHolder(devices[:1], tmp_path, guard, zeusd="/run/other.sock") as holder:
+        holder.hold(150.0, "job-1-1")
+        record = read_record(tmp_path, devices[0].uuid)
+    write_record(tmp_path, record)
+    repair_limits(tmp_path, lambda record: asked.append(record.zeusd) or devices[0])
+    assert asked == ["/run/other.sock"]
 
 
 def test_repair_says_what_it_cannot_restore(devices, tmp_path):
@@ -278,20 +319,20 @@ def test_repair_says_what_it_cannot_restore(devices, tmp_path):
     write_record(tmp_path, LimitRecord(devices[1].uuid, 200.0, "dead-1-2"))
     devices[0].fail("GPU is lost")
     present = {device.uuid: device for device in devices}
-    restored, problems = repair_limits(tmp_path, present.__getitem__)
+    restored, problems = repair_limits(tmp_path, lambda record: present[record.uuid])
     assert [record.uuid for record in restored] == [devices[1].uuid]
     assert "lost" in problems[0]
     assert recorded_gpus(tmp_path) == [devices[0].uuid]
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{}", "[]", "nonsense", '{"version": 9}', '{"version": 1, "found_w": "x"}']
+    "content", ["", "{}", "[]", "7", "nonsense", '{"version": 9}', '{"version": 1, "found_w": "x"}']
 )
 def test_a_record_that_cannot_be_read_is_named_and_kept(devices, tmp_path, content):
     write_record(tmp_path, LimitRecord(devices[0].uuid, 222.5, "dead-1-1"))
     (path,) = tmp_path.iterdir()
     path.write_text(content)
-    restored, problems = repair_limits(tmp_path, lambda _uuid: devices[0])
+    restored, problems = repair_limits(tmp_path, lambda _record: devices[0])
     assert restored == []
     assert str(path) in problems[0]
     assert path.exists()

@@ -31,7 +31,7 @@ def server(request, tmp_path, limits_mw):
 
 @pytest.fixture
 def zeusd(server, tmp_path):
-    return Zeusd(tmp_path / "sock")
+    return Zeusd(tmp_path / "sock", in_container=False)
 
 
 def test_a_limit_is_set_in_milliwatts_on_the_gpu_of_that_index(zeusd, limits_mw):
@@ -70,6 +70,15 @@ def test_a_daemon_that_sees_other_gpus_is_not_asked(server, zeusd, limits_mw, di
     assert limits_mw == {}
 
 
+@pytest.mark.parametrize("server", ["0.2"], indirect=True)
+def test_a_daemon_that_does_not_tell_its_gpus_is_not_asked_from_a_container(
+    server, tmp_path, limits_mw
+):
+    with pytest.raises(LimitRefusedError, match="a container may number them otherwise"):
+        Zeusd(tmp_path / "sock", in_container=True).set_power_limit_w(0, 200.0, 2)
+    assert (server.fileno() > 0, limits_mw) == (True, {})
+
+
 def test_a_daemon_that_hangs_is_given_up(server, tmp_path):
     server.hang.clear()
     with pytest.raises(LimitRefusedError, match="does not answer"):
@@ -100,6 +109,7 @@ def test_something_else_than_http_is_given_up(tmp_path):
         thread.join()
 
 
+@pytest.mark.parametrize("server", ["today"], indirect=True)
 def test_a_daemon_is_found_where_the_environment_says(server, tmp_path, limits_mw):
     found = find_zeusd({"ZEUSD_SOCK_PATH": str(tmp_path / "sock")})
     found.set_power_limit_w(0, 200.0, 2)

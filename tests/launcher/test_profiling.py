@@ -82,6 +82,7 @@ def test_the_best_limit_is_found_and_held(eta_knob):
     assert gpu.held[-1] == profiling.chosen_w
     assert not profiling.probing
     assert len(profiling.points) <= 5
+    assert profiling.stepped_under == profiling.points.keys()
     for point in profiling.points.values():
         truth = gpu.point(point.power_limit_w)
         assert point.steps_per_s == pytest.approx(truth.steps_per_s, rel=0.01)
@@ -180,6 +181,7 @@ def test_during_an_evaluation_a_limit_that_is_only_tried_is_let_go():
     assert gpu.held == [tried_w, None]
     gpu.train(profiling, 8.0)
     assert gpu.held == [tried_w, None, tried_w]
+    assert profiling.stepped_under == {tried_w}
     gpu.train(profiling, 60.0)
     for point in profiling.points.values():
         assert point.power_w == pytest.approx(gpu.point(point.power_limit_w).power_w, rel=0.01)

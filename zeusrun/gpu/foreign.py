@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.gpu.pid_namespace import in_first_pid_namespace
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# PROC_PID_INIT_INO of the kernel: the namespace in which the machine started, where NVML counts.
-_FIRST_NAMESPACE = "pid:[4026531836]"
 # The kernel cuts names to 15 letters. The server of CUDA's Multi-Process Service computes on behalf
 # of its clients, ours or not.
 _MPS = "nvidia-cuda-mps"
@@ -46,7 +46,7 @@ class ForeignProcesses:
         """
         self.found: frozenset[int] = frozenset()
         self._owns = owns if owns is not None else _Family(run_dir).has
-        self._comparable = _in_first_namespace() if first_namespace is None else first_namespace
+        self._comparable = in_first_pid_namespace() if first_namespace is None else first_namespace
         self._before: frozenset[int] | None = None
         self._verdicts: dict[tuple[int, int], bool | None] = {}
 
@@ -142,10 +142,3 @@ def _is_forbidden(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     return False
-
-
-def _in_first_namespace() -> bool:
-    try:
-        return os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE  # noqa: PTH115 - no path
-    except OSError:
-        return False

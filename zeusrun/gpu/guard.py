@@ -13,12 +13,16 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zeusrun.errors import DeviceError
 from zeusrun.gpu.device import LimitableDevice
 from zeusrun.gpu.limit_record import read_record
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.gpu.power_limit import restore_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 READY = b"ready\n"
 _PATIENCE_S = 20.0  # with a GPU that does not take its limit at once
@@ -30,35 +34,49 @@ def main() -> None:
     directory, uuids = Path(sys.argv[1]), sys.argv[2:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they are meant for the launcher
-    devices = [open_gpu(uuid) for uuid in uuids]
-    os.write(1, READY)
+    devices = {uuid: open_gpu(uuid, os.environ) for uuid in uuids}
+    with contextlib.suppress(BrokenPipeError):  # the launcher is dead already
+        os.write(1, READY)
     os.close(1)
     while os.read(0, 64):
         pass
     give_up_s = time.monotonic() + _PATIENCE_S
-    while devices and time.monotonic() < give_up_s:
-        devices = [device for device in devices if not _restored(directory, device)]
-        if devices:
+    while uuids and time.monotonic() < give_up_s:
+        uuids = [uuid for uuid in uuids if not _restored(directory, uuid, devices)]
+        if uuids:
             time.sleep(_AGAIN_S)
 
 
-def open_gpu(uuid: str) -> LimitableDevice:
+def open_gpu(uuid: str, environment: Mapping[str, str]) -> LimitableDevice:
     """Open a GPU by its UUID, whatever the environment makes visible.
+
+    Args:
+        uuid: Of the GPU.
+        environment: Read for ``ZEUSD_SOCK_PATH``.
 
     Raises:
         DeviceError: If it is absent.
     """
-    for device in gpus_of_job({**os.environ, "CUDA_VISIBLE_DEVICES": uuid}, 1):
+    for device in gpus_of_job({**environment, "CUDA_VISIBLE_DEVICES": uuid}, 1):
         if isinstance(device, LimitableDevice):
             return device
     raise DeviceError(f"{uuid} is not here; `nvidia-smi -L` lists the GPUs")
 
 
-def _restored(directory: Path, device: LimitableDevice) -> bool:
-    with contextlib.suppress(DeviceError):
-        restore_limit(directory, device)
+def _restored(directory: Path, uuid: str, devices: dict[str, LimitableDevice]) -> bool:
+    """Try to restore the limit of a GPU, and return whether there is nothing left to do.
+
+    A GPU that does not take it is opened anew the next time: its driver may have been restarted.
+    """
     try:
-        return read_record(directory, device.uuid) is None
+        if uuid not in devices:
+            devices[uuid] = open_gpu(uuid, os.environ)
+        restore_limit(directory, devices[uuid])
+    except DeviceError:
+        if uuid in devices:
+            devices.pop(uuid).close()
+    try:
+        return read_record(directory, uuid) is None
     except DeviceError:
         return True  # a record that nobody can read is for a person to look at
 

@@ -29,11 +29,13 @@ class LimitRecord:
         uuid: Of the GPU.
         found_w: Its limit in watts as it was found.
         holder: The trial that has changed it.
+        zeusd: Socket of the daemon that the job named for it; ``None`` if it named none.
     """
 
     uuid: str
     found_w: float
     holder: str
+    zeusd: str | None = None
 
 
 def write_record(directory: Path, record: LimitRecord) -> None:
@@ -89,10 +91,16 @@ def read_record(directory: Path, uuid: str) -> LimitRecord | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["version"] != _VERSION:
             raise DeviceError(f"{path} is of version {content['version']}, not {_VERSION}")
-        return LimitRecord(uuid, _watts(content["found_w"]), str(content["holder"]))
+        zeusd = content.get("zeusd")
+        return LimitRecord(
+            uuid,
+            _watts(content["found_w"]),
+            str(content["holder"]),
+            None if zeusd is None else str(zeusd),
+        )
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DeviceError(
             f"{path} is no record of a power limit ({error}); see `nvidia-smi -q -d POWER`, and "
             "remove the file"

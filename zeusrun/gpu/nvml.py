@@ -16,15 +16,15 @@ from zeusrun.gpu.nvml_answers import first_answer, unless_unsupported
 from zeusrun.gpu.nvml_health import read_health
 from zeusrun.gpu.nvml_identity import identify_gpus
 from zeusrun.gpu.nvml_power import PowerSensor
-from zeusrun.gpu.visible import parse_visible, resolve_visible
+from zeusrun.gpu.visible import VisibleGpu, parse_visible, resolve_visible
 from zeusrun.gpu.zeusd import find_zeusd
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from zeusrun.gpu.device import Device
-    from zeusrun.gpu.visible import VisibleGpu
+    from zeusrun.gpu.visible import GpuIdentity
     from zeusrun.gpu.zeusd import Zeusd
 
 # What moves slowly is asked for so often, and repeated in between: at 10 Hz on eight GPUs the
@@ -239,12 +239,50 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
     entries = parse_visible(environment.get("CUDA_VISIBLE_DEVICES"))
     if count == 0 or (entries is not None and not entries):
         return []
+    with _listed() as (gpus, lost):
+        if lost and (entries is None or not all(isinstance(e, str) for e in entries)):
+            raise lost[0]  # an index would count past a GPU that CUDA may or may not count
+        if not gpus and not lost:
+            return []
+        pci_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+        visible = resolve_visible(entries, gpus, pci_order=pci_order, count=count)
+        return _open_all(visible, find_zeusd(environment))
+
+
+def gpus_of_machine() -> list[Device | DeviceError]:
+    """Open every GPU that this process may use, whatever its environment hides.
+
+    Returns:
+        In NVML's order, whole GPUs, with or without MIG instances; an error for each that cannot
+        be opened.
+
+    Raises:
+        DeviceError: If NVML does not answer.
+    """
+    opened: list[Device | DeviceError] = []
+    with _listed() as (gpus, lost):
+        for gpu in gpus:
+            try:
+                opened.append(NvmlGpu(VisibleGpu(gpu.nvml_index, gpu.model)))
+            except DeviceError as error:
+                opened.append(error)
+        return [*opened, *lost]
+
+
+@contextlib.contextmanager
+def _listed() -> Iterator[tuple[list[GpuIdentity], list[DeviceError]]]:
+    """Start NVML, tell the GPUs and those that are lost, and let go of NVML again.
+
+    Raises:
+        DeviceError: If NVML does not answer.
+    """
     import pynvml  # noqa: PLC0415 - as in NvmlGpu
 
     try:
         pynvml.nvmlInit()
     except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
-        return []
+        yield [], []
+        return
     except pynvml.NVMLError as error:
         raise DeviceError(
             f"NVML does not start: {error}; does `nvidia-smi` work? CUDA_VISIBLE_DEVICES= trains "
@@ -252,19 +290,17 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
         ) from error
     try:
         gpus, lost = identify_gpus(pynvml)
-        if lost is not None and (entries is None or not all(isinstance(e, str) for e in entries)):
-            raise lost  # an index would count past a GPU that CUDA may or may not count
-        if not gpus and lost is None:
-            return []
-        pci_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-        visible = resolve_visible(entries, gpus, pci_order=pci_order, count=count)
-        return _open_all(visible, find_zeusd(environment))
+        yield gpus, [_not_listed(error) for error in lost]
     except pynvml.NVMLError as error:
-        raise DeviceError(f"NVML cannot list the GPUs: {error}; see `nvidia-smi -L`") from error
+        raise _not_listed(error) from error
     finally:
         # Each open device holds NVML by itself; a driver that was restarted has let go of us.
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
+
+
+def _not_listed(error: Exception) -> DeviceError:
+    return DeviceError(f"NVML cannot list the GPUs: {error}; see `nvidia-smi -L`")
 
 
 def _open_all(visible: list[VisibleGpu], zeusd: Zeusd | None) -> list[Device]:

@@ -8,21 +8,21 @@ from zeusrun.gpu.nvml_answers import unless_unsupported
 from zeusrun.gpu.visible import GpuIdentity
 
 
-def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], Exception | None]:  # noqa: ANN401 - untyped module
+def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], list[Exception]]:  # noqa: ANN401 - untyped module
     """List the GPUs that this process may use.
 
     Args:
         nvml: The module ``pynvml``, initialised.
 
     Returns:
-        GPUs in NVML's order, and NVML's error of one that is lost and therefore cannot tell who it
-        is, or ``None``.
+        GPUs in NVML's order, and NVML's error of each one that is lost and therefore cannot tell
+        who it is.
 
     Raises:
         pynvml.NVMLError: If a GPU does not answer for any other reason.
     """
     identities: list[GpuIdentity] = []
-    lost = None
+    lost: list[Exception] = []
     for nvml_index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(nvml_index)
@@ -37,7 +37,7 @@ def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], Exception | None]:  # n
         except nvml.NVMLError_NoPermission:
             continue  # withheld from this container, so CUDA does not count it either
         except nvml.NVMLError_GpuIsLost as error:
-            lost = error
+            lost.append(error)
     return identities, lost
 
 

@@ -37,6 +37,9 @@ _AGAIN_S = 0.1
 class Guard(Protocol):
     """A process that restores the limits on record when the launcher dies."""
 
+    def is_alive(self) -> bool:
+        """Whether it watches still."""
+
     def dismiss(self) -> None:
         """Tell it that the launcher has no more need of it, and wait for it to go."""
 
@@ -61,6 +64,7 @@ class LimitHolder:
         devices: Sequence[Device],
         directory: Path,
         start_guard: Callable[[Sequence[str], Sequence[int]], Guard],
+        zeusd: str | None = None,
     ) -> None:
         """Prepare; nothing is locked, read or written yet.
 
@@ -69,6 +73,8 @@ class LimitHolder:
             directory: Where the records are kept.
             start_guard: Starts a guard for GPUs, by UUID, that inherits file descriptors, and
                 returns once it watches; raises a ``DeviceError`` if it cannot.
+            zeusd: Socket of the daemon that the job names, for whoever has to restore its limits;
+                ``None`` if it names none.
         """
         self.refused: str | None = None
         self.limits_w: tuple[float, ...] = ()
@@ -76,6 +82,7 @@ class LimitHolder:
         self._devices = [device for device in devices if isinstance(device, LimitableDevice)]
         self._directory = directory
         self._start_guard = start_guard
+        self._zeusd = zeusd
         self._locks: list[LimitLock] = []
         self._guard: Guard | None = None
         self._found_w: dict[str, float] = {}
@@ -134,13 +141,27 @@ class LimitHolder:
             for device in self._devices:
                 if device.uuid not in self._changed:
                     self._changed.add(device.uuid)
-                    record = LimitRecord(device.uuid, self._found_w[device.uuid], holder)
+                    found_w = self._found_w[device.uuid]
+                    record = LimitRecord(device.uuid, found_w, holder, self._zeusd)
                     write_record(self._directory, record)
-            if self._guard is None:
-                uuids = [device.uuid for device in self._devices]
-                self._guard = self._start_guard(uuids, [lock.fileno() for lock in self._locks])
+            self._ensure_guard()
             for device in self._devices:
                 device.set_power_limit_w(watts)
+        except DeviceError:
+            self.restore()
+            raise
+
+    def keep_guarded(self) -> None:
+        """See to it that a guard watches while limits are changed; to be called now and then.
+
+        Raises:
+            DeviceError: If the guard has died and another one cannot be started. The limits are as
+                they were found then, as far as they can be restored.
+        """
+        if not self._changed:
+            return
+        try:
+            self._ensure_guard()
         except DeviceError:
             self.restore()
             raise
@@ -176,6 +197,14 @@ class LimitHolder:
                 problems.append(str(error))
         if problems:
             raise DeviceError("; ".join(problems))
+
+    def _ensure_guard(self) -> None:
+        if self._guard is not None and not self._guard.is_alive():
+            self._guard.dismiss()
+            self._guard = None
+        if self._guard is None:
+            uuids = [device.uuid for device in self._devices]
+            self._guard = self._start_guard(uuids, [lock.fileno() for lock in self._locks])
 
     def _open(self) -> None:
         for device in self._devices:
@@ -264,13 +293,13 @@ def _put_back(directory: Path, device: LimitableDevice, found_w: float) -> None:
 
 
 def repair_limits(
-    directory: Path, open_gpu: Callable[[str], LimitableDevice]
+    directory: Path, open_gpu: Callable[[LimitRecord], LimitableDevice]
 ) -> tuple[list[LimitRecord], list[str]]:
     """Restore every limit on record that no running zeusrun holds.
 
     Args:
         directory: Where the records are kept.
-        open_gpu: Opens a GPU by its UUID; raises a ``DeviceError`` if it is absent.
+        open_gpu: Opens the GPU of a record; raises a ``DeviceError`` if it is absent.
 
     Returns:
         The records that were restored and removed, and a sentence for each that could not be.
@@ -284,7 +313,7 @@ def repair_limits(
             record = read_record(directory, uuid)
             if record is None:
                 continue
-            with contextlib.closing(open_gpu(uuid)) as device:
+            with contextlib.closing(open_gpu(record)) as device:
                 restore_limit(directory, device)
             restored.append(record)
         except DeviceError as error:

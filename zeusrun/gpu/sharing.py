@@ -21,8 +21,11 @@ _UNSURE_LOOKS = 3
 class Sharing:
     """Asks devices about once a second who computes on them.
 
+    A foreign process counts once two looks in a row have found it: that of an earlier run may be
+    on its way out.
+
     Attributes:
-        shared: ``True`` from the first foreign process on; ``None`` while it cannot be told.
+        shared: ``True`` once a foreign process is found; ``None`` while it cannot be told.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Sharing:
         ]
         self._due_s: float | None = None
         self._unsure = 0
+        self._found_before = frozenset[int]()
 
     def look(self, time_s: float) -> str | None:
         """Ask, if it is time to.
@@ -52,7 +56,7 @@ class Sharing:
             time_s: Now, in monotonic seconds.
 
         Returns:
-            A sentence for the user at the first foreign process.
+            A sentence for the user once a foreign process is found.
         """
         if self.shared or self._foreign is None or not self._gpus:
             return None
@@ -62,6 +66,9 @@ class Sharing:
         listed = {name: _compute_processes(device) for name, device in self._gpus}
         told = [pids for pids in listed.values() if pids is not None]
         verdict = self._foreign.look(frozenset[int]().union(*told) if told else None)
+        found, self._found_before = self._foreign.found & self._found_before, self._foreign.found
+        if verdict and not found:
+            verdict = None
         self._unsure = self._unsure + 1 if verdict is None else 0
         if self._unsure < _UNSURE_LOOKS:
             self.shared = self.shared if verdict is None else verdict

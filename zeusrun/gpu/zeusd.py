@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import DeviceError, LimitRefusedError
+from zeusrun.gpu.pid_namespace import in_first_pid_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,22 +28,31 @@ _TIMEOUT_S = 3.0  # a limit takes it milliseconds; a daemon that hangs must not 
 class Zeusd:
     """A daemon behind a socket."""
 
-    def __init__(self, socket_path: Path, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        socket_path: Path,
+        timeout_s: float = _TIMEOUT_S,
+        *,
+        in_container: bool | None = None,
+    ) -> None:
         """Remember where it is; nothing is asked yet.
 
         Args:
             socket_path: Its Unix socket.
             timeout_s: Seconds to wait for each answer.
+            in_container: Whether this process may see other GPUs than the daemon does; ``None``:
+                find out.
         """
         self.socket_path = socket_path
         self._timeout_s = timeout_s
+        self._in_container = not in_first_pid_namespace() if in_container is None else in_container
 
     def set_power_limit_w(self, nvml_index: int, watts: float, gpu_count: int) -> None:
         """Have a GPU held to ``watts``.
 
         The daemon knows GPUs by NVML's index in its own view, and a container may number them
-        otherwise: then another one's limit would be set. So the count must agree, where the daemon
-        tells one (0.2 does not); the caller reads the limit back.
+        otherwise: then another one's limit would be set. So the count must agree, and a daemon
+        that tells none (0.2) is not asked from a container; the caller reads the limit back.
 
         Args:
             nvml_index: NVML's number for the GPU in this process.
@@ -71,6 +81,10 @@ class Zeusd:
 
     def _check_view(self, gpu_count: int) -> None:
         status, text = self._request("GET", "/discover")
+        if status != HTTPStatus.OK and self._in_container:
+            raise LimitRefusedError(
+                f"{self} does not tell which GPUs it has, and a container may number them otherwise"
+            )
         if status != HTTPStatus.OK:
             return
         try:

@@ -12,7 +12,8 @@ import psutil
 from zeusrun.errors import DeviceError
 from zeusrun.gpu.cpu import cpu_device
 from zeusrun.gpu.device import Health, LimitableDevice
-from zeusrun.gpu.nvml import gpus_of_job
+from zeusrun.gpu.nvml import gpus_of_job, gpus_of_machine
+from zeusrun.gpu.pid_namespace import in_first_pid_namespace
 from zeusrun.gpu.visible import parse_visible
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ORDER = "CUDA_DEVICE_ORDER"
 _PCI_ORDER = "PCI_BUS_ID"
-# Where Linux starts: proc_ns_inode.h, PROC_PID_INIT_INO.
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"
 
 
 @dataclass(frozen=True)
@@ -131,10 +130,15 @@ def open_gpus(environment: Mapping[str, str], *, everything: bool = False) -> li
             if gpu.device is not None:
                 indices[gpu.device.uuid] = gpu.cuda_index
             gpu.close()
-    unhidden = {name: value for name, value in environment.items() if name != _VISIBLE}
+    return _open_machine(indices)
+
+
+def _open_machine(indices: Mapping[str, int | None]) -> list[OpenGpu]:
     return [
-        OpenGpu(indices.get(gpu.device.uuid) if gpu.device else None, gpu.device, gpu.error)
-        for gpu in _open_visible(unhidden)
+        OpenGpu(None, None, str(each))
+        if isinstance(each, DeviceError)
+        else OpenGpu(indices.get(each.uuid), each)
+        for each in gpus_of_machine()
     ]
 
 
@@ -143,8 +147,8 @@ def _open_visible(environment: Mapping[str, str]) -> list[OpenGpu]:
     try:
         devices = gpus_of_job(environment, None)
     except DeviceError as error:
-        if entries is None:
-            raise
+        if entries is None:  # one of them is lost, so nobody knows how CUDA counts the others
+            return _open_machine({})
         if len(entries) == 1:
             return [OpenGpu(0, None, str(error))]
         # One of them is the trouble; the others are shown all the same.
@@ -181,12 +185,7 @@ def read_cpu(environment: Mapping[str, str]) -> CpuStatus:
     return CpuStatus(device.model, device.energy_source)
 
 
-def no_holder(_uuid: str) -> str | None:
-    """Return that nobody holds the power limit of a GPU."""
-    return None
-
-
-def read_status(gpu: OpenGpu, holder: Callable[[str], str | None] = no_holder) -> GpuStatus:
+def read_status(gpu: OpenGpu, holder: Callable[[str], str | None]) -> GpuStatus:
     """Look at a GPU now.
 
     Args:
@@ -229,7 +228,7 @@ def read_status(gpu: OpenGpu, holder: Callable[[str], str | None] = no_holder) -
 def _process(pid: int) -> GpuProcess:
     """Name a process, unless its id may be another's here: a container may be told the host's."""
     try:
-        if str(Path("/proc/self/ns/pid").readlink()) != _FIRST_PID_NAMESPACE:
+        if not in_first_pid_namespace():
             maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
             if "nvidia" not in maps and "libcuda" not in maps:
                 return GpuProcess(pid, None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.gpu.device import Reading
 from zeusrun.gpu.track import EnergyTrack
-from zeusrun.launcher.gpu_status import no_holder, read_status
+from zeusrun.launcher.gpu_status import read_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,9 +44,7 @@ class GpuWatch:
     What is kept is bounded, however long it goes on.
     """
 
-    def __init__(
-        self, gpus: Sequence[OpenGpu], holder: Callable[[str], str | None] = no_holder
-    ) -> None:
+    def __init__(self, gpus: Sequence[OpenGpu], holder: Callable[[str], str | None]) -> None:
         """Prepare; nothing is read yet.
 
         Args:

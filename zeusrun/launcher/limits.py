@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.run import merged_profile
 from zeusrun.errors import DeviceError
 from zeusrun.gpu.device import LimitableDevice
 from zeusrun.gpu.guard import open_gpu
+from zeusrun.gpu.limit_lock import is_held
+from zeusrun.gpu.limit_record import read_record
 from zeusrun.gpu.power_limit import LimitHolder, repair_limits
+from zeusrun.gpu.zeusd import SOCKET_VARIABLE
 from zeusrun.launcher.paths import limits_directory
 from zeusrun.launcher.process import GuardProcess
 from zeusrun.launcher.profiling import LimitsReport, Profiling
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from zeusrun.gpu.device import Device
+    from zeusrun.gpu.limit_record import LimitRecord
     from zeusrun.launcher.choice import Choice, Submission
     from zeusrun.launcher.paths import RunPaths
     from zeusrun.launcher.progress import EnergyBetween
@@ -42,12 +47,13 @@ def open_limits(
         mode: ``power_limit.mode`` of the job file.
         devices: The job's.
         home: Where the records are kept.
-        environment: Of the guard.
+        environment: The job's, and the guard's.
     """
     if mode == "observe" or not any(isinstance(device, LimitableDevice) for device in devices):
         return None
     directory = limits_directory(home)
-    return LimitHolder(devices, directory, functools.partial(GuardProcess, directory, environment))
+    start_guard = functools.partial(GuardProcess, directory, environment)
+    return LimitHolder(devices, directory, start_guard, environment.get(SOCKET_VARIABLE))
 
 
 def repair(home: Path) -> tuple[list[str], list[str]]:
@@ -56,13 +62,29 @@ def repair(home: Path) -> tuple[list[str], list[str]]:
     Returns:
         A sentence for each limit that was restored, and one for each that could not be.
     """
-    restored, problems = repair_limits(limits_directory(home), open_gpu)
+    restored, problems = repair_limits(limits_directory(home), _open_recorded)
     sentences = [
         f"the power limit of {record.uuid} is {record.found_w:g} W again, as {record.holder} "
         "had found it"
         for record in restored
     ]
     return sentences, problems
+
+
+def _open_recorded(record: LimitRecord) -> LimitableDevice:
+    job_says = {} if record.zeusd is None else {SOCKET_VARIABLE: record.zeusd}
+    return open_gpu(record.uuid, {**os.environ, **job_says})
+
+
+def limit_holder(home: Path, uuid: str) -> str | None:
+    """Return who holds the power limit of a GPU, in a few words; ``None`` if it is as found."""
+    try:
+        record = read_record(limits_directory(home), uuid)
+    except DeviceError:
+        return None  # doctor names a record that cannot be read
+    if record is None:
+        return None
+    return record.holder if is_held(uuid) else f"{record.holder}, dead: `zeusrun repair`"
 
 
 class LimitControl:
@@ -141,6 +163,7 @@ class LimitControl:
             energy_between: Joules between two monotonic seconds, ``None`` if unknown.
             wait: Whether to turn to no other limit yet.
         """
+        self._keep_guarded()
         if self._profiling is None:
             return
         count = slowest(self._paths, self._trial.world_size)
@@ -160,12 +183,22 @@ class LimitControl:
         """
         profiling = self._profiling
         points = {} if looked is None else {looked.power_limit_w: looked}
+        held_w = self._held_w
+        if self._failed and self._holder is not None:
+            held_w = self._holder.found_w
         if profiling is None:
-            return LimitsReport(tuple(points.values()), self._held_w)
+            return LimitsReport(tuple(points.values()), held_w)
         profiling.finish()
         profile = tuple((points | profiling.points).values())
-        in_force_w = self._held_w if profiling.chosen_w is None else profiling.chosen_w
+        in_force_w = held_w if profiling.chosen_w is None else profiling.chosen_w
         return LimitsReport(profile, in_force_w, profiling.extra_cost_j())
+
+    @property
+    def stepped_under(self) -> frozenset[float | None]:
+        """The limits, in watts per GPU, under which steps were taken so far."""
+        if self._profiling is None:
+            return frozenset([self._held_w or self._trial.power_limit_w])
+        return self._profiling.stepped_under
 
     @property
     def held_w(self) -> float | None:
@@ -196,11 +229,22 @@ class LimitControl:
                 holder.hold(wanted_w, self._trial.trial)
             self._held_w = wanted_w
         except DeviceError as error:
-            self._failed, self._held_w = True, None
-            why = f"power limits are left alone from now on: {error}"
-            if self._profiling is not None:
-                self._profiling.give_up(why, released=True)
-            self._warn(why)
+            self._leave_alone(error)
+
+    def _keep_guarded(self) -> None:
+        if self._holder is None or self._failed:
+            return
+        try:
+            self._holder.keep_guarded()
+        except DeviceError as error:
+            self._leave_alone(error)
+
+    def _leave_alone(self, error: DeviceError) -> None:
+        self._failed, self._held_w = True, None
+        why = f"power limits are left alone from now on: {error}"
+        if self._profiling is not None:
+            self._profiling.give_up(why, released=True)
+        self._warn(why)
 
 
 def slowest(paths: RunPaths, world_size: int) -> StepCount | None:

@@ -179,6 +179,10 @@ class GuardProcess:
             last = complaint.decode(errors="replace").strip().splitlines()[-1:]
             raise DeviceError(f"no guard could be started: {''.join(last) or 'it does not answer'}")
 
+    def is_alive(self) -> bool:
+        """See ``gpu.power_limit.Guard``."""
+        return self._process.poll() is None
+
     def dismiss(self) -> None:
         """See ``gpu.power_limit.Guard``."""
         with contextlib.suppress(OSError):

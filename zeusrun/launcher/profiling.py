@@ -88,6 +88,11 @@ class Profiling:
         self._counted = 0
 
     @property
+    def stepped_under(self) -> frozenset[float | None]:
+        """The limits, in watts per GPU, under which steps were taken so far."""
+        return frozenset(limit_w for limit_w, steps in self._held_steps.items() if steps)
+
+    @property
     def probing(self) -> bool:
         """Whether a limit is held only to be measured."""
         return self._begun and self.chosen_w is None and self.failure is None

@@ -212,9 +212,7 @@ class Watch:
         if not has_seen_enough(progress, choice.problem, trial.global_batch_size):
             return
         self._looking = False
-        held_w = self._limits.held_w or trial.power_limit_w
-        point = measure_speed(progress, held_w, self._monitor.energy_j)
-        self._looked = point
+        point = self._looked = self._measure_speed(progress)
         looked = read_look(choice.problem, trial, progress, point, self._bill())
         if looked is None:  # then it is an exploration like any other
             return
@@ -228,6 +226,13 @@ class Watch:
         self._bounds = replace(self._bounds, cost_bound_j=cost_bound_j(again))
         self._listener.bounded(self._bounds.cost_bound_j)
         self._listener.note(f"its speed is known, and it goes on: {again.why}")
+
+    def _measure_speed(self, progress: Progress) -> PowerPoint | None:
+        limits_w = self._limits.stepped_under
+        if len(limits_w) != 1:  # a mean over several limits says nothing of any
+            return None
+        (limit_w,) = limits_w
+        return measure_speed(progress, limit_w, self._monitor.energy_j)
 
     def _review(self, progress: Progress) -> None:
         """Ask the policy, at the end of an epoch, whether it is to be followed by another."""
