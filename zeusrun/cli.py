@@ -191,6 +191,7 @@ def explain(
     """Show what the policy believes of every batch size, and what it would choose next."""
     import numpy as np  # noqa: PLC0415
 
+    from zeusrun.bandit.limits import best_limits  # noqa: PLC0415
     from zeusrun.bandit.reading import kept, read_history  # noqa: PLC0415
     from zeusrun.launcher.choice import build_problem  # noqa: PLC0415
     from zeusrun.view.tables import explain_table  # noqa: PLC0415
@@ -208,7 +209,8 @@ def explain(
         spec, objective = submission.spec, submission.spec.objective
         goal = f"{objective.metric} {objective.target:g}, eta_knob {objective.eta_knob:g}"
         title = f"{spec.name}: what {submission.policy.name} believes of {goal}"
-        _console().print(explain_table(title, beliefs, told))
+        limits = best_limits(problem, runs)
+        _console().print(explain_table(title, beliefs, told, limits))
 
 
 @app.command()

@@ -17,6 +17,7 @@ from zeusrun.view.tables import (
     doctor_sheet,
     explain_table,
     history_table,
+    limit_text,
     plan_sheet,
     saving_line,
     savings,
@@ -112,6 +113,30 @@ def test_a_power_limit_has_a_column_only_where_there_is_one():
     assert "limit" not in render(history_table("job", [reached(1, 50.0)], None))
     limited = reached(1, 50.0, power_limit_w=250.0)
     assert "250 W" in render(history_table("job", [limited], None))
+
+
+def test_a_column_of_savings_is_left_out_where_nothing_is_saved_yet():
+    first = reached(1, 50.0)
+    assert "saved" not in render(history_table("job", [first], None))
+    second = reached(2, 40.0, global_batch_size=64)
+    assert "saved" in render(history_table("job", [first, second], None))
+
+
+def test_limits_that_were_tried_beside_the_one_held_are_counted():
+    tried = tuple(PowerPoint(limit, 10.0, limit) for limit in (None, 150.0, 200.0, 250.0))
+    held = reached(1, 50.0, power_limit_w=200.0)
+    assert [limit_text(replace(held, power_profile=tried[:n])) for n in (1, 2, 3, 4)] == [
+        "200 W",
+        "200 W, 1 other tried",
+        "200 W, 1 other tried",
+        "200 W, 2 others tried",
+    ]
+
+
+def test_the_best_limit_of_each_arm_is_explained_where_there_is_one():
+    explained = render(explain_table("job", [belief(32)], limits={32: (150.0, 4), 64: (200.0, 1)}))
+    assert "power limit: 32: 150 W, best of 4 · 64: 200 W, best of 1" in explained
+    assert "power limit" not in render(explain_table("job", [belief(32)]))
 
 
 def test_an_empty_history_is_a_table_without_rows():
@@ -242,7 +267,8 @@ def test_a_trial_is_shown_whole_in_80_columns():
         "100 J (eta_knob 0.5)",
         "2 of at most 5",
         "best 0.4, target ≥ 0.5",
-        "12.3 steps/s at 143 W (limit 200 W) · 10 steps/s at 120 W",
+        "12.3 steps/s at 143 W (limit 200 W)",
+        "10 steps/s at 120 W",
         "▁█",
         "! one warning",
         "ValueError",

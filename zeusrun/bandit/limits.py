@@ -145,6 +145,17 @@ def chosen_point(profile: Sequence[PowerPoint], problem: Problem) -> PowerPoint 
     return points[_best_w(_costs(problem, points), unbound=_unbound(problem, points))]
 
 
+def best_limits(problem: Problem, runs: Sequence[Run]) -> dict[int, tuple[float, int]]:
+    """Return the limit that is best among those measured, and of how many, by arm."""
+    best: dict[int, tuple[float, int]] = {}
+    for arm in problem.candidates:
+        profile = merged_profile([run for run in runs if run.arm == arm])
+        point = chosen_point(profile, problem)
+        if point is not None and point.power_limit_w is not None:
+            best[arm] = (point.power_limit_w, len(profile))
+    return best
+
+
 def _limit(point: PowerPoint) -> float:
     """Return the limit of a point; none set is above all."""
     return math.inf if point.power_limit_w is None else point.power_limit_w

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
-from zeusrun.view.tables import STATUS_STYLES, trial_head
+from zeusrun.view.tables import STATUS_STYLES, limit_text, trial_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -211,7 +211,7 @@ def summary(trial: Trial, *, looked: bool = False) -> RenderableType:
     if trial.energy_j is not None:
         source = f" {trial.energy_source.value}" if trial.energy_source else ""
         spent = f"{units.energy(trial.energy_j)}{source} · cost {units.energy(trial.cost_j)}"
-        limit = f" · limit {units.power(trial.power_limit_w)}" if trial.power_limit_w else ""
+        limit = f" · limit {limit_text(trial)}" if trial.power_limit_w else ""
         lines.append(Text(f"  {spent} (eta_knob {trial.eta_knob:g}){limit}"))
     if not reached:
         lines.append(Text(f"  more: zeusrun show {trial.trial}", style="dim"))

@@ -115,7 +115,9 @@ def history_table(job: str, trials: Sequence[Trial], last: int | None) -> Render
     for name in ("epochs", "time", "energy", "cost"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("status", no_wrap=True)
-    table.add_column("saved", justify="right")
+    proved = any(trial.trial in saved for trial in shown)
+    if proved:
+        table.add_column("saved", justify="right")
     for trial in shown:
         cells: list[RenderableType] = [
             units.moment(trial.started_at),
@@ -127,7 +129,7 @@ def history_table(job: str, trials: Sequence[Trial], last: int | None) -> Render
             units.energy(trial.energy_j, trial.energy_source),
             units.energy(trial.cost_j),
             status_text(trial.status),
-            units.percent(saved[trial.trial]) if trial.trial in saved else "",
+            *([units.percent(saved.get(trial.trial))] if proved else []),
         ]
         table.add_row(*cells)
     return Group(table, *_footnotes(trials, shown))
@@ -146,13 +148,28 @@ def _footnotes(trials: Sequence[Trial], shown: Sequence[Trial]) -> Iterable[Text
         yield Text("  " + " · ".join(notes), style="dim")
 
 
+def limit_text(trial: Trial) -> str:
+    """Return the limit of a trial, such as ``150 W, 3 others tried``."""
+    others = {point.power_limit_w for point in trial.power_profile} - {trial.power_limit_w, None}
+    tried = f", {len(others)} other{'s'[: len(others) > 1]} tried" if others else ""
+    return units.power(trial.power_limit_w) + tried
+
+
 def explain_table(
-    title: str, beliefs: Sequence[ArmBelief], kept: Sequence[str] = ()
+    title: str,
+    beliefs: Sequence[ArmBelief],
+    kept: Sequence[str] = (),
+    limits: Mapping[int, tuple[float, int]] | None = None,
 ) -> RenderableType:
     """Return what a policy believes of every arm: its numbers, then where each stands.
 
-    A column of which nothing is known to this policy is left out. ``kept`` are sentences on past
-    trials that are read otherwise than they ended.
+    A column of which nothing is known to this policy is left out.
+
+    Args:
+        title: Above the table.
+        beliefs: One for each arm.
+        kept: Sentences on past trials that are read otherwise than they ended.
+        limits: Best power limit in watts, and of how many measured, by arm.
     """
     table = _table(title=title)
     valued = any(belief.value_j is not None for belief in beliefs)
@@ -184,6 +201,9 @@ def explain_table(
         Text("  90 % range: of the next run · fails: is stopped, or misses", style="dim"),
     ]
     notes += [Text(f"  worth: {_WORTH}", style="dim")] if valued else []
+    if limits:
+        best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
+        notes.append(Text(f"  power limit: {' · '.join(best)}", style="dim"))
     notes += [Text(f"· history: {text}", style="dim") for text in kept]
     return Group(table, Text(""), verdicts, *notes)
 
@@ -204,7 +224,7 @@ def trial_sheet(trial: Trial, failure: str | None, *, run_dir_exists: bool) -> R
         ("batch size", f"{trial.global_batch_size} ({_ranks(trial)})"),
         ("chosen", f"{trial.stage.value}: {trial.why}"),
         ("learning rate", None if trial.learning_rate is None else f"{trial.learning_rate:g}"),
-        ("power limit", units.power(trial.power_limit_w) if trial.power_limit_w else None),
+        ("power limit", limit_text(trial) if trial.power_limit_w else None),
         (
             "device",
             (f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_model else "no GPU")
@@ -218,7 +238,7 @@ def trial_sheet(trial: Trial, failure: str | None, *, run_dir_exists: bool) -> R
         ("cost", f"{units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g}){_profiling(trial)}"),
         ("epochs", f"{units.count(trial.epochs)} of at most {trial.max_epochs}"),
         ("steps", units.count(trial.steps)),
-        ("speed", " · ".join(_speed(point) for point in trial.power_profile)),
+        ("speed", "\n".join(_speed(point) for point in trial.power_profile)),
         (
             units.shortened(trial.metric),
             f"best {units.metric(trial.best_metric)}, target {better} {trial.target:g}",
