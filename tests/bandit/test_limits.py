@@ -109,6 +109,21 @@ def test_a_close_neighbour_is_looked_past():
     assert walk(job(eta_knob=0.5), dented)[0] == 200
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_on_a_plateau_does_not_hide_what_lies_below_it(seed):
+    rng = np.random.default_rng(seed)
+    now = job(power_limits_w=tuple(100.0 + 50.0 * n for n in range(7)), max_power_w=400.0)
+
+    def noisy(limit):  # 250 W are drawn where they may be, so four limits are one and the same
+        speed, draw = 1 + 0.003 * rng.standard_normal(2)
+        point = gpu(limit, wanted_w=250.0, idle_w=90.0)
+        seconds = 0.06 + 0.4 / point.steps_per_s  # most of a step waits for memory
+        return PowerPoint(limit, speed / seconds, point.power_w * draw)
+
+    choice, _ = walk(now, noisy, start_w=300.0)
+    assert choice in (150.0, 200.0)  # the plateau costs 3 % more
+
+
 def test_more_than_one_gpu_draws_a_share_each():
     now = job(gpu_count=4, max_power_w=1000.0)
     choice, _ = walk(now, lambda limit: PowerPoint(limit, 10.0 + 1e-9 * limit, 160.0))

@@ -26,6 +26,7 @@ DOWN_FIRST = 0.75  # weight of energy from which a lower limit is more often the
 CLOSE = 0.0075  # neighbours this near may be worse by noise alone: look one further
 BURSTY = 0.8  # drawing less than this share of its limit, the load may come in bursts
 EQUAL = 0.001  # no difference at all
+ALIKE = 0.02  # speed and draw this near: neither limit binds, so that both are one and the same
 UNBOUND = 0.45  # drawing at most this share of the lowest limit, no limit binds: to the top
 
 
@@ -76,7 +77,8 @@ def next_limit_w(
     # Bursts may hide a plateau and then a drop, which no walk would see.
     if drawn_w < BURSTY * best_w and limits[0] not in costs:
         return limits[0]
-    return _neighbour_w(limits, costs, best_w, knob >= DOWN_FIRST)
+    alike = [limit for limit in costs if _are_alike(points[limit], points[best_w])]
+    return _neighbour_w(limits, costs, best_w, alike, down_first=knob >= DOWN_FIRST)
 
 
 def _costs(problem: Problem, points: Mapping[float, PowerPoint]) -> dict[float, float]:
@@ -111,12 +113,26 @@ def _knob(problem: Problem) -> float:
     return problem.eta_knob if name == "cost" else float(name != "time")
 
 
+def _are_alike(point: PowerPoint, other: PowerPoint) -> bool:
+    speed, draw = point.steps_per_s / other.steps_per_s, point.power_w / other.power_w
+    return abs(speed - 1) <= ALIKE and abs(draw - 1) <= ALIKE
+
+
 def _neighbour_w(
-    limits: Sequence[float], costs: Mapping[float, float], best_w: float, down_first: bool
+    limits: Sequence[float],
+    costs: Mapping[float, float],
+    best_w: float,
+    alike: Sequence[float],
+    *,
+    down_first: bool,
 ) -> float:
-    """Return the next limit to measure beside the best, or the best if it has proved so."""
-    at = limits.index(best_w)
+    """Return the next limit to measure beside the best, or the best if it has proved so.
+
+    Where limits do not bind, noise alone says which of those ``alike`` is the best, so the way
+    down begins at the lowest of them.
+    """
     for step in (-1, 1) if down_first else (1, -1):
+        at = limits.index(best_w if step > 0 else min(alike))
         for index in (at + step, at + 2 * step):
             if not 0 <= index < len(limits):
                 break
