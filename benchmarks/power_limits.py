@@ -226,7 +226,7 @@ def walk(asked: Problem, points: Sequence[PowerPoint], start_w: float | None) ->
     places = {point.power_limit_w: place for place, point in enumerate(points)}
     profile: dict[float | None, PowerPoint] = {}
     while (limit := next_limit_w(asked, tuple(profile.values()), start_w)) not in profile:
-        if asked.power_objective.name == "time" or asked.eta_knob == 0:
+        if asked.energy_weight == 0:
             break  # it is held unseen
         profile[limit] = points[places[limit]]
     return places[limit], len(profile)
@@ -235,7 +235,7 @@ def walk(asked: Problem, points: Sequence[PowerPoint], start_w: float | None) ->
 def score(case: Case, asked: Problem, choice: int, probes: int) -> Walk:
     """Compare a choice with the best limit of the truth."""
     objective = asked.power_objective
-    eta = {"cost": asked.eta_knob, "time": 0.0}.get(objective.name, 1.0)
+    eta = asked.energy_weight
     cost = case.seconds * (eta * case.watts + (1 - eta) * case.max_power_w)
     most = objective.factor * case.seconds[-1] if objective.factor else np.inf
     best = cost[case.seconds <= most * (1 + 1e-9)].min()
@@ -288,7 +288,7 @@ def sweep(asked: Problem, points: Sequence[PowerPoint], start_w: float | None) -
     """Measure every limit and take the best: what noise costs even then."""
     del start_w
     best = chosen_point(points, asked)
-    if best is None or asked.power_objective.name == "time" or asked.eta_knob == 0:
+    if best is None or asked.energy_weight == 0:
         return len(points) - 1, 0
     return points.index(best), len(points)
 

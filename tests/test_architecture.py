@@ -26,7 +26,7 @@ ROOMS = {
     "history": VALUES,
     "launcher": VALUES | {"sidecar", "jobfile", "spec", "bandit", "gpu", "history"},
     "simulate": VALUES | {"bandit"},
-    "view": VALUES | {"sidecar", "spec", "bandit", "launcher", "simulate"},
+    "view": VALUES | {"sidecar", "spec", "bandit", "gpu", "launcher", "simulate"},
     "cli_simulate": VALUES | {"simulate", "view"},
     "cli_gpu": VALUES | {"gpu", "launcher", "view"},
     "cli": VALUES
@@ -43,7 +43,7 @@ OWNERS = {
     "subprocess": "launcher/process.py",
     "pydantic": "spec.py",
     "torch": "worker/",
-    "typer": "cli",  # cli.py, and cli_simulate.py for the options of one verb
+    "typer": "cli",  # cli.py, cli_simulate.py and cli_gpu.py
     "matplotlib": "view/figure.py",
 }
 

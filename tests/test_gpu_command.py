@@ -12,12 +12,11 @@ import pexpect
 import pytest
 
 from tests.gpu import conftest
-from zeusrun.errors import DeviceError
 from zeusrun.gpu.limit_lock import LimitLock
 from zeusrun.gpu.limit_record import LimitRecord, write_record
 from zeusrun.gpu.simulated import SimulatedDevice
-from zeusrun.launcher.gpu_status import OpenGpu, open_gpus, read_status
-from zeusrun.launcher.gpu_watch import REMEMBERED_S, GpuWatch
+from zeusrun.gpu.status import OpenGpu, read_status
+from zeusrun.gpu.watch import REMEMBERED_S, GpuWatch
 from zeusrun.trial import EnergySource
 from zeusrun.view.gpu import WATCH_COLUMNS
 
@@ -185,10 +184,6 @@ def test_an_instance_of_a_gpu_has_a_caveat(zeusrun, look, gpu_machine):
     assert "· GPU 0: " in done.stdout
 
 
-def test_a_holder_of_its_limit_is_named(clock):
-    assert read_status(OpenGpu(0, SimulatedDevice(clock)), lambda _: "job-7-1").held_by == "job-7-1"
-
-
 def test_whose_limit_it_is_and_who_has_died_with_it_is_told(look, zeusrun, gpu_machine):
     gpus = zeusrun.home / "gpus"
     held, left = gpu_machine.uuid(0), gpu_machine.uuid(1)
@@ -210,25 +205,6 @@ def test_a_variable_that_is_not_usable_ends_in_a_sentence(zeusrun, gpu_machine):
     done = zeusrun("gpu", **gpu_machine.environment, CUDA_VISIBLE_DEVICES="0,all")
     assert done.returncode == 5
     assert "'all' is neither an index nor a GPU or MIG UUID" in done.stderr
-
-
-def test_opening_gpus_in_an_environment_without_usable_names_raises():
-    with pytest.raises(DeviceError):
-        open_gpus({"CUDA_VISIBLE_DEVICES": "0,0"})
-
-
-@pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("gpus", [1, 2, 8])
-def test_the_table_fits_its_console(zeusrun, gpu_machine, width, gpus):
-    gpu_machine.set("gpus", gpus)
-    gpu_machine.set("foreign", os.getpid())
-    done = zeusrun("gpu", **gpu_machine.environment, COLUMNS=str(width))
-    lines = done.stdout.splitlines()
-    assert max(map(len, lines)) <= width
-    assert sum("Fake A100" in line for line in lines) == gpus
-    assert sum(gpu_machine.uuid(0)[:4] in line for line in lines) == gpus
-    assert "\x1b" not in done.stdout
-    assert "…" not in done.stdout
 
 
 def test_an_option_before_watch_says_where_it_belongs(zeusrun):

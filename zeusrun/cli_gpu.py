@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zeusrun.errors import ExitCode, UsageError
+from zeusrun.errors import DeviceError, ExitCode, UsageError
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from zeusrun.launcher.gpu_status import OpenGpu
-    from zeusrun.launcher.gpu_watch import WatchedGpu
+    from zeusrun.gpu.status import OpenGpu
+    from zeusrun.gpu.watch import WatchedGpu
 
 gpu_app = typer.Typer(rich_markup_mode=None)
 
@@ -37,7 +37,7 @@ def gpu(context: typer.Context, *, everything: Everything = False, as_json: AsJs
     """Show this machine's GPUs as a job started now would see them."""
     from rich.console import Console  # noqa: PLC0415
 
-    from zeusrun.launcher.gpu_status import read_status  # noqa: PLC0415
+    from zeusrun.gpu.status import read_status  # noqa: PLC0415
     from zeusrun.view.gpu import gpu_sheet  # noqa: PLC0415
 
     if context.invoked_subcommand is not None:
@@ -45,7 +45,7 @@ def gpu(context: typer.Context, *, everything: Everything = False, as_json: AsJs
             raise UsageError(f"options of gpu {context.invoked_subcommand} come after its name")
         return
     with _opened(everything=everything) as gpus:
-        statuses = [read_status(each, _holder()) for each in gpus]
+        statuses = [read_status(each, _held_by()) for each in gpus]
     if as_json:
         print_json([status.to_json() for status in statuses])
     elif statuses:
@@ -100,7 +100,6 @@ def measure(
     from rich.console import Console  # noqa: PLC0415
 
     from zeusrun.launcher.machine import job_devices  # noqa: PLC0415
-    from zeusrun.launcher.measure import NotStartedError  # noqa: PLC0415
     from zeusrun.launcher.measure import measure as run_measured  # noqa: PLC0415
     from zeusrun.view.measure import measurement_sheet  # noqa: PLC0415
 
@@ -108,11 +107,7 @@ def measure(
     with contextlib.ExitStack() as stack:
         for device in devices:
             stack.callback(device.close)
-        try:
-            measured = run_measured(command, devices)
-        except NotStartedError as error:
-            Console(stderr=True).out(f"zeusrun: {error}", highlight=False)
-            raise typer.Exit(error.exit_code) from None
+        measured = run_measured(command, devices)
     if as_json:
         Console().out()  # the command may have left its last line open
         print_json(measured.to_json())
@@ -130,17 +125,15 @@ def repair() -> None:
     restored, problems = repair_left(home_directory(os.environ))
     for text in restored:
         typer.echo(text)
-    for text in problems:
-        typer.echo(f"zeusrun: {text}", err=True)
-    if not restored and not problems:
-        typer.echo("no power limit is left to be put back")
     if problems:
-        raise typer.Exit(ExitCode.LAUNCH)
+        raise DeviceError("; ".join(problems))
+    if not restored:
+        typer.echo("no power limit is left to be put back")
 
 
 @contextlib.contextmanager
 def _opened(*, everything: bool) -> Iterator[list[OpenGpu]]:
-    from zeusrun.launcher.gpu_status import open_gpus  # noqa: PLC0415
+    from zeusrun.gpu.status import open_gpus  # noqa: PLC0415
 
     gpus = open_gpus(os.environ, everything=everything)
     try:
@@ -154,9 +147,9 @@ def _looks(
     gpus: Sequence[OpenGpu], period_s: float, signals: Sequence[int]
 ) -> Iterator[tuple[float, list[WatchedGpu]]]:
     """Yield what the GPUs do, and seconds since the first look, until a signal has come."""
-    from zeusrun.launcher.gpu_watch import GpuWatch  # noqa: PLC0415
+    from zeusrun.gpu.watch import GpuWatch  # noqa: PLC0415
 
-    watch = GpuWatch(gpus, _holder())
+    watch = GpuWatch(gpus, _held_by())
     began_s = due_s = time.monotonic()
     while not signals:
         now_s = time.monotonic()
@@ -166,18 +159,18 @@ def _looks(
         time.sleep(min(_TICK_S, max(0.0, due_s - time.monotonic())))
 
 
-def _holder() -> Callable[[str], str | None]:
+def _held_by() -> Callable[[str], str | None]:
     """Return what tells by UUID which trial holds the power limit of a GPU."""
-    from zeusrun.launcher.limits import limit_holder  # noqa: PLC0415
+    from zeusrun.launcher.limits import held_by  # noqa: PLC0415
     from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
 
-    return functools.partial(limit_holder, home_directory(os.environ))
+    return functools.partial(held_by, home_directory(os.environ))
 
 
 def _print_no_gpu(*, everything: bool) -> None:
     from rich.console import Console  # noqa: PLC0415
 
-    from zeusrun.launcher.gpu_status import read_cpu  # noqa: PLC0415
+    from zeusrun.gpu.status import read_cpu  # noqa: PLC0415
     from zeusrun.view.gpu import no_gpu_line  # noqa: PLC0415
 
     visible = None if everything else os.environ.get(_VISIBLE)

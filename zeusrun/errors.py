@@ -17,6 +17,8 @@ class ExitCode(IntEnum):
     HISTORY = 6
     BUSY = 75
     TIMED_OUT = 124
+    NOT_EXECUTABLE = 126  # of a command to measure; as env(1), time(1) and the shells have it
+    NOT_FOUND = 127
     SIGNAL_BASE = 128
 
 
@@ -58,6 +60,18 @@ class LaunchError(ZeusrunError):
     """The training process could not be started."""
 
     exit_code = ExitCode.LAUNCH
+
+
+class NotStartedError(ZeusrunError):
+    """A command to measure could not be started.
+
+    Attributes:
+        exit_code: What a shell would end with.
+    """
+
+    def __init__(self, message: str, exit_code: ExitCode) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class HistoryError(ZeusrunError):

@@ -179,7 +179,7 @@ class PowerLimit(_Section):
 
     mode: Literal["optimize", "fixed", "observe"] = Field(
         "optimize",
-        description="optimize: find and hold the best; fixed: hold watts; observe: none.",
+        description="optimize: find and hold the best; fixed: hold watts; observe: leave it.",
     )
     watts: float | None = Field(None, gt=0, description="Watts per GPU, with mode fixed.")
     objective: Literal["cost", "energy", "time", "max_slowdown"] = Field(

@@ -45,12 +45,6 @@ def test_the_nvml_suite_passes(build_library):
     assert "skipped" not in child.stdout
 
 
-def test_a_driver_older_than_the_energy_counter_is_integrated(build_library):
-    folder = build_library("-DWITHOUT_ENERGY")
-    child = run_python(["-c", DESCRIBE], folder, FAKE_NVML="gpus=1")
-    assert child.stdout == "GPU-00000000-1111 integrated None 250.0\n", child.stderr
-
-
 @pytest.mark.parametrize(
     ("flag", "question", "answer"),
     [

@@ -299,7 +299,7 @@ def test_repair_restores_what_nobody_holds(devices, holder, found_w, guard, tmp_
         held.hold(150.0, "running-1-1")
         write_record(tmp_path / "gpus", LimitRecord(devices[1].uuid, 222.5, "dead-1-1"))
         restored, problems = repair_limits(tmp_path / "gpus", lambda record: present[record.uuid])
-        assert [record.holder for record in restored] == ["dead-1-1"]
+        assert [record.trial for record in restored] == ["dead-1-1"]
         assert problems == []
         assert list(limits_w(devices).values()) == [150.0, 222.5]
 

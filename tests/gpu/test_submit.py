@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import secrets
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ pytestmark = pytest.mark.torchrun
 
 
 @pytest.fixture
-def submit(zeusrun, build_library):
+def submit(zeusrun, plain_library):
+    serial = secrets.randbelow(10**7)  # locks are the machine's
+
     def run(job, **variables):
-        library = str(build_library())
-        variables = {"FAKE_NVML": "clock_ms=-1", "LD_LIBRARY_PATH": library, **variables}
+        machine = {"FAKE_NVML": f"clock_ms=-1 serial={serial}"}
+        variables = {**machine, "LD_LIBRARY_PATH": str(plain_library), **variables}
         done = zeusrun("submit", job, "--json", **variables)
         return done.returncode, json.loads(done.stdout.splitlines()[-1] if done.stdout else "null")
 

@@ -105,7 +105,6 @@ def test_a_known_profile_is_used_at_once_and_only_checked():
     assert gpu.held == [best_w(now, gpu)]
     assert list(profiling.points) == [best_w(now, gpu)]  # measured again, at no cost
     assert profiling.extra_cost_j() is None
-    assert not profiling.stale
 
 
 def test_an_interrupted_profile_continues_in_the_next_trial():
@@ -136,7 +135,6 @@ def test_a_profile_that_no_longer_holds_is_measured_anew():
     gpu.wanted_w = 160.0  # other data: now it draws less
     profiling = begin(now, known)
     gpu.train(profiling, 120.0)
-    assert profiling.stale
     assert profiling.chosen_w == best_w(now, gpu)
     truth = gpu.point(profiling.chosen_w)
     assert profiling.points[profiling.chosen_w].power_w == pytest.approx(truth.power_w, rel=0.01)
@@ -149,7 +147,7 @@ def test_one_odd_window_does_not_throw_a_profile_away():
     gpu.train(profiling, 11.5)
     gpu.slower = 1.0
     gpu.train(profiling, 30.0)
-    assert not profiling.stale
+    assert gpu.held == [best_w(now, gpu)]
 
 
 def test_it_is_checked_again_from_time_to_time():
@@ -157,8 +155,9 @@ def test_it_is_checked_again_from_time_to_time():
     profiling = begin(now, [gpu.point(limit) for limit in LIMITS])
     gpu.train(profiling, 20.0)
     gpu.slower = 1.3
+    assert len(gpu.held) == 1
     gpu.train(profiling, CHECK_EVERY_S + 40.0)
-    assert profiling.stale
+    assert len(gpu.held) > 1  # the walk began anew
 
 
 def test_a_job_whose_speed_wanders_is_not_followed_for_ever():

@@ -10,8 +10,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from zeusrun.launcher.gpu_status import CpuStatus, GpuProcess, GpuStatus
-from zeusrun.launcher.gpu_watch import WatchedGpu
+from zeusrun.gpu.status import CpuStatus, GpuProcess, GpuStatus
+from zeusrun.gpu.watch import WatchedGpu
 from zeusrun.launcher.measure import DeviceEnergy, Measurement
 from zeusrun.trial import EnergySource
 from zeusrun.view.gpu import (
@@ -236,7 +236,7 @@ def test_a_measurement_is_time_energy_source_power_and_both_accounts():
     assert render(measurement_sheet(["sleep", "12"], MEASURED)).splitlines() == [
         "✓ sleep 12",
         "  12.3 s · 3.08 kJ counter · mean 250 W of at most 700 W",
-        "  by counter 3.08 kJ, by sampled power 3.00 kJ: 2.6% apart",
+        "  counter 3.08 kJ · integrated 3.00 kJ (−2.6 %)",
     ]
 
 

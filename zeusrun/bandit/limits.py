@@ -48,7 +48,7 @@ def next_limit_w(
     Returns:
         Watts per GPU; ``None`` to leave the limit as found.
     """
-    limits, knob = problem.power_limits_w, _knob(problem)
+    limits, knob = problem.power_limits_w, problem.energy_weight
     if knob == 0 or not limits:
         return limits[-1] if limits else None
     points = {
@@ -83,7 +83,7 @@ def next_limit_w(
 
 def _costs(problem: Problem, points: Mapping[float, PowerPoint]) -> dict[float, float]:
     """Return what a step costs under the limits that may be chosen, as the objective sees it."""
-    factor, knob = problem.power_objective.factor, _knob(problem)
+    factor, knob = problem.power_objective.factor, problem.energy_weight
     allowed = points if factor is None else feasible(points, factor)
     return {limit: step_cost_j(points[limit], problem, knob) or 0.0 for limit in allowed}
 
@@ -105,12 +105,6 @@ def _best_w(costs: Mapping[float, float], *, unbound: bool) -> float:
     highest_w = max(costs)
     as_good = unbound and costs[highest_w] <= (1 + EQUAL) * costs[best_w]
     return highest_w if as_good else best_w
-
-
-def _knob(problem: Problem) -> float:
-    """Return the weight of energy in what the objective makes least."""
-    name = problem.power_objective.name
-    return problem.eta_knob if name == "cost" else float(name != "time")
 
 
 def _are_alike(point: PowerPoint, other: PowerPoint) -> bool:
@@ -152,11 +146,11 @@ def chosen_point(profile: Sequence[PowerPoint], problem: Problem) -> PowerPoint 
     Returns:
         ``None`` where nothing is known of any.
     """
-    knob = _knob(problem)
+    knob = problem.energy_weight
     points = {_limit(point): point for point in profile if step_cost_j(point, problem, knob)}
     if not points:
         return None
-    if problem.power_objective.name == "time":
+    if knob == 0:
         return points[max(points)]
     return points[_best_w(_costs(problem, points), unbound=_unbound(problem, points))]
 
@@ -199,13 +193,13 @@ def first_limit_w(problem: Problem, runs: Sequence[Run], arm: int) -> float | No
 def sweep_limit_w(problem: Problem, profile: Sequence[PowerPoint]) -> float | None:
     """Return the limit to hold now, trying all of them from the highest down.
 
-    You et al. (NSDI 2023), just-in-time profiling; for policy ``zeus``. Objective ``time`` tries
-    none: nothing is faster than the highest.
+    You et al. (NSDI 2023), just-in-time profiling; for policy ``zeus``. Where time alone counts
+    none is tried: nothing is faster than the highest.
     """
     limits = problem.power_limits_w
     if not limits:
         return None
-    if problem.power_objective.name == "time":
+    if problem.energy_weight == 0:
         return limits[-1]
     measured = {point.power_limit_w for point in profile}
     for limit in reversed(limits):

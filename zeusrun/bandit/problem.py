@@ -95,6 +95,12 @@ class Problem:
         if self.window is not None and self.window < 1:
             raise ValueError(f"window must be at least 1, not {self.window}")
 
+    @property
+    def energy_weight(self) -> float:
+        """Weight of energy in what the power objective makes least, 0 to 1."""
+        fixed = {"cost": self.eta_knob, "time": 0.0}
+        return fixed.get(self.power_objective.name, 1.0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ArmBelief:

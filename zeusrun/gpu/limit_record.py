@@ -28,13 +28,13 @@ class LimitRecord:
     Attributes:
         uuid: Of the GPU.
         found_w: Its limit in watts as it was found.
-        holder: The trial that has changed it.
+        trial: The one that has changed it.
         zeusd: Socket of the daemon that the job named for it; ``None`` if it named none.
     """
 
     uuid: str
     found_w: float
-    holder: str
+    trial: str
     zeusd: str | None = None
 
 
@@ -95,7 +95,7 @@ def read_record(directory: Path, uuid: str) -> LimitRecord | None:
         return LimitRecord(
             uuid,
             _watts(content["found_w"]),
-            str(content["holder"]),
+            str(content["trial"]),
             None if zeusd is None else str(zeusd),
         )
     except (FileNotFoundError, NotADirectoryError):

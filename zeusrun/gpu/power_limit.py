@@ -122,12 +122,12 @@ class LimitHolder:
         """The lowest limit found, in watts per GPU; ``None`` if refused."""
         return min(self._found_w.values(), default=None)
 
-    def hold(self, watts: float, holder: str) -> None:
+    def hold(self, watts: float, trial: str) -> None:
         """Hold every GPU to a limit, until it is told another one or the block is left.
 
         Args:
             watts: For each GPU.
-            holder: The trial that wants it.
+            trial: The one that wants it.
 
         Raises:
             LimitRefusedError: If permission is missing; the limits are as they were found then.
@@ -142,7 +142,7 @@ class LimitHolder:
                 if device.uuid not in self._changed:
                     self._changed.add(device.uuid)
                     found_w = self._found_w[device.uuid]
-                    record = LimitRecord(device.uuid, found_w, holder, self._zeusd)
+                    record = LimitRecord(device.uuid, found_w, trial, self._zeusd)
                     write_record(self._directory, record)
             self._ensure_guard()
             for device in self._devices:
@@ -338,7 +338,7 @@ def _busy(directory: Path, device: Device) -> BusyError:
         record = read_record(directory, device.uuid)
     except DeviceError:
         record = None
-    who = "another zeusrun" if record is None else f"trial {record.holder}"
+    who = "another zeusrun" if record is None else f"trial {record.trial}"
     return BusyError(
         f"{_name(device)}: {who} holds its power limit. Wait for it to end, give this job other "
         "GPUs by CUDA_VISIBLE_DEVICES, or set power_limit.mode to 'observe'"

@@ -156,7 +156,7 @@ class EnergyTrack:
         counter_j, integrated_j = self.accounts_j(since_s, until_s)
         if counter_j is None or integrated_j is None or until_s - since_s < _JUDGED_S:
             return None
-        if abs(counter_j - integrated_j) <= _DISAGREEMENT * max(counter_j, integrated_j):
+        if abs(counter_j - integrated_j) <= _DISAGREEMENT * counter_j:
             return None
         return (
             f"the energy of {self._name} is in doubt: {counter_j:.0f} J by its counter, which is "

@@ -23,9 +23,6 @@ from zeusrun.sidecar import read_step_clock
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
-
-    from typing_extensions import Self
 
     from zeusrun.gpu.device import Device
     from zeusrun.gpu.limit_record import LimitRecord
@@ -64,7 +61,7 @@ def repair(home: Path) -> tuple[list[str], list[str]]:
     """
     restored, problems = repair_limits(limits_directory(home), _open_recorded)
     sentences = [
-        f"the power limit of {record.uuid} is {record.found_w:g} W again, as {record.holder} "
+        f"the power limit of {record.uuid} is {record.found_w:g} W again, as {record.trial} "
         "had found it"
         for record in restored
     ]
@@ -76,15 +73,15 @@ def _open_recorded(record: LimitRecord) -> LimitableDevice:
     return open_gpu(record.uuid, {**os.environ, **job_says})
 
 
-def limit_holder(home: Path, uuid: str) -> str | None:
-    """Return who holds the power limit of a GPU, in a few words; ``None`` if it is as found."""
+def held_by(home: Path, uuid: str) -> str | None:
+    """Return which trial holds the power limit of a GPU; ``None`` if it is as found."""
     try:
         record = read_record(limits_directory(home), uuid)
     except DeviceError:
         return None  # doctor names a record that cannot be read
     if record is None:
         return None
-    return record.holder if is_held(uuid) else f"{record.holder}, dead: `zeusrun repair`"
+    return record.trial if is_held(uuid) else f"{record.trial}, dead: `zeusrun repair`"
 
 
 class LimitControl:
@@ -125,7 +122,7 @@ class LimitControl:
             else None
         )
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
         """Hold the job file's own limit, if it names one, before anything starts.
 
         Raises:
@@ -134,16 +131,6 @@ class LimitControl:
         if self._holder is not None and self._fixed_w is not None:
             self._holder.hold(self._fixed_w, self._trial.trial)
             self._held_w = self._fixed_w
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """See ``let_go``."""
-        self.let_go()
 
     def let_go(self) -> None:
         """Put the limits back as they were found; what fails is tried again at the submit's end."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.errors import ExitCode, NotStartedError
 from zeusrun.gpu.foreign import ForeignProcesses
 from zeusrun.gpu.monitor import EnergyMonitor
 from zeusrun.launcher.process import run_foreground
@@ -19,26 +20,10 @@ if TYPE_CHECKING:
     from zeusrun.launcher.process import ForegroundExit
     from zeusrun.trial import EnergySource
 
-# As env(1), time(1) and the shells have it.
-NOT_EXECUTABLE = 126
-NOT_FOUND = 127
-
 # NVML's counter moves about so often (DESIGN, "Facts to build on"): a window that holds none of
 # its steps, or at most ten, tells little.
 COUNTER_STEP_S = 0.1
 _FEW_STEPS = 10
-
-
-class NotStartedError(Exception):
-    """The command could not be started. The message says why.
-
-    Attributes:
-        exit_code: What a shell would end with.
-    """
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 @dataclass(frozen=True)
@@ -164,9 +149,10 @@ def _doubt(time_s: float, energy_j: float | None, devices: Sequence[Device]) -> 
 
 def _not_started(name: str, error: OSError) -> NotStartedError:
     found = which(name) or name
+    absent, barred = ExitCode.NOT_FOUND, ExitCode.NOT_EXECUTABLE
     if isinstance(error, FileNotFoundError) and not Path(found).is_file():
         advice = "" if "/" in name else "; is it installed, and its folder in PATH?"
-        return NotStartedError(f"{name}: command not found{advice}", NOT_FOUND)
+        return NotStartedError(f"{name}: command not found{advice}", absent)
     if isinstance(error, FileNotFoundError):
-        return NotStartedError(f"{name}: the interpreter in its first line is missing", NOT_FOUND)
-    return NotStartedError(f"{name}: cannot be executed: {error.strerror}", NOT_EXECUTABLE)
+        return NotStartedError(f"{name}: the interpreter in its first line is missing", absent)
+    return NotStartedError(f"{name}: cannot be executed: {error.strerror}", barred)

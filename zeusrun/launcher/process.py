@@ -1,4 +1,6 @@
-"""The only Popen: start torchrun, watch it, stop it gently, sweep what is left.
+"""The only Popen: torchrun, the guard of power limits, and a command that is measured.
+
+Torchrun is started, watched, stopped gently, and what it leaves is swept.
 
 Facts that shape it (torch 2.13): every rank has a session of its own, so a signal to torchrun's
 process group does not reach it; torchrun passes SIGTERM on and kills after its own grace; killed

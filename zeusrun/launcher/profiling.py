@@ -33,7 +33,8 @@ class LimitsReport:
 
     Attributes:
         profile: Speed and power under each limit that was measured.
-        power_limit_w: Watts per GPU that were held at the end; ``None`` if unknown.
+        power_limit_w: Watts per GPU that were held at the end; ``None`` for the limit that the
+            trial was dispatched with.
         extra_cost_j: What trying other limits cost more than holding the best one throughout.
     """
 
@@ -52,7 +53,6 @@ class Profiling:
     Attributes:
         points: What was measured in this trial, by limit, in order of measurement.
         chosen_w: The policy's choice, in watts per GPU; ``None`` until there is one.
-        stale: Whether what was known before has turned out not to hold any more.
         failure: Why nothing is measured any more, in a sentence; ``None`` while all is well.
     """
 
@@ -73,7 +73,6 @@ class Profiling:
         """
         self.points: dict[float | None, PowerPoint] = {}
         self.chosen_w: float | None = None
-        self.stale = False
         self.failure: str | None = None
         self._problem, self._found_w, self._ask = problem, found_w, ask
         self._weights = objective_weights(problem)
@@ -226,7 +225,6 @@ class Profiling:
         self._doubted = False
         if contradicts and self._walks < MOST_WALKS:
             self._walks += 1
-            self.stale = True
             self.chosen_w = None
             self._known.clear()
             self.points.clear()
@@ -238,11 +236,11 @@ class Profiling:
 
 def objective_weights(problem: Problem) -> tuple[Weights, ...]:
     """Return what must be known well of a step to choose between limits."""
-    objective, eta_knob = problem.power_objective.name, problem.eta_knob
-    if objective == "max_slowdown":
+    weight, max_power_w = problem.energy_weight, problem.max_power_w
+    if problem.power_objective.factor is not None:
         return Weights(1.0, 0.0), Weights(0.0, 1.0)
-    if objective == "time" or (objective == "cost" and eta_knob == 0):
+    if weight == 0:
         return (Weights(0.0, 1.0),)
-    if objective == "energy" or problem.max_power_w is None:
+    if weight == 1 or max_power_w is None:
         return (Weights(1.0, 0.0),)
-    return (Weights(eta_knob, (1 - eta_knob) * problem.max_power_w),)
+    return (Weights(weight, (1 - weight) * max_power_w),)

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import ExitCode, HistoryError
+from zeusrun.errors import DeviceError, ExitCode, HistoryError
 from zeusrun.launcher.choice import RETRIED, build_problem, decide
 from zeusrun.launcher.dispatch import dispatch
 from zeusrun.launcher.limits import open_limits, repair
@@ -80,10 +80,15 @@ def _limits(submission: Submission, listener: Listener) -> Iterator[LimitHolder 
 
     Raises:
         BusyError: If another zeusrun has them.
-        DeviceError: If the job file's own limit may not be set.
+        DeviceError: If the job file's own limit may not be set, or is also that of others.
     """
     mode, fixed_w = submission.spec.power_limit.mode, submission.spec.power_limit.watts
     shared = [text for device in submission.gpus if (text := device.caveat) is not None]
+    if fixed_w is not None and shared:
+        raise DeviceError(
+            f"power_limit.watts: {shared[0]}; set power_limit.mode to 'observe', and the limit of "
+            "the whole GPU by `nvidia-smi -pl`"
+        )
     if mode == "optimize" and shared:
         listener.note(f"power limits are left alone: {shared[0]}")
         mode = "observe"

@@ -113,7 +113,8 @@ class Watch:
         command = build_command(spec, trial, paths, submission.torchrun, submission.environment)
         exit_: ProcessExit | None = None
         try:
-            with self._limits, monitor:
+            self._limits.begin()
+            with monitor:
                 now_t = time.monotonic()
                 self._progress = Progress(launched_t=now_t, now_t=now_t)
                 grace_s = spec.launch.grace_period_s

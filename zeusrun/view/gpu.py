@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from zeusrun.launcher.gpu_status import CpuStatus, GpuProcess, GpuStatus
-    from zeusrun.launcher.gpu_watch import WatchedGpu
+    from zeusrun.gpu.status import CpuStatus, GpuProcess, GpuStatus
+    from zeusrun.gpu.watch import WatchedGpu
 
 _WIDE = 118  # columns from which there is room to breathe
 _MOST_PROCESSES = 4
@@ -32,7 +32,6 @@ _CPU_SOURCES = {
 # NVML's names as people say it. An idle GPU has low clocks, but nothing holds them back.
 _REASONS = {
     "applications_clocks_setting": "clock set",
-    "user_defined_clocks": "clock set",
     "display_clock_setting": "display",
     "gpu_idle": "idle",
     "hw_power_brake_slowdown": "power",
@@ -202,7 +201,7 @@ def watch_lines(watched: Sequence[WatchedGpu], elapsed_s: float) -> str:
                 _number(status.temperature_c),
                 _number(status.sm_clock_mhz),
                 _number(status.memory_clock_mhz),
-                None if reasons is None else "+".join(reasons),
+                None if reasons is None else "+".join(reasons) or "none",
                 status.error,
             ]
         )

@@ -43,7 +43,7 @@ def measurement_sheet(argv: Sequence[str], measured: Measurement) -> RenderableT
             Text(f"  {units.energy(each.energy_j):>8} {each.model} {each.uuid}", style="dim")
             for each in measured.devices
         ]
-    accounts = _accounts(measured)
+    accounts = units.accounts(measured.energy_counter_j, measured.energy_integrated_j)
     if accounts:
         lines.append(Text(f"  {accounts}", style="dim"))
     lines += [Text(f"! {warning}", style="yellow") for warning in measured.warnings]
@@ -59,15 +59,3 @@ def _duration(seconds: float) -> str:
 
 def _power(watts: float) -> str:
     return f"{watts:.2g} W" if watts < 10 else units.power(watts)
-
-
-def _accounts(measured: Measurement) -> str | None:
-    """Return both accounts of the energy and how far they are apart, where there are both."""
-    counter_j, integrated_j = measured.energy_counter_j, measured.energy_integrated_j
-    if counter_j is None or integrated_j is None:
-        return None
-    apart = abs(counter_j - integrated_j) / max(counter_j, integrated_j)
-    return (
-        f"by counter {units.energy(counter_j)}, by sampled power {units.energy(integrated_j)}: "
-        f"{apart:.1%} apart"
-    )

@@ -234,7 +234,7 @@ def trial_sheet(trial: Trial, failure: str | None, *, run_dir_exists: bool) -> R
         ("start-up", units.duration(trial.startup_s)),
         ("time", units.duration(trial.time_s)),
         ("energy", units.energy(trial.energy_j) + (f" ({source})" if source else "")),
-        ("", _accounts(trial)),
+        ("", units.accounts(trial.energy_counter_j, trial.energy_integrated_j)),
         ("cost", f"{units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g}){_profiling(trial)}"),
         ("epochs", f"{units.count(trial.epochs)} of at most {trial.max_epochs}"),
         ("steps", units.count(trial.steps)),
@@ -254,15 +254,6 @@ def trial_sheet(trial: Trial, failure: str | None, *, run_dir_exists: bool) -> R
     if failure:
         parts += [Text(""), Text(failure.rstrip(), style="red")]
     return Group(*parts)
-
-
-def _accounts(trial: Trial) -> str | None:
-    """Return both accounts of the energy where there are two, with their disagreement."""
-    counter_j, integrated_j = trial.energy_counter_j, trial.energy_integrated_j
-    if not counter_j or integrated_j is None:
-        return None
-    apart = f"{100 * (integrated_j / counter_j - 1):+.1f} %".replace("-", "−")  # noqa: RUF001
-    return f"counter {units.energy(counter_j)} · integrated {units.energy(integrated_j)} ({apart})"
 
 
 def _profiling(trial: Trial) -> str:

@@ -71,6 +71,15 @@ def percent(fraction: float | None) -> str:
     return f"{round(fraction, 2) + 0.0:.0%}".replace("-", "−")  # noqa: RUF001
 
 
+def accounts(counter_j: float | None, integrated_j: float | None) -> str | None:
+    """Return both accounts of an energy with their disagreement; ``None`` unless there are two."""
+    if not counter_j or integrated_j is None:
+        return None
+    apart = round(100 * (integrated_j / counter_j - 1), 1) + 0.0
+    signed = f"{apart:+.1f} %".replace("-", "−")  # noqa: RUF001
+    return f"counter {energy(counter_j)} · integrated {energy(integrated_j)} ({signed})"
+
+
 def moment(rfc3339: str) -> str:
     """Return a time of day in the reader's own zone, to the minute."""
     try:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.gpu.device import Reading
+from zeusrun.gpu.status import read_status
 from zeusrun.gpu.track import EnergyTrack
-from zeusrun.launcher.gpu_status import read_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zeusrun.launcher.gpu_status import GpuStatus, OpenGpu
+    from zeusrun.gpu.status import GpuStatus, OpenGpu
     from zeusrun.trial import EnergySource
 
 REMEMBERED_S = 60.0
@@ -44,15 +44,15 @@ class GpuWatch:
     What is kept is bounded, however long it goes on.
     """
 
-    def __init__(self, gpus: Sequence[OpenGpu], holder: Callable[[str], str | None]) -> None:
+    def __init__(self, gpus: Sequence[OpenGpu], held_by: Callable[[str], str | None]) -> None:
         """Prepare; nothing is read yet.
 
         Args:
             gpus: To be watched.
-            holder: See ``read_status``.
+            held_by: See ``read_status``.
         """
         self._gpus = tuple(gpus)
-        self._holder = holder
+        self._held_by = held_by
         self._tracks = [
             None if gpu.device is None else EnergyTrack(gpu.device.model, gpu.device.energy_source)
             for gpu in gpus
@@ -71,7 +71,7 @@ class GpuWatch:
         began_s = self._began_s = now_s if self._began_s is None else self._began_s
         watched = []
         for gpu, track, recent in zip(self._gpus, self._tracks, self._recent, strict=True):
-            status = read_status(gpu, self._holder)
+            status = read_status(gpu, self._held_by)
             recent.append((now_s, status.power_w))
             while recent[0][0] < now_s - REMEMBERED_S:
                 recent.popleft()

@@ -185,12 +185,12 @@ def read_cpu(environment: Mapping[str, str]) -> CpuStatus:
     return CpuStatus(device.model, device.energy_source)
 
 
-def read_status(gpu: OpenGpu, holder: Callable[[str], str | None]) -> GpuStatus:
+def read_status(gpu: OpenGpu, held_by: Callable[[str], str | None]) -> GpuStatus:
     """Look at a GPU now.
 
     Args:
         gpu: To be looked at.
-        holder: Tells by UUID which run of zeusrun holds a power limit.
+        held_by: Tells by UUID which run of zeusrun holds a power limit.
     """
     device = gpu.device
     if device is None:
@@ -221,7 +221,7 @@ def read_status(gpu: OpenGpu, holder: Callable[[str], str | None]) -> GpuStatus:
         **vars(health),
         processes=None if pids is None else tuple(map(_process, sorted(pids))),
         caveat=device.caveat,
-        held_by=holder(device.uuid),
+        held_by=held_by(device.uuid),
     )
 
 
