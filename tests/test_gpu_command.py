@@ -189,7 +189,7 @@ def test_whose_limit_it_is_and_who_has_died_with_it_is_told(look, zeusrun, gpu_m
     held, left = gpu_machine.uuid(0), gpu_machine.uuid(1)
     write_record(gpus, LimitRecord(held, 400.0, "nightly-7-1"))
     write_record(gpus, LimitRecord(left, 400.0, "nightly-6-1"))
-    lock = LimitLock(held)
+    lock = LimitLock(held, gpus)
     assert lock.acquire()
     try:
         holders = [gpu["held_by"] for gpu in look()]

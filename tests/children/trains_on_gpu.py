@@ -7,6 +7,7 @@ reaches the trial's target, whatever that is, after ``--epochs-to-target`` epoch
 import argparse
 import ctypes
 import os
+import signal
 import time
 
 import torch
@@ -17,7 +18,10 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=50, help="of an epoch")
 parser.add_argument("--epochs-to-target", type=int, default=3)
 parser.add_argument("--pause-s", type=float, default=0.0, help="without steps after each epoch")
+parser.add_argument("--deaf", action="store_true", help="to SIGTERM")
 arguments = parser.parse_args()
+if arguments.deaf:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
 nvml.fake_nvml_step_s.restype = ctypes.c_double

@@ -55,7 +55,7 @@ def start(zeusrun, machine):
 
 def job(zeusrun, steps=2000, name="job", **changes):
     """A job whose steps take 20 ms at full power; its one epoch lasts ``steps`` of them."""
-    arguments = ["--steps", str(steps), "--epochs-to-target", "1"]
+    arguments = changes.pop("args", ["--steps", str(steps), "--epochs-to-target", "1"])
     power_limit = changes.pop("power_limit", {"mode": "optimize"})
     changes = {"power_limit": power_limit, "policy": {"name": "fixed"}, **changes}
     return zeusrun.job("trains_on_gpu.py", name, args=arguments, **changes)
@@ -145,6 +145,25 @@ def test_after_sigterm_the_limits_are_as_found(zeusrun, machine, start):
     assert process.wait(30) == 128 + signal.SIGTERM
     assert machine.limit_w(0) == FOUND_W
     assert not list((zeusrun.home / "gpus").glob("*.json"))
+
+
+def test_limits_are_as_found_before_the_training_has_taken_its_leave(zeusrun, machine, start):
+    slow = job(zeusrun, args=["--steps", "2000", "--deaf"], launch={"grace_period_s": 20})
+    process = start(slow)
+    wait_for("a probe", changed(machine))
+    process.send_signal(signal.SIGTERM)
+    wait_for("the limit found", as_found(machine), 3.0)
+    assert process.poll() is None
+
+
+def test_a_guard_restores_though_the_records_are_gone(zeusrun, machine, start):
+    process = start(job(zeusrun))
+    wait_for("a probe", changed(machine))
+    process.send_signal(signal.SIGSTOP)
+    for path in (zeusrun.home / "gpus").glob("*.json"):
+        path.unlink()
+    process.kill()
+    wait_for("the limit found", as_found(machine), 10.0)
 
 
 def test_after_sigkill_a_guard_restores_the_limits(zeusrun, machine, start):

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import secrets
+import subprocess
+import sys
 
 import pytest
 
 from zeusrun.errors import BusyError, DeviceError, LimitRefusedError
 from zeusrun.gpu.cpu import EstimatedCpu
-from zeusrun.gpu.limit_lock import is_held
-from zeusrun.gpu.limit_record import LimitRecord, read_record, recorded_gpus, write_record
+from zeusrun.gpu.limit_lock import LimitLock, is_held
+from zeusrun.gpu.limit_record import (
+    LimitRecord,
+    is_elsewhere,
+    read_record,
+    recorded_gpus,
+    write_record,
+)
 from zeusrun.gpu.power_limit import LimitHolder, limit_grid_w, repair_limits
 from zeusrun.gpu.simulated import SimulatedDevice
 
@@ -22,9 +30,9 @@ class NoGuard:
         self.dismissed = False
         self.alive = True
 
-    def __call__(self, uuids, descriptors):
+    def __call__(self, found_w, descriptors):
         assert all(descriptor > 2 for descriptor in descriptors)
-        self.watches.append(list(uuids))
+        self.watches.append(dict(found_w))
         self.alive = True
         return self
 
@@ -90,7 +98,7 @@ def test_before_the_first_change_the_limits_are_on_disk_and_a_guard_watches(
     with holder:
         assert guard.watches == []
         holder.hold(150.0, "job-1-1")
-    assert seen == [(found_w, [list(found_w)])]
+    assert seen == [(found_w, [found_w])]
     assert guard.dismissed
 
 
@@ -99,7 +107,7 @@ def test_nothing_is_written_where_nothing_is_changed(devices, holder, guard, tmp
     with holder:
         holder.hold(300.0, "job-1-1")
     assert guard.watches == []
-    assert not (tmp_path / "gpus").exists()
+    assert recorded_gpus(tmp_path / "gpus") == []
 
 
 def test_limits_are_restored_when_the_block_raises(devices, holder, found_w):
@@ -145,6 +153,75 @@ def test_a_guard_that_has_died_is_replaced_while_limits_are_changed(holder, guar
         guard.alive = False
         holder.hold(125.0, "job-1-1")
         assert len(guard.watches) == 3
+
+
+def test_limits_are_put_back_where_a_gpu_does_not_answer_when_the_next_one_is_wanted(
+    devices, holder, found_w
+):
+    with holder:
+        holder.hold(125.0, "job-1-1")
+        ask = devices[1].power_limit_range_w
+
+        def fail():
+            devices[1].power_limit_range_w = ask
+            raise DeviceError("Timeout")
+
+        devices[1].power_limit_range_w = fail
+        with pytest.raises(DeviceError, match="Timeout"):
+            holder.hold(150.0, "job-1-1")
+        assert limits_w(devices) == found_w
+
+
+def test_a_record_that_somebody_has_removed_is_written_again(devices, holder, tmp_path):
+    with holder:
+        holder.hold(125.0, "job-1-1")
+        for path in (tmp_path / "gpus").glob("*.json"):
+            path.unlink()
+        holder.hold(150.0, "job-1-1")
+        assert recorded_gpus(tmp_path / "gpus") == sorted(device.uuid for device in devices)
+
+
+def test_two_launchers_take_the_locks_in_the_same_order(devices, guard, tmp_path, monkeypatch):
+    taken = []
+    take = LimitLock.acquire
+    monkeypatch.setattr(LimitLock, "acquire", lambda lock: taken.append(lock._uuid) or take(lock))
+    for order in (devices, devices[::-1]):
+        with LimitHolder(order, tmp_path, guard):
+            pass
+    assert taken[:2] == taken[2:]
+
+
+def test_a_launcher_in_another_network_namespace_is_seen_by_the_file(found_w, tmp_path):
+    uuid = next(iter(found_w))
+    child = [sys.executable, "-c", HOLDS, str(tmp_path), uuid]
+    with subprocess.Popen(
+        ["unshare", "--net", *child], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        if other.stdout.readline() != "True\n":
+            pytest.skip("a network namespace cannot be made here")
+        lock = LimitLock(uuid, tmp_path)
+        assert not lock.acquire()
+        other.communicate()
+        assert lock.acquire()
+        lock.release()
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from zeusrun.gpu.limit_lock import LimitLock
+lock = LimitLock(sys.argv[2], Path(sys.argv[1]))
+print(lock.acquire(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_records_of_another_machine_are_left_to_it(devices, tmp_path):
+    uuid = devices[0].uuid
+    write_record(tmp_path, LimitRecord(uuid, 222.5, "job-1-1", host="another-machine"))
+    assert repair_limits(tmp_path, pytest.fail) == ([], [], [])
+    assert is_elsewhere(tmp_path, uuid)
+    assert recorded_gpus(tmp_path) == [uuid]
 
 
 def test_limits_that_cannot_be_guarded_any_more_are_put_back(devices, holder, guard, found_w):
@@ -298,7 +375,10 @@ def test_repair_restores_what_nobody_holds(devices, holder, found_w, guard, tmp_
     with LimitHolder(devices[:1], tmp_path / "gpus", guard) as held:
         held.hold(150.0, "running-1-1")
         write_record(tmp_path / "gpus", LimitRecord(devices[1].uuid, 222.5, "dead-1-1"))
-        restored, problems = repair_limits(tmp_path / "gpus", lambda record: present[record.uuid])
+        restored, problems, busy = repair_limits(
+            tmp_path / "gpus", lambda record: present[record.uuid]
+        )
+        assert busy == [devices[0].uuid]
         assert [record.trial for record in restored] == ["dead-1-1"]
         assert problems == []
         assert list(limits_w(devices).values()) == [150.0, 222.5]
@@ -319,7 +399,7 @@ def test_repair_says_what_it_cannot_restore(devices, tmp_path):
     write_record(tmp_path, LimitRecord(devices[1].uuid, 200.0, "dead-1-2"))
     devices[0].fail("GPU is lost")
     present = {device.uuid: device for device in devices}
-    restored, problems = repair_limits(tmp_path, lambda record: present[record.uuid])
+    restored, problems, _ = repair_limits(tmp_path, lambda record: present[record.uuid])
     assert [record.uuid for record in restored] == [devices[1].uuid]
     assert "lost" in problems[0]
     assert recorded_gpus(tmp_path) == [devices[0].uuid]
@@ -332,7 +412,7 @@ def test_a_record_that_cannot_be_read_is_named_and_kept(devices, tmp_path, conte
     write_record(tmp_path, LimitRecord(devices[0].uuid, 222.5, "dead-1-1"))
     (path,) = tmp_path.iterdir()
     path.write_text(content)
-    restored, problems = repair_limits(tmp_path, lambda _record: devices[0])
+    restored, problems, _ = repair_limits(tmp_path, lambda _record: devices[0])
     assert restored == []
     assert str(path) in problems[0]
     assert path.exists()

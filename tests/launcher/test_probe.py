@@ -71,6 +71,60 @@ def test_steady_steps_are_measured_exactly_and_for_as_long_as_the_counter_needs(
     assert took_s < measured.seconds + SETTLE_S + 1.5
 
 
+def stalls(steps, gap_s):
+    """Pause for so long after so many steps, again and again."""
+    done = 0
+
+    def each(training):
+        nonlocal done
+        if training.steps // steps > done:
+            done = training.steps // steps
+            training.pause(gap_s)
+
+    return each
+
+
+@pytest.mark.parametrize(
+    ("steps", "step_s", "gap_s"), [(8, 0.02, 0.6), (4, 0.05, 0.5), (8, 0.03, 1)]
+)
+def test_stalls_that_come_all_the_time_are_part_of_the_training(steps, step_s, gap_s):
+    measured, _ = measure(Training(step_s), each=stalls(steps, gap_s))
+    expected = steps / (steps * step_s + gap_s)
+    # Ten looks a second see a step up to a tenth late, so a gap may begin within a burst.
+    assert measured.steps / measured.seconds == pytest.approx(expected, rel=0.2)
+
+
+def test_steps_that_become_much_slower_for_good_are_measured_as_they_are_now():
+    def grow(training):
+        if training.steps >= 100:
+            training.step_s = 0.33
+
+    measured, _ = measure(Training(0.06), each=grow)
+    slow = measure(Training(0.33))[0]
+    assert measured.steps / measured.seconds < 2 * slow.steps / slow.seconds
+
+
+def test_steps_that_never_come_regularly_are_given_up():
+    training = Training(0.02)
+    probe = Probe(training.now_t, 0)
+
+    with pytest.raises(ValueError, match="too irregularly"):
+        measure(training, probe, each=stalls(15, 20.0), limit_s=40_000.0)
+
+
+def test_a_long_evaluation_in_which_no_limit_is_held_is_not_counted_as_held():
+    training = Training(0.02)
+    probe = Probe(training.now_t, 0)
+    for _ in range(30):
+        probe.look(training.tick())
+    training.pause(3600.0)
+    while not training.steps > 150:
+        count = training.tick()
+    probe.hold_again(training.now_t, count.steps)
+    measured, _ = measure(training, probe)
+    assert measured.enough
+
+
 def test_noisy_steps_are_measured_for_longer():
     quiet, _ = measure(Training(0.1, noise=0.05), weights=(TIME,))
     loud, _ = measure(Training(0.1, noise=0.25), weights=(TIME,))

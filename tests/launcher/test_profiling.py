@@ -197,6 +197,31 @@ def test_an_evaluation_that_begins_about_when_a_point_is_complete_is_not_slowed_
     assert gpu.held[-1] is not None
 
 
+def test_short_epochs_with_short_evaluations_do_not_change_the_limit_for_ever():
+    gpu, profiling = Gpu(), begin(job())
+    for _ in range(200):
+        gpu.train(profiling, 2.0)
+        gpu.asleep_until = gpu.now_t + 2.5
+        gpu.train(profiling, 2.5)
+    assert profiling.chosen_w is not None
+    assert len(gpu.held) < 60
+
+
+def test_a_limit_that_takes_long_to_set_is_measured_from_then_on():
+    gpu, profiling = Gpu(), begin(job())
+    gpu.train(profiling, 1.0)
+    wanted_w, gpu.limit_w = gpu.limit_w, 250.0  # it is still being set
+    for _ in range(60):
+        gpu.now_t += 0.1
+        gpu.done += 0.1 * gpu.point(250.0).steps_per_s
+        gpu.energies.append((gpu.now_t, gpu.energies[-1][1] + 0.1 * 240.0))
+    gpu.limit_w = wanted_w
+    profiling.settle(gpu.now_t)
+    gpu.train(profiling, 12.0)
+    point = profiling.points[wanted_w]
+    assert point.power_w == pytest.approx(gpu.point(wanted_w).power_w, rel=0.01)
+
+
 def test_during_an_evaluation_the_choice_stays():
     now, gpu = job(), Gpu()
     profiling = begin(now, [gpu.point(limit) for limit in LIMITS])

@@ -236,7 +236,7 @@ def test_a_measurement_is_time_energy_source_power_and_both_accounts():
     assert render(measurement_sheet(["sleep", "12"], MEASURED)).splitlines() == [
         "✓ sleep 12",
         "  12.3 s · 3.08 kJ counter · mean 250 W of at most 700 W",
-        "  counter 3.08 kJ · integrated 3.00 kJ (−2.6 %)",
+        "  counter 3.08 kJ · integrated 3.00 kJ (−2.6 %)",  # noqa: RUF001
     ]
 
 

@@ -3,12 +3,17 @@
 It is a name in Linux' abstract socket namespace (unix(7)): no file and no permission is in the
 way between users of a machine (to be exact, of a network namespace), and the kernel frees it with
 the last process that has it. A guard that inherits it keeps it until the GPU is as it was found.
+Containers with network namespaces of their own, and a directory of records in common, see each
+other by a locked file in it.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import socket
+from pathlib import Path
 
 from zeusrun.errors import DeviceError
 
@@ -16,9 +21,16 @@ from zeusrun.errors import DeviceError
 class LimitLock:
     """The lock of one GPU."""
 
-    def __init__(self, uuid: str) -> None:
-        self._uuid = uuid
+    def __init__(self, uuid: str, directory: Path) -> None:
+        """Prepare; nothing is locked yet.
+
+        Args:
+            uuid: Of the GPU.
+            directory: Of its record.
+        """
+        self._uuid, self._directory = uuid, directory
         self._socket: socket.socket | None = None
+        self._file: int | None = None
 
     def acquire(self) -> bool:
         """Take the lock; return whether it was free.
@@ -26,6 +38,28 @@ class LimitLock:
         Raises:
             DeviceError: If the kernel knows no such locks.
         """
+        if not self._bind():
+            return False
+        if self._lock_file():
+            return True
+        self.release()
+        return False
+
+    def filenos(self) -> list[int]:
+        """Return the descriptors that a guard inherits."""
+        held = [] if self._socket is None else [self._socket.fileno()]
+        return held if self._file is None else [*held, self._file]
+
+    def release(self) -> None:
+        """Let go. More than once is fine."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _bind(self) -> bool:
         name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             name.bind(f"\0zeusrun/power-limit/{self._uuid}")
@@ -37,20 +71,25 @@ class LimitLock:
         self._socket = name
         return True
 
-    def fileno(self) -> int:
-        """Return the descriptor that a guard inherits; the lock must be held."""
-        return -1 if self._socket is None else self._socket.fileno()
-
-    def release(self) -> None:
-        """Let go. More than once is fine."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+    def _lock_file(self) -> bool:
+        """Lock the file; where there can be none there is no record either, and nothing to see."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._file = os.open(self._directory / f"{self._uuid}.lock", flags, 0o600)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
 
 
 def is_held(uuid: str) -> bool:
-    """Whether somebody has the lock of a GPU now."""
-    lock = LimitLock(uuid)
-    free = lock.acquire()
-    lock.release()
-    return not free
+    """Whether somebody in this network namespace has the lock of a GPU now."""
+    name = f"@zeusrun/power-limit/{uuid}"
+    try:
+        lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return True  # nobody may be called dead on a guess
+    return any(line.endswith(f" {name}") for line in lines)

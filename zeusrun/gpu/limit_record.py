@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import dataclass
+import platform
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import DeviceError
@@ -30,12 +31,19 @@ class LimitRecord:
         found_w: Its limit in watts as it was found.
         trial: The one that has changed it.
         zeusd: Socket of the daemon that the job named for it; ``None`` if it named none.
+        host: The machine of the GPU: several may share the directory.
     """
 
     uuid: str
     found_w: float
     trial: str
     zeusd: str | None = None
+    host: str = field(default_factory=platform.node)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the GPU is in another machine."""
+        return self.host != platform.node()
 
 
 def write_record(directory: Path, record: LimitRecord) -> None:
@@ -97,6 +105,7 @@ def read_record(directory: Path, uuid: str) -> LimitRecord | None:
             _watts(content["found_w"]),
             str(content["trial"]),
             None if zeusd is None else str(zeusd),
+            str(content["host"]),
         )
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -105,6 +114,20 @@ def read_record(directory: Path, uuid: str) -> LimitRecord | None:
             f"{path} is no record of a power limit ({error}); see `nvidia-smi -q -d POWER`, and "
             "remove the file"
         ) from error
+
+
+def is_elsewhere(directory: Path, uuid: str) -> bool:
+    """Whether the record of a GPU is one of another machine that shares the directory."""
+    try:
+        record = read_record(directory, uuid)
+    except DeviceError:
+        return False
+    return record is not None and record.is_elsewhere
+
+
+def has_record(directory: Path, uuid: str) -> bool:
+    """Whether a GPU has a record, readable or not."""
+    return (directory / (uuid + _SUFFIX)).exists()
 
 
 def _watts(value: float) -> float:

@@ -11,6 +11,7 @@ from zeusrun.gpu.device import LimitableDevice, check_power_limit
 from zeusrun.gpu.limit_lock import LimitLock
 from zeusrun.gpu.limit_record import (
     LimitRecord,
+    has_record,
     read_record,
     recorded_gpus,
     remove_record,
@@ -18,7 +19,7 @@ from zeusrun.gpu.limit_record import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -63,7 +64,7 @@ class LimitHolder:
         self,
         devices: Sequence[Device],
         directory: Path,
-        start_guard: Callable[[Sequence[str], Sequence[int]], Guard],
+        start_guard: Callable[[Mapping[str, float], Sequence[int]], Guard],
         zeusd: str | None = None,
     ) -> None:
         """Prepare; nothing is locked, read or written yet.
@@ -71,8 +72,9 @@ class LimitHolder:
         Args:
             devices: Those of the job. One that cannot be limited is left alone.
             directory: Where the records are kept.
-            start_guard: Starts a guard for GPUs, by UUID, that inherits file descriptors, and
-                returns once it watches; raises a ``DeviceError`` if it cannot.
+            start_guard: Starts a guard that knows the watts to go back to, by UUID, and inherits
+                file descriptors, and returns once it watches; raises a ``DeviceError`` if it
+                cannot.
             zeusd: Socket of the daemon that the job names, for whoever has to restore its limits;
                 ``None`` if it names none.
         """
@@ -116,6 +118,8 @@ class LimitHolder:
             self.unrestored = str(failure)
         finally:
             self._let_go()
+        if not any(has_record(self._directory, uuid) for uuid in self._found_w):
+            self.unrestored = None  # the guard has done it
 
     @property
     def found_w(self) -> float | None:
@@ -134,15 +138,14 @@ class LimitHolder:
             DeviceError: If a GPU cannot be held to it. The limits are as they were found then, as
                 far as they can be restored.
         """
-        self.check(watts)
-        if not self._changed and set(self._found_w.values()) == {watts}:
-            return
         try:
-            for device in self._devices:
-                if device.uuid not in self._changed:
-                    self._changed.add(device.uuid)
-                    found_w = self._found_w[device.uuid]
-                    record = LimitRecord(device.uuid, found_w, trial, self._zeusd)
+            self.check(watts)
+            if not self._changed and set(self._found_w.values()) == {watts}:
+                return
+            self._changed.update(self._found_w)
+            for uuid, found_w in self._found_w.items():
+                if not has_record(self._directory, uuid):  # somebody may have removed it, too
+                    record = LimitRecord(uuid, found_w, trial, self._zeusd)
                     write_record(self._directory, record)
             self._ensure_guard()
             for device in self._devices:
@@ -191,7 +194,7 @@ class LimitHolder:
             if device.uuid not in self._changed:
                 continue
             try:
-                _put_back(self._directory, device, self._found_w[device.uuid])
+                put_back(self._directory, device, self._found_w[device.uuid])
                 self._changed.discard(device.uuid)
             except DeviceError as error:
                 problems.append(str(error))
@@ -203,12 +206,13 @@ class LimitHolder:
             self._guard.dismiss()
             self._guard = None
         if self._guard is None:
-            uuids = [device.uuid for device in self._devices]
-            self._guard = self._start_guard(uuids, [lock.fileno() for lock in self._locks])
+            held = [number for lock in self._locks for number in lock.filenos()]
+            self._guard = self._start_guard(self._found_w, held)
 
     def _open(self) -> None:
-        for device in self._devices:
-            lock = LimitLock(device.uuid)
+        # In the same order everywhere, so that no two launchers wait for each other.
+        for device in sorted(self._devices, key=lambda device: device.uuid):
+            lock = LimitLock(device.uuid, self._directory)
             if not _acquire(lock):
                 raise _busy(self._directory, device)
             self._locks.append(lock)
@@ -273,10 +277,15 @@ def restore_limit(directory: Path, device: LimitableDevice) -> None:
     """
     record = read_record(directory, device.uuid)
     if record is not None:
-        _put_back(directory, device, record.found_w)
+        put_back(directory, device, record.found_w)
 
 
-def _put_back(directory: Path, device: LimitableDevice, found_w: float) -> None:
+def put_back(directory: Path, device: LimitableDevice, found_w: float) -> None:
+    """Set a limit that was found again, and remove the record of it.
+
+    Raises:
+        DeviceError: If the GPU does not take it, or the record cannot be removed; it stays.
+    """
     try:
         try:
             device.set_power_limit_w(found_w)
@@ -294,7 +303,7 @@ def _put_back(directory: Path, device: LimitableDevice, found_w: float) -> None:
 
 def repair_limits(
     directory: Path, open_gpu: Callable[[LimitRecord], LimitableDevice]
-) -> tuple[list[LimitRecord], list[str]]:
+) -> tuple[list[LimitRecord], list[str], list[str]]:
     """Restore every limit on record that no running zeusrun holds.
 
     Args:
@@ -302,16 +311,18 @@ def repair_limits(
         open_gpu: Opens the GPU of a record; raises a ``DeviceError`` if it is absent.
 
     Returns:
-        The records that were restored and removed, and a sentence for each that could not be.
+        The records that were restored and removed, a sentence for each that could not be, and the
+        GPUs that somebody holds. Records of other machines that share the directory are theirs.
     """
-    restored, problems = [], []
+    restored, problems, held = [], [], []
     for uuid in recorded_gpus(directory):
-        lock = LimitLock(uuid)
+        lock = LimitLock(uuid, directory)
         try:
             if not lock.acquire():
-                continue  # its launcher, or a guard that is about to restore it
+                held.append(uuid)  # by its launcher, or a guard that is about to restore it
+                continue
             record = read_record(directory, uuid)
-            if record is None:
+            if record is None or record.is_elsewhere:
                 continue
             with contextlib.closing(open_gpu(record)) as device:
                 restore_limit(directory, device)
@@ -320,7 +331,7 @@ def repair_limits(
             problems.append(str(error))
         finally:
             lock.release()
-    return restored, problems
+    return restored, problems, held
 
 
 def _acquire(lock: LimitLock) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from zeusrun.errors import ZeusrunError
 from zeusrun.gpu.cpu import cpu_device
 from zeusrun.gpu.limit_lock import is_held
-from zeusrun.gpu.limit_record import recorded_gpus
+from zeusrun.gpu.limit_record import is_elsewhere, recorded_gpus
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.gpu.zeusd import find_zeusd
 from zeusrun.launcher.paths import home_directory, limits_directory
@@ -127,7 +127,12 @@ def _check_permission(gpus: list[Device], environment: Mapping[str, str]) -> Che
 
 def _check_limits(home: Path) -> list[Check]:
     """Return a line for each limit that a dead launcher has left changed."""
-    left = [uuid for uuid in recorded_gpus(limits_directory(home)) if not is_held(uuid)]
+    directory = limits_directory(home)
+    left = [
+        uuid
+        for uuid in recorded_gpus(directory)
+        if not is_held(uuid) and not is_elsewhere(directory, uuid)
+    ]
     return [
         Check(
             "power limit",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import time
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.run import merged_profile
@@ -53,19 +54,20 @@ def open_limits(
     return LimitHolder(devices, directory, start_guard, environment.get(SOCKET_VARIABLE))
 
 
-def repair(home: Path) -> tuple[list[str], list[str]]:
+def repair(home: Path) -> tuple[list[str], list[str], list[str]]:
     """Put back the power limits that dead launchers have left.
 
     Returns:
-        A sentence for each limit that was restored, and one for each that could not be.
+        A sentence for each limit that was restored, one for each that could not be, and the GPUs
+        whose limits a running zeusrun holds.
     """
-    restored, problems = repair_limits(limits_directory(home), _open_recorded)
+    restored, problems, held = repair_limits(limits_directory(home), _open_recorded)
     sentences = [
         f"the power limit of {record.uuid} is {record.found_w:g} W again, as {record.trial} "
         "had found it"
         for record in restored
     ]
-    return sentences, problems
+    return sentences, problems, held
 
 
 def _open_recorded(record: LimitRecord) -> LimitableDevice:
@@ -81,7 +83,11 @@ def held_by(home: Path, uuid: str) -> str | None:
         return None  # doctor names a record that cannot be read
     if record is None:
         return None
-    return record.trial if is_held(uuid) else f"{record.trial}, dead: `zeusrun repair`"
+    held = record.is_elsewhere or is_held(uuid)
+    return record.trial if held else f"{record.trial}, dead: `zeusrun repair`"
+
+
+_AGAIN_S = 5.0
 
 
 class LimitControl:
@@ -112,7 +118,8 @@ class LimitControl:
         self._fixed_w = submission.spec.power_limit.watts
         self._policy, self._choice = submission.policy, choice
         self._held_w: float | None = None
-        self._failed = False
+        self._failed = self._wound_down = False
+        self._tend_t = 0.0
         known = [run for run in choice.runs if run.arm == trial.global_batch_size]
         profiled = bool(submission.gpus) and submission.spec.instrument
         found_w = trial.power_limit_w
@@ -150,7 +157,7 @@ class LimitControl:
             energy_between: Joules between two monotonic seconds, ``None`` if unknown.
             wait: Whether to turn to no other limit yet.
         """
-        self._keep_guarded()
+        self._tend(now_t)
         if self._profiling is None:
             return
         count = slowest(self._paths, self._trial.world_size)
@@ -160,7 +167,22 @@ class LimitControl:
         wanted_w = self._profiling.advance(count, now_t, energy_between, wait=wait)
         if self._profiling.failure != failure:
             self._warn(str(self._profiling.failure))
-        self._hold(wanted_w)
+        if self._hold(wanted_w):
+            self._profiling.settle(time.monotonic())
+
+    def wind_down(self, *, at_once: bool) -> None:
+        """Take in that the training is to end: nothing more is tried.
+
+        Args:
+            at_once: Whether it is told to end now; who sent the signal may not wait for it.
+        """
+        if at_once and not self._wound_down:
+            self._wound_down = True
+            self.let_go()
+        elif not self._wound_down:
+            self._tend(time.monotonic())
+            if self.probing:
+                self._hold(None)
 
     def report(self, looked: PowerPoint | None) -> LimitsReport:
         """Return what came of it.
@@ -169,14 +191,15 @@ class LimitControl:
             looked: What a look at the trial has shown; a probe of its own says it better.
         """
         profiling = self._profiling
-        points = {} if looked is None else {looked.power_limit_w: looked}
+        # A mean from the first step on is no probe: the next walk is to measure that limit itself.
+        points = {} if looked is None else {None: looked._replace(power_limit_w=None)}
         held_w = self._held_w
         if self._failed and self._holder is not None:
             held_w = self._holder.found_w
         if profiling is None:
-            return LimitsReport(tuple(points.values()), held_w)
+            return LimitsReport(() if looked is None else (looked,), held_w)
         profiling.finish()
-        profile = tuple((points | profiling.points).values())
+        profile = tuple((profiling.points or points).values())
         in_force_w = held_w if profiling.chosen_w is None else profiling.chosen_w
         return LimitsReport(profile, in_force_w, profiling.extra_cost_j())
 
@@ -203,12 +226,13 @@ class LimitControl:
         choice = self._choice
         return self._policy.next_limit_w(choice.problem, choice.decision, profile)
 
-    def _hold(self, wanted_w: float | None) -> None:
+    def _hold(self, wanted_w: float | None) -> bool:
+        """Hold a limit, or the one found; return whether another one is in force since now."""
         holder = self._holder
         if holder is None or holder.refused is not None or self._failed:
-            return
+            return False
         if self._fixed_w is not None or wanted_w == self._held_w:
-            return
+            return False
         try:
             if wanted_w is None:
                 holder.restore()
@@ -217,14 +241,21 @@ class LimitControl:
             self._held_w = wanted_w
         except DeviceError as error:
             self._leave_alone(error)
+            return False
+        return True
 
-    def _keep_guarded(self) -> None:
-        if self._holder is None or self._failed:
+    def _tend(self, now_t: float) -> None:
+        """See to it that a guard watches, and that what could not be put back is tried again."""
+        if self._holder is None or now_t < self._tend_t:
             return
         try:
             self._holder.keep_guarded()
+            if self._failed:
+                self._tend_t = now_t + _AGAIN_S
+                self._holder.restore()
         except DeviceError as error:
-            self._leave_alone(error)
+            if not self._failed:
+                self._leave_alone(error)
 
     def _leave_alone(self, error: DeviceError) -> None:
         self._failed, self._held_w = True, None

@@ -31,6 +31,9 @@ WANTED_ERROR = 0.005  # relative, of what an objective compares: neighbours diff
 LEAST_BLOCKS, LEAST_STEPS = 8, 20
 LONG_S = 60.0  # a noisy job is taken as it is after so long,
 ENDLESS_S = 300.0  # one whose steps last for many seconds even with a handful of them
+USUAL_STALLS = 10  # so many with no block between them are how this job trains,
+LONGEST_USUAL_S = 10.0  # unless they are evaluations that a tried limit is not to slow down
+MOST_HELD_S = 900.0  # steps that are too irregular to be measured by then will stay so
 LOST_S = 10.0  # energy that is unknown for so long will stay unknown
 METERED_S = 0.3  # after so long the power samples around a moment are there
 # What a counter that moves every 100 ms adds to the relative error of a second.
@@ -101,10 +104,16 @@ class Probe:
     _last: tuple[float, int] | None = None
     _open_t: float | None = None
     _open_steps: int = 0
+    _stalls_s: list[float] = field(default_factory=list)  # since a block was closed
+    _usual_stall_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._began_t = self.held_t
 
     def next(self, now_t: float, steps: int) -> Probe:
         """Return the probe that follows; it knows already how long steps usually take."""
-        return Probe(now_t, steps, _step_s=self._step_s, _last=self._last)
+        usual_s = self._usual_stall_s
+        return Probe(now_t, steps, _step_s=self._step_s, _last=self._last, _usual_stall_s=usual_s)
 
     def look(self, count: StepCount) -> None:
         """Take in the step clock of the slowest rank, about ten times a second."""
@@ -115,7 +124,9 @@ class Probe:
         (before_t, before), self._last = self._last, now
         seconds, steps = now[0] - before_t, now[1] - before
         stalled = self._is_stall(seconds, steps)
-        if not stalled:
+        if stalled:
+            self._note_stall(seconds)
+        else:
             self._step_s.append(seconds / steps)
             del self._step_s[:-50]
         if stalled or not self._settled(before_t, before):
@@ -131,8 +142,10 @@ class Probe:
         """Look up the energy of what was seen; return whether there is anything new.
 
         Raises:
-            ValueError: If it is unknown.
+            ValueError: If it is unknown, or the steps come too irregularly.
         """
+        if now_t - self._began_t > MOST_HELD_S:
+            raise ValueError("steps come too irregularly for their speed to be measured")
         ripe = [block for block in self._closed if block.until_t <= now_t - METERED_S]
         for block in ripe:
             energy_j = energy_between(block.since_t, block.until_t)
@@ -169,6 +182,8 @@ class Probe:
 
     def hold_again(self, now_t: float, steps: int) -> None:
         """Settle anew after the limit was let go; what was measured before counts still."""
+        if self._last is not None:
+            self._began_t += max(0.0, now_t - self._last[0])  # meanwhile it was not held
         self.held_t, self.steps_before = now_t, steps
         self._cut()
 
@@ -176,7 +191,14 @@ class Probe:
         usual_s = statistics.median(self._step_s) if self._step_s else 0.0
         if not usual_s:
             return False
-        return seconds - steps * usual_s > max(STALL_S, STALL_STEPS * usual_s)
+        longer_s = max(STALL_S, STALL_STEPS * usual_s, 1.5 * self._usual_stall_s)
+        return seconds - steps * usual_s > longer_s
+
+    def _note_stall(self, seconds: float) -> None:
+        self._stalls_s.append(seconds)
+        if len(self._stalls_s) >= USUAL_STALLS:
+            self._usual_stall_s = min(max(self._stalls_s), LONGEST_USUAL_S)
+            self._stalls_s.clear()
 
     def _settled(self, at_t: float, steps: int) -> bool:
         held_s, taken = at_t - self.held_t, steps - self.steps_before
@@ -188,6 +210,7 @@ class Probe:
     def _close(self, until_t: float) -> None:
         if self._open_t is not None:
             self._closed.append(_Block(self._open_t, until_t, self._open_steps))
+            self._stalls_s.clear()
         self._open_t, self._open_steps = until_t, 0
 
 

@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, cast
 import psutil
 
 from zeusrun.errors import DeviceError, LaunchError
+from zeusrun.gpu.guard import DISMISSED
 from zeusrun.launcher.supervise import StopLevel
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ def run(
         paths: Files of the run; ``stop`` is created at ``StopLevel.TELL`` and above.
         grace_period_s: How long torchrun lets its ranks finish after SIGTERM.
         on_tick: Called about ten times a second; says how firmly to stop.
-        on_end: Called as soon as torchrun is gone, before what it has left is ended.
+        on_end: Called as soon as torchrun is gone or ``on_tick`` has failed, before what is left is
+            ended.
 
     Raises:
         LaunchError: If torchrun could not be started.
@@ -131,9 +133,11 @@ def run(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(TICK_S)
     finally:
-        _end(process, grace_period_s)
         ended_t = time.monotonic()
         on_end()
+        if process.poll() is None:
+            _end(process, grace_period_s)
+            ended_t = time.monotonic()
         outlived = family.sweep(at_once=level is StopLevel.KILL)
     return ProcessExit(process.returncode, ended_t, outlived)
 
@@ -148,7 +152,7 @@ class GuardProcess:
         self,
         directory: Path,
         environment: Mapping[str, str],
-        uuids: Sequence[str],
+        found_w: Mapping[str, float],
         descriptors: Sequence[int],
     ) -> None:
         """Start it, and wait until it watches.
@@ -156,15 +160,16 @@ class GuardProcess:
         Args:
             directory: Of the records.
             environment: Its environment.
-            uuids: The GPUs to restore.
+            found_w: The limits to go back to, in watts, by the GPU's UUID.
             descriptors: File descriptors that it inherits and keeps open.
 
         Raises:
             DeviceError: If it does not come up.
         """
+        limits = [f"{uuid}={watts!r}" for uuid, watts in found_w.items()]
         try:
             self._process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
-                [sys.executable, "-c", _GUARD_MAIN, str(directory), *uuids],
+                [sys.executable, "-c", _GUARD_MAIN, str(directory), *limits],
                 env=dict(environment),
                 cwd="/",
                 stdin=subprocess.PIPE,
@@ -177,7 +182,9 @@ class GuardProcess:
             raise DeviceError(f"no guard could be started: {error}") from error
         if not self._is_ready():
             self._process.kill()
-            _, complaint = self._process.communicate()
+            complaint = b""
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang in the driver
+                _, complaint = self._process.communicate(timeout=self._GONE_S)
             last = complaint.decode(errors="replace").strip().splitlines()[-1:]
             raise DeviceError(f"no guard could be started: {''.join(last) or 'it does not answer'}")
 
@@ -187,8 +194,11 @@ class GuardProcess:
 
     def dismiss(self) -> None:
         """See ``gpu.power_limit.Guard``."""
+        told = cast("IO[bytes]", self._process.stdin)
         with contextlib.suppress(OSError):
-            cast("IO[bytes]", self._process.stdin).close()
+            told.write(DISMISSED)
+        with contextlib.suppress(OSError):
+            told.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(self._GONE_S)  # it goes on trying where a limit was not restored
         for stream in (self._process.stdout, self._process.stderr):
@@ -230,13 +240,12 @@ def _start(command: Command, paths: RunPaths) -> subprocess.Popen[bytes]:
 
 def _end(process: subprocess.Popen[bytes], grace_period_s: float) -> None:
     """Leave no torchrun behind when the loop above was left by an exception."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(grace_period_s + _MARGIN_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    process.terminate()
+    try:
+        process.wait(grace_period_s + _MARGIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 class _Family:

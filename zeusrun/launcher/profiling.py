@@ -135,6 +135,11 @@ class Profiling:
             return None  # as above: the next limit waits for the next step
         return self._limit_w
 
+    def settle(self, now_t: float) -> None:
+        """Take in that the limit asked for is in force since just now: to set it takes time."""
+        if self._probe is not None:
+            self._probe.hold_again(now_t, self._counted)
+
     def give_up(self, why: str, *, released: bool = False) -> None:
         """Try nothing any more; what was measured stays.
 

@@ -61,7 +61,7 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
             outcome could not be recorded.
     """
     with CaughtSignals() as signals:
-        restored, problems = repair(submission.home)
+        restored, problems, _ = repair(submission.home)
         for text in restored:
             listener.note(text)
         for text in problems:

@@ -143,6 +143,8 @@ class Watch:
         if level is StopLevel.NONE:
             energy_between = self._monitor.energy_j
             self._limits.advance(time.monotonic(), energy_between, wait=self._looking)
+        else:
+            self._limits.wind_down(at_once=level >= StopLevel.TERMINATE)
         return level
 
     def _decide(self) -> StopLevel:
