@@ -77,6 +77,28 @@ def test_profiling_that_is_all_of_a_cost_leaves_it_as_it_is():
     assert read_trial(problem(), past).cost_j == pytest.approx(100)
 
 
+def test_an_epoch_costs_what_lies_between_the_steps_as_well_whether_limits_were_tried_or_not():
+    # 100 J in 5 epochs, of which steps at the limit chosen take 75 J.
+    tried = read_trial(NOW, profiled(profiling_cost_j=10.0))
+    assert tried.epoch_cost_j == pytest.approx(18)
+    held = dataclasses.replace(profiled(), power_profile=profiled().power_profile[:1])
+    assert read_trial(NOW, held).epoch_cost_j == pytest.approx(20)
+
+
+def test_speed_is_priced_at_a_limit_that_may_be_held_today():
+    now = dataclasses.replace(NOW, power_limits_w=(200.0, 250.0))
+    assert read_trial(NOW, profiled()).power_limit_w == 100.0
+    assert read_trial(now, profiled()).power_limit_w == 200.0
+
+
+@pytest.mark.parametrize("status", [TrialStatus.FAILED, OOM])
+def test_what_a_crashed_run_measured_of_limits_is_kept(status):
+    past = dataclasses.replace(profiled(), status=status)
+    assert read_trial(NOW, past).profile == past.power_profile
+    elsewhere = dataclasses.replace(NOW, gpu_model="another", gpu_count=1)
+    assert read_trial(elsewhere, past) is None
+
+
 def test_an_epoch_costs_what_it_does_at_the_limit_of_the_objective():
     points = (PowerPoint(100.0, 5.0, 10.0), PowerPoint(200.0, 10.0, 30.0))
     past = trial(64, power_profile=points)

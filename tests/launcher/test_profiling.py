@@ -278,6 +278,16 @@ def test_a_limit_that_could_not_be_held_is_not_measured():
     assert gpu.held[-1] is None
 
 
+def test_a_limit_that_somebody_else_has_changed_is_not_measured():
+    gpu = Gpu()
+    now = job()
+    profiling = Profiling(now, (), 250.0, lambda p: next_limit_w(now, p), lambda limit_w: False)
+    gpu.train(profiling, 30.0)
+    assert "150 W is not in force" in profiling.failure
+    assert not profiling.points
+    assert gpu.held[-1] is None
+
+
 def test_only_what_the_objective_compares_must_be_known_well():
     assert [tuple(w) for w in objective_weights(job(0.5))] == [(0.5, 125.0)]
     assert [tuple(w) for w in objective_weights(job(1.0))] == [(1.0, 0.0)]

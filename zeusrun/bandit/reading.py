@@ -54,7 +54,8 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
     if status is TrialStatus.LOST or (status in _CRASHED and not local):
         return None
     if status in _CRASHED:
-        return Run(arm, trial.recurrence, status, trial.stage)
+        told = trial.power_profile if _same_energy(problem, trial) else ()
+        return Run(arm, trial.recurrence, status, trial.stage, profile=told)
     local = local and _same_energy(problem, trial)
     if not _same_learning(problem, trial):
         run = Run(arm, trial.recurrence, _CUT_SHORT, trial.stage, local=local)
@@ -235,11 +236,18 @@ def _failed(problem: Problem, trial: Trial, end: _End | None) -> TrialStatus:
 
 def _best_epoch_j(problem: Problem, trial: Trial) -> tuple[PowerPoint | None, float | None]:
     """Return the point of the limit that the objective chooses, and what an epoch costs there."""
-    best = chosen_point(trial.power_profile, problem)
+    today = problem.power_limits_w
+    may_be_held = [point for point in trial.power_profile if point.power_limit_w in today]
+    best = chosen_point(may_be_held or trial.power_profile, problem)
     step_j = None if best is None else step_cost_j(best, problem)
     if step_j is None or problem.samples_per_epoch is None:
         return best, None
     return best, step_j * problem.samples_per_epoch / trial.global_batch_size
+
+
+def _knows_profiling(problem: Problem, trial: Trial) -> bool:
+    """Whether it is known what trying limits took, in today's joules of cost."""
+    return trial.profiling_cost_j is not None and trial.eta_knob == problem.eta_knob
 
 
 def _less_profiling_j(
@@ -250,7 +258,7 @@ def _less_profiling_j(
     Never less than its epochs cost at the limit chosen.
     """
     extra_j = trial.profiling_cost_j
-    if spent_j is None or extra_j is None or extra_j <= 0 or trial.eta_knob != problem.eta_knob:
+    if spent_j is None or extra_j is None or extra_j <= 0 or not _knows_profiling(problem, trial):
         return spent_j
     _, epoch_j = _best_epoch_j(problem, trial)
     least_j = _LEAST_J if epoch_j is None else epoch_j * epochs
@@ -279,7 +287,12 @@ def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> R
         best, best_j = _best_epoch_j(problem, trial)
         if best is not None and problem.samples_per_epoch:
             limit_w = best.power_limit_w
-            per_epoch = per_epoch if best_j is None else best_j
+            if per_epoch is not None and end is not None and _knows_profiling(problem, trial):
+                # With what is no step: evaluations, checkpoints, stalls.
+                whole_j = _less_profiling_j(problem, trial, per_epoch * end.epochs, end.epochs)
+                per_epoch = per_epoch if whole_j is None else whole_j / end.epochs
+            else:
+                per_epoch = per_epoch if best_j is None else best_j
     return run._replace(
         epoch_cost_j=per_epoch, power_limit_w=limit_w, power_w=power_w, profile=profile
     )

@@ -245,10 +245,11 @@ def draft_trial(submission: Submission, decision: Decision, recurrence: int, att
 
 
 def _limit_in_force(submission: Submission) -> float | None:
-    """Return the limit that the trial begins with, in watts per GPU; ``None`` without a GPU."""
-    if not submission.gpus:
-        return None
-    return submission.spec.power_limit.watts or submission.gpus[0].read().power_limit_w
+    """Return the limit that all GPUs begin with, in watts per GPU; ``None`` if they have none."""
+    if submission.spec.power_limit.watts is not None and submission.gpus:
+        return submission.spec.power_limit.watts
+    found_w = {gpu.read().power_limit_w for gpu in submission.gpus}
+    return found_w.pop() if len(found_w) == 1 else None
 
 
 def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:

@@ -88,6 +88,7 @@ def held_by(home: Path, uuid: str) -> str | None:
 
 
 _AGAIN_S = 5.0
+_SAME_W = 0.5  # a driver may round what it is told
 
 
 class LimitControl:
@@ -113,7 +114,7 @@ class LimitControl:
             choice: The decision that it carries out.
             warn: Takes a sentence that a user should act on.
         """
-        self._holder = submission.limits
+        self._holder, self._gpus = submission.limits, submission.gpus
         self._trial, self._paths, self._warn = trial, paths, warn
         self._fixed_w = submission.spec.power_limit.watts
         self._policy, self._choice = submission.policy, choice
@@ -124,7 +125,7 @@ class LimitControl:
         profiled = bool(submission.gpus) and submission.spec.instrument
         found_w = trial.power_limit_w
         self._profiling = (
-            Profiling(choice.problem, merged_profile(known), found_w, self._ask)
+            Profiling(choice.problem, merged_profile(known), found_w, self._ask, self._is_in_force)
             if profiled
             else None
         )
@@ -225,6 +226,13 @@ class LimitControl:
             return None
         choice = self._choice
         return self._policy.next_limit_w(choice.problem, choice.decision, profile)
+
+    def _is_in_force(self, limit_w: float) -> bool:
+        try:
+            read_w = [gpu.read().power_limit_w for gpu in self._gpus]
+        except DeviceError:
+            return True  # the monitor's thread hears the same, and tells the user
+        return all(read is None or abs(read - limit_w) < _SAME_W for read in read_w)
 
     def _hold(self, wanted_w: float | None) -> bool:
         """Hold a limit, or the one found; return whether another one is in force since now."""

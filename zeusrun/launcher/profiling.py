@@ -62,6 +62,7 @@ class Profiling:
         known: Sequence[PowerPoint],
         found_w: float | None,
         ask: Callable[[Sequence[PowerPoint]], float | None],
+        is_in_force: Callable[[float], bool] = lambda _limit_w: True,
     ) -> None:
         """Begin.
 
@@ -70,11 +71,13 @@ class Profiling:
             known: Profile of the batch size from earlier trials.
             found_w: The limit in force before anything is changed; ``None`` if there is none.
             ask: The policy's ``next_limit_w``, given all points known.
+            is_in_force: Whether every GPU has this limit now.
         """
         self.points: dict[float | None, PowerPoint] = {}
         self.chosen_w: float | None = None
         self.failure: str | None = None
         self._problem, self._found_w, self._ask = problem, found_w, ask
+        self._is_in_force = is_in_force
         self._weights = objective_weights(problem)
         self._known = {point.power_limit_w: point for point in known}
         self._limit_w: float | None = None  # that is measured, or is the choice
@@ -222,6 +225,8 @@ class Profiling:
     def _take(self, point: PowerPoint, count: StepCount, now_t: float) -> None:
         """Note a point. One that contradicts what was known is measured once more first."""
         limit_w, before = self._limit_w, self._known.get(self._limit_w)
+        if limit_w is not None and not self._is_in_force(limit_w):
+            raise ValueError(f"a limit of {limit_w:g} W is not in force: somebody else sets them")
         contradicts = before is not None and is_stale(before, point)
         if contradicts and not self._doubted:
             self._doubted = True
