@@ -14,10 +14,13 @@
  *               zero, and who was there before hears UNINITIALIZED until it starts NVML again (0)
  *   withheld    index of a GPU that this user may not open, or -1
  *   lost        index of a GPU that has fallen off the bus, or -1
+ *   broken      index of a GPU whose handle is refused with broken_code, or -1
+ *   broken_code (999, for UNKNOWN)
  *   lost_after_ms  GPU 0 falls off the bus so long after this was set; -1: never (-1)
  *   counter     0: not supported; 1: counts; 2: stands still; 3: is zero, as after a restart (1)
  *   counter_ms  the counter moves so often              (100)
- *   power       0: power and limits are not supported   (1)
+ *   counter_code, power_code, limit_code  what questions for them answer instead; 0: nothing (0)
+ *   power       0: power and limits are not supported; 2: power is always zero (1)
  *   instant     field values know 1: instant and average power; 2: the average alone; 3: as 1, but
  *               instant power is always zero; 0: neither (1)
  *   average     1: power usage is the mean of the last second, else instant (0)
@@ -79,8 +82,9 @@ enum { SCOPE_GPU = 0, SCOPE_MODULE = 1 };
 
 static const struct { const char *key; long value; } FACTS[] = {
     {"gpus", 2}, {"serial", 0}, {"different", 0}, {"grace", 0}, {"mig", 0}, {"driver", 1},
-    {"restart", 0}, {"withheld", -1}, {"lost", -1}, {"lost_after_ms", -1}, {"counter", 1},
-    {"counter_ms", 100}, {"power", 1}, {"instant", 1}, {"average", 0}, {"module_mw", 50000},
+    {"restart", 0}, {"withheld", -1}, {"lost", -1}, {"lost_after_ms", -1}, {"broken", -1},
+    {"broken_code", 999}, {"counter_code", 0}, {"power_code", 0}, {"limit_code", 0},
+    {"counter", 1}, {"counter_ms", 100}, {"power", 1}, {"instant", 1}, {"average", 0}, {"module_mw", 50000},
     {"health", 1}, {"permission", 1}, {"foreign", 0}, {"processes", 1}, {"slow_us", 0},
     {"clock_ms", 0}, {"work", 0}, {"idle_mw", 60000}, {"step_us", 20000},
 };
@@ -416,6 +420,7 @@ static int refuse(const gpu *g)
     __attribute__((cleanup(release))) int held = 1; (void)held; \
     do { int code = refuse(g); if (code) return code; } while (0)
 #define NEED(key) do { if (!FACT(key)) return NOT_SUPPORTED; } while (0)
+#define FAIL(key) do { if (FACT(key)) return FACT(key); } while (0)
 #define SETTLED(g, s, at_us) \
     state *s = &here->gpus[(g)->index]; long at_us = now_us(); settle(s, at_us)
 
@@ -462,6 +467,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, gpu **handle)
     ASK(NULL);
     if (index >= FACT("gpus")) return INVALID_ARGUMENT;
     if (index == FACT("withheld")) return NO_PERMISSION;
+    if (index == FACT("broken")) return FACT("broken_code");
     *handle = &gpus[index];
     return SUCCESS;
 }
@@ -503,10 +509,12 @@ int nvmlDeviceGetMigDeviceHandleByIndex(const gpu *g, unsigned index, gpu **hand
 int nvmlDeviceGetPowerUsage(const gpu *g, unsigned *mw)
 {
     ASK(g);
+    FAIL("power_code");
     NEED("power");
     SETTLED(g, s, at_us);
     *mw = FACT("average") ? mean_mw(s, at_us) : draw_mw(s, at_us);
     if (FACT("grace")) *mw += FACT("module_mw");
+    if (FACT("power") == 2) *mw = 0;
     return SUCCESS;
 }
 
@@ -521,6 +529,7 @@ typedef struct {
 static int field_mw(const gpu *g, const field_value *v, unsigned *mw)
 {
     long known = FACT("instant");
+    FAIL("power_code");
     if (!FACT("power") || !known) return NOT_SUPPORTED;
     if (v->scope > SCOPE_MODULE || (v->scope == SCOPE_MODULE && !FACT("grace")))
         return INVALID_ARGUMENT;
@@ -530,7 +539,7 @@ static int field_mw(const gpu *g, const field_value *v, unsigned *mw)
     else if (known == 2) return NOT_SUPPORTED;
     else *mw = draw_mw(s, at_us);
     if (v->scope == SCOPE_MODULE) *mw += FACT("module_mw");
-    if (known == 3 && v->field == POWER_INSTANT) *mw = 0;
+    if (FACT("power") == 2 || (known == 3 && v->field == POWER_INSTANT)) *mw = 0;
     return SUCCESS;
 }
 
@@ -551,6 +560,7 @@ int nvmlDeviceGetFieldValues(const gpu *g, int count, field_value *values)
 int nvmlDeviceGetPowerManagementLimit(const gpu *g, unsigned *mw)
 {
     ASK(g);
+    FAIL("limit_code");
     NEED("power");
     *mw = here->gpus[g->index].limit_mw;
     return SUCCESS;
@@ -559,6 +569,7 @@ int nvmlDeviceGetPowerManagementLimit(const gpu *g, unsigned *mw)
 int nvmlDeviceGetPowerManagementDefaultLimit(const gpu *g, unsigned *mw)
 {
     ASK(g);
+    FAIL("limit_code");
     NEED("power");
     *mw = MAX_MW;
     return SUCCESS;
@@ -567,6 +578,7 @@ int nvmlDeviceGetPowerManagementDefaultLimit(const gpu *g, unsigned *mw)
 int nvmlDeviceGetPowerManagementLimitConstraints(const gpu *g, unsigned *low, unsigned *high)
 {
     ASK(g);
+    FAIL("limit_code");
     NEED("power");
     *low = MIN_MW;
     *high = MAX_MW;
@@ -589,6 +601,7 @@ int nvmlDeviceSetPowerManagementLimit(gpu *g, unsigned mw)
 int nvmlDeviceGetTotalEnergyConsumption(gpu *g, unsigned long long *mj)
 {
     ASK(g);
+    FAIL("counter_code");
     SETTLED(g, s, at_us);
     (void)at_us;
     switch (FACT("counter")) {

@@ -17,7 +17,7 @@ from zeusrun.errors import DeviceError, ExitCode, LimitRefusedError
 from zeusrun.gpu.device import Health
 from zeusrun.gpu.foreign import ForeignProcesses
 from zeusrun.gpu.monitor import EnergyMonitor
-from zeusrun.gpu.nvml import NvmlGpu, _open_all, gpus_of_job
+from zeusrun.gpu.nvml import NvmlGpu, _open_all, gpus_of_job, gpus_of_machine
 from zeusrun.gpu.visible import VisibleGpu
 from zeusrun.trial import EnergySource
 
@@ -28,6 +28,11 @@ FACTS = {
     "driver": 1,
     "withheld": -1,
     "lost": -1,
+    "broken": -1,
+    "broken_code": 999,
+    "counter_code": 0,
+    "power_code": 0,
+    "limit_code": 0,
     "counter": 1,
     "power": 1,
     "permission": 1,
@@ -43,6 +48,7 @@ FACTS = {
     "work": 0,
     "lost_after_ms": -1,
 }
+INSUFFICIENT_POWER, TIMEOUT, IRQ_ISSUE, GPU_IS_LOST, UNKNOWN = 8, 10, 11, 15, 999
 DEMAND_W = 250.0
 IDLE_W = 60.0
 MODULE_W = 50.0
@@ -377,6 +383,95 @@ def test_a_source_of_power_that_ends_in_mid_run_gives_way_to_the_next(machine):
     assert grace.read().power_w is None
 
 
+@pytest.mark.parametrize("facts", [{}, {"grace": 1}, {"instant": 0}])
+def test_a_power_reading_of_zero_is_unknown(machine, facts):
+    machine.set(power=2, **facts)
+    device, _ = gpus_of_job({}, None)
+    reading = device.read()
+    assert reading.power_w is None
+    assert reading.energy_j is not None
+
+
+def test_power_that_is_zero_for_a_while_is_told_again(machine):
+    machine.set(power=2)
+    device, _ = gpus_of_job({}, None)
+    assert device.read().power_w is None
+    machine.set(power=1)
+    assert device.read().power_w == DEMAND_W
+
+
+@pytest.mark.parametrize("counter", [0, 2])
+def test_a_gpu_with_a_dead_power_sensor_and_no_counter_has_no_energy(machine, counter):
+    machine.set(power=2, counter=counter)
+    monitor, energy_j = watch(machine, gpus_of_job({}, 1), 10)
+    assert (energy_j, monitor.energy_source) == (None, None)
+    (warning,) = monitor.warnings
+    assert "GPU-00000000-1111" in warning
+    assert "unknown" in warning
+
+
+def test_power_that_falls_to_zero_in_mid_run_is_no_smaller_bill(machine):
+    machine.set(counter=0)
+    (device,) = gpus_of_job({}, 1)
+    monitor = EnergyMonitor([device], None, period_s=3600.0, clock=machine.now_s)
+    start_s = machine.now_s()
+    with monitor:
+        for number in range(400):
+            machine.set(power=1 if number < 200 else 2)
+            machine.work(100)
+            monitor.sample()
+    assert monitor.energy_j(start_s, machine.now_s()) is None
+    assert "was not told for too long" in monitor.warnings[-1]
+
+
+@pytest.mark.parametrize("code", [UNKNOWN, TIMEOUT])
+@pytest.mark.parametrize(
+    ("question", "unknown"),
+    [("counter_code", "energy_j"), ("power_code", "power_w"), ("limit_code", "power_limit_w")],
+)
+def test_a_question_that_fails_is_unknown_and_costs_nothing_else(
+    machine, clock, question, unknown, code
+):
+    device = NvmlGpu(VisibleGpu(0, "Fake A100"), clock=clock)
+    whole = vars(device.read())
+    clock.advance(1.0)
+    machine.set(**{question: code})
+    assert vars(device.read()) == {**whole, unknown: None}
+    machine.set(**{question: 0})
+    clock.advance(1.0)
+    assert vars(device.read()) == whole
+
+
+@pytest.mark.parametrize("question", ["counter_code", "power_code", "limit_code"])
+def test_a_question_that_fails_at_the_start_keeps_no_job_from_starting(machine, question):
+    machine.set(**{question: UNKNOWN})
+    monitor, energy_j = watch(machine, gpus_of_job({}, 1), 10)
+    assert energy_j == pytest.approx(10 * DEMAND_W)
+    assert all("power is integrated instead" in warning for warning in monitor.warnings)
+
+
+@pytest.mark.parametrize("facts", [{"counter_code": UNKNOWN}, {"counter": 0}])
+def test_a_gpu_whose_counter_and_power_both_fail_does_not_answer(machine, facts):
+    device, _ = gpus_of_job({}, None)
+    machine.set(power_code=UNKNOWN, **facts)
+    with pytest.raises(DeviceError, match="GPU-00000000-1111"):
+        device.read()
+
+
+def test_a_counter_that_fails_in_mid_run_gives_way_to_sampled_power(machine):
+    (device,) = gpus_of_job({}, 1)
+    monitor = EnergyMonitor([device], None, clock=machine.now_s)
+    start_s = machine.now_s()
+    monitor.sample()
+    for number in range(100):
+        machine.set(counter_code=UNKNOWN if number == 50 else 0)
+        machine.work(100)
+        monitor.sample()
+    assert monitor.energy_j(start_s, machine.now_s()) == pytest.approx(10 * DEMAND_W)
+    (warning,) = monitor.warnings
+    assert "sampled power is integrated instead" in warning
+
+
 # Health
 
 
@@ -452,6 +547,17 @@ def test_a_lost_gpu_is_nothing_to_a_job_that_names_others(machine):
     with pytest.raises(DeviceError, match="'GPU-0' names no GPU"):
         gpus_of_job({"CUDA_VISIBLE_DEVICES": "GPU-0"}, None)
     with pytest.raises(DeviceError, match="GPU is lost"):
+        gpus_of_job({"CUDA_VISIBLE_DEVICES": "1"}, None)
+
+
+@pytest.mark.parametrize("code", [GPU_IS_LOST, INSUFFICIENT_POWER, IRQ_ISSUE, UNKNOWN])
+def test_a_broken_gpu_is_nothing_to_a_job_that_names_others(machine, code):
+    machine.set(broken=0, broken_code=code)
+    assert uuids({"CUDA_VISIBLE_DEVICES": "GPU-1"}) == ["GPU-10000000-1111"]
+    broken, working = sorted(gpus_of_machine(), key=lambda gpu: isinstance(gpu, NvmlGpu))
+    assert isinstance(broken, DeviceError)
+    assert working.uuid == "GPU-10000000-1111"
+    with pytest.raises(DeviceError, match="cannot list the GPUs"):
         gpus_of_job({"CUDA_VISIBLE_DEVICES": "1"}, None)
 
 

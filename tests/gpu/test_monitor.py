@@ -422,10 +422,84 @@ def test_a_driver_call_that_hangs_does_not_hold_up_the_end(monkeypatch):
         device.armed = True
         assert device.hanging.wait(30)
     (thread,) = energy_threads()
-    assert "not answered" in monitor.warnings[0]
+    assert "Simulated GPU (SIM-0) has not answered" in monitor.warnings[0]
     assert monitor.energy_source is None
     device.release.set()
     thread.join(30)
+
+
+def test_a_device_that_hangs_when_asked_who_computes_is_named_too(monkeypatch):
+    class Hanging(HangingDevice):
+        read = SimulatedDevice.read
+
+        def compute_processes(self):
+            HangingDevice.read(self)
+            return frozenset()
+
+    monkeypatch.setattr(monitor_module, "_JOIN_TIMEOUT_S", 0.0)
+    device = Hanging()
+    foreign = ForeignProcesses(first_namespace=True)
+    with EnergyMonitor([device], None, period_s=0.001, foreign=foreign) as monitor:
+        device.armed = True
+        assert device.hanging.wait(30)
+    (thread,) = energy_threads()
+    assert "Simulated GPU (SIM-0) has not answered" in monitor.warnings[0]
+    device.release.set()
+    thread.join(30)
+
+
+def test_devices_that_are_slow_but_answer_are_waited_for_at_the_end(clock):
+    permits = threading.Semaphore(8)  # for the first sample
+
+    class Slow(SimulatedDevice):
+        def read(self):
+            assert permits.acquire(timeout=30)
+            return super().read()
+
+    devices = [Slow(clock, uuid=f"GPU-{number}") for number in range(8)]
+    monitor = EnergyMonitor(devices, None, period_s=3600.0, clock=clock)
+    thread, start_s = monitor._thread, clock()
+
+    def join(_timeout_s):  # as long as one device takes
+        answers = monitor._answers
+        permits.release()
+        while thread.is_alive() and monitor._answers == answers:
+            threading.Event().wait(0.001)
+
+    thread.join = join
+    with monitor:
+        clock.advance(1.0)
+    assert monitor.warnings == []
+    assert monitor.energy_j(start_s, start_s + 1.0) == pytest.approx(8 * 200.0)
+
+
+def test_power_is_unknown_while_the_devices_hang(clock):
+    monitor = EnergyMonitor([SimulatedDevice(clock)], None, clock=clock)
+    watch(monitor, clock, 1.0)
+    clock.advance(4.0)
+    assert monitor.power_w() == 200.0
+    clock.advance(2.0)
+    assert monitor.power_w() is None
+
+
+def test_a_counter_that_leaps_beyond_what_its_gpu_can_draw_is_replaced_by_sampled_power(clock):
+    class Leaping(SimulatedDevice):
+        leap_j = 0.0
+
+        def read(self):
+            reading = super().read()
+            return Reading(reading.energy_j + self.leap_j, reading.power_w, reading.power_limit_w)
+
+    device = Leaping(clock)  # of at most 300 W
+    monitor = EnergyMonitor([device], None, clock=clock)
+    start_s = clock()
+    watch(monitor, clock, 5.0)
+    device.leap_j = 1500.0
+    clock.advance(0.1)
+    watch(monitor, clock, 4.9)
+    assert monitor.energy_j(start_s, start_s + 10.0) == pytest.approx(2000.0)
+    (warning,) = monitor.warnings
+    assert "leapt from" in warning
 
 
 def rows_of(path):

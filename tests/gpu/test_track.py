@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeusrun.gpu.device import Reading
+from zeusrun.gpu.device import Health, Reading
 from zeusrun.gpu.track import Accounts, EnergyTrack
 from zeusrun.trial import EnergySource
 
@@ -88,6 +88,91 @@ def test_a_counter_that_runs_backwards_with_nothing_beside_it_leaves_energy_unkn
     assert track.source is None
     assert track.energy_j(0.0, 0.3) is None
     assert track.power_w() is None
+
+
+def watch_utilized(track, readings):
+    """Feed (energy_j, power_w, utilization), ten a second, to the end; return the warnings."""
+    told = []
+    for number, (energy_j, power_w, utilization) in enumerate(readings):
+        told += track.add(number / 10, Reading(energy_j, power_w, None, Health(utilization)))
+    return told + list(track.end())
+
+
+@pytest.mark.parametrize("utilization", [0.9, None])
+def test_a_counter_that_freezes_beside_no_power_leaves_energy_unknown(utilization):
+    track = counter_track()
+    moving = [(number * 10.0, None, utilization) for number in range(200)]
+    (warning,) = watch_utilized(track, moving + [(1990.0, None, utilization)] * 200)
+    assert "GPU-1 stands still while it tells no power" in warning
+    assert "unknown" in warning
+    assert (track.energy_j(0.0, 39.0), track.source, track.power_w()) == (None, None, None)
+
+
+def test_a_counter_that_stands_still_beside_no_power_is_kept_while_the_gpu_is_idle():
+    track = counter_track()
+    moving = [(number * 10.0, None, 0.9) for number in range(51)]
+    asleep = [(500.0, None, 0.0)] * 100
+    awake = [(500.0 + number * 10.0, None, 0.9) for number in range(1, 51)]
+    assert watch_utilized(track, moving + asleep + awake) == []
+    assert track.source is EnergySource.COUNTER
+    assert track.energy_j(0.0, 20.0) == pytest.approx(1000.0)
+
+
+@pytest.mark.parametrize(("utilization", "looks"), [(0.9, 100), (None, 100), (0.0, 100), (0.9, 4)])
+def test_a_counter_that_never_moves_beside_no_power_counts_for_nothing(utilization, looks):
+    track = counter_track()
+    (warning,) = watch_utilized(track, [(7.0, None, utilization)] * looks)
+    assert "GPU-1" in warning
+    assert "unknown" in warning
+    assert (track.energy_j(0.0, 0.3), track.source, track.power_w()) == (None, None, None)
+
+
+def test_a_run_of_two_looks_is_known_if_its_counter_moved():
+    track = counter_track()
+    assert watch_utilized(track, [(7.0, None, 0.9), (17.0, None, 0.9)]) == []
+    assert track.energy_j(0.0, 0.1) == pytest.approx(10.0)
+
+
+def test_power_that_is_not_told_to_the_end_is_told_to_the_user():
+    track = EnergyTrack("GPU-1", EnergySource.INTEGRATED)
+    absent, unfinished = watch_utilized(
+        track, [(None, 300.0, 0.9)] * 200 + [(None, None, 0.9)] * 200
+    )
+    assert "not supported" in absent
+    assert "the power of GPU-1 was not told for too long" in unfinished
+    assert track.energy_j(0.0, 39.9) is None
+
+
+def test_power_that_is_not_told_at_the_last_look_alone_is_no_gap():
+    track = EnergyTrack("GPU-1", EnergySource.INTEGRATED)
+    (absent,) = watch_utilized(track, [(None, 300.0, 0.9)] * 200 + [(None, None, 0.9)])
+    assert "not supported" in absent
+    assert track.energy_j(0.0, 20.0) == pytest.approx(6000.0)
+
+
+@pytest.mark.parametrize("max_power_w", [400.0, None])
+@pytest.mark.parametrize("at", [1, 50])
+def test_a_counter_that_leaps_forward_is_dropped_with_one_warning(max_power_w, at):
+    track = EnergyTrack("GPU-1", EnergySource.COUNTER, max_power_w)
+    leaping = [(number * 10.0 + (5e6 if number >= at else 0.0), 100.0) for number in range(101)]
+    (warning,) = watch(track, leaping)
+    assert "GPU-1 leapt from" in warning
+    assert "sampled power is integrated instead" in warning
+    assert track.energy_j(0.0, 10.0) == pytest.approx(1000.0)
+
+
+def test_a_counter_that_leaps_forward_beside_no_power_leaves_energy_unknown():
+    track = EnergyTrack("GPU-1", EnergySource.COUNTER, 400.0)
+    (warning,) = watch(track, [(0.0, None), (5e6, None), (5e6 + 10.0, None)])
+    assert "unknown" in warning
+    assert track.energy_j(0.0, 0.2) is None
+
+
+def test_a_counter_that_tells_at_once_what_was_drawn_in_a_silence_does_not_leap():
+    track = EnergyTrack("GPU-1", EnergySource.COUNTER, 400.0)
+    watch(track, counting(400.0, 1))
+    assert track.add(61.0, Reading(61 * 400.0, 400.0, None)) == ()
+    assert track.source is EnergySource.COUNTER
 
 
 def test_a_model_may_stand_still():

@@ -12,6 +12,11 @@ STILL_S = 2.0
 ASLEEP_W = 0.5
 # Without a power reading, a counter that has not moved for this long is taken to be at rest.
 REST_S = 0.5
+# A counter that moves on by more than so many times the maximum power, over the time since it last
+# moved and the second by which it may be late, tells what nothing can have used.
+_LEAP = 3.0
+_LATE_S = 1.0
+_UNKNOWN_MAX_POWER_W = 3000.0  # more than any one GPU draws
 # Sampled power says nothing about a longer silence; a counter does.
 MAX_GAP_S = 5.0
 
@@ -25,21 +30,36 @@ class CounterAccount:
         series: What it told.
     """
 
-    def __init__(self, *, is_model: bool) -> None:
+    def __init__(self, *, is_model: bool, max_power_w: float | None = None) -> None:
         """Begin.
 
         Args:
             is_model: Whether it is no counter but a model, which may stand still and is exact at
                 every look.
+            max_power_w: The most that the device may draw; ``None`` if unknown.
         """
         self.dropped = False
         self.moved = False
         self.series = EnergySeries()
         self._is_model = is_model
+        self._leap_w = _LEAP * (max_power_w or _UNKNOWN_MAX_POWER_W)
+        self._moved_s = 0.0
         self._drawing_since_s = 0.0
 
-    def look(self, time_s: float, energy_j: float | None, power_w: float | None) -> str | None:
-        """Take what the counter tells, and the power beside it.
+    def look(
+        self,
+        time_s: float,
+        energy_j: float | None,
+        power_w: float | None,
+        utilization: float | None = None,
+    ) -> str | None:
+        """Take what the counter tells, and what the device tells beside it.
+
+        Args:
+            time_s: When, later than at the last look.
+            energy_j: What the counter tells.
+            power_w: Momentary draw.
+            utilization: See ``device.Health``: without a power reading, 0 says that it may sleep.
 
         Returns:
             What is wrong with it, if it was dropped just now.
@@ -47,22 +67,38 @@ class CounterAccount:
         last_j = self.series.last_j
         if energy_j is None:
             return self._drop("is not supported" if last_j is None else "is not told any more")
+        if last_j is not None and energy_j < last_j:
+            return self._drop(f"ran backwards, from {last_j:.1f} to {energy_j:.1f} J")
         if last_j is None or energy_j > last_j:
+            if last_j is not None and self._is_leap(time_s, energy_j - last_j):
+                return self._drop(
+                    f"leapt from {last_j:.1f} to {energy_j:.1f} J within "
+                    f"{time_s - self._moved_s:.1f} s, more than can be drawn"
+                )
             self.moved = last_j is not None
-            self._drawing_since_s = time_s
+            self._moved_s = self._drawing_since_s = time_s
             self.series.add(time_s, energy_j)
             return None
-        if energy_j < last_j:
-            return self._drop(f"ran backwards, from {last_j:.1f} to {energy_j:.1f} J")
-        if power_w is None or power_w < ASLEEP_W:
+        if self._may_stand(power_w, utilization):
             self._drawing_since_s = time_s
         elif time_s - self._drawing_since_s >= STILL_S:
-            return self._drop(f"stands still while {power_w:.0f} W are drawn")
+            told = "it tells no power" if power_w is None else f"{power_w:.0f} W are drawn"
+            return self._drop(f"stands still while {told}")
         if self._is_at_rest(time_s, power_w):
             self.series.rest(time_s)
         else:
             self.series.wait(time_s)
         return None
+
+    def _is_leap(self, time_s: float, step_j: float) -> bool:
+        within_s = time_s - self._moved_s + _LATE_S
+        return not self._is_model and step_j > self._leap_w * within_s
+
+    def _may_stand(self, power_w: float | None, utilization: float | None) -> bool:
+        """Whether the device may be asleep."""
+        if self._is_model:
+            return True
+        return utilization == 0 if power_w is None else power_w < ASLEEP_W
 
     def _is_at_rest(self, time_s: float, power_w: float | None) -> bool:
         """Whether a counter that has not moved says that nothing was used, rather than not yet."""
@@ -88,6 +124,11 @@ class PowerAccount:
     def __bool__(self) -> bool:
         """Whether any power was told."""
         return self._last is not None
+
+    @property
+    def last_s(self) -> float | None:
+        """When power was told last; ``None`` before the first sample."""
+        return None if self._last is None else self._last[0]
 
     @property
     def has_gap(self) -> bool:

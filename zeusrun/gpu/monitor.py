@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zeusrun.errors import DeviceError
 from zeusrun.gpu.power_csv import PowerCsv, Row
 from zeusrun.gpu.sharing import Sharing
-from zeusrun.gpu.track import Accounts, EnergyTrack
+from zeusrun.gpu.track import LOST_S, Accounts, EnergyTrack
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from zeusrun.gpu.device import Device
     from zeusrun.gpu.foreign import ForeignProcesses
 
-# A driver call that hangs must not keep zeusrun from recording the trial.
+# A driver call that hangs must not keep zeusrun from recording the trial: so long is waited for any
+# one answer at the end, and eight slow devices have eight times as long.
 _JOIN_TIMEOUT_S = 10.0
 _WEAKEST_FIRST = (EnergySource.ESTIMATED, EnergySource.INTEGRATED, EnergySource.COUNTER)
 
@@ -66,7 +67,7 @@ class EnergyMonitor:
         self._devices = tuple(devices)
         self._names = [f"{device.model} ({device.uuid})" for device in self._devices]
         self._tracks = [
-            EnergyTrack(name, device.energy_source)
+            EnergyTrack(name, device.energy_source, device.max_power_w if device.is_gpu else None)
             for name, device in zip(self._names, self._devices, strict=True)
         ]
         self._sharing = Sharing(self._devices, self._names, foreign)
@@ -77,6 +78,8 @@ class EnergyMonitor:
         self._started_s = 0.0
         self._stop = threading.Event()
         self._lock = threading.Lock()  # over the tracks: the thread adds, the main thread asks
+        self._asked: str | None = None  # the device that is being read
+        self._answers = 0
         self._bug: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="zeusrun-energy", daemon=True)
 
@@ -101,9 +104,7 @@ class EnergyMonitor:
         traceback: TracebackType | None,
     ) -> None:
         self._stop.set()
-        self._thread.join(_JOIN_TIMEOUT_S)
-        if self._thread.is_alive():
-            self._give_up(f"the devices have not answered for {_JOIN_TIMEOUT_S:g} s")
+        self._join()
         self._judge()
         if self._bug is not None and exception is None:
             raise self._bug
@@ -111,16 +112,20 @@ class EnergyMonitor:
     def sample(self) -> None:
         """Look at every device now. The thread does it; without one (simulators), call it."""
         rows: list[Row] = []
-        for device, track in zip(self._devices, self._tracks, strict=True):
+        for name, device, track in zip(self._names, self._devices, self._tracks, strict=True):
             if track.failed:
                 continue
             time_s = self._clock()
+            self._asked = name
             try:
                 reading = device.read()
             except DeviceError as error:
                 with self._lock:
                     self.warnings.extend(track.miss(time_s, str(error)))
                 continue
+            finally:
+                self._asked = None
+                self._answers += 1
             with self._lock:
                 self.warnings.extend(track.add(time_s, reading))
                 power_w, cumulative_j = track.power_w(), track.cumulative_j
@@ -179,9 +184,19 @@ class EnergyMonitor:
         )
 
     def power_w(self) -> float | None:
-        """Return the latest draw of all devices in watts; ``None`` if unknown for any."""
+        """Return the latest draw of all devices in watts.
+
+        Returns:
+            Watts; ``None`` if unknown for any, or if any was last read more than 5 s ago.
+        """
         with self._lock:
-            return _sum([track.power_w() for track in self._tracks])
+            stale_s = self._clock() - LOST_S
+            return _sum(
+                [
+                    None if track.last_s is None or track.last_s < stale_s else track.power_w()
+                    for track in self._tracks
+                ]
+            )
 
     @property
     def energy_source(self) -> EnergySource | None:
@@ -199,7 +214,7 @@ class EnergyMonitor:
 
     @property
     def shared(self) -> bool | None:
-        """Whether foreign processes computed on any GPU meanwhile; ``None`` if none can tell."""
+        """Whether foreign processes computed on any GPU meanwhile; ``None`` if that is unknown."""
         return self._sharing.shared
 
     def _run(self) -> None:
@@ -211,6 +226,16 @@ class EnergyMonitor:
             self._sample_or_give_up()  # so that no window can end long after the last sample
         if self._csv is not None:
             self._csv.close()
+
+    def _join(self) -> None:
+        """Wait for the thread's last sample, but not for a device that hangs."""
+        while self._thread.is_alive():
+            progress = self._answers, self._sharing.asked
+            self._thread.join(_JOIN_TIMEOUT_S)
+            if self._thread.is_alive() and progress == (self._answers, self._sharing.asked):
+                asked = self._asked or self._sharing.asked or "the metering thread"
+                self._give_up(f"{asked} has not answered for {_JOIN_TIMEOUT_S:g} s")
+                return
 
     def _sample_or_give_up(self) -> None:
         try:

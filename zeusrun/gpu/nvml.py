@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zeusrun.errors import DeviceError, LimitRefusedError
 from zeusrun.gpu.device import Health, Reading, check_power_limit
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 # What moves slowly is asked for so often, and repeated in between: at 10 Hz on eight GPUs the
 # questions cost more than the answers change.
 _SLOW_PERIOD_S = 0.5
+
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -80,13 +83,13 @@ class NvmlGpu:
         try:
             self._handle = self._call(pynvml.nvmlDeviceGetHandleByIndex, gpu.nvml_index)
             self.uuid = self._call(pynvml.nvmlDeviceGetUUID, self._handle)
-            range_w = self.power_limit_range_w()
-            self.max_power_w = range_w[1] if range_w else self._max_power_w()
-            self._sensor = self._call(PowerSensor, pynvml, self._handle, self.model)
-            has_counter = self._energy_j() is not None
         except DeviceError:
             self.close()
             raise
+        range_w = _unless_failing(self.power_limit_range_w)
+        self.max_power_w = range_w[1] if range_w else _unless_failing(self._max_power_w)
+        self._sensor = PowerSensor(pynvml, self._handle, self.model)
+        has_counter = _unless_failing(self._energy_j) is not None
         self.energy_source = EnergySource.COUNTER if has_counter else EnergySource.INTEGRATED
         self.caveat = (
             f"{self.model} is a part of {self.uuid}: power, energy and limit are those of that "
@@ -96,14 +99,23 @@ class NvmlGpu:
         )
 
     def read(self) -> Reading:
-        """See ``Device.read``. Limit and health are up to half a second old."""
+        """See ``Device.read``. Limit and health are up to half a second old.
+
+        A question that fails alone is unknown: it must not cost what the others tell.
+        """
         slow = self._read_slow()
-        return Reading(
-            energy_j=self._energy_j(),
-            power_w=self._call(self._sensor.read_w),
-            power_limit_w=slow.power_limit_w,
-            health=slow.health,
-        )
+        told: list[float | None] = []
+        failures: list[DeviceError] = []
+        for ask in (self._energy_j, self._power_w):
+            try:
+                told.append(ask())
+            except DeviceError as error:
+                told.append(None)
+                failures.append(error)
+        energy_j, power_w = told
+        if failures and energy_j is None and power_w is None:
+            raise failures[0]
+        return Reading(energy_j, power_w, slow.power_limit_w, slow.health)
 
     def compute_processes(self) -> frozenset[int] | None:
         """See ``Device.compute_processes``; on a GPU with MIG, those of all its instances."""
@@ -176,7 +188,7 @@ class NvmlGpu:
         slow = self._slow
         if slow is None or now_s >= slow.until_s or slow.limits_set != limits_set:
             slow = self._slow = _SlowReading(
-                power_limit_w=self._limit_w(),
+                power_limit_w=_unless_failing(self._limit_w),
                 health=read_health(self._nvml, self._handle),
                 until_s=now_s + _SLOW_PERIOD_S,
                 limits_set=limits_set,
@@ -188,6 +200,10 @@ class NvmlGpu:
 
     def _energy_j(self) -> float | None:
         return self._ask_milli(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+
+    def _power_w(self) -> float | None:
+        power_w: float | None = self._call(self._sensor.read_w)
+        return power_w
 
     def _max_power_w(self) -> float | None:
         return self._ask_milli(self._nvml.nvmlDeviceGetPowerManagementDefaultLimit)
@@ -267,6 +283,14 @@ def gpus_of_machine() -> list[Device | DeviceError]:
             except DeviceError as error:
                 opened.append(error)
         return [*opened, *lost]
+
+
+def _unless_failing(ask: Callable[[], _Answer | None]) -> _Answer | None:
+    """Ask what may be unknown without harm; a GPU that is lost says so when it is read."""
+    try:
+        return ask()
+    except DeviceError:
+        return None
 
 
 @contextlib.contextmanager

@@ -15,11 +15,11 @@ def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], list[Exception]]:  # no
         nvml: The module ``pynvml``, initialised.
 
     Returns:
-        GPUs in NVML's order, and NVML's error of each one that is lost and therefore cannot tell
-        who it is.
+        GPUs in NVML's order, and NVML's error of each one that cannot tell who it is: it is lost,
+        lacks power or an interrupt, or fails in a way that has no name.
 
     Raises:
-        pynvml.NVMLError: If a GPU does not answer for any other reason.
+        pynvml.NVMLError: If NVML does not answer, or its driver was restarted meanwhile.
     """
     identities: list[GpuIdentity] = []
     lost: list[Exception] = []
@@ -36,7 +36,9 @@ def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], list[Exception]]:  # no
             )
         except nvml.NVMLError_NoPermission:
             continue  # withheld from this container, so CUDA does not count it either
-        except nvml.NVMLError_GpuIsLost as error:
+        except nvml.NVMLError_Uninitialized:
+            raise
+        except nvml.NVMLError as error:  # one broken GPU is nothing to the others
             lost.append(error)
     return identities, lost
 

@@ -21,40 +21,44 @@ _GPU_SCOPE = 0  # NVML_POWER_SCOPE_GPU
 class PowerSensor:
     """Knows what to ask one GPU for its power.
 
-    The choice is made when it is opened, by what answers; a source that stops being supported (a
-    driver may change under a long run) gives way to the next one for good.
+    The choice is made by what answers. A source that is not supported (any more: a driver may
+    change under a long run) gives way to the next one for good; one that fails or tells 0 does for
+    that one reading. A GPU that is on draws something: 0 is how some drivers say that a sensor is
+    absent or asleep.
     """
 
     def __init__(self, nvml: Any, handle: Any, model: str) -> None:  # noqa: ANN401 - untyped module
-        """Choose.
+        """Prepare; nothing is asked yet.
 
         Args:
             nvml: The module ``pynvml``.
             handle: NVML's of the GPU.
             model: Its product name, which tells modules that hold a CPU as well.
-
-        Raises:
-            pynvml.NVMLError: If the GPU does not answer.
         """
         self._nvml = nvml
         self._handle = handle
         average = self._ask_average if _MODULE_WITH_CPU.search(model) else self._ask_usage
         self._sources: list[Callable[[], int | None]] = [self._ask_instant, average]
-        if not self.read_w():
-            # A GPU that is on draws something; 0 is how some drivers say that a sensor is absent.
-            self._sources = [average]
 
     def read_w(self) -> float | None:
         """Return watts now, or of the last second; ``None`` if the GPU does not tell.
 
         Raises:
-            pynvml.NVMLError: If the GPU does not answer.
+            pynvml.NVMLError: If no source tells it and one has failed.
         """
-        while self._sources:
-            power_mw = self._sources[0]()
-            if power_mw is not None:
+        failure = None
+        for ask in tuple(self._sources):
+            try:
+                power_mw = ask()
+            except self._nvml.NVMLError as error:
+                failure = error
+                continue
+            if power_mw:
                 return power_mw / 1000
-            del self._sources[0]
+            if power_mw is None:
+                self._sources.remove(ask)
+        if failure is not None:
+            raise failure
         return None
 
     def _ask_instant(self) -> int | None:

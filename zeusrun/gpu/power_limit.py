@@ -224,9 +224,13 @@ class LimitHolder:
                 self.refused = str(error)
                 return
             range_w, limit_w = device.power_limit_range_w(), device.read().power_limit_w
-            if range_w is not None and limit_w is not None:
-                limited.append(device)
-                self._found_w[device.uuid] = limit_w
+            if range_w is None:
+                continue
+            if limit_w is None:
+                self.refused = f"{_name(device)} does not tell its power limit"
+                return
+            limited.append(device)
+            self._found_w[device.uuid] = limit_w
         self._devices = limited
         if not limited:
             self.refused = "no GPU of the job has a power limit that can be set"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.gpu.accounts import CounterAccount, PowerAccount
+from zeusrun.gpu.integrate import REACH_S
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
@@ -34,19 +35,28 @@ class EnergyTrack:
     """The readings of one device, and the choice between its counter and its sampled power.
 
     The choice is made by watching. A counter is believed once it has moved, until it stands still
-    while power is drawn or runs backwards; then sampled power takes over for the whole run. A
-    device without power readings has only its counter, which nothing can then contradict but
-    itself.
+    while power is drawn, runs backwards or leaps; then sampled power takes over for the whole run.
+    A device without power readings has only its counter: that may stand still only while nothing
+    is computed, and until it has moved it counts for nothing.
 
     A device may miss answers for a few seconds, as while its driver restarts: its energy is unknown
     until it answers again.
     """
 
-    def __init__(self, name: str, claimed_source: EnergySource) -> None:
+    def __init__(
+        self, name: str, claimed_source: EnergySource, max_power_w: float | None = None
+    ) -> None:
+        """Begin; nothing is known yet.
+
+        Args:
+            name: What to call the device.
+            claimed_source: The best that it says it has; of a model nothing is doubted.
+            max_power_w: The most that it may draw; ``None`` if unknown.
+        """
         self.failed = False
         self._name = name
         self._is_model = claimed_source is EnergySource.ESTIMATED
-        self._counter = CounterAccount(is_model=self._is_model)
+        self._counter = CounterAccount(is_model=self._is_model, max_power_w=max_power_w)
         self._power = PowerAccount()
         # What goes before the total of sampled power, once that takes over; None: it never was
         # sampled alongside.
@@ -77,7 +87,8 @@ class EnergyTrack:
             return told
         if reading.energy_j is None and not self._counter.series and not self._power:
             return (*told, *self._tell_silent())
-        complaint = self._counter.look(time_s, reading.energy_j, reading.power_w)
+        utilization = None if reading.health is None else reading.health.utilization
+        complaint = self._counter.look(time_s, reading.energy_j, reading.power_w, utilization)
         return told if complaint is None else (*told, self._turn_to_power(time_s, complaint))
 
     def miss(self, time_s: float, why: str) -> tuple[str, ...]:
@@ -101,16 +112,23 @@ class EnergyTrack:
         """Take note that nothing follows: a device that does not answer now has failed.
 
         Returns:
-            A sentence for the user, unless one on its failing stands already.
+            A sentence for the user on what makes its energy unknown, unless one stands already.
         """
-        if self.failed or self._missing_since_s is None:
+        if self.failed:
             return ()
+        if self._missing_since_s is None:
+            return self._tell_unfinished()
         self.failed = True
         return self._tell_missing("it did not answer at the end") if self._told_back else ()
 
     def fail(self) -> None:
         """Give up on the device: its energy is unknown from now on, over any window."""
         self.failed = True
+
+    @property
+    def last_s(self) -> float | None:
+        """When it was read last; ``None`` before the first reading."""
+        return None if self._last is None else self._last[0]
 
     @property
     def source(self) -> EnergySource | None:
@@ -168,7 +186,7 @@ class EnergyTrack:
         if self._last is None or self._is_out():
             return None
         power_w = self._last[1].power_w
-        if power_w is None and not self._counter.dropped:
+        if power_w is None and self._counts():
             return self._counter.series.power_w()
         return power_w
 
@@ -178,16 +196,14 @@ class EnergyTrack:
     def _counts(self) -> bool:
         """Whether the counter is believed."""
         counter = self._counter
-        return bool(counter.series) and not counter.dropped and (counter.moved or not self._power)
+        return bool(counter.series) and not counter.dropped and (counter.moved or self._is_model)
 
     def _add_power(self, time_s: float, power_w: float) -> tuple[str, ...]:
         had_gap = self._power.has_gap
         self._power.add(time_s, power_w)
         if had_gap or not self._power.has_gap or self._counts():
             return ()
-        return (
-            f"the power of {self._name} was not told for too long; its energy is unknown there",
-        )
+        return self._tell_gap()
 
     def _turn_to_power(self, time_s: float, complaint: str) -> str:
         """Let sampled power go on from where the counter was believed last."""
@@ -220,6 +236,23 @@ class EnergyTrack:
     def _tell_missing(self, why: str) -> tuple[str, ...]:
         self._told_missing = True
         return (f"{self._name} failed; the energy of this run is unknown: {why}",)
+
+    def _tell_unfinished(self) -> tuple[str, ...]:
+        """Tell at the end what only the end shows: power that never came back, a dead counter."""
+        if self._last is None or self._counts():
+            return ()
+        if self._power.last_s is not None:
+            silent_s = self._last[0] - self._power.last_s
+            return () if self._power.has_gap or silent_s <= REACH_S else self._tell_gap()
+        if self._counter.dropped or not self._counter.series:
+            return ()  # which was told when it was seen
+        remedy = "the energy of this run is unknown"
+        return (f"the energy counter of {self._name} never moved, and no power was told; {remedy}",)
+
+    def _tell_gap(self) -> tuple[str, ...]:
+        return (
+            f"the power of {self._name} was not told for too long; its energy is unknown there",
+        )
 
     def _tell_silent(self) -> tuple[str, ...]:
         if self._told_silent:
