@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import signal
@@ -12,6 +13,8 @@ import pexpect
 import pytest
 
 from tests.gpu import conftest
+from zeusrun import cli_gpu
+from zeusrun.errors import DeviceError
 from zeusrun.gpu.limit_lock import LimitLock
 from zeusrun.gpu.limit_record import LimitRecord, write_record
 from zeusrun.gpu.simulated import SimulatedDevice
@@ -298,3 +301,50 @@ def test_a_watch_keeps_no_more_however_often_it_looks(clock):
         (watched,) = watch.look(clock())
         clock.advance(0.001)
     assert len(watched.recent) == 600
+
+
+@pytest.fixture
+def shown(clock, monkeypatch, tmp_path):
+    """Return a function that watches a device by a fake clock, and what of it is shown."""
+
+    class Time:
+        monotonic = clock
+        sleep = staticmethod(clock.advance)
+
+    monkeypatch.setattr(cli_gpu, "time", Time)
+    monkeypatch.setenv("ZEUSRUN_HOME", str(tmp_path))
+
+    def show(device, period_s, count):
+        looks = cli_gpu._looks([OpenGpu(0, device)], period_s, [])
+        return [(elapsed_s, each) for elapsed_s, (each,) in itertools.islice(looks, count)]
+
+    return show
+
+
+@pytest.mark.parametrize("period_s", [0.5, 1.0, 1.5, 6.0, 60.0])
+@pytest.mark.parametrize("has_counter", [True, False])
+def test_energy_is_known_however_rarely_it_is_shown(shown, clock, period_s, has_counter):
+    lines = shown(SimulatedDevice(clock, has_counter=has_counter), period_s, 4)
+    times_s = [elapsed_s for elapsed_s, _ in lines]
+    assert times_s == pytest.approx([0.0, period_s, 2 * period_s, 3 * period_s])
+    assert lines[-1][1].energy_j == pytest.approx(200.0 * times_s[-1])
+
+
+def test_a_missed_look_costs_no_more_than_itself_however_rarely_it_is_shown(shown, clock):
+    class MissesOne(SimulatedDevice):
+        def read(self):
+            if 11.9 < clock() - began_s < 12.1:
+                raise DeviceError("does not answer")
+            return super().read()
+
+    began_s = clock()
+    lines = shown(MissesOne(clock), 6.0, 5)
+    assert [each.energy_j is None for _, each in lines[1:]] == [False, True, False, False]
+    assert lines[1][1].note is None
+    assert "answers again" in lines[-1][1].note
+
+
+def test_a_watch_says_why_energy_is_by_another_account(shown, clock):
+    ((_, first), (_, later)) = shown(SimulatedDevice(clock, has_counter=False), 1.0, 2)
+    assert first.note == later.note
+    assert "sampled power is integrated instead" in later.note

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import time
 
 import pexpect
 import pytest
+import typer
 
 from tests.gpu import conftest
+from zeusrun import cli_gpu
+from zeusrun.gpu.simulated import SimulatedDevice
 
 build_library, plain_library = conftest.build_library, conftest.plain_library
 gpu_machine = conftest.gpu_machine
@@ -253,7 +258,10 @@ sys.exit(9)
 """
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
+PASSED_ON = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"]
+
+
+@pytest.mark.parametrize("name", PASSED_ON)
 def test_a_signal_goes_to_the_command_and_what_was_measured_is_reported(zeusrun, name):
     arguments = zeusrun.argv("measure", "--json", "--", *PYTHON, COUNTS.replace("{name}", name))
     with subprocess.Popen(
@@ -308,3 +316,112 @@ for line in open("/proc/self/status"):
         [*PYTHON, program], capture_output=True, text=True, check=True, env=zeusrun.environment
     )
     assert zeusrun("measure", "--", *PYTHON, program).stdout == plain.stdout
+
+
+@pytest.mark.parametrize("wrapper", ["timeout 60", "setsid"])
+def test_ctrl_c_reaches_a_command_that_has_left_our_process_group(zeusrun, wrapper):
+    program, *arguments = zeusrun.argv(
+        "measure", "--", *wrapper.split(), *PYTHON, COUNTS.replace("{name}", "SIGINT")
+    )
+    child = pexpect.spawn(program, arguments, env=zeusrun.environment, encoding="utf-8", timeout=30)
+    child.expect("ready")
+    child.sendintr()
+    child.expect(r"told \d")  # timeout passes it on twice
+    child.expect("exit code 9")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 9
+
+
+def test_a_terminal_that_closes_reaches_the_command_of_a_session_leader(zeusrun, tmp_path):
+    told = tmp_path / "told"
+    program = COUNTS.replace("{name}", "SIGHUP").replace(
+        'print("told", len(seen), flush=True)', f"open({str(told)!r}, 'w').write(str(len(seen)))"
+    )
+    result = tmp_path / "result"
+    command = shlex.join(zeusrun.argv("measure", "--json", "--", *PYTHON, program))
+    # The shell becomes zeusrun, which so leads the session, as under `ssh -t` and in a tmux pane.
+    arguments = ["-c", f"exec {command} > {result}"]
+    child = pexpect.spawn(
+        "/bin/sh", arguments, env=zeusrun.environment, encoding="utf-8", timeout=30
+    )
+    while not (result.exists() and "ready" in result.read_text()):
+        time.sleep(0.01)
+    os.close(child.child_fd)
+    os.waitpid(child.pid, 0)
+    assert told.read_text() == "1"
+    assert json.loads(result.read_text().splitlines()[-1])["exit_code"] == 9
+
+
+# Is told a signal just before it starts a command, which so comes while it does.
+EARLY = """
+import contextlib, os, signal, sys
+from zeusrun.launcher.process import run_foreground
+@contextlib.contextmanager
+def told():
+    os.kill(os.getpid(), signal.{name})
+    yield
+print(run_foreground(["sleep", "60"], os.environ, told()).code)
+"""
+
+
+@pytest.mark.parametrize("name", PASSED_ON)
+def test_a_signal_that_comes_while_the_command_starts_goes_to_the_command(name):
+    done = subprocess.run(
+        [*PYTHON, EARLY.replace("{name}", name)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"{128 + getattr(signal, name)}\n", done
+
+
+# Leaves a process behind whose parent is dead, says to NVML that it computes, and ends it.
+LEAVES = """
+import ctypes, os, subprocess, sys, time
+leave = "import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=-3).pid)"
+pid = int(subprocess.check_output([sys.executable, "-c", leave]))
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+nvml.fake_nvml_open({state!r})
+nvml.fake_nvml_set(b"foreign", ctypes.c_long(pid))
+time.sleep(2.5)  # two looks, a second apart
+os.kill(pid, 9)
+"""
+
+
+def test_a_process_that_the_command_has_left_behind_is_its_own(measure, busy_machine):
+    leaves = LEAVES.replace("{state!r}", repr(str(busy_machine.state_path).encode()))
+    code, measured, _ = measure(*PYTHON, leaves, **busy_machine.environment)
+    assert code == 0
+    assert (measured["shared"], measured["warnings"]) == (False, [])
+
+
+def test_the_result_is_told_before_the_devices_are_let_go(monkeypatch, capfd):
+    class SlowToClose(SimulatedDevice):
+        def close(self):
+            os.write(1, b"closed\n")
+
+    devices = [SlowToClose(time.monotonic)]
+    monkeypatch.setattr("zeusrun.launcher.machine.job_devices", lambda *_: (devices, None))
+    for as_json in (True, False):
+        with pytest.raises(typer.Exit):
+            cli_gpu.measure(["true"], as_json=as_json, cpu=False)
+    first, second, last = capfd.readouterr().out.strip().splitlines()
+    assert json.loads(first)["exit_code"] == 0
+    assert (second, last) == ("closed", "closed")
+
+
+# The signal cannot be sent: the command is another user's.
+BARRED = """
+import os, subprocess
+from contextlib import nullcontext
+from zeusrun.launcher.process import run_foreground
+def refuse(process, number):
+    raise PermissionError
+subprocess.Popen.send_signal = refuse
+tell = "import os, signal; os.kill(os.getppid(), signal.SIGTERM)"
+print(run_foreground(["{python}", "-c", tell], os.environ, nullcontext()).code)
+"""
+
+
+def test_a_command_of_another_user_that_cannot_be_told_is_waited_for():
+    program = BARRED.replace("{python}", sys.executable)
+    done = subprocess.run([*PYTHON, program], capture_output=True, text=True, check=False)
+    assert done.stdout == "0\n", done

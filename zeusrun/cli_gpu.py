@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import signal
 import time
@@ -108,12 +109,13 @@ def measure(
         for device in devices:
             stack.callback(device.close)
         measured = run_measured(command, devices)
-    if as_json:
-        Console().out()  # the command may have left its last line open
-        print_json(measured.to_json())
-    else:
-        sheet = measurement_sheet(command, measured)
-        Console(stderr=True).print(sheet, highlight=False)
+        # Before the devices are let go: a driver may hang in that.
+        if as_json:
+            Console().out()  # the command may have left its last line open
+            print_json(measured.to_json())
+        else:
+            sheet = measurement_sheet(command, measured)
+            Console(stderr=True).print(sheet, highlight=False)
     raise typer.Exit(measured.exit_code)
 
 
@@ -149,15 +151,20 @@ def _looks(
     gpus: Sequence[OpenGpu], period_s: float, signals: Sequence[int]
 ) -> Iterator[tuple[float, list[WatchedGpu]]]:
     """Yield what the GPUs do, and seconds since the first look, until a signal has come."""
-    from zeusrun.gpu.watch import GpuWatch  # noqa: PLC0415
+    from zeusrun.gpu.watch import MOST_BETWEEN_LOOKS_S, GpuWatch  # noqa: PLC0415
 
     watch = GpuWatch(gpus, _held_by())
+    looks_each = math.ceil(period_s / MOST_BETWEEN_LOOKS_S)  # of which one is shown
+    looked = 0
     began_s = due_s = time.monotonic()
     while not signals:
         now_s = time.monotonic()
         if now_s >= due_s:
-            due_s = max(due_s + period_s, now_s)
-            yield now_s - began_s, watch.look(now_s)
+            due_s = max(due_s + period_s / looks_each, now_s)
+            watched = watch.look(now_s)
+            if looked % looks_each == 0:
+                yield now_s - began_s, watched
+            looked += 1
         time.sleep(min(_TICK_S, max(0.0, due_s - time.monotonic())))
 
 

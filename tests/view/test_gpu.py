@@ -131,6 +131,14 @@ def test_a_gpu_that_does_not_answer_says_why_below():
         assert "! GPU 3: NVML says GPU is lost" in text
 
 
+def test_what_became_of_a_gpus_energy_is_told_below_once():
+    told = "its power was not told for too long; its energy is unknown there"
+    text = render(watch_sheet([replace(watched(PLAIN), note=told), watched(LARGE)], 1, 80))
+    assert text.count(f"! GPU 0: {told}") == 1
+    lost = replace(watched(LOST), note=f"it failed: {LOST.error}")
+    assert render(watch_sheet([lost], 1, 120), 120).count(LOST.error) == 1
+
+
 def test_a_caveat_is_told_below():
     assert "· GPU 7: a part of a whole" in render(gpu_sheet([LARGE], 80))
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # of its clients, ours or not.
 _MPS = "nvidia-cuda-mps"
 _RUN_DIR = "ZEUSRUN_RUN_DIR"
+MEASURE_VARIABLE = "ZEUSRUN_MEASURE"
+"""In the environment of a process: which ``zeusrun measure`` it belongs to."""
 
 
 class ForeignProcesses:
@@ -34,18 +36,21 @@ class ForeignProcesses:
         owns: Callable[[int], bool] | None = None,
         *,
         run_dir: str | None = None,
+        measure: str | None = None,
         first_namespace: bool | None = None,
     ) -> None:
         """Prepare; nothing is looked at yet.
 
         Args:
             owns: Whether a process of this namespace is the job's. By default it is if this
-                process launched it, however indirectly, or if it was given ``run_dir``.
+                process launched it, however indirectly, or if it or what launched it was given
+                ``run_dir`` or ``measure``.
             run_dir: ``ZEUSRUN_RUN_DIR`` of the run: a rank whose parents died still has it.
+            measure: ``ZEUSRUN_MEASURE`` of a command that is measured, likewise.
             first_namespace: Whether this process counts processes as NVML does; ``None``: find out.
         """
         self.found: frozenset[int] = frozenset()
-        self._owns = owns if owns is not None else _Family(run_dir).has
+        self._owns = owns if owns is not None else _Family(run_dir, measure).has
         self._comparable = in_first_pid_namespace() if first_namespace is None else first_namespace
         self._before: frozenset[int] | None = None
         self._verdicts: dict[tuple[int, int], bool | None] = {}
@@ -93,25 +98,30 @@ class ForeignProcesses:
 
 
 class _Family:
-    """What this process launched, and what was given the run's directory."""
+    """What this process launched, what was given a mark of the run, and what that launched."""
 
-    def __init__(self, run_dir: str | None) -> None:
+    def __init__(self, run_dir: str | None, measure: str | None) -> None:
         self._head = os.getpid()
-        self._mark = None if run_dir is None else f"{_RUN_DIR}={run_dir}".encode()
+        marks = {_RUN_DIR: run_dir, MEASURE_VARIABLE: measure}
+        self._marks = {f"{name}={value}".encode() for name, value in marks.items() if value}
 
     def has(self, pid: int) -> bool:
         ancestor = pid
         while ancestor > 0:  # this process may itself be number 1, in a container
-            if ancestor == self._head:
+            if ancestor == self._head or self._is_marked(ancestor):
                 return True
             process = _read_process(ancestor)
             if process is None:
                 break
             ancestor = process.parent
-        if self._mark is None:
+        return False
+
+    def _is_marked(self, pid: int) -> bool:
+        if not self._marks:
             return False
         try:
-            return self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            return not self._marks.isdisjoint(environment)
         except OSError:  # gone, or another user's
             return False
 

@@ -96,6 +96,9 @@ def resolve_visible(
 ) -> list[VisibleGpu]:
     """Find the first ``count`` visible GPUs.
 
+    Stricter than CUDA, which silently shows those before an entry that names no GPU: such an entry
+    is nearly always a mistake.
+
     Args:
         entries: What ``parse_visible`` returned.
         gpus: All GPUs that the job could see, in NVML's order, which is that of the PCI bus.

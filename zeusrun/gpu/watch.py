@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.gpu.device import Reading
+from zeusrun.gpu.device import Health, Reading
 from zeusrun.gpu.status import read_status
 from zeusrun.gpu.track import EnergyTrack
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from zeusrun.trial import EnergySource
 
 REMEMBERED_S = 60.0
+MOST_BETWEEN_LOOKS_S = 1.0
+"""Sampled power says nothing of a longer silence, and a GPU that misses one look is not lost."""
 _MAX_REMEMBERED = 600
 
 
@@ -30,12 +32,14 @@ class WatchedGpu:
             tell.
         energy_j: Joules since the watch began; ``None`` if unknown.
         energy_source: Where they come from; ``None`` if they are unknown.
+        note: The latest sentence on what became of its energy; ``None`` for none.
     """
 
     status: GpuStatus
     recent: tuple[tuple[float, float | None], ...]
     energy_j: float | None
     energy_source: EnergySource | None
+    note: str | None = None
 
 
 class GpuWatch:
@@ -54,39 +58,46 @@ class GpuWatch:
         self._gpus = tuple(gpus)
         self._held_by = held_by
         self._tracks = [
-            None if gpu.device is None else EnergyTrack(gpu.device.model, gpu.device.energy_source)
+            None
+            if (device := gpu.device) is None
+            else EnergyTrack(device.model, device.energy_source, device.max_power_w)
             for gpu in gpus
         ]
         self._recent: list[deque[tuple[float, float | None]]] = [
             deque(maxlen=_MAX_REMEMBERED) for _ in gpus
         ]
+        self._notes: list[str | None] = [None for _ in gpus]
         self._began_s: float | None = None
 
     def look(self, now_s: float) -> list[WatchedGpu]:
-        """Look at every GPU.
+        """Look at every GPU; wait for at most ``MOST_BETWEEN_LOOKS_S`` between two looks.
 
         Args:
             now_s: Monotonic second, later than at the last look.
         """
         began_s = self._began_s = now_s if self._began_s is None else self._began_s
         watched = []
-        for gpu, track, recent in zip(self._gpus, self._tracks, self._recent, strict=True):
+        for place, (gpu, track, recent) in enumerate(
+            zip(self._gpus, self._tracks, self._recent, strict=True)
+        ):
             status = read_status(gpu, self._held_by)
             recent.append((now_s, status.power_w))
             while recent[0][0] < now_s - REMEMBERED_S:
                 recent.popleft()
             energy_j, source = None, None
             if track is not None:
-                _add(track, now_s, status)
+                for sentence in _add(track, now_s, status):
+                    self._notes[place] = sentence
                 energy_j = track.energy_j(began_s, now_s)
                 source = track.source
             ages = tuple((now_s - time_s, power_w) for time_s, power_w in recent)
-            watched.append(WatchedGpu(status, ages, energy_j, source))
+            watched.append(WatchedGpu(status, ages, energy_j, source, self._notes[place]))
         return watched
 
 
-def _add(track: EnergyTrack, now_s: float, status: GpuStatus) -> None:
+def _add(track: EnergyTrack, now_s: float, status: GpuStatus) -> tuple[str, ...]:
     if status.error is not None:
-        track.miss(now_s, status.error)
-    else:
-        track.add(now_s, Reading(status.energy_j, status.power_w, status.power_limit_w))
+        return track.miss(now_s, status.error)
+    health = Health(utilization=status.utilization)
+    reading = Reading(status.energy_j, status.power_w, status.power_limit_w, health)
+    return track.add(now_s, reading)

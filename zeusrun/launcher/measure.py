@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
+import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.errors import ExitCode, NotStartedError
-from zeusrun.gpu.foreign import ForeignProcesses
+from zeusrun.gpu.foreign import MEASURE_VARIABLE, ForeignProcesses
 from zeusrun.gpu.monitor import EnergyMonitor
 from zeusrun.launcher.process import run_foreground
 
@@ -81,15 +83,17 @@ def measure(argv: Sequence[str], devices: Sequence[Device]) -> Measurement:
     """Run a command to its end and meter the devices meanwhile.
 
     Args:
-        argv: The command and its arguments. Its streams, its terminal and its signals are its own.
+        argv: The command and its arguments. Its streams, its terminal and its signals are its own;
+            its environment is that of this process and ``ZEUSRUN_MEASURE``.
         devices: What is metered; the caller closes them.
 
     Raises:
         NotStartedError: If the command could not be started.
     """
-    monitor = EnergyMonitor(devices, None, foreign=ForeignProcesses())
+    mark = uuid.uuid4().hex  # by which what it leaves behind (a daemon) is known as its own
+    monitor = EnergyMonitor(devices, None, foreign=ForeignProcesses(measure=mark))
     try:
-        ended = run_foreground(argv, monitor)
+        ended = run_foreground(argv, {**os.environ, MEASURE_VARIABLE: mark}, monitor)
     except OSError as error:
         raise _not_started(argv[0], error) from error
     return _build_measurement(ended, devices, monitor)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from typing_extensions import Self
 
@@ -41,6 +41,7 @@ _FAMILY_PERIOD_S = 1.0
 _MARGIN_S = 5.0  # torchrun needs about 1 s after its grace to notice and go
 _SWEEP_GRACE_S = 3.0
 _NATURAL_EXIT_S = 0.5
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -60,30 +61,25 @@ class ProcessExit:
 
 @dataclass
 class CaughtSignals:
-    """Collects SIGINT, SIGTERM and SIGHUP instead of dying of them. A context manager.
-
-    A signal that was ignored before (``nohup``) stays ignored.
+    """A context manager that collects signals; those ignored before (``nohup``) stay ignored.
 
     Attributes:
-        received: Signal numbers in order of arrival.
+        numbers: The signals.
+        received: Those that came, in order of arrival.
     """
 
+    numbers: Sequence[int] = _ENDING
     received: list[int] = field(default_factory=list)
     _before: dict[int, object] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         """Install the handlers; only the main thread may."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in self.numbers:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._catch)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Put the former handlers back."""
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
@@ -321,8 +317,8 @@ def _name(process: psutil.Process) -> str:
         return f"process {process.pid}"
 
 
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_FROM_TERMINAL = 0x80  # SI_KERNEL of sigaction(2): the terminal tells the whole foreground group
+_PASSED_ON = (*_ENDING, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)  # Slurm's --signal
+_FROM_TERMINAL = 0x80  # SI_KERNEL of sigaction(2): the terminal tells a whole process group
 _RECHECK_S = 0.5  # should a thread of a library have taken SIGCHLD
 
 
@@ -342,15 +338,16 @@ class ForegroundExit:
 
 
 def run_foreground(
-    argv: Sequence[str], meanwhile: AbstractContextManager[object]
+    argv: Sequence[str], environment: Mapping[str, str], meanwhile: AbstractContextManager[object]
 ) -> ForegroundExit:
     """Run a command in the place of this process: its terminal, its streams, its signals.
 
-    SIGINT, SIGTERM, SIGHUP and SIGQUIT go to the command and do not end this process. Where the
-    terminal has told the command already, it is not told twice.
+    The signals in ``_PASSED_ON`` go to the command and do not end this process. Where the terminal
+    has told the command already, it is not told twice.
 
     Args:
         argv: The command and its arguments; no shell is involved.
+        environment: The command's.
         meanwhile: Entered just before the command starts and left just after it has ended.
             Threads that it starts get none of these signals.
 
@@ -364,13 +361,12 @@ def run_foreground(
     try:
         with meanwhile:
             started_t = time.monotonic()
-            process, early = _start_unblocked(argv, before)
-            for number in early:
-                process.send_signal(number)
+            process = _start_unblocked(argv, environment, before)
             while process.poll() is None:
                 told = signal.sigtimedwait(waited_for, _RECHECK_S)
-                if told and told.si_signo in passed_on and told.si_code != _FROM_TERMINAL:
-                    process.send_signal(told.si_signo)
+                if told and told.si_signo in passed_on and not _knows(process.pid, told):
+                    with contextlib.suppress(PermissionError):  # another user's, as sudo is
+                        process.send_signal(told.si_signo)
             ended_t = time.monotonic()
     finally:
         while signal.sigtimedwait(waited_for, 0):
@@ -381,15 +377,23 @@ def run_foreground(
     return ForegroundExit(code if code >= 0 else 128 - code, started_t, ended_t)
 
 
+def _knows(pid: int, told: signal.struct_siginfo) -> bool:
+    """Whether the terminal has told a command, too; that it hung up it tells a session's leader."""
+    in_our_group = os.getpgid(pid) == os.getpgrp()  # not under timeout or setsid
+    only_us = told.si_signo == signal.SIGHUP and os.getsid(0) == os.getpid()  # as under ssh -t
+    return told.si_code == _FROM_TERMINAL and in_our_group and not only_us
+
+
 def _start_unblocked(
-    argv: Sequence[str], mask: Iterable[int]
-) -> tuple[subprocess.Popen[bytes], list[int]]:
-    """Start a command under a signal mask; return it and the signals that came meanwhile."""
-    with CaughtSignals() as signals:
+    argv: Sequence[str], environment: Mapping[str, str], mask: Iterable[int]
+) -> subprocess.Popen[bytes]:
+    """Start a command under a signal mask; signals that come meanwhile are pending thereafter."""
+    with CaughtSignals(_PASSED_ON) as signals:
         blocked = signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         try:
             # Descriptors that the user opened for it, as in <(...) of a shell, are its own, too.
-            process = subprocess.Popen(argv, close_fds=False)  # noqa: S603 - never a shell
+            return subprocess.Popen(argv, env=environment, close_fds=False)  # noqa: S603 - no shell
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    return process, signals.received
+            for number in signals.received:
+                signal.raise_signal(number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from typing import TYPE_CHECKING, Literal
 
 from rich import box
@@ -132,7 +133,8 @@ def watch_sheet(watched: Sequence[WatchedGpu], elapsed_s: float, width: int) -> 
         energy_j = _sum([each.energy_j for each in watched])
         total = f"all: {units.power(power_w)} · {units.energy(energy_j)} in {total}"
     statuses = [each.status for each in watched]
-    return Group(table, *_notes(statuses), Text(""), Text(total, style="dim"))
+    notes = [each.note for each in watched]
+    return Group(table, *_notes(statuses, notes), Text(""), Text(total, style="dim"))
 
 
 # Columns of all but the model, the last minute and throttling, gaps included; of throttling.
@@ -218,12 +220,15 @@ def _add_columns(table: Table, columns: Mapping[str, Literal["left", "right"]]) 
         table.add_column(name, justify=justify, no_wrap=True)
 
 
-def _notes(statuses: Sequence[GpuStatus]) -> list[RenderableType]:
+def _notes(
+    statuses: Sequence[GpuStatus], energy_notes: Sequence[str | None] = ()
+) -> list[RenderableType]:
     notes: list[RenderableType] = []
-    for status in statuses:
+    for status, energy_note in itertools.zip_longest(statuses, energy_notes):
         name = "GPU" if status.cuda_index is None else f"GPU {status.cuda_index}"
-        if status.error:
-            notes.append(Text(f"! {name}: {status.error}", style="yellow"))
+        trouble = status.error or energy_note  # a GPU that does not answer says why energy is gone
+        if trouble:
+            notes.append(Text(f"! {name}: {trouble}", style="yellow"))
         if status.caveat:
             notes.append(Text(f"· {name}: {status.caveat}", style="dim"))
     return [Text(""), *notes] if notes else []
