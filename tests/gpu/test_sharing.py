@@ -12,7 +12,7 @@ from zeusrun.gpu.sharing import PERIOD_S, Sharing
 from zeusrun.gpu.simulated import SimulatedDevice
 
 OURS = frozenset({os.getpid()})
-HIM, HER, THEM = frozenset({os.getppid()}), frozenset({1}), frozenset({2})
+HIM, HER, THEM = (frozenset({os.getpid() + number}) for number in (1, 2, 3))
 
 
 @pytest.fixture
