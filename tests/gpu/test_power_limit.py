@@ -216,6 +216,16 @@ sys.stdin.read()
 """
 
 
+def test_to_look_whether_a_limit_is_held_takes_no_lock(found_w, tmp_path, monkeypatch):
+    uuid = next(iter(found_w))
+    lock = LimitLock(uuid, tmp_path)
+    assert lock.acquire()
+    monkeypatch.setattr("socket.socket", pytest.fail)
+    assert is_held(uuid)
+    lock.release()
+    assert not is_held(uuid)
+
+
 def test_records_of_another_machine_are_left_to_it(devices, tmp_path):
     uuid = devices[0].uuid
     write_record(tmp_path, LimitRecord(uuid, 222.5, "job-1-1", host="another-machine"))
