@@ -64,7 +64,7 @@ def test_every_command_and_option_of_the_readme_exists(zeusrun):
 
 def test_the_exit_codes_of_the_readme_are_the_ones_in_use():
     named = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
-    assert named == set(ExitCode) - {ExitCode.BUSY, ExitCode.SIGNAL_BASE}
+    assert named == set(ExitCode) - {ExitCode.SIGNAL_BASE}
 
 
 def test_the_error_that_the_readme_shows_is_the_one_that_comes(zeusrun):

@@ -348,3 +348,13 @@ def test_a_watch_says_why_energy_is_by_another_account(shown, clock):
     ((_, first), (_, later)) = shown(SimulatedDevice(clock, has_counter=False), 1.0, 2)
     assert first.note == later.note
     assert "sampled power is integrated instead" in later.note
+
+
+def test_records_that_cannot_be_read_are_told_by_repair_and_doctor(zeusrun):
+    zeusrun.home.mkdir(exist_ok=True)
+    (zeusrun.home / "gpus").write_text("a file where the folder should be")
+    repair = zeusrun("repair")
+    assert repair.returncode == 5
+    assert "cannot be seen" in repair.stderr
+    assert "cannot be seen" in " ".join(zeusrun("doctor", COLUMNS="300").stdout.split())
+    assert "put back" not in repair.stdout

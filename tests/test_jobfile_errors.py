@@ -229,6 +229,16 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
             "power_limit: {watts: 200}\nlaunch:",
             "12: 'power_limit.watts' only goes with mode: fixed, not optimize",
         ),
+        (
+            "launch:",
+            "power_limit: {mode: observe, objective: energy}\nlaunch:",
+            "12: 'power_limit.objective' only goes with mode: optimize, not observe",
+        ),
+        (
+            "launch:",
+            "power_limit: {objective: energy, factor: 1.1}\nlaunch:",
+            "12: 'power_limit.factor' only goes with objective: max_slowdown, not energy",
+        ),
         # batch sizes
         (
             "default: 64",

@@ -124,7 +124,8 @@ def repair() -> None:
     from zeusrun.launcher.limits import repair as repair_left  # noqa: PLC0415
     from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
 
-    restored, problems, held = repair_left(home_directory(os.environ))
+    home = home_directory(os.environ)
+    restored, problems, held = repair_left(home)
     for text in restored:
         typer.echo(text)
     if problems:
@@ -132,7 +133,7 @@ def repair() -> None:
     for uuid in held:
         typer.echo(f"the power limit of {uuid} is held by a run that goes on")
     if not restored and not held:
-        typer.echo("no power limit is left to be put back")
+        typer.echo(f"no power limit is left to be put back (ZEUSRUN_HOME is {home})")
 
 
 @contextlib.contextmanager

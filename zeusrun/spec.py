@@ -32,11 +32,11 @@ from zeusrun.jobfile.paths import find_missing_paths, resolve_path
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
 from zeusrun.jobfile.rules import (
     check_candidates,
-    check_companion,
     check_divisible,
     check_env_name,
     check_job_name,
     check_module_name,
+    check_power_limit,
     check_process_count,
     check_template,
     listed,
@@ -191,15 +191,10 @@ class PowerLimit(_Section):
         None, ge=1, description="With max_slowdown: times the highest limit's time, such as 1.1."
     )
 
-    @field_validator("watts")
+    @field_validator("watts", "objective", "factor")
     @classmethod
-    def _check_watts(cls, watts: float | None, info: ValidationInfo) -> float | None:
-        return check_companion(watts, "watts: 200", info.data, "mode", "fixed")
-
-    @field_validator("factor")
-    @classmethod
-    def _check_factor(cls, factor: float | None, info: ValidationInfo) -> float | None:
-        return check_companion(factor, "factor: 1.1", info.data, "objective", "max_slowdown")
+    def _check(cls, value: float | str | None, info: ValidationInfo) -> float | str | None:
+        return check_power_limit(str(info.field_name), value, info.data)
 
 
 class Metrics(_Section):

@@ -137,5 +137,18 @@ def _watts(value: float) -> float:
 
 
 def recorded_gpus(directory: Path) -> list[str]:
-    """Return the UUIDs of the GPUs that have a record, in order."""
-    return sorted(path.name.removesuffix(_SUFFIX) for path in directory.glob("*" + _SUFFIX))
+    """Return the UUIDs of the GPUs that have a record, in order.
+
+    Raises:
+        DeviceError: If the directory cannot be read.
+    """
+    try:
+        names = [path.name for path in directory.iterdir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DeviceError(
+            f"whether power limits are left changed cannot be seen: {directory}: {error.strerror}; "
+            "give yourself access, or set ZEUSRUN_HOME to another folder"
+        ) from error
+    return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))

@@ -70,23 +70,32 @@ def check_candidates(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
-def check_companion(
-    value: float | None, example: str, others: Mapping[str, Any], key: str, wanted: str
-) -> float | None:
-    """Return a value that goes with one choice of another key, and is needed there.
+_OBJECTIVE_UNLESS_GIVEN = "cost"
+# Key of power_limit: the key and the choice that it goes with, and what it may look like.
+_GOES_WITH = {
+    "watts": ("mode", "fixed", "watts: 200"),
+    "objective": ("mode", "optimize", "objective: energy"),
+    "factor": ("objective", "max_slowdown", "factor: 1.1"),
+}
+
+
+def check_power_limit(
+    name: str, value: float | str | None, others: Mapping[str, Any]
+) -> float | str | None:
+    """Return a value of ``power_limit`` that goes with one choice of another, and is needed there.
 
     Args:
-        value: What was given.
-        example: What it may look like: ``watts: 200``.
-        others: The values given before; one that is itself wrong is absent, and its own error is
-            the one to show.
-        key: The other key.
-        wanted: Its choice that the value goes with.
+        name: Its key.
+        value: What was given, or the default.
+        others: The values before it; one that is itself wrong is absent, and its own error is the
+            one to show.
     """
+    key, wanted, example = _GOES_WITH[name]
     chosen = others.get(key)
     if chosen == wanted and value is None:
         raise ValueError(f"is missing: {key} {wanted} needs it, for example {example}")
-    if chosen not in (None, wanted) and value is not None:
+    given = value not in (None, _OBJECTIVE_UNLESS_GIVEN)
+    if chosen not in (None, wanted) and given:
         raise ValueError(f"only goes with {key}: {wanted}, not {chosen}")
     return value
 

@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import ZeusrunError
+from zeusrun.errors import DeviceError, ZeusrunError
 from zeusrun.gpu.cpu import cpu_device
 from zeusrun.gpu.limit_lock import is_held
 from zeusrun.gpu.limit_record import is_elsewhere, recorded_gpus
@@ -128,11 +128,11 @@ def _check_permission(gpus: list[Device], environment: Mapping[str, str]) -> Che
 def _check_limits(home: Path) -> list[Check]:
     """Return a line for each limit that a dead launcher has left changed."""
     directory = limits_directory(home)
-    left = [
-        uuid
-        for uuid in recorded_gpus(directory)
-        if not is_held(uuid) and not is_elsewhere(directory, uuid)
-    ]
+    try:
+        recorded = recorded_gpus(directory)
+    except DeviceError as error:
+        return [Check("power limit", well=False, found=str(error))]
+    left = [uuid for uuid in recorded if not is_held(uuid) and not is_elsewhere(directory, uuid)]
     return [
         Check(
             "power limit",

@@ -61,7 +61,10 @@ def repair(home: Path) -> tuple[list[str], list[str], list[str]]:
         A sentence for each limit that was restored, one for each that could not be, and the GPUs
         whose limits a running zeusrun holds.
     """
-    restored, problems, held = repair_limits(limits_directory(home), _open_recorded)
+    try:
+        restored, problems, held = repair_limits(limits_directory(home), _open_recorded)
+    except DeviceError as error:
+        return [], [str(error)], []
     sentences = [
         f"the power limit of {record.uuid} is {record.found_w:g} W again, as {record.trial} "
         "had found it"

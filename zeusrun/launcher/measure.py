@@ -156,6 +156,8 @@ def _not_started(name: str, error: OSError) -> NotStartedError:
     absent, barred = ExitCode.NOT_FOUND, ExitCode.NOT_EXECUTABLE
     if isinstance(error, FileNotFoundError) and not Path(found).is_file():
         advice = "" if "/" in name else "; is it installed, and its folder in PATH?"
+        if " " in name:
+            advice = "; no shell is involved: leave out the quotes, or use sh -c"
         return NotStartedError(f"{name}: command not found{advice}", absent)
     if isinstance(error, FileNotFoundError):
         return NotStartedError(f"{name}: the interpreter in its first line is missing", absent)

@@ -96,6 +96,8 @@ def _limits(submission: Submission, listener: Listener) -> Iterator[LimitHolder 
     environment = {**submission.environment, **submission.spec.env}
     holder = open_limits(mode, submission.devices, submission.home, environment)
     if holder is None:
+        if fixed_w is not None:
+            listener.warn(f"power_limit.watts: the job has no GPU to hold to {fixed_w:g} W")
         yield None
         return
     try:
