@@ -102,6 +102,27 @@ def idle_cpu_share(seconds: float) -> float:
     return share
 
 
+def warm_cpu_share(devices: list, folder: Path) -> float:
+    """Return what samples taken one right after the other would cost ten times a second.
+
+    Waking up is not in it, nor what a processor needs that was asleep.
+    """
+    now_s, count = 0.0, 600
+    monitor = EnergyMonitor(
+        devices,
+        folder / "warm.csv",
+        period_s=3600.0,
+        clock=lambda: now_s,
+        foreign=ForeignProcesses(),
+    )
+    with monitor:
+        began = time.thread_time()
+        for _ in range(count):
+            now_s += 0.1
+            monitor.sample()
+        return (time.thread_time() - began) / count * 10 * 100
+
+
 def tree_cpu_share(children: int, seconds: float, folder: Path) -> float:
     """As ``thread_cpu_share``, of the CPU while a tree of processes works."""
     command = [sys.executable, "-c", TREE, str(children)]
@@ -113,8 +134,8 @@ def tree_cpu_share(children: int, seconds: float, folder: Path) -> float:
     return share
 
 
-def fake_nvml_cpu_share(library: Path, seconds: float) -> float:
-    """As ``thread_cpu_share``, of the GPUs of a library that is built for the tests."""
+def fake_nvml_cpu_shares(library: Path, seconds: float) -> list[float]:
+    """As ``thread_cpu_share`` and ``warm_cpu_share``, of the GPUs of the tests' library."""
     done = subprocess.run(
         [sys.executable, __file__, "--gpus", "--seconds", str(seconds)],
         env={
@@ -126,10 +147,10 @@ def fake_nvml_cpu_share(library: Path, seconds: float) -> float:
         capture_output=True,
         text=True,
     )
-    count, share = done.stdout.split()
+    count, *shares = done.stdout.split()
     if int(count) != GPUS:
         raise SystemExit(f"the fake library has {count} GPUs instead of {GPUS}")
-    return float(share)
+    return [float(share) for share in shares]
 
 
 def build_fake_nvml(folder: Path) -> Path | None:
@@ -173,16 +194,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if arguments.gpus:
-            print(len(gpus), thread_cpu_share(gpus, seconds, folder))
+            warm = warm_cpu_share(gpus, folder)
+            print(len(gpus), thread_cpu_share(gpus, seconds, folder), warm)
             return
         library = build_fake_nvml(folder)
         for _ in range(arguments.repeats):
             free = [FreeDevice(number) for number in range(GPUS)]
             shares = {"waking up alone": idle_cpu_share(seconds)}
             shares[f"{GPUS} simulated GPUs"] = thread_cpu_share(free, seconds, folder)
+            shares["the same, without waking up"] = warm_cpu_share(free, folder)
             if library is not None:
-                share = fake_nvml_cpu_share(library, seconds)
+                share, warm = fake_nvml_cpu_shares(library, seconds)
                 shares[f"{GPUS} GPUs, pynvml over the tests' library"] = share
+                shares["these, without waking up"] = warm
             if gpus:
                 shares[f"NVML, {len(gpus)} GPUs"] = thread_cpu_share(gpus, seconds, folder)
             for children in (2, 16):

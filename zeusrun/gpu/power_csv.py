@@ -21,8 +21,8 @@ COLUMNS = (
     "utilization,temperature_c,sm_clock_mhz,memory_clock_mhz,throttle_reasons"
 )
 # Half an hour of eight GPUs at 10 Hz. While it is thinned there is a second file, of at most three
-# quarters of this, and sampling waits: 0.08 s every 12 minutes or more, as measured by
-# benchmarks/power_csv.py.
+# quarters of this, and sampling waits: 0.15 s (0.09 to 0.40) every 12 minutes or more, as measured
+# by benchmarks/power_csv.py.
 MAX_BYTES = 16 << 20
 # As much as this is kept whole, unless it is more than a quarter of the file.
 _WHOLE_MS = 120_000
