@@ -181,6 +181,21 @@ def test_a_record_that_somebody_has_removed_is_written_again(devices, holder, tm
         assert recorded_gpus(tmp_path / "gpus") == sorted(device.uuid for device in devices)
 
 
+def test_where_records_cannot_be_seen_any_more_limits_are_held_and_put_back_all_the_same(
+    devices, holder, found_w, monkeypatch
+):
+    def forbid(_path):
+        raise PermissionError(13, "Permission denied")
+
+    with holder:
+        holder.hold(125.0, "job-1-1")
+        with monkeypatch.context() as patch:
+            patch.setattr("pathlib.Path.exists", forbid)
+            holder.hold(150.0, "job-1-1")
+            assert set(limits_w(devices).values()) == {150.0}
+    assert limits_w(devices) == found_w
+
+
 def test_two_launchers_take_the_locks_in_the_same_order(devices, guard, tmp_path, monkeypatch):
     taken = []
     take = LimitLock.acquire

@@ -126,8 +126,11 @@ def is_elsewhere(directory: Path, uuid: str) -> bool:
 
 
 def has_record(directory: Path, uuid: str) -> bool:
-    """Whether a GPU has a record, readable or not."""
-    return (directory / (uuid + _SUFFIX)).exists()
+    """Whether a GPU has a record, readable or not; where that cannot be seen, it may have one."""
+    try:
+        return (directory / (uuid + _SUFFIX)).exists()
+    except OSError:
+        return True
 
 
 def _watts(value: float) -> float:

@@ -142,9 +142,11 @@ class LimitHolder:
             self.check(watts)
             if not self._changed and set(self._found_w.values()) == {watts}:
                 return
+            recorded = frozenset(self._changed)
             self._changed.update(self._found_w)
             for uuid, found_w in self._found_w.items():
-                if not has_record(self._directory, uuid):  # somebody may have removed it, too
+                # Somebody may have removed one since.
+                if uuid not in recorded or not has_record(self._directory, uuid):
                     record = LimitRecord(uuid, found_w, trial, self._zeusd)
                     write_record(self._directory, record)
             self._ensure_guard()
