@@ -22,7 +22,10 @@ def timestamp() -> str:
 
 
 class TrialStatus(str, Enum):
-    """How a trial stands. ``DISPATCHED`` first, then exactly one of the others, for good."""
+    """How a trial stands. ``DISPATCHED`` first, then exactly one of the others, for good.
+
+    Only a ``PREEMPTED`` one may be ``DISPATCHED`` again, because the next submit continues it.
+    """
 
     DISPATCHED = "DISPATCHED"
     REACHED = "REACHED"
@@ -152,6 +155,8 @@ class Outcome:
         profiling_cost_j: What trying other power limits cost more than holding the one chosen;
             part of ``cost_j``, and not charged to the batch size.
         shared: Whether processes that are not the job's used its GPUs; ``None`` if unknown.
+        cause: Of a failure, the same for failures that are alike: without ranks, numbers and
+            paths; ``None`` where the training did not crash.
         warnings: Sentences that a user should read.
     """
 
@@ -174,6 +179,7 @@ class Outcome:
     energy_integrated_j: float | None = None
     profiling_cost_j: float | None = None
     shared: bool | None = None
+    cause: str | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -230,6 +236,8 @@ class Trial:
     energy_integrated_j: float | None = None
     profiling_cost_j: float | None = None
     shared: bool | None = None
+    cause: str | None = None
+    preemptions: int = 0
     warnings: tuple[str, ...] = ()
 
     def finish(self, outcome: Outcome) -> Trial:
@@ -246,6 +254,26 @@ class Trial:
         if outcome.power_limit_w is None:
             del values["power_limit_w"]
         return dataclasses.replace(self, **values)
+
+    def resume(self, started_at: str) -> Trial:
+        """Return this preempted trial as one that is running again.
+
+        What it has taken so far stays in it: time, energy, cost, epochs, curve. The outcome that
+        it is finished with must include them.
+
+        Raises:
+            ValueError: If it was not preempted.
+        """
+        if self.status is not TrialStatus.PREEMPTED:
+            raise ValueError(f"trial {self.trial} is {self.status.value} and cannot go on")
+        return dataclasses.replace(
+            self,
+            status=TrialStatus.DISPATCHED,
+            reason=None,
+            started_at=started_at,
+            finished_at=None,
+            preemptions=self.preemptions + 1,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; curve points become ``[epoch, time_s, energy_j, value]``."""

@@ -44,8 +44,9 @@ for epoch in run.epochs(default=10):
     done_s = time.monotonic()
     for _ in range(arguments.steps):
         step_s = nvml.fake_nvml_step_s(gpu)
-        # From the end that the last step was due at, so that waking up late adds nothing.
-        done_s = max(done_s, time.monotonic() - step_s) + step_s
+        # From the end that the last step was due at, so that waking up late adds nothing: a busy
+        # machine may keep a process waiting for tenths of a second.
+        done_s = max(done_s, time.monotonic() - 0.5) + step_s
         keep_busy(step_s + 0.05)
         weight.grad = torch.ones(1)
         time.sleep(max(0.0, done_s - time.monotonic()))
