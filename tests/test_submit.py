@@ -172,15 +172,35 @@ def test_an_early_stop_ends_a_hopeless_trial_and_goes_on_with_another(zeusrun):
 
 
 def test_a_script_that_exits_7_is_a_failed_training_with_that_cause(zeusrun):
-    code, result, seen = zeusrun.submit(zeusrun.job("exits_7.py"))
+    code, result, seen = zeusrun.submit(zeusrun.job("exits_7.py", attempts=1))
     trial = only_trial(result)
     assert (code, trial["status"]) == (3, "FAILED")
     assert trial["reason"] == "rank 0: the script exited with code 7"
     assert trial["reason"] in seen
 
 
+def test_two_failures_that_are_alike_end_the_recurrence_with_their_cause(zeusrun):
+    code, result, seen = zeusrun.submit(zeusrun.job("exits_7.py"))
+    assert (code, [trial["status"] for trial in result["trials"]]) == (3, ["FAILED"] * 2)
+    assert {trial["cause"] for trial in result["trials"]} == {"the script exited with code 7"}
+    told = " ".join(seen.split())
+    assert "two attempts have failed alike, so no third is made: rank 0: the script exi" in told
+
+
+def test_a_failure_that_does_not_come_again_is_made_good_by_the_next_attempt(zeusrun):
+    code, result, _ = zeusrun.submit(zeusrun.job("fails_in_attempts.py", args=["exit", "raise"]))
+    assert [trial["status"] for trial in result["trials"]] == ["FAILED", "FAILED", "REACHED"]
+    assert code == 0
+
+
+def test_an_import_error_is_not_tried_again_for_ever(zeusrun):
+    code, result, _ = zeusrun.submit(zeusrun.job("fails_in_attempts.py", args=["import"] * 5))
+    assert (code, len(result["trials"])) == (3, 2)
+    assert result["trials"][1]["reason"].endswith("No module named 'there_is_no_such_module'")
+
+
 def test_a_script_that_raises_on_one_rank_names_that_rank_line_and_error(zeusrun):
-    job = zeusrun.job("raises_on_rank_1.py", launch={"nproc_per_node": 2})
+    job = zeusrun.job("raises_on_rank_1.py", launch={"nproc_per_node": 2}, attempts=1)
     code, result, _ = zeusrun.submit(job)
     trial = only_trial(result)
     assert (code, trial["status"]) == (3, "FAILED")
@@ -266,6 +286,15 @@ def wait_for(condition, seconds=30.0):
     return None
 
 
+def agent_of(launcher):
+    """Return the torchrun of a submit: of its children, the one with an environment of its own."""
+    return next(
+        process
+        for process in psutil.Process(launcher.pid).children()
+        if "ZEUSRUN_RUN_DIR" in process.environ()
+    )
+
+
 def survivors(trial):
     found = []
     for process in psutil.process_iter():
@@ -293,8 +322,9 @@ def test_a_signal_stops_the_training_and_still_records_it(zeusrun, number, scrip
     child.send_signal(number)
     child.communicate(timeout=60)
     (trial,) = zeusrun.history()
-    assert child.returncode == 128 + number
-    assert trial["status"] == "CANCELLED"
+    preempted = number is signal.SIGTERM
+    assert child.returncode == (75 if preempted else 128 + number)
+    assert trial["status"] == ("PREEMPTED" if preempted else "CANCELLED")
     assert trial["epochs"] >= 1
     assert number.name in trial["reason"]
     assert survivors(trial) == []
@@ -320,7 +350,7 @@ def test_a_training_that_a_stranger_ends_is_failed_and_never_a_miss(zeusrun, num
     child = zeusrun.start("submit", job)
     log = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
     wait_for(lambda: log.exists() and b"reported" in log.read_bytes())
-    (torchrun,) = psutil.Process(child.pid).children()
+    torchrun = agent_of(child)
     torchrun.send_signal(number)
     child.communicate(timeout=60)
     (trial,) = zeusrun.history()
@@ -333,7 +363,7 @@ def test_a_script_that_takes_a_strangers_sigterm_for_its_end_has_not_missed(zeus
     child = zeusrun.start("submit", zeusrun.job("leaves_politely.py"))
     log = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
     wait_for(lambda: log.exists() and b"reported" in log.read_bytes())
-    (torchrun,) = psutil.Process(child.pid).children()
+    torchrun = agent_of(child)
     torchrun.terminate()
     child.communicate(timeout=60)
     (trial,) = zeusrun.history()
@@ -364,7 +394,7 @@ def test_the_result_of_a_submit_nobody_reads_is_still_its_exit_code(zeusrun):
 
 
 def test_a_rank_that_is_killed_is_named_though_another_complains(zeusrun):
-    job = zeusrun.job("dies_on_rank_1.py", launch={"nproc_per_node": 2})
+    job = zeusrun.job("dies_on_rank_1.py", launch={"nproc_per_node": 2}, attempts=1)
     _, result, _ = zeusrun.submit(job)
     assert only_trial(result)["reason"].startswith("rank 1 was ended by SIGKILL")
 
@@ -411,14 +441,38 @@ def test_the_trial_of_a_killed_launcher_is_lost_and_its_orphans_are_ended(zeusru
     child = zeusrun.start("submit", job)
     log = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
     wait_for(lambda: log.exists() and b"reported" in log.read_bytes())
+    live = log.parent / "live.json"
+    wait_for(lambda: live.exists() and json.loads(live.read_text())["trial"]["epochs"])
     child.kill()
     child.communicate(timeout=60)
+    wait_for(lambda: not survivors({"run_dir": str(log.parent)}), 5.0)  # by nobody's doing
     zeusrun.submit(zeusrun.job())
     lost, trial = zeusrun.history()
-    assert (lost["status"], lost["epochs"], lost["energy_j"]) == ("LOST", 1, None)
+    assert (lost["status"], lost["epochs"]) == ("LOST", 1)
+    assert lost["energy_j"] is not None
+    assert lost["time_s"] > 0
     assert trial["status"] == "REACHED"
     assert trial["recurrence"] == 2
-    assert survivors(lost) == []
+
+
+@pytest.mark.parametrize("victims", [("warden", "launcher"), ("torchrun", "launcher")])
+def test_no_rank_outlives_its_launcher_whoever_dies_with_it(zeusrun, victims):
+    job = zeusrun.job("leaves_a_grandchild.py", args=["--stay"])
+    child = zeusrun.start("submit", job)
+    log = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
+    wait_for(lambda: log.exists() and b"reported" in log.read_bytes())
+    torchrun = agent_of(child)
+    (warden,) = set(psutil.Process(child.pid).children()) - {torchrun}
+    by_name = {"launcher": child, "torchrun": torchrun, "warden": warden}
+    for name in victims:
+        by_name[name].kill()
+    child.communicate(timeout=60)
+    grandchild = int((log.parent / "grandchild").read_text())
+    left = {} if "warden" not in victims else {grandchild}  # not a rank; the next submit ends it
+    wait_for(lambda: {each.pid for each in survivors({"run_dir": str(log.parent)})} <= set(left), 5)
+    zeusrun.submit(zeusrun.job())
+    assert not psutil.pid_exists(grandchild)
+    assert [trial["status"] for trial in zeusrun.history()] == ["LOST", "REACHED"]
 
 
 def test_two_submits_at_once_get_different_numbers(zeusrun):

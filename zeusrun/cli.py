@@ -6,12 +6,23 @@ import contextlib
 import io
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, Optional
 
 import typer
 
-from zeusrun.cli_gpu import MEASURE_SETTINGS, gpu_app, measure, repair
+from zeusrun.cli_gpu import MEASURE_SETTINGS, gpu_app, measure
+from zeusrun.cli_runs import (
+    AsJson,
+    TrialName,
+    cancel,
+    find_trial,
+    logs,
+    open_history,
+    repair,
+    status,
+)
 from zeusrun.cli_simulate import simulate
 from zeusrun.errors import ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.view.export import print_csv, print_json, result_json
@@ -19,7 +30,6 @@ from zeusrun.view.export import print_csv, print_json, result_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from zeusrun.history.base import History
     from zeusrun.launcher.choice import Submission
     from zeusrun.trial import Trial
 
@@ -38,10 +48,8 @@ Overrides = Annotated[
     Optional[list[str]],  # noqa: UP045 - typer evaluates it, and Python 3.10 must, too
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key: objective.eta_knob=0.8."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-TrialName = Annotated[
-    str, typer.Argument(metavar="TRIAL", help="A trial, such as digits-7-1; a job means its last.")
-]
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what went wrong; for cron.")]
 
 
 @app.command()
@@ -57,19 +65,39 @@ def submit(
         bool, typer.Option("--dry-run", help="Show choice and command; start and write nothing.")
     ] = False,
     as_json: AsJson = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print only what went wrong; for cron.")
-    ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run the job once: choose, launch, meter, record."""
-    from zeusrun.launcher.submit import submit as run_submit  # noqa: PLC0415
-    from zeusrun.view.live import SubmitView  # noqa: PLC0415
-    from zeusrun.view.tables import saving_line  # noqa: PLC0415
-
     submission = _compose(job, overrides or [], batch_size)
     if dry_run:
         _show_plan(submission, as_json=as_json)
         return
+    _run(submission, as_json=as_json, quiet=quiet)
+
+
+@app.command()
+def rerun(trial: TrialName, *, as_json: AsJson = False, quiet: Quiet = False) -> None:
+    """Run the job of a trial as it was then, with the same choice."""
+    from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
+
+    found = find_trial(trial)
+    job_copy = RunPaths(Path(found.run_dir)).job_copy
+    if not job_copy.is_file():
+        raise UsageError(
+            f"the job of {found.trial} as it was run is gone: {job_copy}; submit the job file "
+            f"with --batch-size {found.global_batch_size}"
+        )
+    submission = _compose(job_copy, [], found.global_batch_size)
+    submission = replace(submission, why_forced=f"as in {found.trial}, by rerun")
+    _run(submission, as_json=as_json, quiet=quiet)
+
+
+def _run(submission: Submission, *, as_json: bool, quiet: bool) -> NoReturn:
+    """Run a recurrence, show it, and end with its exit code."""
+    from zeusrun.launcher.submit import submit as run_submit  # noqa: PLC0415
+    from zeusrun.view.live import SubmitView  # noqa: PLC0415
+    from zeusrun.view.tables import saving_line  # noqa: PLC0415
+
     console = _console(stderr=as_json)
     with contextlib.closing(submission), SubmitView(console, quiet=quiet) as view:
         result = run_submit(submission, view)
@@ -96,7 +124,7 @@ def history(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
     """Show what was run, what it cost, and what it saved."""
-    store = _history()
+    store = open_history()
     names = [_job_name(job)] if job else store.jobs()
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other; choose one")
@@ -143,7 +171,7 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     from zeusrun.trial import TrialStatus  # noqa: PLC0415
     from zeusrun.view.tables import trial_sheet  # noqa: PLC0415
 
-    found = _find_trial(trial)
+    found = find_trial(trial)
     if as_json:
         print_json(found.to_json())
     else:
@@ -151,34 +179,6 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
         failure = read_traceback(RunPaths(Path(found.run_dir))) if failed else None
         there = Path(found.run_dir).is_dir()
         _console().print(trial_sheet(found, failure, run_dir_exists=there))
-
-
-@app.command()
-def logs(
-    trial: TrialName,
-    *,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the trial ends.")
-    ] = False,
-    rank: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option("--rank", min=0, help="Only this rank."),
-    ] = None,
-) -> None:
-    """Print what the ranks of a trial printed."""
-    from zeusrun.launcher.logs import follow_logs, log_tails  # noqa: PLC0415
-    from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
-
-    found = _find_trial(trial)
-    paths = RunPaths(Path(found.run_dir))
-    if not paths.run_dir.is_dir():
-        raise UsageError(f"the run directory of {found.trial} is gone: {paths.run_dir}")
-    ranks = range(found.world_size) if rank is None else [rank]
-    if rank is not None and rank >= found.world_size:
-        raise UsageError(f"--rank {rank}: {found.trial} has ranks 0 to {found.world_size - 1}")
-    for number, line in follow_logs(paths, log_tails(paths, ranks), follow=follow):
-        prefix = "" if rank is not None else f"[rank{number}] "
-        typer.echo(f"{prefix}{line}")
 
 
 @app.command()
@@ -250,6 +250,9 @@ app.command()(simulate)
 app.add_typer(gpu_app, name="gpu")
 app.command(context_settings=MEASURE_SETTINGS)(measure)
 app.command()(repair)
+app.command()(status)
+app.command()(cancel)
+app.command()(logs)
 
 
 def _version(wanted: bool) -> None:
@@ -286,7 +289,7 @@ def _compose(job: Path, overrides: list[str], batch_size: int | None) -> Submiss
     spec.check_world_size(world_size)
     return Submission(
         spec=spec,
-        history=_history(),
+        history=open_history(),
         policy=create_policy(spec.policy.name),
         devices=devices,
         world_size=world_size,
@@ -313,19 +316,6 @@ def _show_plan(submission: Submission, *, as_json: bool) -> None:
         _console().print(sheet, soft_wrap=True, highlight=False)
 
 
-def _history() -> History:
-    from zeusrun.history.tinydb import TinyDBHistory  # noqa: PLC0415
-    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
-
-    return TinyDBHistory(home_directory(os.environ) / "history")
-
-
-def _find_trial(name: str) -> Trial:
-    from zeusrun.history.lookup import find_trial  # noqa: PLC0415
-
-    return find_trial(_history(), name)
-
-
 def _job_name(job: str) -> str:
     """Return the name meant: job files are taken for the job they describe."""
     if Path(job).suffix in {".yaml", ".yml"} and Path(job).is_file():
@@ -341,7 +331,7 @@ def _job_file(job: str) -> Path:
         return Path(job)
     from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
 
-    return RunPaths(Path(_find_trial(job).run_dir)).job_copy
+    return RunPaths(Path(find_trial(job).run_dir)).job_copy
 
 
 def _console(*, stderr: bool = False) -> Console:

@@ -1,4 +1,4 @@
-"""The verbs ``gpu``, ``gpu watch``, ``measure`` and ``repair`` of the ``zeusrun`` command."""
+"""The verbs ``gpu``, ``gpu watch`` and ``measure`` of the ``zeusrun`` command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zeusrun.errors import DeviceError, ExitCode, UsageError
+from zeusrun.errors import ExitCode, UsageError
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def watch(
     from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
 
-    from zeusrun.launcher.process import CaughtSignals  # noqa: PLC0415
+    from zeusrun.launcher.signals import CaughtSignals  # noqa: PLC0415
     from zeusrun.view.gpu import WATCH_COLUMNS, watch_lines, watch_sheet  # noqa: PLC0415
 
     console = Console()
@@ -117,23 +117,6 @@ def measure(
             sheet = measurement_sheet(command, measured)
             Console(stderr=True).print(sheet, highlight=False)
     raise typer.Exit(measured.exit_code)
-
-
-def repair() -> None:
-    """Put back the power limits that a killed zeusrun has left changed."""
-    from zeusrun.launcher.limits import repair as repair_left  # noqa: PLC0415
-    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
-
-    home = home_directory(os.environ)
-    restored, problems, held = repair_left(home)
-    for text in restored:
-        typer.echo(text)
-    if problems:
-        raise DeviceError("; ".join(problems))
-    for uuid in held:
-        typer.echo(f"the power limit of {uuid} is held by a run that goes on")
-    if not restored and not held:
-        typer.echo(f"no power limit is left to be put back (ZEUSRUN_HOME is {home})")
 
 
 @contextlib.contextmanager

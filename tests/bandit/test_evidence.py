@@ -50,10 +50,15 @@ def test_a_look_that_ended_is_no_failure():
     assert gather(problem(), runs).failed_now == set()
 
 
-def test_two_crashes_for_memory_rule_out_what_is_larger():
-    crash = run(128, status=OOM)
-    assert gather(problem(), [crash]).fitting == (16, 32, 64, 128, 256)
-    assert gather(problem(), [crash, crash]).fitting == (16, 32, 64)
+def test_a_crash_for_memory_rules_out_the_arm_and_what_is_larger():
+    assert gather(problem(), [run(128, status=OOM)]).fitting == (16, 32, 64)
+
+
+@pytest.mark.parametrize("proven", [128, 256])
+def test_what_has_fitted_before_is_ruled_out_by_the_second_crash(proven):
+    crash, trained = run(128, status=OOM), run(proven, 9, status=MISSED)
+    assert gather(problem(), [trained, crash]).fitting == (16, 32, 64, 128, 256)
+    assert gather(problem(), [trained, crash, crash]).fitting == (16, 32, 64)
 
 
 def test_a_speed_is_that_of_the_newest_runs_under_the_newest_limit():

@@ -200,7 +200,7 @@ def test_pruned_arms_say_why():
     beliefs = explain(problem(), history((64, 300.0), (32, MISSED), (128, OOM), (128, OOM)))
     assert beliefs[32].verdict == "out: missed the target in round 1"
     assert beliefs[16].verdict == "out: lies beyond 32, which failed in round 1"
-    assert beliefs[128].verdict == "out: ran out of memory twice"
+    assert beliefs[128].verdict == "out: ran out of memory"
     assert beliefs[256].verdict == "out: larger than one that did not fit"
     assert (beliefs[128].trials, beliefs[128].reached) == (2, 0)
 

@@ -51,7 +51,7 @@ def outcome(
     )
 
 
-TARGET, HOPELESS, LOOKED, TIMEOUT, SIGNAL = map(order, StopCause)
+TARGET, HOPELESS, LOOKED, TIMEOUT, SIGNAL, PREEMPTED = map(order, StopCause)
 
 
 @pytest.mark.parametrize(

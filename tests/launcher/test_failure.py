@@ -146,3 +146,53 @@ def test_the_traceback_shown_is_the_workers(paths):
 def test_without_it_torchruns_last_lines_are_shown(paths):
     leave(paths, {"traceback": ""}, "".join(f"line {n}\n" for n in range(50)))
     assert read_traceback(paths).splitlines() == [f"line {n}" for n in range(30, 50)]
+
+
+def test_a_sigkill_is_out_of_memory_where_the_kernel_has_counted_one(paths):
+    paths.torchrun_log.write_text(TORCHRUN.format(code=-9))
+    failure = read_failure(paths, 0, oom_kills=1)
+    assert failure.out_of_memory
+    assert failure.reason == (
+        "rank 3 was ended by SIGKILL: the host ran out of memory, and the kernel chose it"
+    )
+    assert read_failure(paths, 0, oom_kills=0) == Failure(
+        3, out_of_memory=False, reason="rank 3 was ended by SIGKILL"
+    )
+
+
+def test_a_loader_that_the_kernel_killed_is_out_of_memory(paths):
+    killed = {
+        "type": "RuntimeError",
+        "message": "DataLoader worker (pid 7) is killed by signal: Killed. ",
+    }
+    leave(paths, killed)
+    assert read_failure(paths, 0, oom_kills=1).out_of_memory
+    assert not read_failure(paths, 0, oom_kills=0).out_of_memory
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("rank 1 at data.py:3: ValueError: shape [16, 3]", "rank 0 at data.py:3: ValueError: shape [32, 3]"),
+        ("rank 0: OSError: <f at 0x7f12ab>", "rank 0: OSError: <f at 0x7f99>"),
+        ("rank 1 was ended by SIGSEGV", "rank 0 was ended by SIGSEGV"),
+    ],
+)  # fmt: skip
+def test_failures_that_are_alike_have_one_cause(one, other):
+    assert Failure(0, out_of_memory=False, reason=one).cause == (
+        Failure(1, out_of_memory=False, reason=other).cause
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("rank 0: the script exited with code 7", "rank 0: the script exited with code 8"),
+        ("rank 0 was ended by SIGSEGV", "rank 0 was ended by SIGBUS"),
+        ("rank 0: ValueError: a", "rank 0: ValueError: b"),
+    ],
+)
+def test_failures_of_other_kinds_have_other_causes(one, other):
+    assert Failure(0, out_of_memory=False, reason=one).cause != (
+        Failure(0, out_of_memory=False, reason=other).cause
+    )

@@ -16,8 +16,10 @@ import pytest
 from zeusrun.errors import LaunchError
 from zeusrun.launcher.command import Command
 from zeusrun.launcher.paths import create_run
-from zeusrun.launcher.process import CaughtSignals, end_processes, processes_of_run, run
+from zeusrun.launcher.process import run
+from zeusrun.launcher.signals import CaughtSignals
 from zeusrun.launcher.supervise import StopLevel
+from zeusrun.launcher.sweep import end_processes, processes_of_run
 
 
 @pytest.fixture
@@ -200,7 +202,7 @@ def test_processes_that_are_gone_are_no_trouble(paths):
 
 CATCHER = """
     import os, signal, sys
-    from zeusrun.launcher.process import CaughtSignals
+    from zeusrun.launcher.signals import CaughtSignals
     {before}
     with CaughtSignals() as signals:
         for name in {send!r}:
@@ -234,7 +236,8 @@ def test_under_nohup_a_hangup_does_not_stop_a_run(paths):
         import os, pathlib, signal, sys
         from zeusrun.launcher.command import Command
         from zeusrun.launcher.paths import RunPaths
-        from zeusrun.launcher.process import CaughtSignals, run
+        from zeusrun.launcher.process import run
+        from zeusrun.launcher.signals import CaughtSignals
         from zeusrun.launcher.supervise import Bounds, StopLevel, supervise
         from zeusrun.launcher.progress import Progress
         paths = RunPaths(pathlib.Path(sys.argv[1]))

@@ -74,7 +74,7 @@ def test_time_out_counts_from_the_launch(progress):
     ("signals", "level"),
     [
         ([signal.SIGINT], StopLevel.TERMINATE),
-        ([signal.SIGTERM, signal.SIGINT], StopLevel.KILL),
+        ([signal.SIGINT, signal.SIGTERM], StopLevel.KILL),
         ([signal.SIGHUP, signal.SIGHUP, signal.SIGHUP], StopLevel.KILL),
     ],
 )
@@ -86,3 +86,11 @@ def test_the_first_signal_is_gentle_and_the_second_is_not(signals, level):
 
 def test_levels_are_ordered_by_firmness():
     assert StopLevel.NONE < StopLevel.TELL < StopLevel.TERMINATE < StopLevel.KILL
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_what_a_scheduler_sends_is_a_preemption(number):
+    order = supervise(REACHED, Bounds(None, None, stop_at_target=True), [number])
+    assert (order.level, order.cause) == (StopLevel.TERMINATE, StopCause.PREEMPTED)
+    order = supervise(REACHED, Bounds(None, None, stop_at_target=True), [number, signal.SIGINT])
+    assert (order.level, order.cause) == (StopLevel.KILL, StopCause.PREEMPTED)

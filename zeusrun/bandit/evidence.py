@@ -69,6 +69,7 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
             fast[run.arm].append(run)
     crashes = Counter(run.arm for run in runs if run.status is TrialStatus.FAILED)
     out_of_memory = Counter(run.arm for run in runs if run.status is TrialStatus.OOM)
+    trained = {run.arm for run in told}
     in_flight = {run.arm for run in runs if run.status is TrialStatus.DISPATCHED}
     lost = [
         run
@@ -97,7 +98,7 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         run_sd=spread.sd,
         fitting=tuple(
             arm
-            for arm in fitting(problem.candidates, out_of_memory)
+            for arm in fitting(problem.candidates, out_of_memory, trained)
             if arm in ever or crashes[arm] < CRASH_LIMIT or not ever
         ),
         crashes=crashes,

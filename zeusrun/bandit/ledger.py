@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from zeusrun.bandit.problem import Problem
     from zeusrun.bandit.run import Run
 
-# You et al. do not treat memory. One such crash may be a neighbour's doing, two are the arm's.
-OUT_OF_MEMORY_LIMIT = 2
+# You et al. do not treat memory. Of an arm that has trained before, one such crash may be a
+# neighbour's doing, two are the arm's; one that never has is taken at its word.
+_MOST_CRASHES = 2
 
 _RESULTS = frozenset({TrialStatus.REACHED, TrialStatus.MISSED, TrialStatus.STOPPED})
 _FAILURES = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED, TrialStatus.OOM})
@@ -73,13 +74,26 @@ def build_ledger(problem: Problem, runs: Sequence[Run]) -> Ledger:
         results=dict(results),
         costs_j={b: costs[-window:] for b, costs in costs_j.items()},
         out_of_memory=out_of_memory,
-        fitting=fitting(problem.candidates, out_of_memory),
+        fitting=fitting(problem.candidates, out_of_memory, results),
         not_now=frozenset(not_now),
         exploring=exploring,
     )
 
 
-def fitting(candidates: Sequence[int], out_of_memory: Mapping[int, int]) -> tuple[int, ...]:
-    """Return the candidates below the first that ran out of memory twice."""
-    too_large = [arm for arm, times in out_of_memory.items() if times >= OUT_OF_MEMORY_LIMIT]
+def fitting(
+    candidates: Sequence[int], out_of_memory: Mapping[int, int], trained: Iterable[int]
+) -> tuple[int, ...]:
+    """Return the candidates below the first that memory rules out.
+
+    Args:
+        candidates: Ascending.
+        out_of_memory: How often each arm ran out of memory; arms that never did may be absent.
+        trained: Arms that have trained to an end; what is smaller has fitted, too.
+    """
+    proven = max(trained, default=0)
+    too_large = [
+        arm
+        for arm, times in out_of_memory.items()
+        if times >= (_MOST_CRASHES if arm <= proven else 1)
+    ]
     return tuple(arm for arm in candidates if not too_large or arm < min(too_large))

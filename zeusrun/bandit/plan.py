@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.cost import energy_text
-from zeusrun.bandit.ledger import OUT_OF_MEMORY_LIMIT, Ledger
 from zeusrun.bandit.pruning import ROUNDS, Pruning, nearest, prune
 from zeusrun.bandit.thompson import CostBelief, believe
 from zeusrun.trial import Stage, TrialStatus
@@ -14,6 +13,7 @@ from zeusrun.trial import Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zeusrun.bandit.ledger import Ledger
     from zeusrun.bandit.problem import Problem
     from zeusrun.bandit.run import Run
 
@@ -51,8 +51,8 @@ def build_plan(problem: Problem, ledger: Ledger) -> Plan:
     out = dict(pruning.pruned)
     for arm in problem.candidates:
         if arm not in ledger.fitting:
-            own = ledger.out_of_memory.get(arm, 0) >= OUT_OF_MEMORY_LIMIT
-            out[arm] = "ran out of memory twice" if own else "larger than one that did not fit"
+            own = ledger.out_of_memory.get(arm, 0) > 0
+            out[arm] = "ran out of memory" if own else "larger than one that did not fit"
     if pruning.next_arm is not None:
         return _explore(problem, ledger, pruning, pruning.next_arm, out)
     for arm in pruning.survivors:

@@ -119,7 +119,7 @@ def _verdict(position: Position, index: int) -> str:
     arm = beliefs.arms[index]
     if arm not in evidence.fitting:
         crashed = evidence.crashes.get(arm, 0)
-        memory = "it, or a smaller one, ran out of memory twice"
+        memory = "it, or a smaller one, ran out of memory"
         return f"out: its script failed {crashed} times" if crashed else f"out: {memory}"
     if index == beliefs.incumbent:
         return "has proved cheapest"

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from zeusrun.launcher.torchrun import Torchrun
     from zeusrun.spec import JobSpec
 
-RETRIED = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED, TrialStatus.OOM})
-"""Endings after which another batch size may still reach the target."""
+OUTDONE = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED, TrialStatus.OOM})
+"""Endings after which another batch size may still reach the target, and the same one not."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Submission:
         home: Where run directories go.
         environment: Inherited by the ranks.
         forced_batch_size: The user's own choice, or ``None``.
+        why_forced: Where that comes from.
         limits: What may change the GPUs' power limits while it is entered; ``None`` to leave
             them alone.
     """
@@ -59,6 +60,7 @@ class Submission:
     home: Path
     environment: Mapping[str, str]
     forced_batch_size: int | None = None
+    why_forced: str = "chosen by --batch-size"
     limits: LimitHolder | None = None
 
     @property
@@ -162,7 +164,22 @@ def decide(
         decision = submission.policy.choose(problem, runs, rng)
     else:
         bound = _bound_of_job(problem, runs)
-        decision = Decision(forced, Stage.FORCED, "chosen by --batch-size", bound=bound)
+        decision = Decision(forced, Stage.FORCED, submission.why_forced, bound=bound)
+    return Choice(problem, tuple(runs), decision, sentences)
+
+
+def choose_again(submission: Submission, trials: Sequence[Trial], trial: Trial) -> Choice:
+    """Return the choice that a preempted trial carries out when it goes on.
+
+    Its batch size is not asked for again. What it may cost is what the job file allows any trial;
+    the look that it may have begun with is over.
+    """
+    problem = build_problem(submission, trials, trial.recurrence)
+    sentences = tuple(kept(problem, trials))
+    problem, runs = read_history(problem, trials)
+    stage = Stage.EXPLORE if trial.stage is Stage.LOOK else trial.stage
+    bound = _bound_of_job(problem, runs)
+    decision = Decision(trial.global_batch_size, stage, trial.why, bound=bound)
     return Choice(problem, tuple(runs), decision, sentences)
 
 

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from zeusrun.trial import EnergySource, Trial
 
 
+_STOPPED_AS = {
+    StopCause.LOOKED: TrialStatus.CANCELLED,
+    StopCause.SIGNAL: TrialStatus.CANCELLED,
+    StopCause.PREEMPTED: TrialStatus.PREEMPTED,
+}
+
 UNTOLD = Accounts(None, None)
 """Of devices that give no account of their energy."""
 
@@ -78,12 +84,18 @@ def close(
     """
     signalled = signalled or exit_.code < 0
     clean = ended_well(trial, progress, exit_, signalled=signalled)
+    done = progress.epochs >= goal.max_epochs and _scripts_ended(trial, progress)
+    if done and stop is not None and stop.cause is StopCause.PREEMPTED:
+        stop, clean = None, True  # it came with the last epoch: nothing is left to go on with
     ordered = stop is not None and stop.cause is not StopCause.TARGET  # then zeusrun sent it
-    if signalled and not clean and not ordered:
+    by_stranger = signalled and not clean and not ordered
+    if by_stranger:
         number = -exit_.code if exit_.code < 0 else signal.SIGTERM
         reason = f"a {signal_name(number)} that zeusrun did not send ended torchrun"
         failure = Failure(None, out_of_memory=False, reason=reason)
     status, reason = _verdict(goal, progress, stop, failure, clean=clean)
+    # Whoever ends torchrun by a signal means it; what failed by itself may be tried once more.
+    crashed = status is TrialStatus.FAILED and not clean and not by_stranger
     begun_t, reached = progress.training_t, progress.reached
     time_s = energy_j = None
     accounts = UNTOLD
@@ -117,6 +129,7 @@ def close(
         energy_integrated_j=accounts.integrated_j,
         profiling_cost_j=limits.extra_cost_j,
         shared=bill.shared,
+        cause=failure.cause if failure is not None and crashed else None,
         warnings=tuple(_warnings(goal, progress, exit_, stop, clean=clean)),
     )
 
@@ -136,8 +149,12 @@ def ended_well(trial: Trial, progress: Progress, exit_: ProcessExit, *, signalle
     """
     if exit_.code == 0:
         return True
-    codes = [progress.exit_codes.get(rank) for rank in range(trial.world_size)]
-    return all(code == 0 for code in codes) and (not signalled or progress.reached is not None)
+    unasked = not signalled or progress.reached is not None
+    return unasked and _scripts_ended(trial, progress)
+
+
+def _scripts_ended(trial: Trial, progress: Progress) -> bool:
+    return all(progress.exit_codes.get(rank) == 0 for rank in range(trial.world_size))
 
 
 def _verdict(
@@ -158,8 +175,7 @@ def _verdict(
         looked = stop.cause is StopCause.LOOKED
         if looked and out_of_memory and failure is not None and not clean:
             return TrialStatus.OOM, failure.reason  # on its way out; that teaches, too
-        cancelled = looked or stop.cause is StopCause.SIGNAL
-        return (TrialStatus.CANCELLED if cancelled else TrialStatus.STOPPED), stop.reason
+        return _STOPPED_AS.get(stop.cause, TrialStatus.STOPPED), stop.reason
     if not clean:
         cause = "torchrun failed and left no word" if failure is None else failure.reason
         after = f"after the target was reached in epoch {reached.epoch}, " if reached else ""

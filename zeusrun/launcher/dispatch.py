@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.launcher.choice import build_problem, decide, draft_trial
-from zeusrun.launcher.paths import RunLock, create_run, unwritable_home
+from zeusrun.errors import BusyError
+from zeusrun.launcher.choice import build_problem, choose_again, decide, draft_trial
+from zeusrun.launcher.paths import RunLock, RunPaths, create_run, reopen_run, unwritable_home
 from zeusrun.launcher.record import reserve_record
+from zeusrun.launcher.resume import find_preempted, why_not_continued
+from zeusrun.trial import timestamp
 
 if TYPE_CHECKING:
     from zeusrun.launcher.choice import Choice, Submission
-    from zeusrun.launcher.paths import RunPaths
     from zeusrun.trial import Trial
+
+_LOCK_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -25,12 +30,14 @@ class Dispatched:
         paths: Its files.
         lock: Held from before it was stored until its launcher is done with it, or dies.
         choice: The decision that it carries out, and what that was made from.
+        note: On a preempted trial that it does not go on with; ``None`` if there is none.
     """
 
     trial: Trial
     paths: RunPaths
     lock: RunLock
     choice: Choice
+    note: str | None = None
 
 
 def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Dispatched:
@@ -38,7 +45,8 @@ def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Di
 
     Args:
         submission: The job and all it needs.
-        recurrence: Which recurrence it is an attempt of; ``None`` begins the next one.
+        recurrence: Which recurrence it is an attempt of; ``None`` goes on with the trial that was
+            preempted last, else begins the next one.
         attempt: Its number within the recurrence, from 1.
 
     Raises:
@@ -48,11 +56,18 @@ def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Di
     prepared: list[Dispatched] = []
 
     def choose(trials: list[Trial]) -> Trial:
-        problem = build_problem(submission, trials, recurrence)
-        choice = decide(submission, problem, trials, attempt)
-        trial = draft_trial(submission, choice.decision, problem.recurrence, attempt)
-        paths = create_run(submission.home, trial.job, trial.trial)
-        dispatched = Dispatched(trial, paths, RunLock(paths), choice)
+        preempted = find_preempted(trials) if recurrence is None else None
+        note = None if preempted is None else _why_not(submission, preempted)
+        if preempted is not None and note is None:
+            trial = preempted.resume(timestamp())
+            paths, choice = RunPaths(Path(trial.run_dir)), choose_again(submission, trials, trial)
+            reopen_run(submission.home, paths, trial.preemptions)
+        else:
+            problem = build_problem(submission, trials, recurrence)
+            choice = decide(submission, problem, trials, attempt)
+            trial = draft_trial(submission, choice.decision, problem.recurrence, attempt)
+            paths = create_run(submission.home, trial.job, trial.trial)
+        dispatched = Dispatched(trial, paths, RunLock(paths), choice, note)
         prepared.append(dispatched)
         _fill(submission, dispatched)
         return trial
@@ -62,16 +77,25 @@ def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Di
     except BaseException:
         for each in prepared:
             each.lock.release()
-            shutil.rmtree(each.paths.run_dir, ignore_errors=True)
+            if not each.trial.preemptions:  # the checkpoints of one that was are worth keeping
+                shutil.rmtree(each.paths.run_dir, ignore_errors=True)
         raise
     return prepared[0]
+
+
+def _why_not(submission: Submission, preempted: Trial) -> str | None:
+    there = Path(preempted.run_dir).is_dir()
+    why = why_not_continued(submission, preempted, has_files=there)
+    return None if why is None else f"{preempted.trial} was preempted and is not continued: {why}"
 
 
 def _fill(submission: Submission, dispatched: Dispatched) -> None:
     """Lock the run directory, and write what must be there before the trial starts."""
     paths = dispatched.paths
     try:
-        dispatched.lock.acquire()
+        # Somebody may just be looking whether it is held, which takes it for a moment.
+        if not dispatched.lock.acquire(_LOCK_TIMEOUT_S):
+            raise BusyError(f"{paths.lock} is held by another process; end it, and try again")
         paths.job_copy.write_text(submission.spec.to_yaml(), encoding="utf-8")
         reserve_record(paths, dispatched.trial)
     except OSError as error:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zeusrun.launcher.paths import RunPaths
+
+OUT_OF_HOST_MEMORY = "the host ran out of memory, and the kernel chose it"
 
 _LOG_TAIL_BYTES = 64_000
 _ENDED_BY_STRANGER = 143  # how the worker exits then: 128 + SIGTERM
@@ -22,6 +24,13 @@ _ROW = re.compile(
 _COMPLAINT = re.compile(
     r"connection (closed|reset|refused)|broken pipe|\bpeer|\bremote|NCCL", re.IGNORECASE
 )
+
+
+_RANK = re.compile(r"^rank \d+(?: at |:? )")
+_ENDING = re.compile(r"(exited with code|ended by signal) -?\d+|SIG[A-Z]+\d*")
+_VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
+# What PyTorch says of a loader's process that the kernel has killed.
+_KILLED_CHILD = re.compile(r"DataLoader worker .*(killed by signal: Killed|exited unexpectedly)")
 
 
 @dataclass(frozen=True)
@@ -38,8 +47,20 @@ class Failure:
     out_of_memory: bool
     reason: str
 
+    @property
+    def cause(self) -> str:
+        """The reason without what differs between failures that are alike.
 
-def read_failure(paths: RunPaths, restarts: int) -> Failure | None:
+        Which rank was the first is chance, and messages hold sizes and addresses; the number of
+        an exit code or a signal is the cause itself.
+        """
+        text = _RANK.sub("", self.reason)
+        if _ENDING.search(text):
+            return text
+        return _VARIES.sub("#", text)
+
+
+def read_failure(paths: RunPaths, restarts: int, oom_kills: int | None = None) -> Failure | None:
     """Return the root cause, or ``None`` if nothing was left to tell.
 
     The first to fail says so in ``error.json``; but a rank that was killed cannot, and then the
@@ -49,12 +70,16 @@ def read_failure(paths: RunPaths, restarts: int) -> Failure | None:
     Args:
         paths: Files of the run.
         restarts: How often the ranks were restarted; a record of an earlier life is no cause.
+        oom_kills: How often the kernel has killed for want of memory while it ran; ``None`` if
+            unknown.
     """
     log = _read_tail(paths.torchrun_log)
     said = _from_worker(paths.error, restarts)
+    if said is not None and oom_kills and _KILLED_CHILD.search(said.reason):
+        return replace(said, out_of_memory=True)
     if said is not None and (said.out_of_memory or not _COMPLAINT.search(said.reason)):
         return said
-    return _killed(log) or said or _from_torchrun(log)
+    return _killed(log, oom_kills) or said or _from_torchrun(log)
 
 
 def torchrun_was_signalled(paths: RunPaths) -> bool:
@@ -100,15 +125,21 @@ def _from_worker(path: Path, restarts: int) -> Failure | None:
     return Failure(rank, kind == "out_of_memory", f"rank {rank}{where}: {what}")
 
 
-def _killed(log: str) -> Failure | None:
-    """Return the rank that torchrun's last table says was killed by a signal other than SIGTERM."""
+def _killed(log: str, oom_kills: int | None) -> Failure | None:
+    """Return the rank that torchrun's last table says was killed by a signal other than SIGTERM.
+
+    A SIGKILL while the kernel has killed for want of memory is taken for its doing.
+    """
     _, _, table = log.rpartition("FAILED")
     ended_by_torchrun = set(re.findall(r"Unable to shutdown process (\d+)", log))
     for rank, code, pid in _ROW.findall(table):
         if int(code) < 0 and -int(code) != signal.SIGTERM and pid not in ended_by_torchrun:
-            hint = "; the kernel's out-of-memory killer does that" if int(code) == -9 else ""
-            how = _describe_exit(int(code)) + hint
-            return Failure(int(rank), out_of_memory=False, reason=f"rank {rank} {how}")
+            killed = int(code) == -signal.SIGKILL
+            by_kernel = killed and bool(oom_kills)
+            may_be = "; the kernel's out-of-memory killer does that"
+            hint = f": {OUT_OF_HOST_MEMORY}" if by_kernel else may_be if oom_kills is None else ""
+            how = _describe_exit(int(code)) + hint * killed
+            return Failure(int(rank), out_of_memory=by_kernel, reason=f"rank {rank} {how}")
     return None
 
 

@@ -46,6 +46,11 @@ class RunPaths:
         return self.run_dir / "trial.json"
 
     @property
+    def reserve(self) -> Path:
+        """Room that is kept on the disk for the outcome."""
+        return self.run_dir / "trial.reserve"
+
+    @property
     def sidecar(self) -> Path:
         """The events of the ranks."""
         return self.run_dir / "metrics.jsonl"
@@ -74,6 +79,16 @@ class RunPaths:
     def stop(self) -> Path:
         """Exists once the script should stop; the worker looks for it before each epoch."""
         return self.run_dir / "stop"
+
+    @property
+    def cancel(self) -> Path:
+        """Asks the launcher to stop, ``gently`` or ``now``."""
+        return self.run_dir / "cancel"
+
+    @property
+    def live(self) -> Path:
+        """The trial as it stands while it runs."""
+        return self.run_dir / "live.json"
 
     @property
     def clocks(self) -> Path:
@@ -125,6 +140,36 @@ def create_run(home: Path, job: str, trial: str) -> RunPaths:
     return paths
 
 
+_KEPT = {"job.yaml", "trial.json", "checkpoints", "lock"}
+
+
+def reopen_run(home: Path, paths: RunPaths, part: int) -> None:
+    """Prepare the folder of a preempted trial for its next part.
+
+    What the earlier part wrote moves into ``part<number>``, whole, so that nobody takes an event,
+    a clock or a failure of then for one of now. The checkpoints stay where the script left them.
+
+    Args:
+        home: Zeusrun's.
+        paths: Of the trial.
+        part: Number of the part that is over, from 1.
+
+    Raises:
+        HistoryError: If the home cannot be written.
+    """
+    earlier = paths.run_dir / f"part{part}"
+    try:
+        earlier.mkdir(mode=0o700, exist_ok=True)
+        for path in list(paths.run_dir.iterdir()):
+            if path.name not in _KEPT and not re.fullmatch(r"part\d+", path.name):
+                path.rename(earlier / path.name)
+        for folder in (paths.logs, paths.clocks):
+            folder.mkdir(mode=0o700)
+        paths.checkpoints.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise unwritable_home(home, error) from error
+
+
 def unwritable_home(home: Path, error: OSError) -> HistoryError:
     """Return the error for a home that refuses to be written."""
     return HistoryError(
@@ -150,19 +195,30 @@ class RunLock:
     """The operating system's lock on a trial, held by its launcher until it dies."""
 
     def __init__(self, paths: RunPaths) -> None:
-        self._lock = filelock.FileLock(paths.lock, timeout=0)
+        self._paths = paths
+        self._lock = filelock.FileLock(paths.lock)
 
-    def acquire(self) -> bool:
-        """Take the lock; return whether it was free.
+    def acquire(self, timeout_s: float = 0.0) -> bool:
+        """Take the lock; return whether it was free, or became so in time.
 
         Raises:
             OSError: If the lock file cannot be opened.
         """
         try:
-            self._lock.acquire()
+            self._lock.acquire(timeout=timeout_s)
         except filelock.Timeout:
             return False
         return True
+
+    def acquire_or_gone(self) -> bool:
+        """Take the lock of a launcher that is dead; return whether it is.
+
+        That of a run directory that is gone, or that may not be written any more, cannot be held.
+        """
+        try:
+            return not self._paths.run_dir.is_dir() or self.acquire()
+        except OSError:
+            return True
 
     def release(self) -> None:
         """Let go."""
@@ -171,13 +227,7 @@ class RunLock:
 
 def launcher_lives(paths: RunPaths) -> bool:
     """Whether the launcher of a dispatched trial is alive, by its lock and without a clock."""
-    if not paths.run_dir.is_dir():
-        return False
     lock = RunLock(paths)
-    try:
-        free = lock.acquire()
-    except OSError:
-        return False
-    if free:
-        lock.release()
-    return not free
+    dead = lock.acquire_or_gone()
+    lock.release()
+    return not dead

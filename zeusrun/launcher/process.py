@@ -1,4 +1,4 @@
-"""The only Popen: torchrun, the guard of power limits, and a command that is measured.
+"""The only Popen: torchrun, its warden, the guard of power limits, and a command to measure.
 
 Torchrun is started, watched, stopped gently, and what it leaves is swept.
 
@@ -16,20 +16,19 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
-
-import psutil
 
 from zeusrun.errors import DeviceError, LaunchError
 from zeusrun.gpu.guard import DISMISSED
+from zeusrun.launcher.signals import ENDING, CaughtSignals
 from zeusrun.launcher.supervise import StopLevel
+from zeusrun.launcher.sweep import Family
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
-    from types import FrameType
 
     from typing_extensions import Self
 
@@ -37,11 +36,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.paths import RunPaths
 
 TICK_S = 0.1
-_FAMILY_PERIOD_S = 1.0
 _MARGIN_S = 5.0  # torchrun needs about 1 s after its grace to notice and go
-_SWEEP_GRACE_S = 3.0
-_NATURAL_EXIT_S = 0.5
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -57,35 +52,6 @@ class ProcessExit:
     code: int
     ended_t: float
     outlived: tuple[str, ...]
-
-
-@dataclass
-class CaughtSignals:
-    """A context manager that collects signals; those ignored before (``nohup``) stay ignored.
-
-    Attributes:
-        numbers: The signals.
-        received: Those that came, in order of arrival.
-    """
-
-    numbers: Sequence[int] = _ENDING
-    received: list[int] = field(default_factory=list)
-    _before: dict[int, object] = field(default_factory=dict)
-
-    def __enter__(self) -> Self:
-        """Install the handlers; only the main thread may."""
-        for number in self.numbers:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._catch)
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        """Put the former handlers back."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def _catch(self, number: int, _frame: FrameType | None) -> None:
-        self.received.append(number)
 
 
 def run(
@@ -110,32 +76,73 @@ def run(
         LaunchError: If torchrun could not be started.
         Exception: Whatever ``on_tick`` raises, after the run has been ended.
     """
-    process = _start(command, paths)
-    family = _Family(process.pid, str(paths.run_dir))
-    level, kill_at_t = StopLevel.NONE, float("inf")
-    try:
-        while process.poll() is None:
-            wanted = on_tick()
-            if wanted > level:
-                level = wanted
-                with contextlib.suppress(OSError):  # on a full disk the signal must do
-                    paths.stop.touch(mode=0o600)
-                if level is StopLevel.TERMINATE:
-                    process.send_signal(signal.SIGTERM)
-                    kill_at_t = time.monotonic() + grace_period_s + _MARGIN_S
-            if level is StopLevel.KILL or time.monotonic() > kill_at_t:
-                process.kill()
-            family.look()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(TICK_S)
-    finally:
-        ended_t = time.monotonic()
-        on_end()
-        if process.poll() is None:
-            _end(process, grace_period_s)
+    with Warden(paths.run_dir):
+        process = _start(command, paths)
+        family = Family(process.pid, str(paths.run_dir))
+        level, kill_at_t = StopLevel.NONE, float("inf")
+        try:
+            while process.poll() is None:
+                wanted = on_tick()
+                if wanted > level:
+                    level = wanted
+                    with contextlib.suppress(OSError):  # on a full disk the signal must do
+                        paths.stop.touch(mode=0o600)
+                    if level is StopLevel.TERMINATE:
+                        process.send_signal(signal.SIGTERM)
+                        kill_at_t = time.monotonic() + grace_period_s + _MARGIN_S
+                if level is StopLevel.KILL or time.monotonic() > kill_at_t:
+                    process.kill()
+                family.look()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(TICK_S)
+        finally:
             ended_t = time.monotonic()
-        outlived = family.sweep(at_once=level is StopLevel.KILL)
+            on_end()
+            if process.poll() is None:
+                _end(process, grace_period_s)
+                ended_t = time.monotonic()
+            outlived = family.sweep(at_once=level is StopLevel.KILL)
     return ProcessExit(process.returncode, ended_t, outlived)
+
+
+class Warden:
+    """The process that ends a run whose launcher dies; see ``launcher.warden``. A context manager.
+
+    Raises:
+        LaunchError: On entering, if it cannot be started.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+
+    def __enter__(self) -> Self:
+        """Start it; nothing waits for it to be up: the pipe is there already."""
+        argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("warden.py"))]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
+                [*argv, str(self._run_dir)],
+                env={},  # without the mark that it looks for
+                cwd="/",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise LaunchError(f"no process can be started: {error}") from error
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Dismiss it: what the launcher itself has not ended is not to be ended."""
+        with contextlib.suppress(OSError):  # it was killed
+            cast("IO[bytes]", self._process.stdin).write(b"\n")
+        with contextlib.suppress(OSError):
+            cast("IO[bytes]", self._process.stdin).close()
+        try:
+            self._process.wait(_MARGIN_S)
+        except subprocess.TimeoutExpired:  # it was stopped
+            self._process.kill()
+            self._process.wait()
 
 
 class GuardProcess:
@@ -244,80 +251,7 @@ def _end(process: subprocess.Popen[bytes], grace_period_s: float) -> None:
         process.wait()
 
 
-class _Family:
-    """The processes of a run: descendants as they are seen, and whoever carries its environment."""
-
-    def __init__(self, root_pid: int, run_dir: str) -> None:
-        self._root_pid = root_pid
-        self._run_dir = run_dir
-        self._seen: set[psutil.Process] = set()
-        self._next_look_t = 0.0
-
-    def look(self) -> None:
-        """Record the descendants of torchrun, about once a second."""
-        now_t = time.monotonic()
-        if now_t >= self._next_look_t:
-            self._next_look_t = now_t + _FAMILY_PERIOD_S
-            with contextlib.suppress(psutil.Error):
-                self._seen.update(psutil.Process(self._root_pid).children(recursive=True))
-
-    def sweep(self, *, at_once: bool) -> tuple[str, ...]:
-        """End what has outlived torchrun; return its names."""
-        return end_processes(self._seen | processes_of_run(self._run_dir), at_once=at_once)
-
-
-def processes_of_run(run_dir: str) -> set[psutil.Process]:
-    """Return the live processes whose environment names the run directory, whoever adopted them."""
-    found = set()
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get("ZEUSRUN_RUN_DIR") == run_dir:
-                found.add(process)
-    return found
-
-
-def end_processes(processes: Iterable[psutil.Process], *, at_once: bool = False) -> tuple[str, ...]:
-    """End processes one at a time: time to go by themselves, SIGTERM, SIGKILL; or SIGKILL at once.
-
-    A ``psutil.Process`` knows its start time, so a reused pid is never signalled.
-
-    Returns:
-        ``name (pid)`` of each that did not go by itself.
-    """
-    remaining = [process for process in processes if _alive(process)]
-    if not remaining:
-        return ()
-    if not at_once:
-        _, remaining = psutil.wait_procs(remaining, timeout=_NATURAL_EXIT_S)
-        remaining = [process for process in remaining if _alive(process)]
-    names = tuple(sorted(_name(process) for process in remaining))
-    if not at_once:
-        for process in remaining:
-            with contextlib.suppress(psutil.Error):
-                process.terminate()
-        _, remaining = psutil.wait_procs(remaining, timeout=_SWEEP_GRACE_S)
-    for process in remaining:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(remaining, timeout=_SWEEP_GRACE_S)
-    return names
-
-
-def _alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
-
-
-def _name(process: psutil.Process) -> str:
-    try:
-        return f"{process.name()} ({process.pid})"
-    except psutil.Error:
-        return f"process {process.pid}"
-
-
-_PASSED_ON = (*_ENDING, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)  # Slurm's --signal
+_PASSED_ON = (*ENDING, signal.SIGQUIT, signal.SIGUSR2)  # Slurm's --signal
 _FROM_TERMINAL = 0x80  # SI_KERNEL of sigaction(2): the terminal tells a whole process group
 _RECHECK_S = 0.5  # should a thread of a library have taken SIGCHLD
 

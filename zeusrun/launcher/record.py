@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 from zeusrun.trial import Outcome, Trial
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from zeusrun.launcher.paths import RunPaths
 
 _RESERVE_BYTES = 64 << 10  # 40 epochs take about 3 KiB, 600 epochs 40 KiB
@@ -30,7 +28,7 @@ def reserve_record(paths: RunPaths, trial: Trial) -> None:
         OSError: If the disk is full already.
     """
     paths.trial.write_bytes(_encode(trial))
-    with _reserve(paths).open("wb") as file:
+    with paths.reserve.open("wb") as file:
         file.write(b" " * _RESERVE_BYTES)
         file.flush()
         os.fsync(file.fileno())
@@ -40,15 +38,15 @@ def write_record(paths: RunPaths, trial: Trial) -> bool:
     """Put the finished trial in place of the dispatched one; return whether it could be written."""
     content = _encode(trial)
     try:
-        with _reserve(paths).open("r+b") as file:
+        with paths.reserve.open("r+b") as file:
             file.write(content)
             file.truncate()
             file.flush()
             os.fsync(file.fileno())
-        _reserve(paths).replace(paths.trial)
+        paths.reserve.replace(paths.trial)
     except OSError:
         with contextlib.suppress(OSError):
-            _reserve(paths).unlink()
+            paths.reserve.unlink()
         return False
     return True
 
@@ -62,10 +60,6 @@ def read_outcome(paths: RunPaths) -> Outcome | None:
     if not trial.status.finished:
         return None
     return Outcome(**{f.name: getattr(trial, f.name) for f in dataclasses.fields(Outcome)})
-
-
-def _reserve(paths: RunPaths) -> Path:
-    return paths.trial.with_suffix(".reserve")
 
 
 def _encode(trial: Trial) -> bytes:

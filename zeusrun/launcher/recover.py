@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.launcher.paths import RunPaths, launcher_lives
-from zeusrun.launcher.process import end_processes, processes_of_run
+from zeusrun.launcher.live import LAUNCHER_DIED, read_live
+from zeusrun.launcher.paths import RunLock, RunPaths
 from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
-from zeusrun.launcher.record import read_outcome
+from zeusrun.launcher.record import read_outcome, write_record
+from zeusrun.launcher.resume import join
+from zeusrun.launcher.sweep import end_processes, processes_of_run
 from zeusrun.sidecar import EventReader, read_step_clock
 from zeusrun.trial import Outcome, Trial, TrialStatus
 
@@ -32,23 +35,60 @@ def recover_lost(history: History, job: str, finished_at: str) -> list[Trial]:
     """
     recovered = []
     for trial in history.trials(job):
-        paths = RunPaths(Path(trial.run_dir))
-        if trial.status.finished or launcher_lives(paths):
+        if trial.status.finished:
             continue
-        end_processes(processes_of_run(trial.run_dir))
-        outcome = read_outcome(paths) or _lost(trial, paths, finished_at)
+        lock = RunLock(RunPaths(Path(trial.run_dir)))
+        if not lock.acquire_or_gone():
+            continue  # its launcher lives, or another submit is at it
         try:
-            recovered.append(history.finish(trial.trial, outcome))
-        except ValueError:
+            # Read again now that nobody else can be at it: it may have ended, or gone on.
             found = history.find(trial.trial)
-            if found is None or not found.status.finished:
-                raise
-            # another submit, started at the same moment, was faster
+            if found is not None and not found.status.finished:
+                recovered.append(_finish(history, found, finished_at))
+        finally:
+            lock.release()
     return recovered
 
 
+def _finish(history: History, trial: Trial, finished_at: str) -> Trial:
+    paths = RunPaths(Path(trial.run_dir))
+    end_processes(processes_of_run(trial.run_dir), at_once=True)
+    outcome = read_outcome(paths) or _lost(trial, paths, finished_at)
+    write_record(paths, trial.finish(outcome))
+    return history.finish(trial.trial, outcome)
+
+
 def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
-    """Return what is known of a trial from the files its ranks wrote; energy is not."""
+    """Return what is known of a trial whose launcher died.
+
+    Time and energy are what the launcher left word of, at most a second before its end and never
+    before the last report that it saw; the epochs are those that the ranks reported.
+    """
+    seen = join(trial, _from_sidecar(trial, paths, finished_at))
+    live = read_live(paths)
+    if live is None or live.trial.trial != trial.trial:
+        return seen
+    left = live.trial
+    known = {point.epoch for point in left.curve}
+    later = tuple(point for point in seen.curve if point.epoch not in known)
+    return replace(
+        seen,
+        startup_s=left.startup_s,
+        time_s=seen.time_s if left.time_s is None else left.time_s,
+        energy_j=left.energy_j,
+        energy_source=left.energy_source,
+        max_power_w=left.max_power_w,
+        cost_j=left.cost_j,
+        epochs=max((n for n in (left.epochs, seen.epochs) if n is not None), default=None),
+        steps=max((n for n in (left.steps, seen.steps) if n is not None), default=None),
+        curve=(*left.curve, *later),
+        power_limit_w=left.power_limit_w,
+        shared=left.shared,
+    )
+
+
+def _from_sidecar(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
+    """Return what the ranks' own files tell of the last part of a trial: no energy."""
     goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
     events = EventReader(paths.sidecar).read(final=True)
     launched_t = min((event.t for event in events), default=0.0)
@@ -59,7 +99,7 @@ def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
     last = max((point.time_s for point in progress.curve), default=None)
     return Outcome(
         status=TrialStatus.LOST,
-        reason="its launcher died",
+        reason=LAUNCHER_DIED,
         finished_at=finished_at,
         time_s=last,
         epochs=progress.epochs if progress.curve else None,

@@ -6,13 +6,14 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from zeusrun.bandit.cost import energy_text
 from zeusrun.errors import DeviceError, ExitCode, HistoryError
-from zeusrun.launcher.choice import RETRIED, build_problem, decide
+from zeusrun.launcher.choice import OUTDONE, build_problem, decide
 from zeusrun.launcher.dispatch import dispatch
 from zeusrun.launcher.limits import open_limits, repair
-from zeusrun.launcher.process import CaughtSignals
 from zeusrun.launcher.record import write_record
 from zeusrun.launcher.recover import recover_lost
+from zeusrun.launcher.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.supervise import StopCause
 from zeusrun.launcher.watch import Watch, cost_bound_j
 from zeusrun.trial import Outcome, TrialStatus, timestamp
@@ -120,19 +121,25 @@ def _recur(submission: Submission, listener: Listener, signals: CaughtSignals) -
     again = True
     while again:
         recurrence = trials[0].recurrence if trials else None
-        trial, stop = _attempt(submission, listener, signals, recurrence, len(trials) + 1)
+        attempt = trials[-1].attempt + 1 if trials else 1
+        trial, stop = _attempt(submission, listener, signals, recurrence, attempt)
         trials.append(trial)
         if _ended_by_look(trial, stop):
             looks += 1
             again = not signals.received
             continue
         again = (
-            trial.status in RETRIED
+            (trial.status in OUTDONE or trial.cause is not None)
             and (stop is None or stop.cause is StopCause.HOPELESS)
-            and len(trials) - looks < spec.attempts
+            and trial.attempt - looks < spec.attempts
             and submission.forced_batch_size is None
             and not signals.received
         )
+        if again and trial.cause in {earlier.cause for earlier in trials[:-1]} - {None}:
+            again = False
+            listener.warn(f"two attempts have failed alike, so no third is made: {trial.reason}")
+        elif again and trial.cause is not None:
+            listener.note("it is tried once more: should it fail alike, that is the end of it")
         if again and not _another_choice(submission, trials):
             again = False
             listener.warn(_nothing_left(spec, trials))
@@ -155,7 +162,7 @@ def _another_choice(submission: Submission, attempts: Sequence[Trial]) -> bool:
     trials = submission.history.trials(submission.spec.name)
     problem = build_problem(submission, trials, attempts[0].recurrence)
     decision = decide(submission, problem, trials, len(attempts) + 1).decision
-    failed = {trial.global_batch_size for trial in attempts if trial.status in RETRIED}
+    failed = {trial.global_batch_size for trial in attempts if trial.status in OUTDONE}
     return decision.global_batch_size not in failed
 
 
@@ -178,6 +185,8 @@ def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> i
     """Return zeusrun's exit code after the last trial of a recurrence."""
     if trial.status is TrialStatus.REACHED:
         return ExitCode.REACHED
+    if trial.status is TrialStatus.PREEMPTED or (signals and signals[0] in PREEMPTING):
+        return ExitCode.BUSY
     if signals:
         return ExitCode.SIGNAL_BASE + signals[0]
     if stop is not None and stop.cause is StopCause.TIMEOUT:
@@ -199,6 +208,10 @@ def _attempt(
     try:
         for text in dispatched.choice.kept if attempt == 1 else ():
             listener.note(f"history: {text}")
+        if dispatched.note is not None:
+            listener.note(dispatched.note)
+        if dispatched.trial.preemptions:
+            listener.note(_goes_on(dispatched.trial))
         listener.dispatched(dispatched.trial, cost_bound_j(dispatched.choice.decision))
         try:
             outcome, stop = Watch(submission, listener, signals, dispatched).run()
@@ -216,6 +229,17 @@ def _attempt(
         listener.note("it reached the target in the time that it was given to end")
     listener.finished(finished, looked=looked)
     return finished, stop
+
+
+def _goes_on(trial: Trial) -> str:
+    """Say what a preempted trial has behind it."""
+    taken = [f"{trial.epochs} epoch" + ("" if trial.epochs == 1 else "s")] if trial.epochs else []
+    if trial.time_s is not None:
+        taken.append(f"{trial.time_s:.0f} s")
+    if trial.energy_j is not None:
+        taken.append(energy_text(trial.energy_j))
+    behind = f"; behind it are {', '.join(taken)}" if taken else ""
+    return f"{trial.trial} was preempted and goes on{behind}"
 
 
 def _record(history: History, dispatched: Dispatched, outcome: Outcome) -> Trial:

@@ -8,6 +8,7 @@ from enum import Enum, IntEnum
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.cost import energy_text
+from zeusrun.launcher.signals import PREEMPTING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,7 @@ class StopCause(str, Enum):
     LOOKED = "looked"
     TIMEOUT = "timeout"
     SIGNAL = "signal"
+    PREEMPTED = "preempted"
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ def supervise(
     if signals:
         level = StopLevel.TERMINATE if len(signals) == 1 else StopLevel.KILL
         name = signal.Signals(signals[0]).name
-        return StopOrder(level, StopCause.SIGNAL, f"{name} to zeusrun")
+        cause = StopCause.PREEMPTED if signals[0] in PREEMPTING else StopCause.SIGNAL
+        return StopOrder(level, cause, f"{name} to zeusrun")
     if bounds.timeout_s is not None and progress.now_t - progress.launched_t > bounds.timeout_s:
         reason = f"timed out after {bounds.timeout_s:g} s"
         return StopOrder(StopLevel.TERMINATE, StopCause.TIMEOUT, reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -10,15 +11,19 @@ from zeusrun.bandit.cost import cost_j
 from zeusrun.bandit.run import Running
 from zeusrun.gpu.foreign import ForeignProcesses
 from zeusrun.gpu.monitor import EnergyMonitor
+from zeusrun.launcher.cancel import read_cancel
 from zeusrun.launcher.choice import decide_again, why_left
 from zeusrun.launcher.close import Bill, close
 from zeusrun.launcher.command import build_command
 from zeusrun.launcher.failure import read_failure, torchrun_was_signalled
+from zeusrun.launcher.host_memory import count_oom_kills
 from zeusrun.launcher.limits import LimitControl
+from zeusrun.launcher.live import describe_live, write_live
 from zeusrun.launcher.logs import log_tails, read_text_lines
 from zeusrun.launcher.look import begins_with_look, has_seen_enough, measure_speed, read_look
 from zeusrun.launcher.process import TICK_S, ProcessExit, run
 from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
+from zeusrun.launcher.resume import join
 from zeusrun.launcher.supervise import (
     Bounds,
     StopCause,
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
 
     from zeusrun.launcher.choice import Submission
     from zeusrun.launcher.dispatch import Dispatched
-    from zeusrun.launcher.process import CaughtSignals
+    from zeusrun.launcher.signals import CaughtSignals
     from zeusrun.sidecar import Event, LineTail
     from zeusrun.trial import Decision, Outcome, PowerPoint, Trial
 
@@ -65,6 +70,8 @@ class Listener(Protocol):
         """Take a recorded trial; ``looked``: it was ended because of what a look at it told."""
 
 
+_BY_SIGNAL = {StopCause.SIGNAL, StopCause.PREEMPTED}
+_LIVE_PERIOD_S = 1.0
 _MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
 
 
@@ -90,6 +97,9 @@ class Watch:
         )
         self._verdict: Verdict | None = None
         self._goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
+        self._cancelled = False
+        self._write_live_at_t = 0.0
+        self._oom_kills = count_oom_kills()
         bound_j = cost_bound_j(dispatched.choice.decision)
         self._bounds = Bounds(bound_j, spec.timeout_s, spec.objective.on_target == "stop")
         self._reader = EventReader(self._paths.sidecar)
@@ -99,8 +109,14 @@ class Watch:
         self._stop: StopOrder | None = None
         self._warned_of_names = self._warned_of_clock = False
         self._warnings: list[str] = []
-        now_t = time.monotonic()
-        self._progress = Progress(launched_t=now_t, now_t=now_t)
+        self._progress = self._begin()
+
+    def _begin(self) -> Progress:
+        """Return the progress of a trial that starts now, or goes on after it was preempted."""
+        now_t, trial = time.monotonic(), self._trial
+        seen = frozenset({trial.metric} if trial.curve else ())
+        best = trial.best_metric
+        return Progress(launched_t=now_t, now_t=now_t, seen_metrics=seen, best_value=best)
 
     def run(self) -> tuple[Outcome, StopOrder | None]:
         """Run the trial to its end; return its outcome and the order that stopped it, if any.
@@ -115,8 +131,7 @@ class Watch:
         try:
             self._limits.begin()
             with monitor:
-                now_t = time.monotonic()
-                self._progress = Progress(launched_t=now_t, now_t=now_t)
+                self._progress = self._begin()
                 grace_s = spec.launch.grace_period_s
                 exit_ = run(
                     command,
@@ -132,12 +147,14 @@ class Watch:
             self._warnings.append(f"after the training: {type(error).__name__}: {error}")
         self._look(final=True)
         looked = self._stop is not None and self._stop.cause is StopCause.LOOKED
+        self._take_cancel()
         if self._signals.received and exit_.code != 0 and (self._stop is None or looked):
             # It came as torchrun ended, perhaps of the same signal.
             self._stop = self._supervise()
         return self._close(exit_), self._stop
 
     def _tick(self) -> StopLevel:
+        self._take_cancel()
         self._look()
         level = self._decide()
         if level is StopLevel.NONE:
@@ -151,9 +168,11 @@ class Watch:
         order = self._supervise()
         if order is not None and self._is_cause(order):
             self._stop = order
-            if order.cause is StopCause.SIGNAL:
+            if order.cause in _BY_SIGNAL:
                 grace_s = self._submission.spec.launch.grace_period_s
-                again = f"within {grace_s:g} s; the same again stops it at once"
+                preempted = order.cause is StopCause.PREEMPTED
+                then = ", and the next submit goes on with it" if preempted else ""
+                again = f"within {grace_s:g} s{then}; the same again stops it at once"
                 self._listener.warn(f"{order.reason}: the training ends {again}")
             elif order.level >= StopLevel.TERMINATE:
                 self._listener.note(f"stopping: {order.reason}")
@@ -166,7 +185,7 @@ class Watch:
         """
         if self._stop is None or self._stop.cause is StopCause.TARGET:
             return True
-        return (self._stop.cause, order.cause) == (StopCause.LOOKED, StopCause.SIGNAL)
+        return self._stop.cause is StopCause.LOOKED and order.cause in _BY_SIGNAL
 
     def _ends(self) -> bool:
         """Whether the run is to end, so that the policy is not asked about it any more."""
@@ -174,7 +193,17 @@ class Watch:
         return ordered or self._verdict is not None or bool(self._signals.received)
 
     def _supervise(self) -> StopOrder | None:
-        return supervise(self._progress, self._bounds, self._signals.received, self._verdict)
+        order = supervise(self._progress, self._bounds, self._signals.received, self._verdict)
+        if order is not None and order.cause is StopCause.SIGNAL and self._cancelled:
+            return replace(order, reason="cancelled by 'zeusrun cancel'")
+        return order
+
+    def _take_cancel(self) -> None:
+        """Take what another zeusrun asks for as if it had come from the keyboard."""
+        asked = read_cancel(self._paths)
+        if asked is not None and len(self._signals.received) < asked:
+            self._cancelled = self._cancelled or not self._signals.received
+            self._signals.received.append(signal.SIGINT)
 
     def _look(self, *, final: bool = False) -> None:
         """Take in what the ranks wrote, and show it."""
@@ -199,8 +228,9 @@ class Watch:
             energy_j = monitor.energy_j(progress.training_t, seen_t)
             progress = replace(progress, energy_j=energy_j, power_w=monitor.power_w())
             spent = cost_j(energy_j, monitor.max_power_w, progress.time_s, trial.eta_knob)
-            progress = replace(progress, cost_j=spent)
+            progress = replace(progress, cost_j=self._with_earlier(spent))
             self._decide_again(progress)
+        self._write_live(progress)
         self._progress = progress
         for rank, tail in self._logs.items():
             self._show_log(rank, tail, final=final)
@@ -245,10 +275,22 @@ class Watch:
         choice, point = self._choice, progress.curve[-1]
         eta_knob = self._trial.eta_knob
         spent = cost_j(point.energy_j, self._monitor.max_power_w, point.time_s, eta_knob)
-        running = Running(progress.epochs, spent, progress.best_value)
+        running = Running(progress.epochs, self._with_earlier(spent), progress.best_value)
         reason = self._submission.policy.review(choice.problem, choice.decision, running)
         if reason is not None:
             self._verdict = Verdict(StopCause.HOPELESS, reason)
+
+    def _with_earlier(self, spent_j: float | None) -> float | None:
+        """Add what a trial had cost before it was preempted."""
+        if self._trial.time_s is None or spent_j is None:
+            return spent_j
+        return None if self._trial.cost_j is None else self._trial.cost_j + spent_j
+
+    def _write_live(self, progress: Progress) -> None:
+        """Leave word of how the trial stands: about once a second, and after each epoch."""
+        if progress.now_t >= self._write_live_at_t or progress.curve != self._progress.curve:
+            self._write_live_at_t = progress.now_t + _LIVE_PERIOD_S
+            write_live(self._paths, describe_live(self._trial, progress, self._bill()))
 
     def _show_log(self, rank: int, tail: LineTail, *, final: bool) -> None:
         """Show what a rank printed, but never so much that watching or recording would wait."""
@@ -299,7 +341,7 @@ class Watch:
 
     def _close(self, exit_: ProcessExit) -> Outcome:
         monitor, trial = self._monitor, self._trial
-        failure = read_failure(self._paths, self._progress.restarts)
+        failure = read_failure(self._paths, self._progress.restarts, self._oom_kills_since())
         outcome = close(
             trial,
             goal=self._goal,
@@ -312,9 +354,14 @@ class Watch:
             signalled=torchrun_was_signalled(self._paths),
             limits=self._limits.report(self._looked),
         )
+        outcome = join(trial, outcome)
         found = (*outcome.warnings, *self._reader.warnings, *monitor.warnings, *self._warnings)
         warnings = tuple(_storable(warning) for warning in found)
         return replace(outcome, reason=_storable(outcome.reason), warnings=warnings)
+
+    def _oom_kills_since(self) -> int | None:
+        now = count_oom_kills()
+        return None if now is None or self._oom_kills is None else now - self._oom_kills
 
 
 def cost_bound_j(decision: Decision) -> float | None:

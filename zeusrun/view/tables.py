@@ -105,7 +105,7 @@ def history_table(job: str, trials: Sequence[Trial], last: int | None) -> Render
     """Return the trials of a job, oldest first, only the last so many if asked."""
     shown = trials if last is None else trials[-last:] if last else []
     saved = savings(trials)
-    table = _table(title=job)
+    table = plain_table(title=job)
     table.add_column("when", no_wrap=True)
     table.add_column("run", no_wrap=True)
     table.add_column("batch", justify="right")
@@ -171,7 +171,7 @@ def explain_table(
         kept: Sentences on past trials that are read otherwise than they ended.
         limits: Best power limit in watts, and of how many measured, by arm.
     """
-    table = _table(title=title)
+    table = plain_table(title=title)
     valued = any(belief.value_j is not None for belief in beliefs)
     for name in ("batch", "reached", "epochs", "J/epoch", "cost", "90 % range", "fails"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -290,7 +290,8 @@ def status_text(status: TrialStatus) -> Text:
     return Text(status.value, style=STATUS_STYLES[status])
 
 
-def _table(title: str) -> Table:
+def plain_table(title: str | None = None) -> Table:
+    """Return an empty table in the one style of all of them."""
     return Table(
         title=title,
         title_justify="left",

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from zeusrun.sidecar import Ended, EventWriter, Started, StepClock
 from zeusrun.worker.failure import record_failure
+from zeusrun.worker.leash import end_with_parent
 from zeusrun.worker.steps import count_steps
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _BUFFERED = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 
 def main() -> NoReturn:
     """Run the rank; never returns."""
+    end_with_parent()
     arguments = sys.argv[1:]
     run_dir = os.environ["ZEUSRUN_RUN_DIR"]
     rank = int(os.environ["RANK"])

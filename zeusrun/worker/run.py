@@ -70,16 +70,18 @@ class Run:
         """Return the learning rate for the batch size; ``default`` where the job names none."""
         return float(self._environment.get("ZEUSRUN_LEARNING_RATE") or default)
 
-    def epochs(self, default: int) -> Iterator[int]:
+    def epochs(self, default: int, done: int = 0) -> Iterator[int]:
         """Yield 1, 2, 3, … and end after the last epoch, at the target, or when told to stop.
 
         Ends after the same epoch on every rank; every rank must iterate over it.
 
         Args:
             default: Number of epochs outside zeusrun.
+            done: Epochs completed before, by the checkpoint that the script has restored: the
+                first one is then ``done + 1``.
         """
         last = int(self._environment.get("ZEUSRUN_MAX_EPOCHS") or default)
-        for epoch in range(1, last + 1):
+        for epoch in range(done + 1, last + 1):
             if self.should_stop():
                 return
             self._epoch = epoch

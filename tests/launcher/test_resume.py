@@ -1,0 +1,129 @@
+"""A trial in several parts: what it takes altogether, and when it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.launcher import values
+from zeusrun.launcher.resume import find_preempted, join
+from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, TrialStatus
+
+COUNTER, INTEGRATED = EnergySource.COUNTER, EnergySource.INTEGRATED
+ESTIMATED = EnergySource.ESTIMATED
+PREEMPTED = TrialStatus.PREEMPTED
+TRIAL = values.trial()
+
+
+def part(status=TrialStatus.REACHED, *, epochs=(), time_s=10.0, energy_j=100.0, **changes):
+    """Return the outcome of a part that reported these epochs, one a second and for 10 J."""
+    curve = tuple(
+        CurvePoint(epoch, float(n), None if energy_j is None else 10.0 * n, epoch / 100)
+        for n, epoch in enumerate(epochs, start=1)
+    )
+    values = {
+        "startup_s": 2.0,
+        "energy_source": COUNTER,
+        "max_power_w": 300.0,
+        "epochs": epochs[-1] if epochs else None,
+        "steps": 50,
+        "best_metric": max((point.value for point in curve), default=None),
+        **changes,
+    }
+    return Outcome(
+        status, "so", "2026-01-01T00:00:00Z",
+        time_s=time_s, energy_j=energy_j, curve=curve, **values,
+    )  # fmt: skip
+
+
+def after(first, second):
+    """Return the outcome of a trial that was preempted and then ended so."""
+    return join(TRIAL.finish(first).resume("2026-01-02T00:00:00Z"), second)
+
+
+def test_a_trial_that_was_never_preempted_is_left_alone():
+    outcome = part(epochs=(1, 2))
+    assert join(TRIAL, outcome) is outcome
+
+
+def test_time_energy_steps_and_cost_are_those_of_all_parts():
+    both = after(part(PREEMPTED, epochs=(1, 2)), part(epochs=(3, 4), time_s=5.0, energy_j=60.0))
+    assert (both.status, both.time_s, both.energy_j) == (TrialStatus.REACHED, 15.0, 160.0)
+    assert (both.steps, both.startup_s, both.epochs) == (100, 4.0, 4)
+    knob = TRIAL.eta_knob
+    assert both.cost_j == pytest.approx(knob * 160.0 + (1 - knob) * 300.0 * 15.0)
+    assert [point[:3] for point in both.curve] == [
+        (1, 1.0, 10.0), (2, 2.0, 20.0), (3, 11.0, 110.0), (4, 12.0, 120.0),
+    ]  # fmt: skip
+
+
+def test_an_epoch_trained_again_counts_where_it_was_reported_last():
+    both = after(part(PREEMPTED, epochs=(1, 2, 3)), part(epochs=(3, 4)))
+    assert [point.epoch for point in both.curve] == [1, 2, 3, 4]
+    assert both.curve[2].time_s == 11.0
+
+
+def test_a_script_that_saved_nothing_begins_anew_and_pays_for_both():
+    both = after(part(PREEMPTED, epochs=(1, 2, 3)), part(epochs=(1, 2)))
+    assert [point.epoch for point in both.curve] == [1, 2]
+    assert (both.epochs, both.time_s) == (2, 20.0)
+
+
+def test_a_part_that_never_came_to_training_adds_nothing():
+    nothing = part(PREEMPTED, time_s=None, energy_j=None, energy_source=None, steps=None)
+    whole = part(epochs=(1, 2))
+    assert replace(after(nothing, whole), startup_s=2.0) == whole
+    both = after(replace(whole, status=PREEMPTED), nothing)
+    assert (both.time_s, both.energy_j, both.epochs) == (10.0, 100.0, 2)
+    assert both.curve == whole.curve
+
+
+def test_energy_that_was_not_measured_in_one_part_is_unknown_in_all():
+    unknown = part(epochs=(3,), energy_j=None, energy_source=None)
+    both = after(part(PREEMPTED, epochs=(1, 2)), unknown)
+    assert (both.energy_j, both.energy_source, both.cost_j) == (None, None, None)
+    assert [point.energy_j for point in both.curve] == [10.0, 20.0, None]
+    assert both.time_s == 20.0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "source"),
+    [
+        (COUNTER, COUNTER, COUNTER),
+        (COUNTER, INTEGRATED, INTEGRATED),
+        (INTEGRATED, COUNTER, INTEGRATED),
+        (ESTIMATED, ESTIMATED, ESTIMATED),
+        (COUNTER, ESTIMATED, None),
+    ],
+)
+def test_the_source_is_the_weaker_one_and_a_model_is_never_added_to_a_meter(first, second, source):
+    both = after(part(PREEMPTED, energy_source=first), part(energy_source=second))
+    assert both.energy_source is source
+    assert (both.energy_j is None) == (source is None)
+
+
+def test_the_best_metric_is_that_of_all_parts():
+    both = after(part(PREEMPTED, best_metric=0.9), part(best_metric=0.8))
+    assert both.best_metric == (0.9 if TRIAL.mode == "max" else 0.8)
+
+
+def test_a_profile_of_an_earlier_part_is_kept_where_the_last_has_none():
+    points = (PowerPoint(150.0, 10.0, 140.0),)
+    assert after(part(PREEMPTED, power_profile=points), part()).power_profile == points
+
+
+def trial(recurrence, attempt, status):
+    return replace(
+        TRIAL, recurrence=recurrence, attempt=attempt, status=status,
+        trial=f"{TRIAL.job}-{recurrence}-{attempt}",
+    )  # fmt: skip
+
+
+def test_only_the_newest_trial_of_a_job_is_continued():
+    old, new = trial(1, 1, PREEMPTED), trial(2, 1, PREEMPTED)
+    assert find_preempted([]) is None
+    assert find_preempted([old]) is old
+    assert find_preempted([new, old]) is new
+    assert find_preempted([old, trial(2, 1, TrialStatus.REACHED)]) is None
+    assert find_preempted([old, trial(1, 2, TrialStatus.DISPATCHED)]) is None

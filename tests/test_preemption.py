@@ -1,0 +1,111 @@
+"""Machines that are taken back, and trainings that go on elsewhere in time. Real torchrun."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.test_submit import only_trial, survivors, wait_for
+
+pytestmark = pytest.mark.torchrun
+
+
+def job(zeusrun, *args, **changes):
+    objective = {"max_epochs": 100, **changes.pop("objective", {})}
+    return zeusrun.job("checkpoints.py", args=list(args), objective=objective, **changes)
+
+
+def preempt(zeusrun, job_file, number=signal.SIGTERM, epochs=2):
+    """Submit, let it train for so many epochs of its own, and send a signal."""
+    before = reports(zeusrun)
+    child = zeusrun.start("submit", job_file)
+    wait_for(lambda: reports(zeusrun) != before and reports(zeusrun) >= epochs)
+    child.send_signal(number)
+    seen, _ = child.communicate(timeout=60)
+    return child.returncode, seen
+
+
+def reports(zeusrun):
+    path = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
+    return path.read_bytes().count(b'"reported"') if path.exists() else 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_the_next_submit_goes_on_with_a_preempted_trial(zeusrun, number):
+    first = job(zeusrun, "--reaches", "7", learning_rate={"base": 0.1})
+    code, seen = preempt(zeusrun, first, number)
+    (cut,) = zeusrun.history()
+    assert (code, cut["status"]) == (75, "PREEMPTED")
+    assert number.name in cut["reason"]
+    assert "the next submit goes on with it" in " ".join(seen.split())
+    assert cut["epochs"] >= 2
+    assert survivors(cut) == []
+    saved = json.loads((Path(cut["run_dir"]) / "checkpoints" / "last.json").read_text())
+    code, result, seen = zeusrun.submit(first)
+    trial = only_trial(result)
+    assert (code, trial["status"], trial["trial"]) == (0, "REACHED", cut["trial"])
+    assert zeusrun.history() == [trial]
+    for same in ("global_batch_size", "learning_rate", "recurrence", "attempt", "run_dir"):
+        assert trial[same] == cut[same]
+    assert trial["preemptions"] == 1
+    assert f"begins after epoch {saved['epoch']} " in seen
+    assert "job-1-1 was preempted and goes on; behind it are" in seen
+    assert trial["epochs"] == 7
+    assert [point[0] for point in trial["curve"]] == [1, 2, 3, 4, 5, 6, 7]
+    times = [point[1] for point in trial["curve"]]
+    assert times == sorted(times)
+    assert trial["time_s"] == pytest.approx(times[-1])
+    assert trial["time_s"] > cut["time_s"]
+    assert trial["energy_j"] > cut["energy_j"] > 0
+    assert trial["cost_j"] == pytest.approx(
+        0.5 * trial["energy_j"] + 0.5 * trial["max_power_w"] * trial["time_s"]
+    )
+    assert len(list((Path(trial["run_dir"]) / "part1").iterdir())) > 3
+
+
+def test_a_trial_may_be_preempted_again_and_again(zeusrun):
+    first = job(zeusrun)
+    for part in range(3):
+        code, _ = preempt(zeusrun, first)
+        (trial,) = zeusrun.history()
+        assert (code, trial["status"], trial["preemptions"]) == (75, "PREEMPTED", part)
+
+
+def test_a_preempted_trial_that_cannot_go_on_as_it_was_is_left_and_the_reason_told(zeusrun):
+    preempt(zeusrun, job(zeusrun))
+    changed = job(zeusrun, "--reaches", "1", objective={"target": 0.4})
+    code, result, seen = zeusrun.submit(changed)
+    assert (code, only_trial(result)["trial"]) == (0, "job-2-1")
+    assert "job-1-1 was preempted and is not continued: the objective has changed" in seen
+    assert [trial["status"] for trial in zeusrun.history()] == ["PREEMPTED", "REACHED"]
+
+
+def test_an_end_that_was_due_anyway_is_no_preemption(zeusrun):
+    ends = job(zeusrun, "--epoch-s", "1", objective={"max_epochs": 2})
+    child = zeusrun.start("submit", ends, "--quiet")
+    wait_for(lambda: reports(zeusrun) >= 1)
+    child.send_signal(signal.SIGTERM)  # the script is in its last epoch, or told to stop before it
+    child.communicate(timeout=60)
+    (trial,) = zeusrun.history()
+    expected = "MISSED" if trial["epochs"] == 2 else "PREEMPTED"
+    assert (trial["status"], child.returncode) == (expected, 75)
+
+
+def test_a_launcher_that_dies_in_a_later_part_loses_nothing_of_the_earlier_ones(zeusrun):
+    first = job(zeusrun)
+    preempt(zeusrun, first)
+    (cut,) = zeusrun.history()
+    child = zeusrun.start("submit", first)
+    wait_for(lambda: (Path(cut["run_dir"]) / "part1").exists() and reports(zeusrun) >= 2)
+    child.kill()
+    child.communicate(timeout=60)
+    code, _, _ = zeusrun.submit(zeusrun.job())
+    lost, trial = zeusrun.history()
+    assert (code, trial["status"]) == (0, "REACHED")
+    assert (lost["status"], lost["trial"]) == ("LOST", cut["trial"])
+    assert lost["epochs"] > cut["epochs"]
+    assert lost["energy_j"] >= cut["energy_j"]
+    assert lost["time_s"] > cut["time_s"]

@@ -1,0 +1,241 @@
+"""The verbs that look after runs: ``status``, ``cancel``, ``repair`` and ``logs``."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from zeusrun.errors import DeviceError, HistoryError, UsageError
+from zeusrun.view.export import print_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from zeusrun.history.tinydb import TinyDBHistory
+    from zeusrun.trial import Trial
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+TrialName = Annotated[
+    str, typer.Argument(metavar="TRIAL", help="A trial, such as digits-7-1; a job means its last.")
+]
+_POLL_S = 0.2
+_STUCK_S = 60.0  # beyond the grace: then its launcher is stopped, or hangs
+
+
+def status(
+    job: Annotated[
+        Optional[str],  # noqa: UP045 - typer evaluates it, and Python 3.10 must, too
+        typer.Argument(metavar="JOB", help="Only this job's trials."),
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show what runs now, with live numbers."""
+    from zeusrun.launcher.status import read_running  # noqa: PLC0415
+    from zeusrun.view.status import status_table  # noqa: PLC0415
+
+    store = open_history()
+    damage: HistoryError | None = None
+    found = []
+    for name in store.jobs() if job is None else [job]:
+        try:
+            found += read_running(store, [name])
+        except HistoryError as error:  # the healthy ones are shown all the same
+            damage = damage or error
+    if as_json:
+        print_json([running.to_json() for running in found])
+    elif found:
+        _console().print(status_table(found))
+    elif damage is None:
+        typer.echo("nothing runs now; 'zeusrun history' shows what ran")
+    if damage is not None:
+        raise damage
+
+
+def cancel(
+    name: TrialName,
+    *,
+    now: Annotated[bool, typer.Option("--now", help="At once, without the grace period.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Stop a running trial as Ctrl-C would, wherever its zeusrun runs, and wait for its end."""
+    from zeusrun.launcher.cancel import ask_to_cancel  # noqa: PLC0415
+    from zeusrun.launcher.paths import RunPaths, launcher_lives  # noqa: PLC0415
+    from zeusrun.launcher.recover import recover_lost  # noqa: PLC0415
+    from zeusrun.spec import load_spec  # noqa: PLC0415
+    from zeusrun.trial import timestamp  # noqa: PLC0415
+
+    store = open_history()
+    trial = find_trial(name)
+    paths = RunPaths(Path(trial.run_dir))
+    running = not trial.status.finished and launcher_lives(paths)
+    if running:
+        try:
+            ask_to_cancel(paths, at_once=now)
+            grace_s = load_spec(paths.job_copy).launch.grace_period_s
+        except OSError as error:
+            raise HistoryError(
+                f"{trial.trial} could not be told to stop: {error.filename}: {error.strerror}; "
+                "send SIGINT to its zeusrun"
+            ) from error
+        if not as_json:
+            within = "" if now else f", within {grace_s:g} s"
+            typer.echo(f"{trial.trial} is told to stop{within}")
+        _wait(trial, grace_s)
+    recover_lost(store, trial.job, timestamp())
+    ended = find_trial(trial.trial)
+    if as_json:
+        print_json(ended.to_json())
+    else:
+        already = "" if running else "had ended before: it "
+        typer.echo(f"{ended.trial} {already}is {ended.status.value}: {ended.reason}")
+
+
+def _wait(trial: Trial, grace_s: float) -> None:
+    """Wait until the launcher of a trial has let go of it.
+
+    Raises:
+        HistoryError: If it does not.
+    """
+    from zeusrun.launcher.paths import RunPaths, launcher_lives  # noqa: PLC0415
+
+    deadline_t = time.monotonic() + grace_s + _STUCK_S
+    while launcher_lives(RunPaths(Path(trial.run_dir))):
+        if time.monotonic() > deadline_t:
+            raise HistoryError(
+                f"{trial.trial} was told to stop, but its zeusrun does not answer; it may be "
+                "stopped itself: end it, and the next submit records the trial as LOST"
+            )
+        time.sleep(_POLL_S)
+
+
+def repair(
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what there is; change nothing.")
+    ] = False,
+    restore: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--restore", metavar="JOB", help="Put this job's history together again."),
+    ] = None,
+    copy: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--copy", help="Which copy to start from; the newest if left out."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Record lost trials, put power limits back, remove left-over files, list or restore copies."""
+    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+    from zeusrun.launcher.repair import look_after  # noqa: PLC0415
+
+    home = home_directory(os.environ)
+    if restore is not None:
+        _restore(home, restore, copy, dry_run=dry_run, as_json=as_json)
+        return
+    if copy is not None:
+        raise UsageError("--copy says what --restore starts from; name the job with --restore JOB")
+    found = look_after(open_history(), home, dry_run=dry_run)
+    if as_json:
+        print_json([vars(finding) for finding in found])
+    else:
+        from zeusrun.view.repair import repair_sheet  # noqa: PLC0415
+
+        _console().print(repair_sheet(found, home, dry_run=dry_run), highlight=False)
+    problems = [finding for finding in found if finding.state == "problem"]
+    for kind, error in (("history", HistoryError), ("limit", DeviceError)):
+        if texts := [finding.text for finding in problems if finding.kind == kind]:
+            raise error("; ".join(texts))
+
+
+def _restore(home: Path, job: str, copy: str | None, *, dry_run: bool, as_json: bool) -> None:
+    """Put a history together from a copy and the run directories.
+
+    Raises:
+        HistoryError: If that is impossible.
+        UsageError: If there is no such copy or job, or with ``--dry-run``.
+    """
+    from zeusrun.launcher.repair import read_found_trials  # noqa: PLC0415
+    from zeusrun.view.repair import restore_sheet  # noqa: PLC0415
+
+    store = open_history()
+    found = read_found_trials(home, job)
+    copies = store.copies(job)
+    if dry_run:
+        raise UsageError("--dry-run lists the copies without --restore; a restore loses nothing")
+    if job not in store.jobs() and not found:
+        known = ", ".join(store.jobs()) or "none yet"
+        raise UsageError(f"there is no job called {job!r}; known jobs: {known}")
+    chosen = next((each for each in copies if each.name == copy), None)
+    if copy is not None and chosen is None:
+        names = ", ".join(each.name for each in copies) or "none"
+        raise UsageError(f"there is no copy {copy!r} of {job}; there are: {names}")
+    done = store.restore(job, chosen, found)
+    if as_json:
+        copy_name = None if done.copy is None else done.copy.name
+        aside = None if done.aside is None else str(done.aside)
+        print_json({**vars(done), "copy": copy_name, "aside": aside})
+    else:
+        _console().print(restore_sheet(job, done), highlight=False)
+
+
+def logs(
+    name: TrialName,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the trial ends.")
+    ] = False,
+    rank: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--rank", min=0, help="Only this rank."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object a line: rank and line.")
+    ] = False,
+) -> None:
+    """Print what the ranks of a trial printed."""
+    from zeusrun.launcher.logs import follow_logs, log_tails  # noqa: PLC0415
+    from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
+
+    found = find_trial(name)
+    paths = RunPaths(Path(found.run_dir))
+    if not paths.run_dir.is_dir():
+        raise UsageError(f"the run directory of {found.trial} is gone: {paths.run_dir}")
+    ranks = range(found.world_size) if rank is None else [rank]
+    if rank is not None and rank >= found.world_size:
+        raise UsageError(f"--rank {rank}: {found.trial} has ranks 0 to {found.world_size - 1}")
+    for number, line in follow_logs(paths, log_tails(paths, ranks), follow=follow):
+        if as_json:
+            typer.echo(json.dumps({"rank": number, "line": line}))
+        else:
+            prefix = "" if rank is not None else f"[rank{number}] "
+            typer.echo(f"{prefix}{line}")
+
+
+def open_history() -> TinyDBHistory:
+    """Return the history under zeusrun's home."""
+    from zeusrun.history.tinydb import TinyDBHistory  # noqa: PLC0415
+    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+
+    return TinyDBHistory(home_directory(os.environ) / "history")
+
+
+def find_trial(name: str) -> Trial:
+    """Return the trial that a user means.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    from zeusrun.history import lookup  # noqa: PLC0415
+
+    return lookup.find_trial(open_history(), name)
+
+
+def _console() -> Console:
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console()

@@ -1,0 +1,101 @@
+"""``live.json``: a running trial as it stands, for ``status`` and for the day its launcher dies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.bandit.cost import cost_j
+from zeusrun.launcher.resume import join
+from zeusrun.trial import Outcome, Trial, TrialStatus, timestamp
+
+if TYPE_CHECKING:
+    from zeusrun.launcher.close import Bill
+    from zeusrun.launcher.paths import RunPaths
+    from zeusrun.launcher.progress import Progress
+
+LAUNCHER_DIED = "its launcher died"
+
+
+@dataclass(frozen=True)
+class Live:
+    """A running trial at one moment.
+
+    Attributes:
+        trial: Dispatched, and with what it has taken so far: time, energy, epochs, curve.
+        pid: Process id of its launcher.
+        host: The machine it runs on.
+        updated_at: RFC 3339.
+        power_w: Watts now; ``None`` if unknown.
+        last_metric: The metric as last reported; ``None`` before that, or where it is not finite.
+    """
+
+    trial: Trial
+    pid: int
+    host: str
+    updated_at: str
+    power_w: float | None = None
+    last_metric: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        record = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**record, "trial": self.trial.to_json()}
+
+
+def describe_live(trial: Trial, progress: Progress, bill: Bill) -> Live:
+    """Return a trial as it stands, metered up to ``progress.energy_j``."""
+    outcome = Outcome(
+        TrialStatus.LOST,
+        LAUNCHER_DIED,
+        timestamp(),
+        startup_s=progress.startup_s,
+        time_s=progress.time_s,
+        energy_j=progress.energy_j,
+        energy_source=None if progress.energy_j is None else bill.energy_source,
+        max_power_w=bill.max_power_w,
+        cost_j=cost_j(progress.energy_j, bill.max_power_w, progress.time_s, trial.eta_knob),
+        epochs=progress.epochs if progress.curve else None,
+        steps=progress.steps,
+        best_metric=progress.best_value,
+        curve=progress.curve,
+        power_limit_w=progress.power_limit_w,
+        shared=bill.shared,
+    )
+    so_far = trial.finish(join(trial, outcome))
+    return Live(
+        replace(so_far, status=TrialStatus.DISPATCHED, reason=None, finished_at=None),
+        os.getpid(),
+        socket.gethostname(),
+        outcome.finished_at,
+        progress.power_w,
+        # What is not finite is no JSON; the curve has it as null, too.
+        progress.curve[-1].value if progress.curve else None,
+    )
+
+
+def write_live(paths: RunPaths, live: Live) -> None:
+    """Replace the file; a disk that is full keeps the one before.
+
+    It is not synced: what a power cut takes is in the history, or at most a second old.
+    """
+    fresh = paths.live.with_suffix(".tmp")
+    with contextlib.suppress(OSError):
+        fresh.unlink(missing_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, for the mode
+            file.write(json.dumps(live.to_json()).encode())
+        fresh.replace(paths.live)
+
+
+def read_live(paths: RunPaths) -> Live | None:
+    """Return what a launcher left, or ``None`` if it did not come to that."""
+    try:
+        record = json.loads(paths.live.read_text(encoding="utf-8"))
+        return Live(**{**record, "trial": Trial.from_json(record["trial"])})
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None

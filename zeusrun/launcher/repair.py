@@ -1,0 +1,177 @@
+"""What ``repair`` finds and puts right: trials, power limits, stale files, histories."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zeusrun.errors import DeviceError, HistoryError
+from zeusrun.gpu.limit_record import recorded_gpus
+from zeusrun.launcher.limits import held_by, repair
+from zeusrun.launcher.paths import (
+    RunLock,
+    RunPaths,
+    launcher_lives,
+    limits_directory,
+    runs_directory,
+)
+from zeusrun.launcher.recover import recover_lost
+from zeusrun.trial import Trial, timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from zeusrun.history.tinydb import TinyDBHistory
+
+_ABANDONED_S = 3600.0  # a submit fills a new run directory within milliseconds
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        kind: ``limit``, ``trial``, ``file``, ``history`` or ``copy``.
+        subject: What it is about: a GPU's UUID, a trial, a path, a job.
+        state: ``repaired``; ``found``, where a repair would put it right; ``problem``, which a
+            user must see to; ``fine``.
+        text: The sentence for people.
+    """
+
+    kind: str
+    subject: str
+    state: str
+    text: str
+
+
+def look_after(history: TinyDBHistory, home: Path, *, dry_run: bool) -> list[Finding]:
+    """Put right what dead processes have left; with ``dry_run`` only say what there is.
+
+    Args:
+        history: Of all jobs.
+        home: Zeusrun's.
+        dry_run: Change nothing.
+    """
+    found = list(_limits(home, dry_run=dry_run))
+    for job in history.jobs():
+        try:
+            found += _trials(history, job, dry_run=dry_run)
+            found += _files(history, home, job, dry_run=dry_run)
+        except HistoryError as error:
+            found.append(Finding("history", job, "problem", str(error)))
+        found += _copies(history, job)
+    return found
+
+
+def read_found_trials(home: Path, job: str) -> list[Trial]:
+    """Return the trials that a job's run directories hold, whatever the history knows."""
+    trials = []
+    for paths in _runs(home, job):
+        try:
+            trials.append(Trial.from_json(json.loads(paths.trial.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+            continue  # it never came to one
+    return trials
+
+
+def _limits(home: Path, *, dry_run: bool) -> Iterator[Finding]:
+    if dry_run:
+        try:
+            for uuid in recorded_gpus(limits_directory(home)):
+                by = held_by(home, uuid)
+                dead = by is None or "dead" in by
+                text = f"the power limit of {uuid} was changed by {by}"
+                yield Finding("limit", uuid, "found" if dead else "fine", text)
+        except DeviceError as error:
+            yield Finding("limit", str(limits_directory(home)), "problem", str(error))
+        return
+    restored, problems, held = repair(home)
+    for text in restored:
+        yield Finding("limit", text.split()[4], "repaired", text)
+    for text in problems:
+        yield Finding("limit", str(limits_directory(home)), "problem", text)
+    for uuid in held:
+        text = f"the power limit of {uuid} is held by a run that goes on"
+        yield Finding("limit", uuid, "fine", text)
+
+
+def _trials(history: TinyDBHistory, job: str, *, dry_run: bool) -> Iterator[Finding]:
+    if not dry_run:
+        for trial in recover_lost(history, job, timestamp()):
+            text = f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}"
+            yield Finding("trial", trial.trial, "repaired", text)
+        return
+    for trial in history.trials(job):
+        if not trial.status.finished and not launcher_lives(RunPaths(Path(trial.run_dir))):
+            text = f"{trial.trial} is not recorded: its launcher died"
+            yield Finding("trial", trial.trial, "found", text)
+
+
+def _files(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
+    """Look at what no trial needs: room kept for an outcome, and runs that never began."""
+    known = {trial.trial: trial for trial in history.trials(job)}
+    unknown = 0
+    for paths in _runs(home, job):
+        trial = known.get(paths.run_dir.name)
+        if trial is None:
+            unknown += _is_finished(paths)
+        stale = _stale(paths, trial)
+        lock = RunLock(paths)
+        if not stale or not lock.acquire_or_gone():
+            continue
+        try:
+            for path in stale:
+                if not dry_run:
+                    _remove(path)
+                what = "a run that never began" if path == paths.run_dir else "a left-over file"
+                done = "found" if dry_run else "repaired"
+                yield Finding("file", str(path), done, f"{what}: {path}")
+        finally:
+            lock.release()
+    if unknown:
+        text = (
+            f"{unknown} ended trial{'' if unknown == 1 else 's'} of {job} only in run directories; "
+            f"take them in with `zeusrun repair --restore {job}`"
+        )
+        yield Finding("history", job, "found", text)
+
+
+def _stale(paths: RunPaths, trial: Trial | None) -> list[Path]:
+    if trial is None:
+        age_s = time.time() - paths.run_dir.stat().st_mtime
+        began = _is_finished(paths) or paths.sidecar.exists()
+        return [] if began or age_s < _ABANDONED_S else [paths.run_dir]
+    left = (paths.reserve, paths.live.with_suffix(".tmp")) if trial.status.finished else ()
+    return [path for path in left if path.exists()]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _is_finished(paths: RunPaths) -> bool:
+    try:
+        return bool(json.loads(paths.trial.read_text(encoding="utf-8"))["finished_at"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return False
+
+
+def _copies(history: TinyDBHistory, job: str) -> Iterator[Finding]:
+    for copy in history.copies(job):
+        holds = copy.unreadable or f"{copy.trials} trial{'' if copy.trials == 1 else 's'}"
+        state = "fine" if copy.unreadable is None else "problem"
+        yield Finding("copy", job, state, f"{copy.name}, {copy.written_at}: {holds}")
+
+
+def _runs(home: Path, job: str) -> Iterable[RunPaths]:
+    try:
+        return [RunPaths(path) for path in sorted(runs_directory(home, job).iterdir())]
+    except OSError:
+        return []

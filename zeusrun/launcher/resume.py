@@ -1,0 +1,123 @@
+"""A preempted trial that goes on: whether it does, and its account over all of its parts. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from zeusrun.bandit.cost import cost_j
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.launcher.choice import Submission
+    from zeusrun.trial import EnergySource, Outcome, Trial
+
+_Amount = TypeVar("_Amount", int, float)
+
+
+def find_preempted(trials: Sequence[Trial]) -> Trial | None:
+    """Return the trial that the next submit of a job is to continue; ``None`` if there is none.
+
+    Only a job's newest trial can be: once another recurrence has begun, it is overtaken.
+    """
+    newest = max(trials, key=lambda trial: (trial.recurrence, trial.attempt), default=None)
+    return newest if newest is not None and newest.status is TrialStatus.PREEMPTED else None
+
+
+def why_not_continued(submission: Submission, trial: Trial, *, has_files: bool) -> str | None:
+    """Return what keeps a preempted trial from going on as it began; ``None`` if nothing does.
+
+    Args:
+        submission: The job as it is now.
+        trial: The preempted one.
+        has_files: Whether its run directory is still there.
+    """
+    spec, gpus = submission.spec, submission.gpus
+    objective, arm = spec.objective, trial.global_batch_size
+    then = (trial.metric, trial.target, trial.mode, trial.eta_knob)
+    now = (objective.metric, objective.target, objective.mode, objective.eta_knob)
+    devices = (submission.world_size, gpus[0].model if gpus else None)
+    refusals = {
+        "its run directory is gone": not has_files,
+        "--batch-size asks for a run of its own": submission.forced_batch_size is not None,
+        f"{arm} is not a candidate any more": arm not in spec.batch_size.candidates,
+        "the objective has changed": then != now,
+        "the learning rate has changed": trial.learning_rate != spec.learning_rate_for(arm),
+        "it ran on other devices": (trial.world_size, trial.gpu_model) != devices,
+    }
+    return next((reason for reason, holds in refusals.items() if holds), None)
+
+
+def join(trial: Trial, outcome: Outcome) -> Outcome:
+    """Add what a trial had taken before it was preempted to what its last part has taken.
+
+    Where the last part reports an epoch again, the earlier report of it no longer counts: the
+    script went on from an older checkpoint. What that took is part of the cost all the same.
+
+    Args:
+        trial: As it was resumed; one that never was is returned as it is.
+        outcome: Of its last part, on a clock of its own.
+    """
+    if not trial.preemptions or trial.time_s is None:
+        return outcome
+    if outcome.time_s is None:  # it was over before training began again
+        source, energy_j, time_s = trial.energy_source, trial.energy_j, trial.time_s
+    else:
+        source = _same_source(trial.energy_source, outcome.energy_source)
+        energy_j = None if source is None else _sum(trial.energy_j, outcome.energy_j)
+        time_s = trial.time_s + outcome.time_s
+    first = outcome.curve[0].epoch if outcome.curve else None
+    before = [point for point in trial.curve if first is None or point.epoch < first]
+    since = [
+        point._replace(
+            time_s=trial.time_s + point.time_s,
+            energy_j=None if energy_j is None else _sum(trial.energy_j, point.energy_j),
+        )
+        for point in outcome.curve
+    ]
+    max_power_w = trial.max_power_w if outcome.max_power_w is None else outcome.max_power_w
+    bests = [best for best in (trial.best_metric, outcome.best_metric) if best is not None]
+    choose = min if trial.mode == "min" else max
+    return replace(
+        outcome,
+        startup_s=_sum(trial.startup_s, outcome.startup_s),
+        time_s=time_s,
+        energy_j=energy_j,
+        energy_source=None if energy_j is None else source,
+        max_power_w=max_power_w,
+        cost_j=cost_j(energy_j, max_power_w, time_s, trial.eta_knob),
+        epochs=trial.epochs if outcome.epochs is None else outcome.epochs,
+        steps=_known_sum(trial.steps, outcome.steps),
+        best_metric=choose(bests, default=None),
+        curve=(*before, *since),
+        power_profile=outcome.power_profile or trial.power_profile,
+        energy_counter_j=_sum(trial.energy_counter_j, outcome.energy_counter_j),
+        energy_integrated_j=_sum(trial.energy_integrated_j, outcome.energy_integrated_j),
+        profiling_cost_j=_known_sum(trial.profiling_cost_j, outcome.profiling_cost_j),
+        shared=_either(trial.shared, outcome.shared),
+        warnings=(*trial.warnings, *outcome.warnings),
+    )
+
+
+def _same_source(first: EnergySource | None, second: EnergySource | None) -> EnergySource | None:
+    """Return the weaker of two sources; ``None`` if one is unknown, or a model beside a meter."""
+    if first is None or second is None or first.measured != second.measured:
+        return None
+    return first if first is second else max(first, second)  # "integrated" after "counter"
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
+
+
+def _known_sum(first: _Amount | None, second: _Amount | None) -> _Amount | None:
+    """Add two amounts of which one that is unknown was none."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second
+
+
+def _either(first: bool | None, second: bool | None) -> bool | None:
+    return True if first or second else None if first is None or second is None else False

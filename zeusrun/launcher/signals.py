@@ -1,0 +1,47 @@
+"""The signals that end a submit, collected instead of obeyed at once."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from typing_extensions import Self
+
+PREEMPTING = (signal.SIGTERM, signal.SIGUSR1)
+"""What a scheduler sends before it takes the machine back: Slurm, Kubernetes, spot instances."""
+
+ENDING = (signal.SIGINT, signal.SIGHUP, *PREEMPTING)
+
+
+@dataclass
+class CaughtSignals:
+    """A context manager that collects signals; those ignored before (``nohup``) stay ignored.
+
+    Attributes:
+        numbers: The signals.
+        received: Those that came, in order of arrival.
+    """
+
+    numbers: Sequence[int] = ENDING
+    received: list[int] = field(default_factory=list)
+    _before: dict[int, object] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        """Install the handlers; only the main thread may."""
+        for number in self.numbers:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._catch)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Put the former handlers back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _catch(self, number: int, _frame: FrameType | None) -> None:
+        self.received.append(number)

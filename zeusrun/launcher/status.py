@@ -1,0 +1,61 @@
+"""What runs now: the dispatched trials, as their launchers last left word of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.launcher.live import read_live
+from zeusrun.launcher.paths import RunPaths, launcher_lives
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from zeusrun.history.base import History
+    from zeusrun.launcher.live import Live
+    from zeusrun.trial import Trial
+
+
+@dataclass(frozen=True)
+class RunningTrial:
+    """A trial that has not ended.
+
+    Attributes:
+        trial: With what it has taken so far.
+        alive: Whether its launcher lives; what a dead one left is recorded by the next submit.
+        live: What else its launcher told last; ``None`` before it told anything.
+    """
+
+    trial: Trial
+    alive: bool
+    live: Live | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the trial's JSON with what is known of it while it runs."""
+        record = {"alive": self.alive, "pid": None, "host": None, "updated_at": None}
+        record |= {"power_w": None, "last_metric": None}
+        told = {} if self.live is None else self.live.to_json()
+        return {**self.trial.to_json(), **record, **{k: told[k] for k in record if k in told}}
+
+
+def read_running(history: History, jobs: Iterable[str]) -> list[RunningTrial]:
+    """Return the trials of these jobs that have not ended, in the order they began.
+
+    Raises:
+        HistoryError: If a history cannot be read.
+    """
+    found = []
+    for job in jobs:
+        for trial in history.trials(job):
+            if not trial.status.finished:
+                paths = RunPaths(Path(trial.run_dir))
+                live = read_live(paths)
+                if live is not None and live.trial.trial != trial.trial:
+                    live = None
+                known = trial if live is None else live.trial
+                found.append(RunningTrial(known, launcher_lives(paths), live))
+    return sorted(found, key=lambda running: running.trial.started_at)
+
+
+_NEWEST = 250  # of a job that are looked through; one that runs is among its newest

@@ -1,0 +1,58 @@
+"""What ``repair`` shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from zeusrun.history.restore import Restoration
+    from zeusrun.launcher.repair import Finding
+
+_MARKS = {"repaired": ("✓", "green"), "found": ("·", "yellow"), "problem": ("✗", "red")}
+
+
+def repair_sheet(found: Sequence[Finding], home: Path, *, dry_run: bool) -> RenderableType:
+    """Return what was found and done, then the copies of every job."""
+    lines = [
+        Text.assemble(_MARKS[finding.state], f" {finding.text}")
+        for finding in found
+        if finding.state in _MARKS and finding.kind != "copy"
+    ]
+    held = [finding for finding in found if finding.state == "fine" and finding.kind == "limit"]
+    lines += [Text(f"  {finding.text}", style="dim") for finding in held]
+    if dry_run and lines:
+        lines.append(Text("  nothing was changed: this was a dry run", style="dim"))
+    if not lines:
+        lines.append(Text(f"nothing is to be repaired (ZEUSRUN_HOME is {home})"))
+    copies = [finding for finding in found if finding.kind == "copy"]
+    if copies:
+        lines += [Text(""), Text("copies, newest first; restore one: ", style="dim")]
+        lines[-1].append("zeusrun repair --restore JOB --copy NAME")
+        width = max(len(finding.subject) for finding in copies)
+        for finding in copies:
+            style = "red" if finding.state == "problem" else ""
+            lines.append(Text(f"  {finding.subject:{width}}  {finding.text}", style=style))
+    return Group(*lines)
+
+
+def restore_sheet(job: str, done: Restoration) -> RenderableType:
+    """Return what a restored history holds now, and what it could not get back."""
+    start = "no copy" if done.copy is None else f"{done.copy.name} of {done.copy.written_at}"
+    taken = f", and {len(done.found)} of them from run directories" if done.found else ""
+    trials = f"{done.trials} trial{'' if done.trials == 1 else 's'}"
+    lines = [Text.assemble(("✓", "green"), f" {job} has {trials} again, from {start}{taken}")]
+    lines += [Text(f"! {problem}", style="yellow") for problem in done.problems]
+    if done.aside is not None:
+        lines.append(Text(f"  what was there before is kept as {done.aside}", style="dim"))
+    if done.lost:
+        names = ", ".join(done.lost[:5]) + (" …" if len(done.lost) > 5 else "")
+        lines.append(Text(f"! only that file knows of {names}", style="yellow"))
+    return Group(*lines)

@@ -1,0 +1,51 @@
+"""The table of ``status``: what runs now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.text import Text
+
+from zeusrun.view import units
+from zeusrun.view.tables import plain_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from zeusrun.launcher.status import RunningTrial
+
+
+def status_table(found: Sequence[RunningTrial]) -> RenderableType:
+    """Return the running trials, oldest first, with their numbers of about a second ago."""
+    table = plain_table()
+    table.add_column("trial", no_wrap=True)
+    table.add_column("batch", justify="right")
+    for name in ("epoch", "metric", "time", "energy", "cost", "power"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for running in found:
+        trial, live = running.trial, running.live
+        value = None if live is None else live.last_metric
+        table.add_row(
+            Text(trial.trial, style="bold cyan" if running.alive else "dim"),
+            str(trial.global_batch_size),
+            f"{trial.epochs or 0}/{trial.max_epochs}",
+            units.UNKNOWN if value is None else f"{value:.4g} → {trial.target:g}",
+            units.duration(trial.time_s) if trial.time_s is not None else _starting(running),
+            units.energy(trial.energy_j, trial.energy_source),
+            units.energy(trial.cost_j),
+            units.power(None if live is None or not running.alive else live.power_w),
+            style=None if running.alive else "dim",
+        )
+    notes = [
+        Text(f"  the launcher of {running.trial.trial} is dead: zeusrun repair", style="yellow")
+        for running in found
+        if not running.alive
+    ]
+    return Group(table, *notes)
+
+
+def _starting(running: RunningTrial) -> str:
+    return "starting" if running.alive else units.UNKNOWN
