@@ -132,6 +132,11 @@ class Warden:
             raise LaunchError(f"no process can be started: {error}") from error
         return self
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def __exit__(self, *_error: object) -> None:
         """Dismiss it: what the launcher itself has not ended is not to be ended."""
         with contextlib.suppress(OSError):  # it was killed

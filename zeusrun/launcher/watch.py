@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.dispatch import Dispatched
     from zeusrun.launcher.signals import CaughtSignals
     from zeusrun.sidecar import Event, LineTail
+    from zeusrun.spec import JobSpec
     from zeusrun.trial import Decision, Outcome, PowerPoint, Trial
 
 
@@ -101,7 +102,7 @@ class Watch:
         self._write_live_at_t = 0.0
         self._oom_kills = count_oom_kills()
         bound_j = cost_bound_j(dispatched.choice.decision)
-        self._bounds = Bounds(bound_j, spec.timeout_s, spec.objective.on_target == "stop")
+        self._bounds = Bounds(bound_j, _time_left(spec, trial), spec.objective.on_target == "stop")
         self._reader = EventReader(self._paths.sidecar)
         self._logs = log_tails(self._paths, range(trial.world_size))
         foreign = ForeignProcesses(run_dir=str(self._paths.run_dir))
@@ -362,6 +363,11 @@ class Watch:
     def _oom_kills_since(self) -> int | None:
         now = count_oom_kills()
         return None if now is None or self._oom_kills is None else now - self._oom_kills
+
+
+def _time_left(spec: JobSpec, trial: Trial) -> float | None:
+    """Return the seconds that a trial may still take; ``None`` for any."""
+    return None if spec.timeout_s is None else spec.timeout_s - (trial.time_s or 0.0)
 
 
 def cost_bound_j(decision: Decision) -> float | None:

@@ -1,0 +1,92 @@
+"""What ends a run whose launcher is dead: the warden, as a real process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from zeusrun.launcher.process import Warden
+
+SLEEPER = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
+LAUNCHER = """
+import os, sys
+from pathlib import Path
+from zeusrun.launcher.process import Warden
+with Warden(Path(sys.argv[1])) as warden:
+    print(warden.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def start():
+    """Start a process that is up when the call returns, and end it at last."""
+    started = []
+
+    def run(argv, **environment):
+        process = subprocess.Popen(
+            argv,
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        process.first_line = process.stdout.readline()
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def run(tmp_path, start):
+    """A launcher with a warden, a process of its run, and one of another run."""
+    launcher = start([sys.executable, "-c", LAUNCHER, str(tmp_path)])
+    own = start(SLEEPER, ZEUSRUN_RUN_DIR=str(tmp_path))
+    other = start(SLEEPER, ZEUSRUN_RUN_DIR=f"{tmp_path}-2")
+    return launcher, own, other
+
+
+def test_when_the_launcher_is_killed_its_run_is_and_no_other_one(run):
+    launcher, own, other = run
+    launcher.kill()
+    assert own.wait(30) == -signal.SIGKILL
+    assert other.poll() is None
+
+
+def test_a_launcher_that_ends_well_dismisses_it(run):
+    launcher, own, other = run
+    launcher.communicate("")
+    assert launcher.returncode == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(launcher.first_line), 0)
+    assert own.poll() is None
+    assert other.poll() is None
+
+
+def test_what_ends_a_whole_session_does_not_end_it(run):
+    launcher, own, _ = run
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        os.kill(int(launcher.first_line), number)
+    launcher.kill()
+    assert own.wait(30) == -signal.SIGKILL
+
+
+def test_a_launcher_does_not_wait_for_a_warden_that_was_stopped(run):
+    launcher, own, _ = run
+    os.kill(int(launcher.first_line), signal.SIGSTOP)
+    launcher.communicate("")
+    assert launcher.returncode == 0
+    assert own.poll() is None
+
+
+def test_a_warden_that_was_killed_is_no_trouble(tmp_path):
+    with Warden(tmp_path) as warden:
+        os.kill(warden.pid, signal.SIGKILL)
