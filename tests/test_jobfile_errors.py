@@ -206,6 +206,21 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         ),
         (
             "launch:",
+            "stall: {action: restart}\nlaunch:",
+            "12: 'stall' has action: restart, but torchrun may not restart the processes; set launch.max_restarts to 1 or more",
+        ),
+        (
+            "launch:",
+            "stall: {action: restart}\ninstrument: false\nlaunch:\n  max_restarts: 1",
+            "12: 'stall' has action: restart, but no step is seen with instrument: false",
+        ),
+        (
+            "launch:",
+            "stall: {after_s: 0}\nlaunch:",
+            "12: 'stall.after_s' must be more than 0, not 0",
+        ),
+        (
+            "launch:",
             "launch:\n  nnodes: 2",
             "13: 'launch.nnodes' must be 1, not 2: several nodes are not supported yet",
         ),

@@ -65,6 +65,7 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
             "objective": "cost",
             "factor": None,
         },
+        "stall": {"after_s": 60.0, "action": "report"},
         "metrics": {"source": "sidecar"},
         "timeout_s": None,
     }

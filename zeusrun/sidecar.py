@@ -17,6 +17,7 @@ import math
 import mmap
 import os
 import struct
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -296,6 +297,11 @@ class EventReader:
         elif self.bad_lines == MAX_WARNINGS + 1:
             self.warnings.append(f"{self.path.name}: more lines are not events; all were ignored")
 
+
+# Asks a rank for its stacks. One of the real-time signals, which no library that trains uses, while
+# Slurm and Lightning use SIGUSR1 and SIGUSR2. As a number, because importing signal would take a
+# rank as long as all the rest of this; None on a system that has no such signals.
+STACK_SIGNAL: int | None = 57 if sys.platform == "linux" else None
 
 _CLOCK = struct.Struct("=Qdd")
 

@@ -6,7 +6,6 @@ a type cannot say and the ``${...}`` placeholders, and words what is wrong.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations at run time
 from pathlib import Path
@@ -35,10 +34,13 @@ from zeusrun.jobfile.rules import (
     check_divisible,
     check_env_name,
     check_job_name,
-    check_module_name,
+    check_module,
+    check_node_count,
     check_power_limit,
     check_process_count,
+    check_stall,
     check_template,
+    learning_rate_factor,
     listed,
 )
 from zeusrun.jobfile.sentences import collect_problems, describe_error
@@ -82,20 +84,15 @@ class Launch(_Section):
     nproc_per_node: _Processes = Field(
         2, description="Processes on this machine: a number, or gpu, cpu or auto to count devices."
     )
-    nnodes: int = Field(1, description="Machines. Only 1 is supported so far.")
+    nnodes: Annotated[int, AfterValidator(check_node_count)] = Field(
+        1, description="Machines. Only 1 is supported so far."
+    )
     max_restarts: int = Field(
         0, ge=0, description="How often torchrun may restart the processes within one trial."
     )
     grace_period_s: float = Field(
         30, ge=1, description="Seconds between asking the processes to stop and killing them."
     )
-
-    @field_validator("nnodes")
-    @classmethod
-    def _check_nnodes(cls, nnodes: int) -> int:
-        if nnodes != 1:
-            raise ValueError(f"must be 1, not {nnodes}: several nodes are not supported yet")
-        return nnodes
 
 
 class Objective(_Section):
@@ -118,15 +115,12 @@ class Objective(_Section):
 class BatchSizes(_Section):
     """The arms: global batch sizes, samples per optimizer step over all ranks."""
 
-    candidates: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = Field(
-        min_length=1, description="Global batch sizes to choose from; kept in ascending order."
-    )
+    candidates: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...],
+        Field(strict=False, min_length=1),
+        AfterValidator(check_candidates),
+    ] = Field(description="Global batch sizes to choose from; kept in ascending order.")
     default: int = Field(64, ge=1, description="Where exploration starts; one of the candidates.")
-
-    @field_validator("candidates")
-    @classmethod
-    def _check_candidates(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        return check_candidates(sizes)
 
     @field_validator("default")
     @classmethod
@@ -197,6 +191,18 @@ class PowerLimit(_Section):
         return check_power_limit(str(info.field_name), value, info.data)
 
 
+class Stall(_Section):
+    """What to do about a training that takes no optimizer step any more."""
+
+    after_s: float = Field(
+        60, gt=0, description="Seconds without an optimizer step that are no stall in any case."
+    )
+    action: Literal["report", "restart", "off"] = Field(
+        "report",
+        description="report: warn, with all stacks; restart: restart the ranks, too; off: neither.",
+    )
+
+
 class Metrics(_Section):
     """Where the metric is read."""
 
@@ -214,7 +220,9 @@ class JobSpec(_Section):
     """
 
     source: Path = Field(exclude=True, strict=False, description="The job file; absolute.")
-    name: str = Field(description="The recurring job; all runs of a name share one history.")
+    name: Annotated[str, AfterValidator(check_job_name)] = Field(
+        description="The recurring job; all runs of a name share one history."
+    )
     learning_rate: LearningRate | None = Field(
         None, description="Without it, zeusrun leaves the learning rate to the script."
     )
@@ -245,26 +253,16 @@ class JobSpec(_Section):
         5, ge=1, description="Trials in one submit before the target counts as missed."
     )
     power_limit: PowerLimit = PowerLimit()
+    stall: Stall = Stall()
     metrics: Metrics = Metrics()
     timeout_s: float | None = Field(
         None, gt=0, description="Seconds a trial may last at most; null: no bound."
     )
 
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        return check_job_name(name)
-
     @field_validator("module")
     @classmethod
     def _check_module(cls, module: str | None, info: ValidationInfo) -> str | None:
-        if "script" in info.data:
-            script = info.data["script"]
-            if script is not None and module is not None:
-                raise ValueError("cannot stand beside 'script'; keep one of them")
-            if script is None and module is None:
-                raise ValueError("or 'script' is missing; say what to run: script: train.py")
-        return module if module is None else check_module_name(module)
+        return check_module(module, info.data)
 
     @field_validator("workdir")
     @classmethod
@@ -279,6 +277,12 @@ class JobSpec(_Section):
         if launch is not None and isinstance(launch.nproc_per_node, int):
             check_divisible(sizes.candidates, launch.nproc_per_node)
         return sizes
+
+    @field_validator("stall")
+    @classmethod
+    def _check_stall(cls, stall: Stall, info: ValidationInfo) -> Stall:
+        check_stall(stall.action, info.data)
+        return stall
 
     def check_world_size(self, world_size: int) -> None:
         """Check that every candidate can be shared evenly by so many processes.
@@ -295,16 +299,11 @@ class JobSpec(_Section):
             raise JobFileError(f"{self.source}: 'batch_size' {error}") from error
 
     def learning_rate_for(self, global_batch_size: int) -> float | None:
-        """Return the learning rate at a batch size; ``None`` without a learning_rate section.
-
-        ``linear`` keeps rate over batch size constant (Goyal et al., arXiv:1706.02677), ``sqrt``
-        keeps the gradient noise's scale (Krizhevsky, arXiv:1404.5997), ``none`` the rate itself.
-        """
+        """Return the learning rate at a batch size; ``None`` without a learning_rate section."""
         if self.learning_rate is None:
             return None
         ratio = global_batch_size / self.batch_size.default
-        factors = {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}
-        return self.learning_rate.base * factors[self.learning_rate.scale]
+        return self.learning_rate.base * learning_rate_factor(self.learning_rate.scale, ratio)
 
     def script_path(self, values: Mapping[str, str]) -> Path | None:
         """Return the script's absolute path with placeholders filled in; ``None`` for a module.

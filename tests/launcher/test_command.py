@@ -131,6 +131,14 @@ def test_the_jobs_own_variables_win_over_inherited_ones(spec):
     assert env["OMP_NUM_THREADS"] == "1"
 
 
+def test_lives_share_no_store_where_there_may_be_several_unless_the_user_says_so(spec):
+    variable = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+    assert variable not in build(spec()).env
+    restarted = {"launch": {"max_restarts": 1}}
+    assert build(spec(**restarted)).env[variable] == "1"
+    assert build(spec(**restarted), environment={variable: "0"}).env[variable] == "0"
+
+
 def test_placeholders_are_filled_in_arguments_environment_and_paths(spec, tmp_path):
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "b32.py").touch()

@@ -176,6 +176,7 @@ def test_a_loader_that_the_kernel_killed_is_out_of_memory(paths):
         ("rank 1 at data.py:3: ValueError: shape [16, 3]", "rank 0 at data.py:3: ValueError: shape [32, 3]"),
         ("rank 0: OSError: <f at 0x7f12ab>", "rank 0: OSError: <f at 0x7f99>"),
         ("rank 1 was ended by SIGSEGV", "rank 0 was ended by SIGSEGV"),
+        ("stalled: rank 0 stands in a", "stalled: rank 1 stands in b"),
     ],
 )  # fmt: skip
 def test_failures_that_are_alike_have_one_cause(one, other):

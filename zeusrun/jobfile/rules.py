@@ -6,6 +6,7 @@ Each raises ``ValueError`` with a message that continues a sentence starting wit
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +28,20 @@ def check_job_name(name: str) -> str:
     return name
 
 
-def check_module_name(module: str) -> str:
-    """Return ``module`` if ``python -m`` could take it."""
-    if not re.fullmatch(r"\w[\w-]*(\.\w[\w-]*)*", module):
+def check_module(module: str | None, others: Mapping[str, Any]) -> str | None:
+    """Return ``module`` if it is what is to be run and ``python -m`` could take it, or no script.
+
+    Args:
+        module: What was given; ``None`` for nothing.
+        others: The values before it; a script that is itself wrong is absent.
+    """
+    if "script" in others:
+        script = others["script"]
+        if script is not None and module is not None:
+            raise ValueError("cannot stand beside 'script'; keep one of them")
+        if script is None and module is None:
+            raise ValueError("or 'script' is missing; say what to run: script: train.py")
+    if module is not None and not re.fullmatch(r"\w[\w-]*(\.\w[\w-]*)*", module):
         raise ValueError(f"must be a dotted name such as package.train, not {module!r}")
     return module
 
@@ -48,6 +60,13 @@ def check_process_count(value: object) -> object:
     if value in ("gpu", "cpu", "auto") or (type(value) is int and value >= 1):
         return value
     raise ValueError("must be a whole number from 1, or gpu, cpu or auto")
+
+
+def check_node_count(nnodes: int) -> int:
+    """Return ``nnodes`` if zeusrun can start so many."""
+    if nnodes != 1:
+        raise ValueError(f"must be 1, not {nnodes}: several nodes are not supported yet")
+    return nnodes
 
 
 def check_template(text: str, *, has_learning_rate: bool) -> str:
@@ -100,6 +119,25 @@ def check_power_limit(
     return value
 
 
+def check_stall(action: str, others: Mapping[str, Any]) -> None:
+    """Check that a training that has stalled can be restarted, if that is what is to be done.
+
+    Args:
+        action: Of the section ``stall``.
+        others: The values before it; one that is itself wrong is absent.
+    """
+    if action != "restart":
+        return
+    launch = others.get("launch")
+    if launch is not None and launch.max_restarts == 0:
+        raise ValueError(
+            "has action: restart, but torchrun may not restart the processes; "
+            "set launch.max_restarts to 1 or more"
+        )
+    if others.get("instrument") is False:
+        raise ValueError("has action: restart, but no step is seen with instrument: false")
+
+
 def check_divisible(sizes: Sequence[int], world_size: int) -> None:
     """Check that so many processes can share every batch size evenly."""
     uneven = [size for size in sizes if size % world_size]
@@ -108,6 +146,15 @@ def check_divisible(sizes: Sequence[int], world_size: int) -> None:
             f"has candidates that {world_size} processes cannot share evenly: {listed(uneven)}; "
             f"use multiples of {world_size}, or another launch.nproc_per_node"
         )
+
+
+def learning_rate_factor(scale: str, ratio: float) -> float:
+    """Return what the learning rate is multiplied by where the batch size is, by ``ratio``.
+
+    ``linear`` keeps rate over batch size constant (Goyal et al., arXiv:1706.02677), ``sqrt`` keeps
+    the gradient noise's scale (Krizhevsky, arXiv:1404.5997), ``none`` the rate itself.
+    """
+    return {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[scale]
 
 
 def listed(numbers: Sequence[int]) -> str:

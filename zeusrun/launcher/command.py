@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 _WORKER = Path(zeusrun.__file__).parent / "worker" / "__main__.py"
 
+# Otherwise the ranks of every life share one store of torchrun's, and those of the second find the
+# addresses of the first: with gloo, 8 of 12 restarts failed (torch 2.13; pytorch issue 135712).
+_RESTARTABLE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
 # Placeholders that every rank also finds as ``ZEUSRUN_<NAME>``.
 _TOLD = (
     "job",
@@ -106,6 +110,7 @@ def build_command(
     return Command(
         argv=(*torchrun.argv, *flags, *worker, *target, *args),
         env={
+            **(_RESTARTABLE if spec.launch.max_restarts else {}),
             **_inherited(environment),
             **env,
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_s),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zeusrun.launcher.paths import RunPaths
 
+STALLED = "stalled"
 OUT_OF_HOST_MEMORY = "the host ran out of memory, and the kernel chose it"
 
 _LOG_TAIL_BYTES = 64_000
@@ -55,6 +56,8 @@ class Failure:
         an exit code or a signal is the cause itself.
         """
         text = _RANK.sub("", self.reason)
+        if text.startswith(STALLED):
+            return STALLED
         if _ENDING.search(text):
             return text
         return _VARIES.sub("#", text)

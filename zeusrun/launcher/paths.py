@@ -113,6 +113,15 @@ class RunPaths:
         """Return the log of a rank."""
         return self.logs / f"rank{rank}.log"
 
+    def rank_stack(self, rank: int) -> Path:
+        """Return the file in which a rank tells its stacks when it is asked."""
+        return self.logs / f"rank{rank}.stack"
+
+    @property
+    def stacks(self) -> Path:
+        """The stacks of all ranks, whenever they stood still."""
+        return self.logs / "stacks.txt"
+
 
 def limits_directory(home: Path) -> Path:
     """Return the folder of the power limits found before any was changed."""

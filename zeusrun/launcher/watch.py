@@ -24,6 +24,7 @@ from zeusrun.launcher.look import begins_with_look, has_seen_enough, measure_spe
 from zeusrun.launcher.process import TICK_S, ProcessExit, run
 from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
 from zeusrun.launcher.resume import join
+from zeusrun.launcher.stall_control import StallControl
 from zeusrun.launcher.supervise import (
     Bounds,
     StopCause,
@@ -96,6 +97,7 @@ class Watch:
         self._limits = LimitControl(
             submission, trial, dispatched.paths, dispatched.choice, self._warn
         )
+        self._stalls = StallControl(spec, trial, self._paths, self._warn, listener.note)
         self._verdict: Verdict | None = None
         self._goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
         self._cancelled = False
@@ -158,6 +160,7 @@ class Watch:
         self._take_cancel()
         self._look()
         level = self._decide()
+        self._stalls.look(self._progress, stopping=self._stop is not None)
         if level is StopLevel.NONE:
             energy_between = self._monitor.energy_j
             self._limits.advance(time.monotonic(), energy_between, wait=self._looking)
@@ -211,6 +214,7 @@ class Watch:
         monitor, trial = self._monitor, self._trial
         progress = take_step_clock(self._progress, read_step_clock(self._paths.rank_clock(0)))
         for event in self._reader.read(final=final):
+            self._stalls.take(event)
             timely = self._correct_time(event)
             epochs = progress.epochs
             progress = advance(progress, timely, self._goal, monitor.energy_j)
@@ -342,7 +346,9 @@ class Watch:
 
     def _close(self, exit_: ProcessExit) -> Outcome:
         monitor, trial = self._monitor, self._trial
-        failure = read_failure(self._paths, self._progress.restarts, self._oom_kills_since())
+        failure = self._stalls.failure() or read_failure(
+            self._paths, self._progress.restarts, self._oom_kills_since()
+        )
         outcome = close(
             trial,
             goal=self._goal,

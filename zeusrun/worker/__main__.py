@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 from zeusrun.sidecar import Ended, EventWriter, Started, StepClock
 from zeusrun.worker.failure import record_failure
 from zeusrun.worker.leash import end_with_parent
+from zeusrun.worker.stack import tell_stack_when_asked
 from zeusrun.worker.steps import count_steps
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ def main() -> NoReturn:
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, "-u", *arguments[1:]])  # noqa: S606 - that is --plain
     pid, restart = os.getpid(), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    try:
+        tell_stack_when_asked(os.path.join(run_dir, "logs", f"rank{rank}.stack"))  # noqa: PTH118
+    except OSError as refused:
+        print(f"zeusrun: no stack could be told: {refused}", file=sys.stderr)  # noqa: T201
     try:
         count_steps(StepClock(os.path.join(run_dir, "clock", f"rank{rank}")).tick)  # noqa: PTH118
     except OSError as full:  # a full disk must not end the training that it would only time

@@ -1,0 +1,171 @@
+"""Whether a training has stalled: its step clocks stand still for longer than they ever do. Pure.
+
+Time counts only as far as it was watched. A machine that was suspended or a launcher that was
+stopped says nothing of the ranks, so of a long gap between two looks only ``MOST_GAP_S`` counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+USUAL_PAUSES = 10.0  # a stall is longer than so many times the longest pause so far
+FIRST_PATIENCE = 10.0  # times after_s, until it was seen how long an epoch's end takes
+MOST_GAP_S = 1.0  # looks are a tenth of a second apart
+TOGETHER = 0.9  # ranks that wait for each other stand for almost as long
+
+
+@dataclass(frozen=True)
+class RankPauses:
+    """The pauses between the optimizer steps of a rank.
+
+    Attributes:
+        steps: Counted so far.
+        standing_s: Watched seconds since the last one; ``None`` before the first step since the
+            rank was started: loading data and compiling take what they take.
+        longest_s: The longest pause between two steps so far.
+        knows_epochs: Whether it has taken a step after the first epoch was reported, so that the
+            evaluation and the checkpoint between two epochs are among its pauses.
+    """
+
+    steps: int
+    standing_s: float | None = 0.0
+    longest_s: float = 0.0
+    knows_epochs: bool = False
+
+    def patience_s(self, after_s: float) -> float:
+        """Return the seconds that it may stand still."""
+        least_s = after_s if self.knows_epochs else FIRST_PATIENCE * after_s
+        return max(least_s, USUAL_PAUSES * self.longest_s)
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """The pauses of a training.
+
+    Attributes:
+        ranks: By rank, those that have counted a step.
+        seen_t: Monotonic second of the last look; ``None`` before the first.
+        epochs: Epochs reported by then.
+    """
+
+    ranks: Mapping[int, RankPauses]
+    seen_t: float | None = None
+    epochs: int = 0
+
+
+@dataclass(frozen=True)
+class Stall:
+    """A training that stands still.
+
+    Attributes:
+        ranks: Those that do.
+        standing_s: Watched seconds for which the first of them does.
+        longest_s: Its longest pause before.
+    """
+
+    ranks: tuple[int, ...]
+    standing_s: float
+    longest_s: float
+
+
+NO_PAUSES = Pauses({})
+
+
+def watch_pauses(before: Pauses, now_t: float, steps: Mapping[int, int], epochs: int) -> Pauses:
+    """Take in the step clocks.
+
+    Args:
+        before: What was known.
+        now_t: Monotonic seconds.
+        steps: Counted by each rank that has taken one.
+        epochs: Reported so far.
+    """
+    if before.seen_t is None:  # steps counted by now are of an earlier launch
+        return Pauses({rank: RankPauses(count, None) for rank, count in steps.items()}, now_t)
+    gap_s = min(max(0.0, now_t - before.seen_t), MOST_GAP_S)
+    ranks = {
+        rank: _advance(before.ranks.get(rank), count, gap_s, knows_epochs=before.epochs > 0)
+        for rank, count in steps.items()
+    }
+    return Pauses(ranks, now_t, epochs)
+
+
+def _advance(
+    before: RankPauses | None, steps: int, gap_s: float, *, knows_epochs: bool
+) -> RankPauses:
+    if before is None:
+        return RankPauses(steps)
+    if steps == before.steps:
+        standing_s = None if before.standing_s is None else before.standing_s + gap_s
+        return replace(before, standing_s=standing_s)
+    if before.standing_s is None:  # the first one since a restart
+        return replace(before, steps=steps, standing_s=0.0)
+    longest_s = max(before.longest_s, before.standing_s + gap_s)
+    return RankPauses(steps, 0.0, longest_s, knows_epochs or before.knows_epochs)
+
+
+def begin_again(before: Pauses) -> Pauses:
+    """Take in that the ranks are started again: no clock is watched until it takes a step."""
+    ranks = {rank: replace(known, standing_s=None) for rank, known in before.ranks.items()}
+    return replace(before, ranks=ranks)
+
+
+def find_stall(pauses: Pauses, after_s: float) -> Stall | None:
+    """Return the stall that a training is in; ``None`` if it is in none.
+
+    Args:
+        pauses: Of its ranks.
+        after_s: Seconds that every rank may stand still, whatever its steps take.
+    """
+    standing = {rank: of for rank, of in pauses.ranks.items() if of.standing_s is not None}
+    patience_s = {rank: of.patience_s(after_s) for rank, of in standing.items()}
+    stood_s = {rank: of.standing_s or 0.0 for rank, of in standing.items()}
+    stalled = [rank for rank in standing if stood_s[rank] > patience_s[rank]]
+    if not stalled:
+        return None
+    first = max(stalled, key=lambda rank: stood_s[rank])
+    ranks = [rank for rank in sorted(standing) if stood_s[rank] > TOGETHER * patience_s[rank]]
+    return Stall(tuple(ranks), stood_s[first], standing[first].longest_s)
+
+
+def describe_stall(stall: Stall, places: Mapping[int, str]) -> str:
+    """Return one sentence without a full stop: who stands, for how long, and where each rank is.
+
+    Args:
+        stall: What was found.
+        places: Where each rank of the training is, such as ``in all_reduce, train.py:33``.
+    """
+    whose = "" if len(stall.ranks) == len(places) else f" on {_ranks_text(stall.ranks)}"
+    stood, longest = seconds_text(stall.standing_s), seconds_text(stall.longest_s)
+    by_place: dict[str, list[int]] = {}
+    for rank in sorted(places):
+        by_place.setdefault(places[rank], []).append(rank)
+    told = [
+        f"{_ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {place}"
+        for place, ranks in by_place.items()
+    ]
+    return (
+        f"it stands still: no optimizer step{whose} for {stood}, after pauses of at most "
+        f"{longest}; {'; '.join(told)}"
+    )
+
+
+def seconds_text(seconds: float) -> str:
+    """Return ``62 s`` or ``0.4 s``."""
+    return f"{seconds:.0f} s" if seconds >= 9.95 else f"{seconds:.1f} s"
+
+
+def _ranks_text(ranks: Sequence[int]) -> str:
+    """Return ``rank 3`` or ``ranks 0-2, 5``."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1].append(rank)
+        else:
+            spans.append([rank])
+    texts = [str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in spans]
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(texts)
