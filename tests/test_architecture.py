@@ -17,14 +17,17 @@ VALUES = {"errors", "trial"}
 ROOMS = {
     "errors": set(),
     "trial": {"errors"},
-    "sidecar": {"errors"},
-    "jobfile": {"errors"},
+    "masking": set(),
+    "private_files": set(),
+    "sidecar": {"errors", "private_files"},
+    "jobfile": {"errors", "masking"},
     "spec": {"errors", "jobfile"},
-    "worker": {"errors", "sidecar"},
+    "worker": {"errors", "sidecar", "masking", "private_files"},
     "bandit": VALUES,
-    "gpu": VALUES,
-    "history": VALUES,
-    "launcher": VALUES | {"sidecar", "jobfile", "spec", "bandit", "gpu", "history"},
+    "gpu": VALUES | {"private_files"},
+    "history": VALUES | {"private_files"},
+    "launcher": VALUES
+    | {"sidecar", "jobfile", "spec", "bandit", "gpu", "history", "masking", "private_files"},
     "simulate": VALUES | {"bandit"},
     "view": VALUES | {"sidecar", "spec", "bandit", "gpu", "launcher", "simulate"},
     "cli_simulate": VALUES | {"simulate", "view"},
@@ -137,6 +140,29 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
         )
     )
     assert exiting == ["cli.py", "cli_gpu.py", "worker/__main__.py", "worker/run.py"]
+
+
+SHELLS = {"os.system", "os.popen", "pty.spawn", "asyncio.create_subprocess_shell"}
+
+
+def uses_a_shell(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "shell":
+            return True
+    return bool({"commands", "popen2"} & set(imports(tree)) or SHELLS & set(calls(tree)))
+
+
+def test_nothing_goes_through_a_shell():
+    assert where(uses_a_shell) == []
+    for harmful in ("subprocess.run('ls', shell=True)", "os.system('ls')", "os.popen('ls')"):
+        assert uses_a_shell(ast.parse(harmful))
+
+
+def test_nothing_that_is_read_can_make_objects():
+    unsafe = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+    assert where(lambda tree: unsafe & set(imports(tree))) == []
+    loads = {"yaml.load", "yaml.load_all", "yaml.full_load", "yaml.unsafe_load", "eval"}
+    assert where(lambda tree: loads & set(calls(tree))) == []
 
 
 def test_nothing_is_validated_with_assert():

@@ -21,7 +21,8 @@ from zeusrun import __version__
 from zeusrun.bandit.policies import POLICIES
 from zeusrun.cli import main
 from zeusrun.history.tinydb import TinyDBHistory
-from zeusrun.launcher.paths import RunLock, create_run
+from zeusrun.launcher.paths import create_run
+from zeusrun.launcher.run_lock import RunLock
 from zeusrun.trial import EnergySource, Outcome, TrialStatus
 
 DONE = Outcome(

@@ -564,7 +564,7 @@ def test_a_corrupt_history_is_set_aside_and_named_and_nothing_is_started(zeusrun
     assert done.returncode == 6
     (aside,) = path.parent.glob("job.json.corrupt-*")
     assert str(aside) in done.stderr
-    assert "mv" in done.stderr
+    assert "`zeusrun repair --restore job`" in done.stderr
     assert not (zeusrun.home / "runs" / "job" / "job-2-1").exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import sys
 from dataclasses import replace
@@ -25,6 +26,7 @@ from zeusrun.cli_runs import (
 )
 from zeusrun.cli_simulate import simulate
 from zeusrun.errors import ExitCode, HistoryError, UsageError, ZeusrunError
+from zeusrun.history.base import NEWEST
 from zeusrun.view.export import print_csv, print_json, result_json
 
 if TYPE_CHECKING:
@@ -104,7 +106,9 @@ def _run(submission: Submission, *, as_json: bool, quiet: bool) -> NoReturn:
         if result.attempts > 1 and not result.reached:
             view.warn(f"the target was missed in {result.attempts} attempts")
     if result.reached and not quiet:
-        line = saving_line(submission.history.trials(submission.spec.name), result.trials[-1])
+        line = saving_line(
+            submission.history.trials(submission.spec.name, NEWEST), result.trials[-1]
+        )
         if line:
             console.print(line)
     if as_json:
@@ -129,35 +133,38 @@ def history(
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other; choose one")
     by_job: dict[str, list[Trial]] = {}
+    counts: dict[str, int] = {}
+    # For programs, all that is asked for; for people, what is shown and compared with.
+    read = last if as_json or as_csv else max(last or 0, NEWEST)
     damage: HistoryError | None = None
     for name in names if not job or names[0] in store.jobs() else []:
         try:
-            by_job[name] = store.trials(name)
+            by_job[name] = store.trials(name, read)
+            counts[name] = store.count(name)
         except HistoryError as error:  # the healthy ones are shown all the same
             damage = damage or error
     if job and damage is None and not by_job.get(names[0]):
         known = ", ".join(store.jobs()) or "none yet"
         raise UsageError(f"there is no job called {names[0]!r}; known jobs: {known}")
-    _show_history(by_job, last, as_json=as_json, as_csv=as_csv, empty=not names)
+    if as_json or as_csv:
+        trials = sorted(itertools.chain(*by_job.values()), key=lambda trial: trial.started_at)
+        (print_json if as_json else print_csv)([trial.to_json() for trial in trials])
+    else:
+        _show_history(by_job, counts, last, empty=not names)
     if damage is not None:
         raise damage
 
 
 def _show_history(
-    by_job: dict[str, list[Trial]], last: int | None, *, as_json: bool, as_csv: bool, empty: bool
+    by_job: dict[str, list[Trial]], counts: dict[str, int], last: int | None, *, empty: bool
 ) -> None:
-    if as_json or as_csv:
-        trials = [trial for kept in by_job.values() for trial in (kept[-last:] if last else kept)]
-        trials.sort(key=lambda trial: trial.started_at)
-        (print_json if as_json else print_csv)([trial.to_json() for trial in trials])
-        return
     from zeusrun.view.tables import history_table  # noqa: PLC0415
 
     console = _console()
     if empty:
         console.print("No runs yet. Start one with: zeusrun submit JOB.yaml", highlight=False)
     for name, trials in by_job.items():
-        console.print(history_table(name, trials, last or _DEFAULT_ROWS))
+        console.print(history_table(name, trials, last or _DEFAULT_ROWS, counts[name]))
 
 
 _DEFAULT_ROWS = 30
@@ -197,7 +204,7 @@ def explain(
     from zeusrun.view.tables import explain_table  # noqa: PLC0415
 
     submission = _compose(_job_file(job), overrides or [], None)
-    trials = submission.history.trials(submission.spec.name)
+    trials = submission.history.trials(submission.spec.name, NEWEST)
     problem = build_problem(submission, trials)
     told = kept(problem, trials)
     problem, runs = read_history(problem, trials)
@@ -308,11 +315,12 @@ def _show_plan(submission: Submission, *, as_json: bool) -> None:
     from zeusrun.view.tables import plan_sheet  # noqa: PLC0415
 
     trial, command, kept = plan(submission)
-    told = {k: v for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
+    shown = command.masked()
+    told = {k: shown.env[k] for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
     if as_json:
-        print_json({"trial": trial.to_json(), "argv": list(command.argv), "env": told})
+        print_json({"trial": trial.to_json(), "argv": list(shown.argv), "env": told})
     else:
-        sheet = plan_sheet(trial, shlex.join(command.argv), told, kept)
+        sheet = plan_sheet(trial, shlex.join(shown.argv), told, kept)
         _console().print(sheet, soft_wrap=True, highlight=False)
 
 

@@ -65,16 +65,17 @@ def cancel(
 ) -> None:
     """Stop a running trial as Ctrl-C would, wherever its zeusrun runs, and wait for its end."""
     from zeusrun.launcher.cancel import ask_to_cancel  # noqa: PLC0415
-    from zeusrun.launcher.paths import RunPaths, launcher_lives  # noqa: PLC0415
+    from zeusrun.launcher.paths import find_run, home_directory  # noqa: PLC0415
     from zeusrun.launcher.recover import recover_lost  # noqa: PLC0415
+    from zeusrun.launcher.run_lock import launcher_lives  # noqa: PLC0415
     from zeusrun.spec import load_spec  # noqa: PLC0415
     from zeusrun.trial import timestamp  # noqa: PLC0415
 
-    store = open_history()
+    store, home = open_history(), home_directory(os.environ)
     trial = find_trial(name)
-    paths = RunPaths(Path(trial.run_dir))
-    running = not trial.status.finished and launcher_lives(paths)
-    if running:
+    paths = find_run(home, trial)
+    running = not trial.status.finished and paths is not None and launcher_lives(paths)
+    if paths is not None and running:
         try:
             ask_to_cancel(paths, at_once=now)
             grace_s = load_spec(paths.job_copy).launch.grace_period_s
@@ -87,7 +88,7 @@ def cancel(
             within = "" if now else f", within {grace_s:g} s"
             typer.echo(f"{trial.trial} is told to stop{within}")
         _wait(trial, grace_s)
-    recover_lost(store, trial.job, timestamp())
+    recover_lost(store, trial.job, timestamp(), home)
     ended = find_trial(trial.trial)
     if as_json:
         print_json(ended.to_json())
@@ -102,7 +103,8 @@ def _wait(trial: Trial, grace_s: float) -> None:
     Raises:
         HistoryError: If it does not.
     """
-    from zeusrun.launcher.paths import RunPaths, launcher_lives  # noqa: PLC0415
+    from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
+    from zeusrun.launcher.run_lock import launcher_lives  # noqa: PLC0415
 
     deadline_t = time.monotonic() + grace_s + _STUCK_S
     while launcher_lives(RunPaths(Path(trial.run_dir))):

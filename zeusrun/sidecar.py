@@ -16,11 +16,14 @@ import json
 import math
 import mmap
 import os
+import stat
 import struct
 import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from zeusrun.private_files import open_for_reading, open_for_writing, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,9 +116,14 @@ def _number(record: dict[str, Any], key: str) -> float:
     value = record.get(key)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         number = _float(value)
-        if math.isfinite(number):
+        if _is_moment(number):
             return number
     raise ValueError(f"{key!r} is not a finite number")
+
+
+def _is_moment(seconds: float) -> bool:
+    """Whether the difference to any other moment is a number; never for NaN."""
+    return abs(seconds) < 1 << 53
 
 
 def _count(record: dict[str, Any], key: str) -> int:
@@ -145,7 +153,7 @@ class EventWriter:
     """Appends events to a sidecar. Safe to share a path between processes."""
 
     def __init__(self, path: Path | str) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._torn = False
 
     def write(self, event: Event) -> None:
@@ -188,7 +196,7 @@ class LineTail:
         """
         lines: list[bytes] = []
         try:
-            descriptor = os.open(self._path, os.O_RDONLY)
+            descriptor = open_for_reading(self._path)
         except FileNotFoundError:
             return self._take_pending(lines, final=final)
         try:
@@ -210,8 +218,10 @@ class LineTail:
             OSError: If the file exists and cannot be looked at.
         """
         try:
-            status = self._path.stat()
+            status = self._path.lstat()
         except FileNotFoundError:
+            return 0
+        if not stat.S_ISREG(status.st_mode):  # counts as missing
             return 0
         self._look_at(status)
         skipped = max(0, status.st_size - self._offset - keep_bytes)
@@ -323,7 +333,7 @@ class StepClock:
     """
 
     def __init__(self, path: Path | str) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT)
         try:
             os.posix_fallocate(
                 descriptor, 0, _CLOCK.size
@@ -348,13 +358,13 @@ class StepClock:
 
 
 def read_step_clock(path: Path) -> StepCount | None:
-    """Return what the rank has counted, or ``None`` before its first step."""
+    """Return what the rank has counted; ``None`` before its first step and of what is no clock."""
     try:
-        with path.open("rb") as file:
-            content = file.read(_CLOCK.size)
+        content = read_file(path, _CLOCK.size)
     except FileNotFoundError:
         return None
     if len(content) < _CLOCK.size:
         return None
     count = StepCount(*_CLOCK.unpack(content))
-    return count if count.steps else None
+    sound = _is_moment(count.first_step_t) and _is_moment(count.last_step_t)
+    return count if sound and 0 < count.steps < 1 << 53 else None

@@ -43,6 +43,8 @@ from zeusrun.jobfile.rules import (
     learning_rate_factor,
     listed,
 )
+from zeusrun.jobfile.schema import ANY_TEXT, ENV_TEXT, finish_schema
+from zeusrun.jobfile.secrets import hide_problems, read_secrets, write_secrets
 from zeusrun.jobfile.sentences import collect_problems, describe_error
 
 if TYPE_CHECKING:
@@ -57,9 +59,9 @@ def _check_template(text: str, info: ValidationInfo) -> str:
     return check_template(text, has_learning_rate=has_learning_rate)
 
 
-_AnyText = WithJsonSchema({"type": ["string", "number"]})
 _Template = Annotated[str, AfterValidator(_check_template)]
-_PassedText = Annotated[_Template, _AnyText]
+_PassedText = Annotated[_Template, WithJsonSchema(ANY_TEXT)]
+_EnvText = Annotated[_Template, WithJsonSchema(ENV_TEXT)]
 _EnvName = Annotated[str, AfterValidator(check_env_name)]
 _Processes = Annotated[
     int | Literal["gpu", "cpu", "auto"],
@@ -220,6 +222,7 @@ class JobSpec(_Section):
     """
 
     source: Path = Field(exclude=True, strict=False, description="The job file; absolute.")
+    secrets: frozenset[str] = Field(frozenset(), exclude=True)  # the names in env
     name: Annotated[str, AfterValidator(check_job_name)] = Field(
         description="The recurring job; all runs of a name share one history."
     )
@@ -236,8 +239,10 @@ class JobSpec(_Section):
         (), description="Arguments of the script; ${...} placeholders are filled in."
     )
     env: Annotated[
-        Mapping[_EnvName, _PassedText], AfterValidator(MappingProxyType), PlainSerializer(dict)
-    ] = Field({}, description="Environment variables of the script, beside the inherited ones.")
+        Mapping[_EnvName, _EnvText], AfterValidator(MappingProxyType), PlainSerializer(dict)
+    ] = Field(
+        {}, repr=False, description="Environment variables of the script, beside the inherited."
+    )
     workdir: Path = Field(
         Path(), strict=False, description="Where the script runs; relative to the job file."
     )
@@ -328,9 +333,11 @@ class JobSpec(_Section):
     def to_yaml(self) -> str:
         """Return the job as understood, overrides applied and defaults spelt out.
 
-        ``load_spec`` reads it from any directory as the same job, if no path holds a placeholder.
+        ``load_spec`` reads it from any directory as the same job, if no path holds a placeholder
+        and no variable is secret.
         """
         record = self.model_dump(mode="json")
+        write_secrets(record, self.secrets)
         del record["script" if self.script is None else "module"]
         if self.script is not None and not find_placeholders(self.script):
             record["script"] = str(resolve_path(self.source, self.script, escape=True))
@@ -352,17 +359,20 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
         raise JobFileError(f"{path}: is a Python script; name it as 'script' in a job file")
     document = read_job_file(path, overrides)
     source = Path(os.path.abspath(path))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
-    problems = list(document.problems)
-    if "source" in document.data:  # a field of ours, not a key of the file
-        problems.append(_describe({"type": "extra_forbidden", "loc": ("source",)}, document))
-    problems += find_missing_paths(document, source)
+    secrets = read_secrets(document)
+    problems = [*document.problems, *find_missing_paths(document, source)]
+    ours = _OWN_FIELDS & document.data.keys()
+    problems += [_describe({"type": "extra_forbidden", "loc": (key,)}, document) for key in ours]
     try:
-        spec = JobSpec.model_validate({**document.data, "source": source})
+        values = {**document.data, "source": source, "secrets": secrets}
+        spec = JobSpec.model_validate(values)
     except ValidationError as error:
         seen = {problem.path for problem in problems}
-        found = (_describe(dict(e), document) for e in error.errors(include_url=False))
+        described = [_describe(dict(e), document) for e in error.errors(include_url=False)]
+        found = hide_problems(described, secrets)
         problems += [problem for problem in found if problem.path not in seen]
-        raise collect_problems(document, problems) from error
+        # Without its cause, which quotes what was given.
+        raise collect_problems(document, problems) from None
     if problems:
         raise collect_problems(document, problems)
     return spec
@@ -370,23 +380,16 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
 
 def spec_json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a job file, for editors: descriptions, defaults, no other keys."""
-    schema = JobSpec.model_json_schema()
-    del schema["properties"]["source"]
-    schema["required"].remove("source")
-    schema["oneOf"] = [{"required": ["script"]}, {"required": ["module"]}]
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **schema,
-        "title": "zeusrun job",
-        "description": "One recurring training job.",
-    }
+    return finish_schema(JobSpec.model_json_schema(), _OWN_FIELDS)
 
 
 def _describe(error: Mapping[str, Any], document: JobDocument) -> Problem:
     return describe_error(error, _SECTIONS, document.label)
 
 
-_SECTIONS: dict[str, list[str]] = {"": [key for key in JobSpec.model_fields if key != "source"]} | {
+_OWN_FIELDS = frozenset({"source", "secrets"})  # of a job, and no keys of its file
+_KEYS = [key for key in JobSpec.model_fields if key not in _OWN_FIELDS]
+_SECTIONS: dict[str, list[str]] = {"": _KEYS} | {
     name: list(kind.model_fields)
     for name, field in JobSpec.model_fields.items()
     for kind in (field.annotation, *get_args(field.annotation))

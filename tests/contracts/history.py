@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -62,6 +63,8 @@ REACHED = Outcome(
     best_metric=0.96,
     curve=(CurvePoint(1, 2.5, 130.0, 0.8), CurvePoint(2, 5.5, None, None)),
 )
+
+PREEMPTED = replace(REACHED, status=TrialStatus.PREEMPTED, reason="SIGTERM")
 
 
 def build_trial(recurrence: int = 1, attempt: int = 1, job: str = "digits", **values) -> Trial:
@@ -125,6 +128,87 @@ class HistoryContract:
         seen = []
         history.begin("digits", lambda trials: seen.extend(trials) or build_trial(2))
         assert seen == [finished]
+
+    @pytest.mark.parametrize("last", [None, 0, 1, 3, 4, 9])
+    def test_the_newest_trials_are_given_oldest_first(self, history, last):
+        for _ in range(4):
+            history.begin("digits", next_trial)
+        newest = list(range(1, 5))[0 if last is None else max(0, 4 - last) :]
+        assert [trial.recurrence for trial in history.trials("digits", last)] == newest
+        seen = []
+        history.begin("digits", lambda trials: seen.extend(trials) or build_trial(5), last=last)
+        assert [trial.recurrence for trial in seen] == newest
+        assert history.trials("other", last) == []
+
+    def test_fewer_than_no_trials_are_refused(self, history):
+        with pytest.raises(ValueError, match="-1 trials"):
+            history.trials("digits", -1)
+        with pytest.raises(ValueError, match="-1 trials"):
+            history.begin("digits", next_trial, last=-1)
+        assert history.jobs() == []
+
+    def test_a_preempted_trial_goes_on_in_its_place(self, history):
+        history.begin("digits", next_trial)
+        preempted = history.finish("digits-1-1", PREEMPTED)
+        second = history.begin("digits", next_trial)
+        resumed = preempted.resume("2025-06-02T12:00:00Z")
+        assert history.begin("digits", lambda _: resumed) == resumed
+        assert history.trials("digits") == [resumed, second]
+        assert history.find("digits-1-1") == resumed
+        finished = history.finish("digits-1-1", REACHED)
+        assert finished == resumed.finish(REACHED)
+        assert finished.preemptions == 1
+        assert history.trials("digits") == [finished, second]
+
+    def test_a_trial_can_go_on_as_often_as_it_is_preempted(self, history):
+        history.begin("digits", next_trial)
+        for count in (1, 2, 3):
+            preempted = history.finish("digits-1-1", PREEMPTED)
+            history.begin("digits", lambda _, trial=preempted: trial.resume("2025-06-02T12:00:00Z"))
+            assert [trial.preemptions for trial in history.trials("digits")] == [count]
+
+    def test_a_preempted_trial_that_dispatch_does_not_see_can_go_on(self, history):
+        history.begin("digits", next_trial)
+        preempted = history.finish("digits-1-1", PREEMPTED)
+        history.begin("digits", next_trial)
+        resumed = preempted.resume("2025-06-02T12:00:00Z")
+        history.begin("digits", lambda _: resumed, last=1)
+        assert history.find("digits-1-1") == resumed
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"global_batch_size": 128},
+            {"learning_rate": 0.5},
+            {"world_size": 4},
+            {"run_dir": "runs/elsewhere"},
+            {"preemptions": 0},
+            {"preemptions": 2},
+            {"time_s": None},
+            {"energy_j": 0.0},
+            {"epochs": 0},
+            {"curve": ()},
+            {"status": TrialStatus.PREEMPTED},
+        ],
+        ids=lambda other: next(iter(other)),
+    )
+    def test_what_does_not_go_on_where_it_was_preempted_is_refused(self, history, other):
+        history.begin("digits", next_trial)
+        preempted = history.finish("digits-1-1", PREEMPTED)
+        wrong = replace(preempted.resume("2025-06-02T12:00:00Z"), **other)
+        with pytest.raises(ValueError, match=r"digits-1-1"):
+            history.begin("digits", lambda _: wrong)
+        assert history.trials("digits") == [preempted]
+
+    @pytest.mark.parametrize("status", [s for s in TrialStatus if s is not TrialStatus.PREEMPTED])
+    def test_only_a_preempted_trial_goes_on(self, history, status):
+        known = history.begin("digits", next_trial)
+        if status.finished:
+            known = history.finish("digits-1-1", replace(REACHED, status=status))
+        again = replace(known, status=TrialStatus.DISPATCHED, preemptions=1)
+        with pytest.raises(ValueError, match="already"):
+            history.begin("digits", lambda _: again)
+        assert history.trials("digits") == [known]
 
     def test_dispatch_can_read_the_history(self, history):
         history.begin("digits", next_trial)

@@ -117,8 +117,8 @@ def test_a_device_that_drops_out_keeps_its_rows(tmp_path):
 def test_no_room_for_the_thinned_copy_ends_the_file_and_leaves_the_full_one(tmp_path):
     path = tmp_path / "power.csv"
     output = PowerCsv(path, max_bytes=5000)
-    (tmp_path / "power.csv.thinned").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left"):
+    os.mkfifo(tmp_path / "power.csv.thinned")  # that nobody reads
+    with pytest.raises(OSError, match="No such device"):
         list(write(output, 500))
     assert not (tmp_path / "power.csv.thinned").exists()
     assert len(rows_of(path)) > 50

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
+import shlex
 import threading
 
 import pytest
@@ -95,8 +95,7 @@ def test_every_use_of_a_damaged_file_offers_its_last_good_copy(history, path, us
     path.write_bytes(b"{")
     message = refusal(*uses(history)[use])
     assert "1 trial and is of 2025-06-01 12:00:00 UTC" in message
-    assert f"`mv {copy} {path}`" in message
-    assert f"`rm {copy}`" in message
+    assert "`zeusrun repair --restore digits` goes on from it" in message
 
 
 @pytest.mark.parametrize("use", ["trials", "find", "begin", "finish"])
@@ -111,24 +110,45 @@ def test_while_only_the_copy_is_left_the_offer_is_repeated(history, path, use):
     assert len(list(path.parent.glob("*.corrupt-*"))) == 1
 
 
-def test_the_offered_mv_command_restores_the_copy(tmp_path):
-    directory = tmp_path / "a b's"
-    history = TinyDBHistory(directory)
-    history.begin("digits", next_trial)
-    history.finish("digits-1-1", REACHED)
-    (directory / "digits.json").write_bytes(b"")
-    command = re.search(r"restore it with `(mv .*?)`", refusal(history.trials, "digits"))[1]
-    subprocess.run(command, shell=True, check=True)
-    assert history.trials("digits") == [build_trial(1)]
+def test_the_offered_restore_goes_on_from_the_copy(history, path):
+    path.write_bytes(b"")
+    refusal(history.trials, "digits")
+    history.restore("digits", None, [])
+    assert history.trials("digits") == [build_trial(1).finish(REACHED)]
     assert history.begin("digits", next_trial).recurrence == 2
 
 
-def test_the_offered_rm_command_starts_afresh(history, path):
-    path.write_bytes(b"")
-    command = re.search(r"start afresh with `(rm .*?)`", refusal(history.trials, "digits"))[1]
-    subprocess.run(command, shell=True, check=True)
-    assert history.trials("digits") == []
-    assert history.begin("digits", next_trial).recurrence == 1
+def test_the_offered_command_can_be_typed_whatever_the_name(tmp_path):
+    history = TinyDBHistory(tmp_path)
+    history.begin("jõb", lambda _: build_trial(job="jõb"))
+    (tmp_path / "jõb.json").write_bytes(b"")
+    command = re.search(r"`(zeusrun repair .*?)`", refusal(history.trials, "jõb"))[1]
+    assert shlex.split(command) == ["zeusrun", "repair", "--restore", "jõb"]
+
+
+def test_the_copy_of_an_earlier_day_is_offered_where_the_last_is_damaged_too(history, path):
+    path.with_name("digits.json.day-20250531").write_bytes(path.read_bytes())
+    path.with_name("digits.json.bak").write_bytes(b"[")
+    path.write_bytes(b"{")
+    message = refusal(history.trials, "digits")
+    assert "its copy digits.json.bak is damaged, too" in message
+    assert "its last good copy has 2 trials" in message
+    refusal(history.begin, "digits", next_trial)  # and no fresh history hides it
+
+
+@pytest.mark.parametrize("left", ["digits.json.day-20250531", "digits.volumes/000001.json"])
+def test_while_anything_is_left_no_fresh_history_hides_it(history, path, left):
+    content = path.read_bytes()
+    for file in path.parent.iterdir():
+        file.unlink()
+    target = path.parent / left
+    target.parent.mkdir(exist_ok=True)
+    target.write_bytes(content)
+    assert history.jobs() == ["digits"]
+    assert "is missing" in refusal(history.trials, "digits")
+    refusal(history.begin, "digits", next_trial)
+    history.restore("digits", None, [])
+    assert len(history.trials("digits")) == 2
 
 
 def test_without_a_copy_the_next_run_starts_afresh(tmp_path, path):
@@ -147,7 +167,7 @@ def test_a_damaged_copy_is_set_aside_too_and_the_next_run_starts_afresh(history,
     copy.write_bytes(b"[")
     message = refusal(history.trials, "digits")
     (aside,) = path.parent.glob("digits.json.bak.corrupt-*")
-    assert f"its last copy is damaged too (it is not JSON: {message_of(b'[')})" in message
+    assert f"copy digits.json.bak is damaged, too (it is not JSON: {message_of(b'[')})" in message
     assert str(aside) in message
     assert aside.read_bytes() == b"["
     assert history.begin("digits", next_trial).recurrence == 1

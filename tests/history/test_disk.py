@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,16 @@ from zeusrun.history.tinydb import TinyDBHistory
 
 FIRST = build_trial(1)
 SECOND = build_trial(2)
+YESTERDAY = 1748779200  # 2025-06-01
+FILES = {"digits.json", "digits.json.bak", "digits.json.lock"}
+DAY, VOLUME = "digits.json.day-20250601", "digits.volumes/000001.json"
+# Writes that do more and more: the n-th trial begins, and what is on disk afterwards.
+WRITES = {
+    "plain": (2, FILES),
+    "first of a day": (2, FILES | {DAY}),
+    "sealing": (5, FILES | {VOLUME, "digits.volumes/000002.json"}),
+    "sealing, first of a day": (4, FILES | {VOLUME, DAY}),
+}
 
 # Every call by which a write touches the disk, save write(2) itself, which fails for real below.
 SYSTEM_CALLS = [
@@ -27,7 +38,27 @@ SYSTEM_CALLS = [
     (Path, "mkdir"),
     (Path, "unlink"),
     (Path, "replace"),
+    (Path, "stat"),
+    (Path, "iterdir"),
 ]
+
+
+@pytest.fixture(params=WRITES)
+def write(request):
+    """The name of a write."""
+    return request.param
+
+
+def prepare(directory, write="plain"):
+    """Return a history in which that write comes next; it seals single trials from then on."""
+    history = TinyDBHistory(directory)
+    for number in range(1, WRITES[write][0]):
+        history.begin("digits", next_trial)
+        if "sealing" in write:
+            history.finish(f"digits-{number}-1", REACHED)
+    if "first of a day" in write:
+        os.utime(directory / "digits.json", (YESTERDAY, YESTERDAY))
+    return TinyDBHistory(directory, volume_trials=1)
 
 
 def intercept(monkeypatch, before):
@@ -49,13 +80,14 @@ def intercept(monkeypatch, before):
     return steps
 
 
-def count_steps(tmp_path, monkeypatch):
-    history = TinyDBHistory(tmp_path / "count")
-    history.begin("digits", next_trial)
+def count_steps(tmp_path, monkeypatch, write):
+    history = prepare(tmp_path / "count", write)
     with monkeypatch.context() as patches:
         steps = intercept(patches, lambda step: None)
         history.begin("digits", next_trial)
     assert {"open", "fsync", "link", "replace"} <= set(steps)
+    assert (tmp_path / "count" / VOLUME).exists() == ("sealing" in write)
+    assert (tmp_path / "count" / DAY).exists() == ("first of a day" in write)
     return len(steps)
 
 
@@ -75,31 +107,36 @@ def wait_for(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def check_and_go_on(directory, allowed):
+def check_and_go_on(directory, allowed, write="plain"):
     """Read one of the allowed states, then write as if nothing had been; no litter is left."""
-    history = TinyDBHistory(directory)
+    history = TinyDBHistory(directory, volume_trials=1)
     trials = history.trials("digits")
     assert trials in allowed
     json.loads((directory / "digits.json").read_bytes())
     assert history.begin("digits", next_trial).recurrence == len(trials) + 1
-    names = {path.name for path in directory.iterdir()}
-    assert names == {"digits.json", "digits.json.bak", "digits.json.lock"}
+    assert TinyDBHistory(directory).trials("digits") == [*trials, build_trial(len(trials) + 1)]
+    files = (path for path in directory.rglob("*") if not path.is_dir())
+    assert {path.relative_to(directory).as_posix() for path in files} == WRITES[write][1]
+    if "first of a day" in write:
+        (directory / DAY).replace(directory / "digits.json")
+        assert history.trials("digits") == allowed[0]
     return trials
 
 
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
-def test_an_io_error_at_any_step_loses_nothing(tmp_path, monkeypatch, lasting):
-    last = count_steps(tmp_path, monkeypatch)
+def test_an_io_error_at_any_step_loses_nothing(tmp_path, monkeypatch, lasting, write):
+    last = count_steps(tmp_path, monkeypatch, write)
     for broken in range(1, last + 1):
         directory = tmp_path / str(broken)
-        history = TinyDBHistory(directory)
-        history.begin("digits", next_trial)
+        history = prepare(directory, write)
+        before = history.trials("digits")
+        after = [*before, build_trial(len(before) + 1)]
 
         def fail(step, broken=broken):
             if step == broken or (lasting and step > broken):
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        allowed = [[FIRST], [FIRST, SECOND]]
+        allowed = [before, after]
         with monkeypatch.context() as patches:
             steps = intercept(patches, fail)
             try:
@@ -109,17 +146,18 @@ def test_an_io_error_at_any_step_loses_nothing(tmp_path, monkeypatch, lasting):
                 assert "Input/output error" in str(error)
             else:
                 assert steps[broken - 1] == "unlink"  # sweeping may fail, the write is done
-                allowed = [[FIRST, SECOND]]
-        check_and_go_on(directory, allowed)
+                assert history.trials("digits") == after
+        check_and_go_on(directory, allowed, write)
 
 
-def test_a_writer_killed_between_any_two_steps_loses_nothing(tmp_path, monkeypatch):
-    last = count_steps(tmp_path, monkeypatch)
+def test_a_writer_killed_between_any_two_steps_loses_nothing(tmp_path, monkeypatch, write):
+    last = count_steps(tmp_path, monkeypatch, write)
+    before = prepare(tmp_path / "before", write).trials("digits")
+    after = [*before, build_trial(len(before) + 1)]
     seen = []
     for fatal in range(1, last + 1):
         directory = tmp_path / str(fatal)
-        history = TinyDBHistory(directory)
-        history.begin("digits", next_trial)
+        history = prepare(directory, write)
 
         def work(history=history, fatal=fatal):
             def die(step):
@@ -131,18 +169,15 @@ def test_a_writer_killed_between_any_two_steps_loses_nothing(tmp_path, monkeypat
             return 0
 
         assert wait_for(fork(work)) == -signal.SIGKILL
-        seen.append(check_and_go_on(directory, [[FIRST], [FIRST, SECOND]]))
+        seen.append(check_and_go_on(directory, [before, after], write))
     # Nothing until one step, everything from then on, and both really happen.
-    assert seen[0] == [FIRST]
-    assert seen[-1] == [FIRST, SECOND]
+    assert seen[0] == before
+    assert seen[-1] == after
     assert [len(trials) for trials in seen] == sorted(len(trials) for trials in seen)
 
 
-def test_content_is_synced_before_it_gets_its_name_and_the_name_before_begin_returns(
-    tmp_path, monkeypatch
-):
-    history = TinyDBHistory(tmp_path)
-    history.begin("digits", next_trial)
+def record_steps(monkeypatch):
+    """Note each fsync (of what, how long) and each rename of what follows, in order."""
     steps = []
     sync, replace = os.fsync, Path.replace
 
@@ -158,9 +193,34 @@ def test_content_is_synced_before_it_gets_its_name_and_the_name_before_begin_ret
 
     monkeypatch.setattr(os, "fsync", record_sync)
     monkeypatch.setattr(Path, "replace", record_replace)
+    return steps
+
+
+def test_content_is_synced_before_it_gets_its_name_and_the_name_before_begin_returns(
+    tmp_path, monkeypatch
+):
+    history = prepare(tmp_path)
+    steps = record_steps(monkeypatch)
     history.begin("digits", next_trial)
     assert steps == [
         ("fsync", "digits.json.tmp", (tmp_path / "digits.json").stat().st_size),
+        ("replace", "digits.json.bak.tmp", "digits.json.bak"),
+        ("replace", "digits.json.tmp", "digits.json"),
+        ("fsync", tmp_path.name, None),
+    ]
+
+
+def test_a_volume_is_on_disk_before_the_file_that_does_without_its_trials(tmp_path, monkeypatch):
+    history = prepare(tmp_path, "sealing, first of a day")
+    steps = record_steps(monkeypatch)
+    history.begin("digits", next_trial)
+    assert steps == [
+        ("fsync", "volume.tmp", (tmp_path / VOLUME).stat().st_size),
+        ("replace", "volume.tmp", "000001.json"),
+        ("fsync", "digits.volumes", None),
+        ("fsync", tmp_path.name, None),
+        ("fsync", "digits.json.tmp", (tmp_path / "digits.json").stat().st_size),
+        ("replace", "digits.json.bak.tmp", DAY),
         ("replace", "digits.json.bak.tmp", "digits.json.bak"),
         ("replace", "digits.json.tmp", "digits.json"),
         ("fsync", tmp_path.name, None),
@@ -171,13 +231,14 @@ def test_without_hard_links_the_copy_is_written(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
-    history = TinyDBHistory(tmp_path)
-    history.begin("digits", next_trial)
+    history = prepare(tmp_path, "first of a day")
     before = (tmp_path / "digits.json").read_bytes()
     monkeypatch.setattr(os, "link", refuse)
     history.begin("digits", next_trial)
-    assert (tmp_path / "digits.json.bak").read_bytes() == before
-    assert (tmp_path / "digits.json.bak").stat().st_mode & 0o777 == 0o600
+    for copy in ("digits.json.bak", DAY):
+        assert (tmp_path / copy).read_bytes() == before
+        assert (tmp_path / copy).stat().st_mode & 0o777 == 0o600
+    (tmp_path / DAY).unlink()
     check_and_go_on(tmp_path, [[FIRST, SECOND]])
 
 
@@ -298,19 +359,51 @@ def fill(directory):
     return ballast
 
 
-def test_a_full_disk_is_explained_and_loses_nothing(small_disk):
-    history = TinyDBHistory(small_disk)
-    history.begin("digits", next_trial)
+def test_a_full_disk_is_explained_and_loses_nothing(small_disk, write):
+    history = prepare(small_disk, write)
+    before = history.trials("digits")
     ballast = fill(small_disk)
-    for use in (
-        lambda: history.begin("digits", next_trial),
-        lambda: history.finish("digits-1-1", REACHED),
-    ):
+    uses = [lambda: history.begin("digits", next_trial)]
+    if "sealing" not in write:
+        uses.append(lambda: history.finish("digits-1-1", REACHED))
+    for use in uses:
         with pytest.raises(HistoryError, match=r"digits\.json: No space left.*free some space"):
             use()
-        assert history.trials("digits") == [FIRST]
+        assert history.trials("digits") == before
     ballast.unlink()
-    check_and_go_on(small_disk, [[FIRST]])
+    check_and_go_on(small_disk, [before], write)
+
+
+def test_a_disk_with_room_for_the_volume_alone_loses_nothing(small_disk):
+    history = TinyDBHistory(small_disk)
+    wide = replace(REACHED, warnings=("x" * 20_000,))
+    for number in (1, 2, 3):
+        history.begin("digits", next_trial)
+        history.finish(f"digits-{number}-1", wide)
+    before = history.trials("digits")
+    sealing = TinyDBHistory(small_disk, volume_trials=1)
+    (small_disk / "digits.json.bak").unlink()
+    ballast = fill(small_disk)
+    with ballast.open("r+b") as file:
+        file.truncate(ballast.stat().st_size - 40_000)
+    with pytest.raises(HistoryError, match="No space left"):
+        sealing.begin("digits", next_trial)
+    assert (small_disk / VOLUME).exists()
+    assert sealing.trials("digits") == before
+    ballast.unlink()
+    assert sealing.begin("digits", next_trial) == build_trial(4)
+    assert sealing.trials("digits") == [*before, build_trial(4)]
+
+
+def test_a_file_where_the_volumes_should_be_is_explained_and_loses_nothing(tmp_path):
+    history = prepare(tmp_path, "sealing")
+    before = history.trials("digits")
+    (tmp_path / "digits.volumes").write_text("mine")
+    with pytest.raises(HistoryError, match="a directory is expected there"):
+        history.begin("digits", next_trial)
+    assert TinyDBHistory(tmp_path).trials("digits") == before
+    (tmp_path / "digits.volumes").unlink()
+    check_and_go_on(tmp_path, [before], "sealing")
 
 
 def test_a_read_only_disk_can_be_read_but_not_written(small_disk):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -9,12 +10,13 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
-from tests.contracts.history import next_trial
+from tests.contracts.history import REACHED, next_trial
 from zeusrun.errors import ExitCode, HistoryError
 from zeusrun.history.tinydb import TinyDBHistory
 from zeusrun.trial import TrialStatus
@@ -51,6 +53,7 @@ def acknowledged(lines, word):
 @pytest.mark.parametrize(("processes", "count"), [(2, 25), (8, 8)])
 def test_processes_at_once_lose_and_repeat_nothing(tmp_path, processes, count):
     history = TinyDBHistory(tmp_path)
+    fresh = partial(TinyDBHistory, tmp_path)  # reads the volumes again
     path = tmp_path / "digits.json"
     lines = []
     known = []
@@ -58,22 +61,24 @@ def test_processes_at_once_lose_and_repeat_nothing(tmp_path, processes, count):
         while any(process.poll() is None for process in started):
             if path.exists():
                 json.loads(path.read_bytes())
-            trials = history.trials("digits")
+            trials = fresh().trials("digits")
             assert [trial.trial for trial in trials[: len(known)]] == known
+            newest = history.trials("digits", 5)
+            assert len(newest) == min(5, newest[-1].recurrence if newest else 0)
             known = [trial.trial for trial in trials]
         for process in started:
             lines += process.communicate()[0].splitlines()
             assert process.returncode == 0
     total = processes * count
-    trials = history.trials("digits")
+    trials = fresh().trials("digits")
     assert [trial.recurrence for trial in trials] == list(range(1, total + 1))
+    assert len(list((tmp_path / "digits.volumes").iterdir())) >= total // 3 - 2 - processes
     assert {trial.status for trial in trials} == {TrialStatus.REACHED}
     assert sorted(acknowledged(lines, "begun")) == sorted(trial.trial for trial in trials)
     assert sorted(acknowledged(lines, "finished")) == sorted(trial.trial for trial in trials)
 
 
 def test_a_writer_killed_at_any_moment_leaves_all_it_acknowledged(tmp_path):
-    history = TinyDBHistory(tmp_path)
     moments = random.Random(7)
     begun, finished = [], []
     for kill in range(1, 11):
@@ -86,6 +91,7 @@ def test_a_writer_killed_at_any_moment_leaves_all_it_acknowledged(tmp_path):
             lines += process.communicate()[0].splitlines()
         begun += acknowledged(lines, "begun")
         finished += acknowledged(lines, "finished")
+        history = TinyDBHistory(tmp_path)
         trials = history.trials("digits")
         stored = [trial.trial for trial in trials]
         ended = [trial.trial for trial in trials if trial.status.finished]
@@ -96,8 +102,57 @@ def test_a_writer_killed_at_any_moment_leaves_all_it_acknowledged(tmp_path):
         assert set(finished) <= set(ended)
         assert len(ended) <= len(finished) + kill
     history.begin("digits", next_trial)
-    names = {path.name for path in tmp_path.iterdir()}
+    history.finish(f"digits-{len(trials) + 1}-1", REACHED)
+    names = {path.name for path in tmp_path.iterdir()} - {"digits.volumes"}
     assert names == {"digits.json", "digits.json.bak", "digits.json.lock"}
+    assert not list((tmp_path / "digits.volumes").glob("*.tmp"))
+
+
+@pytest.mark.parametrize(("method", "steps"), [("replace", 4), ("unlink", 8)])
+def test_a_writer_stopped_within_a_write_blocks_no_reader_and_its_death_frees_the_lock(
+    tmp_path, method, steps
+):
+    """It seals a volume on the first write of a day, and is stopped before every step in turn."""
+    for step in range(1, steps + 1):
+        directory = tmp_path / str(step)
+        history = TinyDBHistory(directory, volume_trials=1, lock_timeout_s=0.05)
+        for number in (1, 2):
+            history.begin("digits", next_trial)
+            history.finish(f"digits-{number}-1", REACHED)
+        history.begin("digits", next_trial)
+        os.utime(directory / "digits.json", (1748779200, 1748779200))
+        before = history.trials("digits")
+        writer = os.fork()
+        if writer == 0:
+            stop_before(Path, method, step)
+            history.finish("digits-3-1", REACHED)
+            os._exit(0)
+        try:
+            assert os.WIFSTOPPED(os.waitpid(writer, os.WUNTRACED)[1])
+            reader = TinyDBHistory(directory)
+            assert reader.trials("digits") in (before, [*before[:2], before[2].finish(REACHED)])
+            with pytest.raises(HistoryError, match="held the lock"):
+                history.begin("digits", next_trial)
+        finally:
+            os.kill(writer, signal.SIGKILL)
+            os.waitpid(writer, 0)
+        history.begin("digits", next_trial)
+        if not history.find("digits-3-1").status.finished:
+            history.finish("digits-3-1", REACHED)
+        assert [t.recurrence for t in TinyDBHistory(directory).trials("digits")] == [1, 2, 3, 4]
+        assert not list(directory.rglob("*.tmp"))
+
+
+def stop_before(owner, name, step):
+    """Stop this process before its n-th call of a method. Never undone: the process is a child."""
+    real, calls = getattr(owner, name), itertools.count(1)
+
+    def call(*arguments, **options):
+        if next(calls) == step:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return real(*arguments, **options)
+
+    setattr(owner, name, call)
 
 
 def test_a_stopped_lock_holder_is_named_and_its_death_frees_the_lock(tmp_path):

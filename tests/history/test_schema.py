@@ -118,8 +118,8 @@ def test_a_point_of_a_power_profile_that_is_no_measurement_is_refused(point):
         read(encode_tables(tables))
 
 
-def test_what_is_written_has_the_schema_that_knows_the_stages_of_today():
-    assert json.loads(CONTENT)["meta"] == {"1": {"schema": 2}}
+def test_what_is_written_has_the_schema_that_knows_volumes():
+    assert json.loads(CONTENT)["meta"] == {"1": {"schema": 3}}
 
 
 def test_what_was_read_of_the_first_schema_is_written_under_the_schema_of_today():

@@ -1,26 +1,34 @@
 """A process that begins and finishes trials: ``python -m tests.history.writer DIRECTORY COUNT``.
 
-Says ``ready``, waits for a line, and then acknowledges every write once it is done.
+It seals volumes of three trials. Says ``ready``, waits for a line, and then acknowledges every write once it is done.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tests.contracts.history import REACHED, next_trial
+from tests.contracts.history import REACHED, build_trial
 from zeusrun.history.tinydb import TinyDBHistory
+
+if TYPE_CHECKING:
+    from zeusrun.trial import Trial
 
 
 def main(directory: str, count: str) -> None:
-    history = TinyDBHistory(Path(directory))
+    history = TinyDBHistory(Path(directory), volume_trials=3)
     say("ready")
     sys.stdin.readline()
     for _ in range(int(count)):
-        trial = history.begin("digits", next_trial)
+        trial = history.begin("digits", number_next, last=1)
         say(f"begun {trial.trial}")
         history.finish(trial.trial, REACHED)
         say(f"finished {trial.trial}")
+
+
+def number_next(newest: list[Trial]) -> Trial:
+    return build_trial(newest[-1].recurrence + 1 if newest else 1)
 
 
 def say(line: str) -> None:

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from zeusrun.launcher.logs import follow_logs, log_tails, read_text_lines
-from zeusrun.launcher.paths import RunLock, create_run
+from zeusrun.launcher.paths import create_run
+from zeusrun.launcher.run_lock import RunLock
 
 
 @pytest.fixture

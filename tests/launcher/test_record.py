@@ -13,9 +13,10 @@ import pytest
 
 from tests.launcher.values import report, started, trial
 from zeusrun.history.memory import MemoryHistory
-from zeusrun.launcher.paths import RunLock, create_run
+from zeusrun.launcher.paths import create_run
 from zeusrun.launcher.record import read_outcome, reserve_record, write_record
 from zeusrun.launcher.recover import recover_lost
+from zeusrun.launcher.run_lock import RunLock
 from zeusrun.sidecar import EventWriter, StepClock
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, TrialStatus
 
@@ -82,10 +83,13 @@ def test_a_record_that_could_not_be_written_leaves_the_dispatched_one(paths):
     reserve_record(paths, dispatched(paths))
     reserve = paths.trial.with_suffix(".reserve")
     reserve.unlink()
-    os.symlink("/dev/full", reserve)
+    reserve.mkdir()
     assert not write_record(paths, dispatched(paths).finish(DONE))
     assert json.loads(paths.trial.read_text())["status"] == "DISPATCHED"
-    assert not reserve.is_symlink()
+
+
+def home_of(paths):
+    return paths.run_dir.parents[2]
 
 
 @pytest.fixture
@@ -98,7 +102,7 @@ def history(paths):
 def test_a_trial_whose_launcher_lives_is_left_alone(paths, history):
     lock = RunLock(paths)
     lock.acquire()
-    assert recover_lost(history, "job", NOW) == []
+    assert recover_lost(history, "job", NOW, home_of(paths)) == []
     lock.release()
 
 
@@ -109,7 +113,7 @@ def test_a_dead_launchers_trial_is_lost_with_what_its_ranks_reported(paths, hist
     for event in (begun, report(1e12 + 2, 1, 0.1), report(1e12 + 4, 2, 0.3)):
         writer.write(event)
     writer.close()
-    (lost,) = recover_lost(history, "job", NOW)
+    (lost,) = recover_lost(history, "job", NOW, home_of(paths))
     assert (lost.status, lost.reason, lost.finished_at) == (
         TrialStatus.LOST,
         "its launcher died",
@@ -126,7 +130,7 @@ def test_the_time_of_a_lost_trial_runs_from_its_script(paths, history):
     for event in (started(5000.0), report(5004.0, 1, 0.1)):
         writer.write(event)
     writer.close()
-    (lost,) = recover_lost(history, "job", NOW)
+    (lost,) = recover_lost(history, "job", NOW, home_of(paths))
     assert lost.time_s == 4.0
 
 
@@ -137,26 +141,26 @@ def test_the_time_of_a_lost_trial_whose_start_nobody_marked_is_not_the_machines_
     for event in (report(5000.0, 1, 0.1), report(5004.0, 2, 0.2)):
         writer.write(event)
     writer.close()
-    (lost,) = recover_lost(history, "job", NOW)
+    (lost,) = recover_lost(history, "job", NOW, home_of(paths))
     assert lost.time_s is None or lost.time_s <= 4.0
 
 
 def test_an_outcome_that_was_decided_is_recorded_and_not_lost(paths, history):
     reserve_record(paths, dispatched(paths))
     write_record(paths, dispatched(paths).finish(DONE))
-    (recovered,) = recover_lost(history, "job", NOW)
+    (recovered,) = recover_lost(history, "job", NOW, home_of(paths))
     assert recovered == dispatched(paths).finish(DONE)
 
 
 def test_a_run_directory_that_is_gone_is_lost_all_the_same(paths, history):
     paths.run_dir.rename(paths.run_dir.with_name("moved"))
-    (lost,) = recover_lost(history, "job", NOW)
+    (lost,) = recover_lost(history, "job", NOW, home_of(paths))
     assert (lost.status, lost.steps) == (TrialStatus.LOST, None)
 
 
 def test_finished_trials_are_not_touched(paths, history):
     done = history.finish("job-1-1", DONE)
-    assert recover_lost(history, "job", NOW) == []
+    assert recover_lost(history, "job", NOW, home_of(paths)) == []
     assert history.trials("job") == [done]
 
 
@@ -168,7 +172,7 @@ def test_what_a_dead_launcher_left_running_is_ended(paths, history):
         start_new_session=True,
     )
     assert orphan.stdout.readline() == b"up\n"
-    recover_lost(history, "job", NOW)
+    recover_lost(history, "job", NOW, home_of(paths))
     orphan.communicate(timeout=30)
     assert not psutil.pid_exists(orphan.pid)
 
@@ -177,18 +181,19 @@ class RacedHistory(MemoryHistory):
     """Another submit recovers the same trials between this one's look and its write."""
 
     raced = True
+    home = None
 
     def trials(self, job):
         seen = super().trials(job)
         if not self.raced and seen:
             self.raced = True
-            recover_lost(self, job, NOW)
+            recover_lost(self, job, NOW, self.home)
         return seen
 
 
 def test_two_submits_may_recover_the_same_trial_at_once(paths):
     history = RacedHistory()
     history.begin("job", lambda _: dispatched(paths))
-    history.raced = False
-    recover_lost(history, "job", NOW)
+    history.raced, history.home = False, home_of(paths)
+    recover_lost(history, "job", NOW, home_of(paths))
     assert [found.status for found in history.trials("job")] == [TrialStatus.LOST]

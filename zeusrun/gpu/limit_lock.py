@@ -16,6 +16,7 @@ import socket
 from pathlib import Path
 
 from zeusrun.errors import DeviceError
+from zeusrun.private_files import make_folder
 
 
 class LimitLock:
@@ -74,7 +75,7 @@ class LimitLock:
     def _lock_file(self) -> bool:
         """Lock the file; where there can be none there is no record either, and nothing to see."""
         try:
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(self._directory)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             self._file = os.open(self._directory / f"{self._uuid}.lock", flags, 0o600)
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import DeviceError
+from zeusrun.private_files import make_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +57,7 @@ def write_record(directory: Path, record: LimitRecord) -> None:
     temporary = path.with_name(path.name + ".new")
     content = {"version": _VERSION, **vars(record)}
     try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(directory)
         with temporary.open("w", encoding="utf-8") as file:
             json.dump(content, file)
             file.flush()

@@ -7,9 +7,11 @@ every device alike; the latest stay whole. Its energy is cumulative, so no joule
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.gpu.device import Health
+from zeusrun.private_files import open_for_writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -72,7 +74,7 @@ class PowerCsv:
         self._bytes = self._rows = 0
         self._last_s = 0.0
         self._uuids: set[str] = set()
-        self._file: BinaryIO = path.open("wb")
+        self._file = _create(path)
         self._is_regular = path.is_file()  # a pipe keeps nothing, so there is nothing to thin
         self._write(f"{COLUMNS}\n")
 
@@ -123,7 +125,7 @@ class PowerCsv:
                     last_ms - _time_ms(first), self._rows / len(self._uuids) / 2
                 )
                 self._file.close()
-                self._file = thinned.open("wb")
+                self._file = _create(thinned)
                 full.seek(len(header))
                 self._file.write(header)
                 self._rows = 0
@@ -138,6 +140,11 @@ class PowerCsv:
             with contextlib.suppress(OSError):
                 thinned.unlink()
             raise
+
+
+def _create(path: Path) -> BinaryIO:
+    descriptor = open_for_writing(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    return open(descriptor, "wb")  # noqa: PTH123 - a descriptor
 
 
 def _choose_width_ms(span_ms: int, max_samples: float) -> int:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
-_INDEX = re.compile(r"[+-]?[0-9]+", re.ASCII)  # int() would take 1_0 and other scripts' digits
+# int() would take 1_0 and other scripts' digits, and refuses thousands of them.
+_INDEX = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+_MAX_SHOWN = 100
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,13 @@ def parse_visible(value: str | None) -> tuple[int | str, ...] | None:
                 break
         else:
             raise DeviceError(
-                f"{_VARIABLE}={value}: {text!r} is neither an index nor a GPU or MIG UUID; "
+                f"{_VARIABLE}={_short(value)}: {_quoted(text)} is neither an index nor a GPU or "
+                "MIG UUID; "
                 "`nvidia-smi -L` lists them"
             )
         if entry in entries:
-            raise DeviceError(f"{_VARIABLE}={value}: {text!r} stands there twice; name it once")
+            twice = f"{_quoted(text)} stands there twice; name it once"
+            raise DeviceError(f"{_VARIABLE}={_short(value)}: {twice}")
         entries.append(entry)
     return tuple(entries)
 
@@ -164,8 +168,18 @@ def _find(entry: int | str, gpus: Sequence[GpuIdentity]) -> VisibleGpu:
         ]
     if len(matches) != 1:
         what = "no GPU of this machine" if not matches else f"{len(matches)} GPUs, not one"
-        raise DeviceError(f"{_VARIABLE}: {entry!r} names {what}; `nvidia-smi -L` lists them")
+        raise DeviceError(f"{_VARIABLE}: {_quoted(entry)} names {what}; `nvidia-smi -L` lists them")
     return matches[0]
+
+
+def _short(value: str) -> str:
+    """Return what can be shown of a value that may be anything."""
+    text = value if value.isprintable() else ascii(value)[1:-1]
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def _quoted(text: str) -> str:
+    return repr(text) if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]!r}..."
 
 
 def _shown(gpu: GpuIdentity) -> VisibleGpu:

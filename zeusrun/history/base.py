@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from zeusrun.trial import Outcome, Trial
 
 
+NEWEST = 1000
+"""Trials of a job that a decision is made from, and a table compared with: years of nights."""
+
+
 class History(Protocol):
     """The trials of every job. Suites for a new back end are in ``tests/contracts/history.py``.
 
@@ -21,33 +25,56 @@ class History(Protocol):
         """Return the names of the jobs with something to read, sorted."""
         ...
 
-    def trials(self, job: str) -> list[Trial]:
+    def trials(self, job: str, last: int | None = None) -> list[Trial]:
         """Return the trials of a job in the order they began; none for an unknown job.
 
         Never waits for another process.
+
+        Args:
+            job: The job's name.
+            last: How many of the newest, which is quick however many there are; ``None`` for all.
+
+        Raises:
+            ValueError: If ``last`` is negative.
         """
+        ...
+
+    def count(self, job: str) -> int:
+        """Return how many trials a job has."""
+        ...
+
+    def unfinished(self, job: str) -> list[Trial]:
+        """Return the trials of a job that are dispatched, in the order they began."""
         ...
 
     def find(self, trial: str) -> Trial | None:
         """Return the trial with this id, of whichever job; ``None`` if there is none."""
         ...
 
-    def begin(self, job: str, dispatch: Callable[[list[Trial]], Trial]) -> Trial:
+    def begin(
+        self, job: str, dispatch: Callable[[list[Trial]], Trial], *, last: int | None = None
+    ) -> Trial:
         """Choose and store a new trial as one step that no other process can come between.
+
+        Or go on with one that was preempted: what ``Trial.resume`` makes of it takes its place,
+        with the same arm, run directory and numbers, and with what it has taken so far.
 
         Args:
             job: The job's name.
-            dispatch: Gets the trials so far, oldest first, and returns the new one, which is
-                ``DISPATCHED`` and numbered by the caller. It runs while the history is locked, so
-                it must be quick and must not write to the history. What it raises passes through,
-                and nothing is stored.
+            dispatch: Gets the trials so far, oldest first, and returns the new or resumed one,
+                which is ``DISPATCHED`` and numbered by the caller. It runs while the history is
+                locked, so it must be quick and must not write to the history. What it raises passes
+                through, and nothing is stored.
+            last: How many of the newest trials it gets, which is quick however many there are;
+                ``None`` for all.
 
         Returns:
-            The new trial, once it would survive a power cut.
+            The trial begun, once it would survive a power cut.
 
         Raises:
-            ValueError: If the new trial is of another job, finished, numbered like an earlier one,
-                or could not be read back. Nothing is stored.
+            ValueError: If the trial is of another job, finished, numbered like an earlier one that
+                it does not resume, or could not be read back; or ``last`` is negative. Nothing is
+                stored.
         """
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from zeusrun.history.rules import check_job_name, check_new, job_of, unknown_trial
+from zeusrun.history.rules import check_job_name, check_last, check_next, job_of, unknown_trial
 from zeusrun.history.schema import encode_trial
 
 if TYPE_CHECKING:
@@ -25,10 +25,20 @@ class MemoryHistory:
         """See ``History.jobs``."""
         return sorted(self._trials)
 
-    def trials(self, job: str) -> list[Trial]:
+    def trials(self, job: str, last: int | None = None) -> list[Trial]:
         """See ``History.trials``."""
         check_job_name(job)
-        return list(self._trials.get(job, ()))
+        check_last(last)
+        trials = self._trials.get(job, [])
+        return trials[0 if last is None else max(0, len(trials) - last) :]
+
+    def count(self, job: str) -> int:
+        """See ``History.count``."""
+        return len(self.trials(job))
+
+    def unfinished(self, job: str) -> list[Trial]:
+        """See ``History.unfinished``."""
+        return [trial for trial in self.trials(job) if not trial.status.finished]
 
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``."""
@@ -36,15 +46,21 @@ class MemoryHistory:
         known = [] if job is None else self.trials(job)
         return next((candidate for candidate in known if candidate.trial == trial), None)
 
-    def begin(self, job: str, dispatch: Callable[[list[Trial]], Trial]) -> Trial:
+    def begin(
+        self, job: str, dispatch: Callable[[list[Trial]], Trial], *, last: int | None = None
+    ) -> Trial:
         """See ``History.begin``."""
         check_job_name(job)
+        check_last(last)
         with self._lock:
-            earlier = self.trials(job)
-            trial = dispatch(list(earlier))
-            check_new(trial, job, earlier)
+            trial = dispatch(self.trials(job, last))
+            known = self.find(trial.trial)
+            check_next(trial, job, known)
             encode_trial(trial)
-            self._trials.setdefault(job, []).append(trial)
+            if known is None:
+                self._trials.setdefault(job, []).append(trial)
+            else:
+                self._replace(known, trial)
         return trial
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:
@@ -55,6 +71,9 @@ class MemoryHistory:
                 raise unknown_trial(trial)
             finished = known.finish(outcome)
             encode_trial(finished)
-            trials = self._trials[known.job]
-            trials[trials.index(known)] = finished
+            self._replace(known, finished)
         return finished
+
+    def _replace(self, known: Trial, trial: Trial) -> None:
+        trials = self._trials[known.job]
+        trials[trials.index(known)] = trial

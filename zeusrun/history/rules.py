@@ -6,15 +6,27 @@ import re
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import HistoryError
+from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from zeusrun.trial import Trial
 
 # No separator, no leading dot: such a name plus a suffix stays one visible file in its directory.
 _JOB_NAME = re.compile(r"[^\W_][\w.-]*")
-_TRIAL_ID = re.compile(r"(?P<job>.+)-[1-9][0-9]*-[1-9][0-9]*")
+_TRIAL_ID = re.compile(r"(?P<job>.+)-(?P<recurrence>[1-9][0-9]*)-[1-9][0-9]*")
+# Of a trial that goes on, what it was chosen for and what it has taken.
+_KEPT = (
+    "global_batch_size",
+    "learning_rate",
+    "world_size",
+    "run_dir",
+    "recurrence",
+    "attempt",
+    "time_s",
+    "energy_j",
+    "epochs",
+    "curve",
+)
 
 
 def is_job_name(name: str) -> bool:
@@ -38,11 +50,47 @@ def job_of(trial: str) -> str | None:
     return match["job"] if match and is_job_name(match["job"]) else None
 
 
-def check_new(trial: Trial, job: str, earlier: Iterable[Trial]) -> None:
-    """Refuse a trial that cannot be the next one of a job.
+def recurrence_of(trial: str) -> int:
+    """Return the recurrence in a trial's id; 0, which none has, if it is no id."""
+    match = _TRIAL_ID.fullmatch(trial)
+    # Python refuses to read longer numbers, and so does the recurrence that a record holds.
+    return int(match["recurrence"]) if match and len(match["recurrence"]) <= 18 else 0
+
+
+def check_last(last: int | None) -> None:
+    """Refuse a number of trials that is none.
 
     Raises:
-        ValueError: If it is of another job, finished, or its id is taken or not its own.
+        ValueError: If it is negative.
+    """
+    if last is not None and last < 0:
+        raise ValueError(f"the last {last} trials are none")
+
+
+def check_next(trial: Trial, job: str, known: Trial | None) -> None:
+    """Refuse a trial that cannot be the next one of a job.
+
+    Args:
+        trial: The one to begin, or to go on with.
+        job: The job's name.
+        known: The job's trial with this id, if there is one.
+
+    Raises:
+        ValueError: If it is of another job, finished, its id is not its own, or there is one with
+            this id already which it does not resume.
+    """
+    check_numbers(trial, job)
+    if trial.status.finished:
+        raise ValueError(f"trial {trial.trial} is {trial.status.value} before it began")
+    if known is not None and not _resumes(trial, known):
+        raise ValueError(f"there is a trial {trial.trial} already")
+
+
+def check_numbers(trial: Trial, job: str) -> None:
+    """Refuse a trial whose id is not the one that its job and numbers make.
+
+    Raises:
+        ValueError: If it is of another job, or its id is not its own.
     """
     if trial.job != job:
         raise ValueError(f"trial {trial.trial} is of job {trial.job!r}, not of {job!r}")
@@ -52,10 +100,14 @@ def check_new(trial: Trial, job: str, earlier: Iterable[Trial]) -> None:
             f"trial {trial.trial!r} is number {trial.recurrence}-{trial.attempt} of {job!r}: "
             "ids are <job>-<recurrence>-<attempt>, counted from 1"
         )
-    if trial.status.finished:
-        raise ValueError(f"trial {trial.trial} is {trial.status.value} before it began")
-    if any(trial.trial == other.trial for other in earlier):
-        raise ValueError(f"there is a trial {trial.trial} already")
+
+
+def _resumes(trial: Trial, known: Trial) -> bool:
+    return (
+        known.status is TrialStatus.PREEMPTED
+        and trial.preemptions == known.preemptions + 1
+        and all(getattr(trial, name) == getattr(known, name) for name in _KEPT)
+    )
 
 
 def unknown_trial(trial: str) -> HistoryError:

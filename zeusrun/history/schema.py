@@ -3,7 +3,8 @@
 A reader ignores and keeps what it does not know, so new fields and tables come without a new
 schema number. Anything that an older reader would misread needs one: a new status, a new unit.
 
-Schema 2 knows the stages ``look`` and ``retry``. What was read of schema 1 is written as 2.
+Schema 2 knows the stages ``look`` and ``retry``; schema 3, trials that have moved into volumes.
+What was read of an earlier one is written as today's.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+from zeusrun.history.columns import read_columns
 from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-SCHEMA = 2
+SCHEMA = 3
 
 Tables: TypeAlias = dict[str, dict[str, Any]]
 
@@ -116,8 +118,14 @@ def decode_trials(documents: Iterable[Mapping[str, Any]], job: str) -> list[Tria
     Raises:
         DamagedError: If one is not a trial of this job, or an id is there twice.
     """
+    records = list(documents)
+    quick = read_columns(records)
+    if quick is not None:
+        ids, jobs = {trial.trial for trial in quick}, {trial.job for trial in quick}
+        if len(ids) == len(quick) and jobs <= {job}:
+            return quick
     trials: dict[str, Trial] = {}
-    for number, document in enumerate(documents, start=1):
+    for number, document in enumerate(records, start=1):
         try:
             trial = decode_trial(document, job)
         except ValueError as error:

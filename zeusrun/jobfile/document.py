@@ -259,10 +259,12 @@ def _build_number(text: str, path: KeyPath, document: JobDocument) -> float:
 
 
 def _apply_override(document: JobDocument, override: str) -> None:
-    shown = override if override.isprintable() else ascii(override)
-    origin = f"--set {shown}"
     name, equals, text = override.partition("=")
     keys = tuple(key.strip() for key in name.split("."))
+    if keys[0] == "env":  # it may be a secret, and this is shown
+        override = f"{name}{equals}..."
+    shown = override if override.isprintable() else ascii(override)
+    origin = f"--set {shown}"
     if not equals or not all(keys):
         raise JobFileError(f"{origin}: write it as key=value, such as objective.eta_knob=0.8")
     section = document.data

@@ -6,6 +6,8 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from zeusrun.private_files import read_file, write_file
+
 if TYPE_CHECKING:
     from zeusrun.launcher.paths import RunPaths
 
@@ -19,16 +21,12 @@ def ask_to_cancel(paths: RunPaths, *, at_once: bool) -> None:
         OSError: If the run directory cannot be written.
     """
     fresh = paths.cancel.with_suffix(f".{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.write(descriptor, _NOW if at_once else _GENTLY)
-    finally:
-        os.close(descriptor)
+    write_file(fresh, _NOW if at_once else _GENTLY)
     fresh.replace(paths.cancel)
 
 
 def read_cancel(paths: RunPaths) -> int | None:
     """Return how many interrupts are asked for, 1 or 2; ``None`` while nobody asks."""
     with contextlib.suppress(OSError):
-        return 2 if paths.cancel.read_bytes().startswith(_NOW) else 1
+        return 2 if read_file(paths.cancel, len(_NOW)) == _NOW else 1
     return None

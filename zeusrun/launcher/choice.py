@@ -12,6 +12,7 @@ from zeusrun.bandit.cost import energy_text
 from zeusrun.bandit.problem import PowerObjective, Problem
 from zeusrun.bandit.reading import kept, read_history
 from zeusrun.errors import UsageError
+from zeusrun.history.base import NEWEST
 from zeusrun.launcher.command import build_command
 from zeusrun.launcher.paths import RunPaths, highest_recurrence, runs_directory
 from zeusrun.trial import Bound, Decision, Stage, Trial, TrialStatus, timestamp
@@ -277,7 +278,7 @@ def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
     Raises:
         ZeusrunError: As a submit would.
     """
-    trials = submission.history.trials(submission.spec.name)
+    trials = submission.history.trials(submission.spec.name, NEWEST)
     choice = decide(submission, build_problem(submission, trials), trials, 1)
     trial = draft_trial(submission, choice.decision, choice.problem.recurrence, 1)
     paths = RunPaths(Path(trial.run_dir))

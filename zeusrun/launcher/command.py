@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import zeusrun
 from zeusrun.jobfile.placeholders import expand_placeholders
+from zeusrun.masking import MASK, SECRETS_VARIABLE, mask_environment, secret_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +49,15 @@ class Command:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: Path
+
+    def masked(self) -> Command:
+        """Return the command as it may be shown: without the values of secrets."""
+        mask, secret = mask_environment(self.env), secret_variables(self.env)
+        return Command(
+            argv=tuple(mask.text(text) for text in self.argv),
+            env={k: MASK if k in secret else mask.text(v) for k, v in self.env.items()},
+            cwd=self.cwd,
+        )
 
 
 def placeholder_values(spec: JobSpec, trial: Trial, paths: RunPaths) -> dict[str, str]:
@@ -117,6 +127,7 @@ def build_command(
             "ZEUSRUN_MODE": spec.objective.mode,
             "ZEUSRUN_ON_TARGET": spec.objective.on_target,
             **{f"ZEUSRUN_{name.upper()}": values[name] for name in _TOLD if values[name]},
+            **({SECRETS_VARIABLE: ",".join(sorted(spec.secrets))} if spec.secrets else {}),
         },
         cwd=spec.workdir_path(values),
     )

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import BusyError
+from zeusrun.history.base import NEWEST
 from zeusrun.launcher.choice import build_problem, choose_again, decide, draft_trial
-from zeusrun.launcher.paths import RunLock, RunPaths, create_run, reopen_run, unwritable_home
+from zeusrun.launcher.paths import RunPaths, create_run, find_run, reopen_run, unwritable_home
 from zeusrun.launcher.record import reserve_record
 from zeusrun.launcher.resume import find_preempted, why_not_continued
+from zeusrun.launcher.run_lock import RunLock, remove_unbegun
+from zeusrun.private_files import write_file
 from zeusrun.trial import timestamp
 
 if TYPE_CHECKING:
@@ -56,6 +59,9 @@ def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Di
     prepared: list[Dispatched] = []
 
     def choose(trials: list[Trial]) -> Trial:
+        since = trials[0].recurrence + 1 if len(trials) == NEWEST else 1
+        known = {trial.trial for trial in trials}
+        remove_unbegun(submission.home, submission.spec.name, known, since)
         preempted = find_preempted(trials) if recurrence is None else None
         note = None if preempted is None else _why_not(submission, preempted)
         if preempted is not None and note is None:
@@ -73,7 +79,7 @@ def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Di
         return trial
 
     try:
-        submission.history.begin(submission.spec.name, choose)
+        submission.history.begin(submission.spec.name, choose, last=NEWEST)
     except BaseException:
         for each in prepared:
             each.lock.release()
@@ -84,8 +90,9 @@ def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Di
 
 
 def _why_not(submission: Submission, preempted: Trial) -> str | None:
-    there = Path(preempted.run_dir).is_dir()
-    why = why_not_continued(submission, preempted, has_files=there)
+    paths = find_run(submission.home, preempted)
+    has_files = paths is not None and paths.run_dir.is_dir()
+    why = why_not_continued(submission, preempted, has_files=has_files)
     return None if why is None else f"{preempted.trial} was preempted and is not continued: {why}"
 
 
@@ -96,7 +103,7 @@ def _fill(submission: Submission, dispatched: Dispatched) -> None:
         # Somebody may just be looking whether it is held, which takes it for a moment.
         if not dispatched.lock.acquire(_LOCK_TIMEOUT_S):
             raise BusyError(f"{paths.lock} is held by another process; end it, and try again")
-        paths.job_copy.write_text(submission.spec.to_yaml(), encoding="utf-8")
+        write_file(paths.job_copy, submission.spec.to_yaml().encode())
         reserve_record(paths, dispatched.trial)
     except OSError as error:
         raise unwritable_home(submission.home, error) from error

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.private_files import open_for_reading, read_file
+
 if TYPE_CHECKING:
     from zeusrun.launcher.paths import RunPaths
 
@@ -16,6 +18,7 @@ STALLED = "stalled"
 OUT_OF_HOST_MEMORY = "the host ran out of memory, and the kernel chose it"
 
 _LOG_TAIL_BYTES = 64_000
+_MAX_RECORD_BYTES = 1 << 20
 _ENDED_BY_STRANGER = 143  # how the worker exits then: 128 + SIGTERM
 # A row of torchrun's table of failures.
 _ROW = re.compile(
@@ -99,7 +102,7 @@ def read_traceback(paths: RunPaths) -> str | None:
 
 def _read_record(path: Path) -> dict[str, Any] | None:
     try:
-        record = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        record = json.loads(read_file(path, _MAX_RECORD_BYTES).decode(errors="replace"))
     except (OSError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
@@ -113,7 +116,7 @@ def _from_worker(path: Path, restarts: int) -> Failure | None:
         rank, kind = int(record["rank"]), str(record["kind"])
         message, trace = str(record["message"]), str(record.get("traceback", ""))
         name, restart = str(record["type"]), int(record.get("restart", 0))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):  # infinity is no rank
         return None
     if restart < restarts:
         return None
@@ -161,7 +164,7 @@ def _from_torchrun(log: str) -> Failure | None:
 
 def _read_tail(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open(open_for_reading(path), "rb") as file:  # noqa: PTH123 - a descriptor
             file.seek(0, 2)
             file.seek(max(0, file.tell() - _LOG_TAIL_BYTES))
             return file.read().decode(errors="replace")

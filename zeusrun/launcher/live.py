@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.bandit.cost import cost_j
 from zeusrun.launcher.resume import join
+from zeusrun.private_files import read_file, write_file
 from zeusrun.trial import Outcome, Trial, TrialStatus, timestamp
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.paths import RunPaths
     from zeusrun.launcher.progress import Progress
 
+_MAX_BYTES = 16 << 20
 LAUNCHER_DIED = "its launcher died"
 
 
@@ -85,17 +87,30 @@ def write_live(paths: RunPaths, live: Live) -> None:
     """
     fresh = paths.live.with_suffix(".tmp")
     with contextlib.suppress(OSError):
-        fresh.unlink(missing_ok=True)
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, for the mode
-            file.write(json.dumps(live.to_json()).encode())
+        write_file(fresh, json.dumps(live.to_json()).encode())
         fresh.replace(paths.live)
 
 
 def read_live(paths: RunPaths) -> Live | None:
-    """Return what a launcher left, or ``None`` if it did not come to that."""
+    """Return what a launcher left, or ``None`` if it left nothing that reads."""
     try:
-        record = json.loads(paths.live.read_text(encoding="utf-8"))
-        return Live(**{**record, "trial": Trial.from_json(record["trial"])})
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        record = json.loads(read_file(paths.live, _MAX_BYTES))
+        live = Live(**{**record, "trial": Trial.from_json(dict(record["trial"]))})
+        power_w, last_metric = _checked(live.power_w), _checked(live.last_metric)
+        return Live(
+            live.trial, int(live.pid), str(live.host), str(live.updated_at), power_w, last_metric
+        )
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ):
         return None
+
+
+def _checked(value: float | None) -> float | None:
+    return None if value is None else float(value)

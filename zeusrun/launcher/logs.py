@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from zeusrun.launcher.paths import RunPaths, launcher_lives
+from zeusrun.launcher.run_lock import launcher_lives
 from zeusrun.sidecar import LineTail
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from zeusrun.launcher.paths import RunPaths
 
 _POLL_S = 0.2
 

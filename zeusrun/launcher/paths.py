@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import filelock
 import platformdirs
 
 from zeusrun.errors import HistoryError
+from zeusrun.private_files import make_folder, open_for_writing, remove_link, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import BinaryIO
+
+    from zeusrun.trial import Trial
+
+# One part of a path, and neither "." nor "..".
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def home_directory(environment: Mapping[str, str]) -> Path:
@@ -141,12 +148,51 @@ def create_run(home: Path, job: str, trial: str) -> RunPaths:
     """
     paths = RunPaths(runs_directory(home, job) / trial)
     try:
-        paths.run_dir.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(paths.run_dir.parent)
         for folder in (paths.run_dir, paths.logs, paths.clocks, paths.checkpoints):
             folder.mkdir(mode=0o700)
     except OSError as error:
         raise unwritable_home(home, error) from error
     return paths
+
+
+def open_torchrun_log(paths: RunPaths) -> BinaryIO:
+    """Open torchrun's log to append to, before torchrun starts.
+
+    Links in the place of the folders that the ranks will write to are replaced by folders.
+
+    Raises:
+        OSError: If that is not possible.
+    """
+    for folder in (paths.logs, paths.clocks):
+        remove_link(folder)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    return open(open_for_writing(paths.torchrun_log, flags), "ab")  # noqa: PTH123 - a descriptor
+
+
+def tell_to_stop(paths: RunPaths) -> None:
+    """Make the file that tells the script to stop.
+
+    Raises:
+        OSError: If it cannot be made.
+    """
+    write_file(paths.stop, b"")
+
+
+def find_run(home: Path, trial: Trial) -> RunPaths | None:
+    """Return the files of a trial if its record names its own directory under ``home``.
+
+    Whoever writes, deletes or ends processes by a record asks here first: a history may be
+    tampered with.
+    """
+    own = runs_directory(home, trial.job) / trial.trial
+    named = Path(trial.run_dir)
+    are_names = _NAME.fullmatch(trial.job) and _NAME.fullmatch(trial.trial)
+    if not are_names or "\0" in trial.run_dir or named.name != own.name or named.is_symlink():
+        return None
+    same = os.path.realpath(named.parent) == os.path.realpath(own.parent)
+    return RunPaths(named) if same else None
 
 
 _KEPT = {"job.yaml", "trial.json", "checkpoints", "lock"}
@@ -192,51 +238,15 @@ def highest_recurrence(home: Path, job: str) -> int:
 
     A history that was set aside starts again, but its run directories still hold their numbers.
     """
+    return max((number for number, _ in numbered_runs(home, job)), default=0)
+
+
+def numbered_runs(home: Path, job: str) -> list[tuple[int, Path]]:
+    """Return the run directories of a job with their recurrences."""
     pattern = re.compile(re.escape(job) + r"-(\d+)-\d+")
+    folder = runs_directory(home, job)
     try:
-        names = [path.name for path in runs_directory(home, job).iterdir()]
+        names = [path.name for path in folder.iterdir()]
     except OSError:
-        return 0
-    return max((int(match[1]) for name in names if (match := pattern.fullmatch(name))), default=0)
-
-
-class RunLock:
-    """The operating system's lock on a trial, held by its launcher until it dies."""
-
-    def __init__(self, paths: RunPaths) -> None:
-        self._paths = paths
-        self._lock = filelock.FileLock(paths.lock)
-
-    def acquire(self, timeout_s: float = 0.0) -> bool:
-        """Take the lock; return whether it was free, or became so in time.
-
-        Raises:
-            OSError: If the lock file cannot be opened.
-        """
-        try:
-            self._lock.acquire(timeout=timeout_s)
-        except filelock.Timeout:
-            return False
-        return True
-
-    def acquire_or_gone(self) -> bool:
-        """Take the lock of a launcher that is dead; return whether it is.
-
-        That of a run directory that is gone, or that may not be written any more, cannot be held.
-        """
-        try:
-            return not self._paths.run_dir.is_dir() or self.acquire()
-        except OSError:
-            return True
-
-    def release(self) -> None:
-        """Let go."""
-        self._lock.release()
-
-
-def launcher_lives(paths: RunPaths) -> bool:
-    """Whether the launcher of a dispatched trial is alive, by its lock and without a clock."""
-    lock = RunLock(paths)
-    dead = lock.acquire_or_gone()
-    lock.release()
-    return not dead
+        return []
+    return [(int(match[1]), folder / name) for name in names if (match := pattern.fullmatch(name))]

@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 from zeusrun.errors import DeviceError, LaunchError
 from zeusrun.gpu.guard import DISMISSED
+from zeusrun.launcher.paths import open_torchrun_log, tell_to_stop
 from zeusrun.launcher.signals import ENDING, CaughtSignals
 from zeusrun.launcher.supervise import StopLevel
 from zeusrun.launcher.sweep import Family
@@ -86,7 +87,7 @@ def run(
                 if wanted > level:
                     level = wanted
                     with contextlib.suppress(OSError):  # on a full disk the signal must do
-                        paths.stop.touch(mode=0o600)
+                        tell_to_stop(paths)
                     if level is StopLevel.TERMINATE:
                         process.send_signal(signal.SIGTERM)
                         kill_at_t = time.monotonic() + grace_period_s + _MARGIN_S
@@ -229,7 +230,7 @@ _GUARD_MAIN = (
 
 def _start(command: Command, paths: RunPaths) -> subprocess.Popen[bytes]:
     try:
-        with paths.torchrun_log.open("ab") as log:
+        with open_torchrun_log(paths) as log:
             return subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
                 command.argv,
                 env=dict(command.env),

@@ -13,12 +13,16 @@ import json
 import os
 from typing import TYPE_CHECKING
 
+from zeusrun.private_files import open_for_writing, read_file, write_file
 from zeusrun.trial import Outcome, Trial
 
 if TYPE_CHECKING:
+    from typing import BinaryIO
+
     from zeusrun.launcher.paths import RunPaths
 
 _RESERVE_BYTES = 64 << 10  # 40 epochs take about 3 KiB, 600 epochs 40 KiB
+_MAX_BYTES = 256 << 20  # a script may put anything in its place
 
 
 def reserve_record(paths: RunPaths, trial: Trial) -> None:
@@ -27,8 +31,8 @@ def reserve_record(paths: RunPaths, trial: Trial) -> None:
     Raises:
         OSError: If the disk is full already.
     """
-    paths.trial.write_bytes(_encode(trial))
-    with paths.reserve.open("wb") as file:
+    write_file(paths.trial, _encode(trial))
+    with _open(paths, os.O_TRUNC) as file:
         file.write(b" " * _RESERVE_BYTES)
         file.flush()
         os.fsync(file.fileno())
@@ -38,7 +42,7 @@ def write_record(paths: RunPaths, trial: Trial) -> bool:
     """Put the finished trial in place of the dispatched one; return whether it could be written."""
     content = _encode(trial)
     try:
-        with paths.reserve.open("r+b") as file:
+        with _open(paths) as file:
             file.write(content)
             file.truncate()
             file.flush()
@@ -54,12 +58,17 @@ def write_record(paths: RunPaths, trial: Trial) -> bool:
 def read_outcome(paths: RunPaths) -> Outcome | None:
     """Return the outcome that a launcher left here, or ``None`` if it did not come to that."""
     try:
-        trial = Trial.from_json(json.loads(paths.trial.read_text(encoding="utf-8")))
+        trial = Trial.from_json(json.loads(read_file(paths.trial, _MAX_BYTES)))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
     if not trial.status.finished:
         return None
     return Outcome(**{f.name: getattr(trial, f.name) for f in dataclasses.fields(Outcome)})
+
+
+def _open(paths: RunPaths, flags: int = 0) -> BinaryIO:
+    descriptor = open_for_writing(paths.reserve, os.O_WRONLY | os.O_CREAT | flags)
+    return open(descriptor, "wb")  # noqa: PTH123 - a descriptor
 
 
 def _encode(trial: Trial) -> bytes:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.launcher.live import LAUNCHER_DIED, read_live
-from zeusrun.launcher.paths import RunLock, RunPaths
+from zeusrun.launcher.paths import find_run
 from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
 from zeusrun.launcher.record import read_outcome, write_record
 from zeusrun.launcher.resume import join
+from zeusrun.launcher.run_lock import RunLock
 from zeusrun.launcher.sweep import end_processes, processes_of_run
 from zeusrun.sidecar import EventReader, read_step_clock
 from zeusrun.trial import Outcome, Trial, TrialStatus
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from zeusrun.history.base import History
+    from zeusrun.launcher.paths import RunPaths
 
 
-def recover_lost(history: History, job: str, finished_at: str) -> list[Trial]:
+_STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there was touched"
+
+
+def recover_lost(history: History, job: str, finished_at: str, home: Path) -> list[Trial]:
     """Finish the dispatched trials whose launcher is dead, and end what they left running.
 
     A trial whose outcome had been decided gets it from its run directory; any other is ``LOST``,
@@ -29,29 +35,32 @@ def recover_lost(history: History, job: str, finished_at: str) -> list[Trial]:
         history: Where the trials are.
         job: Of which job.
         finished_at: RFC 3339, for the lost ones.
+        home: Nothing outside its run directories is read, written or ended.
 
     Returns:
         The trials that were finished here.
     """
     recovered = []
-    for trial in history.trials(job):
-        if trial.status.finished:
+    for trial in history.unfinished(job):
+        paths = find_run(home, trial)
+        if paths is None:
+            outcome = Outcome(TrialStatus.LOST, _STRANGE, finished_at)
+            recovered.append(history.finish(trial.trial, outcome))
             continue
-        lock = RunLock(RunPaths(Path(trial.run_dir)))
+        lock = RunLock(paths)
         if not lock.acquire_or_gone():
             continue  # its launcher lives, or another submit is at it
         try:
             # Read again now that nobody else can be at it: it may have ended, or gone on.
             found = history.find(trial.trial)
             if found is not None and not found.status.finished:
-                recovered.append(_finish(history, found, finished_at))
+                recovered.append(_finish(history, found, paths, finished_at))
         finally:
             lock.release()
     return recovered
 
 
-def _finish(history: History, trial: Trial, finished_at: str) -> Trial:
-    paths = RunPaths(Path(trial.run_dir))
+def _finish(history: History, trial: Trial, paths: RunPaths, finished_at: str) -> Trial:
     end_processes(processes_of_run(trial.run_dir), at_once=True)
     outcome = read_outcome(paths) or _lost(trial, paths, finished_at)
     write_record(paths, trial.finish(outcome))

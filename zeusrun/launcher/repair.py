@@ -12,14 +12,9 @@ from typing import TYPE_CHECKING
 from zeusrun.errors import DeviceError, HistoryError
 from zeusrun.gpu.limit_record import recorded_gpus
 from zeusrun.launcher.limits import held_by, repair
-from zeusrun.launcher.paths import (
-    RunLock,
-    RunPaths,
-    launcher_lives,
-    limits_directory,
-    runs_directory,
-)
+from zeusrun.launcher.paths import RunPaths, limits_directory, runs_directory
 from zeusrun.launcher.recover import recover_lost
+from zeusrun.launcher.run_lock import RunLock, launcher_lives
 from zeusrun.trial import Trial, timestamp
 
 if TYPE_CHECKING:
@@ -59,7 +54,7 @@ def look_after(history: TinyDBHistory, home: Path, *, dry_run: bool) -> list[Fin
     found = list(_limits(home, dry_run=dry_run))
     for job in history.jobs():
         try:
-            found += _trials(history, job, dry_run=dry_run)
+            found += _trials(history, home, job, dry_run=dry_run)
             found += _files(history, home, job, dry_run=dry_run)
         except HistoryError as error:
             found.append(Finding("history", job, "problem", str(error)))
@@ -99,14 +94,14 @@ def _limits(home: Path, *, dry_run: bool) -> Iterator[Finding]:
         yield Finding("limit", uuid, "fine", text)
 
 
-def _trials(history: TinyDBHistory, job: str, *, dry_run: bool) -> Iterator[Finding]:
+def _trials(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
     if not dry_run:
-        for trial in recover_lost(history, job, timestamp()):
+        for trial in recover_lost(history, job, timestamp(), home):
             text = f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}"
             yield Finding("trial", trial.trial, "repaired", text)
         return
-    for trial in history.trials(job):
-        if not trial.status.finished and not launcher_lives(RunPaths(Path(trial.run_dir))):
+    for trial in history.unfinished(job):
+        if not launcher_lives(RunPaths(Path(trial.run_dir))):
             text = f"{trial.trial} is not recorded: its launcher died"
             yield Finding("trial", trial.trial, "found", text)
 

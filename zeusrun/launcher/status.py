@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.launcher.live import read_live
-from zeusrun.launcher.paths import RunPaths, launcher_lives
+from zeusrun.launcher.paths import RunPaths
+from zeusrun.launcher.run_lock import launcher_lives
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,15 +48,11 @@ def read_running(history: History, jobs: Iterable[str]) -> list[RunningTrial]:
     """
     found = []
     for job in jobs:
-        for trial in history.trials(job):
-            if not trial.status.finished:
-                paths = RunPaths(Path(trial.run_dir))
-                live = read_live(paths)
-                if live is not None and live.trial.trial != trial.trial:
-                    live = None
-                known = trial if live is None else live.trial
-                found.append(RunningTrial(known, launcher_lives(paths), live))
+        for trial in history.unfinished(job):
+            paths = RunPaths(Path(trial.run_dir))
+            live = read_live(paths)
+            if live is not None and live.trial.trial != trial.trial:
+                live = None
+            known = trial if live is None else live.trial
+            found.append(RunningTrial(known, launcher_lives(paths), live))
     return sorted(found, key=lambda running: running.trial.started_at)
-
-
-_NEWEST = 250  # of a job that are looked through; one that runs is among its newest

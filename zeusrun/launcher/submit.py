@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.cost import energy_text
 from zeusrun.errors import DeviceError, ExitCode, HistoryError
+from zeusrun.history.base import NEWEST
 from zeusrun.launcher.choice import OUTDONE, build_problem, decide
+from zeusrun.launcher.command import placeholder_values
 from zeusrun.launcher.dispatch import dispatch
 from zeusrun.launcher.limits import open_limits, repair
 from zeusrun.launcher.record import write_record
 from zeusrun.launcher.recover import recover_lost
+from zeusrun.launcher.secrets import mask_job, mask_listener, mask_outcome, restore_secrets
 from zeusrun.launcher.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.supervise import StopCause
 from zeusrun.launcher.watch import Watch, cost_bound_j
@@ -25,8 +28,8 @@ if TYPE_CHECKING:
     from zeusrun.history.base import History
     from zeusrun.launcher.choice import Submission
     from zeusrun.launcher.dispatch import Dispatched
+    from zeusrun.launcher.listener import Listener
     from zeusrun.launcher.supervise import StopOrder
-    from zeusrun.launcher.watch import Listener
     from zeusrun.spec import JobSpec
     from zeusrun.trial import Trial
 
@@ -61,13 +64,17 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
         ZeusrunError: Before a trial is dispatched, if it could not be started, or when its
             outcome could not be recorded.
     """
+    spec = restore_secrets(submission.spec, submission.environment)
+    submission = replace(submission, spec=spec)
     with CaughtSignals() as signals:
         restored, problems, _ = repair(submission.home)
         for text in restored:
             listener.note(text)
         for text in problems:
             listener.warn(text)
-        for lost in recover_lost(submission.history, submission.spec.name, timestamp()):
+        for lost in recover_lost(
+            submission.history, submission.spec.name, timestamp(), submission.home
+        ):
             listener.note(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}")
             for warning in lost.warnings:
                 listener.warn(f"{lost.trial}: {warning}")
@@ -159,7 +166,7 @@ def _ended_by_look(trial: Trial, stop: StopOrder | None) -> bool:
 
 def _another_choice(submission: Submission, attempts: Sequence[Trial]) -> bool:
     """Whether the next attempt would be anything but what has just failed to reach the target."""
-    trials = submission.history.trials(submission.spec.name)
+    trials = submission.history.trials(submission.spec.name, NEWEST)
     problem = build_problem(submission, trials, attempts[0].recurrence)
     decision = decide(submission, problem, trials, len(attempts) + 1).decision
     failed = {trial.global_batch_size for trial in attempts if trial.status in OUTDONE}
@@ -205,6 +212,9 @@ def _attempt(
 ) -> tuple[Trial, StopOrder | None]:
     """Dispatch one trial, run it, record it, whatever happens to it."""
     dispatched = dispatch(submission, recurrence, attempt)
+    values = placeholder_values(submission.spec, dispatched.trial, dispatched.paths)
+    mask = mask_job(submission.spec, values)
+    listener = mask_listener(listener, mask)
     try:
         for text in dispatched.choice.kept if attempt == 1 else ():
             listener.note(f"history: {text}")
@@ -218,9 +228,9 @@ def _attempt(
         except BaseException as error:
             reason = f"zeusrun could not run it: {error}"
             outcome = Outcome(TrialStatus.FAILED, reason, timestamp())
-            _record(submission.history, dispatched, outcome)
+            _record(submission.history, dispatched, mask_outcome(outcome, mask))
             raise
-        finished = _record(submission.history, dispatched, outcome)
+        finished = _record(submission.history, dispatched, mask_outcome(outcome, mask))
     finally:
         dispatched.lock.release()
     looked = finished.status is TrialStatus.CANCELLED and _ended_by_look(finished, stop)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeVar
 
 from zeusrun.bandit.cost import cost_j
 from zeusrun.bandit.run import Running
@@ -37,39 +38,19 @@ from zeusrun.sidecar import EventReader, read_step_clock
 from zeusrun.trial import timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
+    from pathlib import Path
 
     from zeusrun.launcher.choice import Submission
     from zeusrun.launcher.dispatch import Dispatched
+    from zeusrun.launcher.listener import Listener
     from zeusrun.launcher.signals import CaughtSignals
     from zeusrun.sidecar import Event, LineTail
     from zeusrun.spec import JobSpec
     from zeusrun.trial import Decision, Outcome, PowerPoint, Trial
 
 
-class Listener(Protocol):
-    """Whoever watches a submit; all calls come from the main thread."""
-
-    def note(self, text: str) -> None:
-        """Take a sentence worth reading."""
-
-    def warn(self, text: str) -> None:
-        """Take a sentence that a user should act on."""
-
-    def dispatched(self, trial: Trial, cost_bound_j: float | None) -> None:
-        """Take a trial that is about to start."""
-
-    def bounded(self, cost_bound_j: float | None) -> None:
-        """Take another bound of the running trial."""
-
-    def output(self, rank: int, lines: Sequence[str]) -> None:
-        """Take what a rank printed."""
-
-    def advanced(self, progress: Progress) -> None:
-        """Take the state of the running trial, about ten times a second."""
-
-    def finished(self, trial: Trial, *, looked: bool) -> None:
-        """Take a recorded trial; ``looked``: it was ended because of what a look at it told."""
+_T = TypeVar("_T")
 
 
 _BY_SIGNAL = {StopCause.SIGNAL, StopCause.PREEMPTED}
@@ -101,6 +82,7 @@ class Watch:
         self._verdict: Verdict | None = None
         self._goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
         self._cancelled = False
+        self._unreadable: set[Path] = set()
         self._write_live_at_t = 0.0
         self._oom_kills = count_oom_kills()
         bound_j = cost_bound_j(dispatched.choice.decision)
@@ -212,8 +194,12 @@ class Watch:
     def _look(self, *, final: bool = False) -> None:
         """Take in what the ranks wrote, and show it."""
         monitor, trial = self._monitor, self._trial
-        progress = take_step_clock(self._progress, read_step_clock(self._paths.rank_clock(0)))
-        for event in self._reader.read(final=final):
+        clock = self._paths.rank_clock(0)
+        count = self._read(clock, lambda: read_step_clock(clock), None)
+        progress = take_step_clock(self._progress, count)
+        read_events = functools.partial(self._reader.read, final=final)
+        events: list[Event] = self._read(self._paths.sidecar, read_events, [])
+        for event in events:
             self._stalls.take(event)
             timely = self._correct_time(event)
             epochs = progress.epochs
@@ -238,7 +224,8 @@ class Watch:
         self._write_live(progress)
         self._progress = progress
         for rank, tail in self._logs.items():
-            self._show_log(rank, tail, final=final)
+            show = functools.partial(self._show_log, rank, tail, final=final)
+            self._read(self._paths.rank_log(rank), show, None)
         self._warn_of_names()
         self._listener.advanced(progress)
 
@@ -307,6 +294,16 @@ class Watch:
             self._listener.output(rank, lines)
             if not final:
                 break
+
+    def _read(self, path: Path, read: Callable[[], _T], nothing: _T) -> _T:
+        """Read a file of the run; where the disk refuses, warn once and go on without it."""
+        try:
+            return read()
+        except OSError as error:
+            if path not in self._unreadable:
+                self._unreadable.add(path)
+                self._warn(f"{path} cannot be read: {error.strerror or error}; it is read again")
+            return nothing
 
     def _correct_time(self, event: Event) -> Event:
         """Give an event of another clock the moment it was seen: a wrong time is a wrong cost."""

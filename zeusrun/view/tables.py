@@ -101,8 +101,17 @@ def _ranks(trial: Trial) -> str:
     return f"{trial.world_size} rank" + ("" if trial.world_size == 1 else "s")
 
 
-def history_table(job: str, trials: Sequence[Trial], last: int | None) -> RenderableType:
-    """Return the trials of a job, oldest first, only the last so many if asked."""
+def history_table(
+    job: str, trials: Sequence[Trial], last: int | None, count: int | None = None
+) -> RenderableType:
+    """Return the trials of a job, oldest first, only the last so many if asked.
+
+    Args:
+        job: Its name.
+        trials: Those that are shown or compared with.
+        last: How many to show; ``None`` for all of them.
+        count: How many the job has in all; ``None`` for as many as are given.
+    """
     shown = trials if last is None else trials[-last:] if last else []
     saved = savings(trials)
     table = plain_table(title=job)
@@ -132,18 +141,18 @@ def history_table(job: str, trials: Sequence[Trial], last: int | None) -> Render
             *([units.percent(saved.get(trial.trial))] if proved else []),
         ]
         table.add_row(*cells)
-    return Group(table, *_footnotes(trials, shown))
+    return Group(table, *_footnotes(len(trials) if count is None else count, shown))
 
 
-def _footnotes(trials: Sequence[Trial], shown: Sequence[Trial]) -> Iterable[Text]:
+def _footnotes(count: int, shown: Sequence[Trial]) -> Iterable[Text]:
     sources = {trial.energy_source for trial in shown}
     notes = [note for source, note in _SOURCE_NOTES.items() if source in sources]
     if savings(shown):
         notes.append("saved: against the default's mean cost")
     if len({trial.eta_knob for trial in shown}) > 1:
         notes.append("costs of different eta_knob")
-    if len(shown) < len(trials):
-        notes.append(f"{len(trials) - len(shown)} earlier: --last {len(trials)}")
+    if len(shown) < count:
+        notes.append(f"{count - len(shown)} earlier: --last {count}")
     if notes:
         yield Text("  " + " · ".join(notes), style="dim")
 

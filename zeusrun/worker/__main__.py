@@ -20,6 +20,7 @@ import time
 import types
 from typing import TYPE_CHECKING, NoReturn
 
+from zeusrun.private_files import open_for_writing
 from zeusrun.sidecar import Ended, EventWriter, Started, StepClock
 from zeusrun.worker.failure import record_failure
 from zeusrun.worker.leash import end_with_parent
@@ -28,6 +29,8 @@ from zeusrun.worker.steps import count_steps
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from zeusrun.masking import Mask
 
 _BUFFERED = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 
@@ -51,6 +54,7 @@ def main() -> NoReturn:
         count_steps(StepClock(os.path.join(run_dir, "clock", f"rank{rank}")).tick)  # noqa: PTH118
     except OSError as full:  # a full disk must not end the training that it would only time
         print(f"zeusrun: steps are not counted: {full}", file=sys.stderr)  # noqa: T201
+    mask = _hide_secrets() if "ZEUSRUN_SECRETS" in os.environ else None
     sidecar = os.environ["ZEUSRUN_SIDECAR"]
     _record(sidecar, Started(time.monotonic(), rank, pid, restart))
     error = _run_script(arguments)
@@ -61,7 +65,7 @@ def main() -> NoReturn:
         error, code = _end_of_run()
     if error is not None and code != 0:
         path = os.path.join(run_dir, "error.json")  # noqa: PTH118
-        record_failure(path, rank, restart, error, error.__traceback__)
+        record_failure(path, rank, restart, error, error.__traceback__, mask=mask)
     _record(sidecar, Ended(time.monotonic(), rank, code))
     _exit(code)
 
@@ -76,10 +80,23 @@ def _record(sidecar: str, event: Started | Ended) -> None:
 
 
 def _redirect_output(path: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    except OSError as error:  # it goes where torchrun's own goes, and the training goes on
+        print(f"zeusrun: this rank has no log of its own: {error}", file=sys.stderr)  # noqa: T201
+        return
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+
+
+def _hide_secrets() -> Mask:
+    from zeusrun.masking import mask_environment  # noqa: PLC0415 - most jobs have no secrets
+    from zeusrun.worker.secrecy import mask_output  # noqa: PLC0415
+
+    mask = mask_environment(os.environ)
+    mask_output(mask)
+    return mask
 
 
 def _end_of_run() -> tuple[BaseException | None, int]:

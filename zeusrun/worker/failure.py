@@ -8,8 +8,12 @@ import os
 import traceback
 from typing import TYPE_CHECKING
 
+from zeusrun.private_files import read_file, remove_link, write_file
+
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from zeusrun.masking import Mask
 
 _MEMORY_WORDS = (
     "out of memory",  # CUDA, HIP, MPS
@@ -20,6 +24,7 @@ _MEMORY_WORDS = (
 )
 _MAX_MESSAGE = 4000
 _MAX_TRACEBACK = 64_000
+_MAX_RECORD_BYTES = 1 << 20  # six bytes for each of its characters at most
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
@@ -39,7 +44,13 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 def record_failure(
-    path: str, rank: int, restart: int, error: BaseException, trace: TracebackType | None
+    path: str,
+    rank: int,
+    restart: int,
+    error: BaseException,
+    trace: TracebackType | None,
+    *,
+    mask: Mask | None = None,
 ) -> None:
     """Write ``error.json`` unless another rank of the same restart was first.
 
@@ -52,6 +63,7 @@ def record_failure(
         restart: How often torchrun has restarted the ranks; a later failure replaces an earlier.
         error: What ended the script; ``SystemExit`` with a code other than 0 included.
         trace: Its traceback, without zeusrun's own frames.
+        mask: What must not be written; ``None`` for nothing.
     """
     if isinstance(error, SystemExit):
         told = f"code {error.code}" if isinstance(error.code, int) else str(error.code)
@@ -59,20 +71,21 @@ def record_failure(
     else:
         kind = "out_of_memory" if ran_out_of_memory(error) else "exception"
         message = _text(error)
+    lines = "".join(traceback.format_exception(type(error), error, trace))
+    if mask is not None:  # before they are cut, which could leave a part of a secret
+        message, lines = mask.text(message), mask.text(lines)
     record = {
         "rank": rank,
         "restart": restart,
         "kind": kind,
         "type": type(error).__name__,
         "message": message[:_MAX_MESSAGE],
-        "traceback": "".join(traceback.format_exception(type(error), error, trace))[
-            -_MAX_TRACEBACK:
-        ],
+        "traceback": lines[-_MAX_TRACEBACK:],
     }
     temporary = f"{path}.rank{rank}"
     with contextlib.suppress(OSError):
-        with open(temporary, "w", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            json.dump(record, file)
+        write_file(temporary, json.dumps(record).encode())
+        remove_link(path)
         recorded = failed_in_restart(path)
         if recorded is not None and recorded < restart:
             os.replace(temporary, path)  # noqa: PTH105
@@ -92,7 +105,6 @@ def _text(error: BaseException) -> str:
 def failed_in_restart(path: str) -> int | None:
     """Return the restart that the recorded failure is of; ``None`` where none can be read."""
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
-            return int(json.load(file)["restart"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return int(json.loads(read_file(path, _MAX_RECORD_BYTES))["restart"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

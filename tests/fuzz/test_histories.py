@@ -1,0 +1,120 @@
+"""Bad history files and bad records of trials: trials that can be shown and chosen by, or an error."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tests.fuzz.mutations import mutated, pieces, run_inputs
+from tests.launcher.values import trial
+from zeusrun.bandit.policies import create_policy
+from zeusrun.bandit.problem import Problem
+from zeusrun.bandit.reading import kept, read_history
+from zeusrun.errors import HistoryError
+from zeusrun.history.schema import encode_trial
+from zeusrun.history.tinydb import TinyDBHistory
+from zeusrun.launcher.paths import create_run
+from zeusrun.launcher.record import read_outcome
+from zeusrun.trial import Outcome, TrialStatus
+from zeusrun.view.tables import history_table, saving_line, trial_sheet
+
+NOW = "2025-06-01T13:00:00.000+00:00"
+
+
+def problem(trials):
+    sizes = {16, 32, 64, *(each.global_batch_size for each in trials)}
+    return Problem(
+        candidates=(16, 32, 64),
+        default=32,
+        metric="accuracy",
+        mode="max",
+        target=0.5,
+        max_epochs=5,
+        eta_knob=0.5,
+        cost_factor=2.0,
+        recurrence=1 + max((each.recurrence for each in trials), default=0),
+        world_size=1,
+        gpu_model="GPU",
+        gpu_count=1,
+        energy_measured=True,
+        learning_rates=dict.fromkeys(sizes),
+        max_power_w=300.0,
+        power_limits_w=(80.0, 100.0),
+    )
+
+
+def use(trials):
+    """Do with trials what submit, history and show do."""
+    json.dumps([each.to_json() for each in trials], allow_nan=False)
+    asked = problem(trials)
+    kept(asked, trials)
+    asked, runs = read_history(asked, trials)
+    for name in ("auto", "zeus", "grid"):
+        policy, rng = create_policy(name), np.random.default_rng(0)
+        policy.choose(asked, runs, rng)
+        policy.explain(asked, runs, rng)
+    console = Console(file=io.StringIO(), width=100)
+    console.print(history_table("job", trials, 30))
+    for each in trials[:2]:
+        console.print(trial_sheet(each, None, run_dir_exists=False))
+        saving_line(trials, each)
+
+
+def read(folder, content):
+    """Read a history; ``None`` where it is refused."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / "job.json").write_bytes(content)
+    try:
+        return TinyDBHistory(folder).trials("job")
+    except HistoryError:
+        return None
+
+
+def test_the_corpus_holds_good_histories(tmp_path):
+    found = [read(tmp_path / "history", piece) for piece in pieces("histories")]
+    assert [None if trials is None else len(trials) for trials in found] == [0, 4, None, 1]
+    use(found[1])
+
+
+def test_any_history_is_trials_that_can_be_used_or_an_error(tmp_path):
+    def histories(content):
+        trials = read(tmp_path / "history", content)
+        if trials is not None:
+            use(trials)
+
+    run_inputs(histories, mutated("histories"))
+
+
+def test_a_history_takes_another_trial_or_is_refused_whatever_it_holds(tmp_path):
+    def written_histories(content):
+        if read(tmp_path / "history", content) is None:
+            return
+        history = TinyDBHistory(tmp_path / "history")
+        history.begin("job", lambda _: trial(trial="job-777-1", recurrence=777))
+        done = history.finish("job-777-1", Outcome(TrialStatus.LOST, "its launcher died", NOW))
+        assert history.trials("job")[-1] == done
+
+    run_inputs(written_histories, mutated("histories"))
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return create_run(tmp_path, "job", "job-1-1")
+
+
+def test_any_record_beside_a_run_is_an_outcome_or_none(paths):
+    def records(content):
+        paths.trial.write_bytes(content)
+        outcome = read_outcome(paths)
+        if outcome is not None:
+            recovered = trial().finish(outcome)
+            encode_trial(recovered)
+            use([recovered])
+
+    run_inputs(records, mutated("records"))

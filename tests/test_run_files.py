@@ -1,0 +1,249 @@
+"""The files of a run belong to its owner alone, and nothing outside is written in their stead."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.launcher.values import trial
+from zeusrun.errors import HistoryError
+from zeusrun.gpu.power_csv import PowerCsv, Row
+from zeusrun.history.memory import MemoryHistory
+from zeusrun.history.tinydb import TinyDBHistory
+from zeusrun.launcher.paths import (
+    RunLock,
+    RunPaths,
+    create_run,
+    find_run,
+    launcher_lives,
+    open_torchrun_log,
+)
+from zeusrun.launcher.recover import recover_lost
+from zeusrun.sidecar import EventReader, LineTail, read_step_clock
+from zeusrun.trial import Outcome, TrialStatus
+
+NOW = "2025-06-01T13:00:00.000+00:00"
+FILES = (
+    "job.yaml",
+    "trial.json",
+    "trial.reserve",
+    "metrics.jsonl",
+    "error.json",
+    "error.json.rank0",
+    "stop",
+    "lock",
+    "cancel",
+    "live.json",
+    "live.json.tmp",
+    "power.csv",
+    "power.csv.thinned",
+    "logs/rank0.log",
+    "logs/torchrun.log",
+    "clock/rank0",
+)
+FOLDERS = ("logs", "clock")
+
+
+@pytest.fixture(scope="module", params=[FILES, FOLDERS], ids=["files", "folders"])
+def planted(request, tmp_path_factory):
+    """Run a script that plants links; return what was planted, the victims and the result."""
+    from tests.conftest import Zeusrun
+
+    folder = tmp_path_factory.mktemp("planted")
+    zeusrun = Zeusrun(folder / "home", folder)
+    victims = folder / "victims"
+    for name in request.param:
+        if request.param is FOLDERS:
+            (victims / name).mkdir(parents=True)
+        else:
+            (victims / name).parent.mkdir(parents=True, exist_ok=True)
+            if name != "stop":  # that is there whenever the script may not train on
+                (victims / name).write_text("mine")
+    job = zeusrun.job(
+        "plants_links.py",
+        env={"PLANTED": ",".join(request.param), "VICTIMS": str(victims)},
+        launch={"max_restarts": 1},
+    )
+    return request.param, victims, zeusrun.submit(job)
+
+
+def test_no_link_in_a_run_directory_is_followed_for_writing(planted):
+    names, victims, _ = planted
+    for name in names:
+        victim = victims / name
+        if name == "stop":
+            assert not victim.exists()
+        else:
+            found = sorted(victim.iterdir()) if victim.is_dir() else victim.read_text()
+            assert found in ([], "mine"), name
+
+
+def test_links_in_a_run_directory_do_not_cost_the_run(planted):
+    names, _, (code, result, seen) = planted
+    assert code == 0, seen
+    (found,) = result["trials"]
+    record = Path(found["run_dir"]) / "trial.json"
+    assert not record.is_symlink()
+    assert json.loads(record.read_text())["status"] == "REACHED"
+    if names is FILES:
+        for name in ("metrics.jsonl", "logs/rank0.log", "clock/rank0", "error.json"):
+            path = Path(found["run_dir"]) / name
+            assert path.is_file(), name
+            assert not path.is_symlink(), name
+
+
+@pytest.fixture
+def open_to_all():
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize("script", ["well.py", "raises_on_rank_1.py"])
+def test_everything_that_zeusrun_writes_is_its_owners_alone(zeusrun, open_to_all, script):
+    zeusrun.submit(zeusrun.job(script))
+    found = {path: path.lstat().st_mode for path in zeusrun.home.rglob("*")}
+    found[zeusrun.home] = zeusrun.home.stat().st_mode
+    assert len(found) > 10
+    for path, mode in found.items():
+        assert stat.S_IMODE(mode) == (0o700 if stat.S_ISDIR(mode) else 0o600), path
+
+
+def test_a_resumed_run_gets_its_folders_back_where_links_were_put(tmp_path):
+    paths = create_run(tmp_path, "job", "job-1-1")
+    for folder in (paths.logs, paths.clocks):
+        folder.rmdir()
+        folder.symlink_to(tmp_path)
+    open_torchrun_log(paths).close()
+    assert paths.torchrun_log.is_file()
+    assert not paths.clocks.is_symlink()
+    assert not (tmp_path / "torchrun.log").exists()
+
+
+def test_the_lock_is_not_made_through_a_link(tmp_path):
+    paths = create_run(tmp_path, "job", "job-1-1")
+    paths.lock.symlink_to(tmp_path / "elsewhere")
+    assert not launcher_lives(paths)
+    lock = RunLock(paths)
+    assert lock.acquire()
+    assert launcher_lives(paths)
+    lock.release()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_asking_whether_a_launcher_lives_makes_and_changes_nothing(tmp_path):
+    paths = RunPaths(tmp_path)
+    assert not launcher_lives(paths)
+    assert list(tmp_path.iterdir()) == []
+    paths.lock.write_text("mine")
+    assert not launcher_lives(paths)
+    assert paths.lock.read_text() == "mine"
+
+
+def test_samples_are_not_thinned_into_a_link(tmp_path):
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "power.csv.thinned").symlink_to(tmp_path / "victim")
+    output = PowerCsv(tmp_path / "power.csv", max_bytes=1000)
+    for tick in range(100):
+        output.write([Row(tick / 10, "GPU-1", 50.0, None, None)])
+    output.close()
+    assert (tmp_path / "power.csv").stat().st_size < 5000
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "device link"])
+def test_what_is_no_file_is_read_as_missing_and_never_waited_for(tmp_path, kind):
+    path = tmp_path / "metrics.jsonl"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero" if kind == "device link" else tmp_path)
+    assert EventReader(path).read(final=True) == []
+    assert LineTail(path).skip_backlog(0) == 0
+    assert read_step_clock(path) is None
+
+
+def dispatched(home, **changes):
+    run_dir = home / "runs" / "job" / "job-1-1"
+    return trial(**{"run_dir": str(run_dir), **changes})
+
+
+def test_a_run_is_found_under_its_home_whichever_way_leads_there(tmp_path):
+    home = tmp_path / "home"
+    paths = create_run(home, "job", "job-1-1")
+    (tmp_path / "alias").symlink_to(home)
+    assert find_run(home, dispatched(home)) == paths
+    assert find_run(tmp_path / "alias", dispatched(home)) == paths
+    assert find_run(home, dispatched(tmp_path / "alias")) is not None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"run_dir": "/"},
+        {"run_dir": "/tmp/job-1-1"},
+        {"run_dir": "job-1-1"},
+        {"run_dir": ""},
+        {"run_dir": "{home}/runs/job/job-1-1/../../other/job-1-1"},
+        {"run_dir": "{home}/runs/job"},
+        {"trial": "..", "run_dir": "{home}/runs/job/.."},
+        {"trial": "../other", "run_dir": "{home}/runs/other"},
+        {"job": "..", "run_dir": "{home}/job-1-1"},
+        {"job": "../../etc", "run_dir": "/etc/job-1-1"},
+        {"job": "a/b", "run_dir": "{home}/runs/a/b/job-1-1"},
+        {"run_dir": "\0"},
+        {"run_dir": "{home}/\0/job-1-1"},
+    ],
+    ids=repr,
+)
+def test_a_record_cannot_name_a_run_directory_elsewhere(tmp_path, changes):
+    create_run(tmp_path, "job", "job-1-1")
+    changes = {key: value.format(home=tmp_path) for key, value in changes.items()}
+    assert find_run(tmp_path, dispatched(tmp_path, **changes)) is None
+
+
+def test_a_run_directory_that_is_a_link_is_none_of_ours(tmp_path):
+    (tmp_path / "runs" / "job").mkdir(parents=True)
+    (tmp_path / "runs" / "job" / "job-1-1").symlink_to(tmp_path)
+    assert find_run(tmp_path, dispatched(tmp_path)) is None
+
+
+def test_recovery_touches_nothing_outside_the_runs_of_its_home(tmp_path):
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    strange = create_run(elsewhere, "job", "job-1-1")
+    strange.trial.write_text(json.dumps(dispatched(elsewhere).to_json()))
+    before = {path: path.lstat().st_mtime_ns for path in elsewhere.rglob("*")}
+    history = MemoryHistory()
+    history.begin("job", lambda _: dispatched(elsewhere))
+    (lost,) = recover_lost(history, "job", NOW, home)
+    assert (lost.status, lost.steps) == (TrialStatus.LOST, None)
+    assert "nothing there was touched" in lost.reason
+    assert {path: path.lstat().st_mtime_ns for path in elsewhere.rglob("*")} == before
+
+
+NAMES = ("..", ".", "../x", "a/b", "/etc/passwd", "a\0b", "", "-rf", "~", "a\nb", ".hidden")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_name_leads_out_of_the_home(zeusrun, tmp_path, name):
+    history = TinyDBHistory(tmp_path / "history")
+    for ask in (history.trials, lambda job: history.begin(job, lambda _: trial(job=job))):
+        with pytest.raises(ValueError, match="cannot be the name of a job"):
+            ask(name)
+    assert history.find(f"{name}-1-1") is None
+    with pytest.raises(HistoryError, match="no trial"):
+        history.finish(f"{name}-1-1", Outcome(TrialStatus.LOST, "its launcher died", NOW))
+    assert not (tmp_path / "history").exists()
+    if "\0" in name:
+        return  # no argument can hold it
+    for verb in ("show", "logs", "explain"):
+        done = zeusrun(verb, "--", f"{name}-1-1")
+        assert done.returncode == 2, done.stderr
+    job = zeusrun.job()
+    done = zeusrun("submit", job, "--set", f"name={json.dumps(name)}")
+    assert done.returncode == 2, done.stderr
+    assert not zeusrun.home.exists()

@@ -1,0 +1,107 @@
+"""Which variables of ``env`` are secret, and how they are written down.
+
+``DB_URL: {secret: "postgres://..."}`` is one by its marker, ``HF_TOKEN: hf_...`` by its name.
+``PAD_TOKEN: {plain: "<pad>"}`` is none in spite of its name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.jobfile.document import Problem
+from zeusrun.masking import MASK, mask_values
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from zeusrun.jobfile.document import JobDocument
+
+# A part of a name between underscores. Not TOKENS: MAX_TOKENS is a number.
+_SECRET_PART = re.compile(
+    r"\w*(?:TOKEN|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASES?|CREDENTIALS?|APIKEYS?|ACCESSKEY"
+    r"|SECRETKEY|PRIVATEKEY)|KEYS?|PASS|PWD|JWT",
+    re.ASCII,
+)
+_SECRET, _PLAIN = "secret", "plain"
+_WRITE = "write a text, {secret: a text} or {plain: a text}"
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable of this name is taken for a secret: ``HF_TOKEN``, ``AWS_ACCESS_KEY_ID``.
+
+    ``PWD`` alone is the shell's working directory.
+    """
+    parts = name.upper().split("_")
+    return name != "PWD" and any(map(_SECRET_PART.fullmatch, parts))
+
+
+def read_secrets(document: JobDocument) -> frozenset[str]:
+    """Put the texts in the place of the markers in ``env``; return the names that are secret."""
+    env = document.data.get("env")
+    if not isinstance(env, dict):
+        return frozenset()
+    plain: set[str] = set()
+    secrets: set[str] = set()
+    for name, value in env.items():
+        if is_secret_name(name):
+            secrets.add(name)
+        if not isinstance(value, dict):
+            continue
+        env[name] = ""
+        kinds = set(value)
+        if len(kinds) != 1 or not kinds <= {_SECRET, _PLAIN}:
+            document.problems.append(Problem(("env", name), f"'env.{name}' is a section; {_WRITE}"))
+            continue
+        (kind,) = kinds
+        (plain if kind == _PLAIN else secrets).add(name)
+        if isinstance(value[kind], str):
+            env[name] = value[kind]
+        else:
+            path = ("env", name, kind)
+            document.problems.append(Problem(path, f"'env.{name}.{kind}' must be text"))
+    return frozenset(secrets - plain)
+
+
+def hide_problems(problems: Sequence[Problem], secrets: AbstractSet[str]) -> list[Problem]:
+    """Return problems that do not quote a secret."""
+    return [_hide(problem) if _is_of(problem, secrets) else problem for problem in problems]
+
+
+def write_secrets(record: dict[str, Any], secrets: AbstractSet[str]) -> None:
+    """Mask the secrets in the record of a job, so that ``read_secrets`` knows them again."""
+    env: dict[str, str] = record["env"]
+    mask = mask_values(_forms(env, secrets))
+    record["args"] = [mask.text(text) for text in record["args"]]
+    record["env"] = {name: _written(name, value, secrets) for name, value in env.items()}
+
+
+def masked_names(env: Mapping[str, str], secrets: AbstractSet[str]) -> list[str]:
+    """Return the secrets of which only the mask is left, sorted."""
+    return sorted(name for name in secrets if env[name] == MASK)
+
+
+def _written(name: str, value: str, secrets: AbstractSet[str]) -> str | dict[str, str]:
+    if name in secrets:
+        return {_SECRET: MASK}
+    return {_PLAIN: value} if is_secret_name(name) else value
+
+
+def _forms(env: Mapping[str, str], secrets: AbstractSet[str]) -> list[str]:
+    """Return the values as written, and with ``$$`` for ``$`` as the script gets them."""
+    values = [env[name] for name in secrets]
+    return [*values, *(value.replace("$$", "$") for value in values)]
+
+
+def _is_of(problem: Problem, secrets: AbstractSet[str]) -> bool:
+    return len(problem.path) > 1 and problem.path[0] == "env" and problem.path[1] in secrets
+
+
+def _hide(problem: Problem) -> Problem:
+    name = problem.path[1]
+    sentence = (
+        f"'env.{name}' cannot be used, and as a secret it is not shown; it must be text without "
+        "NUL characters, with '$$' for a plain '$'"
+    )
+    return Problem(problem.path, sentence)

@@ -1,0 +1,94 @@
+"""The lock that says whether the launcher of a trial lives."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import filelock
+
+from zeusrun.launcher.paths import RunPaths, numbered_runs
+from zeusrun.private_files import remove_link
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+
+class RunLock:
+    """The operating system's lock on a trial, held by its launcher until it dies."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+        self._lock = filelock.FileLock(paths.lock, mode=0o600)
+
+    def acquire(self, timeout_s: float = 0.0) -> bool:
+        """Take the lock; return whether it was free, or became so in time.
+
+        Raises:
+            OSError: If the lock file cannot be opened.
+        """
+        remove_link(self._paths.lock)  # not every version of the library refuses to follow it
+        try:
+            self._lock.acquire(timeout=timeout_s)
+        except filelock.Timeout:
+            return False
+        return True
+
+    def acquire_or_gone(self) -> bool:
+        """Take the lock of a launcher that is dead; return whether it is.
+
+        That of a run directory that is gone, or that may not be written any more, cannot be held.
+        """
+        try:
+            return not self._paths.run_dir.is_dir() or self.acquire()
+        except OSError:
+            return True
+
+    def release(self) -> None:
+        """Let go."""
+        self._lock.release()
+
+
+def launcher_lives(paths: RunPaths) -> bool:
+    """Whether the launcher of a dispatched trial is alive, by its lock and without a clock.
+
+    Nothing is made or changed: the run directory may be anybody's.
+    """
+    try:
+        descriptor = os.open(paths.lock, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as the library has it
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def remove_unbegun(home: Path, job: str, known: Collection[str], since: int) -> None:
+    """Remove the run directories of submits that died before their trial was stored.
+
+    To be called while no other submit of the job can be at it: under the history's lock.
+
+    Args:
+        home: Zeusrun's.
+        job: Of which job.
+        known: The trials in its history.
+        since: The first recurrence to look at; of older ones not all trials are known.
+    """
+    for number, path in numbered_runs(home, job):
+        paths = RunPaths(path)
+        began = path.name in known or paths.sidecar.exists() or paths.torchrun_log.exists()
+        if number < since or began:
+            continue
+        lock = RunLock(paths)
+        if lock.acquire_or_gone():
+            shutil.rmtree(path, ignore_errors=True)
+            lock.release()

@@ -1,0 +1,73 @@
+"""Takes the values of secrets out of text. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+MASK = "***"
+"""What stands in the place of a secret."""
+
+SECRETS_VARIABLE = "ZEUSRUN_SECRETS"
+"""Names the environment variables of a rank that are secret, separated by commas."""
+
+_LEAST = 6  # characters; a log would be shredded by anything shorter
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Replaces what it knows by ``***``; without anything to hide it is false.
+
+    Attributes:
+        pieces: What to replace, longest first.
+    """
+
+    pieces: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to hide."""
+        return bool(self.pieces)
+
+    def text(self, text: str) -> str:
+        """Return the text without secrets."""
+        for piece in self.pieces:
+            if piece in text:
+                text = text.replace(piece, MASK)
+        return text
+
+    def cut_text(self, text: str) -> str:
+        """Return a text that was cut off somewhere, without secrets and the beginning of one."""
+        text = self.text(text)
+        for piece in self.pieces:
+            for length in range(min(len(piece), len(text)), _LEAST - 1, -1):
+                if text.endswith(piece[:length]):
+                    return text[:-length] + MASK
+        return text
+
+
+def mask_values(values: Iterable[str]) -> Mask:
+    """Return a mask of secrets, their lines, and what ``repr`` and JSON make of them.
+
+    Values and lines of fewer than 6 characters are not looked for in text.
+    """
+    pieces: set[str] = set()
+    for value in values:
+        for plain in (value, *value.splitlines()):
+            quoted = (repr(plain)[1:-1], json.dumps(plain)[1:-1])
+            pieces.update(form.strip() for form in (plain, *quoted))
+    known = (piece for piece in pieces if len(piece) >= _LEAST)
+    return Mask(tuple(sorted(known, key=lambda piece: (-len(piece), piece))))
+
+
+def mask_environment(environment: Mapping[str, str]) -> Mask:
+    """Return the mask of the variables that ``ZEUSRUN_SECRETS`` names."""
+    return mask_values(environment.get(name, "") for name in secret_variables(environment))
+
+
+def secret_variables(environment: Mapping[str, str]) -> frozenset[str]:
+    """Return what ``ZEUSRUN_SECRETS`` names."""
+    return frozenset(filter(None, environment.get(SECRETS_VARIABLE, "").split(",")))
