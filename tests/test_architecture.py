@@ -29,7 +29,7 @@ ROOMS = {
     "launcher": VALUES
     | {"sidecar", "jobfile", "spec", "bandit", "gpu", "history", "masking", "private_files"},
     "simulate": VALUES | {"bandit"},
-    "view": VALUES | {"sidecar", "spec", "bandit", "gpu", "launcher", "simulate"},
+    "view": VALUES | {"sidecar", "spec", "bandit", "gpu", "history", "launcher", "simulate"},
     "cli_simulate": VALUES | {"simulate", "view"},
     "cli_gpu": VALUES | {"gpu", "launcher", "view"},
     "cli_runs": VALUES | {"spec", "history", "launcher", "view"},

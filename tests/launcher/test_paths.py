@@ -12,14 +12,13 @@ import pytest
 
 from zeusrun.errors import HistoryError
 from zeusrun.launcher.paths import (
-    RunLock,
     RunPaths,
     create_run,
     highest_recurrence,
     home_directory,
-    launcher_lives,
     runs_directory,
 )
+from zeusrun.launcher.run_lock import RunLock, launcher_lives
 
 
 @pytest.mark.parametrize(
@@ -111,7 +110,7 @@ def test_looking_does_not_take_the_lock_away(tmp_path):
 def test_a_launcher_that_was_killed_is_known_to_be_dead(tmp_path):
     paths = create_run(tmp_path, "job", "job-1-1")
     program = (
-        "import sys; from pathlib import Path; from zeusrun.launcher.paths import *;"
+        "import sys; from pathlib import Path; from zeusrun.launcher.run_lock import *;"
         "lock = RunLock(RunPaths(Path(sys.argv[1]))); lock.acquire(); print('held', flush=True);"
         "sys.stdin.read()"
     )

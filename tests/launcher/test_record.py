@@ -183,8 +183,8 @@ class RacedHistory(MemoryHistory):
     raced = True
     home = None
 
-    def trials(self, job):
-        seen = super().trials(job)
+    def unfinished(self, job):
+        seen = super().unfinished(job)
         if not self.raced and seen:
             self.raced = True
             recover_lost(self, job, NOW, self.home)

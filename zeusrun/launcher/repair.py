@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,15 +12,13 @@ from zeusrun.gpu.limit_record import recorded_gpus
 from zeusrun.launcher.limits import held_by, repair
 from zeusrun.launcher.paths import RunPaths, limits_directory, runs_directory
 from zeusrun.launcher.recover import recover_lost
-from zeusrun.launcher.run_lock import RunLock, launcher_lives
+from zeusrun.launcher.run_lock import launcher_lives
 from zeusrun.trial import Trial, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from zeusrun.history.tinydb import TinyDBHistory
-
-_ABANDONED_S = 3600.0  # a submit fills a new run directory within milliseconds
 
 
 @dataclass(frozen=True)
@@ -107,48 +103,29 @@ def _trials(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> I
 
 
 def _files(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
-    """Look at what no trial needs: room kept for an outcome, and runs that never began."""
+    """Look for what no trial needs any more, and for trials that only run directories know.
+
+    A run that never began is removed by the next submit of its job, which nobody comes between.
+    """
     known = {trial.trial: trial for trial in history.trials(job)}
     unknown = 0
     for paths in _runs(home, job):
         trial = known.get(paths.run_dir.name)
-        if trial is None:
-            unknown += _is_finished(paths)
-        stale = _stale(paths, trial)
-        lock = RunLock(paths)
-        if not stale or not lock.acquire_or_gone():
+        unknown += trial is None and _is_finished(paths)
+        if trial is None or not trial.status.finished:
             continue
-        try:
-            for path in stale:
+        for path in (paths.reserve, paths.live.with_suffix(".tmp")):
+            if path.exists():
                 if not dry_run:
-                    _remove(path)
-                what = "a run that never began" if path == paths.run_dir else "a left-over file"
-                done = "found" if dry_run else "repaired"
-                yield Finding("file", str(path), done, f"{what}: {path}")
-        finally:
-            lock.release()
+                    path.unlink(missing_ok=True)
+                state = "found" if dry_run else "repaired"
+                yield Finding("file", str(path), state, f"a left-over file: {path}")
     if unknown:
         text = (
             f"{unknown} ended trial{'' if unknown == 1 else 's'} of {job} only in run directories; "
             f"take them in with `zeusrun repair --restore {job}`"
         )
         yield Finding("history", job, "found", text)
-
-
-def _stale(paths: RunPaths, trial: Trial | None) -> list[Path]:
-    if trial is None:
-        age_s = time.time() - paths.run_dir.stat().st_mtime
-        began = _is_finished(paths) or paths.sidecar.exists()
-        return [] if began or age_s < _ABANDONED_S else [paths.run_dir]
-    left = (paths.reserve, paths.live.with_suffix(".tmp")) if trial.status.finished else ()
-    return [path for path in left if path.exists()]
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _is_finished(paths: RunPaths) -> bool:
