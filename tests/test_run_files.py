@@ -14,15 +14,9 @@ from zeusrun.errors import HistoryError
 from zeusrun.gpu.power_csv import PowerCsv, Row
 from zeusrun.history.memory import MemoryHistory
 from zeusrun.history.tinydb import TinyDBHistory
-from zeusrun.launcher.paths import (
-    RunLock,
-    RunPaths,
-    create_run,
-    find_run,
-    launcher_lives,
-    open_torchrun_log,
-)
+from zeusrun.launcher.paths import RunPaths, create_run, find_run, open_torchrun_log
 from zeusrun.launcher.recover import recover_lost
+from zeusrun.launcher.run_lock import RunLock, launcher_lives
 from zeusrun.sidecar import EventReader, LineTail, read_step_clock
 from zeusrun.trial import Outcome, TrialStatus
 

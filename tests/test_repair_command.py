@@ -1,0 +1,121 @@
+"""``zeusrun repair``: what dead processes have left, and histories put together again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.test_runs_command import running  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.torchrun
+
+
+def findings(zeusrun, *arguments):
+    done = zeusrun("repair", *arguments, "--json")
+    return done.returncode, json.loads(done.stdout or "null"), done.stderr
+
+
+def states(found):
+    return {(each["kind"], each["state"]) for each in found}
+
+
+def test_a_machine_that_is_well_needs_no_repair(zeusrun):
+    assert "nothing is to be repaired" in zeusrun("repair").stdout
+    zeusrun.submit(zeusrun.job())
+    code, found, _ = findings(zeusrun)
+    assert (code, states(found)) == (0, {("copy", "fine")})
+
+
+def test_a_lost_trial_is_told_by_a_dry_run_and_recorded_by_a_repair(zeusrun, running):  # noqa: F811
+    child = running()
+    child.kill()
+    child.wait()
+    history = zeusrun.home / "history" / "job.json"
+    before = history.read_bytes()
+    dry = zeusrun("repair", "--dry-run").stdout
+    assert "job-1-1 is not recorded: its launcher died" in dry
+    assert "nothing was changed" in dry
+    assert history.read_bytes() == before
+    assert "job-1-1 is recorded as LOST: its launcher died" in zeusrun("repair").stdout
+    (trial,) = zeusrun.history()
+    assert (trial["status"], trial["epochs"]) == ("LOST", 1)
+    run_dir = Path(trial["run_dir"])
+    assert json.loads((run_dir / "trial.json").read_text()) == trial
+    assert not (run_dir / "trial.reserve").exists()
+    assert states(findings(zeusrun)[1]) == {("copy", "fine")}
+
+
+def test_a_running_trial_is_left_alone(zeusrun, running):  # noqa: F811
+    running()
+    assert findings(zeusrun)[1] == []
+    assert zeusrun.history()[0]["status"] == "DISPATCHED"
+
+
+def test_left_over_files_are_removed(zeusrun):
+    _, result, _ = zeusrun.submit(zeusrun.job())
+    run_dir = Path(result["trials"][0]["run_dir"])
+    for name in ("trial.reserve", "live.tmp"):
+        (run_dir / name).write_text("left")
+    assert ("file", "found") in states(findings(zeusrun, "--dry-run")[1])
+    assert (run_dir / "live.tmp").exists()
+    assert ("file", "repaired") in states(findings(zeusrun)[1])
+    assert {path.name for path in run_dir.iterdir()}.isdisjoint({"trial.reserve", "live.tmp"})
+
+
+def test_a_damaged_history_comes_back_whole_from_its_copy_and_the_run_directories(zeusrun):
+    for _ in range(3):
+        zeusrun.submit(zeusrun.job())
+    before = zeusrun.history()
+    path = zeusrun.home / "history" / "job.json"
+    path.write_text("{" + path.read_text()[:100])
+    code, found, seen = findings(zeusrun)
+    assert code == 6
+    assert ("history", "problem") in states(found)
+    assert "zeusrun repair --restore job" in " ".join(seen.split())
+    done = zeusrun("repair", "--restore", "job")
+    assert done.returncode == 0, done.stderr
+    assert "job has 3 trials again" in done.stdout
+    assert zeusrun.history() == before
+    code, result, _ = zeusrun.submit(zeusrun.job())
+    assert (code, result["trials"][0]["trial"]) == (0, "job-4-1")
+
+
+def test_without_any_copy_the_run_directories_are_enough(zeusrun):
+    for _ in range(2):
+        zeusrun.submit(zeusrun.job())
+    before = zeusrun.history()
+    for path in (zeusrun.home / "history").iterdir():
+        path.unlink()
+    _, found, _ = findings(zeusrun)
+    assert found == []
+    code, done, _ = findings(zeusrun, "--restore", "job")
+    assert (code, done["trials"], done["copy"]) == (0, 2, None)
+    assert zeusrun.history() == before
+
+
+def test_a_copy_is_restored_by_its_name_and_what_was_there_is_kept(zeusrun):
+    for _ in range(2):
+        zeusrun.submit(zeusrun.job())
+    copies = [each for each in findings(zeusrun)[1] if each["kind"] == "copy"]
+    assert copies[0]["text"].startswith("bak, ")
+    code, done, _ = findings(zeusrun, "--restore", "job", "--copy", "bak")
+    assert (code, done["copy"], done["trials"]) == (0, "bak", 2)  # run directories know the rest
+    assert Path(done["aside"]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--restore", "nothing"], "there is no job called 'nothing'"),
+        (["--restore", "job", "--copy", "day-20200101"], "there is no copy 'day-20200101' of job"),
+        (["--restore", "job", "--dry-run"], "--dry-run lists the copies"),
+        (["--copy", "bak"], "name the job with --restore JOB"),
+    ],
+)
+def test_a_wrong_wish_is_refused_in_a_sentence(zeusrun, arguments, said):
+    zeusrun.submit(zeusrun.job())
+    done = zeusrun("repair", *arguments)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
