@@ -18,7 +18,7 @@ from zeusrun.launcher.paths import (
     home_directory,
     runs_directory,
 )
-from zeusrun.launcher.run_lock import RunLock, launcher_lives
+from zeusrun.launcher.run_lock import RunLock, launcher_lives, remove_unbegun
 
 
 @pytest.mark.parametrize(
@@ -129,3 +129,16 @@ def test_a_launcher_that_was_killed_is_known_to_be_dead(tmp_path):
 def test_a_run_directory_that_is_gone_has_no_living_launcher(tmp_path):
     assert not launcher_lives(RunPaths(tmp_path / "gone"))
     assert os.listdir(tmp_path) == []
+
+
+def test_a_run_that_never_began_is_removed_and_no_other_one(tmp_path):
+    old, known, held, began, unbegun = (
+        create_run(tmp_path, "job", f"job-{number}-1") for number in range(1, 6)
+    )
+    lock = RunLock(held)
+    assert lock.acquire()
+    began.torchrun_log.touch()
+    remove_unbegun(tmp_path, "job", {"job-2-1"}, since=2)
+    left = {path.name for path in runs_directory(tmp_path, "job").iterdir()}
+    assert left == {paths.run_dir.name for paths in (old, known, held, began)}
+    assert not unbegun.run_dir.exists()

@@ -241,12 +241,12 @@ def highest_recurrence(home: Path, job: str) -> int:
     return max((number for number, _ in numbered_runs(home, job)), default=0)
 
 
-def numbered_runs(home: Path, job: str) -> list[tuple[int, Path]]:
-    """Return the run directories of a job with their recurrences."""
-    pattern = re.compile(re.escape(job) + r"-(\d+)-\d+")
-    folder = runs_directory(home, job)
+def numbered_runs(home: Path, job: str) -> list[tuple[int, str]]:
+    """Return the run directories of a job: recurrence and name. There may be thousands."""
+    pattern = re.compile(re.escape(job) + r"-(\d{1,18})-\d+")
     try:
-        names = [path.name for path in folder.iterdir()]
+        with os.scandir(runs_directory(home, job)) as entries:
+            found = [pattern.fullmatch(entry.name) for entry in entries]
     except OSError:
         return []
-    return [(int(match[1]), folder / name) for name in names if (match := pattern.fullmatch(name))]
+    return [(int(match[1]), match[0]) for match in found if match]

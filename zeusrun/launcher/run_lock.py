@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import filelock
 
-from zeusrun.launcher.paths import RunPaths, numbered_runs
+from zeusrun.launcher.paths import RunPaths, numbered_runs, runs_directory
 from zeusrun.private_files import remove_link
 
 if TYPE_CHECKING:
@@ -83,12 +83,12 @@ def remove_unbegun(home: Path, job: str, known: Collection[str], since: int) -> 
         known: The trials in its history.
         since: The first recurrence to look at; of older ones not all trials are known.
     """
-    for number, path in numbered_runs(home, job):
-        paths = RunPaths(path)
-        began = path.name in known or paths.sidecar.exists() or paths.torchrun_log.exists()
-        if number < since or began:
+    for number, name in numbered_runs(home, job):
+        if number < since or name in known:
             continue
+        paths = RunPaths(runs_directory(home, job) / name)
         lock = RunLock(paths)
-        if lock.acquire_or_gone():
-            shutil.rmtree(path, ignore_errors=True)
+        began = paths.sidecar.exists() or paths.torchrun_log.exists()
+        if not began and lock.acquire_or_gone():
+            shutil.rmtree(paths.run_dir, ignore_errors=True)
             lock.release()
