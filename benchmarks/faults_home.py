@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 WELL = ROOT / "tests" / "children" / "well.py"  # trains nothing, well, and imports no torch
 JOB = "job"
 TARGET, EPOCHS_TO_TARGET = 0.5, 4
+# Until when nothing may be left of what was killed. Tests, which run on any machine, wait longer.
+GONE_S = float(os.environ.get("FAULTS_GONE_S", "5"))
 PATIENCE_S = 120.0  # with a command that has no reason to hang, on a busy machine
 FOUND_W = 312.345
 

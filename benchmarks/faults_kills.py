@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 from faults_audit import audit, read_json, read_written
-from faults_home import JOB, PATIENCE_S, Experiment, Finding, describe, wait_for, wait_until
+from faults_home import GONE_S, JOB, PATIENCE_S, Experiment, Finding, describe, wait_for, wait_until
 from faults_scene import (
     EARLIER,
     PHASES,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-_GONE_S = 5.0  # until when nothing may be left of what was killed
 _ABSENT_S = 2.0  # so long after the start-up a victim may be awaited
 
 
@@ -154,16 +153,16 @@ def _check_gone(scene: Scene, seen: set[psutil.Process]) -> tuple[float | None, 
     def alive() -> set[psutil.Process]:
         return home.processes() | {process for process in seen if _lives(process)}
 
-    gone_s = wait_until(lambda: not alive(), _GONE_S, TICK_S)
+    gone_s = wait_until(lambda: not alive(), GONE_S, TICK_S)
     if gone_s is None:
         left = sorted(alive(), key=lambda process: process.pid)
-        findings.append(Finding("processes", f"alive {_GONE_S:g} s later: {describe(left)}"))
+        findings.append(Finding("processes", f"alive {GONE_S:g} s later: {describe(left)}"))
         home.end()
     # With both dead, nobody is left to put the limits back but the next submit.
     unguarded = {"launcher", "guard"} <= set(scene.plan.victims)
-    patience_s = max(0.0, _GONE_S - (time.monotonic() - begun_t))
+    patience_s = max(0.0, GONE_S - (time.monotonic() - begun_t))
     if not unguarded and wait_until(lambda: not gpus.changed_w(), patience_s, TICK_S) is None:
-        findings.append(Finding("limits", f"{gpus.changed_w()} W {_GONE_S:g} s later"))
+        findings.append(Finding("limits", f"{gpus.changed_w()} W {GONE_S:g} s later"))
     return gone_s, findings
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from faults_audit import audit, read_json, write_earlier
-from faults_home import JOB, ROOT, Experiment, Finding, Home, build_library, wait_until
+from faults_home import GONE_S, JOB, ROOT, Experiment, Finding, Home, build_library, wait_until
 from faults_io import HOWS, Fault
 from filelock import FileLock
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _EARLIER = 2
-_GONE_S = 5.0
 _DISK_MB = 2
 _HISTORY_ERROR = 6
 _BAD_CODES = (1, 2)  # a bug, and what only flags and job files may be blamed for
@@ -111,11 +110,11 @@ def _submit_once(folder: Path, library: Path, seed: int, count: int, fault: Faul
 
 
 def _check_gone(home: Home) -> list[Finding]:
-    if wait_until(lambda: not home.processes(), _GONE_S, TICK_S) is not None:
+    if wait_until(lambda: not home.processes(), GONE_S, TICK_S) is not None:
         return []
     left = ", ".join(sorted(map(str, home.processes())))
     home.end()
-    return [Finding("processes", f"alive {_GONE_S:g} s later: {left}")]
+    return [Finding("processes", f"alive {GONE_S:g} s later: {left}")]
 
 
 def _run_again(home: Home, expected: dict[str, set[TrialStatus]]) -> list[Finding]:

@@ -445,7 +445,7 @@ def test_the_trial_of_a_killed_launcher_is_lost_and_its_orphans_are_ended(zeusru
     wait_for(lambda: live.exists() and json.loads(live.read_text())["trial"]["epochs"])
     child.kill()
     child.communicate(timeout=60)
-    wait_for(lambda: not survivors({"run_dir": str(log.parent)}), 5.0)  # by nobody's doing
+    wait_for(lambda: not survivors({"run_dir": str(log.parent)}))  # by nobody's doing
     zeusrun.submit(zeusrun.job())
     lost, trial = zeusrun.history()
     assert (lost["status"], lost["epochs"]) == ("LOST", 1)
@@ -469,7 +469,7 @@ def test_no_rank_outlives_its_launcher_whoever_dies_with_it(zeusrun, victims):
     child.communicate(timeout=60)
     grandchild = int((log.parent / "grandchild").read_text())
     left = {} if "warden" not in victims else {grandchild}  # not a rank; the next submit ends it
-    wait_for(lambda: {each.pid for each in survivors({"run_dir": str(log.parent)})} <= set(left), 5)
+    wait_for(lambda: {each.pid for each in survivors({"run_dir": str(log.parent)})} <= set(left))
     zeusrun.submit(zeusrun.job())
     assert not psutil.pid_exists(grandchild)
     assert [trial["status"] for trial in zeusrun.history()] == ["LOST", "REACHED"]

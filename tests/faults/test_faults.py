@@ -27,7 +27,12 @@ def try_faults(tmp_path):
         done = subprocess.run(
             [sys.executable, str(ROOT / "benchmarks" / "faults.py"), "--json", *arguments],
             # What it keeps of failures is in pytest's own folder.
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "TMPDIR": str(tmp_path),
+                "FAULTS_GONE_S": "30",
+            },
             capture_output=True,
             text=True,
             check=False,

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 def status_table(found: Sequence[RunningTrial]) -> RenderableType:
     """Return the running trials, oldest first, with their numbers of about a second ago."""
     table = plain_table()
-    table.add_column("trial", no_wrap=True)
-    table.add_column("batch", justify="right")
-    for name in ("epoch", "metric", "time", "energy", "cost", "power"):
+    table.add_column("trial", overflow="fold")  # what gives way on a narrow terminal
+    for name in ("batch", "epoch", "metric", "time", "energy", "cost", "power"):
         table.add_column(name, justify="right", no_wrap=True)
     for running in found:
         trial, live = running.trial, running.live
