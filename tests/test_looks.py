@@ -223,13 +223,13 @@ def test_a_signal_during_a_look_is_a_signal_and_nobody_is_asked_any_more(
     policy, told = Scripted(LOOK, LOOK), Interrupted(lambda _, progress: progress.steps)
     result, _ = run(zeusrun.job("steps_slowly.py", args=["--steps", "100000"]), policy, told)
     (cancelled,) = result.trials
-    assert (result.exit_code, cancelled.status) == (143, TrialStatus.CANCELLED)
+    assert (result.exit_code, cancelled.status) == (75, TrialStatus.PREEMPTED)
     assert cancelled.reason == "SIGTERM to zeusrun"
     assert cancelled.time_s > 0.5
     assert cancelled.steps > look.LOOK_STEPS
     assert len(policy.asked) == 1
-    assert not [note for note in told.notes if "it goes on" in note]
-    assert told.ended == [(TrialStatus.CANCELLED, False)]
+    assert not [note for note in told.notes if "known, and it goes on" in note]
+    assert told.ended == [(TrialStatus.PREEMPTED, False)]
 
 
 def test_a_signal_while_a_look_ends_is_the_cause_because_nothing_follows(
@@ -244,8 +244,8 @@ def test_a_signal_while_a_look_ends_is_the_cause_because_nothing_follows(
     job = zeusrun.job("steps_slowly.py", args=["--steps", "100000"])
     result, _ = run(job, Scripted(LOOK, OTHER), told)
     (cancelled,) = result.trials
-    assert (result.exit_code, cancelled.reason) == (143, "SIGTERM to zeusrun")
-    assert told.ended == [(TrialStatus.CANCELLED, False)]
+    assert (result.exit_code, cancelled.reason) == (75, "SIGTERM to zeusrun")
+    assert told.ended == [(TrialStatus.PREEMPTED, False)]
 
 
 @pytest.mark.parametrize("attempts", [1, 3])

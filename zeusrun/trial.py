@@ -183,7 +183,8 @@ class Outcome:
     warnings: tuple[str, ...] = ()
 
 
-_MAX_COUNT = 1 << 53  # beyond, a number of steps or ranks is a damaged file, and no float either
+MAX_COUNT = 1 << 53
+"""Beyond it, a number of steps or ranks is a damaged file, and no float either."""
 _NUMBER: set[type] = {int, float}
 _EPOCH: set[type] = {int}
 # Of the columns of a curve (epoch, time_s, energy_j, value) and of a power profile.
@@ -326,7 +327,7 @@ def _decoder(name: str, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - a 
         if expected is float and type(value) in (int, float) and math.isfinite(value):
             return float(value)
         if type(value) is expected and expected is not float:
-            if expected is int and abs(value) > _MAX_COUNT:
+            if expected is int and abs(value) > MAX_COUNT:
                 raise ValueError(f"not a trial: {name} is a number of {len(str(value))} digits")
             return value
         if issubclass(expected, Enum):

@@ -15,7 +15,7 @@ import typing
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.trial import CurvePoint, PowerPoint, Trial
+from zeusrun.trial import MAX_COUNT, CurvePoint, PowerPoint, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -95,6 +95,8 @@ def _values(kind: Any, column: Column) -> Column:  # noqa: ANN401 - a type of an
             return [None if value is None else float(value) for value in column]
     else:
         _check((), found, {expected})
+        if expected is int and any(abs(value) > MAX_COUNT for value in filter(None, column)):
+            raise _DoubtError
     return column
 
 

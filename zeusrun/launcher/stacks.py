@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import zeusrun
+from zeusrun.private_files import open_for_reading, open_for_writing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MOST_BYTES = 1 << 20  # a hundred threads of a hundred frames
-# The folder belongs to the script: a link or a pipe in it is neither followed nor waited for.
-_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK
 
 _THREAD = re.compile(r"^(Current thread|Thread) .*:$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
@@ -97,12 +95,10 @@ def read_stack(path: Path, offset: int) -> str:
     Nothing if it cannot be read: the script may have put anything in its place.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | _SAFELY)
+        descriptor = open_for_reading(path)
     except OSError:
         return ""
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""
         return os.pread(descriptor, _MOST_BYTES, offset).decode(errors="replace")
     except OSError:
         return ""
@@ -118,6 +114,6 @@ def keep_stacks(path: Path, heading: str, texts: Mapping[int, str]) -> None:
     """
     told = [f"rank {rank}:\n{text or 'it told nothing'}\n" for rank, text in texts.items()]
     content = "\n".join([heading, "", *told, ""]).encode()
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _SAFELY, 0o600)
+    descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     with os.fdopen(descriptor, "ab") as file:
         file.write(content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 
+from zeusrun.private_files import open_for_writing
 from zeusrun.sidecar import STACK_SIGNAL
 
 
@@ -15,12 +16,12 @@ def tell_stack_when_asked(path: str) -> None:
     written in Python would ever run.
 
     Args:
-        path: The file; it is created, and stays open. A link or a pipe is refused.
+        path: The file; it is created, and stays open. A link in its place is removed.
 
     Raises:
         OSError: If the file cannot be opened.
     """
     if STACK_SIGNAL is None:
         return
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-    faulthandler.register(STACK_SIGNAL, file=os.open(path, flags, 0o600), all_threads=True)
+    descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)
