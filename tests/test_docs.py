@@ -90,7 +90,8 @@ def test_the_page_on_job_files_lists_every_key_and_every_placeholder():
 
 
 def test_the_page_on_training_scripts_names_every_variable(zeusrun):
-    dry = zeusrun("submit", zeusrun.job(learning_rate={"base": 0.1}), "--dry-run", "--json").stdout
+    job = zeusrun.job(learning_rate={"base": 0.1}, env={"HF_TOKEN": "a secret"})
+    dry = zeusrun("submit", job, "--dry-run", "--json").stdout
     told = set(re.findall(r"ZEUSRUN_[A-Z_]+", dry)) - {"ZEUSRUN_HOME"}
     assert told == set(re.findall(r"ZEUSRUN_[A-Z_]+", DOCS["training-script.md"]))
 

@@ -37,6 +37,7 @@ FILES = (
     "power.csv.thinned",
     "logs/rank0.log",
     "logs/torchrun.log",
+    "logs/rank0.stack",
     "clock/rank0",
 )
 FOLDERS = ("logs", "clock")

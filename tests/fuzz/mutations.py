@@ -49,9 +49,13 @@ def pieces(kind: str) -> list[bytes]:
     return [path.read_bytes() for path in sorted((CORPUS / kind).iterdir())]
 
 
-def _change(content: bytes, change: tuple[int, int, int, int], corpus: list[bytes]) -> bytes:
+_NUMBER = st.integers(0, (1 << 16) - 1)
+CHANGES = st.lists(st.tuples(_NUMBER, _NUMBER, _NUMBER, _NUMBER), max_size=6)
+
+
+def change(content: bytes, how_to: tuple[int, int, int, int], corpus: list[bytes]) -> bytes:
     """Apply one change: what is done, where, to how much, and with what."""
-    how, where, size, what = change
+    how, where, size, what = how_to
     start = where % (len(content) + 1)
     end = min(len(content), start + 1 + size % 40)
     part, token, other = content[start:end], TOKENS[what % len(TOKENS)], corpus[what % len(corpus)]
@@ -89,15 +93,13 @@ def _replace_value(content: bytes, start: int, token: bytes) -> bytes:
 def mutated(kind: str) -> st.SearchStrategy[bytes]:
     """Return pieces of a kind's corpus with none to six changes."""
     corpus = pieces(kind)
-    number = st.integers(0, (1 << 16) - 1)
 
-    def change(piece: bytes, changes: list[tuple[int, int, int, int]]) -> bytes:
+    def mutate(piece: bytes, changes: list[tuple[int, int, int, int]]) -> bytes:
         for each in changes:
-            piece = _change(piece, each, corpus)[:MAX_BYTES]
+            piece = change(piece, each, corpus)[:MAX_BYTES]
         return piece
 
-    changes = st.lists(st.tuples(number, number, number, number), max_size=6)
-    return st.builds(change, st.sampled_from(corpus), changes)
+    return st.builds(mutate, st.sampled_from(corpus), CHANGES)
 
 
 def run_inputs(check, *strategies) -> None:

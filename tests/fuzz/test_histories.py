@@ -8,19 +8,22 @@ import shutil
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 from rich.console import Console
 
-from tests.fuzz.mutations import mutated, pieces, run_inputs
+from tests.fuzz.mutations import CHANGES, change, mutated, pieces, run_inputs
 from tests.launcher.values import trial
 from zeusrun.bandit.policies import create_policy
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reading import kept, read_history
 from zeusrun.errors import HistoryError
 from zeusrun.history.schema import encode_trial
+from zeusrun.history.storage import volume_path
 from zeusrun.history.tinydb import TinyDBHistory
+from zeusrun.launcher.live import read_live
 from zeusrun.launcher.paths import create_run
 from zeusrun.launcher.record import read_outcome
-from zeusrun.trial import Outcome, TrialStatus
+from zeusrun.trial import Outcome, Trial, TrialStatus
 from zeusrun.view.tables import history_table, saving_line, trial_sheet
 
 NOW = "2025-06-01T13:00:00.000+00:00"
@@ -50,7 +53,9 @@ def problem(trials):
 
 def use(trials):
     """Do with trials what submit, history and show do."""
-    json.dumps([each.to_json() for each in trials], allow_nan=False)
+    records = [each.to_json() for each in trials]
+    json.dumps(records, allow_nan=False)
+    assert [Trial.from_json(record) for record in records] == trials
     asked = problem(trials)
     kept(asked, trials)
     asked, runs = read_history(asked, trials)
@@ -104,8 +109,53 @@ def test_a_history_takes_another_trial_or_is_refused_whatever_it_holds(tmp_path)
 
 
 @pytest.fixture
+def sealed(tmp_path):
+    """Return a history whose two oldest trials are in volumes, and the paths of its files."""
+    history = TinyDBHistory(tmp_path / "sealed", volume_trials=1)
+    for number in range(1, 5):
+        name = f"job-{number}-1"
+        history.begin("job", lambda _, n=number, t=name: trial(trial=t, recurrence=n))
+        history.finish(name, Outcome(TrialStatus.LOST, "its launcher died", NOW))
+    main = tmp_path / "sealed" / "job.json"
+    return main, main.read_bytes(), volume_path(main, 1), volume_path(main, 1).read_bytes()
+
+
+def test_any_volume_is_trials_or_an_error_and_so_is_a_main_file_with_volumes(sealed):
+    main, whole_main, volume, whole_volume = sealed
+    assert len(TinyDBHistory(main.parent).trials("job")) == 4
+
+    def volumes(content, changes, of_main):
+        for path in main.parent.glob("job.json*"):
+            path.unlink()
+        corpus = [whole_main if of_main else whole_volume]
+        content = content if content and not of_main else corpus[0]
+        for each in changes:
+            content = change(content, each, corpus)
+        main.write_bytes(content if of_main else whole_main)
+        volume.write_bytes(whole_volume if of_main else content)
+        try:
+            trials = TinyDBHistory(main.parent).trials("job")
+        except HistoryError:
+            return
+        use(trials)
+
+    run_inputs(volumes, st.just(b"") | mutated("histories"), CHANGES, st.booleans())
+
+
+@pytest.fixture
 def paths(tmp_path):
     return create_run(tmp_path, "job", "job-1-1")
+
+
+def test_any_live_record_is_a_running_trial_or_none(paths):
+    def live_records(content):
+        paths.live.write_bytes(content)
+        live = read_live(paths)
+        if live is not None:
+            json.dumps(live.to_json(), allow_nan=False)
+            use([live.trial])
+
+    run_inputs(live_records, mutated("live_records"))
 
 
 def test_any_record_beside_a_run_is_an_outcome_or_none(paths):

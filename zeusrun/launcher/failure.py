@@ -19,10 +19,12 @@ OUT_OF_HOST_MEMORY = "the host ran out of memory, and the kernel chose it"
 
 _LOG_TAIL_BYTES = 64_000
 _MAX_RECORD_BYTES = 1 << 20
+_MAX_REASON = 500
 _ENDED_BY_STRANGER = 143  # how the worker exits then: 128 + SIGTERM
 # A row of torchrun's table of failures.
 _ROW = re.compile(
-    r"^\s*rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*(-?\d+)(?: \(pid: (\d+)\))?", re.MULTILINE
+    r"^\s*rank\s*:\s*(\d{1,9})\b.*\n\s*exitcode\s*:\s*(-?\d{1,9})\b(?: \(pid: (\d+)\))?",
+    re.MULTILINE,
 )
 # What gloo, NCCL and TCPStore say when another rank is gone.
 _COMPLAINT = re.compile(
@@ -128,7 +130,7 @@ def _from_worker(path: Path, restarts: int) -> Failure | None:
         if not frame[0].endswith("/zeusrun/worker/run.py")  # refused what the script gave it
     ]
     where = f" at {Path(frames[-1][0]).name}:{frames[-1][1]}" if frames and kind != "exit" else ""
-    return Failure(rank, kind == "out_of_memory", f"rank {rank}{where}: {what}")
+    return Failure(rank, kind == "out_of_memory", f"rank {rank}{where}: {what}"[:_MAX_REASON])
 
 
 def _killed(log: str, oom_kills: int | None) -> Failure | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import socket
 from dataclasses import dataclass, fields, replace
@@ -113,4 +114,8 @@ def read_live(paths: RunPaths) -> Live | None:
 
 
 def _checked(value: float | None) -> float | None:
-    return None if value is None else float(value)
+    if value is None:
+        return None
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is not a number that JSON has")
+    return float(value)

@@ -13,7 +13,10 @@ from zeusrun.launcher.limits import held_by, repair
 from zeusrun.launcher.paths import RunPaths, limits_directory, runs_directory
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.run_lock import launcher_lives
+from zeusrun.private_files import read_file
 from zeusrun.trial import Trial, timestamp
+
+_MAX_BYTES = 256 << 20  # a script may put anything in its place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -63,7 +66,7 @@ def read_found_trials(home: Path, job: str) -> list[Trial]:
     trials = []
     for paths in _runs(home, job):
         try:
-            trials.append(Trial.from_json(json.loads(paths.trial.read_text(encoding="utf-8"))))
+            trials.append(Trial.from_json(json.loads(read_file(paths.trial, _MAX_BYTES))))
         except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             continue  # it never came to one
     return trials
@@ -130,7 +133,7 @@ def _files(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> It
 
 def _is_finished(paths: RunPaths) -> bool:
     try:
-        return bool(json.loads(paths.trial.read_text(encoding="utf-8"))["finished_at"])
+        return bool(json.loads(read_file(paths.trial, _MAX_BYTES))["finished_at"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return False
 
