@@ -23,6 +23,7 @@ from zeusrun.cli_runs import (
     open_history,
     repair,
     status,
+    unknown_job,
 )
 from zeusrun.cli_simulate import simulate
 from zeusrun.errors import ExitCode, HistoryError, UsageError, ZeusrunError
@@ -144,8 +145,7 @@ def history(
         except HistoryError as error:  # the healthy ones are shown all the same
             damage = damage or error
     if job and damage is None and not by_job.get(names[0]):
-        known = ", ".join(store.jobs()) or "none yet"
-        raise UsageError(f"there is no job called {names[0]!r}; known jobs: {known}")
+        raise unknown_job(store, names[0])
     if as_json or as_csv:
         trials = sorted(itertools.chain(*by_job.values()), key=lambda trial: trial.started_at)
         (print_json if as_json else print_csv)([trial.to_json() for trial in trials])

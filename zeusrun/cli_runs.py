@@ -16,6 +16,7 @@ from zeusrun.view.export import print_json
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from zeusrun.history.base import History
     from zeusrun.history.tinydb import TinyDBHistory
     from zeusrun.trial import Trial
 
@@ -42,7 +43,7 @@ def status(
     store = open_history()
     damage: HistoryError | None = None
     found = []
-    for name in store.jobs() if job is None else [job]:
+    for name in store.jobs() if job is None else [known_job(store, job)]:
         try:
             found += read_running(store, [name])
         except HistoryError as error:  # the healthy ones are shown all the same
@@ -161,17 +162,17 @@ def _restore(home: Path, job: str, copy: str | None, *, dry_run: bool, as_json: 
         HistoryError: If that is impossible.
         UsageError: If there is no such copy or job, or with ``--dry-run``.
     """
+    from zeusrun.history.rules import is_job_name  # noqa: PLC0415
     from zeusrun.launcher.repair import read_found_trials  # noqa: PLC0415
     from zeusrun.view.repair import restore_sheet  # noqa: PLC0415
 
-    store = open_history()
-    found = read_found_trials(home, job)
-    copies = store.copies(job)
     if dry_run:
         raise UsageError("--dry-run lists the copies without --restore; a restore loses nothing")
-    if job not in store.jobs() and not found:
-        known = ", ".join(store.jobs()) or "none yet"
-        raise UsageError(f"there is no job called {job!r}; known jobs: {known}")
+    store = open_history()
+    found = read_found_trials(home, job) if is_job_name(job) else []
+    if not found:
+        known_job(store, job)
+    copies = store.copies(job)
     chosen = next((each for each in copies if each.name == copy), None)
     if copy is not None and chosen is None:
         names = ", ".join(each.name for each in copies) or "none"
@@ -224,6 +225,23 @@ def open_history() -> TinyDBHistory:
     from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
 
     return TinyDBHistory(home_directory(os.environ) / "history")
+
+
+def known_job(store: History, name: str) -> str:
+    """Return the name of a job that has a history.
+
+    Raises:
+        UsageError: If there is none of that name.
+    """
+    if name not in store.jobs():
+        raise unknown_job(store, name)
+    return name
+
+
+def unknown_job(store: History, name: str) -> UsageError:
+    """Build the error for a name that no job has."""
+    known = ", ".join(store.jobs()) or "none yet"
+    return UsageError(f"there is no job called {name!r}; known jobs: {known}")
 
 
 def find_trial(name: str) -> Trial:

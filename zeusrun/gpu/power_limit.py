@@ -308,13 +308,17 @@ def put_back(directory: Path, device: LimitableDevice, found_w: float) -> None:
 
 
 def repair_limits(
-    directory: Path, open_gpu: Callable[[LimitRecord], LimitableDevice]
+    directory: Path,
+    open_gpu: Callable[[LimitRecord], LimitableDevice],
+    *,
+    dry_run: bool = False,
 ) -> tuple[list[LimitRecord], list[str], list[str]]:
     """Restore every limit on record that no running zeusrun holds.
 
     Args:
         directory: Where the records are kept.
         open_gpu: Opens the GPU of a record; raises a ``DeviceError`` if it is absent.
+        dry_run: Only look which these are.
 
     Returns:
         The records that were restored and removed, a sentence for each that could not be, and the
@@ -330,8 +334,9 @@ def repair_limits(
             record = read_record(directory, uuid)
             if record is None or record.is_elsewhere:
                 continue
-            with contextlib.closing(open_gpu(record)) as device:
-                restore_limit(directory, device)
+            if not dry_run:
+                with contextlib.closing(open_gpu(record)) as device:
+                    restore_limit(directory, device)
             restored.append(record)
         except DeviceError as error:
             problems.append(str(error))

@@ -54,23 +54,23 @@ def open_limits(
     return LimitHolder(devices, directory, start_guard, environment.get(SOCKET_VARIABLE))
 
 
-def repair(home: Path) -> tuple[list[str], list[str], list[str]]:
+def restore_limits(
+    home: Path, *, dry_run: bool = False
+) -> tuple[list[LimitRecord], list[str], list[str]]:
     """Put back the power limits that dead launchers have left.
 
+    Args:
+        home: Zeusrun's.
+        dry_run: Change nothing; return what would be restored as restored.
+
     Returns:
-        A sentence for each limit that was restored, one for each that could not be, and the GPUs
-        whose limits a running zeusrun holds.
+        The limits that were restored, a sentence for each that could not be, and the GPUs whose
+        limits a running zeusrun holds.
     """
     try:
-        restored, problems, held = repair_limits(limits_directory(home), _open_recorded)
+        return repair_limits(limits_directory(home), _open_recorded, dry_run=dry_run)
     except DeviceError as error:
         return [], [str(error)], []
-    sentences = [
-        f"the power limit of {record.uuid} is {record.found_w:g} W again, as {record.trial} "
-        "had found it"
-        for record in restored
-    ]
-    return sentences, problems, held
 
 
 def _open_recorded(record: LimitRecord) -> LimitableDevice:

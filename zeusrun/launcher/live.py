@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from zeusrun.launcher.paths import RunPaths
     from zeusrun.launcher.progress import Progress
 
+_UNREADABLE = (
+    *(OSError, ValueError, TypeError, AttributeError),
+    *(LookupError, ArithmeticError, RecursionError),
+)
 _MAX_BYTES = 16 << 20
 LAUNCHER_DIED = "its launcher died"
 
@@ -34,7 +38,6 @@ class Live:
         host: The machine it runs on.
         updated_at: RFC 3339.
         power_w: Watts now; ``None`` if unknown.
-        last_metric: The metric as last reported; ``None`` before that, or where it is not finite.
     """
 
     trial: Trial
@@ -42,7 +45,6 @@ class Live:
     host: str
     updated_at: str
     power_w: float | None = None
-    last_metric: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -76,8 +78,6 @@ def describe_live(trial: Trial, progress: Progress, bill: Bill) -> Live:
         socket.gethostname(),
         outcome.finished_at,
         progress.power_w,
-        # What is not finite is no JSON; the curve has it as null, too.
-        progress.curve[-1].value if progress.curve else None,
     )
 
 
@@ -96,20 +96,14 @@ def read_live(paths: RunPaths) -> Live | None:
     """Return what a launcher left, or ``None`` if it left nothing that reads."""
     try:
         record = json.loads(read_file(paths.live, _MAX_BYTES))
-        live = Live(**{**record, "trial": Trial.from_json(dict(record["trial"]))})
-        power_w, last_metric = _checked(live.power_w), _checked(live.last_metric)
         return Live(
-            live.trial, int(live.pid), str(live.host), str(live.updated_at), power_w, last_metric
+            Trial.from_json(dict(record["trial"])),
+            int(record["pid"]),
+            str(record["host"]),
+            str(record["updated_at"]),
+            _checked(record.get("power_w")),
         )
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ):
+    except _UNREADABLE:
         return None
 
 

@@ -1,4 +1,4 @@
-"""Where a run's files are, and the lock that says whether its launcher lives."""
+"""Where a run's files are, and how its folders are made."""
 
 from __future__ import annotations
 

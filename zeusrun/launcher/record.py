@@ -55,13 +55,18 @@ def write_record(paths: RunPaths, trial: Trial) -> bool:
     return True
 
 
-def read_outcome(paths: RunPaths) -> Outcome | None:
-    """Return the outcome that a launcher left here, or ``None`` if it did not come to that."""
+def read_record(paths: RunPaths) -> Trial | None:
+    """Return the trial as its run directory has it, or ``None`` if there is none that reads."""
     try:
-        trial = Trial.from_json(json.loads(read_file(paths.trial, _MAX_BYTES)))
+        return Trial.from_json(json.loads(read_file(paths.trial, _MAX_BYTES)))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
-    if not trial.status.finished:
+
+
+def read_outcome(paths: RunPaths) -> Outcome | None:
+    """Return the outcome that a launcher left here, or ``None`` if it did not come to that."""
+    trial = read_record(paths)
+    if trial is None or not trial.status.finished:
         return None
     return Outcome(**{f.name: getattr(trial, f.name) for f in dataclasses.fields(Outcome)})
 

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import DeviceError, HistoryError
-from zeusrun.gpu.limit_record import recorded_gpus
-from zeusrun.launcher.limits import held_by, repair
+from zeusrun.errors import HistoryError
+from zeusrun.launcher.limits import restore_limits
 from zeusrun.launcher.paths import RunPaths, limits_directory, runs_directory
+from zeusrun.launcher.record import read_outcome, read_record
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.run_lock import launcher_lives
-from zeusrun.private_files import read_file
-from zeusrun.trial import Trial, timestamp
-
-_MAX_BYTES = 256 << 20  # a script may put anything in its place
+from zeusrun.trial import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from zeusrun.history.tinydb import TinyDBHistory
+    from zeusrun.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -63,29 +60,17 @@ def look_after(history: TinyDBHistory, home: Path, *, dry_run: bool) -> list[Fin
 
 def read_found_trials(home: Path, job: str) -> list[Trial]:
     """Return the trials that a job's run directories hold, whatever the history knows."""
-    trials = []
-    for paths in _runs(home, job):
-        try:
-            trials.append(Trial.from_json(json.loads(read_file(paths.trial, _MAX_BYTES))))
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-            continue  # it never came to one
-    return trials
+    found = (read_record(paths) for paths in _runs(home, job))
+    return [trial for trial in found if trial is not None]
 
 
 def _limits(home: Path, *, dry_run: bool) -> Iterator[Finding]:
-    if dry_run:
-        try:
-            for uuid in recorded_gpus(limits_directory(home)):
-                by = held_by(home, uuid)
-                dead = by is None or "dead" in by
-                text = f"the power limit of {uuid} was changed by {by}"
-                yield Finding("limit", uuid, "found" if dead else "fine", text)
-        except DeviceError as error:
-            yield Finding("limit", str(limits_directory(home)), "problem", str(error))
-        return
-    restored, problems, held = repair(home)
-    for text in restored:
-        yield Finding("limit", text.split()[4], "repaired", text)
+    restored, problems, held = restore_limits(home, dry_run=dry_run)
+    for record in restored:
+        then = f"{record.found_w:g} W, as {record.trial} had found it"
+        done = "is to be" if dry_run else "is again"
+        text = f"the power limit of {record.uuid} {done} {then}"
+        yield Finding("limit", record.uuid, "found" if dry_run else "repaired", text)
     for text in problems:
         yield Finding("limit", str(limits_directory(home)), "problem", text)
     for uuid in held:
@@ -114,7 +99,7 @@ def _files(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> It
     unknown = 0
     for paths in _runs(home, job):
         trial = known.get(paths.run_dir.name)
-        unknown += trial is None and _is_finished(paths)
+        unknown += trial is None and read_outcome(paths) is not None
         if trial is None or not trial.status.finished:
             continue
         for path in (paths.reserve, paths.live.with_suffix(".tmp")):
@@ -129,13 +114,6 @@ def _files(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> It
             f"take them in with `zeusrun repair --restore {job}`"
         )
         yield Finding("history", job, "found", text)
-
-
-def _is_finished(paths: RunPaths) -> bool:
-    try:
-        return bool(json.loads(read_file(paths.trial, _MAX_BYTES))["finished_at"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return False
 
 
 def _copies(history: TinyDBHistory, job: str) -> Iterator[Finding]:

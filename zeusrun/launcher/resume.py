@@ -36,8 +36,8 @@ def why_not_continued(submission: Submission, trial: Trial, *, has_files: bool) 
     """
     spec, gpus = submission.spec, submission.gpus
     objective, arm = spec.objective, trial.global_batch_size
-    then = (trial.metric, trial.target, trial.mode, trial.eta_knob)
-    now = (objective.metric, objective.target, objective.mode, objective.eta_knob)
+    names = ("metric", "target", "mode", "eta_knob", "max_epochs")
+    then, now = ([getattr(each, name) for name in names] for each in (trial, objective))
     devices = (submission.world_size, gpus[0].model if gpus else None)
     refusals = {
         "its run directory is gone": not has_files,

@@ -34,10 +34,20 @@ class RunningTrial:
 
     def to_json(self) -> dict[str, Any]:
         """Return the trial's JSON with what is known of it while it runs."""
-        record = {"alive": self.alive, "pid": None, "host": None, "updated_at": None}
-        record |= {"power_w": None, "last_metric": None}
+        record: dict[str, Any] = {
+            "alive": self.alive,
+            "pid": None,
+            "host": None,
+            "updated_at": None,
+        }
+        record |= {"power_w": None, "last_metric": self.last_metric}
         told = {} if self.live is None else self.live.to_json()
         return {**self.trial.to_json(), **record, **{k: told[k] for k in record if k in told}}
+
+    @property
+    def last_metric(self) -> float | None:
+        """The metric as last reported; ``None`` before that, or where it was not finite."""
+        return self.trial.curve[-1].value if self.trial.curve else None
 
 
 def read_running(history: History, jobs: Iterable[str]) -> list[RunningTrial]:

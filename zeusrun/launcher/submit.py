@@ -12,7 +12,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.launcher.choice import OUTDONE, build_problem, decide
 from zeusrun.launcher.command import placeholder_values
 from zeusrun.launcher.dispatch import dispatch
-from zeusrun.launcher.limits import open_limits, repair
+from zeusrun.launcher.limits import open_limits, restore_limits
 from zeusrun.launcher.record import write_record
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.secrets import mask_job, mask_listener, mask_outcome, restore_secrets
@@ -67,9 +67,9 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
     spec = restore_secrets(submission.spec, submission.environment)
     submission = replace(submission, spec=spec)
     with CaughtSignals() as signals:
-        restored, problems, _ = repair(submission.home)
-        for text in restored:
-            listener.note(text)
+        restored, problems, _ = restore_limits(submission.home)
+        for record in restored:
+            listener.note(f"the power limit of {record.uuid} is {record.found_w:g} W again")
         for text in problems:
             listener.warn(text)
         for lost in recover_lost(

@@ -26,7 +26,7 @@ def status_table(found: Sequence[RunningTrial]) -> RenderableType:
         table.add_column(name, justify="right", no_wrap=True)
     for running in found:
         trial, live = running.trial, running.live
-        value = None if live is None else live.last_metric
+        value = running.last_metric
         table.add_row(
             Text(trial.trial, style="bold cyan" if running.alive else "dim"),
             str(trial.global_batch_size),
