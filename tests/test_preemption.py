@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_submit import only_trial, survivors, wait_for
+from zeusrun.launcher.paths import RunPaths, reopen_run
 
 pytestmark = pytest.mark.torchrun
 
@@ -109,3 +110,35 @@ def test_a_launcher_that_dies_in_a_later_part_loses_nothing_of_the_earlier_ones(
     assert lost["epochs"] > cut["epochs"]
     assert lost["energy_j"] >= cut["energy_j"]
     assert lost["time_s"] > cut["time_s"]
+
+
+def test_a_submit_that_died_at_going_on_does_not_keep_the_next_one_from_it(zeusrun):
+    first = job(zeusrun, "--reaches", "5")
+    preempt(zeusrun, first)
+    (cut,) = zeusrun.history()
+    reopen_run(zeusrun.home, RunPaths(Path(cut["run_dir"])))
+    code, result, _ = zeusrun.submit(first)
+    trial = only_trial(result)
+    assert (code, trial["trial"], trial["epochs"]) == (0, cut["trial"], 5)
+
+
+def test_a_launcher_that_is_killed_while_it_is_preempted_has_preempted_its_trial(zeusrun):
+    first = job(zeusrun, "--epoch-s", "5", launch={"grace_period_s": 60})
+    child = zeusrun.start("submit", first)
+    wait_for(lambda: reports(zeusrun) >= 1)
+    live = zeusrun.home / "runs" / "job" / "job-1-1" / "live.json"
+    child.send_signal(signal.SIGTERM)
+    wait_for(lambda: json.loads(live.read_text())["preempted"])
+    child.kill()
+    child.communicate(timeout=60)
+    code, result, _ = zeusrun.submit(job(zeusrun, "--reaches", "2"))
+    trial = only_trial(result)
+    assert (code, trial["trial"], trial["preemptions"]) == (0, "job-1-1", 1)
+
+
+def test_a_dry_run_shows_the_trial_that_would_go_on(zeusrun):
+    first = job(zeusrun)
+    preempt(zeusrun, first)
+    dry = json.loads(zeusrun("submit", first, "--dry-run", "--json").stdout)
+    assert (dry["trial"]["trial"], dry["trial"]["preemptions"]) == ("job-1-1", 1)
+    assert zeusrun.history()[0]["status"] == "PREEMPTED"

@@ -123,3 +123,14 @@ def test_no_descriptor_is_left_open(tmp_path, victim):
         with pytest.raises(OSError, match=r".*"):
             open_for_reading(path)
     assert count() == before
+
+
+@pytest.mark.parametrize("flags", [os.O_TRUNC, os.O_APPEND, 0])
+def test_another_name_of_a_file_is_left_alone(tmp_path, flags):
+    victim, planted = tmp_path / "victim", tmp_path / "planted"
+    victim.write_text("mine")
+    os.link(victim, planted)
+    descriptor = open_for_writing(planted, os.O_WRONLY | os.O_CREAT | flags)
+    os.write(descriptor, b"theirs")
+    os.close(descriptor)
+    assert (victim.read_text(), planted.read_text()) == ("mine", "theirs")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from zeusrun.errors import DeviceError, HistoryError, UsageError
+from zeusrun.errors import DeviceError, HistoryError, UsageError, ZeusrunError
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from zeusrun.history.base import History
     from zeusrun.history.tinydb import TinyDBHistory
+    from zeusrun.launcher.paths import RunPaths
     from zeusrun.trial import Trial
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -69,7 +70,6 @@ def cancel(
     from zeusrun.launcher.paths import find_run, home_directory  # noqa: PLC0415
     from zeusrun.launcher.recover import recover_lost  # noqa: PLC0415
     from zeusrun.launcher.run_lock import launcher_lives  # noqa: PLC0415
-    from zeusrun.spec import load_spec  # noqa: PLC0415
     from zeusrun.trial import timestamp  # noqa: PLC0415
 
     store, home = open_history(), home_directory(os.environ)
@@ -77,9 +77,9 @@ def cancel(
     paths = find_run(home, trial)
     running = not trial.status.finished and paths is not None and launcher_lives(paths)
     if paths is not None and running:
+        grace_s = _grace_s(paths)
         try:
             ask_to_cancel(paths, at_once=now)
-            grace_s = load_spec(paths.job_copy).launch.grace_period_s
         except OSError as error:
             raise HistoryError(
                 f"{trial.trial} could not be told to stop: {error.filename}: {error.strerror}; "
@@ -96,6 +96,16 @@ def cancel(
     else:
         already = "" if running else "had ended before: it "
         typer.echo(f"{ended.trial} {already}is {ended.status.value}: {ended.reason}")
+
+
+def _grace_s(paths: RunPaths) -> float:
+    """Return the seconds that a running job gives its script to end."""
+    from zeusrun.spec import Launch, load_spec  # noqa: PLC0415
+
+    try:
+        return load_spec(paths.job_copy).launch.grace_period_s
+    except ZeusrunError:  # its script has been moved since, say
+        return Launch().grace_period_s
 
 
 def _wait(trial: Trial, grace_s: float) -> None:

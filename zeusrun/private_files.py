@@ -43,12 +43,28 @@ def open_for_writing(path: Path | str, flags: int) -> int:
         directory = os.open(folder or ".", _FOLDER)
         try:
             _remove_link(name, directory)
-            return os.open(name, flags | _FILE, 0o600, dir_fd=directory)
+            return _open_own(name, flags | _FILE, directory)
         finally:
             os.close(directory)
     except OSError as error:
         error.filename = os.fspath(path)  # where "rank0.log" is, too
         raise
+
+
+def _open_own(name: str, flags: int, directory: int) -> int:
+    """Open a file that has no other name; one that has is left to it, and made anew."""
+    descriptor = os.open(name, flags & ~os.O_TRUNC, 0o600, dir_fd=directory)
+    try:
+        if os.fstat(descriptor).st_nlink > 1:
+            os.unlink(name, dir_fd=directory)
+            os.close(descriptor)
+            descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
+        elif flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def open_for_reading(path: Path | str) -> int:

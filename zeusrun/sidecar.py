@@ -358,10 +358,14 @@ class StepClock:
 
 
 def read_step_clock(path: Path) -> StepCount | None:
-    """Return what the rank has counted; ``None`` before its first step and of what is no clock."""
+    """Return what the rank has counted; ``None`` before its first step and of what is no clock.
+
+    ``None`` as well where the disk refuses: a clock is read ten times a second, and what it says
+    next holds.
+    """
     try:
         content = read_file(path, _CLOCK.size)
-    except FileNotFoundError:
+    except OSError:
         return None
     if len(content) < _CLOCK.size:
         return None

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bandit.runs import flying, run
-from tests.bandit.scripts import OOM, problem, trial
+from tests.bandit.scripts import OOM, REACHED, problem, trial
 from tests.bandit.test_invariants import histories, problems, unhurried
 from zeusrun.bandit.policies import POLICIES, create_policy
 from zeusrun.bandit.reading import kept, read_history
@@ -101,3 +101,13 @@ def test_grid_tries_the_default_then_the_others_in_order_then_stays_with_the_che
         order.append(arm)
         runs.append(run(arm, {32: 5}.get(arm, 10)))
     assert order == [64, 16, 32, 128, 256, 32, 32]
+
+
+@names
+def test_after_a_crash_for_memory_no_larger_arm_follows_in_the_same_recurrence(name):
+    past = [trial(arm, REACHED, recurrence=n) for n, arm in enumerate((64, 128, 256), start=1)]
+    crash = trial(128, OOM, recurrence=1000)
+    now, runs = read_history(problem(recurrence=1000), [*past, crash])
+    decision = create_policy(name).choose(now, runs, np.random.default_rng(0))
+    if name != "fixed":
+        assert decision.global_batch_size < 128

@@ -40,8 +40,8 @@ def test_a_window_keeps_the_newest_of_each_arm():
 
 
 def test_what_failed_in_this_recurrence_is_known_whatever_the_window():
-    runs = [run(64, 9, status=STOPPED, recurrence=1000), run(32, status=OOM, recurrence=1000)]
-    assert gather(problem(), runs).failed_now == {64, 32}
+    runs = [run(64, 9, status=STOPPED, recurrence=1000), run(128, status=OOM, recurrence=1000)]
+    assert gather(problem(), runs).failed_now == {64, 128, 256}
     assert gather(dataclasses.replace(problem(), recurrence=7), runs).failed_now == set()
 
 

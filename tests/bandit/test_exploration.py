@@ -220,7 +220,7 @@ def test_beside_an_exploration_an_arm_that_failed_since_does_not_run():
 
 
 def test_beside_an_exploration_an_arm_that_failed_in_this_recurrence_does_not_run():
-    past = [*history(*FIRST_ROUND[:2]), in_flight(16), *attempts((32, OOM))]
+    past = [*history(*FIRST_ROUND[:2]), in_flight(16), *attempts((32, STOPPED))]
     assert choose(problem(), past).global_batch_size == 64
 
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.launcher import values
 from zeusrun.errors import HistoryError
 from zeusrun.launcher.paths import (
     RunPaths,
     create_run,
     highest_recurrence,
     home_directory,
+    reopen_run,
     runs_directory,
 )
 from zeusrun.launcher.run_lock import RunLock, launcher_lives, remove_unbegun
+from zeusrun.trial import TrialStatus
 
 
 @pytest.mark.parametrize(
@@ -142,3 +148,55 @@ def test_a_run_that_never_began_is_removed_and_no_other_one(tmp_path):
     left = {path.name for path in runs_directory(tmp_path, "job").iterdir()}
     assert left == {paths.run_dir.name for paths in (old, known, held, began)}
     assert not unbegun.run_dir.exists()
+
+
+def test_a_run_is_reopened_however_often_a_submit_dies_at_it(tmp_path):
+    paths = create_run(tmp_path, "job", "job-1-1")
+    paths.sidecar.write_text("first")
+    (paths.checkpoints / "last").write_text("kept")
+    for _ in range(3):
+        reopen_run(tmp_path, paths)
+    assert (paths.run_dir / "part1" / "metrics.jsonl").read_text() == "first"
+    assert (paths.checkpoints / "last").read_text() == "kept"
+    assert not paths.sidecar.exists()
+    assert list(paths.logs.iterdir()) == []
+
+
+def test_what_a_part_left_is_not_moved_through_a_link(tmp_path):
+    paths = create_run(tmp_path, "job", "job-1-1")
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (paths.run_dir / "part1").symlink_to(victim)
+    paths.sidecar.write_text("mine")
+    reopen_run(tmp_path, paths)
+    assert list(victim.iterdir()) == []
+    assert (paths.run_dir / "part2" / "metrics.jsonl").read_text() == "mine"
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO, errno.EMFILE, errno.EACCES])
+def test_a_launcher_whose_lock_cannot_be_asked_counts_as_alive(tmp_path, monkeypatch, number):
+    paths = create_run(tmp_path, "job", "job-1-1")
+    real = os.open
+
+    def refuse(path, *arguments, **options):
+        if str(path).endswith("lock"):
+            raise OSError(number, os.strerror(number), path)
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert launcher_lives(paths)
+    assert not RunLock(paths).acquire_or_gone()
+
+
+@pytest.mark.parametrize("run_dir", ["/x\0y/job-1-1", "/x\ud800/job-1-1", "/nowhere/job-1-1"])
+def test_a_run_directory_that_cannot_be_has_no_launcher(run_dir):
+    assert not launcher_lives(RunPaths(Path(run_dir)))
+
+
+def test_a_run_that_was_preempted_or_has_ended_is_never_taken_for_unbegun(tmp_path):
+    for number, record in enumerate((values.trial(preemptions=1), values.trial()), start=1):
+        paths = create_run(tmp_path, "job", f"job-{number}-1")
+        ended = replace(record, status=TrialStatus.FAILED) if number == 2 else record
+        paths.trial.write_text(json.dumps(ended.to_json()))
+    remove_unbegun(tmp_path, "job", set(), since=1)
+    assert len(list(runs_directory(tmp_path, "job").iterdir())) == 2

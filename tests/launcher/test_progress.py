@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -195,3 +196,9 @@ def test_the_exit_code_of_a_restarted_rank_is_open_again():
     progress = after(started(101.0), ended(102.0, 0, 0), ended(102.0, 1, 1), started(103.0))
     assert progress.exit_codes == {1: 1}
     assert progress.script_t == 103.0
+
+
+def test_a_loop_that_counts_from_0_goes_on_counting_after_a_preemption():
+    before = replace(LAUNCHED, earlier=(0, 1, 2, 3, 4))
+    assert after(report(110.0, 5, 0.2), report(120.0, 6, 0.3), start=before).epochs == 7
+    assert after(report(110.0, 0, 0.2), start=before).epochs == 1  # begun anew

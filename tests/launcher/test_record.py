@@ -197,3 +197,11 @@ def test_two_submits_may_recover_the_same_trial_at_once(paths):
     history.raced, history.home = False, home_of(paths)
     recover_lost(history, "job", NOW, home_of(paths))
     assert [found.status for found in history.trials("job")] == [TrialStatus.LOST]
+
+
+def test_a_trial_whose_files_cannot_be_read_is_lost_with_a_warning(paths, history):
+    paths.sidecar.mkdir()
+    paths.rank_clock(0).mkdir()
+    (lost,) = recover_lost(history, "job", NOW, home_of(paths))
+    assert lost.status is TrialStatus.LOST
+    assert "cannot be read" in lost.warnings[0]

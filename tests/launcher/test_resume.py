@@ -120,10 +120,13 @@ def trial(recurrence, attempt, status):
     )  # fmt: skip
 
 
-def test_only_the_newest_trial_of_a_job_is_continued():
+def test_the_oldest_trial_that_nothing_has_overtaken_is_continued():
     old, new = trial(1, 1, PREEMPTED), trial(2, 1, PREEMPTED)
     assert find_preempted([]) is None
     assert find_preempted([old]) is old
-    assert find_preempted([new, old]) is new
+    assert find_preempted([new, old]) is old
+    assert find_preempted([trial(1, 1, TrialStatus.DISPATCHED), new]) is new  # it goes on already
+    assert find_preempted([trial(1, 1, TrialStatus.REACHED), new]) is new
     assert find_preempted([old, trial(2, 1, TrialStatus.REACHED)]) is None
-    assert find_preempted([old, trial(1, 2, TrialStatus.DISPATCHED)]) is None
+    last = trial(3, 1, PREEMPTED)
+    assert find_preempted([old, trial(2, 1, TrialStatus.REACHED), last]) is last

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.drift import first_valid
-from zeusrun.bandit.ledger import fitting
+from zeusrun.bandit.ledger import fitting, trained_arms
 from zeusrun.bandit.spread import Spread
 from zeusrun.trial import TrialStatus
 
@@ -69,7 +69,6 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
             fast[run.arm].append(run)
     crashes = Counter(run.arm for run in runs if run.status is TrialStatus.FAILED)
     out_of_memory = Counter(run.arm for run in runs if run.status is TrialStatus.OOM)
-    trained = {run.arm for run in told}
     in_flight = {run.arm for run in runs if run.status is TrialStatus.DISPATCHED}
     lost = [
         run
@@ -98,15 +97,24 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         run_sd=spread.sd,
         fitting=tuple(
             arm
-            for arm in fitting(problem.candidates, out_of_memory, trained)
+            for arm in fitting(problem.candidates, out_of_memory, trained_arms(runs))
             if arm in ever or crashes[arm] < CRASH_LIMIT or not ever
         ),
         crashes=crashes,
         out_of_memory=out_of_memory,
         in_flight=frozenset(in_flight),
-        failed_now=frozenset(run.arm for run in lost),
+        failed_now=_failed_now(problem, lost),
         lost_now_j=sum((run.epochs or 1) * (run.epoch_cost_j or 0.0) for run in lost),
         moved=moved,
+    )
+
+
+def _failed_now(problem: Problem, lost: Sequence[Run]) -> frozenset[int]:
+    """Return the arms that failed, and those above one that ran out of memory."""
+    failed = {run.arm for run in lost}
+    too_large = [run.arm for run in lost if run.status is TrialStatus.OOM]
+    return frozenset(
+        failed.union(arm for arm in problem.candidates if too_large and arm > min(too_large))
     )
 
 

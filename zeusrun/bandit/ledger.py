@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _MOST_CRASHES = 2
 
 _RESULTS = frozenset({TrialStatus.REACHED, TrialStatus.MISSED, TrialStatus.STOPPED})
+_TRAINED = _RESULTS | {TrialStatus.CANCELLED}
 _FAILURES = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED, TrialStatus.OOM})
 
 
@@ -59,6 +60,8 @@ def build_ledger(problem: Problem, runs: Sequence[Run]) -> Ledger:
         arm, status = run.arm, run.status
         if run.recurrence == problem.recurrence and status in _FAILURES:
             not_now.add(arm)  # whatever else it says, it must not be repeated at once
+            if status is TrialStatus.OOM:
+                not_now.update(larger for larger in problem.candidates if larger > arm)
         if not run.local or arm not in problem.candidates:
             continue
         if status in _RESULTS:
@@ -74,10 +77,15 @@ def build_ledger(problem: Problem, runs: Sequence[Run]) -> Ledger:
         results=dict(results),
         costs_j={b: costs[-window:] for b, costs in costs_j.items()},
         out_of_memory=out_of_memory,
-        fitting=fitting(problem.candidates, out_of_memory, results),
+        fitting=fitting(problem.candidates, out_of_memory, trained_arms(runs)),
         not_now=frozenset(not_now),
         exploring=exploring,
     )
+
+
+def trained_arms(runs: Iterable[Run]) -> set[int]:
+    """Return the arms that have trained for an epoch or to an end, and so have fitted."""
+    return {run.arm for run in runs if run.local and run.epochs and run.status in _TRAINED}
 
 
 def fitting(
@@ -88,7 +96,7 @@ def fitting(
     Args:
         candidates: Ascending.
         out_of_memory: How often each arm ran out of memory; arms that never did may be absent.
-        trained: Arms that have trained to an end; what is smaller has fitted, too.
+        trained: Arms that have trained; what is smaller has fitted, too.
     """
     proven = max(trained, default=0)
     too_large = [

@@ -170,7 +170,7 @@ def plan_restore(path: Path, job: str, copy: Copy | None, found: Iterable[Trial]
     after = {trial.trial: trial for trial, _ in merged}
     if present is None:
         lost: list[str] | None = None if latest_aside(path) else []
-    elif present_tables is None:
+    elif present_tables is None or damaged:
         lost = None
     else:
         lost = [
@@ -250,7 +250,9 @@ def _read_volumes(
         except DamagedError as damage:
             problems.append(f"the volume {volume} is damaged: {damage}")
             damaged.append(volume)
-        except HistoryError as error:
+        except HistoryError as error:  # no damage: a disk that refuses, or a later version's
+            if number in named:
+                raise
             problems.append(f"the volume {volume} does not read: {error}")
     return sealed, damaged
 

@@ -66,7 +66,14 @@ def read_secrets(document: JobDocument) -> frozenset[str]:
 
 def hide_problems(problems: Sequence[Problem], secrets: AbstractSet[str]) -> list[Problem]:
     """Return problems that do not quote a secret."""
-    return [_hide(problem) if _is_of(problem, secrets) else problem for problem in problems]
+    return [
+        _HIDDEN
+        if problem.path == ("env",)
+        else _hide(problem)
+        if _is_of(problem, secrets)
+        else problem
+        for problem in problems
+    ]
 
 
 def write_secrets(record: dict[str, Any], secrets: AbstractSet[str]) -> None:
@@ -74,7 +81,7 @@ def write_secrets(record: dict[str, Any], secrets: AbstractSet[str]) -> None:
     env: dict[str, str] = record["env"]
     mask = mask_values(_forms(env, secrets))
     record["args"] = [mask.text(text) for text in record["args"]]
-    record["env"] = {name: _written(name, value, secrets) for name, value in env.items()}
+    record["env"] = {name: _written(name, mask.text(value), secrets) for name, value in env.items()}
 
 
 def masked_names(env: Mapping[str, str], secrets: AbstractSet[str]) -> list[str]:
@@ -98,8 +105,13 @@ def _is_of(problem: Problem, secrets: AbstractSet[str]) -> bool:
     return len(problem.path) > 1 and problem.path[0] == "env" and problem.path[1] in secrets
 
 
+_HIDDEN = Problem(
+    ("env",), "'env' must be a section of names and values, such as  env: {OMP_NUM_THREADS: \"1\"}"
+)
+
+
 def _hide(problem: Problem) -> Problem:
-    name = problem.path[1]
+    name = str(problem.path[1]).partition("=")[0]  # NAME=value, written as a name
     sentence = (
         f"'env.{name}' cannot be used, and as a secret it is not shown; it must be text without "
         "NUL characters, with '$$' for a plain '$'"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,8 @@ from zeusrun.bandit.reading import kept, read_history
 from zeusrun.errors import UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.command import build_command
-from zeusrun.launcher.paths import RunPaths, highest_recurrence, runs_directory
+from zeusrun.launcher.paths import RunPaths, find_run, highest_recurrence, runs_directory
+from zeusrun.launcher.resume import find_preempted, why_not_continued
 from zeusrun.trial import Bound, Decision, Stage, Trial, TrialStatus, timestamp
 
 if TYPE_CHECKING:
@@ -169,7 +170,55 @@ def decide(
     return Choice(problem, tuple(runs), decision, sentences)
 
 
-def choose_again(submission: Submission, trials: Sequence[Trial], trial: Trial) -> Choice:
+@dataclass(frozen=True)
+class Next:
+    """The next trial of a job, before anything of it is written.
+
+    Attributes:
+        trial: New, or one that was preempted and goes on.
+        choice: What it carries out.
+        note: On a preempted trial that it does not go on with; ``None`` if there is none.
+    """
+
+    trial: Trial
+    choice: Choice
+    note: str | None
+
+
+def choose_next(
+    submission: Submission, trials: Sequence[Trial], recurrence: int | None, attempt: int
+) -> Next:
+    """Choose the next trial.
+
+    Args:
+        submission: The job and all it needs.
+        trials: The newest of the job, oldest first.
+        recurrence: Which recurrence it is an attempt of; ``None`` goes on with the trial that was
+            preempted, else begins the next one.
+        attempt: Its number within the recurrence, from 1.
+
+    Raises:
+        UsageError: If the user's own choice is not among the candidates.
+    """
+    preempted = find_preempted(trials) if recurrence is None else None
+    note = None if preempted is None else _why_not(submission, preempted)
+    if preempted is not None and note is None:
+        trial = replace(preempted.resume(timestamp()), power_limit_w=_limit_in_force(submission))
+        return Next(trial, _choose_again(submission, trials, trial), None)
+    problem = build_problem(submission, trials, recurrence)
+    choice = decide(submission, problem, trials, attempt)
+    trial = draft_trial(submission, choice.decision, problem.recurrence, attempt)
+    return Next(trial, choice, note)
+
+
+def _why_not(submission: Submission, preempted: Trial) -> str | None:
+    paths = find_run(submission.home, preempted)
+    has_files = paths is not None and paths.run_dir.is_dir()
+    why = why_not_continued(submission, preempted, has_files=has_files)
+    return None if why is None else f"{preempted.trial} was preempted and is not continued: {why}"
+
+
+def _choose_again(submission: Submission, trials: Sequence[Trial], trial: Trial) -> Choice:
     """Return the choice that a preempted trial carries out when it goes on.
 
     Its batch size is not asked for again. What it may cost is what the job file allows any trial;
@@ -279,9 +328,10 @@ def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
         ZeusrunError: As a submit would.
     """
     trials = submission.history.trials(submission.spec.name, NEWEST)
-    choice = decide(submission, build_problem(submission, trials), trials, 1)
-    trial = draft_trial(submission, choice.decision, choice.problem.recurrence, 1)
+    following = choose_next(submission, trials, None, 1)
+    trial = following.trial
     paths = RunPaths(Path(trial.run_dir))
     torchrun, environment = submission.torchrun, submission.environment
     command = build_command(submission.spec, trial, paths, torchrun, environment)
-    return trial, command, choice.kept
+    notes = () if following.note is None else (following.note,)
+    return trial, command, (*notes, *following.choice.kept)

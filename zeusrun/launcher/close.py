@@ -85,8 +85,8 @@ def close(
     signalled = signalled or exit_.code < 0
     clean = ended_well(trial, progress, exit_, signalled=signalled)
     done = progress.epochs >= goal.max_epochs and _scripts_ended(trial, progress)
-    if done and stop is not None and stop.cause is StopCause.PREEMPTED:
-        stop, clean = None, True  # it came with the last epoch: nothing is left to go on with
+    if stop is not None and stop.cause is StopCause.PREEMPTED and (done or progress.reached):
+        stop, clean = None, True  # nothing is left to go on with
     ordered = stop is not None and stop.cause is not StopCause.TARGET  # then zeusrun sent it
     by_stranger = signalled and not clean and not ordered
     if by_stranger:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import BusyError
+from zeusrun.errors import BusyError, HistoryError
 from zeusrun.history.base import NEWEST
-from zeusrun.launcher.choice import build_problem, choose_again, decide, draft_trial
-from zeusrun.launcher.paths import RunPaths, create_run, find_run, reopen_run, unwritable_home
+from zeusrun.launcher.choice import choose_next
+from zeusrun.launcher.paths import RunPaths, create_run, reopen_run, unwritable_home
 from zeusrun.launcher.record import reserve_record
-from zeusrun.launcher.resume import find_preempted, why_not_continued
 from zeusrun.launcher.run_lock import RunLock, remove_unbegun
 from zeusrun.private_files import write_file
-from zeusrun.trial import timestamp
+from zeusrun.trial import Outcome, TrialStatus, timestamp
 
 if TYPE_CHECKING:
     from zeusrun.launcher.choice import Choice, Submission
@@ -62,18 +61,14 @@ def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Di
         since = trials[0].recurrence + 1 if len(trials) == NEWEST else 1
         known = {trial.trial for trial in trials}
         remove_unbegun(submission.home, submission.spec.name, known, since)
-        preempted = find_preempted(trials) if recurrence is None else None
-        note = None if preempted is None else _why_not(submission, preempted)
-        if preempted is not None and note is None:
-            trial = preempted.resume(timestamp())
-            paths, choice = RunPaths(Path(trial.run_dir)), choose_again(submission, trials, trial)
-            reopen_run(submission.home, paths, trial.preemptions)
+        following = choose_next(submission, trials, recurrence, attempt)
+        trial = following.trial
+        if trial.preemptions:
+            paths = RunPaths(Path(trial.run_dir))
+            reopen_run(submission.home, paths)
         else:
-            problem = build_problem(submission, trials, recurrence)
-            choice = decide(submission, problem, trials, attempt)
-            trial = draft_trial(submission, choice.decision, problem.recurrence, attempt)
             paths = create_run(submission.home, trial.job, trial.trial)
-        dispatched = Dispatched(trial, paths, RunLock(paths), choice, note)
+        dispatched = Dispatched(trial, paths, RunLock(paths), following.choice, following.note)
         prepared.append(dispatched)
         _fill(submission, dispatched)
         return trial
@@ -82,18 +77,35 @@ def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Di
         submission.history.begin(submission.spec.name, choose, last=NEWEST)
     except BaseException:
         for each in prepared:
-            each.lock.release()
-            if not each.trial.preemptions:  # the checkpoints of one that was are worth keeping
-                shutil.rmtree(each.paths.run_dir, ignore_errors=True)
+            _give_up(submission, each)
         raise
     return prepared[0]
 
 
-def _why_not(submission: Submission, preempted: Trial) -> str | None:
-    paths = find_run(submission.home, preempted)
-    has_files = paths is not None and paths.run_dir.is_dir()
-    why = why_not_continued(submission, preempted, has_files=has_files)
-    return None if why is None else f"{preempted.trial} was preempted and is not continued: {why}"
+def _give_up(submission: Submission, dispatched: Dispatched) -> None:
+    """Leave nothing of a trial that could not be begun, or end it where it is stored all the same.
+
+    A write that fails at its very last step is there; and the checkpoints of a trial that was
+    preempted are worth keeping.
+    """
+    trial, history = dispatched.trial, submission.history
+    try:
+        if trial in history.unfinished(trial.job):
+            history.finish(trial.trial, _never_began(trial))
+        elif not trial.preemptions:
+            shutil.rmtree(dispatched.paths.run_dir, ignore_errors=True)
+    except HistoryError:
+        pass  # of the same disk: whoever begins the next trial finds what there is
+    finally:
+        dispatched.lock.release()
+
+
+def _never_began(trial: Trial) -> Outcome:
+    """Return the outcome of a trial that was not begun: what it had before, if it was preempted."""
+    status = TrialStatus.PREEMPTED if trial.preemptions else TrialStatus.CANCELLED
+    known = {field.name: getattr(trial, field.name) for field in fields(Outcome)}
+    reason = "it could not be begun: the history could not be written"
+    return Outcome(**{**known, "status": status, "reason": reason, "finished_at": timestamp()})
 
 
 def _fill(submission: Submission, dispatched: Dispatched) -> None:

@@ -38,6 +38,7 @@ class Live:
         host: The machine it runs on.
         updated_at: RFC 3339.
         power_w: Watts now; ``None`` if unknown.
+        preempted: Whether it is being ended for a scheduler.
     """
 
     trial: Trial
@@ -45,6 +46,7 @@ class Live:
     host: str
     updated_at: str
     power_w: float | None = None
+    preempted: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -52,7 +54,7 @@ class Live:
         return {**record, "trial": self.trial.to_json()}
 
 
-def describe_live(trial: Trial, progress: Progress, bill: Bill) -> Live:
+def describe_live(trial: Trial, progress: Progress, bill: Bill, *, preempted: bool) -> Live:
     """Return a trial as it stands, metered up to ``progress.energy_j``."""
     outcome = Outcome(
         TrialStatus.LOST,
@@ -78,6 +80,7 @@ def describe_live(trial: Trial, progress: Progress, bill: Bill) -> Live:
         socket.gethostname(),
         outcome.finished_at,
         progress.power_w,
+        preempted,
     )
 
 
@@ -102,6 +105,7 @@ def read_live(paths: RunPaths) -> Live | None:
             str(record["host"]),
             str(record["updated_at"]),
             _checked(record.get("power_w")),
+            record.get("preempted") is True,
         )
     except _UNREADABLE:
         return None

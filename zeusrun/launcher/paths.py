@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import platformdirs
 
 from zeusrun.errors import HistoryError
+from zeusrun.history.rules import job_of
 from zeusrun.private_files import make_folder, open_for_writing, remove_link, write_file
 
 if TYPE_CHECKING:
@@ -18,9 +20,6 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from zeusrun.trial import Trial
-
-# One part of a path, and neither "." nor "..".
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def home_directory(environment: Mapping[str, str]) -> Path:
@@ -188,17 +187,20 @@ def find_run(home: Path, trial: Trial) -> RunPaths | None:
     """
     own = runs_directory(home, trial.job) / trial.trial
     named = Path(trial.run_dir)
-    are_names = _NAME.fullmatch(trial.job) and _NAME.fullmatch(trial.trial)
-    if not are_names or "\0" in trial.run_dir or named.name != own.name or named.is_symlink():
+    try:
+        if job_of(trial.trial) != trial.job or named.name != own.name or named.is_symlink():
+            return None
+        same = os.path.realpath(named.parent) == os.path.realpath(own.parent)
+    except ValueError:  # a NUL, a lone surrogate: no path at all
         return None
-    same = os.path.realpath(named.parent) == os.path.realpath(own.parent)
     return RunPaths(named) if same else None
 
 
+_PART = re.compile(r"part\d+")
 _KEPT = {"job.yaml", "trial.json", "checkpoints", "lock"}
 
 
-def reopen_run(home: Path, paths: RunPaths, part: int) -> None:
+def reopen_run(home: Path, paths: RunPaths) -> None:
     """Prepare the folder of a preempted trial for its next part.
 
     What the earlier part wrote moves into ``part<number>``, whole, so that nobody takes an event,
@@ -207,20 +209,23 @@ def reopen_run(home: Path, paths: RunPaths, part: int) -> None:
     Args:
         home: Zeusrun's.
         paths: Of the trial.
-        part: Number of the part that is over, from 1.
 
     Raises:
         HistoryError: If the home cannot be written.
     """
-    earlier = paths.run_dir / f"part{part}"
     try:
-        earlier.mkdir(mode=0o700, exist_ok=True)
-        for path in list(paths.run_dir.iterdir()):
-            if path.name not in _KEPT and not re.fullmatch(r"part\d+", path.name):
+        present = list(paths.run_dir.iterdir())
+        names = {path.name for path in present}
+        # Not the number of preemptions: a submit may have died when it had come as far as here.
+        unused = next(name for n in itertools.count(1) if (name := f"part{n}") not in names)
+        earlier = paths.run_dir / unused
+        earlier.mkdir(mode=0o700)
+        for path in present:
+            if path.name not in _KEPT and not _PART.fullmatch(path.name):
                 path.rename(earlier / path.name)
-        for folder in (paths.logs, paths.clocks):
-            folder.mkdir(mode=0o700)
-        paths.checkpoints.mkdir(mode=0o700, exist_ok=True)
+        for folder in (paths.logs, paths.clocks, paths.checkpoints):
+            remove_link(folder)
+            folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise unwritable_home(home, error) from error
 

@@ -65,6 +65,7 @@ class Progress:
         cost_j: Cost so far; ``None`` if unknown.
         power_limit_w: Watts per GPU that are held now; ``None`` while the limit is as found.
         probing: Whether they are held only to be measured.
+        earlier: Epochs reported before the trial was preempted.
     """
 
     launched_t: float
@@ -86,6 +87,7 @@ class Progress:
     cost_j: float | None = None
     power_limit_w: float | None = None
     probing: bool = False
+    earlier: tuple[int, ...] = ()
 
     @property
     def time_s(self) -> float | None:
@@ -150,7 +152,9 @@ def _report(
         others = tuple(point for point in others if point.epoch < event.epoch)
     # Loops that count from 0 report one epoch less than they have done; the number of reports
     # tells them apart from those that count from 1.
-    epochs = max(progress.epochs, event.epoch, len(others) + 1)
+    first = others[0].epoch if others else event.epoch
+    before = sum(epoch < first for epoch in progress.earlier)
+    epochs = max(progress.epochs, event.epoch, before + len(others) + 1)
     finite = value if math.isfinite(value) else None
     time_s = max(0.0, event.t - begun)  # whoever writes the sidecar may have another clock
     point = CurvePoint(event.epoch, time_s, energy_between(begun, begun + time_s), finite)

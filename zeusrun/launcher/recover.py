@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.launcher.live import LAUNCHER_DIED, read_live
-from zeusrun.launcher.paths import find_run
+from zeusrun.launcher.paths import RunPaths, find_run
 from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
 from zeusrun.launcher.record import read_outcome, write_record
 from zeusrun.launcher.resume import join
-from zeusrun.launcher.run_lock import RunLock
+from zeusrun.launcher.run_lock import RunLock, launcher_lives
 from zeusrun.launcher.sweep import end_processes, processes_of_run
 from zeusrun.sidecar import EventReader, read_step_clock
 from zeusrun.trial import Outcome, Trial, TrialStatus
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from zeusrun.history.base import History
-    from zeusrun.launcher.paths import RunPaths
+    from zeusrun.sidecar import Event, StepCount
 
 
 _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there was touched"
@@ -44,8 +43,10 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
     for trial in history.unfinished(job):
         paths = find_run(home, trial)
         if paths is None:
-            outcome = Outcome(TrialStatus.LOST, _STRANGE, finished_at)
-            recovered.append(history.finish(trial.trial, outcome))
+            # Perhaps the same home under another name, as containers have it.
+            if not launcher_lives(RunPaths(Path(trial.run_dir))):
+                outcome = join(trial, Outcome(TrialStatus.LOST, _STRANGE, finished_at))
+                recovered += _finished(history, trial, outcome)
             continue
         lock = RunLock(paths)
         if not lock.acquire_or_gone():
@@ -54,26 +55,52 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
             # Read again now that nobody else can be at it: it may have ended, or gone on.
             found = history.find(trial.trial)
             if found is not None and not found.status.finished:
-                recovered.append(_finish(history, found, paths, finished_at))
+                recovered += _recover(history, found, paths, finished_at)
         finally:
             lock.release()
     return recovered
 
 
-def _finish(history: History, trial: Trial, paths: RunPaths, finished_at: str) -> Trial:
+def _recover(history: History, trial: Trial, paths: RunPaths, finished_at: str) -> list[Trial]:
     end_processes(processes_of_run(trial.run_dir), at_once=True)
     outcome = read_outcome(paths) or _lost(trial, paths, finished_at)
     write_record(paths, trial.finish(outcome))
-    return history.finish(trial.trial, outcome)
+    return _finished(history, trial, outcome)
+
+
+def _finished(history: History, trial: Trial, outcome: Outcome) -> list[Trial]:
+    try:
+        return [history.finish(trial.trial, outcome)]
+    except ValueError:
+        found = history.find(trial.trial)
+        if found is None or not found.status.finished:
+            raise
+        return []  # another submit, started at the same moment, was faster
 
 
 def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
-    """Return what is known of a trial whose launcher died.
+    """Return the outcome of a trial whose launcher died.
+
+    A launcher that dies while it ends a trial for a scheduler has preempted it: Slurm and
+    Kubernetes kill whoever is not gone in time.
+    """
+    live = read_live(paths)
+    status, reason = TrialStatus.LOST, LAUNCHER_DIED
+    if live is not None and live.preempted and live.trial.trial == trial.trial:
+        status, reason = TrialStatus.PREEMPTED, "its launcher died while it was preempted"
+    return outcome_so_far(trial, paths, status, reason, finished_at)
+
+
+def outcome_so_far(
+    trial: Trial, paths: RunPaths, status: TrialStatus, reason: str, finished_at: str
+) -> Outcome:
+    """Return an outcome with all that the files of a run tell of what it has taken.
 
     Time and energy are what the launcher left word of, at most a second before its end and never
     before the last report that it saw; the epochs are those that the ranks reported.
     """
-    seen = join(trial, _from_sidecar(trial, paths, finished_at))
+    bare = Outcome(status, reason, finished_at)
+    seen = join(trial, _from_sidecar(trial, paths, bare))
     live = read_live(paths)
     if live is None or live.trial.trial != trial.trial:
         return seen
@@ -96,23 +123,29 @@ def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
     )
 
 
-def _from_sidecar(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
+def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
     """Return what the ranks' own files tell of the last part of a trial: no energy."""
     goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
-    events = EventReader(paths.sidecar).read(final=True)
+    warnings: list[str] = []
+    events: list[Event] = []
+    clock: StepCount | None = None
+    try:
+        events = EventReader(paths.sidecar).read(final=True)
+        clock = read_step_clock(paths.rank_clock(0))
+    except OSError as error:
+        warnings.append(f"{error.filename or paths.run_dir} cannot be read: {error.strerror}")
     launched_t = min((event.t for event in events), default=0.0)
     progress = Progress(launched_t=launched_t, now_t=launched_t)
-    progress = take_step_clock(progress, read_step_clock(paths.rank_clock(0)))
+    progress = take_step_clock(progress, clock)
     for event in events:
         progress = advance(progress, event, goal, lambda _since, _until: None)
     last = max((point.time_s for point in progress.curve), default=None)
-    return Outcome(
-        status=TrialStatus.LOST,
-        reason=LAUNCHER_DIED,
-        finished_at=finished_at,
+    return replace(
+        bare,
         time_s=last,
         epochs=progress.epochs if progress.curve else None,
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=progress.curve,
+        warnings=tuple(warnings),
     )

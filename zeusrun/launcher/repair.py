@@ -60,8 +60,8 @@ def look_after(history: TinyDBHistory, home: Path, *, dry_run: bool) -> list[Fin
 
 def read_found_trials(home: Path, job: str) -> list[Trial]:
     """Return the trials that a job's run directories hold, whatever the history knows."""
-    found = (read_record(paths) for paths in _runs(home, job))
-    return [trial for trial in found if trial is not None]
+    found = [(paths.run_dir.name, read_record(paths)) for paths in _runs(home, job)]
+    return [trial for name, trial in found if trial is not None and trial.trial == name]
 
 
 def _limits(home: Path, *, dry_run: bool) -> Iterator[Finding]:
@@ -125,6 +125,7 @@ def _copies(history: TinyDBHistory, job: str) -> Iterator[Finding]:
 
 def _runs(home: Path, job: str) -> Iterable[RunPaths]:
     try:
-        return [RunPaths(path) for path in sorted(runs_directory(home, job).iterdir())]
+        paths = sorted(runs_directory(home, job).iterdir())
+        return [RunPaths(path) for path in paths if path.is_dir() and not path.is_symlink()]
     except OSError:
         return []

@@ -20,10 +20,16 @@ _Amount = TypeVar("_Amount", int, float)
 def find_preempted(trials: Sequence[Trial]) -> Trial | None:
     """Return the trial that the next submit of a job is to continue; ``None`` if there is none.
 
-    Only a job's newest trial can be: once another recurrence has begun, it is overtaken.
+    It is the oldest of those preempted since a recurrence last came to its end: what a later one
+    has overtaken is left.
     """
-    newest = max(trials, key=lambda trial: (trial.recurrence, trial.attempt), default=None)
-    return newest if newest is not None and newest.status is TrialStatus.PREEMPTED else None
+    found = None
+    for trial in sorted(trials, key=lambda trial: (-trial.recurrence, -trial.attempt)):
+        if trial.status is TrialStatus.PREEMPTED:
+            found = trial
+        elif trial.status is not TrialStatus.DISPATCHED:
+            break
+    return found
 
 
 def why_not_continued(submission: Submission, trial: Trial, *, has_files: bool) -> str | None:
@@ -38,14 +44,14 @@ def why_not_continued(submission: Submission, trial: Trial, *, has_files: bool) 
     objective, arm = spec.objective, trial.global_batch_size
     names = ("metric", "target", "mode", "eta_knob", "max_epochs")
     then, now = ([getattr(each, name) for name in names] for each in (trial, objective))
-    devices = (submission.world_size, gpus[0].model if gpus else None)
+    devices = (submission.world_size, gpus[0].model if gpus else None, len(gpus))
     refusals = {
         "its run directory is gone": not has_files,
         "--batch-size asks for a run of its own": submission.forced_batch_size is not None,
         f"{arm} is not a candidate any more": arm not in spec.batch_size.candidates,
         "the objective has changed": then != now,
         "the learning rate has changed": trial.learning_rate != spec.learning_rate_for(arm),
-        "it ran on other devices": (trial.world_size, trial.gpu_model) != devices,
+        "it ran on other devices": (trial.world_size, trial.gpu_model, trial.gpu_count) != devices,
     }
     return next((reason for reason, holds in refusals.items() if holds), None)
 

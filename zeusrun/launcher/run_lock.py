@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import filelock
 
 from zeusrun.launcher.paths import RunPaths, numbered_runs, runs_directory
+from zeusrun.launcher.record import read_record
 from zeusrun.private_files import remove_link
 
 if TYPE_CHECKING:
@@ -40,12 +42,13 @@ class RunLock:
     def acquire_or_gone(self) -> bool:
         """Take the lock of a launcher that is dead; return whether it is.
 
-        That of a run directory that is gone, or that may not be written any more, cannot be held.
+        That of a run directory that is gone cannot be held. Where the lock cannot be asked for
+        any other reason, the launcher counts as alive: it must not be ended for a doubt.
         """
         try:
             return not self._paths.run_dir.is_dir() or self.acquire()
-        except OSError:
-            return True
+        except (OSError, ValueError):
+            return False
 
     def release(self) -> None:
         """Let go."""
@@ -55,21 +58,30 @@ class RunLock:
 def launcher_lives(paths: RunPaths) -> bool:
     """Whether the launcher of a dispatched trial is alive, by its lock and without a clock.
 
-    Nothing is made or changed: the run directory may be anybody's.
+    Nothing is made or changed: the run directory may be anybody's. Where there is a lock that
+    cannot be asked, the launcher counts as alive.
     """
     try:
         descriptor = os.open(paths.lock, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    except ValueError:  # a path that can be none
         return False
+    except OSError as error:
+        return error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as the library has it
-    except BlockingIOError:
-        return True
     except OSError:
-        return False
+        return True
     finally:
         os.close(descriptor)
     return False
+
+
+def _has_begun(paths: RunPaths) -> bool:
+    """Whether a run directory holds anything that a history could want back."""
+    if paths.sidecar.exists() or paths.torchrun_log.exists() or (paths.run_dir / "part1").exists():
+        return True
+    trial = read_record(paths)
+    return trial is not None and (trial.status.finished or trial.preemptions > 0)
 
 
 def remove_unbegun(home: Path, job: str, known: Collection[str], since: int) -> None:
@@ -88,7 +100,6 @@ def remove_unbegun(home: Path, job: str, known: Collection[str], since: int) -> 
             continue
         paths = RunPaths(runs_directory(home, job) / name)
         lock = RunLock(paths)
-        began = paths.sidecar.exists() or paths.torchrun_log.exists()
-        if not began and lock.acquire_or_gone():
+        if not _has_begun(paths) and lock.acquire_or_gone():
             shutil.rmtree(paths.run_dir, ignore_errors=True)
             lock.release()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.secrets import masked_names
+from zeusrun.launcher.failure import Failure
 from zeusrun.masking import MASK, mask_values
 
 if TYPE_CHECKING:
@@ -40,9 +41,11 @@ def restore_secrets(spec: JobSpec, environment: Mapping[str, str]) -> JobSpec:
             f"{spec.source}: holds only the masks of secrets; set {', '.join(missing)} in the "
             "environment, or use the job file itself"
         )
-    if any(MASK in text for text in spec.args):
+    others = [value for name, value in spec.env.items() if name not in spec.secrets]
+    if any(MASK in text for text in (*spec.args, *others)):
         raise JobFileError(
-            f"{spec.source}: an argument held a secret and was masked; use the job file itself"
+            f"{spec.source}: an argument or another variable held a secret and was masked; use the "
+            "job file itself"
         )
     found = {name: environment[name].replace("$", "$$") for name in masked}
     return spec.model_copy(update={"env": MappingProxyType({**spec.env, **found})})
@@ -63,10 +66,13 @@ def mask_outcome(outcome: Outcome, mask: Mask) -> Outcome:
     """Return an outcome whose texts hold no secret."""
     if not mask:
         return outcome
+    reason = mask.cut_text(outcome.reason)
+    # Made anew: numbers had been taken out of a secret, so that it would not be found.
+    cause = Failure(None, out_of_memory=False, reason=reason).cause
     return replace(
         outcome,
-        reason=mask.cut_text(outcome.reason),
-        cause=None if outcome.cause is None else mask.cut_text(outcome.cause),
+        reason=reason,
+        cause=None if outcome.cause is None else cause,
         warnings=tuple(mask.cut_text(text) for text in outcome.warnings),
     )
 

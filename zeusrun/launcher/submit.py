@@ -14,7 +14,7 @@ from zeusrun.launcher.command import placeholder_values
 from zeusrun.launcher.dispatch import dispatch
 from zeusrun.launcher.limits import open_limits, restore_limits
 from zeusrun.launcher.record import write_record
-from zeusrun.launcher.recover import recover_lost
+from zeusrun.launcher.recover import outcome_so_far, recover_lost
 from zeusrun.launcher.secrets import mask_job, mask_listener, mask_outcome, restore_secrets
 from zeusrun.launcher.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.supervise import StopCause
@@ -124,12 +124,16 @@ def _recur(submission: Submission, listener: Listener, signals: CaughtSignals) -
     """Run trials until one reaches the target, or there is nothing left to try."""
     spec = submission.spec
     trials: list[Trial] = []
+    earlier: list[Trial] = []  # attempts of the recurrence before a submit that was preempted
     looks = 0
     again = True
     while again:
         recurrence = trials[0].recurrence if trials else None
         attempt = trials[-1].attempt + 1 if trials else 1
         trial, stop = _attempt(submission, listener, signals, recurrence, attempt)
+        if not trials and trial.attempt > 1:
+            earlier = _attempts_before(submission, trial)
+            looks = sum(each.status is TrialStatus.CANCELLED for each in earlier)
         trials.append(trial)
         if _ended_by_look(trial, stop):
             looks += 1
@@ -142,16 +146,26 @@ def _recur(submission: Submission, listener: Listener, signals: CaughtSignals) -
             and submission.forced_batch_size is None
             and not signals.received
         )
-        if again and trial.cause in {earlier.cause for earlier in trials[:-1]} - {None}:
+        before = [*earlier, *trials[:-1]]
+        if again and trial.cause in {each.cause for each in before} - {None}:
             again = False
             listener.warn(f"two attempts have failed alike, so no third is made: {trial.reason}")
         elif again and trial.cause is not None:
             listener.note("it is tried once more: should it fail alike, that is the end of it")
-        if again and not _another_choice(submission, trials):
+        if again and not _another_choice(submission, [*earlier, *trials]):
             again = False
             listener.warn(_nothing_left(spec, trials))
     code = exit_code(trials[-1], stop, signals.received)
     return SubmitResult(trials[0].recurrence, tuple(trials), code)
+
+
+def _attempts_before(submission: Submission, trial: Trial) -> list[Trial]:
+    """Return the earlier attempts of a recurrence that went on with this trial."""
+    return [
+        each
+        for each in submission.history.trials(trial.job, NEWEST)
+        if each.recurrence == trial.recurrence and each.attempt < trial.attempt
+    ]
 
 
 def _ended_by_look(trial: Trial, stop: StopOrder | None) -> bool:
@@ -168,9 +182,11 @@ def _another_choice(submission: Submission, attempts: Sequence[Trial]) -> bool:
     """Whether the next attempt would be anything but what has just failed to reach the target."""
     trials = submission.history.trials(submission.spec.name, NEWEST)
     problem = build_problem(submission, trials, attempts[0].recurrence)
-    decision = decide(submission, problem, trials, len(attempts) + 1).decision
+    decision = decide(submission, problem, trials, attempts[-1].attempt + 1).decision
+    arm = decision.global_batch_size
     failed = {trial.global_batch_size for trial in attempts if trial.status in OUTDONE}
-    return decision.global_batch_size not in failed
+    too_large = [t.global_batch_size for t in attempts if t.status is TrialStatus.OOM]
+    return arm not in failed and arm < min(too_large, default=arm + 1)
 
 
 def _nothing_left(spec: JobSpec, attempts: Sequence[Trial]) -> str:
@@ -226,8 +242,7 @@ def _attempt(
         try:
             outcome, stop = Watch(submission, listener, signals, dispatched).run()
         except BaseException as error:
-            reason = f"zeusrun could not run it: {error}"
-            outcome = Outcome(TrialStatus.FAILED, reason, timestamp())
+            outcome = _broken_off(dispatched, f"zeusrun could not run it: {error}")
             _record(submission.history, dispatched, mask_outcome(outcome, mask))
             raise
         finished = _record(submission.history, dispatched, mask_outcome(outcome, mask))
@@ -239,6 +254,18 @@ def _attempt(
         listener.note("it reached the target in the time that it was given to end")
     listener.finished(finished, looked=looked)
     return finished, stop
+
+
+def _broken_off(dispatched: Dispatched, reason: str) -> Outcome:
+    """Return the outcome of a trial that could not be run, with what it has taken all the same.
+
+    One that was to go on, and did not come to training again, may still go on the next time.
+    """
+    trial, paths = dispatched.trial, dispatched.paths
+    outcome = outcome_so_far(trial, paths, TrialStatus.FAILED, reason, timestamp())
+    if trial.preemptions and outcome.time_s == trial.time_s:
+        return replace(outcome, status=TrialStatus.PREEMPTED)
+    return outcome
 
 
 def _goes_on(trial: Trial) -> str:
@@ -262,7 +289,7 @@ def _record(history: History, dispatched: Dispatched, outcome: Outcome) -> Trial
     kept = write_record(paths, trial.finish(outcome))
     try:
         return history.finish(trial.trial, outcome)
-    except HistoryError as error:
+    except (HistoryError, ValueError) as error:  # ValueError: another zeusrun took it for lost
         where = (
             f"Its outcome is kept in {paths.trial}; the next submit records it."
             if kept

@@ -101,7 +101,10 @@ class Watch:
         now_t, trial = time.monotonic(), self._trial
         seen = frozenset({trial.metric} if trial.curve else ())
         best = trial.best_metric
-        return Progress(launched_t=now_t, now_t=now_t, seen_metrics=seen, best_value=best)
+        earlier = tuple(point.epoch for point in trial.curve)
+        return Progress(
+            launched_t=now_t, now_t=now_t, seen_metrics=seen, best_value=best, earlier=earlier
+        )
 
     def run(self) -> tuple[Outcome, StopOrder | None]:
         """Run the trial to its end; return its outcome and the order that stopped it, if any.
@@ -154,6 +157,7 @@ class Watch:
         order = self._supervise()
         if order is not None and self._is_cause(order):
             self._stop = order
+            self._write_live_at_t = 0.0
             if order.cause in _BY_SIGNAL:
                 grace_s = self._submission.spec.launch.grace_period_s
                 preempted = order.cause is StopCause.PREEMPTED
@@ -194,9 +198,7 @@ class Watch:
     def _look(self, *, final: bool = False) -> None:
         """Take in what the ranks wrote, and show it."""
         monitor, trial = self._monitor, self._trial
-        clock = self._paths.rank_clock(0)
-        count = self._read(clock, lambda: read_step_clock(clock), None)
-        progress = take_step_clock(self._progress, count)
+        progress = take_step_clock(self._progress, read_step_clock(self._paths.rank_clock(0)))
         read_events = functools.partial(self._reader.read, final=final)
         events: list[Event] = self._read(self._paths.sidecar, read_events, [])
         for event in events:
@@ -282,7 +284,9 @@ class Watch:
         """Leave word of how the trial stands: about once a second, and after each epoch."""
         if progress.now_t >= self._write_live_at_t or progress.curve != self._progress.curve:
             self._write_live_at_t = progress.now_t + _LIVE_PERIOD_S
-            write_live(self._paths, describe_live(self._trial, progress, self._bill()))
+            preempted = self._stop is not None and self._stop.cause is StopCause.PREEMPTED
+            live = describe_live(self._trial, progress, self._bill(), preempted=preempted)
+            write_live(self._paths, live)
 
     def _show_log(self, rank: int, tail: LineTail, *, final: bool) -> None:
         """Show what a rank printed, but never so much that watching or recording would wait."""

@@ -52,6 +52,9 @@ def restore_sheet(job: str, done: Restoration) -> RenderableType:
     lines += [Text(f"! {problem}", style="yellow") for problem in done.problems]
     if done.aside is not None:
         lines.append(Text(f"  what was there before is kept as {done.aside}", style="dim"))
+    if done.lost is None and done.problems:
+        unread = "what does not read may have held trials that nothing else knows"
+        lines.append(Text(f"! {unread}", style="yellow"))
     if done.lost:
         names = ", ".join(done.lost[:5]) + (" …" if len(done.lost) > 5 else "")
         lines.append(Text(f"! only that file knows of {names}", style="yellow"))
