@@ -104,7 +104,7 @@ def _run(submission: Submission, *, as_json: bool, quiet: bool) -> NoReturn:
     console = _console(stderr=as_json)
     with contextlib.closing(submission), SubmitView(console, quiet=quiet) as view:
         result = run_submit(submission, view)
-        if result.attempts > 1 and not result.reached:
+        if result.attempts > 1 and result.exit_code == ExitCode.TARGET_MISSED:
             view.warn(f"the target was missed in {result.attempts} attempts")
     if result.reached and not quiet:
         line = saving_line(
@@ -174,11 +174,15 @@ _DEFAULT_ROWS = 30
 def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     """Show everything about one trial."""
     from zeusrun.launcher.failure import read_traceback  # noqa: PLC0415
+    from zeusrun.launcher.live import read_live  # noqa: PLC0415
     from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
     from zeusrun.trial import TrialStatus  # noqa: PLC0415
     from zeusrun.view.tables import trial_sheet  # noqa: PLC0415
 
     found = find_trial(trial)
+    if not found.status.finished:
+        live = read_live(RunPaths(Path(found.run_dir)))
+        found = live.trial if live is not None and live.trial.trial == found.trial else found
     if as_json:
         print_json(found.to_json())
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -70,10 +71,14 @@ def cancel(
     from zeusrun.launcher.paths import find_run, home_directory  # noqa: PLC0415
     from zeusrun.launcher.recover import recover_lost  # noqa: PLC0415
     from zeusrun.launcher.run_lock import launcher_lives  # noqa: PLC0415
-    from zeusrun.trial import timestamp  # noqa: PLC0415
+    from zeusrun.trial import TrialStatus, timestamp  # noqa: PLC0415
 
     store, home = open_history(), home_directory(os.environ)
-    trial = find_trial(name)
+    going = store.unfinished(name) if name in store.jobs() else []
+    if len(going) > 1:
+        names = ", ".join(trial.trial for trial in going)
+        raise UsageError(f"several trials of {name} run: {names}; name the one to stop")
+    trial = going[0] if going else find_trial(name)
     paths = find_run(home, trial)
     running = not trial.status.finished and paths is not None and launcher_lives(paths)
     if paths is not None and running:
@@ -96,6 +101,8 @@ def cancel(
     else:
         already = "" if running else "had ended before: it "
         typer.echo(f"{ended.trial} {already}is {ended.status.value}: {ended.reason}")
+        if ended.status is TrialStatus.PREEMPTED:
+            typer.echo("the next submit goes on with it; with --batch-size it begins a new one")
 
 
 def _grace_s(paths: RunPaths) -> float:
@@ -212,7 +219,7 @@ def logs(
 ) -> None:
     """Print what the ranks of a trial printed."""
     from zeusrun.launcher.logs import follow_logs, log_tails  # noqa: PLC0415
-    from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
+    from zeusrun.launcher.paths import RunPaths, earlier_parts  # noqa: PLC0415
 
     found = find_trial(name)
     paths = RunPaths(Path(found.run_dir))
@@ -221,12 +228,16 @@ def logs(
     ranks = range(found.world_size) if rank is None else [rank]
     if rank is not None and rank >= found.world_size:
         raise UsageError(f"--rank {rank}: {found.trial} has ranks 0 to {found.world_size - 1}")
-    for number, line in follow_logs(paths, log_tails(paths, ranks), follow=follow):
+    earlier = [
+        follow_logs(part, log_tails(part, ranks), follow=False) for part in earlier_parts(paths)
+    ]
+    last = follow_logs(paths, log_tails(paths, ranks), follow=follow)
+    for number, line in itertools.chain(*earlier, last):
         if as_json:
             typer.echo(json.dumps({"rank": number, "line": line}))
         else:
             prefix = "" if rank is not None else f"[rank{number}] "
-            typer.echo(f"{prefix}{line}")
+            typer.echo(prefix + line.removeprefix(f"[rank{number}]: "))  # torch's own
 
 
 def open_history() -> TinyDBHistory:

@@ -22,8 +22,11 @@ if "as a metric" in sys.argv:
     sys.exit(0)
 print("printed", token)
 sys.stdout.write(f"written {url}\n")
+sys.stdout.write(token[:8])
+sys.stdout.write(token[8:] + " in pieces\n")
 print("to stderr", token, file=sys.stderr)
 logging.getLogger("script").warning("logged %s", url)
 warnings.warn(f"warned {token}", stacklevel=1)
 print(repr({"env": token}))
+sys.stdout.write(token[:8])  # and no more of it
 raise ValueError(f"no access with {token}") from KeyError(url)

@@ -112,7 +112,7 @@ def test_ranks_that_are_unknown_cannot_be_restarted_and_that_is_said(start):
 
 def test_stacks_that_cannot_be_kept_are_told_of(start):
     training = start()
-    training.paths.stacks.symlink_to(training.paths.trial)
+    training.paths.stacks.mkdir()
     training.stand(70.0)
     (told,) = training.warned
     assert "The stacks could not be kept: " in told

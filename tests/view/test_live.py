@@ -183,7 +183,15 @@ def test_the_summary_says_what_it_took_and_where_to_look():
     assert "zeusrun show" not in text
 
 
-@pytest.mark.parametrize("status", [s for s in TrialStatus if s.finished and s != "REACHED"])
+_FAILURES = [s for s in TrialStatus if s.finished and s not in {"REACHED", "PREEMPTED"}]
+
+
+def test_the_summary_of_a_preempted_trial_says_that_it_goes_on():
+    text = render(summary(finished(TrialStatus.PREEMPTED)))
+    assert "the next submit goes on with it" in text
+
+
+@pytest.mark.parametrize("status", _FAILURES)
 def test_the_summary_of_any_other_ending_says_where_more_is(status):
     text = render(summary(finished(status)))
     assert text.startswith(f"✗ job-1-1 {status.value}")

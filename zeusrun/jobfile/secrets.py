@@ -24,6 +24,7 @@ _SECRET_PART = re.compile(
     r"|SECRETKEY|PRIVATEKEY)|KEYS?|PASS|PWD|JWT",
     re.ASCII,
 )
+_PLAIN_NAME = re.compile(r"[\w.-]{0,64}")
 _SECRET, _PLAIN = "secret", "plain"
 _WRITE = "write a text, {secret: a text} or {plain: a text}"
 
@@ -65,15 +66,18 @@ def read_secrets(document: JobDocument) -> frozenset[str]:
 
 
 def hide_problems(problems: Sequence[Problem], secrets: AbstractSet[str]) -> list[Problem]:
-    """Return problems that do not quote a secret."""
-    return [
-        _HIDDEN
-        if problem.path == ("env",)
-        else _hide(problem)
-        if _is_of(problem, secrets)
-        else problem
-        for problem in problems
-    ]
+    """Return problems that do not quote a secret, nor what might be one with a slip of the pen."""
+    hidden = []
+    for problem in problems:
+        if problem.path == ("env",):
+            hidden.append(_NO_SECTION)
+        elif _is_of(problem, secrets):
+            hidden.append(_hide(problem))
+        elif problem.path[:1] == ("env",) and not _PLAIN_NAME.fullmatch(str(problem.path[1])):
+            hidden.append(_hide_name(problem))  # NAME=value, or NAME "value" without its colon
+        else:
+            hidden.append(problem)
+    return hidden
 
 
 def write_secrets(record: dict[str, Any], secrets: AbstractSet[str]) -> None:
@@ -105,13 +109,22 @@ def _is_of(problem: Problem, secrets: AbstractSet[str]) -> bool:
     return len(problem.path) > 1 and problem.path[0] == "env" and problem.path[1] in secrets
 
 
-_HIDDEN = Problem(
+_NO_SECTION = Problem(
     ("env",), "'env' must be a section of names and values, such as  env: {OMP_NUM_THREADS: \"1\"}"
 )
 
 
+def _hide_name(problem: Problem) -> Problem:
+    begun = re.match(r"\w*", str(problem.path[1]))
+    sentence = (
+        f"'env.{begun[0] if begun else ''}…' is no name for an environment variable: letters, "
+        "digits and _ only, then a colon and its value"
+    )
+    return Problem(problem.path, sentence)
+
+
 def _hide(problem: Problem) -> Problem:
-    name = str(problem.path[1]).partition("=")[0]  # NAME=value, written as a name
+    name = problem.path[1]
     sentence = (
         f"'env.{name}' cannot be used, and as a secret it is not shown; it must be text without "
         "NUL characters, with '$$' for a plain '$'"

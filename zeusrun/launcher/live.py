@@ -16,6 +16,8 @@ from zeusrun.private_files import read_file, write_file
 from zeusrun.trial import Outcome, Trial, TrialStatus, timestamp
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zeusrun.launcher.close import Bill
     from zeusrun.launcher.paths import RunPaths
     from zeusrun.launcher.progress import Progress
@@ -54,7 +56,14 @@ class Live:
         return {**record, "trial": self.trial.to_json()}
 
 
-def describe_live(trial: Trial, progress: Progress, bill: Bill, *, preempted: bool) -> Live:
+def describe_live(
+    trial: Trial,
+    progress: Progress,
+    bill: Bill,
+    *,
+    warnings: Sequence[str] = (),
+    preempted: bool = False,
+) -> Live:
     """Return a trial as it stands, metered up to ``progress.energy_j``."""
     outcome = Outcome(
         TrialStatus.LOST,
@@ -72,6 +81,7 @@ def describe_live(trial: Trial, progress: Progress, bill: Bill, *, preempted: bo
         curve=progress.curve,
         power_limit_w=progress.power_limit_w,
         shared=bill.shared,
+        warnings=tuple(warnings),
     )
     so_far = trial.finish(join(trial, outcome))
     return Live(

@@ -196,7 +196,7 @@ def find_run(home: Path, trial: Trial) -> RunPaths | None:
     return RunPaths(named) if same else None
 
 
-_PART = re.compile(r"part\d+")
+_PART = re.compile(r"part\d{1,9}")
 _KEPT = {"job.yaml", "trial.json", "checkpoints", "lock"}
 
 
@@ -228,6 +228,17 @@ def reopen_run(home: Path, paths: RunPaths) -> None:
             folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise unwritable_home(home, error) from error
+
+
+def earlier_parts(paths: RunPaths) -> list[RunPaths]:
+    """Return the files of the parts of a trial before it was preempted last, oldest first."""
+    try:
+        names = [path.name for path in paths.run_dir.iterdir() if _PART.fullmatch(path.name)]
+    except OSError:
+        return []
+    return [
+        RunPaths(paths.run_dir / name) for name in sorted(names, key=lambda name: int(name[4:]))
+    ]
 
 
 def unwritable_home(home: Path, error: OSError) -> HistoryError:

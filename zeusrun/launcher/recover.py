@@ -120,6 +120,7 @@ def outcome_so_far(
         curve=(*left.curve, *later),
         power_limit_w=left.power_limit_w,
         shared=left.shared,
+        warnings=tuple(dict.fromkeys((*left.warnings, *seen.warnings))),
     )
 
 

@@ -17,6 +17,8 @@ FIRST_PATIENCE = 10.0  # times after_s, until it was seen how long an epoch's en
 MOST_GAP_S = 1.0  # looks are a tenth of a second apart
 TOGETHER = 0.9  # ranks that wait for each other stand for almost as long
 
+STANDS_STILL = "it stands still: "
+
 
 @dataclass(frozen=True)
 class RankPauses:
@@ -149,7 +151,7 @@ def describe_stall(stall: Stall, places: Mapping[int, str]) -> str:
         for place, ranks in by_place.items()
     ]
     return (
-        f"it stands still: no optimizer step{whose} for {stood}, after pauses of at most "
+        f"{STANDS_STILL}no optimizer step{whose} for {stood}, after pauses of at most "
         f"{longest}; {'; '.join(told)}"
     )
 

@@ -16,6 +16,7 @@ from zeusrun.launcher.stacks import (
 )
 from zeusrun.launcher.stall import (
     NO_PAUSES,
+    STANDS_STILL,
     begin_again,
     describe_stall,
     find_stall,
@@ -169,7 +170,8 @@ class StallControl:
         if not self._processes.kill():
             return "The ranks could not be killed: it is unknown which processes they are"
         used_up = progress.restarts >= self._max_restarts
-        reason = f"{STALLED}: {sentence}" + ("; no restart was left" if used_up else "")
+        where = sentence.removeprefix(STANDS_STILL)
+        reason = f"{STALLED}: {where}" + ("; no restart was left" if used_up else "")
         self._killed = Failure(None, out_of_memory=False, reason=reason)
         self._stall = None
         self._pauses = begin_again(self._pauses)

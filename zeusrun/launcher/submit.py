@@ -195,6 +195,12 @@ def _nothing_left(spec: JobSpec, attempts: Sequence[Trial]) -> str:
     seen = "" if best is None else f" (best {best:.4g})"
     goal = f"{spec.objective.metric} {spec.objective.target:g}{seen}"
     correct = "correct objective.target, raise objective.max_epochs, or"
+    if all(trial.status is TrialStatus.OOM for trial in attempts):
+        sizes = ", ".join(str(trial.global_batch_size) for trial in attempts)
+        return (
+            f"no batch size is left that may fit in memory ({sizes} did not); add smaller "
+            "batch_size.candidates, or make room"
+        )
     if spec.policy.name == "fixed":
         only = attempts[-1].global_batch_size
         return (
@@ -240,7 +246,7 @@ def _attempt(
             listener.note(_goes_on(dispatched.trial))
         listener.dispatched(dispatched.trial, cost_bound_j(dispatched.choice.decision))
         try:
-            outcome, stop = Watch(submission, listener, signals, dispatched).run()
+            outcome, stop = Watch(submission, listener, signals, dispatched, mask).run()
         except BaseException as error:
             outcome = _broken_off(dispatched, f"zeusrun could not run it: {error}")
             _record(submission.history, dispatched, mask_outcome(outcome, mask))

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.dispatch import Dispatched
     from zeusrun.launcher.listener import Listener
     from zeusrun.launcher.signals import CaughtSignals
+    from zeusrun.masking import Mask
     from zeusrun.sidecar import Event, LineTail
     from zeusrun.spec import JobSpec
     from zeusrun.trial import Decision, Outcome, PowerPoint, Trial
@@ -67,9 +68,11 @@ class Watch:
         listener: Listener,
         signals: CaughtSignals,
         dispatched: Dispatched,
+        mask: Mask,
     ) -> None:
         spec = submission.spec
         self._submission, self._listener, self._signals = submission, listener, signals
+        self._mask = mask
         trial = dispatched.trial
         self._trial, self._paths = trial, dispatched.paths
         self._choice = dispatched.choice
@@ -163,7 +166,8 @@ class Watch:
                 preempted = order.cause is StopCause.PREEMPTED
                 then = ", and the next submit goes on with it" if preempted else ""
                 again = f"within {grace_s:g} s{then}; the same again stops it at once"
-                self._listener.warn(f"{order.reason}: the training ends {again}")
+                how = "at once" if order.level is StopLevel.KILL else again
+                self._listener.warn(f"{order.reason}: the training ends {how}")
             elif order.level >= StopLevel.TERMINATE:
                 self._listener.note(f"stopping: {order.reason}")
         return StopLevel.NONE if order is None else order.level
@@ -190,10 +194,11 @@ class Watch:
 
     def _take_cancel(self) -> None:
         """Take what another zeusrun asks for as if it had come from the keyboard."""
-        asked = read_cancel(self._paths)
-        if asked is not None and len(self._signals.received) < asked:
-            self._cancelled = self._cancelled or not self._signals.received
-            self._signals.received.append(signal.SIGINT)
+        received = self._signals.received
+        missing = (read_cancel(self._paths) or 0) - len(received)
+        if missing > 0:
+            self._cancelled = self._cancelled or not received
+            received.extend([signal.SIGINT] * missing)
 
     def _look(self, *, final: bool = False) -> None:
         """Take in what the ranks wrote, and show it."""
@@ -285,7 +290,13 @@ class Watch:
         if progress.now_t >= self._write_live_at_t or progress.curve != self._progress.curve:
             self._write_live_at_t = progress.now_t + _LIVE_PERIOD_S
             preempted = self._stop is not None and self._stop.cause is StopCause.PREEMPTED
-            live = describe_live(self._trial, progress, self._bill(), preempted=preempted)
+            live = describe_live(
+                self._trial,
+                progress,
+                self._bill(),
+                warnings=[self._mask.text(_storable(warning)) for warning in self._warnings],
+                preempted=preempted,
+            )
             write_live(self._paths, live)
 
     def _show_log(self, rank: int, tail: LineTail, *, final: bool) -> None:

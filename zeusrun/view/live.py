@@ -42,6 +42,7 @@ class SubmitView:
         self._bound_j: float | None = None
         self._source: EnergySource | None = None
         self._epochs_shown = 0
+        self._warned: set[str] = set()
         self._next_refresh_t = 0.0
         live = console.is_terminal and not quiet
         self._live = Live(console=console, auto_refresh=False, transient=True) if live else None
@@ -66,6 +67,7 @@ class SubmitView:
 
     def warn(self, text: str) -> None:
         """Show a sentence to act on, even when quiet."""
+        self._warned.add(text)
         self._print(Text(f"! {text}", style="yellow"))
 
     def dispatched(self, trial: Trial, cost_bound_j: float | None) -> None:
@@ -111,7 +113,8 @@ class SubmitView:
         """Show how the trial ended and what it cost."""
         self._stop_live()
         for warning in trial.warnings:
-            self.warn(warning)
+            if warning not in self._warned:
+                self.warn(warning)
         well = looked or trial.status is TrialStatus.REACHED
         if not self._quiet or not well:
             self._print(summary(trial, looked=looked))
@@ -213,7 +216,9 @@ def summary(trial: Trial, *, looked: bool = False) -> RenderableType:
         spent = f"{units.energy(trial.energy_j)}{source} · cost {units.energy(trial.cost_j)}"
         limit = f" · limit {limit_text(trial)}" if trial.power_limit_w else ""
         lines.append(Text(f"  {spent} (eta_knob {trial.eta_knob:g}){limit}"))
-    if not reached:
+    if trial.status is TrialStatus.PREEMPTED:
+        lines.append(Text("  the next submit goes on with it", style="dim"))
+    elif not reached:
         lines.append(Text(f"  more: zeusrun show {trial.trial}", style="dim"))
     return Group(*lines)
 

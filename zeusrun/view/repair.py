@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zeusrun.history.restore import Restoration
     from zeusrun.launcher.repair import Finding
 
-_MARKS = {"repaired": ("✓", "green"), "found": ("·", "yellow"), "problem": ("✗", "red")}
+_MARKS = {"repaired": ("✓", "green"), "found": ("·", "yellow")}
 
 
 def repair_sheet(found: Sequence[Finding], home: Path, *, dry_run: bool) -> RenderableType:
@@ -24,7 +24,7 @@ def repair_sheet(found: Sequence[Finding], home: Path, *, dry_run: bool) -> Rend
     lines = [
         Text.assemble(_MARKS[finding.state], f" {finding.text}")
         for finding in found
-        if finding.state in _MARKS and finding.kind != "copy"
+        if finding.state in _MARKS and finding.kind != "copy"  # a problem is the error that follows
     ]
     held = [finding for finding in found if finding.state == "fine" and finding.kind == "limit"]
     lines += [Text(f"  {finding.text}", style="dim") for finding in held]

@@ -43,7 +43,12 @@ def status_table(found: Sequence[RunningTrial]) -> RenderableType:
         for running in found
         if not running.alive
     ]
-    return Group(table, *notes)
+    warnings = [
+        Text(f"! {running.trial.trial}: {warning}", style="yellow")
+        for running in found
+        for warning in running.trial.warnings[-1:]
+    ]
+    return Group(table, *notes, *warnings)
 
 
 def _starting(running: RunningTrial) -> str:

@@ -1,11 +1,11 @@
 """Keeps secrets out of what Python prints in a rank.
 
-What C libraries and other processes write goes to the rank's log as it is, and so does a value that
-is written in several pieces.
+What C libraries and other processes write goes to the rank's log as it is.
 """
 
 from __future__ import annotations
 
+import atexit
 import io
 import sys
 from typing import TYPE_CHECKING
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class _MaskedText(io.TextIOWrapper):
-    """A text stream that writes ``***`` for secrets."""
+    """A text stream that writes ``***`` for secrets, also for one that comes in pieces.
+
+    The end of a text is held back while it could be the beginning of a secret.
+    """
 
     def __init__(self, stream: io.TextIOWrapper, mask: Mask) -> None:
         encoding, errors = stream.encoding, stream.errors
@@ -23,10 +26,20 @@ class _MaskedText(io.TextIOWrapper):
             stream.detach(), encoding=encoding, errors=errors, newline="\n", write_through=True
         )
         self.mask = mask
+        self._held = ""
+        atexit.register(self.release)
 
     def write(self, text: str) -> int:
-        super().write(self.mask.text(text))
+        known = self.mask.text(self._held + text)
+        start = self.mask.begun(known)
+        self._held = known[start:]
+        super().write(known[:start])
         return len(text)
+
+    def release(self) -> None:
+        """Write what is held back."""
+        held, self._held = self._held, ""
+        super().write(held)
 
 
 def mask_output(mask: Mask) -> None:
