@@ -133,7 +133,7 @@ def test_a_launcher_that_is_killed_while_it_is_preempted_has_preempted_its_trial
     child.communicate(timeout=60)
     code, result, _ = zeusrun.submit(job(zeusrun, "--reaches", "2"))
     trial = only_trial(result)
-    assert (code, trial["trial"], trial["preemptions"]) == (0, "job-1-1", 1)
+    assert (code, trial["trial"], trial["preemptions"]) == (0, "job-1-1", 1), trial["reason"]
 
 
 def test_a_dry_run_shows_the_trial_that_would_go_on(zeusrun):

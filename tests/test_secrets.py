@@ -181,7 +181,7 @@ def test_masked_values_that_are_nowhere_are_an_error_that_names_them(masked):
 
 def test_an_argument_that_held_a_secret_cannot_be_restored(masked):
     _, copy = masked(SECRETIVE)
-    with pytest.raises(JobFileError, match="an argument held a secret"):
+    with pytest.raises(JobFileError, match="an argument or another variable held a secret"):
         restore_secrets(copy, {"HF_TOKEN": TOKEN, "DB_URL": URL})
 
 

@@ -13,11 +13,10 @@ from zeusrun.launcher.process import Warden
 
 SLEEPER = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
 LAUNCHER = """
-import os, sys
-from pathlib import Path
+import sys
 from zeusrun.launcher.process import Warden
-with Warden(Path(sys.argv[1])) as warden:
-    print(warden.pid, flush=True)
+with Warden() as warden:
+    print(warden.pid, warden.mark["ZEUSRUN_LAUNCH"], flush=True)
     sys.stdin.read()
 """
 
@@ -47,10 +46,11 @@ def start():
 
 @pytest.fixture
 def run(tmp_path, start):
-    """A launcher with a warden, a process of its run, and one of another run."""
-    launcher = start([sys.executable, "-c", LAUNCHER, str(tmp_path)])
-    own = start(SLEEPER, ZEUSRUN_RUN_DIR=str(tmp_path))
-    other = start(SLEEPER, ZEUSRUN_RUN_DIR=f"{tmp_path}-2")
+    """A launcher with a warden, a process of its run, and one of the next launcher of the run."""
+    launcher = start([sys.executable, "-c", LAUNCHER])
+    launcher.warden, mark = launcher.first_line.split()
+    own = start(SLEEPER, ZEUSRUN_RUN_DIR=str(tmp_path), ZEUSRUN_LAUNCH=mark)
+    other = start(SLEEPER, ZEUSRUN_RUN_DIR=str(tmp_path), ZEUSRUN_LAUNCH=f"{mark}2")
     return launcher, own, other
 
 
@@ -66,7 +66,7 @@ def test_a_launcher_that_ends_well_dismisses_it(run):
     launcher.communicate("")
     assert launcher.returncode == 0
     with pytest.raises(ProcessLookupError):
-        os.kill(int(launcher.first_line), 0)
+        os.kill(int(launcher.warden), 0)
     assert own.poll() is None
     assert other.poll() is None
 
@@ -74,19 +74,19 @@ def test_a_launcher_that_ends_well_dismisses_it(run):
 def test_what_ends_a_whole_session_does_not_end_it(run):
     launcher, own, _ = run
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-        os.kill(int(launcher.first_line), number)
+        os.kill(int(launcher.warden), number)
     launcher.kill()
     assert own.wait(30) == -signal.SIGKILL
 
 
 def test_a_launcher_does_not_wait_for_a_warden_that_was_stopped(run):
     launcher, own, _ = run
-    os.kill(int(launcher.first_line), signal.SIGSTOP)
+    os.kill(int(launcher.warden), signal.SIGSTOP)
     launcher.communicate("")
     assert launcher.returncode == 0
     assert own.poll() is None
 
 
-def test_a_warden_that_was_killed_is_no_trouble(tmp_path):
-    with Warden(tmp_path) as warden:
+def test_a_warden_that_was_killed_is_no_trouble():
+    with Warden() as warden:
         os.kill(warden.pid, signal.SIGKILL)

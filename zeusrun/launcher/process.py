@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import selectors
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
@@ -77,8 +78,9 @@ def run(
         LaunchError: If torchrun could not be started.
         Exception: Whatever ``on_tick`` raises, after the run has been ended.
     """
-    with Warden(paths.run_dir):
-        process = _start(command, paths)
+    with Warden() as warden:
+        marked = replace(command, env={**command.env, **warden.mark})
+        process = _start(marked, paths)
         family = Family(process.pid, str(paths.run_dir))
         level, kill_at_t = StopLevel.NONE, float("inf")
         try:
@@ -113,15 +115,15 @@ class Warden:
         LaunchError: On entering, if it cannot be started.
     """
 
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
+    def __init__(self) -> None:
+        self.mark = {"ZEUSRUN_LAUNCH": secrets.token_hex(8)}  # for the environment of what it ends
 
     def __enter__(self) -> Self:
         """Start it; nothing waits for it to be up: the pipe is there already."""
         argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("warden.py"))]
         try:
             self._process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
-                [*argv, str(self._run_dir)],
+                [*argv, *(f"{name}={value}" for name, value in self.mark.items())],
                 env={},  # without the mark that it looks for
                 cwd="/",
                 stdin=subprocess.PIPE,

@@ -3,8 +3,8 @@
 The launcher starts it by its path, without ``site`` and before torchrun: it is up in some 15 ms
 and needs nothing but the standard library. It waits at a pipe that only the launcher holds open.
 A byte dismisses it; the end of the pipe without one means that the launcher is dead, and then
-every process that carries the run's mark in its environment is killed. A trial that has lost its
-launcher is ``LOST``, so a checkpoint of it would be of no use to anybody.
+every process that carries the launcher's mark in its environment is killed. The mark is of this
+launcher alone: another one may go on with the same trial at once.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ _MOST_S = 60.0
 
 
 def main() -> None:
-    """Wait for the end of the launcher; ``argv[1]`` is the run directory."""
+    """Wait for the end of the launcher; ``argv[1]`` is its mark, ``ZEUSRUN_LAUNCH=…``."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # meant for the launcher, which it outlives
     if not os.read(0, 1):
-        end_run(sys.argv[1])
+        end_marked(os.fsencode(sys.argv[1]))
 
 
-def end_run(run_dir: str) -> None:
-    """Kill the processes of a run until none has been seen for a while."""
-    mark = b"ZEUSRUN_RUN_DIR=" + os.fsencode(run_dir)
+def end_marked(mark: bytes) -> None:
+    """Kill the processes that carry a mark until none has been seen for a while."""
     began_t = quiet_t = time.monotonic()
     while (now_t := time.monotonic()) - quiet_t < _QUIET_S and now_t - began_t < _MOST_S:
         if _kill_marked(mark):
