@@ -55,7 +55,10 @@ def _open_own(name: str, flags: int, directory: int) -> int:
     """Open a file that has no other name; one that has is left to it, and made anew."""
     descriptor = os.open(name, flags & ~os.O_TRUNC, 0o600, dir_fd=directory)
     try:
-        if os.fstat(descriptor).st_nlink > 1:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return descriptor  # a pipe that somebody reads has no other name, and no length
+        if status.st_nlink > 1:
             os.unlink(name, dir_fd=directory)
             os.close(descriptor)
             descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
