@@ -65,6 +65,9 @@ def test_the_next_submit_goes_on_with_a_preempted_trial(zeusrun, number):
         0.5 * trial["energy_j"] + 0.5 * trial["max_power_w"] * trial["time_s"]
     )
     assert len(list((Path(trial["run_dir"]) / "part1").iterdir())) > 3
+    logged = zeusrun("logs", "job-1-1").stdout.splitlines()
+    begun = [line for line in logged if "begins after epoch" in line]
+    assert [line.split()[4] for line in begun] == ["0", str(saved["epoch"])]  # of both parts
 
 
 def test_a_trial_may_be_preempted_again_and_again(zeusrun):
@@ -142,3 +145,22 @@ def test_a_dry_run_shows_the_trial_that_would_go_on(zeusrun):
     dry = json.loads(zeusrun("submit", first, "--dry-run", "--json").stdout)
     assert (dry["trial"]["trial"], dry["trial"]["preemptions"]) == ("job-1-1", 1)
     assert zeusrun.history()[0]["status"] == "PREEMPTED"
+
+
+def test_a_trial_that_cannot_be_started_again_keeps_what_it_took_and_may_go_on_later(zeusrun):
+    workdir = zeusrun.folder / "32"
+    workdir.mkdir()
+    first = job(zeusrun, "--reaches", "5", workdir=str(zeusrun.folder / "${batch_size}"))
+    preempt(zeusrun, first)
+    (cut,) = zeusrun.history()
+    workdir.rmdir()
+    code, _, seen = zeusrun.submit(first)
+    (kept,) = zeusrun.history()
+    assert (code, kept["status"]) == (5, "PREEMPTED")
+    assert "torchrun could not be started" in seen
+    for same in ("time_s", "energy_j", "epochs", "curve", "steps"):
+        assert kept[same] == cut[same]
+    workdir.mkdir()
+    code, result, _ = zeusrun.submit(first)
+    trial = only_trial(result)
+    assert (code, trial["trial"], trial["preemptions"]) == (0, cut["trial"], 2)

@@ -76,6 +76,19 @@ def test_cancel_now_does_not_wait_for_the_grace(zeusrun, running):
     assert survivors({"run_dir": str(zeusrun.home / "runs" / "job" / "job-1-1")}) == []
 
 
+def test_cancel_of_a_job_with_two_trials_running_asks_which(zeusrun, running):
+    running()
+    second = zeusrun.start("submit", zeusrun.folder / "job.yaml")
+    try:
+        wait_for(lambda: len(json.loads(zeusrun("status", "--json").stdout)) == 2)
+        done = zeusrun("cancel", "job")
+        assert done.returncode == 2
+        assert "job-1-1, job-2-1; name the one to stop" in " ".join(done.stderr.split())
+    finally:
+        second.kill()
+        second.communicate()
+
+
 def test_cancel_of_a_trial_whose_launcher_is_dead_records_it(zeusrun, running):
     child = running()
     child.kill()

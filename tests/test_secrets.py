@@ -340,3 +340,24 @@ def test_streams_that_mask_still_are_streams(tmp_path):
     )
     code, log = rank.run(script, ZEUSRUN_SECRETS="HF_TOKEN", HF_TOKEN=TOKEN)
     assert (code, log) == (0, "******\nbytes\n1 utf-8 é\nchild ***\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'env:\n  API_TOKEN "tok-abcdef123456"\n',
+        "env: HF_TOKEN=tok-abcdef123456\n",
+        'env: {"HF_TOKEN=tok-abcdef123456": x}\n',
+        "env: {'API_TOKEN \"tok-abcdef123456\"': }\n",
+        "env: [HF_TOKEN=tok-abcdef123456]\n",
+    ],
+)
+def test_a_slip_of_the_pen_in_env_does_not_quote_the_secret(job_file, text):
+    with pytest.raises(JobFileError, match="env") as refused:
+        load_spec(job_file(text))
+    assert "abcdef" not in str(refused.value)
+
+
+def test_a_secret_that_stands_in_another_variable_is_masked_in_the_copy(job_file):
+    env = "env: {HF_TOKEN: hf_abcdef123, EXTRA: --token hf_abcdef123}\n"
+    assert "hf_abcdef123" not in load_spec(job_file(env)).to_yaml()

@@ -252,6 +252,33 @@ def test_the_trials_of_a_damaged_volume_come_from_the_run_directories(history, p
     assert TinyDBHistory(path.parent).restore("digits", None, []).problems == ()
 
 
+def test_a_volume_that_the_disk_refuses_is_no_damage_and_nothing_is_restored(
+    history, path, monkeypatch
+):
+    run(history, 5)
+    before = path.read_bytes()
+    real = Path.read_bytes
+
+    def refuse(file):
+        if file.name == "000002.json":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(file))
+        return real(file)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(Path, "read_bytes", refuse)
+        with pytest.raises(HistoryError, match=r"000002\.json"):
+            TinyDBHistory(path.parent, volume_trials=1).restore("digits", None, [])
+    assert path.read_bytes() == before
+    assert len(TinyDBHistory(path.parent, volume_trials=1).trials("digits")) == 5
+
+
+def test_what_a_damaged_volume_held_is_not_said_to_be_there(history, path):
+    run(history, 5)
+    (path.parent / "digits.volumes" / "000002.json").write_text("{")
+    report = TinyDBHistory(path.parent, volume_trials=1).restore("digits", None, [])
+    assert (report.trials, report.lost) == (4, None)
+
+
 def test_a_restored_history_names_volumes_of_its_own(history, path):
     run(history, 6)
     old = {file: file.read_bytes() for file in (path.parent / "digits.volumes").iterdir()}
