@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from faults_audit import audit, read_json, write_earlier
 from faults_home import GONE_S, JOB, ROOT, Experiment, Finding, Home, build_library, wait_until
 from faults_io import HOWS, Fault
-from filelock import FileLock
 
 from zeusrun.errors import HistoryError
+from zeusrun.file_lock import FileLock
 from zeusrun.history.tinydb import TinyDBHistory
 from zeusrun.launcher.paths import RunPaths
 from zeusrun.launcher.process import TICK_S
@@ -209,8 +209,9 @@ def _beside_stopped_writer(home: Home) -> Experiment:
     holder = os.fork()
     if holder == 0:
         try:
-            with FileLock(lock):
-                os.kill(os.getpid(), signal.SIGSTOP)
+            held = FileLock(lock)
+            held.acquire()
+            os.kill(os.getpid(), signal.SIGSTOP)
         finally:
             os._exit(1)
     findings = []

@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from tests.contracts.history import REACHED, next_trial
 from zeusrun.errors import ExitCode, HistoryError
+from zeusrun.file_lock import FileLock
 from zeusrun.history.tinydb import TinyDBHistory
 from zeusrun.trial import TrialStatus
 
@@ -163,8 +163,9 @@ def test_a_stopped_lock_holder_is_named_and_its_death_frees_the_lock(tmp_path):
     holder = os.fork()
     if holder == 0:
         try:
-            with FileLock(lock):
-                os.kill(os.getpid(), signal.SIGSTOP)
+            held = FileLock(lock)
+            held.acquire()
+            os.kill(os.getpid(), signal.SIGSTOP)
         finally:
             os._exit(1)
     try:

@@ -76,3 +76,8 @@ def test_no_torch_is_said_with_the_interpreter_that_lacks_it(monkeypatch):
         find_torchrun()
     assert sys.executable in str(caught.value)
     assert caught.value.exit_code == 5
+
+
+def test_a_torch_that_does_not_say_its_version_is_launched_all_the_same(install):
+    install(b'"--max-restarts",')
+    assert find_torchrun().version == "unknown"

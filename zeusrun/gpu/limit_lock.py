@@ -10,12 +10,11 @@ other by a locked file in it.
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
 import socket
 from pathlib import Path
 
 from zeusrun.errors import DeviceError
+from zeusrun.file_lock import FileLock
 from zeusrun.private_files import make_folder
 
 
@@ -31,7 +30,7 @@ class LimitLock:
         """
         self._uuid, self._directory = uuid, directory
         self._socket: socket.socket | None = None
-        self._file: int | None = None
+        self._file: FileLock | None = None
 
     def acquire(self) -> bool:
         """Take the lock; return whether it was free.
@@ -48,8 +47,7 @@ class LimitLock:
 
     def filenos(self) -> list[int]:
         """Return the descriptors that a guard inherits."""
-        held = [] if self._socket is None else [self._socket.fileno()]
-        return held if self._file is None else [*held, self._file]
+        return [held.fileno() for held in (self._socket, self._file) if held is not None]
 
     def release(self) -> None:
         """Let go. More than once is fine."""
@@ -57,7 +55,7 @@ class LimitLock:
             self._socket.close()
             self._socket = None
         if self._file is not None:
-            os.close(self._file)
+            self._file.release()
             self._file = None
 
     def _bind(self) -> bool:
@@ -74,13 +72,12 @@ class LimitLock:
 
     def _lock_file(self) -> bool:
         """Lock the file; where there can be none there is no record either, and nothing to see."""
+        lock = FileLock(self._directory / f"{self._uuid}.lock")
         try:
             make_folder(self._directory)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            self._file = os.open(self._directory / f"{self._uuid}.lock", flags, 0o600)
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+            if not lock.acquire():
+                return False
+            self._file = lock
         except OSError:
             pass
         return True

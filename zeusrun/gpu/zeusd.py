@@ -6,7 +6,6 @@ already and never starts one.
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
 import stat
@@ -98,16 +97,18 @@ class Zeusd:
             )
 
     def _request(self, method: str, target: str, body: str | None = None) -> tuple[int, str]:
-        connection = _UnixConnection(self.socket_path, self._timeout_s)
+        from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - 20 ms, seldom needed
+
+        connection = HTTPConnection("localhost", timeout=self._timeout_s)
         headers = {} if body is None else {"Content-Type": "application/json"}
         sent = False
         try:
-            connection.connect()
+            connection.sock = self._connect()
             sent = method == "POST"
             connection.request(method, target, body, headers)
             response = connection.getresponse()
             return response.status, response.read().decode("utf-8", "replace")
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, HTTPException) as error:
             why = getattr(error, "strerror", None) or repr(error)
             if sent:  # it may carry it out yet: nobody may take the limit for unchanged
                 raise DeviceError(f"{self} took a limit and does not answer: {why}") from error
@@ -115,19 +116,18 @@ class Zeusd:
         finally:
             connection.close()
 
+    def _connect(self) -> socket.socket:
+        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connected.settimeout(self._timeout_s)
+        try:
+            connected.connect(str(self.socket_path))
+        except OSError:
+            connected.close()
+            raise
+        return connected
+
     def __str__(self) -> str:
         return f"zeusd ({self.socket_path})"
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, socket_path: Path, timeout_s: float) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._socket_path = socket_path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._socket_path))
 
 
 def find_zeusd(environment: Mapping[str, str]) -> Zeusd | None:

@@ -11,9 +11,8 @@ from contextlib import contextmanager, suppress
 from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING
 
-from filelock import FileLock, Timeout
-
 from zeusrun.errors import HistoryError
+from zeusrun.file_lock import FileLock
 from zeusrun.private_files import make_folder
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def locked(path: Path, timeout_s: float) -> Iterator[None]:
         HistoryError: If nobody has written for ``timeout_s`` seconds and the lock is still not
             free, or it cannot be taken here.
     """
-    lock = FileLock(lock_path(path), mode=0o600)
+    lock = FileLock(lock_path(path))
     with explained("lock", path):
         make_folder(path.parent)
         _wait_for(lock, path, timeout_s)
@@ -113,22 +112,16 @@ def locked(path: Path, timeout_s: float) -> Iterator[None]:
 def _wait_for(lock: FileLock, path: Path, timeout_s: float) -> None:
     """Take a lock, however many are waiting, as long as those who have it come to an end."""
     seen, since_t = _state(path), time.monotonic()
-    while True:
-        try:
-            # A writer is done in a few ms; the library's own interval would make others idle.
-            lock.acquire(timeout=min(_PATIENCE_S, timeout_s), poll_interval=0.01)
-        except Timeout as error:  # an OSError, too
-            now = _state(path)
-            if now != seen:
-                seen, since_t = now, time.monotonic()
-            elif time.monotonic() - since_t >= timeout_s:
-                held = shlex.quote(str(lock_path(path)))
-                raise HistoryError(
-                    f"another process has held the lock {held} for {timeout_s:g} s; it is "
-                    f"probably stopped: `fuser -v {held}` names it; end or resume it, and try again"
-                ) from error
-        else:
-            return
+    while not lock.acquire(min(_PATIENCE_S, timeout_s)):
+        now = _state(path)
+        if now != seen:
+            seen, since_t = now, time.monotonic()
+        elif time.monotonic() - since_t >= timeout_s:
+            held = shlex.quote(str(lock_path(path)))
+            raise HistoryError(
+                f"another process has held the lock {held} for {timeout_s:g} s; it is "
+                f"probably stopped: `fuser -v {held}` names it; end or resume it, and try again"
+            )
 
 
 def _state(path: Path) -> tuple[int, int] | None:

@@ -8,36 +8,21 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-import filelock
-
+from zeusrun.file_lock import FileLock
 from zeusrun.launcher.paths import RunPaths, numbered_runs, runs_directory
 from zeusrun.launcher.record import read_record
-from zeusrun.private_files import remove_link
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
 
-class RunLock:
-    """The operating system's lock on a trial, held by its launcher until it dies."""
+class RunLock(FileLock):
+    """The lock on a trial, held by its launcher until it dies."""
 
     def __init__(self, paths: RunPaths) -> None:
-        self._paths = paths
-        self._lock = filelock.FileLock(paths.lock, mode=0o600)
-
-    def acquire(self, timeout_s: float = 0.0) -> bool:
-        """Take the lock; return whether it was free, or became so in time.
-
-        Raises:
-            OSError: If the lock file cannot be opened.
-        """
-        remove_link(self._paths.lock)  # not every version of the library refuses to follow it
-        try:
-            self._lock.acquire(timeout=timeout_s)
-        except filelock.Timeout:
-            return False
-        return True
+        super().__init__(paths.lock)
+        self._run_dir = paths.run_dir
 
     def acquire_or_gone(self) -> bool:
         """Take the lock of a launcher that is dead; return whether it is.
@@ -46,13 +31,9 @@ class RunLock:
         any other reason, the launcher counts as alive: it must not be ended for a doubt.
         """
         try:
-            return not self._paths.run_dir.is_dir() or self.acquire()
+            return not self._run_dir.is_dir() or self.acquire()
         except (OSError, ValueError):
             return False
-
-    def release(self) -> None:
-        """Let go."""
-        self._lock.release()
 
 
 def launcher_lives(paths: RunPaths) -> bool:
@@ -68,7 +49,7 @@ def launcher_lives(paths: RunPaths) -> bool:
     except OSError as error:
         return error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as the library has it
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return True
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import contextlib
 import importlib.util
 import re
 import sys
@@ -28,7 +28,7 @@ class Torchrun:
 
     Attributes:
         argv: How to start it.
-        version: Of torch, as its metadata says.
+        version: Of torch.
         flags: The long options it declares, with dashes: ``--shutdown-timeout``.
     """
 
@@ -59,12 +59,19 @@ def find_torchrun() -> Torchrun:
         text = next(source for source in sources if source.exists()).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         text = ""
-    try:
-        version = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        version = "unknown"
     return Torchrun(
         argv=(sys.executable, "-c", _MAIN),
-        version=version,
+        version=_read_version(locations),
         flags=frozenset(re.findall(r"""^\s*["'](--[a-z][a-z-]*)["'],?\s*$""", text, re.MULTILINE)),
     )
+
+
+def _read_version(locations: list[str]) -> str:
+    """Return what torch says its version is; ``importlib.metadata`` takes 20 ms to load."""
+    for location in locations:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            text = (Path(location) / "version.py").read_text(encoding="utf-8")
+            found = re.search(r"""^__version__ *= *["']([^"']+)["']""", text, re.MULTILINE)
+            if found is not None:
+                return found[1]
+    return "unknown"
