@@ -9,7 +9,10 @@ import pytest
 from tests.conftest import CHILDREN
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.secrets import is_secret_name
-from zeusrun.launcher.secrets import mask_job, mask_outcome, restore_secrets
+from zeusrun.launcher import secrets
+from zeusrun.launcher.paths import RunPaths
+from zeusrun.launcher.secrets import mask_job, mask_logs, mask_outcome, restore_secrets
+from zeusrun.masking import mask_values
 from zeusrun.spec import load_spec, spec_json_schema
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -264,6 +267,39 @@ def test_what_python_does_not_print_is_masked_where_it_is_shown(zeusrun, secreti
     done = zeusrun("submit", job)
     assert "[rank0] by hand ***" in done.stdout
     assert TOKEN not in done.stdout + done.stderr
+    files = everything_written(zeusrun.home)
+    assert [name for name, content in files.items() if TOKEN.encode() in content] == []
+    assert f"by hand {'*' * len(TOKEN)}\n".encode() in files["runs/job/job-1-1/logs/rank0.log"]
+
+
+def test_what_torchrun_prints_of_a_recorded_error_is_masked_when_it_has_ended(zeusrun, secretive):
+    zeusrun("submit", secretive(args=["for torchrun"], attempts=1))
+    files = everything_written(zeusrun.home)
+    assert b"no access with ***" in files["runs/job/job-1-1/logs/torchrun.log"]
+    assert [name for name, content in files.items() if TOKEN.encode() in content] == []
+
+
+def test_secrets_are_masked_wherever_a_log_is_cut_to_be_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(secrets, "_CHUNK", 10)
+    paths = RunPaths(tmp_path)
+    paths.logs.mkdir()
+    for before in range(25):
+        text = b"x" * before + f"{TOKEN}{URL}{TOKEN}".encode() + b"y" * before
+        paths.torchrun_log.write_bytes(text)
+        assert mask_logs(paths, mask_values([TOKEN, URL])) == []
+        masked = paths.torchrun_log.read_bytes()
+        assert masked == text.replace(TOKEN.encode(), b"*" * len(TOKEN)).replace(
+            URL.encode(), b"*" * len(URL)
+        )
+
+
+def test_a_log_that_cannot_be_masked_is_named(tmp_path):
+    paths = RunPaths(tmp_path)
+    paths.logs.mkdir()
+    paths.rank_log(0).mkdir()
+    (problem,) = mask_logs(paths, mask_values([TOKEN]))
+    assert problem == f"{paths.rank_log(0)} may hold secrets, and cannot be masked: Is a directory"
+    assert mask_logs(paths, mask_values([])) == []
 
 
 def test_a_reason_that_quotes_what_the_script_gave_holds_no_secret(secretive, zeusrun):

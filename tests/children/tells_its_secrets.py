@@ -1,6 +1,6 @@
 """Prints its secrets in every way Python has, and fails with one.
 
-Told so, it lets a child print one, or names a metric by it.
+Told so, it lets a child print one, raises one for torchrun to print, or names a metric by it.
 """
 
 import logging
@@ -17,6 +17,14 @@ if token.startswith("hf_") and url.startswith("postgres://"):
 if "by hand" in sys.argv:
     subprocess.run([sys.executable, "-c", f"print('by hand {token}')"], check=True)
     sys.exit(1)
+if "for torchrun" in sys.argv:
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    @record
+    def main():
+        raise ValueError(f"no access with {token}")
+
+    main()
 if "as a metric" in sys.argv:
     zeusrun.current().report(**{token: 1})
     sys.exit(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -11,15 +12,20 @@ from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.secrets import masked_names
 from zeusrun.launcher.failure import Failure
 from zeusrun.masking import MASK, mask_values
+from zeusrun.private_files import open_for_writing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from zeusrun.launcher.listener import Listener
+    from zeusrun.launcher.paths import RunPaths
     from zeusrun.launcher.progress import Progress
     from zeusrun.masking import Mask
     from zeusrun.spec import JobSpec
     from zeusrun.trial import Outcome, Trial
+
+_CHUNK = 1 << 20
 
 
 def restore_secrets(spec: JobSpec, environment: Mapping[str, str]) -> JobSpec:
@@ -75,6 +81,39 @@ def mask_outcome(outcome: Outcome, mask: Mask) -> Outcome:
         cause=None if outcome.cause is None else cause,
         warnings=tuple(mask.cut_text(text) for text in outcome.warnings),
     )
+
+
+def mask_logs(paths: RunPaths, mask: Mask) -> list[str]:
+    """Overwrite the secrets in the logs of a run that has ended; return what could not be done.
+
+    What Python prints in a rank is masked before. Child processes, C libraries and torchrun, which
+    prints the errors of ``@record``, write to the logs themselves.
+    """
+    problems = []
+    for path in sorted(paths.logs.glob("*.log")) if mask else ():
+        try:
+            _mask_file(path, mask)
+        except OSError as error:
+            problems.append(f"{path} may hold secrets, and cannot be masked: {error.strerror}")
+    return problems
+
+
+def _mask_file(path: Path, mask: Mask) -> None:
+    """Write stars over secrets, in place: that takes no room and moves nothing that is read."""
+    pieces = [piece.encode() for piece in mask.pieces]
+    longest = max(map(len, pieces))
+    descriptor = open_for_writing(path, os.O_RDWR)
+    try:
+        offset = 0
+        while data := os.pread(descriptor, _CHUNK + longest - 1, offset):
+            for piece in pieces:
+                at = data.find(piece)
+                while at != -1:
+                    os.pwrite(descriptor, b"*" * len(piece), offset + at)
+                    at = data.find(piece, at + len(piece))
+            offset += _CHUNK
+    finally:
+        os.close(descriptor)
 
 
 def mask_listener(listener: Listener, mask: Mask) -> Listener:

@@ -15,7 +15,13 @@ from zeusrun.launcher.dispatch import dispatch
 from zeusrun.launcher.limits import open_limits, restore_limits
 from zeusrun.launcher.record import write_record
 from zeusrun.launcher.recover import outcome_so_far, recover_lost
-from zeusrun.launcher.secrets import mask_job, mask_listener, mask_outcome, restore_secrets
+from zeusrun.launcher.secrets import (
+    mask_job,
+    mask_listener,
+    mask_logs,
+    mask_outcome,
+    restore_secrets,
+)
 from zeusrun.launcher.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.supervise import StopCause
 from zeusrun.launcher.watch import Watch, cost_bound_j
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.dispatch import Dispatched
     from zeusrun.launcher.listener import Listener
     from zeusrun.launcher.supervise import StopOrder
+    from zeusrun.masking import Mask
     from zeusrun.spec import JobSpec
     from zeusrun.trial import Trial
 
@@ -253,13 +260,21 @@ def _attempt(
             raise
         finished = _record(submission.history, dispatched, mask_outcome(outcome, mask))
     finally:
-        dispatched.lock.release()
+        _let_go(dispatched, mask, listener)
     looked = finished.status is TrialStatus.CANCELLED and _ended_by_look(finished, stop)
     told = stop is not None and stop.cause in {StopCause.HOPELESS, StopCause.LOOKED}
     if told and finished.status is TrialStatus.REACHED:
         listener.note("it reached the target in the time that it was given to end")
     listener.finished(finished, looked=looked)
     return finished, stop
+
+
+def _let_go(dispatched: Dispatched, mask: Mask, listener: Listener) -> None:
+    try:
+        for text in mask_logs(dispatched.paths, mask):
+            listener.warn(text)
+    finally:
+        dispatched.lock.release()
 
 
 def _broken_off(dispatched: Dispatched, reason: str) -> Outcome:

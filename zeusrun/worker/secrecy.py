@@ -1,6 +1,7 @@
 """Keeps secrets out of what Python prints in a rank.
 
-What C libraries and other processes write goes to the rank's log as it is.
+What C libraries and other processes write goes to the rank's log as it is; the launcher masks that
+when the run has ended.
 """
 
 from __future__ import annotations
