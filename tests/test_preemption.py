@@ -139,6 +139,22 @@ def test_a_launcher_that_is_killed_while_it_is_preempted_has_preempted_its_trial
     assert (code, trial["trial"], trial["preemptions"]) == (0, "job-1-1", 1), trial["reason"]
 
 
+def test_attempts_and_their_causes_are_counted_over_a_preemption(zeusrun):
+    fails = zeusrun.job("fails_in_attempts.py", args=["exit", "train"], attempts=5)
+    child = zeusrun.start("submit", fails)
+    sidecar = zeusrun.home / "runs" / "job" / "job-1-2" / "metrics.jsonl"
+    wait_for(lambda: sidecar.exists() and b'"reported"' in sidecar.read_bytes())
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=60)
+    code, result, seen = zeusrun.submit(fails)
+    assert (code, only_trial(result)["trial"]) == (3, "job-1-2")
+    assert "two attempts have failed alike, so no third is made" in seen
+    first, second = zeusrun.history()
+    assert (first["status"], second["status"]) == ("FAILED", "FAILED")
+    assert first["cause"] == second["cause"]
+    assert second["preemptions"] == 1
+
+
 def test_a_dry_run_shows_the_trial_that_would_go_on(zeusrun):
     first = job(zeusrun)
     preempt(zeusrun, first)
