@@ -446,7 +446,9 @@ def test_the_trial_of_a_killed_launcher_is_lost_and_its_orphans_are_ended(zeusru
     child.kill()
     child.communicate(timeout=60)
     wait_for(lambda: not survivors({"run_dir": str(log.parent)}))  # by nobody's doing
+    (log.parent / "live.tmp").touch()  # as if it had died while it wrote
     zeusrun.submit(zeusrun.job())
+    assert not (log.parent / "live.tmp").exists()
     lost, trial = zeusrun.history()
     assert (lost["status"], lost["epochs"]) == ("LOST", 1)
     assert lost["energy_j"] is not None

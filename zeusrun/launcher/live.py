@@ -99,10 +99,9 @@ def write_live(paths: RunPaths, live: Live) -> None:
 
     It is not synced: what a power cut takes is in the history, or at most a second old.
     """
-    fresh = paths.live.with_suffix(".tmp")
     with contextlib.suppress(OSError):
-        write_file(fresh, json.dumps(live.to_json()).encode())
-        fresh.replace(paths.live)
+        write_file(paths.fresh_live, json.dumps(live.to_json()).encode())
+        paths.fresh_live.replace(paths.live)
 
 
 def read_live(paths: RunPaths) -> Live | None:

@@ -97,6 +97,11 @@ class RunPaths:
         return self.run_dir / "live.json"
 
     @property
+    def fresh_live(self) -> Path:
+        """What ``live.json`` is replaced by; there for a moment only."""
+        return self.run_dir / "live.tmp"
+
+    @property
     def clocks(self) -> Path:
         """The folder of the ranks' step clocks."""
         return self.run_dir / "clock"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,6 +66,8 @@ def _recover(history: History, trial: Trial, paths: RunPaths, finished_at: str) 
     end_processes(processes_of_run(trial.run_dir), at_once=True)
     outcome = read_outcome(paths) or _lost(trial, paths, finished_at)
     write_record(paths, trial.finish(outcome))
+    with contextlib.suppress(OSError):
+        paths.fresh_live.unlink(missing_ok=True)
     return _finished(history, trial, outcome)
 
 
