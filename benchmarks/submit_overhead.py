@@ -39,7 +39,7 @@ def torchrun(script: str, args: list[str]) -> list[str]:
 
 def calibrate(seconds: float) -> list[str]:
     """Return arguments that make ten_seconds.py last about so long with all ranks at work."""
-    few, many = 500, 4000
+    few, many = 2_000, 60_000  # far apart: both take seconds to start, give or take
     base = run_seconds(torchrun("ten_seconds.py", ["--steps", str(few)]))
     more = run_seconds(torchrun("ten_seconds.py", ["--steps", str(many)]))
     step_s = max(1e-6, (more - base) / (many - few))
