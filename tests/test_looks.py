@@ -291,13 +291,15 @@ def test_a_run_that_falls_behind_the_pace_is_stopped_long_before_its_bound(zeusr
 
 
 def test_auto_looks_at_a_batch_size_and_goes_back_when_its_epochs_are_dear(zeusrun):
-    from zeusrun.cli import _compose  # the devices of this machine are part of what is compared
+    from zeusrun.cli_submit import (
+        compose,
+    )  # the devices of this machine are part of what is compared
 
     max_epochs = 100_000
     job = zeusrun.job(
         args=["--epoch-s", "0.4", "--gain", "0.15"], objective={"max_epochs": max_epochs}
     )
-    max_power_w = sum(device.max_power_w for device in _compose(job, [], None).devices)
+    max_power_w = sum(device.max_power_w for device in compose(load_spec(job)).devices)
     history = TinyDBHistory(zeusrun.home / "history")
     epochs, epoch_s = 40_000, 0.01
     begun = [CurvePoint(n, n * epoch_s, 0.1 * n, 0.15 * n) for n in (1, 2, 3)]

@@ -67,6 +67,7 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
         },
         "stall": {"after_s": 60.0, "action": "report"},
         "metrics": {"source": "sidecar"},
+        "schedule": None,
         "timeout_s": None,
     }
 
@@ -237,7 +238,7 @@ def _sections_of(schema):
 
 
 def test_the_schema_knows_every_key_of_a_job_and_no_other(job_file):
-    text = MINIMAL + "learning_rate: {base: 1}\n"
+    text = MINIMAL + "learning_rate: {base: 1}\nschedule: {cron: '@daily'}\n"
     record = load_spec(job_file(text)).model_dump(mode="json")
     for name, section in _sections_of(spec_json_schema()):
         keys = record[name] if name else record
@@ -259,6 +260,7 @@ def test_the_schema_requires_what_has_no_default():
         "objective": {"metric", "target"},
         "batch_size": {"candidates"},
         "learning_rate": {"base"},
+        "schedule": {"cron"},
     }
 
 

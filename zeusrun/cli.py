@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import io
 import itertools
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, Optional
 
@@ -19,6 +17,7 @@ from zeusrun.cli_runs import (
     AsJson,
     TrialName,
     cancel,
+    console,
     find_trial,
     logs,
     open_history,
@@ -26,15 +25,14 @@ from zeusrun.cli_runs import (
     status,
     unknown_job,
 )
+from zeusrun.cli_schedule import schedule_app
 from zeusrun.cli_simulate import simulate
+from zeusrun.cli_submit import JobFile, Overrides, compose, job_file, rerun, submit
 from zeusrun.errors import ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.history.base import NEWEST
-from zeusrun.view.export import print_csv, print_json, result_json
+from zeusrun.view.export import print_csv, print_json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from zeusrun.launcher.choice import Submission
     from zeusrun.trial import Trial
 
 # What a command imports and reads stays; Python's own 700 would look through it all for a tenth
@@ -51,75 +49,8 @@ app = typer.Typer(
     add_completion=False,
 )
 
-JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
-Overrides = Annotated[
-    Optional[list[str]],  # noqa: UP045 - typer evaluates it, and Python 3.10 must, too
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key: objective.eta_knob=0.8."),
-]
-
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what went wrong; for cron.")]
-
-
-@app.command()
-def submit(
-    job: JobFile,
-    *,
-    overrides: Overrides = None,
-    batch_size: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option("--batch-size", help="Use this candidate instead of the policy's choice."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show choice and command; start and write nothing.")
-    ] = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """Run the job once: choose, launch, meter, record."""
-    submission = _compose(job, overrides or [], batch_size)
-    if dry_run:
-        _show_plan(submission, as_json=as_json)
-        return
-    _run(submission, as_json=as_json, quiet=quiet)
-
-
-@app.command()
-def rerun(trial: TrialName, *, as_json: AsJson = False, quiet: Quiet = False) -> None:
-    """Run the job of a trial as it was then, with the same choice."""
-    from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
-
-    found = find_trial(trial)
-    job_copy = RunPaths(Path(found.run_dir)).job_copy
-    if not job_copy.is_file():
-        raise UsageError(
-            f"the job of {found.trial} as it was run is gone: {job_copy}; submit the job file "
-            f"with --batch-size {found.global_batch_size}"
-        )
-    submission = _compose(job_copy, [], found.global_batch_size)
-    submission = replace(submission, why_forced=f"as in {found.trial}, by rerun")
-    _run(submission, as_json=as_json, quiet=quiet)
-
-
-def _run(submission: Submission, *, as_json: bool, quiet: bool) -> NoReturn:
-    """Run a recurrence, show it, and end with its exit code."""
-    from zeusrun.launcher.submit import submit as run_submit  # noqa: PLC0415
-    from zeusrun.view.live import SubmitView  # noqa: PLC0415
-    from zeusrun.view.tables import saving_line  # noqa: PLC0415
-
-    console = _console(stderr=as_json)
-    with contextlib.closing(submission), SubmitView(console, quiet=quiet) as view:
-        result = run_submit(submission, view)
-        if result.attempts > 1 and result.exit_code == ExitCode.TARGET_MISSED:
-            view.warn(f"the target was missed in {result.attempts} attempts")
-    if result.reached and not quiet:
-        line = saving_line(
-            submission.history.trials(submission.spec.name, NEWEST), result.trials[-1]
-        )
-        if line:
-            console.print(line)
-    if as_json:
-        print_json(result_json(submission.spec.name, result))
-    raise typer.Exit(result.exit_code)
+app.command()(submit)
+app.command()(rerun)
 
 
 @app.command()
@@ -165,11 +96,10 @@ def _show_history(
 ) -> None:
     from zeusrun.view.tables import history_table  # noqa: PLC0415
 
-    console = _console()
     if empty:
-        console.print("No runs yet. Start one with: zeusrun submit JOB.yaml", highlight=False)
+        console().print("No runs yet. Start one with: zeusrun submit JOB.yaml", highlight=False)
     for name, trials in by_job.items():
-        console.print(history_table(name, trials, last or _DEFAULT_ROWS, counts[name]))
+        console().print(history_table(name, trials, last or _DEFAULT_ROWS, counts[name]))
 
 
 _DEFAULT_ROWS = 30
@@ -194,7 +124,7 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
         failed = found.status in {TrialStatus.FAILED, TrialStatus.OOM}
         failure = read_traceback(RunPaths(Path(found.run_dir))) if failed else None
         there = Path(found.run_dir).is_dir()
-        _console().print(trial_sheet(found, failure, run_dir_exists=there))
+        console().print(trial_sheet(found, failure, run_dir_exists=there))
 
 
 @app.command()
@@ -210,9 +140,10 @@ def explain(
     from zeusrun.bandit.limits import best_limits  # noqa: PLC0415
     from zeusrun.bandit.reading import kept, read_history  # noqa: PLC0415
     from zeusrun.launcher.choice import build_problem  # noqa: PLC0415
+    from zeusrun.spec import load_spec  # noqa: PLC0415
     from zeusrun.view.tables import explain_table  # noqa: PLC0415
 
-    submission = _compose(_job_file(job), overrides or [], None)
+    submission = compose(load_spec(job_file(job), overrides or []), None)
     trials = submission.history.trials(submission.spec.name, NEWEST)
     problem = build_problem(submission, trials)
     told = kept(problem, trials)
@@ -226,7 +157,7 @@ def explain(
         goal = f"{objective.metric} {objective.target:g}, eta_knob {objective.eta_knob:g}"
         title = f"{spec.name}: what {submission.policy.name} believes of {goal}"
         limits = best_limits(problem, runs)
-        _console().print(explain_table(title, beliefs, told, limits))
+        console().print(explain_table(title, beliefs, told, limits))
 
 
 @app.command()
@@ -257,13 +188,14 @@ def doctor(*, as_json: AsJson = False) -> None:
     if as_json:
         print_json([vars(check) for check in checks])
     else:
-        _console().print(doctor_sheet(checks))
+        console().print(doctor_sheet(checks))
     if any(check.well is False for check in checks):
         raise typer.Exit(ExitCode.LAUNCH)
 
 
 app.command()(simulate)
 app.add_typer(gpu_app, name="gpu")
+app.add_typer(schedule_app, name="schedule")
 app.command(context_settings=MEASURE_SETTINGS)(measure)
 app.command()(repair)
 app.command()(status)
@@ -289,50 +221,6 @@ def _root(
     pass
 
 
-def _compose(job: Path, overrides: list[str], batch_size: int | None) -> Submission:
-    """Build everything that a submit needs."""
-    from zeusrun.bandit.policies import create_policy  # noqa: PLC0415
-    from zeusrun.launcher.choice import Submission  # noqa: PLC0415
-    from zeusrun.launcher.machine import job_devices  # noqa: PLC0415
-    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
-    from zeusrun.launcher.torchrun import find_torchrun  # noqa: PLC0415
-    from zeusrun.spec import load_spec  # noqa: PLC0415
-
-    spec = load_spec(job, overrides)
-    # The job's own CUDA_VISIBLE_DEVICES says which GPUs are its own.
-    environment = {**os.environ, **spec.env}
-    devices, world_size = job_devices(spec.launch.nproc_per_node, environment)
-    spec.check_world_size(world_size)
-    return Submission(
-        spec=spec,
-        history=open_history(),
-        policy=create_policy(spec.policy.name),
-        devices=devices,
-        world_size=world_size,
-        torchrun=find_torchrun(),
-        home=home_directory(os.environ),
-        environment=os.environ,
-        forced_batch_size=batch_size,
-    )
-
-
-def _show_plan(submission: Submission, *, as_json: bool) -> None:
-    """Print what a submit would choose and start."""
-    import shlex  # noqa: PLC0415
-
-    from zeusrun.launcher.choice import plan  # noqa: PLC0415
-    from zeusrun.view.tables import plan_sheet  # noqa: PLC0415
-
-    trial, command, kept = plan(submission)
-    shown = command.masked()
-    told = {k: shown.env[k] for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
-    if as_json:
-        print_json({"trial": trial.to_json(), "argv": list(shown.argv), "env": told})
-    else:
-        sheet = plan_sheet(trial, shlex.join(shown.argv), told, kept)
-        _console().print(sheet, soft_wrap=True, highlight=False)
-
-
 def _job_name(job: str) -> str:
     """Return the name meant: job files are taken for the job they describe."""
     if Path(job).suffix in {".yaml", ".yml"} and Path(job).is_file():
@@ -340,21 +228,6 @@ def _job_name(job: str) -> str:
 
         return load_spec(Path(job)).name
     return job
-
-
-def _job_file(job: str) -> Path:
-    """Return the job file meant: a name is taken for the job of its last run."""
-    if Path(job).is_file() or Path(job).suffix in {".yaml", ".yml"}:
-        return Path(job)
-    from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
-
-    return RunPaths(Path(find_trial(job).run_dir)).job_copy
-
-
-def _console(*, stderr: bool = False) -> Console:
-    from rich.console import Console  # noqa: PLC0415
-
-    return Console(stderr=stderr)
 
 
 def main() -> NoReturn:

@@ -53,7 +53,7 @@ def status(
     if as_json:
         print_json([running.to_json() for running in found])
     elif found:
-        _console().print(status_table(found))
+        console().print(status_table(found))
     elif damage is None:
         typer.echo("nothing runs now; 'zeusrun history' shows what ran")
     if damage is not None:
@@ -107,7 +107,8 @@ def cancel(
 
 def _grace_s(paths: RunPaths) -> float:
     """Return the seconds that a running job gives its script to end."""
-    from zeusrun.spec import Launch, load_spec  # noqa: PLC0415
+    from zeusrun.jobfile.sections import Launch  # noqa: PLC0415
+    from zeusrun.spec import load_spec  # noqa: PLC0415
 
     try:
         return load_spec(paths.job_copy).launch.grace_period_s
@@ -165,7 +166,7 @@ def repair(
     else:
         from zeusrun.view.repair import repair_sheet  # noqa: PLC0415
 
-        _console().print(repair_sheet(found, home, dry_run=dry_run), highlight=False)
+        console().print(repair_sheet(found, home, dry_run=dry_run), highlight=False)
     problems = [finding for finding in found if finding.state == "problem"]
     for kind, error in (("history", HistoryError), ("limit", DeviceError)):
         if texts := [finding.text for finding in problems if finding.kind == kind]:
@@ -200,7 +201,7 @@ def _restore(home: Path, job: str, copy: str | None, *, dry_run: bool, as_json: 
         aside = None if done.aside is None else str(done.aside)
         print_json({**vars(done), "copy": copy_name, "aside": aside})
     else:
-        _console().print(restore_sheet(job, done), highlight=False)
+        console().print(restore_sheet(job, done), highlight=False)
 
 
 def logs(
@@ -276,7 +277,8 @@ def find_trial(name: str) -> Trial:
     return lookup.find_trial(open_history(), name)
 
 
-def _console() -> Console:
+def console(*, stderr: bool = False) -> Console:
+    """Return where people read."""
     from rich.console import Console  # noqa: PLC0415
 
-    return Console()
+    return Console(stderr=stderr)

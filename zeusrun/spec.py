@@ -1,7 +1,7 @@
 """The job file as a frozen value: every key, its default and its rule (docs/job-file.md).
 
-The only module that imports pydantic. The room ``jobfile`` reads the YAML, knows the rules that
-a type cannot say and the ``${...}`` placeholders, and words what is wrong.
+The room ``jobfile`` has its sections, reads the YAML, knows the rules that a type cannot say and
+the ``${...}`` placeholders, and words what is wrong. Only the two import pydantic.
 """
 
 from __future__ import annotations
@@ -10,18 +10,14 @@ import os
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations at run time
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     ValidationError,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
 )
 
@@ -30,21 +26,32 @@ from zeusrun.jobfile.document import read_job_file, write_job_yaml
 from zeusrun.jobfile.paths import find_missing_paths, resolve_path
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
 from zeusrun.jobfile.rules import (
-    check_candidates,
     check_divisible,
-    check_env_name,
     check_job_name,
     check_module,
-    check_node_count,
-    check_power_limit,
-    check_process_count,
     check_stall,
-    check_template,
     learning_rate_factor,
-    listed,
 )
-from zeusrun.jobfile.schema import ANY_TEXT, ENV_TEXT, finish_schema
+from zeusrun.jobfile.schema import finish_schema
 from zeusrun.jobfile.secrets import hide_problems, read_secrets, write_secrets
+from zeusrun.jobfile.sections import (
+    BatchSizes,
+    EarlyStop,
+    EnvName,
+    EnvText,
+    Launch,
+    LearningRate,
+    Metrics,
+    Objective,
+    PassedText,
+    Policy,
+    PowerLimit,
+    Schedule,
+    Section,
+    Stall,
+    Template,
+    check_text,
+)
 from zeusrun.jobfile.sentences import collect_problems, describe_error
 
 if TYPE_CHECKING:
@@ -53,167 +60,7 @@ if TYPE_CHECKING:
     from zeusrun.jobfile.document import JobDocument, Problem
 
 
-def _check_template(text: str, info: ValidationInfo) -> str:
-    # Absent when the section is itself wrong: then its own error is the one to show.
-    has_learning_rate = info.data.get("learning_rate", ...) is not None
-    return check_template(text, has_learning_rate=has_learning_rate)
-
-
-_Template = Annotated[str, AfterValidator(_check_template)]
-_PassedText = Annotated[_Template, WithJsonSchema(ANY_TEXT)]
-_EnvText = Annotated[_Template, WithJsonSchema(ENV_TEXT)]
-_EnvName = Annotated[str, AfterValidator(check_env_name)]
-_Processes = Annotated[
-    int | Literal["gpu", "cpu", "auto"],
-    BeforeValidator(check_process_count),
-    WithJsonSchema(
-        {"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["gpu", "cpu", "auto"]}]}
-    ),
-]
-
-
-class _Section(BaseModel):
-    """Frozen, strict (``true`` is no 1, ``"1"`` no 1), closed to unknown keys."""
-
-    model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, validate_default=True
-    )
-
-
-class Launch(_Section):
-    """How torchrun starts the processes, in torchrun's own words."""
-
-    nproc_per_node: _Processes = Field(
-        2, description="Processes on this machine: a number, or gpu, cpu or auto to count devices."
-    )
-    nnodes: Annotated[int, AfterValidator(check_node_count)] = Field(
-        1, description="Machines. Only 1 is supported so far."
-    )
-    max_restarts: int = Field(
-        0, ge=0, description="How often torchrun may restart the processes within one trial."
-    )
-    grace_period_s: float = Field(
-        30, ge=1, description="Seconds between asking the processes to stop and killing them."
-    )
-
-
-class Objective(_Section):
-    """What counts as done, and what it may cost."""
-
-    metric: str = Field(min_length=1, description="Name of the metric, as the script reports it.")
-    target: float = Field(description="Value of the metric at which the job is done.")
-    mode: Literal["max", "min"] = Field(
-        "max", description="max: the target is reached from below; min: from above."
-    )
-    max_epochs: int = Field(40, ge=1, description="Epochs after which the target counts as missed.")
-    eta_knob: float = Field(
-        0.5, ge=0, le=1, description="What cost means: 1 is energy only, 0 is time only."
-    )
-    on_target: Literal["stop", "continue"] = Field(
-        "stop", description="At the target, tell the script to stop, or let it train on."
-    )
-
-
-class BatchSizes(_Section):
-    """The arms: global batch sizes, samples per optimizer step over all ranks."""
-
-    candidates: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...],
-        Field(strict=False, min_length=1),
-        AfterValidator(check_candidates),
-    ] = Field(description="Global batch sizes to choose from; kept in ascending order.")
-    default: int = Field(64, ge=1, description="Where exploration starts; one of the candidates.")
-
-    @field_validator("default")
-    @classmethod
-    def _check_default(cls, default: int, info: ValidationInfo) -> int:
-        sizes = info.data.get("candidates")
-        if sizes is not None and default not in sizes:
-            raise ValueError(f"must be one of the candidates ({listed(sizes)}), not {default}")
-        return default
-
-
-class LearningRate(_Section):
-    """The learning rate at the default batch size, and how it follows the batch size."""
-
-    base: float = Field(gt=0, description="Learning rate at batch_size.default.")
-    scale: Literal["linear", "sqrt", "none"] = Field(
-        "linear", description="How the rate grows with the batch size over the default."
-    )
-
-
-class Policy(_Section):
-    """What chooses the batch size."""
-
-    name: Literal["auto", "zeus", "fixed", "grid"] = Field(
-        "auto",
-        description="auto: least cost over time; zeus: the NSDI 2023 paper's; fixed: only the "
-        "default; grid: each once, then the cheapest.",
-    )
-    window: int | None = Field(
-        None, ge=1, description="Learn from the last so many trials per batch size; null: from all."
-    )
-    seed: int = Field(0, ge=0, description="Seed of the choices: same history, same choice.")
-    learn_from_shared: bool = Field(
-        False, description="Learn speed and cost from trials whose GPUs others used, too."
-    )
-
-
-class EarlyStop(_Section):
-    """When a trial is given up."""
-
-    cost_factor: float | None = Field(
-        2.0,
-        gt=1,
-        description="Stop past this many times the cost of the best batch size; null: never. "
-        "auto stops others earlier.",
-    )
-
-
-class PowerLimit(_Section):
-    """What to do about the GPUs' power limit."""
-
-    mode: Literal["optimize", "fixed", "observe"] = Field(
-        "optimize",
-        description="optimize: find and hold the best; fixed: hold watts; observe: leave it.",
-    )
-    watts: float | None = Field(None, gt=0, description="Watts per GPU, with mode fixed.")
-    objective: Literal["cost", "energy", "time", "max_slowdown"] = Field(
-        "cost",
-        description="What optimize looks for. cost: by objective.eta_knob; energy: the fewest "
-        "joules; time: the fastest; max_slowdown: the fewest joules within factor.",
-    )
-    factor: float | None = Field(
-        None, ge=1, description="With max_slowdown: times the highest limit's time, such as 1.1."
-    )
-
-    @field_validator("watts", "objective", "factor")
-    @classmethod
-    def _check(cls, value: float | str | None, info: ValidationInfo) -> float | str | None:
-        return check_power_limit(str(info.field_name), value, info.data)
-
-
-class Stall(_Section):
-    """What to do about a training that takes no optimizer step any more."""
-
-    after_s: float = Field(
-        60, gt=0, description="Seconds without an optimizer step that are no stall in any case."
-    )
-    action: Literal["report", "restart", "off"] = Field(
-        "report",
-        description="report: warn, with all stacks; restart: restart the ranks, too; off: neither.",
-    )
-
-
-class Metrics(_Section):
-    """Where the metric is read."""
-
-    source: Literal["sidecar"] = Field(
-        "sidecar", description="sidecar: what the script passes to zeusrun.current().report()."
-    )
-
-
-class JobSpec(_Section):
+class JobSpec(Section):
     """One recurring training job. Read it with ``load_spec``.
 
     ``learning_rate`` is declared before the texts that may use ``${learning_rate}``, and
@@ -229,17 +76,17 @@ class JobSpec(_Section):
     learning_rate: LearningRate | None = Field(
         None, description="Without it, zeusrun leaves the learning rate to the script."
     )
-    script: _Template | None = Field(
+    script: Template | None = Field(
         None, min_length=1, description="Training script; relative to the job file."
     )
     module: str | None = Field(
         None, min_length=1, description="Module to run as with python -m, instead of a script."
     )
-    args: Annotated[tuple[_PassedText, ...], Field(strict=False)] = Field(
+    args: Annotated[tuple[PassedText, ...], Field(strict=False)] = Field(
         (), description="Arguments of the script; ${...} placeholders are filled in."
     )
     env: Annotated[
-        Mapping[_EnvName, _EnvText], AfterValidator(MappingProxyType), PlainSerializer(dict)
+        Mapping[EnvName, EnvText], AfterValidator(MappingProxyType), PlainSerializer(dict)
     ] = Field(
         {}, repr=False, description="Environment variables of the script, beside the inherited."
     )
@@ -260,6 +107,9 @@ class JobSpec(_Section):
     power_limit: PowerLimit = PowerLimit()
     stall: Stall = Stall()
     metrics: Metrics = Metrics()
+    schedule: Schedule | None = Field(
+        None, description="When it runs by itself, once zeusrun schedule add was told of it."
+    )
     timeout_s: float | None = Field(
         None, gt=0, description="Seconds a trial may last at most; null: no bound."
     )
@@ -272,7 +122,7 @@ class JobSpec(_Section):
     @field_validator("workdir")
     @classmethod
     def _make_workdir_absolute(cls, workdir: Path, info: ValidationInfo) -> Path:
-        text = _check_template(str(workdir), info)
+        text = check_text(str(workdir), info)
         return workdir if "$" in text else resolve_path(info.data["source"], text, escape=True)
 
     @field_validator("batch_size")
@@ -393,5 +243,5 @@ _SECTIONS: dict[str, list[str]] = {"": _KEYS} | {
     name: list(kind.model_fields)
     for name, field in JobSpec.model_fields.items()
     for kind in (field.annotation, *get_args(field.annotation))
-    if isinstance(kind, type) and issubclass(kind, _Section)
+    if isinstance(kind, type) and issubclass(kind, Section)
 }

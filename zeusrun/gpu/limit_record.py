@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import DeviceError
-from zeusrun.private_files import make_folder
+from zeusrun.private_files import make_folder, replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,20 +53,10 @@ def write_record(directory: Path, record: LimitRecord) -> None:
         DeviceError: If it cannot be written; then no limit may be changed.
     """
     path = directory / (record.uuid + _SUFFIX)
-    temporary = path.with_name(path.name + ".new")
     content = {"version": _VERSION, **vars(record)}
     try:
         make_folder(directory)
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        folder = os.open(directory, os.O_RDONLY)  # the name must survive a power cut as well
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(path, json.dumps(content).encode())
     except OSError as error:
         raise DeviceError(
             f"{path} cannot be written, so no power limit is changed: {error.strerror or error}"

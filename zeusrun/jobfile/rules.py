@@ -28,6 +28,24 @@ def check_job_name(name: str) -> str:
     return name
 
 
+def duration_s(text: str) -> float:
+    """Return the seconds of a text such as ``90s``, ``5m``, ``2h`` or ``1d``.
+
+    Raises:
+        ValueError: If it is none; the message continues a sentence.
+    """
+    match = re.fullmatch(r"([0-9]{1,6})\s*([smhd])", text.strip())
+    if match is None:
+        raise ValueError(f"must be a number with s, m, h or d, such as 90s, 5m or 2h, not {text!r}")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+
+
+def check_duration(text: str) -> str:
+    """Return ``text`` if it is a duration."""
+    duration_s(text)
+    return text
+
+
 def check_module(module: str | None, others: Mapping[str, Any]) -> str | None:
     """Return ``module`` if it is what is to be run and ``python -m`` could take it, or no script.
 

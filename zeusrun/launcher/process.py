@@ -1,4 +1,4 @@
-"""The only Popen: torchrun, its warden, the guard of power limits, and a command to measure.
+"""The only Popen: torchrun, its warden, the guard of power limits, other commands.
 
 Torchrun is started, watched, stopped gently, and what it leaves is swept.
 
@@ -257,6 +257,46 @@ def _end(process: subprocess.Popen[bytes], grace_period_s: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+Detached = subprocess.Popen[bytes]
+"""A process that outlives this one."""
+
+
+def start_detached(argv: Sequence[str], environment: Mapping[str, str], log: int) -> Detached:
+    """Start a command that outlives this process: a session of its own, at ``/``, no input.
+
+    Args:
+        argv: The command and its arguments; no shell is involved.
+        environment: The command's, and nothing else.
+        log: A descriptor that its output goes to.
+
+    Raises:
+        OSError: If it could not be started.
+    """
+    return subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
+        argv,
+        env=dict(environment),
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
+def run_briefly(argv: Sequence[str], content: bytes = b"") -> tuple[int, bytes, str]:
+    """Run a command that ends by itself; return its exit code, output and complaints.
+
+    Args:
+        argv: The command and its arguments; no shell is involved.
+        content: Its input.
+
+    Raises:
+        OSError: If it could not be started.
+    """
+    done = subprocess.run(argv, input=content, capture_output=True, check=False)  # noqa: S603
+    return done.returncode, done.stdout, done.stderr.decode(errors="replace").strip()
 
 
 _PASSED_ON = (*ENDING, signal.SIGQUIT, signal.SIGUSR2)  # Slurm's --signal

@@ -1,0 +1,153 @@
+"""The entry in a crontab: whatever else is there stays as it is, byte for byte."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeusrun.errors import LaunchError
+from zeusrun.schedule.crontab import (
+    build_command,
+    install,
+    marker,
+    read_crontab,
+    uninstall,
+    write_crontab,
+)
+
+HOME = Path("/home/me/zeusrun")
+COMMAND = build_command("/venv/bin/python", HOME)
+LINES = st.one_of(
+    st.sampled_from(
+        [
+            "",
+            "# a comment, zeusrun schedule tick",
+            "  # indented",
+            "MAILTO=me@example.org",
+            "FOO = 'a b'",
+            "PATH=/usr/bin:/bin",
+            "0  2 * * *   cmd --with 'two  spaces' # and a comment",
+            "*/5 * * * *\tdate +\\%F",
+            "@daily backup",
+            "@reboot start",
+            "this line is wrong",
+            "0 2 * * * torchrun train.py\r",
+            marker(Path("/another/home")).decode(),
+            build_command("/venv/bin/python", Path("/another/home")),
+        ]
+    ),
+    st.text(st.characters(exclude_characters="\n", exclude_categories=("Cs",)), max_size=40),
+)
+CRONTABS = st.builds(
+    lambda lines, end: ("\n".join(lines) + end).encode(),
+    st.lists(LINES, max_size=8),
+    st.sampled_from(["", "\n", "\n\n"]),
+)
+
+
+@given(CRONTABS)
+def test_what_is_installed_and_removed_again_leaves_a_crontab_as_it_was(text):
+    installed = install(text, HOME, COMMAND)
+    assert installed.startswith(text)
+    assert uninstall(installed, HOME) == text
+    assert install(installed, HOME, COMMAND) == installed
+    other = build_command("/other/bin/python", HOME)
+    changed = install(installed, HOME, other)
+    assert changed == installed.replace(COMMAND.encode(), other.encode())
+    assert uninstall(changed, HOME) == text
+
+
+@given(CRONTABS, CRONTABS)
+def test_what_was_added_after_it_stays_too(text, later):
+    installed = install(text, HOME, COMMAND) + later
+    removed = uninstall(installed, HOME)
+    if later == b"" or text == b"" or text.endswith(b"\n"):
+        assert removed == text + later
+    else:  # two lines must not become one
+        assert removed == text + b"\n" + later
+
+
+@given(CRONTABS)
+def test_where_nothing_is_installed_nothing_is_removed(text):
+    assert uninstall(text, HOME) == text
+
+
+def test_two_homes_have_an_entry_each():
+    other = Path("/home/me/zeusrun2")
+    both = install(install(b"", HOME, COMMAND), other, build_command("/venv/bin/python", other))
+    assert both.count(b"schedule tick") == 2
+    assert uninstall(both, HOME) == install(b"", other, build_command("/venv/bin/python", other))
+
+
+def test_an_entry_whose_command_was_taken_out_by_hand_is_made_again():
+    alone = marker(HOME) + b"\n0 1 * * * mine\n"
+    assert install(alone, HOME, COMMAND) == install(b"", HOME, COMMAND) + b"0 1 * * * mine\n"
+
+
+@pytest.mark.parametrize("home", ["/home/me", "/home/my home/50% 'of' it", "/h/$HOME/`x`;rm"])
+def test_the_command_means_the_same_to_a_shell_whatever_the_paths_hold(home, tmp_path):
+    tells = tmp_path / 'tells its % "arguments"'
+    tells.write_text(
+        f"#!{sys.executable}\nimport os, sys\nprint([os.environ['ZEUSRUN_HOME'], *sys.argv[1:]])"
+    )
+    tells.chmod(0o700)
+    line = build_command(str(tells), Path(home), ["PYTHONPATH=/a b"])
+    assert line.startswith("* * * * * ")
+    # As cron does it: an unescaped % ends the command, the rest goes to the shell.
+    command = line.removeprefix("* * * * * ").replace(r"\%", "%")
+    assert "%" not in line.replace(r"\%", "")
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str([home, "-m", "zeusrun", "schedule", "tick"])
+    assert shlex.split(command)[0] == "cd"
+
+
+@pytest.fixture
+def crontab(tmp_path, monkeypatch):
+    """Put a crontab(1) of our own on the path, which keeps a file."""
+    spool, script = tmp_path / "spool", tmp_path / "bin" / "crontab"
+    script.parent.mkdir()
+    script.write_text(
+        "#!/bin/sh\n"
+        f"spool='{spool}'\n"
+        'case "$1" in\n'
+        '-l) [ -e "$spool" ] || { echo "no crontab for me" >&2; exit 1; }; cat "$spool";;\n'
+        '-r) rm "$spool";;\n'
+        '-) cat > "$spool";;\n'
+        "esac\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin:/bin")
+    return spool
+
+
+def test_where_there_was_no_crontab_there_is_none_again(crontab):
+    assert read_crontab() == b""
+    write_crontab(install(b"", HOME, COMMAND))
+    assert crontab.read_bytes() == install(b"", HOME, COMMAND)
+    write_crontab(uninstall(read_crontab(), HOME))
+    assert not crontab.exists()
+
+
+def test_a_crontab_that_refuses_is_told_in_its_own_words(crontab):
+    refusing = Path(crontab.parent / "bin" / "crontab")
+    refusing.write_text(
+        "#!/bin/sh\necho 'you (me) are not allowed to use this program' >&2\nexit 1\n"
+    )
+    with pytest.raises(LaunchError, match=r"cannot be read: you .me. are not allowed"):
+        read_crontab()
+    with pytest.raises(LaunchError, match=r"the crontab is as it was: you .me. are not allowed"):
+        write_crontab(b"x\n")
+
+
+def test_without_crontab_what_to_do_instead_is_told(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        LaunchError, match="there is no crontab here; run `zeusrun schedule daemon`"
+    ):
+        read_crontab()

@@ -1,0 +1,214 @@
+"""What is due at a tick, over a year of good and bad days, against a plain model."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.schedule.model import YEAR, occurrences
+from tests.schedule.test_timetable import ZONES
+from zeusrun.launcher.turn import decide_turn
+from zeusrun.schedule.due import ON_TIME_S, SET_BACK_S, Cursor, Rules, look
+from zeusrun.schedule.timetable import Timetable
+
+HOUR_S = 3600.0
+NOON = YEAR[0] + 12 * HOUR_S
+
+
+def rules(expression="0 2 * * *", **changes):
+    return Rules(Timetable(expression, changes.pop("tz", "UTC")), **changes)
+
+
+def test_an_occurrence_is_due_at_the_first_tick_after_it_and_once():
+    cursor = Cursor(NOON)
+    at = NOON + 14 * HOUR_S
+    assert look(rules(), cursor, at - 1).start_at is None
+    found = look(rules(), cursor, at + 3)
+    assert (found.start_at, found.cursor.pending) == (at + 3, at)
+    begun = replace(found.cursor, pending=None)
+    assert look(rules(), begun, at + 63).start_at is None
+
+
+def test_an_occurrence_that_was_not_begun_stays_due():
+    at = NOON + 14 * HOUR_S
+    found = look(rules(), Cursor(NOON), at)
+    assert look(rules(), found.cursor, at + 200).start_at == at + 200
+    later = look(rules(), found.cursor, at + 600)
+    assert (later.start_at, later.missed[0].why) == (None, "nothing was there to start it")
+    once = rules(catch_up="once")
+    assert look(once, found.cursor, at + 600).start_at == at + 600
+
+
+@pytest.mark.parametrize(("catch_up", "started"), [("none", None), ("once", NOON + 62 * HOUR_S)])
+def test_after_three_nights_off_the_newest_is_caught_up_or_none(catch_up, started):
+    at = NOON + 62 * HOUR_S
+    found = look(rules(catch_up=catch_up), Cursor(NOON), at + 5 * HOUR_S)
+    assert found.cursor.pending == started
+    nights = [at - 48 * HOUR_S, at - 24 * HOUR_S, at]
+    assert [each.occurrence for each in found.missed] == (nights[:2] if started else nights)
+
+
+def test_what_is_later_than_its_deadline_is_missed():
+    at = NOON + 14 * HOUR_S
+    late = rules(catch_up="once", deadline_s=2 * HOUR_S)
+    found = look(late, Cursor(NOON), at + 3 * HOUR_S)
+    assert found.start_at is None
+    assert found.missed[0].why == "nothing was there to start it within 7200 s"
+    pending = look(late, Cursor(NOON), at).cursor
+    found = look(late, pending, at + 3 * HOUR_S)
+    assert found.cursor.pending is None
+    assert found.missed[0].why == "it could not start within 7200 s"
+
+
+def test_jitter_moves_each_occurrence_by_the_same_every_time_and_spreads_jobs():
+    at = NOON + 14 * HOUR_S
+    starts = {key: rules(jitter_s=300.0, key=key).start_at(at) for key in map(str, range(50))}
+    assert all(at <= start < at + 300 for start in starts.values())
+    assert len({round(start) for start in starts.values()}) > 30
+    assert rules(jitter_s=300.0, key="7").start_at(at) == starts["7"]
+    found = look(rules(jitter_s=300.0, key="7"), Cursor(NOON), at)
+    assert found.start_at == starts["7"]
+
+
+def test_a_clock_that_goes_back_a_little_repeats_nothing():
+    at = NOON + 14 * HOUR_S
+    found = look(rules(), Cursor(NOON), at + 60)
+    cursor = replace(found.cursor, pending=None)
+    for now in (at - HOUR_S, at - 60, at, at + 60):
+        again = look(rules(), cursor, now)
+        assert again.start_at is None
+        assert again.cursor.until == at + 60
+
+
+def test_a_clock_that_was_far_ahead_does_not_stop_anything_for_as_long():
+    ahead = look(rules(), Cursor(NOON), NOON + 365 * 24 * HOUR_S).cursor
+    back = look(rules(), replace(ahead, pending=None), NOON + 60).cursor
+    assert back.until == NOON + 60
+    at = NOON + 14 * HOUR_S
+    assert look(rules(), back, at).start_at == at
+    assert SET_BACK_S < 24 * HOUR_S
+
+
+def ticks_of_a_year(moments, seed):
+    """Return when ticks come: every minute around occurrences, but for days when nothing runs."""
+    rng = random.Random(seed)
+    start, end = YEAR
+    off = []
+    moment = start
+    while moment < end:
+        moment += rng.uniform(2, 20) * 24 * HOUR_S
+        off.append((moment, moment + rng.choice([0.02, 0.2, 3, 9, 30, 80]) * HOUR_S))
+    looked_at = {
+        float(near)
+        for occurrence in moments
+        for near in range(int(occurrence) - 120, int(occurrence) + 480, 60)
+    }
+    looked_at |= {end_of + rng.uniform(0, 60) for _, end_of in off}
+    return sorted(
+        moment
+        for moment in looked_at
+        if start < moment < end and not any(a <= moment < b for a, b in off)
+    )
+
+
+@pytest.mark.parametrize("catch_up", ["none", "once"])
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("overlap", ["forbid", "allow", "replace", "queue"])
+def test_a_year_runs_exactly_as_often_as_the_policies_say(zone, catch_up, overlap):
+    for seed, expression in enumerate(["30 2 * * *", "0 */6 * * *", "15,45 1-3 * * 1-5"]):
+        found, expected = start_all(expression, zone, catch_up, seed)
+        assert found == expected
+        started = [moment for moment, _ in found]
+        lasts = random.Random(seed + 1)
+        lengths = {moment: lasts.choice([0.1, 0.6, 7.0, 30.0]) * HOUR_S for moment in started}
+        assert run_all(started, lengths, overlap) == expected_runs(started, lengths, overlap)
+
+
+@functools.cache
+def start_all(expression, zone, catch_up, seed):
+    """Return the occurrences that ticks start, each with its tick; and what they should be."""
+    schedule = rules(expression, tz=zone, catch_up=catch_up)
+    all_ = [moment for moment in occurrences(expression, zone) if moment > YEAR[0]]
+    ticks = ticks_of_a_year(all_, seed)
+    cursor, found = Cursor(YEAR[0]), []
+    for now in ticks:
+        seen = look(schedule, cursor, now)
+        cursor = seen.cursor
+        if cursor.pending is not None:
+            found.append((cursor.pending, now))
+            cursor = replace(cursor, pending=None)
+    return found, expected_starts(all_, ticks, catch_up)
+
+
+def expected_starts(moments, ticks, catch_up):
+    """The same by hand: each occurrence belongs to the first tick at or after it."""
+    found = []
+    queue = iter(moments)
+    waiting = next(queue, None)
+    for now in ticks:
+        seen = []
+        while waiting is not None and waiting <= now:
+            seen.append(waiting)
+            waiting = next(queue, None)
+        usable = [each for each in seen if catch_up == "once" or now - each <= ON_TIME_S]
+        if usable:
+            found.append((usable[-1], now))
+    return found
+
+
+def run_all(starts, lengths, overlap):
+    """Return the (begin, end) of the runs that zeusrun's decisions make of these starts."""
+    runs, waiting = [], None  # a run is [begin, end]; one may wait
+
+    def settle(now):
+        nonlocal waiting
+        while waiting is not None:
+            free = max((end for begin, end in runs if begin <= waiting), default=waiting)
+            free = max(free, waiting)
+            if free > now:
+                return
+            runs.append([free, free + lengths[waiting]])
+            waiting = None
+
+    for now in starts:
+        settle(now)
+        states = ["running"] * sum(begin <= now < end for begin, end in runs)
+        states += ["waiting"] if waiting is not None else []
+        turn = decide_turn(overlap, states)
+        if turn == "skip":
+            continue
+        if turn == "wait" and overlap == "replace":
+            for run in runs:
+                run[1] = min(run[1], now)
+            turn = "begin"
+        if turn == "begin":
+            runs.append([now, now + lengths[now]])
+        else:
+            waiting = now
+    settle(float("inf"))
+    return runs
+
+
+def expected_runs(starts, lengths, overlap):
+    """The same by hand, a policy at a time."""
+    if overlap == "allow":
+        return [[start, start + lengths[start]] for start in starts]
+    if overlap == "replace":
+        following = itertools.chain(starts[1:], [float("inf")])
+        return [
+            [start, min(start + lengths[start], then)]
+            for start, then in zip(starts, following, strict=True)
+        ]
+    runs = []
+    for start in starts:
+        if overlap == "forbid":
+            if not runs or runs[-1][1] <= start:
+                runs.append([start, start + lengths[start]])
+        elif not runs or runs[-1][0] <= start:  # queue: nobody waits yet
+            begin = max([start] + [end for _, end in runs[-1:]])
+            runs.append([begin, begin + lengths[start]])
+    return runs

@@ -1,0 +1,268 @@
+"""Ticks and what they start, with real files and locks; torchrun is in test_schedule_command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+
+from zeusrun.errors import BusyError, HistoryError, JobFileError, UsageError
+from zeusrun.file_lock import FileLock
+from zeusrun.schedule.due import Cursor, Rules
+from zeusrun.schedule.store import Firing, Schedule, Schedules, decode_schedule
+from zeusrun.schedule.tick import fire, fire_command, open_log, tick
+from zeusrun.schedule.timetable import Timetable
+
+AT = 1_780_000_020.0 // 86400 * 86400 + 2 * 3600  # 02:00 UTC of some day
+DAY_S = 86400.0
+
+
+@pytest.fixture
+def schedules(tmp_path):
+    return Schedules(tmp_path)
+
+
+@pytest.fixture
+def nightly(schedules):
+    def write(job="digits", **changes):
+        rules = Rules(Timetable("0 2 * * *", "UTC"), key=job)
+        schedule = Schedule(
+            job,
+            f"/jobs/{job}.yaml",
+            rules,
+            "forbid",
+            "/python",
+            {"A": "b"},
+            "then",
+            Cursor(AT - 60),
+        )
+        schedules.write(replace(schedule, **changes))
+        return schedules.read(job)
+
+    return write
+
+
+def test_a_schedule_is_read_as_it_was_written(schedules, nightly):
+    written = nightly(cursor=Cursor(AT, AT - 60), firings=(Firing(AT, "ended", "then", 4, "why"),))
+    assert schedules.read("digits") == written
+    assert schedules.path("digits").stat().st_mode & 0o777 == 0o600
+    assert schedules.jobs() == ["digits"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"{}", b'{"version": 2}', b"\xff", b"[" * 100_000, b'{"version": 1, "rules": 3}'],
+)
+def test_a_file_that_is_no_schedule_is_told(schedules, nightly, content):
+    nightly()
+    schedules.path("digits").write_bytes(content)
+    with pytest.raises(HistoryError, match="is no schedule of this zeusrun"):
+        schedules.read("digits")
+    assert len(tick(schedules, AT).told) == 1
+    schedules.remove("digits")
+    assert schedules.jobs() == []
+
+
+def test_every_value_of_a_wrong_kind_is_told(schedules, nightly):
+    whole = nightly(firings=(Firing(AT, "missed", "then", why="off"),)).to_json()
+
+    def places(value, path=()):
+        yield path
+        if isinstance(value, dict):
+            for key, each in value.items():
+                yield from places(each, (*path, key))
+        if isinstance(value, list | tuple):
+            for number, each in enumerate(value):
+                yield from places(each, (*path, number))
+
+    # Words for people, kept as they are.
+    free = {("firings", 0, name) for name in ("at", "exit_code", "why", "told")}
+    for path in places(whole):
+        for wrong in ([1], {"a": 1}, -1e300, True, "x\0y"):
+            copy = json.loads(json.dumps(whole))
+            place = copy
+            for key in path[:-1]:
+                place = place[key]
+            if not path or place[path[-1]] == wrong or path in free | {("paused",)}:
+                continue
+            place[path[-1]] = wrong
+            with pytest.raises(ValueError, match="its content is not one"):
+                decode_schedule(json.dumps(copy).encode())
+
+
+def test_an_unknown_job_is_told_with_those_there_are(schedules, nightly):
+    with pytest.raises(UsageError, match="digits has no schedule; there is none yet"):
+        schedules.read("digits")
+    nightly("other")
+    with pytest.raises(UsageError, match="digits has no schedule; schedules there are: other"):
+        schedules.remove("digits")
+
+
+def test_what_is_due_is_started_once_and_kept(schedules, nightly):
+    nightly()
+    assert tick(schedules, AT - 1).due == ()
+    ((schedule, occurrence),) = tick(schedules, AT + 1).due
+    assert (schedule.job, occurrence) == ("digits", AT)
+    ran = []
+    assert fire(schedules, "digits", AT, lambda s: ran.append(s.job) or 0) == 0
+    assert fire(schedules, "digits", AT, lambda s: ran.append(s.job) or 0) == 75
+    assert ran == ["digits"]
+    assert tick(schedules, AT + 61).due == ()
+    (firing,) = schedules.read("digits").firings
+    assert (firing.occurrence, firing.result, firing.exit_code) == (AT, "ended", 0)
+    assert tick(schedules, AT + DAY_S).due[0][1] == AT + DAY_S
+    assert list(schedules.directory.glob("*@*")) == []
+
+
+def test_an_occurrence_whose_process_never_came_up_is_started_by_the_next_tick(schedules, nightly):
+    nightly()
+    assert [occurrence for _, occurrence in tick(schedules, AT).due] == [AT]
+    assert [occurrence for _, occurrence in tick(schedules, AT + 60).due] == [AT]
+
+
+def test_of_two_processes_started_for_one_occurrence_one_runs_it(schedules, nightly):
+    nightly()
+    tick(schedules, AT)
+    go, ran = threading.Event(), []
+
+    def run(_schedule):
+        ran.append(1)
+        go.wait(30)
+        return 0
+
+    threads = [threading.Thread(target=fire, args=(schedules, "digits", AT, run)) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    while not ran:
+        threads[0].join(0.01)
+    assert tick(schedules, AT + 60).told == ()
+    assert schedules.read("digits").firings[0].result == "running"
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert ran == [1]
+
+
+@pytest.mark.parametrize(
+    ("error", "result", "told"),
+    [
+        (BusyError("digits runs already; this run is skipped"), "skipped", "did not run"),
+        (JobFileError("/jobs/digits.yaml: no such file"), "ended", "no such file (exit code 2)"),
+        (ZeroDivisionError("oh"), "ended", "ZeroDivisionError: oh (exit code 1)"),
+    ],
+)
+def test_what_went_wrong_is_kept_and_told_once(schedules, nightly, error, result, told):
+    nightly()
+    tick(schedules, AT)
+
+    def run(_schedule):
+        raise error
+
+    with pytest.raises(type(error)):
+        fire(schedules, "digits", AT, run)
+    assert schedules.read("digits").firings[0].result == result
+    (sentence,) = tick(schedules, AT + 60).told
+    assert told in sentence
+    assert tick(schedules, AT + 120).told == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [(0, None), (3, "the training failed"), (4, "missed"), (75, "preempted")]
+)
+def test_cron_is_told_what_did_not_go_well_and_nothing_else(schedules, nightly, code, told):
+    nightly()
+    tick(schedules, AT)
+    fire(schedules, "digits", AT, lambda _schedule: code)
+    sentences = tick(schedules, AT + 60).told
+    assert len(sentences) == (told is not None)
+    assert told is None or told in sentences[0]
+
+
+def test_what_was_missed_is_told_in_one_sentence(schedules, nightly):
+    nightly()
+    (sentence,) = tick(schedules, AT + 3 * DAY_S + 3600).told
+    assert sentence.startswith("digits did not run 4 times, ")
+    assert sentence.endswith(": nothing was there to start it")
+    assert [each.result for each in schedules.read("digits").firings] == ["missed"] * 4
+
+
+def test_a_run_whose_zeusrun_was_killed_is_lost_and_told(schedules, nightly, tmp_path):
+    nightly()
+    tick(schedules, AT)
+    program = (
+        "import sys, time; from pathlib import Path\n"
+        "from zeusrun.schedule.store import Schedules; from zeusrun.schedule.tick import fire\n"
+        "def run(schedule): print('runs', flush=True); time.sleep(600)\n"
+        f"fire(Schedules(Path(sys.argv[1])), 'digits', {AT}, run)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE)
+    with child:
+        assert child.stdout.readline() == b"runs\n"
+        assert tick(schedules, AT + 60).told == ()
+        child.send_signal(signal.SIGKILL)
+    (sentence,) = tick(schedules, AT + 120).told
+    assert "its zeusrun died" in sentence
+    assert schedules.read("digits").firings[0].result == "lost"
+    assert tick(schedules, AT + 180).told == ()
+
+
+def test_a_paused_job_is_not_started_and_what_it_left_out_is_not_caught_up(schedules, nightly):
+    rules = Rules(Timetable("0 2 * * *", "UTC"), catch_up="once")
+    nightly(rules=rules, paused=True)
+    assert tick(schedules, AT + 60).due == ()
+    schedules.update("digits", lambda found: replace(found, paused=False))
+    assert tick(schedules, AT + 120).due == ()
+    assert tick(schedules, AT + DAY_S).due[0][1] == AT + DAY_S
+
+
+def test_jitter_starts_a_process_in_the_minute_it_is_due(schedules, nightly):
+    rules = Rules(Timetable("0 2 * * *", "UTC"), jitter_s=600.0, key="digits")
+    nightly(rules=rules)
+    start_at = rules.start_at(AT)
+    assert start_at > AT + 60  # else this tests nothing
+    assert tick(schedules, AT).due == ()
+    assert tick(schedules, start_at - 90).due == ()
+    assert tick(schedules, start_at - 30).due[0][1] == AT
+
+
+def test_one_job_that_cannot_be_read_keeps_no_other_from_running(schedules, nightly):
+    nightly("a")
+    nightly("b")
+    nightly("c")
+    schedules.path("b").write_text("{")
+    ticked = tick(schedules, AT)
+    assert [schedule.job for schedule, _ in ticked.due] == ["a", "c"]
+    assert "b.json is no schedule" in ticked.told[0]
+
+
+def test_a_lock_that_nobody_lets_go_of_is_told(schedules, nightly, monkeypatch):
+    nightly()
+    monkeypatch.setattr("zeusrun.schedule.store._PATIENCE_S", 0.05)
+    held = FileLock(schedules.directory / "digits.lock")
+    held.acquire()
+    (sentence,) = tick(schedules, AT).told
+    assert "holds the schedule of digits and does not let go" in sentence
+    held.release()
+
+
+def test_the_log_begins_anew_when_it_is_long_and_old_ones_go(schedules, tmp_path):
+    path = tmp_path / "digits.log"
+    for number in range(6):
+        os.close(open_log(path))
+        path.write_bytes(b"%d" % number + b" " * (1 << 20))
+    assert path.read_bytes()[:1] == b"5"
+    kept = sorted(each.name for each in tmp_path.glob("digits.log*"))
+    assert kept == ["digits.log", "digits.log.1", "digits.log.2", "digits.log.3"]
+    assert (tmp_path / "digits.log.1").read_bytes()[:1] == b"4"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_command_names_the_interpreter_the_job_and_the_occurrence(nightly):
+    command = fire_command(nightly(), AT)
+    assert command == ["/python", "-m", "zeusrun", "schedule", "fire", "digits", f"{AT:.0f}"]

@@ -1,0 +1,282 @@
+"""``zeusrun schedule``: as a user calls it, and as cron does, with real trainings."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.test_submit import only_trial, survivors, wait_for
+from zeusrun.schedule.clock import read_clock
+from zeusrun.schedule.store import Schedules
+
+pytestmark = pytest.mark.torchrun
+
+
+@pytest.fixture
+def schedule(zeusrun, tmp_path):
+    """Run ``zeusrun schedule`` where there is no crontab."""
+    bare = {"PATH": str(tmp_path / "nothing")}
+
+    def run(*arguments, **env):
+        return zeusrun("schedule", *arguments, **{**bare, **env})
+
+    return run
+
+
+def listed(schedule):
+    done = schedule("list", "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def make_due(zeusrun, name="job", seconds_ago=30.0):
+    """Set a schedule to every minute, and its past to where an occurrence is due now."""
+    path = Schedules(zeusrun.home).path(name)
+    content = json.loads(path.read_text())
+    content["rules"]["timetable"]["expression"] = "* * * * *"
+    content["cursor"]["until"] = read_clock() // 60 * 60 - seconds_ago
+    path.write_text(json.dumps(content))
+
+
+def firings(schedule):
+    return [(each["result"], each["exit_code"]) for each in listed(schedule)[0]["firings"]]
+
+
+def test_a_job_is_scheduled_shown_paused_and_removed(zeusrun, schedule):
+    job = zeusrun.job()
+    assert "nothing is scheduled" in schedule("list").stdout
+    added = schedule("add", job, "0 2 * * *", "--tz", "Europe/Paris", "--catch-up", "once")
+    assert added.returncode == 0, added.stderr
+    assert "job runs every day at 02:00 (Europe/Paris); the next time is" in added.stdout
+    assert "there is no crontab here; run `zeusrun schedule daemon`" in flat(added.stdout)
+    shown = schedule("list").stdout
+    assert re.search(r"next  (\w{3} \d\d \w{3} 02:00( · )?){3}\n", shown)
+    assert "it has not run yet" in shown
+    (record,) = listed(schedule)
+    assert record["cron"] == "0 2 * * *"
+    assert record["words"] == "every day at 02:00 (Europe/Paris)"
+    assert (record["overlap"], record["catch_up"]) == ("forbid", "once")
+    assert [moment[10:16] for moment in record["next"]] == ["T02:00"] * 3
+    assert len(schedule("next", "job", "-n", "4").stdout.splitlines()) == 4
+    assert schedule("pause", "job").returncode == 0
+    assert "paused" in schedule("list").stdout
+    assert listed(schedule)[0]["next"] == []
+    assert "next" in schedule("resume", "job").stdout
+    assert schedule("remove", "job").stdout == "job runs no more by itself\n"
+    assert listed(schedule) == []
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+def test_the_section_of_a_job_file_means_the_same_and_flags_win(zeusrun, schedule):
+    job = zeusrun.job(schedule={"cron": "@weekly", "tz": "UTC", "overlap": "queue", "jitter": "5m"})
+    assert schedule("add", job).returncode == 0
+    (record,) = listed(schedule)
+    assert (record["cron"], record["overlap"], record["jitter_s"]) == ("0 0 * * 0", "queue", 300)
+    assert schedule("add", job, "@daily", "--deadline", "2h").returncode == 0
+    (record,) = listed(schedule)
+    assert (record["cron"], record["overlap"]) == ("0 0 * * *", "queue")
+    assert record["deadline_s"] == 7200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["add", "job.yaml"], 2, "has no schedule section, and none was given"),
+        (["add", "job.yaml", "61 * * * *"], 2, "is no cron expression (bad minute)"),
+        (["add", "job.yaml", "@daily", "--tz", "Mars"], 2, "'Mars' is no time zone"),
+        (["add", "job.yaml", "@daily", "--jitter", "5"], 2, "jitter must be a number with s, m"),
+        (["add", "job.yaml", "@hourly", "--jitter", "2h"], 2, "no less than the time between"),
+        (["add", "job.yaml", "@daily", "--env", "NIX"], 2, "there is no such variable to keep"),
+        (["add", "nix.yaml", "@daily"], 2, "nix.yaml"),
+        (["remove", "job"], 2, "job has no schedule; there is none yet"),
+        (["run-now", "job"], 2, "job has no schedule"),
+        (["next", "../../etc/passwd"], 2, "has no schedule"),
+        (["export"], 2, "say what to export"),
+        (["export", "--kubernetes-cronjob"], 2, "needs a JOB and --image"),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_sentence(zeusrun, schedule, arguments, code, said):
+    zeusrun.job()
+    done = schedule(*arguments)
+    assert done.returncode == code
+    assert said in flat(done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_job_file_with_a_wrong_section_says_where(zeusrun, schedule):
+    done = schedule("add", zeusrun.job(schedule={"cron": "@daily", "jitter": "soon"}))
+    assert done.returncode == 2
+    assert "'schedule.jitter' must be a number with s, m, h or d" in flat(done.stderr)
+
+
+def test_a_run_by_hand_is_the_schedules_run(zeusrun, schedule):
+    schedule("add", zeusrun.job(), "@yearly")
+    done = schedule("run-now", "job")
+    assert done.returncode == 0, done.stderr
+    assert "REACHED" in done.stdout
+    assert firings(schedule) == [("ended", 0)]
+    assert "reached its target" in schedule("list").stdout
+    (trial,) = zeusrun.history()
+    assert trial["status"] == "REACHED"
+
+
+def test_a_tick_starts_what_is_due_once_with_its_variables_and_its_log(zeusrun, schedule):
+    schedule("add", zeusrun.job(), "@daily", "--env", "COLUMNS")
+    make_due(zeusrun)
+    bare = {"PATH": "/usr/bin:/bin", "HOME": "/", "SHELL": "/bin/sh"}
+    assert zeusrun("schedule", "tick", **bare).stdout == ""
+    assert zeusrun("schedule", "tick", **bare).stdout == ""
+    wait_for(lambda: firings(schedule)[:1] == [("ended", 0)])
+    assert len(zeusrun.history()) == 1
+    log = (zeusrun.home / "schedules" / "job.log").read_text()
+    assert "✓ job-1-1 REACHED" in log
+
+
+def test_a_run_that_fails_is_told_by_a_later_tick_and_a_good_one_is_not(zeusrun, schedule):
+    schedule("add", zeusrun.job("exits_7.py", attempts=1), "@daily")
+    make_due(zeusrun)
+    schedule("tick")
+    wait_for(lambda: firings(schedule)[:1] == [("ended", 3)])
+    schedule("pause", "job")
+    (told,) = schedule("tick").stdout.splitlines()
+    assert "the training failed (exit code 3); see" in told
+    assert schedule("tick").stdout == ""
+    shown = flat(schedule("list").stdout)
+    assert "failed (exit code 3)" in shown
+
+
+def start_and_wait(zeusrun, job):
+    child = zeusrun.start("submit", job)
+    sidecar = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
+    wait_for(lambda: sidecar.exists() and b"reported" in sidecar.read_bytes())
+    return child
+
+
+def test_forbid_skips_a_run_whose_job_runs_already(zeusrun, schedule):
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100})
+    schedule("add", job, "@yearly", "--overlap", "forbid")
+    first = start_and_wait(zeusrun, job)
+    done = schedule("run-now", "job")
+    assert done.returncode == 75
+    assert "job runs already (process" in flat(done.stderr)
+    assert firings(schedule) == [("skipped", 75)]
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
+    assert len(zeusrun.history()) == 1
+
+
+def test_replace_ends_the_older_run_gently_and_runs(zeusrun, schedule):
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100}, args=["--reaches", "40"])
+    schedule("add", job, "@yearly", "--overlap", "replace")
+    first = start_and_wait(zeusrun, job)
+    done = zeusrun("submit", zeusrun.job(), "--overlap", "replace")
+    assert done.returncode == 0, done.stderr
+    first.communicate(timeout=60)
+    assert first.returncode == 130
+    older, newer = zeusrun.history()
+    assert (older["status"], newer["status"]) == ("CANCELLED", "REACHED")
+    assert survivors(older) == []
+    assert older["finished_at"] <= newer["started_at"]
+
+
+def test_queue_waits_for_its_turn_and_a_third_run_is_skipped(zeusrun):
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100}, args=["--reaches", "20"])
+    first = start_and_wait(zeusrun, job)
+    second = zeusrun.start("submit", job, "--overlap", "queue")
+    submits = zeusrun.home / "submits"
+    wait_for(lambda: len(list(submits.glob("*.json"))) == 2)
+    third = zeusrun("submit", job, "--overlap", "queue")
+    assert third.returncode == 75
+    assert "another run waits for its turn" in flat(third.stderr)
+    for child in (first, second):
+        assert child.wait(60) == 0
+        child.stdout.close()
+    one, two = zeusrun.history()
+    assert one["finished_at"] <= two["started_at"]
+    assert list(submits.glob("*.json")) == []
+
+
+def test_a_run_that_waits_can_be_ended(zeusrun):
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100})
+    first = start_and_wait(zeusrun, job)
+    second = zeusrun.start("submit", job, "--overlap", "queue")
+    submits = zeusrun.home / "submits"
+    wait_for(lambda: len(list(submits.glob("*.json"))) == 2)
+    second.send_signal(signal.SIGINT)
+    second.communicate(timeout=60)
+    assert second.returncode == 130
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
+    assert len(zeusrun.history()) == 1
+
+
+def test_a_killed_run_is_in_nobodys_way(zeusrun):
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100})
+    first = start_and_wait(zeusrun, job)
+    first.kill()
+    first.communicate(timeout=60)
+    code, result, seen = zeusrun.submit(zeusrun.job(), "--overlap", "forbid")
+    assert (code, only_trial(result)["trial"]) == (0, "job-2-1"), seen
+
+
+def test_the_daemon_starts_what_is_due_and_hands_over_when_it_is_ended(zeusrun, schedule):
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100})
+    schedule("add", job, "@daily")
+    make_due(zeusrun)
+    daemon = zeusrun.start("schedule", "daemon")
+    sidecar = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
+    wait_for(lambda: sidecar.exists() and b"reported" in sidecar.read_bytes())
+    second = zeusrun("schedule", "daemon")
+    assert second.returncode == 75
+    assert "a daemon runs these schedules already" in flat(second.stderr)
+    daemon.send_signal(signal.SIGTERM)
+    daemon.communicate(timeout=60)
+    assert daemon.returncode == 0
+    (trial,) = zeusrun.history()
+    assert trial["status"] == "PREEMPTED"
+    assert survivors(trial) == []
+    assert firings(schedule) == [("ended", 75)]
+
+
+def test_units_of_systemd_run_ticks(zeusrun, schedule, tmp_path):
+    printed = schedule("export", "--systemd").stdout
+    assert "OnCalendar=*-*-* *:*:00" in printed
+    assert f"Environment=ZEUSRUN_HOME={zeusrun.home}" in printed
+    done = schedule("export", "--systemd", "--to", tmp_path / "units")
+    assert "systemctl --user enable --now zeusrun-schedule.timer" in done.stdout
+    names = sorted(path.name for path in (tmp_path / "units").iterdir())
+    assert names == ["zeusrun-schedule.service", "zeusrun-schedule.timer"]
+    service = (tmp_path / "units" / "zeusrun-schedule.service").read_text()
+    command = re.search(r"^ExecStart=(.*)$", service, re.MULTILINE)[1]
+    assert command.endswith("-m zeusrun schedule tick")
+
+
+def test_a_cronjob_of_kubernetes_says_the_same(zeusrun, schedule):
+    schedule(
+        "add",
+        zeusrun.job(),
+        "0 2 * * *",
+        *("--tz", "Europe/Paris", "--overlap", "replace", "--deadline", "2h"),
+    )
+    done = schedule("export", "job", "--kubernetes-cronjob", "--image", "example/train:1")
+    manifest = yaml.safe_load(done.stdout)
+    assert (manifest["apiVersion"], manifest["kind"]) == ("batch/v1", "CronJob")
+    spec = manifest["spec"]
+    assert (spec["schedule"], spec["timeZone"]) == ("0 2 * * *", "Europe/Paris")
+    assert (spec["concurrencyPolicy"], spec["startingDeadlineSeconds"]) == ("Replace", 7200)
+    pod = spec["jobTemplate"]["spec"]["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"
+    arguments = ["zeusrun", "submit", str(Path(zeusrun.folder) / "job.yaml")]
+    assert pod["containers"][0]["args"] == [*arguments, "--overlap", "replace"]
+    schedule("add", zeusrun.job(), "--overlap", "queue", "@daily")
+    refused = schedule("export", "job", "--kubernetes-cronjob", "--image", "example/train:1")
+    assert refused.returncode == 2
+    assert "Kubernetes knows no overlap 'queue'" in refused.stderr

@@ -1,0 +1,369 @@
+"""``zeusrun schedule``: jobs that run by themselves."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
+
+import typer
+
+from zeusrun.cli_runs import AsJson, console
+from zeusrun.cli_submit import OVERLAP_HELP, JobFile, Overlap, run_recurrence
+from zeusrun.errors import LaunchError, UsageError
+from zeusrun.schedule.clock import read_clock
+from zeusrun.view.export import print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zeusrun.launcher.process import Detached
+    from zeusrun.schedule.store import Schedule, Schedules
+
+schedule_app = typer.Typer(
+    help="Run jobs by themselves: every night, every week, from cron.", no_args_is_help=True
+)
+
+Job = Annotated[str, typer.Argument(metavar="JOB", help="A job that has a schedule.")]
+_TEXT = Optional[str]  # noqa: UP045 - typer evaluates it, and Python 3.10 must, too
+
+
+@schedule_app.command()
+def add(
+    job: JobFile,
+    when: Annotated[
+        _TEXT,
+        typer.Argument(
+            metavar="WHEN",
+            help='A cron expression ("0 2 * * *"), a macro (@daily), or @every 6h; by default '
+            "schedule.cron of the job file.",
+        ),
+    ] = None,
+    *,
+    tz: Annotated[
+        _TEXT, typer.Option("--tz", help="Time zone, such as Europe/Paris; the machine's own.")
+    ] = None,
+    overlap: Annotated[
+        Optional[Overlap],  # noqa: UP045
+        typer.Option("--overlap", help=f"{OVERLAP_HELP} By default forbid."),
+    ] = None,
+    catch_up: Annotated[
+        Optional[Literal["none", "once"]],  # noqa: UP045
+        typer.Option(
+            "--catch-up", help="Of runs missed while the machine was off: run none, or one."
+        ),
+    ] = None,
+    jitter: Annotated[
+        _TEXT, typer.Option("--jitter", help="Start up to so much later, such as 5m.")
+    ] = None,
+    deadline: Annotated[
+        _TEXT, typer.Option("--deadline", help="What cannot start within it is missed, such as 2h.")
+    ] = None,
+    keep_env: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--env", metavar="NAME", help="Keep this variable for the runs, too."),
+    ] = None,
+    cron: Annotated[
+        bool, typer.Option("--cron/--no-cron", help="Have the user's crontab run it.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Have a job run by itself; again, change how."""
+    from zeusrun.schedule.build import build_schedule  # noqa: PLC0415
+    from zeusrun.spec import load_spec  # noqa: PLC0415
+    from zeusrun.view.schedule import schedule_json  # noqa: PLC0415
+
+    spec = load_spec(job)
+    schedules = _schedules()
+    flags = {
+        "cron": when,
+        "tz": tz,
+        "overlap": overlap,
+        "catch_up": catch_up,
+        "jitter": jitter,
+        "deadline": deadline,
+    }
+    given = {name: value for name, value in flags.items() if value is not None}
+    known = schedules.read(spec.name) if spec.name in schedules.jobs() else None
+    schedule = build_schedule(
+        spec, given, os.environ, names=keep_env or [], known=known, now=read_clock()
+    )
+    schedules.write(schedule)
+    notes = _install(schedules) if cron else []
+    if as_json:
+        print_json(schedule_json(schedule, read_clock()))
+        for note in notes:
+            typer.echo(f"! {note}", err=True)
+        return
+    first = schedule.rules.timetable.local(next(schedule.rules.timetable.following(read_clock())))
+    console().print(
+        f"{schedule.job} runs {schedule.rules.timetable.describe()}; the next time is "
+        f"{first:%A %d %B %Y at %H:%M}",
+        highlight=False,
+    )
+    for note in notes:
+        console().print(f"! {note}", highlight=False)
+
+
+@schedule_app.command("list")
+def list_(*, as_json: AsJson = False) -> None:
+    """Show what is scheduled: the next times, and what became of the last."""
+    from zeusrun.view.schedule import schedule_json, schedules_sheet  # noqa: PLC0415
+
+    schedules = _schedules()
+    found = [schedules.read(job) for job in schedules.jobs()]
+    if as_json:
+        print_json([schedule_json(schedule, read_clock()) for schedule in found])
+    elif found:
+        console().print(schedules_sheet(found, read_clock()), highlight=False)
+    else:
+        typer.echo('nothing is scheduled; begin with: zeusrun schedule add JOB.yaml "0 2 * * *"')
+    if found and not as_json:
+        for note in _check_cron(schedules):
+            console().print(f"! {note}", highlight=False)
+
+
+@schedule_app.command("next")
+def next_(
+    job: Job,
+    *,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1000)] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Show when a job runs next."""
+    schedule = _schedules().read(job)
+    timetable = schedule.rules.timetable
+    moments = list(itertools.islice(timetable.following(read_clock()), count))
+    if as_json:
+        print_json([timetable.local(moment).isoformat() for moment in moments])
+        return
+    for moment in moments:
+        typer.echo(f"{timetable.local(moment):%a %Y-%m-%d %H:%M %z}")
+    if schedule.paused:
+        typer.echo(f"{job} is paused: `zeusrun schedule resume {job}`", err=True)
+
+
+@schedule_app.command()
+def pause(job: Job) -> None:
+    """Start a job no more, until it is resumed; what runs goes on."""
+    from zeusrun.schedule.due import Cursor  # noqa: PLC0415
+
+    now = read_clock()
+    _schedules().update(job, lambda found: replace(found, paused=True, cursor=Cursor(now)))
+    typer.echo(f"{job} is paused")
+
+
+@schedule_app.command()
+def resume(job: Job) -> None:
+    """Start a paused job again from its next time on."""
+    from zeusrun.schedule.due import Cursor  # noqa: PLC0415
+
+    def change(found: Schedule) -> Schedule:
+        cursor = Cursor(read_clock()) if found.paused else found.cursor
+        return replace(found, paused=False, cursor=cursor)
+
+    timetable = _schedules().update(job, change).rules.timetable
+    first = timetable.local(next(timetable.following(read_clock())))
+    typer.echo(f"{job} runs again, next {first:%a %Y-%m-%d %H:%M}")
+
+
+@schedule_app.command()
+def remove(job: Job) -> None:
+    """Have a job run by itself no more; its history and its log stay."""
+    schedules = _schedules()
+    schedules.remove(job)
+    typer.echo(f"{job} runs no more by itself")
+    if not schedules.jobs():
+        _uninstall(schedules)
+
+
+@schedule_app.command("run-now")
+def run_now(job: Job) -> None:
+    """Run a job now as its schedule would, with the variables kept for it, and watch."""
+    from contextlib import nullcontext  # noqa: PLC0415
+
+    from zeusrun.launcher.process import run_foreground  # noqa: PLC0415
+    from zeusrun.schedule.tick import fire_command  # noqa: PLC0415
+
+    schedules = _schedules()
+    schedule = schedules.read(job)
+    argv = fire_command(schedule, read_clock(), "--by-hand")
+    environment = {**schedule.environment, **_terminal()}
+    raise typer.Exit(run_foreground(argv, _at_home(schedules, environment), nullcontext()).code)
+
+
+@schedule_app.command()
+def export(
+    job: Annotated[
+        _TEXT, typer.Argument(metavar="JOB", help="Which, for --kubernetes-cronjob.")
+    ] = None,
+    *,
+    systemd: Annotated[
+        bool, typer.Option("--systemd", help="Print user units that run all schedules.")
+    ] = False,
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes-cronjob", help="Print a manifest for one job.")
+    ] = False,
+    image: Annotated[
+        _TEXT, typer.Option("--image", help="Container image with zeusrun and the job.")
+    ] = None,
+    claim: Annotated[
+        str, typer.Option("--claim", help="Volume claim that keeps zeusrun's home.")
+    ] = "zeusrun",
+    to: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--to", help="Write the units to this folder instead."),
+    ] = None,
+) -> None:
+    """Print the same for machines without cron: systemd units, a Kubernetes CronJob."""
+    from zeusrun.schedule.export import kubernetes_cronjob, systemd_units  # noqa: PLC0415
+
+    if systemd == kubernetes:
+        raise UsageError("say what to export: --systemd or --kubernetes-cronjob")
+    schedules = _schedules()
+    if kubernetes:
+        if job is None or image is None:
+            raise UsageError("--kubernetes-cronjob needs a JOB and --image")
+        typer.echo(kubernetes_cronjob(schedules.read(job), image, claim), nl=False)
+        return
+    units = systemd_units(sys.executable, schedules.directory.parent)
+    if to is None:
+        for name, text in units.items():
+            typer.echo(f"# {name}\n{text}")
+        return
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+        for name, text in units.items():
+            (to / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--to {to}: cannot be written: {error.strerror}") from error
+    typer.echo(f"written to {to}; now: systemctl --user enable --now zeusrun-schedule.timer")
+
+
+@schedule_app.command()
+def daemon() -> None:
+    """Run all schedules in the foreground, for containers and machines without cron."""
+    from zeusrun.schedule.daemon import run_daemon  # noqa: PLC0415
+
+    schedules = _schedules()
+
+    def start(schedule: Schedule, occurrence: float) -> Detached:
+        return _start(schedules, schedule, occurrence)
+
+    run_daemon(schedules, start, lambda text: typer.echo(f"zeusrun: {text}"))
+
+
+@schedule_app.command(hidden=True)
+def tick() -> None:
+    """Start what is due; what cron runs every minute."""
+    from zeusrun.schedule.tick import tick as run_tick  # noqa: PLC0415
+
+    schedules = _schedules()
+    ticked = run_tick(schedules, read_clock())
+    for schedule, occurrence in ticked.due:
+        _start(schedules, schedule, occurrence)
+    for text in ticked.told:
+        typer.echo(f"zeusrun: {text}")
+
+
+@schedule_app.command(hidden=True)
+def fire(
+    job: Job,
+    occurrence: float,
+    *,
+    by_hand: Annotated[bool, typer.Option("--by-hand")] = False,
+) -> None:
+    """Run an occurrence that a tick has found due."""
+    from zeusrun.schedule.tick import fire as run_occurrence  # noqa: PLC0415
+    from zeusrun.spec import load_spec  # noqa: PLC0415
+
+    def run(schedule: Schedule) -> int:
+        spec = load_spec(Path(schedule.job_file))
+        if spec.name != schedule.job:
+            raise UsageError(
+                f"{schedule.job_file}: describes {spec.name} now, and {schedule.job} is scheduled; "
+                f"`zeusrun schedule remove {schedule.job}`, and add it again"
+            )
+        wait_s = schedule.rules.deadline_s
+        return run_recurrence(spec, overlap=schedule.overlap, wait_s=wait_s)
+
+    raise typer.Exit(run_occurrence(_schedules(), job, occurrence, run, by_hand=by_hand))
+
+
+def _schedules() -> Schedules:
+    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+    from zeusrun.schedule.store import Schedules  # noqa: PLC0415
+
+    return Schedules(home_directory(os.environ))
+
+
+def _at_home(schedules: Schedules, environment: Mapping[str, str]) -> dict[str, str]:
+    return {**environment, "ZEUSRUN_HOME": str(schedules.directory.parent)}
+
+
+def _terminal() -> dict[str, str]:
+    """Return what the present terminal has to say; a run by hand is watched."""
+    names = ("TERM", "COLUMNS", "COLORTERM", "NO_COLOR")
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def _start(schedules: Schedules, schedule: Schedule, occurrence: float) -> Detached:
+    """Start an occurrence that is due, with its output in the job's log."""
+    from zeusrun.launcher.process import start_detached  # noqa: PLC0415
+    from zeusrun.schedule.tick import fire_command, open_log  # noqa: PLC0415
+
+    try:
+        log = open_log(schedules.log(schedule.job))
+        try:
+            argv = fire_command(schedule, occurrence)
+            return start_detached(argv, _at_home(schedules, schedule.environment), log)
+        finally:
+            os.close(log)
+    except OSError as error:
+        raise LaunchError(
+            f"{schedule.job} cannot be started: {error.filename}: {error.strerror}; "
+            f"`zeusrun schedule add {schedule.job_file}` sets it up again"
+        ) from error
+
+
+def _install(schedules: Schedules) -> list[str]:
+    """Have cron run the schedules; return what a user should know."""
+    from zeusrun.schedule.crontab import (  # noqa: PLC0415
+        build_command,
+        install,
+        read_crontab,
+        write_crontab,
+    )
+
+    home = schedules.directory.parent
+    needed = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
+    try:
+        before = read_crontab()
+        after = install(before, home, build_command(sys.executable, home, needed))
+        if after != before:
+            write_crontab(after)
+    except LaunchError as error:
+        return [str(error)]
+    return _check_cron(schedules)
+
+
+def _uninstall(schedules: Schedules) -> None:
+    from zeusrun.schedule.crontab import read_crontab, uninstall, write_crontab  # noqa: PLC0415
+
+    try:
+        before = read_crontab()
+    except LaunchError:
+        return  # without cron there is nothing to take out
+    after = uninstall(before, schedules.directory.parent)
+    if after != before:
+        write_crontab(after)
+
+
+def _check_cron(schedules: Schedules) -> list[str]:
+    from zeusrun.schedule.health import find_neglect  # noqa: PLC0415
+
+    neglect = find_neglect(schedules, read_clock())
+    return [] if neglect is None else [neglect]

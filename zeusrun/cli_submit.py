@@ -1,0 +1,211 @@
+"""The verbs that run a job: ``submit`` and ``rerun``; the composition root of a submit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
+
+import typer
+
+from zeusrun.cli_runs import AsJson, TrialName, console, find_trial, open_history
+from zeusrun.errors import ExitCode, UsageError
+from zeusrun.history.base import NEWEST
+from zeusrun.view.export import print_json, result_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from zeusrun.launcher.choice import Submission
+    from zeusrun.launcher.submit import SubmitResult
+    from zeusrun.spec import JobSpec
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
+Overrides = Annotated[
+    Optional[list[str]],  # noqa: UP045 - typer evaluates it, and Python 3.10 must, too
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key: objective.eta_knob=0.8."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what went wrong; for cron.")]
+Overlap = Literal["forbid", "allow", "replace", "queue"]
+OVERLAP_HELP = (
+    "If the job runs already: allow runs beside it, forbid ends with 75, queue waits for it, "
+    "replace ends it first."
+)
+
+
+def submit(
+    job: JobFile,
+    *,
+    overrides: Overrides = None,
+    batch_size: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--batch-size", help="Use this candidate instead of the policy's choice."),
+    ] = None,
+    overlap: Annotated[Overlap, typer.Option("--overlap", help=OVERLAP_HELP)] = "allow",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show choice and command; start and write nothing.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run the job once: choose, launch, meter, record."""
+    from zeusrun.spec import load_spec  # noqa: PLC0415
+
+    spec = load_spec(job, overrides or [])
+    if dry_run:
+        _show_plan(compose(spec, batch_size), as_json=as_json)
+        return
+    raise typer.Exit(
+        run_recurrence(spec, batch_size, overlap=overlap, as_json=as_json, quiet=quiet)
+    )
+
+
+def rerun(trial: TrialName, *, as_json: AsJson = False, quiet: Quiet = False) -> None:
+    """Run the job of a trial as it was then, with the same choice."""
+    from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
+    from zeusrun.spec import load_spec  # noqa: PLC0415
+
+    found = find_trial(trial)
+    job_copy = RunPaths(Path(found.run_dir)).job_copy
+    if not job_copy.is_file():
+        raise UsageError(
+            f"the job of {found.trial} as it was run is gone: {job_copy}; submit the job file "
+            f"with --batch-size {found.global_batch_size}"
+        )
+    spec, why = load_spec(job_copy), f"as in {found.trial}, by rerun"
+    raise typer.Exit(
+        run_recurrence(spec, found.global_batch_size, why=why, as_json=as_json, quiet=quiet)
+    )
+
+
+def run_recurrence(
+    spec: JobSpec,
+    batch_size: int | None = None,
+    *,
+    why: str | None = None,
+    overlap: Overlap = "allow",
+    wait_s: float | None = None,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Run a recurrence when its turn has come, and show it.
+
+    Args:
+        spec: The job.
+        batch_size: The user's own choice.
+        why: Where that comes from.
+        overlap: What to do about other runs of the job.
+        wait_s: How long to wait for them at most.
+        as_json: Print its result as JSON, and all else to standard error.
+        quiet: Show only what goes wrong.
+
+    Returns:
+        Zeusrun's exit code.
+
+    Raises:
+        ZeusrunError: As ``submit`` does, or if another run is in the way.
+    """
+    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+    from zeusrun.launcher.signals import CaughtSignals  # noqa: PLC0415
+    from zeusrun.launcher.turn import take_turn  # noqa: PLC0415
+
+    shown = console(stderr=as_json)
+    submission = compose(spec, batch_size)
+    if why is not None:
+        submission = replace(submission, why_forced=why)
+    with contextlib.closing(submission):
+        with CaughtSignals() as signals:
+            ticket = take_turn(
+                home_directory(os.environ),
+                spec.name,
+                overlap,
+                submission.history,
+                wait_s=wait_s,
+                interrupted=lambda: bool(signals.received),
+                tell=lambda text: None if quiet else shown.print(f"· {text}", highlight=False),
+            )
+        if ticket is None:
+            return ExitCode.SIGNAL_BASE + signals.received[0]
+        try:
+            result = _run(submission, shown, quiet=quiet)
+        finally:
+            ticket.release()
+    if as_json:
+        print_json(result_json(spec.name, result))
+    return result.exit_code
+
+
+def _run(submission: Submission, shown: Console, *, quiet: bool) -> SubmitResult:
+    from zeusrun.launcher.submit import submit as run_submit  # noqa: PLC0415
+    from zeusrun.view.live import SubmitView  # noqa: PLC0415
+    from zeusrun.view.tables import saving_line  # noqa: PLC0415
+
+    with SubmitView(shown, quiet=quiet) as view:
+        result = run_submit(submission, view)
+        if result.attempts > 1 and result.exit_code == ExitCode.TARGET_MISSED:
+            view.warn(f"the target was missed in {result.attempts} attempts")
+    if result.reached and not quiet:
+        line = saving_line(
+            submission.history.trials(submission.spec.name, NEWEST), result.trials[-1]
+        )
+        if line:
+            shown.print(line)
+    return result
+
+
+def compose(spec: JobSpec, batch_size: int | None = None) -> Submission:
+    """Build everything that a submit needs.
+
+    Args:
+        spec: The job.
+        batch_size: The user's own choice.
+    """
+    from zeusrun.bandit.policies import create_policy  # noqa: PLC0415
+    from zeusrun.launcher.choice import Submission  # noqa: PLC0415
+    from zeusrun.launcher.machine import job_devices  # noqa: PLC0415
+    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+    from zeusrun.launcher.torchrun import find_torchrun  # noqa: PLC0415
+
+    # The job's own CUDA_VISIBLE_DEVICES says which GPUs are its own.
+    environment = {**os.environ, **spec.env}
+    devices, world_size = job_devices(spec.launch.nproc_per_node, environment)
+    spec.check_world_size(world_size)
+    return Submission(
+        spec=spec,
+        history=open_history(),
+        policy=create_policy(spec.policy.name),
+        devices=devices,
+        world_size=world_size,
+        torchrun=find_torchrun(),
+        home=home_directory(os.environ),
+        environment=os.environ,
+        forced_batch_size=batch_size,
+    )
+
+
+def _show_plan(submission: Submission, *, as_json: bool) -> None:
+    """Print what a submit would choose and start."""
+    import shlex  # noqa: PLC0415
+
+    from zeusrun.launcher.choice import plan  # noqa: PLC0415
+    from zeusrun.view.tables import plan_sheet  # noqa: PLC0415
+
+    trial, command, kept = plan(submission)
+    shown = command.masked()
+    told = {k: shown.env[k] for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
+    if as_json:
+        print_json({"trial": trial.to_json(), "argv": list(shown.argv), "env": told})
+    else:
+        sheet = plan_sheet(trial, shlex.join(shown.argv), told, kept)
+        console().print(sheet, soft_wrap=True, highlight=False)
+
+
+def job_file(job: str) -> Path:
+    """Return the job file meant: a name is taken for the job of its last run."""
+    if Path(job).is_file() or Path(job).suffix in {".yaml", ".yml"}:
+        return Path(job)
+    from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
+
+    return RunPaths(Path(find_trial(job).run_dir)).job_copy

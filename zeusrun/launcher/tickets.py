@@ -1,0 +1,173 @@
+"""Which submits there are now, in the order they came: running, or waiting for their turn.
+
+Each holds a ticket: a file with what it is, and the operating system's lock on another that is
+freed when it dies. Who comes first is decided under one lock that is held for a moment only, so
+that two submits that start at once agree on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from zeusrun.errors import HistoryError
+from zeusrun.file_lock import FileLock
+from zeusrun.private_files import make_folder, read_file, replace_file
+from zeusrun.trial import timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from typing_extensions import Self
+
+_PATIENCE_S = 10.0
+_NAME = re.compile(r"([0-9]{1,15})\.json")
+_MAX_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A submit that has not ended.
+
+    Attributes:
+        number: Its place in the order, from 1.
+        job: Whose.
+        pid: Of its zeusrun.
+        state: Whether it waits or runs.
+        since: When it came, RFC 3339.
+        gpus: UUIDs of the GPUs that are its own; none before it runs, or without any.
+        replaces: Whether earlier ones of its job are to end for it.
+    """
+
+    number: int
+    job: str
+    pid: int
+    state: Literal["waiting", "running"]
+    since: str
+    gpus: tuple[str, ...] = ()
+    replaces: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``status --json`` prints."""
+        return asdict(self)
+
+
+class Tickets:
+    """The submits under a home. Entered, it is its caller alone who may come or change."""
+
+    def __init__(self, home: Path) -> None:
+        """Remember where; nothing is read yet."""
+        self._directory = home / "submits"
+        self._lock = FileLock(self._directory / "lock")
+
+    def __enter__(self) -> Self:
+        """Wait for everybody else.
+
+        Raises:
+            HistoryError: If the home cannot be written, or somebody does not let go.
+        """
+        try:
+            make_folder(self._directory)
+            taken = self._lock.acquire(_PATIENCE_S)
+        except OSError as error:
+            raise HistoryError(
+                f"{self._directory} cannot be written: {error.strerror}; give yourself access to "
+                "it, or point ZEUSRUN_HOME to a directory of your own"
+            ) from error
+        if not taken:
+            raise HistoryError(
+                f"another process holds {self._directory / 'lock'} and does not let go; "
+                f"`fuser -v {self._directory / 'lock'}` names it"
+            )
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """Let others in."""
+        self._lock.release()
+
+    def present(self) -> list[Ticket]:
+        """Return the tickets of submits that live, first come first."""
+        return [ticket for ticket, alive in self._found() if alive]
+
+    def take(self, job: str, *, replaces: bool = False) -> HeldTicket:
+        """Return a ticket, the last in the order, waiting. To be called while entered.
+
+        Raises:
+            HistoryError: If it cannot be written.
+        """
+        number = 0
+        for ticket, alive in self._found():
+            number = max(number, ticket.number)
+            if not alive:
+                self.remove(ticket.number)
+        ticket = Ticket(number + 1, job, os.getpid(), "waiting", timestamp(), replaces=replaces)
+        held = HeldTicket(self, ticket)
+        held.show()
+        return held
+
+    def _found(self) -> Iterator[tuple[Ticket, bool]]:
+        with contextlib.suppress(FileNotFoundError):
+            names = [path.name for path in self._directory.iterdir()]
+            for number in sorted(int(m[1]) for name in names if (m := _NAME.fullmatch(name))):
+                lock = FileLock(self.lock_path(number))
+                try:
+                    alive = not lock.acquire()
+                finally:
+                    lock.release()
+                ticket = self._read(number)
+                if ticket is not None:
+                    yield ticket, alive
+
+    def _read(self, number: int) -> Ticket | None:
+        try:
+            record = json.loads(read_file(self.path(number), _MAX_BYTES))
+            return Ticket(**{**record, "number": number, "gpus": tuple(record["gpus"])})
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # it has just gone
+
+    def remove(self, number: int) -> None:
+        """Take the files of a ticket away; as much as can be."""
+        for path in (self.path(number), self.lock_path(number)):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def path(self, number: int) -> Path:
+        """Return the file of a ticket."""
+        return self._directory / f"{number}.json"
+
+    def lock_path(self, number: int) -> Path:
+        """Return the file that its holder has locked."""
+        return self._directory / f"{number}.lock"
+
+
+class HeldTicket:
+    """A ticket of this process, until it is let go."""
+
+    def __init__(self, tickets: Tickets, ticket: Ticket) -> None:
+        self._tickets = tickets
+        self.ticket = ticket
+        self._lock = FileLock(tickets.lock_path(ticket.number))
+
+    def show(self, **changes: Any) -> None:  # noqa: ANN401 - fields of Ticket
+        """Write the ticket, changed or as it is, for others to see.
+
+        Raises:
+            HistoryError: If it cannot be written.
+        """
+        self.ticket = replace(self.ticket, **changes)
+        path = self._tickets.path(self.ticket.number)
+        try:
+            self._lock.acquire()
+            replace_file(path, json.dumps(self.ticket.to_json()).encode())
+        except OSError as error:
+            raise HistoryError(f"{path} cannot be written: {error.strerror}") from error
+
+    def release(self) -> None:
+        """Go. More than once is fine."""
+        self._tickets.remove(self.ticket.number)
+        self._lock.release()

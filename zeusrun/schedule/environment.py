@@ -1,0 +1,32 @@
+"""What a run gets in the place of cron's bare environment. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+_NAMES = re.compile(
+    "PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TMPDIR|PYTHONPATH|PYTHONHOME|VIRTUAL_ENV"
+    "|LD_LIBRARY_PATH|LD_PRELOAD|(?:https?|no|all)_proxy|(?:HTTPS?|NO|ALL)_PROXY|ZEUSD_SOCK_PATH"
+    "|(?:LC|XDG|CONDA|CUDA|NVIDIA|NCCL|GLOO|TORCH|PYTORCH|OMP|MKL|OPENBLAS|HF|UCX)_[A-Za-z0-9_]+"
+)
+_NOT = re.compile(r"XDG_(?:SESSION|SEAT|VTNR|RUNTIME)\w*|HF_TOKEN|HF_HUB_TOKEN|CONDA_PROMPT\w*")
+
+
+def capture(environment: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    """Return the variables that a run needs later: those of libraries, and those named.
+
+    Of a login session, and secrets, only what is named is kept.
+
+    Args:
+        environment: As it is now.
+        names: What else is to be kept.
+    """
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name in names or (_NAMES.fullmatch(name) and not _NOT.fullmatch(name))
+    }

@@ -1,0 +1,116 @@
+"""The same schedules for machines without cron: units of systemd, manifests of Kubernetes. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from zeusrun.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zeusrun.schedule.store import Schedule
+
+_SERVICE = """[Unit]
+Description=Start the zeusrun jobs that are due
+
+[Service]
+Type=oneshot
+Environment={variable}
+WorkingDirectory=/
+ExecStart={command}
+# What it starts goes on when it has ended.
+KillMode=process
+"""
+_TIMER = """[Unit]
+Description=Every minute, start the zeusrun jobs that are due
+
+[Timer]
+OnCalendar=*-*-* *:*:00
+AccuracySec=1s
+
+[Install]
+WantedBy=timers.target
+"""
+_STANDARD = re.compile(r"[0-9A-Z*,/ -]+")
+_CONCURRENCY = {"forbid": "Forbid", "replace": "Replace", "allow": "Allow"}
+
+
+def systemd_units(python: str, home: Path) -> dict[str, str]:
+    """Return the user units that do what the crontab entry does, by file name.
+
+    They know no times: every minute they start what is due, so that overlaps, pauses and missed
+    runs are the same as with cron.
+    """
+    words = (python, "-m", "zeusrun", "schedule", "tick")
+    command = " ".join(_quoted(word) for word in words)
+    variable = _quoted(f"ZEUSRUN_HOME={home}")
+    return {
+        "zeusrun-schedule.service": _SERVICE.format(variable=variable, command=command),
+        "zeusrun-schedule.timer": _TIMER,
+    }
+
+
+def _quoted(word: str) -> str:
+    """Return a word as systemd reads it (systemd.syntax(7), systemd.unit(5))."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"' if re.search(r"[\s\"';\\]", word) else escaped
+
+
+def kubernetes_cronjob(schedule: Schedule, image: str, claim: str) -> str:
+    """Return a CronJob as YAML: Kubernetes keeps the time, and each run is a ``submit``.
+
+    Args:
+        schedule: Of the job.
+        image: The container's; it has zeusrun, and the job file at the same path.
+        claim: The volume claim that keeps zeusrun's home from run to run.
+
+    Raises:
+        UsageError: If it cannot say the same.
+    """
+    rules, job = schedule.rules, schedule.job
+    name = re.sub(r"[^a-z0-9-]", "-", job.lower()).strip("-")[:52]
+    if schedule.overlap == "queue":
+        raise UsageError(
+            f"{job}: Kubernetes knows no overlap 'queue'; choose forbid, replace or allow"
+        )
+    if not _STANDARD.fullmatch(rules.timetable.expression) or re.search(
+        r"\bL|L\b", rules.timetable.expression.replace("JUL", "")
+    ):
+        raise UsageError(f"{job}: Kubernetes does not know {rules.timetable.expression!r}")
+    container = {
+        "name": name,
+        "image": image,
+        "args": ["zeusrun", "submit", schedule.job_file, "--overlap", schedule.overlap],
+        "env": [{"name": "ZEUSRUN_HOME", "value": "/zeusrun"}],
+        "volumeMounts": [{"name": "home", "mountPath": "/zeusrun"}],
+    }
+    spec: dict[str, Any] = {
+        "schedule": rules.timetable.expression,
+        "concurrencyPolicy": _CONCURRENCY[schedule.overlap],
+        "suspend": schedule.paused,
+        "jobTemplate": {
+            "spec": {
+                # A preempted trial is gone on with by the next run, not by another pod.
+                "backoffLimit": 0,
+                "template": {
+                    "spec": {
+                        "restartPolicy": "Never",
+                        "containers": [container],
+                        "volumes": [
+                            {"name": "home", "persistentVolumeClaim": {"claimName": claim}}
+                        ],
+                    }
+                },
+            }
+        },
+    }
+    if rules.timetable.tz is not None:
+        spec["timeZone"] = rules.timetable.tz
+    if rules.deadline_s is not None:
+        spec["startingDeadlineSeconds"] = int(rules.deadline_s)
+    kind = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": name}}
+    return yaml.safe_dump({**kind, "spec": spec}, sort_keys=False)

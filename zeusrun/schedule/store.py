@@ -1,0 +1,258 @@
+"""The schedules of a user: a file for each job, changed under its lock and replaced whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from zeusrun.errors import HistoryError, UsageError
+from zeusrun.file_lock import FileLock
+from zeusrun.private_files import make_folder, read_file, replace_file
+from zeusrun.schedule.due import Cursor, Rules
+from zeusrun.schedule.timetable import build_timetable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+Overlap = Literal["forbid", "allow", "replace", "queue"]
+CatchUp = Literal["none", "once"]
+Result = Literal["waiting", "running", "ended", "skipped", "missed", "lost"]
+
+_VERSION = 1
+_KEPT = 100  # firings; what ran is in the history for good
+_PATIENCE_S = 10.0
+_MAX_BYTES = 1 << 20
+_FAR = 1e11  # seconds that no time of day has
+
+
+@dataclass(frozen=True)
+class Firing:
+    """One occurrence, and what became of it.
+
+    Attributes:
+        occurrence: When it was due, Unix seconds; by hand, when it was asked for.
+        result: ``waiting`` for its turn, ``running``, ``ended``, or never started: ``skipped``
+            for another run of the job, ``missed``, ``lost`` when its zeusrun died.
+        at: When that was known, RFC 3339.
+        exit_code: Of ``submit``; ``None`` before it has ended.
+        why: What there is to say.
+        told: Whether cron has been told, where it is to be.
+    """
+
+    occurrence: float
+    result: Result
+    at: str
+    exit_code: int | None = None
+    why: str | None = None
+    told: bool = False
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A job that runs by itself.
+
+    Attributes:
+        job: Its name.
+        job_file: Absolute.
+        rules: When.
+        overlap: What to do when a run of the job is still there.
+        python: The interpreter that has zeusrun.
+        environment: What its runs get, instead of cron's bare one.
+        added_at: RFC 3339.
+        cursor: How far its occurrences have been decided.
+        paused: Whether nothing is started.
+        firings: The last occurrences, oldest first.
+    """
+
+    job: str
+    job_file: str
+    rules: Rules
+    overlap: Overlap
+    python: str
+    environment: Mapping[str, str] = field(repr=False)
+    added_at: str
+    cursor: Cursor
+    paused: bool = False
+    firings: tuple[Firing, ...] = ()
+
+    def note(self, firing: Firing) -> Schedule:
+        """Return the schedule with a firing added, or put in the place of that occurrence's."""
+        others = [each for each in self.firings if each.occurrence != firing.occurrence]
+        ordered = sorted([*others, firing], key=lambda each: each.occurrence)
+        return replace(self, firings=tuple(ordered[-_KEPT:]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is written to the file."""
+        record = asdict(self)
+        record["rules"]["timetable"] = asdict(self.rules.timetable)
+        return {"version": _VERSION, **record, "environment": dict(self.environment)}
+
+
+class Schedules:
+    """All schedules under a home."""
+
+    def __init__(self, home: Path) -> None:
+        """Remember where; nothing is read yet."""
+        self.directory = home / "schedules"
+
+    @property
+    def heartbeat(self) -> Path:
+        """Touched by every tick."""
+        return self.directory / "ticked"
+
+    def jobs(self) -> list[str]:
+        """Return the names of the jobs that have a schedule, in order."""
+        try:
+            found = [path for path in self.directory.iterdir() if path.suffix == ".json"]
+        except OSError:
+            return []
+        return sorted(path.stem for path in found)
+
+    def path(self, job: str) -> Path:
+        """Return the file of a job's schedule."""
+        return self.directory / f"{job}.json"
+
+    def log(self, job: str) -> Path:
+        """Return the file that the output of a job's runs goes to."""
+        return self.directory / f"{job}.log"
+
+    def read(self, job: str) -> Schedule:
+        """Return a job's schedule.
+
+        Raises:
+            UsageError: If it has none.
+            HistoryError: If it cannot be read.
+        """
+        path = self.path(job)
+        try:
+            return decode_schedule(read_file(path, _MAX_BYTES))
+        except FileNotFoundError:
+            names = self.jobs()
+            known = f"schedules there are: {', '.join(names)}" if names else "there is none yet"
+            raise UsageError(f"{job} has no schedule; {known}") from None
+        except OSError as error:
+            raise HistoryError(f"{path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise HistoryError(
+                f"{path} is no schedule of this zeusrun ({error}); remove it by `zeusrun schedule "
+                f"remove {job}` and add it again"
+            ) from None
+
+    def write(self, schedule: Schedule) -> None:
+        """Write a schedule, new or in the place of the one there was.
+
+        Raises:
+            HistoryError: If it cannot be written.
+        """
+        lock = self._lock(schedule.job)
+        try:
+            self._replace(schedule)
+        finally:
+            lock.release()
+
+    def update(self, job: str, change: Callable[[Schedule], Schedule]) -> Schedule:
+        """Change a schedule while nobody else does; return it as changed.
+
+        Raises:
+            UsageError: If there is none.
+            HistoryError: If it cannot be read or written.
+        """
+        lock = self._lock(job)
+        try:
+            before = self.read(job)
+            after = change(before)
+            if after != before:
+                self._replace(after)
+            return after
+        finally:
+            lock.release()
+
+    def remove(self, job: str) -> None:
+        """Remove a schedule, readable or not; its log stays.
+
+        Raises:
+            UsageError: If there is none.
+            HistoryError: If it cannot be removed.
+        """
+        lock = self._lock(job)
+        try:
+            if not self.path(job).exists():
+                self.read(job)
+            self.path(job).unlink(missing_ok=True)
+        except OSError as error:
+            raise HistoryError(f"{self.path(job)} cannot be removed: {error.strerror}") from error
+        finally:
+            lock.release()
+
+    def _lock(self, job: str) -> FileLock:
+        lock = FileLock(self.directory / f"{job}.lock")
+        try:
+            make_folder(self.directory)
+            taken = lock.acquire(_PATIENCE_S)
+        except OSError as error:
+            raise HistoryError(
+                f"{self.directory} cannot be written: {error.strerror}; give yourself access to "
+                "it, or point ZEUSRUN_HOME to a directory of your own"
+            ) from error
+        if not taken:
+            raise HistoryError(f"another process holds the schedule of {job} and does not let go")
+        return lock
+
+    def _replace(self, schedule: Schedule) -> None:
+        path = self.path(schedule.job)
+        try:
+            replace_file(path, json.dumps(schedule.to_json(), indent=1).encode() + b"\n")
+        except OSError as error:
+            raise HistoryError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def decode_schedule(content: bytes) -> Schedule:
+    """Return what a file holds.
+
+    Raises:
+        ValueError: If it is no schedule.
+    """
+    try:
+        record = json.loads(content)
+        _check_version(record.pop("version"))
+        rules = dict(record.pop("rules"))
+        timetable = rules.pop("timetable")
+        schedule = Schedule(
+            rules=Rules(build_timetable(timetable["expression"], timetable["tz"]), **rules),
+            cursor=Cursor(**record.pop("cursor")),
+            firings=tuple(Firing(**each) for each in record.pop("firings")),
+            **record,
+        )
+        _check(schedule)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
+        raise ValueError(f"its content is not one: {error}") from None
+    return schedule
+
+
+def _check_version(version: object) -> None:
+    if version != _VERSION:
+        raise ValueError(f"it is of version {version}")
+
+
+def _check(schedule: Schedule) -> None:
+    """Check what is used later, so that nothing fails in the middle of the night.
+
+    Raises:
+        TypeError: If a value is of another kind.
+    """
+    rules, cursor = schedule.rules, schedule.cursor
+    numbers = [cursor.until, rules.jitter_s, *(firing.occurrence for firing in schedule.firings)]
+    numbers += [number for number in (cursor.pending, rules.deadline_s) if number is not None]
+    texts = [schedule.job, schedule.job_file, schedule.python, schedule.added_at, rules.key]
+    texts += [*schedule.environment.keys(), *schedule.environment.values()]
+    results = {firing.result for firing in schedule.firings}
+    if not all(type(n) in (int, float) and abs(n) < _FAR for n in numbers):
+        raise TypeError("a number is none")
+    if not all(isinstance(text, str) and "\0" not in text for text in texts):
+        raise TypeError("a text is none")
+    if schedule.overlap not in get_args(Overlap) or rules.catch_up not in get_args(CatchUp):
+        raise TypeError("a policy is none")
+    if not results <= set(get_args(Result)) or not isinstance(schedule.paused, bool):
+        raise TypeError("a state is none")

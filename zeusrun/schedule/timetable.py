@@ -1,0 +1,221 @@
+"""When a job recurs: a cron expression in a time zone, and the moments it means.
+
+The field rules and the handling of daylight saving are those of Debian's cron (crontab(5)), as
+cronsim has them: a fixed time that a change skips comes at the end of the gap, one that comes
+twice is meant once, and expressions with ``*`` in hour or minute go by elapsed time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from zeusrun.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MACROS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_EVERY = re.compile(r"@every\s+([0-9]{1,4})\s*([mhd])", re.IGNORECASE)
+_WHOLE = {"m": (60, "*/{} * * * *", "minutes"), "h": (24, "0 */{} * * *", "hours")}
+_STEPS = re.compile(r"\*/([0-9]+) \* \* \* \*|0 \*/([0-9]+) \* \* \*")
+_FIELDS = 5
+_LOCAL_ZONE = Path("/etc/localtime")
+_DENSE = 5000
+"""Occurrences after which a search begins anew, a day before its end."""
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """The moments at which a job recurs.
+
+    Attributes:
+        expression: Five fields, as crontab(5) has them.
+        tz: The name of a time zone, as the IANA database has it; ``None`` for the machine's own.
+    """
+
+    expression: str
+    tz: str | None = None
+
+    def zone(self) -> tzinfo:
+        """Return the time zone.
+
+        Raises:
+            UsageError: If there is none of this name.
+        """
+        return read_zone(self.tz)
+
+    def following(self, after: float) -> Iterator[float]:
+        """Yield the occurrences after a moment, in Unix seconds, ascending, each once."""
+        if self.expression.startswith("*") or self.expression.split()[1].startswith("*"):
+            yield from self._by_elapsed_time(after)
+            return
+        last = after
+        # It looks at whole minutes and may set a skipped one in the future of another.
+        moments = CronSim(self.expression, datetime.fromtimestamp(after, self.zone()))
+        for moment in moments:
+            if moment.timestamp() > last:
+                last = moment.timestamp()
+                yield last
+
+    def _by_elapsed_time(self, after: float) -> Iterator[float]:
+        """Yield every moment whose local time matches, whatever clocks do in between.
+
+        Each stretch of time with one offset from UTC is looked at by itself: cronsim 2.8 loses an
+        occurrence where a clock changes by half an hour (Lord Howe Island).
+        """
+        zone, start = self.zone(), after
+        while True:
+            offset = datetime.fromtimestamp(start + _MINUTE_S, zone).utcoffset()
+            moments = CronSim(
+                self.expression, datetime.fromtimestamp(start, timezone(offset or timedelta()))
+            )
+            for moment in moments:
+                found = moment.timestamp()
+                if found - start > _DAY_S:  # much may have changed until then
+                    start = found - _DAY_S
+                    break
+                if datetime.fromtimestamp(found, zone).utcoffset() != offset:
+                    start = _change_before(found, start, zone) - _MINUTE_S
+                    break
+                start = found
+                yield found
+
+    def between(self, after: float, until: float, most: int) -> list[float]:
+        """Return the last ``most`` occurrences after one moment and up to another, ascending."""
+        found: list[float] = []
+        for number, moment in enumerate(self.following(after)):
+            if moment > until:
+                return found
+            if number > _DENSE and until - moment > _DAY_S:
+                return self.between(until - _DAY_S, until, most)
+            found = [*found[-most + 1 :], moment] if most > 1 else [moment]
+        return found
+
+    def describe(self) -> str:
+        """Return the expression in words: ``every day at 02:00 (Europe/Paris)``."""
+        every = _STEPS.fullmatch(self.expression)
+        if every is not None:
+            text = f"every {every[1]} minutes" if every[1] else f"every {every[2]} hours"
+        else:
+            text = _in_words(CronSim(self.expression, datetime.now(timezone.utc)).explain())
+        return text if self.tz is None else f"{text} ({self.tz})"
+
+    def local(self, moment: float) -> datetime:
+        """Return a moment as its time zone has it."""
+        return datetime.fromtimestamp(moment, self.zone())
+
+
+_DAY_S = timedelta(days=1).total_seconds()
+_MINUTE_S = 60.0
+
+
+def _change_before(late: float, early: float, zone: tzinfo) -> float:
+    """Return the first minute at which the offset from UTC is that of a later moment."""
+    low, high = early // _MINUTE_S, late // _MINUTE_S
+    target = datetime.fromtimestamp(late, zone).utcoffset()
+    while high - low > 1:
+        middle = (low + high) // 2
+        if datetime.fromtimestamp(middle * _MINUTE_S, zone).utcoffset() == target:
+            high = middle
+        else:
+            low = middle
+    return high * _MINUTE_S
+
+
+def build_timetable(text: str, tz: str | None = None) -> Timetable:
+    """Read an expression: five fields, a macro such as ``@daily``, or ``@every 6h``.
+
+    Raises:
+        UsageError: If it is none, never comes true, or the time zone is unknown.
+    """
+    expression = _expand(" ".join(text.split()))
+    timetable = Timetable(expression, tz)
+    zone = timetable.zone()
+    try:
+        moments = CronSim(expression, datetime.now(zone))
+    except CronSimError as error:
+        raise UsageError(
+            f"{text!r} is no cron expression ({_reason(str(error))}); write minute, hour, day of "
+            'month, month and day of week: "0 2 * * *" is every day at 02:00'
+        ) from None
+    if not list(itertools.islice(moments, 1)):
+        raise UsageError(f"{text!r} never comes: no month has such a day")
+    return timetable
+
+
+def read_zone(name: str | None) -> tzinfo:
+    """Return a time zone by its name; ``None`` means the machine's own.
+
+    Raises:
+        UsageError: If there is none of this name.
+    """
+    if name is None:
+        try:
+            with _LOCAL_ZONE.open("rb") as file:
+                return ZoneInfo.from_file(file)
+        except (OSError, ValueError):
+            return timezone.utc  # as the C library has it
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise UsageError(
+            f"{name!r} is no time zone; name one as the IANA database does, such as Europe/Paris"
+        ) from None
+
+
+def _expand(text: str) -> str:
+    if not text.startswith("@"):
+        if (count := len(text.split())) != _FIELDS:
+            raise UsageError(
+                f"{text!r} is no cron expression: it has {count} fields, not {_FIELDS}; "
+                "write minute, hour, day of month, month and day of week"
+            )
+        return text.upper()
+    if text.lower() in _MACROS:
+        return _MACROS[text.lower()]
+    match = _EVERY.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"{text!r}: zeusrun knows {', '.join(_MACROS)} and @every with a number and m, h or d, "
+            "such as @every 6h"
+        )
+    number, unit = int(match[1]), match[2].lower()
+    if unit == "d":
+        if number == 1:
+            return _MACROS["@daily"]
+        raise UsageError(f"{text!r}: cron counts days within a month; name days, or use @every 1d")
+    whole, pattern, units = _WHOLE[unit]
+    if number == whole:
+        return _MACROS["@hourly" if unit == "m" else "@daily"]
+    if not 0 < number < whole or whole % number:
+        fit = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
+        raise UsageError(f"{text!r}: cron can do every {fit} {units} only")
+    return pattern.format(number).replace("*/1 ", "* ")
+
+
+def _reason(error: str) -> str:
+    return error[:1].lower() + error[1:]
+
+
+def _in_words(text: str) -> str:
+    """Turn ``At 02:00 every day`` into ``every day at 02:00``."""
+    match = re.fullmatch(r"At ([0-9:]+) (every day|on .+)", text)
+    if match is not None:
+        return f"{match[2]} at {match[1]}"
+    return text[:1].lower() + text[1:]

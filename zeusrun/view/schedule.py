@@ -1,0 +1,112 @@
+"""What people see of schedules."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from zeusrun.schedule.store import Firing, Schedule
+
+_NEXT = 3
+_ENDINGS = {0: "reached its target", 3: "failed", 4: "missed its target", 75: "was preempted"}
+_STYLES = {"ended": "green", "waiting": "cyan", "running": "cyan"}
+
+
+def schedules_sheet(found: Sequence[Schedule], now: float) -> RenderableType:
+    """Return each job: when it runs, the next times, and what became of the last.
+
+    Args:
+        found: The schedules, in order.
+        now: Unix seconds.
+    """
+    width = max(len(schedule.job) for schedule in found)
+    return Group(*itertools.chain(*(_lines(schedule, now, width) for schedule in found)))
+
+
+def _lines(schedule: Schedule, now: float, width: int) -> list[Text]:
+    head = Text.assemble(
+        (schedule.job.ljust(width), "dim" if schedule.paused else "bold cyan"),
+        f"  {schedule.rules.timetable.describe()}",
+        (f" · {_policies(schedule)}", "dim"),
+    )
+    return [
+        head,
+        Text.assemble(("  next  ", "dim"), _next(schedule, now)),
+        Text.assemble(("  last  ", "dim"), _last(schedule)),
+    ]
+
+
+def _policies(schedule: Schedule) -> str:
+    rules = schedule.rules
+    told = [f"overlap {schedule.overlap}"]
+    if rules.catch_up != "none":
+        told.append(f"catch-up {rules.catch_up}")
+    if rules.jitter_s:
+        told.append(f"jitter {_duration(rules.jitter_s)}")
+    if rules.deadline_s is not None:
+        told.append(f"deadline {_duration(rules.deadline_s)}")
+    return ", ".join(told)
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def _next(schedule: Schedule, now: float) -> Text:
+    if schedule.paused:
+        return Text("paused", style="yellow")
+    timetable = schedule.rules.timetable
+    moments = [timetable.local(m) for m in itertools.islice(timetable.following(now), _NEXT)]
+    return Text(" · ".join(f"{moment:%a %d %b %H:%M}" for moment in moments))
+
+
+def _last(schedule: Schedule) -> Text:
+    if not schedule.firings:
+        return Text("it has not run yet", style="dim")
+    firing = schedule.firings[-1]
+    when = f"{schedule.rules.timetable.local(firing.occurrence):%a %d %b %H:%M}"
+    style = _STYLES.get(firing.result, "yellow")
+    if firing.result == "ended" and firing.exit_code != 0:
+        style = "red"
+    return Text.assemble(f"{when}  ", (_outcome(firing), style))
+
+
+def _outcome(firing: Firing) -> str:
+    if firing.result == "ended":
+        ending = _ENDINGS.get(firing.exit_code or 0, "did not end well")
+        return ending if firing.exit_code == 0 else f"{ending} (exit code {firing.exit_code})"
+    return firing.result if firing.why is None else f"{firing.result}: {firing.why}"
+
+
+def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:
+    """Return what programs read of a schedule; of the variables kept, only the names."""
+    record = schedule.to_json()
+    rules, timetable = record.pop("rules"), schedule.rules.timetable
+    moments = itertools.islice(timetable.following(now), 0 if schedule.paused else _NEXT)
+    del record["version"], record["cursor"]
+    return {
+        **record,
+        "cron": timetable.expression,
+        "tz": timetable.tz,
+        "words": timetable.describe(),
+        "catch_up": rules["catch_up"],
+        "jitter_s": rules["jitter_s"],
+        "deadline_s": rules["deadline_s"],
+        "environment": sorted(schedule.environment),
+        "next": [timetable.local(moment).isoformat() for moment in moments],
+        "firings": [
+            {**each, "occurrence": timetable.local(each["occurrence"]).isoformat()}
+            for each in record["firings"]
+        ],
+    }
