@@ -36,9 +36,10 @@ ROOMS = {
     "cli_simulate": VALUES | {"simulate", "view"},
     "cli_gpu": VALUES | {"gpu", "launcher", "view"},
     "schedule": VALUES | {"jobfile", "spec", "launcher", "private_files", "file_lock"},
-    "cli_runs": VALUES | {"jobfile", "spec", "history", "launcher", "view"},
+    "cli_runs": VALUES | {"jobfile", "spec", "history", "launcher", "schedule", "view"},
     "cli_schedule": VALUES | {"spec", "launcher", "schedule", "view", "cli_runs", "cli_submit"},
-    "cli_submit": VALUES | {"spec", "bandit", "history", "launcher", "view", "cli_runs"},
+    "cli_submit": VALUES
+    | {"spec", "bandit", "history", "launcher", "schedule", "view", "cli_runs"},
     "cli": VALUES
     | {"spec", "bandit", "gpu", "history", "launcher", "view"}
     | {"cli_gpu", "cli_runs", "cli_schedule", "cli_simulate", "cli_submit", "__init__"},

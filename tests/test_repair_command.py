@@ -119,3 +119,35 @@ def test_a_wrong_wish_is_refused_in_a_sentence(zeusrun, arguments, said):
     done = zeusrun("repair", *arguments)
     assert done.returncode == 2
     assert said in " ".join(done.stderr.split())
+
+
+def test_gc_says_what_would_go_and_removes_it(zeusrun):
+    job = zeusrun.job()
+    for _ in range(3):
+        zeusrun.submit(job)
+    before = zeusrun.history()
+    runs = zeusrun.home / "runs" / "job"
+    assert "nothing bounds what is kept" in zeusrun("gc").stdout
+    dry = zeusrun("gc", "job", "--last", "1", "--dry-run")
+    assert "would go: this was a dry run" in dry.stdout
+    assert len(list(runs.iterdir())) == 3
+    gone = json.loads(zeusrun("gc", "--last", "1", "--json").stdout)
+    assert gone
+    assert all(each["why"] == "beyond the last 1" for each in gone)
+    left = {path.name for path in runs.iterdir()}
+    assert "job-3-1" in left
+    assert left | {each["trial"] for each in gone} == {"job-1-1", "job-2-1", "job-3-1"}
+    assert zeusrun.history() == before
+    assert zeusrun("show", gone[0]["trial"]).returncode == 0
+    assert zeusrun("gc", "--size", "much").returncode == 2
+
+
+def test_a_job_keeps_what_its_job_file_says(zeusrun):
+    job = zeusrun.job(keep={"last": 1})
+    for _ in range(3):
+        assert zeusrun.submit(job)[0] == 0
+    best = min(zeusrun.history(), key=lambda trial: trial["cost_j"])["trial"]
+    runs = {path.name for path in (zeusrun.home / "runs" / "job").iterdir()}
+    assert runs == {"job-3-1", best}
+    assert "nothing is to be removed" in zeusrun("gc").stdout
+    assert len(zeusrun.history()) == 3

@@ -21,6 +21,7 @@ from zeusrun.cli_runs import (
     find_trial,
     logs,
     open_history,
+    prune,
     repair,
     status,
     unknown_job,
@@ -198,6 +199,7 @@ app.add_typer(gpu_app, name="gpu")
 app.add_typer(schedule_app, name="schedule")
 app.command(context_settings=MEASURE_SETTINGS)(measure)
 app.command()(repair)
+app.command("gc")(prune)
 app.command()(status)
 app.command()(cancel)
 app.command()(logs)

@@ -1,4 +1,4 @@
-"""The verbs that look after runs: ``status``, ``cancel``, ``repair`` and ``logs``."""
+"""The verbs that look after runs: ``status``, ``cancel``, ``repair``, ``gc`` and ``logs``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from zeusrun.errors import DeviceError, HistoryError, UsageError, ZeusrunError
+from zeusrun.schedule.clock import read_clock
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from zeusrun.history.base import History
     from zeusrun.history.tinydb import TinyDBHistory
+    from zeusrun.launcher.gc import Bounds
     from zeusrun.launcher.paths import RunPaths
     from zeusrun.trial import Trial
 
@@ -202,6 +204,70 @@ def _restore(home: Path, job: str, copy: str | None, *, dry_run: bool, as_json: 
         print_json({**vars(done), "copy": copy_name, "aside": aside})
     else:
         console().print(restore_sheet(job, done), highlight=False)
+
+
+def prune(
+    job: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(metavar="JOB", help="Only this job's runs."),
+    ] = None,
+    *,
+    last: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--last", min=1, help="Keep the newest so many."),
+    ] = None,
+    days: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option("--days", min=0, help="Keep those that ended within so many days."),
+    ] = None,
+    size: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--size", help="Keep the newest that fit into so much, such as 20 GB."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove old run directories, by the job's own 'keep' or these bounds; never the history."""
+    from zeusrun.jobfile.rules import size_bytes  # noqa: PLC0415
+    from zeusrun.launcher.gc import Bounds, collect  # noqa: PLC0415
+    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+    from zeusrun.view.repair import old_runs_sheet  # noqa: PLC0415
+
+    try:
+        given = Bounds(last, days, None if size is None else size_bytes(size))
+    except ValueError as error:
+        raise UsageError(f"--size {error}") from None
+    store, home = open_history(), home_directory(os.environ)
+    now = read_clock()
+    found, bounded = [], bool(given)
+    for name in store.jobs() if job is None else [known_job(store, job)]:
+        bounds = given or _own_bounds(store, name)
+        bounded = bounded or bool(bounds)
+        found += collect(store, home, name, bounds, now, dry_run=dry_run)
+    if as_json:
+        print_json([run.to_json() for run in found])
+    elif not bounded:
+        typer.echo(
+            "nothing bounds what is kept: give --last, --days or --size, or add 'keep: {last: 30}' "
+            "to the job file"
+        )
+    else:
+        console().print(old_runs_sheet(found, dry_run=dry_run), highlight=False)
+
+
+def _own_bounds(store: TinyDBHistory, job: str) -> Bounds:
+    """Return what the job file of a job's last run keeps."""
+    from zeusrun.launcher.gc import Bounds, read_bounds  # noqa: PLC0415
+    from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
+    from zeusrun.spec import load_keep  # noqa: PLC0415
+
+    trials = store.trials(job, 1)
+    job_copy = RunPaths(Path(trials[-1].run_dir)).job_copy if trials else None
+    if job_copy is None or not job_copy.is_file():
+        return Bounds()
+    return read_bounds(load_keep(job_copy))
 
 
 def logs(

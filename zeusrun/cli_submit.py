@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, Optional
 import typer
 
 from zeusrun.cli_runs import AsJson, TrialName, console, find_trial, open_history
-from zeusrun.errors import ExitCode, UsageError
+from zeusrun.errors import ExitCode, HistoryError, UsageError
 from zeusrun.history.base import NEWEST
+from zeusrun.schedule.clock import read_clock
 from zeusrun.view.export import print_json, result_json
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ def run_recurrence(
             ticket.release()
     if as_json:
         print_json(result_json(spec.name, result))
+    _remove_old_runs(submission, shown)
     return result.exit_code
 
 
@@ -153,6 +155,18 @@ def _run(submission: Submission, shown: Console, *, quiet: bool) -> SubmitResult
         if line:
             shown.print(line)
     return result
+
+
+def _remove_old_runs(submission: Submission, shown: Console) -> None:
+    """Remove what the job's ``keep`` does not keep; the run that has just ended is never old."""
+    from zeusrun.launcher.gc import collect, read_bounds  # noqa: PLC0415
+
+    spec = submission.spec
+    try:
+        bounds = read_bounds(spec.keep)
+        collect(submission.history, submission.home, spec.name, bounds, read_clock())
+    except HistoryError as error:  # the recurrence is recorded, and that is what counts
+        shown.print(f"! old runs are not removed: {error}", highlight=False)
 
 
 def compose(spec: JobSpec, batch_size: int | None = None) -> Submission:

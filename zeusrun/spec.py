@@ -39,6 +39,7 @@ from zeusrun.jobfile.sections import (
     EarlyStop,
     EnvName,
     EnvText,
+    Keep,
     Launch,
     LearningRate,
     Metrics,
@@ -110,6 +111,7 @@ class JobSpec(Section):
     schedule: Schedule | None = Field(
         None, description="When it runs by itself, once zeusrun schedule add was told of it."
     )
+    keep: Keep = Keep()
     timeout_s: float | None = Field(
         None, gt=0, description="Seconds a trial may last at most; null: no bound."
     )
@@ -226,6 +228,18 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     if problems:
         raise collect_problems(document, problems)
     return spec
+
+
+def load_keep(path: Path) -> Keep:
+    """Read only the ``keep`` section of a job file, whatever else is wrong with it.
+
+    Raises:
+        JobFileError: If it cannot be read.
+    """
+    try:
+        return Keep.model_validate(read_job_file(path, ()).data.get("keep") or {})
+    except ValidationError:
+        raise JobFileError(f"{path}: its section 'keep' is not usable") from None
 
 
 def spec_json_schema() -> dict[str, Any]:

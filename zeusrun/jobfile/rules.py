@@ -46,6 +46,31 @@ def check_duration(text: str) -> str:
     return text
 
 
+_UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+_UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+def size_bytes(text: str) -> int:
+    """Return the bytes of a text such as ``500 MB`` or ``20 GiB``.
+
+    Raises:
+        ValueError: If it is none; the message continues a sentence.
+    """
+    units = "|".join(_UNITS)
+    match = re.fullmatch(rf"([0-9]{{1,6}}(?:\.[0-9]{{1,3}})?)\s*({units})", text.strip())
+    if match is None:
+        raise ValueError(
+            f"must be a number with MB, GB, MiB or the like, such as 20 GB, not {text!r}"
+        )
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def check_size(text: str) -> str:
+    """Return ``text`` if it is a size."""
+    size_bytes(text)
+    return text
+
+
 def check_module(module: str | None, others: Mapping[str, Any]) -> str | None:
     """Return ``module`` if it is what is to be run and ``python -m`` could take it, or no script.
 

@@ -22,6 +22,7 @@ from zeusrun.jobfile.rules import (
     check_node_count,
     check_power_limit,
     check_process_count,
+    check_size,
     check_template,
     listed,
 )
@@ -48,6 +49,7 @@ Processes = Annotated[
 ]
 
 
+Size = Annotated[str, AfterValidator(check_size)]
 Duration = Annotated[str, AfterValidator(check_duration)]
 
 
@@ -206,6 +208,18 @@ class Schedule(Section):
     )
     deadline: Duration | None = Field(
         None, description="What cannot start within it is missed: 30m, 2h, 1d."
+    )
+
+
+class Keep(Section):
+    """Which run directories are kept; the history keeps all trials, and the best run stays."""
+
+    last: int | None = Field(None, ge=1, description="The newest so many runs; null: all.")
+    days: float | None = Field(
+        None, gt=0, description="Runs that ended within so many days; null: all."
+    )
+    size: Size | None = Field(
+        None, description="The newest runs that fit into so much: 500 MB, 20 GB; null: all."
     )
 
 

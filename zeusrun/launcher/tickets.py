@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.errors import HistoryError
 from zeusrun.file_lock import FileLock
-from zeusrun.private_files import make_folder, read_file, replace_file
+from zeusrun.private_files import make_folder, read_file, write_file
 from zeusrun.trial import timestamp
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0  # each is done in milliseconds, but fifty may start at once on a busy machine
 _NAME = re.compile(r"([0-9]{1,15})\.json")
 _MAX_BYTES = 64 << 10
 
@@ -163,7 +163,9 @@ class HeldTicket:
         path = self._tickets.path(self.ticket.number)
         try:
             self._lock.acquire()
-            replace_file(path, json.dumps(self.ticket.to_json()).encode())
+            fresh = path.with_suffix(".tmp")
+            write_file(fresh, json.dumps(self.ticket.to_json()).encode())
+            fresh.replace(path)  # not synced: after a power cut nobody holds a ticket
         except OSError as error:
             raise HistoryError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -1,4 +1,4 @@
-"""What ``repair`` shows."""
+"""What ``repair`` and ``gc`` show."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
+from zeusrun.view import units
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from zeusrun.history.restore import Restoration
+    from zeusrun.launcher.gc import OldRun
     from zeusrun.launcher.repair import Finding
 
 _MARKS = {"repaired": ("✓", "green"), "found": ("·", "yellow")}
@@ -41,6 +44,21 @@ def repair_sheet(found: Sequence[Finding], home: Path, *, dry_run: bool) -> Rend
             style = "red" if finding.state == "problem" else ""
             lines.append(Text(f"  {finding.subject:{width}}  {finding.text}", style=style))
     return Group(*lines)
+
+
+def old_runs_sheet(found: Sequence[OldRun], *, dry_run: bool) -> RenderableType:
+    """Return the run directories that are gone, or would be, oldest first."""
+    if not found:
+        return Text("nothing is to be removed")
+    width = max(len(run.trial) for run in found)
+    lines = [
+        Text.assemble(f"  {run.trial:{width}}  {units.size(run.size_bytes):>7}  ", (run.why, "dim"))
+        for run in found
+    ]
+    total = units.size(sum(run.size_bytes for run in found))
+    count = f"{len(found)} run director{'y' if len(found) == 1 else 'ies'}, {total}"
+    end = Text(f"{count} would go: this was a dry run", style="yellow") if dry_run else None
+    return Group(*lines, end or Text.assemble(("✓", "green"), f" {count} removed"))
 
 
 def restore_sheet(job: str, done: Restoration) -> RenderableType:

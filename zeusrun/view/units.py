@@ -54,6 +54,16 @@ def duration(seconds: float | None) -> str:
     return f"{hours} h {minutes:02d} m"
 
 
+def size(count_bytes: int) -> str:
+    """Return bytes with three digits and a prefix: ``1.24 MB``."""
+    value, prefixes = float(count_bytes), ["", "k", "M", "G"]
+    while value >= 999.5 and len(prefixes) > 1:
+        value /= 1000
+        prefixes.pop(0)
+    digits = 0 if prefixes[0] == "" or value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f} {prefixes[0]}B"
+
+
 def count(number: int | None) -> str:
     """Return a whole number."""
     return UNKNOWN if number is None else str(number)

@@ -1,0 +1,170 @@
+"""Which run directories go, and what is never touched."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeusrun.history.memory import MemoryHistory
+from zeusrun.jobfile.rules import size_bytes
+from zeusrun.launcher.gc import Bounds, OldRun, choose_old, collect
+from zeusrun.launcher.paths import RunPaths, create_run
+from zeusrun.launcher.run_lock import RunLock
+from zeusrun.trial import Outcome, Stage, Trial, TrialStatus
+
+DAY_S = 86400.0
+NOW = 1_800_000_000.0
+
+
+def run(number, days=0.0, size=10):
+    return OldRun(f"job-{number}-1", Path(f"/runs/job-{number}-1"), size, NOW - days * DAY_S)
+
+
+def names(runs):
+    return [int(each.trial.split("-")[1]) for each in runs]
+
+
+def test_each_bound_takes_the_oldest():
+    runs = [run(1, 9), run(2, 5, size=100), run(3, 2), run(4, 1)]
+    assert names(choose_old(runs, frozenset(), Bounds(last=3), NOW)) == [1]
+    assert names(choose_old(runs, frozenset(), Bounds(days=4), NOW)) == [1, 2]
+    assert names(choose_old(runs, frozenset(), Bounds(size_bytes=20), NOW)) == [1, 2]
+    assert choose_old(runs, frozenset(), Bounds(last=4, days=10, size_bytes=130), NOW) == []
+    both = choose_old(runs, frozenset(), Bounds(last=3, days=4), NOW)
+    assert [each.why for each in both] == ["beyond the last 3", "older than 4 days"]
+
+
+def test_what_is_kept_whatever_happens_counts_in_size():
+    runs = [run(1, 9, size=100), run(2, 5), run(3, 1)]
+    assert names(choose_old(runs, frozenset({"job-1-1"}), Bounds(last=1), NOW)) == [2]
+    assert names(choose_old(runs, frozenset({"job-3-1"}), Bounds(size_bytes=5), NOW)) == [1, 2]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 50), st.integers(0, 1000)), max_size=12),
+    st.sets(st.integers(1, 12)),
+    st.builds(
+        Bounds,
+        st.none() | st.integers(1, 12),
+        st.none() | st.floats(0.1, 50),
+        st.none() | st.integers(0, 5000),
+    ),
+)
+def test_what_stays_is_within_every_bound_or_kept(drawn, kept, bounds):
+    runs = [run(n, age, size) for n, (age, size) in enumerate(sorted(drawn, reverse=True), 1)]
+    always = frozenset(f"job-{number}-1" for number in kept)
+    gone = {each.trial for each in choose_old(runs, always, bounds, NOW)}
+    assert not gone & always
+    stay = [each for each in runs if each.trial not in gone]
+    for each in stay:
+        if each.trial in always:
+            continue
+        newer = [other for other in runs if names([other]) >= names([each])]
+        assert bounds.last is None or len(newer) <= bounds.last
+        assert bounds.days is None or (NOW - each.ended) / DAY_S <= bounds.days
+        held = sum(other.size_bytes for other in newer if other.trial not in gone)
+        assert bounds.size_bytes is None or held <= bounds.size_bytes
+
+
+@pytest.fixture
+def history():
+    return MemoryHistory()
+
+
+@pytest.fixture
+def add(history, tmp_path):
+    """Record a run with a directory of its own."""
+
+    def write(number, status=TrialStatus.MISSED, **outcome):
+        name = f"job-{number}-1"
+        paths = create_run(tmp_path, "job", name)
+        (paths.run_dir / "checkpoint.pt").write_bytes(b"x" * 8192)
+        trial = Trial(
+            trial=name,
+            job="job",
+            recurrence=number,
+            attempt=1,
+            global_batch_size=32,
+            world_size=1,
+            started_at="2027-01-01T00:00:00+00:00",
+            metric="accuracy",
+            run_dir=str(paths.run_dir),
+            stage=Stage.EXPLORE,
+            why="",
+            mode="max",
+            target=0.5,
+            max_epochs=5,
+            eta_knob=0.5,
+        )
+        history.begin("job", lambda _trials: trial)
+        if status.finished:
+            at = f"2027-01-{number:02d}T00:00:00Z"
+            history.finish(name, Outcome(status, "so", at, **outcome))
+        return paths
+
+    return write
+
+
+def test_the_best_run_and_one_that_may_go_on_stay(history, add, tmp_path):
+    add(1, TrialStatus.REACHED, cost_j=5.0, time_s=1.0, epochs=1)
+    for number in (2, 3, 4):
+        add(number, TrialStatus.REACHED, cost_j=5.0 + number, time_s=1.0, epochs=1)
+    add(5, TrialStatus.PREEMPTED)
+    before = history.trials("job")
+    dry = collect(history, tmp_path, "job", Bounds(last=1), NOW, dry_run=True)
+    assert names(dry) == [2, 3, 4]
+    assert all(each.path.is_dir() and each.size_bytes >= 8192 for each in dry)
+    assert collect(history, tmp_path, "job", Bounds(last=1), NOW) == dry
+    left = sorted(path.name for path in (tmp_path / "runs" / "job").iterdir())
+    assert left == ["job-1-1", "job-5-1"]
+    assert history.trials("job") == before
+
+
+def test_without_a_bound_nothing_goes(history, add, tmp_path):
+    add(1)
+    assert collect(history, tmp_path, "job", Bounds(), NOW) == []
+
+
+def test_what_runs_what_is_not_known_and_what_is_no_run_is_left(history, add, tmp_path):
+    add(1, TrialStatus.DISPATCHED)
+    held = add(2)
+    runs = tmp_path / "runs" / "job"
+    create_run(tmp_path, "job", "job-3-1")  # of no trial in the history
+    add(4)
+    outside = tmp_path / "precious"
+    outside.mkdir()
+    add(5).run_dir.rename(tmp_path / "moved")
+    (runs / "job-5-1").symlink_to(outside)
+    (runs / "notes").mkdir()
+    add(6)
+    lock = RunLock(RunPaths(held.run_dir))
+    lock.acquire()
+    gone = collect(history, tmp_path, "job", Bounds(last=1), NOW)
+    lock.release()
+    assert names(gone) == [4]
+    assert outside.is_dir()
+    left = sorted(path.name for path in runs.iterdir())
+    assert left == ["job-1-1", "job-2-1", "job-3-1", "job-5-1", "job-6-1", "notes"]
+
+
+def test_bounds_are_a_value():
+    assert dataclasses.is_dataclass(Bounds)
+    assert not Bounds()
+    assert Bounds(days=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("20 GB", 20_000_000_000), ("1.5kB", 1500), ("2 MiB", 2 << 20)]
+)
+def test_sizes_are_read_with_their_units(text, count):
+    assert size_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["20", "GB", "-1 GB", "20 gigs", "1e3 MB", ""])
+def test_other_sizes_are_refused(text):
+    with pytest.raises(ValueError, match="must be a number with MB, GB"):
+        size_bytes(text)

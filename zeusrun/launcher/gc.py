@@ -1,0 +1,177 @@
+"""Run directories that nobody needs any more. What was learned from them is in the history."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.jobfile.rules import size_bytes
+from zeusrun.launcher.paths import RunPaths, numbered_runs, runs_directory
+from zeusrun.launcher.resume import find_preempted
+from zeusrun.launcher.run_lock import RunLock
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from zeusrun.history.base import History
+    from zeusrun.jobfile.sections import Keep
+    from zeusrun.trial import Trial
+
+_DAY_S = 86400.0
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is kept of a job's runs; a run beyond any bound goes. ``None`` is no bound.
+
+    Attributes:
+        last: The newest so many.
+        days: Those that ended within so many days.
+        size_bytes: The newest that fit into so much.
+    """
+
+    last: int | None = None
+    days: float | None = None
+    size_bytes: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything may go."""
+        return any(bound is not None for bound in (self.last, self.days, self.size_bytes))
+
+
+@dataclass(frozen=True)
+class OldRun:
+    """A run directory that may go.
+
+    Attributes:
+        trial: Its id.
+        path: The directory.
+        size_bytes: What it takes on the disk.
+        ended: Unix seconds.
+        why: The bound that it is beyond.
+    """
+
+    trial: str
+    path: Path
+    size_bytes: int
+    ended: float
+    why: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``gc --json`` prints."""
+        return {"trial": self.trial, "run_dir": str(self.path), "size_bytes": self.size_bytes} | {
+            "why": self.why
+        }
+
+
+def read_bounds(keep: Keep) -> Bounds:
+    """Return the bounds of a job file's ``keep``."""
+    return Bounds(keep.last, keep.days, None if keep.size is None else size_bytes(keep.size))
+
+
+def choose_old(
+    runs: Sequence[OldRun], kept: frozenset[str], bounds: Bounds, now: float
+) -> list[OldRun]:
+    """Return the runs that are beyond a bound, oldest first. Pure.
+
+    Args:
+        runs: All that have ended, oldest first.
+        kept: Trials that stay whatever the bounds; they count all the same.
+        bounds: What is kept.
+        now: Unix seconds.
+    """
+    chosen = []
+    held_bytes = 0
+    for rank, run in enumerate(reversed(runs), 1):
+        age_days = (now - run.ended) / _DAY_S
+        why = None
+        if bounds.last is not None and rank > bounds.last:
+            why = f"beyond the last {bounds.last}"
+        elif bounds.days is not None and age_days > bounds.days:
+            why = f"older than {bounds.days:g} days"
+        elif bounds.size_bytes is not None and held_bytes + run.size_bytes > bounds.size_bytes:
+            why = "beyond the size that is kept"
+        if why is None or run.trial in kept:
+            held_bytes += run.size_bytes
+        else:
+            chosen.append(OldRun(run.trial, run.path, run.size_bytes, run.ended, why))
+    return chosen[::-1]
+
+
+def collect(
+    history: History, home: Path, job: str, bounds: Bounds, now: float, *, dry_run: bool = False
+) -> list[OldRun]:
+    """Remove the run directories of a job that are beyond a bound; return them.
+
+    The best run stays, the cheapest that reached its target; so does one that may go on, one
+    that runs, and whatever the history does not know.
+
+    Args:
+        history: Where the trials are; it stays as it is.
+        home: Zeusrun's.
+        job: Whose.
+        bounds: What is kept.
+        now: Unix seconds.
+        dry_run: Only say what would go.
+
+    Raises:
+        HistoryError: If the history cannot be read.
+    """
+    if not bounds:
+        return []
+    trials = history.trials(job)
+    known = {trial.trial: trial for trial in trials}
+    old = choose_old(list(_ended_runs(home, job, known)), _kept(trials), bounds, now)
+    return old if dry_run else [run for run in old if _remove(run)]
+
+
+def _kept(trials: Sequence[Trial]) -> frozenset[str]:
+    priced = [
+        (trial.cost_j, trial.trial)
+        for trial in trials
+        if trial.status is TrialStatus.REACHED and trial.cost_j is not None
+    ]
+    preempted = find_preempted(trials)
+    kept = {min(priced)[1]} if priced else set()
+    return frozenset(kept | ({preempted.trial} if preempted is not None else set()))
+
+
+def _ended_runs(home: Path, job: str, known: Mapping[str, Trial]) -> Iterator[OldRun]:
+    """Yield the run directories of trials that have ended, oldest first."""
+    found = []
+    for _, name in numbered_runs(home, job):
+        path, trial = runs_directory(home, job) / name, known.get(name)
+        if trial is None or trial.finished_at is None or path.is_symlink() or not path.is_dir():
+            continue
+        ended = datetime.fromisoformat(trial.finished_at.replace("Z", "+00:00")).timestamp()
+        found.append(OldRun(name, path, _size_bytes(path), ended))
+    yield from sorted(found, key=lambda run: (run.ended, run.trial))
+
+
+def _size_bytes(folder: Path) -> int:
+    """Return what a folder takes on the disk; what cannot be seen counts as nothing."""
+    total = 0
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(Path(directory, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total
+
+
+def _remove(run: OldRun) -> bool:
+    """Remove a run directory unless somebody is at it; return whether it is gone."""
+    lock = RunLock(RunPaths(run.path))
+    if not lock.acquire_or_gone():
+        return False
+    try:
+        shutil.rmtree(run.path, ignore_errors=True)
+    finally:
+        lock.release()
+    return not run.path.exists()
