@@ -68,6 +68,12 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
         "stall": {"after_s": 60.0, "action": "report"},
         "metrics": {"source": "sidecar"},
         "schedule": None,
+        "notify": {
+            "command": (),
+            "url": None,
+            "on": ("missed", "failed", "lost", "regression", "recovered"),
+            "timeout_s": 10.0,
+        },
         "keep": {"last": None, "days": None, "size": None},
         "timeout_s": None,
     }

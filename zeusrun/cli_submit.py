@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Literal, Optional
 import typer
 
 from zeusrun.cli_runs import AsJson, TrialName, console, find_trial, open_history
-from zeusrun.errors import ExitCode, HistoryError, UsageError
+from zeusrun.errors import ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.history.base import NEWEST
 from zeusrun.schedule.clock import read_clock
 from zeusrun.view.export import print_json, result_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from rich.console import Console
 
     from zeusrun.launcher.choice import Submission
+    from zeusrun.launcher.notices import Notice
     from zeusrun.launcher.submit import SubmitResult
     from zeusrun.spec import JobSpec
 
@@ -108,6 +111,7 @@ def run_recurrence(
     Raises:
         ZeusrunError: As ``submit`` does, or if another run is in the way.
     """
+    from zeusrun.launcher.notices import failure_notice  # noqa: PLC0415
     from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
     from zeusrun.launcher.signals import CaughtSignals  # noqa: PLC0415
     from zeusrun.launcher.turn import take_turn  # noqa: PLC0415
@@ -131,10 +135,15 @@ def run_recurrence(
             return ExitCode.SIGNAL_BASE + signals.received[0]
         try:
             result = _run(submission, shown, quiet=quiet)
+        except ZeusrunError as error:
+            failed = error
+            _notify(submission, shown, lambda: [failure_notice(spec.name, failed)])
+            raise
         finally:
             ticket.release()
     if as_json:
         print_json(result_json(spec.name, result))
+    _notify(submission, shown, lambda: _notices(submission, result))
     _remove_old_runs(submission, shown)
     return result.exit_code
 
@@ -155,6 +164,25 @@ def _run(submission: Submission, shown: Console, *, quiet: bool) -> SubmitResult
         if line:
             shown.print(line)
     return result
+
+
+def _notices(submission: Submission, result: SubmitResult) -> list[Notice]:
+    from zeusrun.launcher.notices import build_notices  # noqa: PLC0415
+
+    return build_notices(submission.history.trials(submission.spec.name, NEWEST), result)
+
+
+def _notify(submission: Submission, shown: Console, build: Callable[[], Sequence[Notice]]) -> None:
+    """Have those told who asked for it; that takes as long as it takes, elsewhere."""
+    from zeusrun.launcher.notices import send  # noqa: PLC0415
+
+    spec = submission.spec
+    if spec.notify.url is None and not spec.notify.command:
+        return
+    try:
+        send(submission.home, spec, build(), submission.environment)
+    except (OSError, HistoryError) as error:  # what is recorded is what counts
+        shown.print(f"! nobody could be told: {error}", highlight=False)
 
 
 def _remove_old_runs(submission: Submission, shown: Console) -> None:

@@ -43,6 +43,7 @@ from zeusrun.jobfile.sections import (
     Launch,
     LearningRate,
     Metrics,
+    Notify,
     Objective,
     PassedText,
     Policy,
@@ -112,6 +113,7 @@ class JobSpec(Section):
         None, description="When it runs by itself, once zeusrun schedule add was told of it."
     )
     keep: Keep = Keep()
+    notify: Notify = Notify()
     timeout_s: float | None = Field(
         None, gt=0, description="Seconds a trial may last at most; null: no bound."
     )

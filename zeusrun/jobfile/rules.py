@@ -71,6 +71,13 @@ def check_size(text: str) -> str:
     return text
 
 
+def check_url(text: str) -> str:
+    """Return ``text`` if a notice can be posted to it."""
+    if not re.fullmatch(r"https?://[^\s/]+\S*", text):
+        raise ValueError("must begin with http:// or https:// and name a host")
+    return text
+
+
 def check_module(module: str | None, others: Mapping[str, Any]) -> str | None:
     """Return ``module`` if it is what is to be run and ``python -m`` could take it, or no script.
 

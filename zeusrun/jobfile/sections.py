@@ -24,6 +24,7 @@ from zeusrun.jobfile.rules import (
     check_process_count,
     check_size,
     check_template,
+    check_url,
     listed,
 )
 from zeusrun.jobfile.schema import ANY_TEXT, ENV_TEXT
@@ -49,6 +50,7 @@ Processes = Annotated[
 ]
 
 
+Event = Literal["reached", "missed", "failed", "lost", "regression", "recovered"]
 Size = Annotated[str, AfterValidator(check_size)]
 Duration = Annotated[str, AfterValidator(check_duration)]
 
@@ -221,6 +223,22 @@ class Keep(Section):
     size: Size | None = Field(
         None, description="The newest runs that fit into so much: 500 MB, 20 GB; null: all."
     )
+
+
+class Notify(Section):
+    """Who is told how a run ended."""
+
+    command: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        (), description="Command that gets the notice as JSON on standard input."
+    )
+    url: Annotated[str, AfterValidator(check_url)] | None = Field(
+        None, description="http(s) address that the notice is posted to as JSON."
+    )
+    on: Annotated[tuple[Event, ...], Field(strict=False)] = Field(
+        ("missed", "failed", "lost", "regression", "recovered"),
+        description="Of which events: reached, missed, failed, lost, regression, recovered.",
+    )
+    timeout_s: float = Field(10, gt=0, le=600, description="Seconds that each try may take.")
 
 
 class Metrics(Section):

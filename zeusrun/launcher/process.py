@@ -285,17 +285,35 @@ def start_detached(argv: Sequence[str], environment: Mapping[str, str], log: int
     )
 
 
-def run_briefly(argv: Sequence[str], content: bytes = b"") -> tuple[int, bytes, str]:
+def run_briefly(
+    argv: Sequence[str],
+    content: bytes = b"",
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+) -> tuple[int, bytes, str]:
     """Run a command that ends by itself; return its exit code, output and complaints.
 
     Args:
         argv: The command and its arguments; no shell is involved.
         content: Its input.
+        environment: The command's; ``None`` for this process's own.
+        timeout_s: Killed after so many seconds; ``None`` for never.
 
     Raises:
         OSError: If it could not be started.
+        TimeoutError: If it took too long.
     """
-    done = subprocess.run(argv, input=content, capture_output=True, check=False)  # noqa: S603
+    try:
+        done = subprocess.run(  # noqa: S603 - an argument vector, never a shell
+            argv,
+            input=content,
+            capture_output=True,
+            env=environment,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(f"it took longer than {timeout_s:g} s") from error
     return done.returncode, done.stdout, done.stderr.decode(errors="replace").strip()
 
 

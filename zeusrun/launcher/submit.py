@@ -43,11 +43,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SubmitResult:
-    """How a recurrence ended: its trials in order of attempt, and zeusrun's exit code."""
+    """How a recurrence ended: its trials in order of attempt, and zeusrun's exit code.
+
+    Beside, the trials of dead launchers that were recorded first.
+    """
 
     recurrence: int
     trials: tuple[Trial, ...]
     exit_code: int
+    lost: tuple[Trial, ...] = ()
 
     @property
     def attempts(self) -> int:
@@ -79,14 +83,16 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
             listener.note(f"the power limit of {record.uuid} is {record.found_w:g} W again")
         for text in problems:
             listener.warn(text)
-        for lost in recover_lost(
-            submission.history, submission.spec.name, timestamp(), submission.home
-        ):
+        name, home = submission.spec.name, submission.home
+        recovered = recover_lost(submission.history, name, timestamp(), home)
+        for lost in recovered:
             listener.note(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}")
             for warning in lost.warnings:
                 listener.warn(f"{lost.trial}: {warning}")
         with _limits(submission, listener) as limits:
-            return _recur(replace(submission, limits=limits), listener, signals)
+            result = _recur(replace(submission, limits=limits), listener, signals)
+    lost_ones = [trial for trial in recovered if trial.status is TrialStatus.LOST]
+    return replace(result, lost=tuple(lost_ones))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,240 @@
+"""What there is to tell after a submit, and its way to a real server and a real command."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from tests.test_submit import wait_for
+from zeusrun.errors import LaunchError
+from zeusrun.launcher.deliver import deliver_all
+from zeusrun.launcher.notices import build_notices, failure_notice
+from zeusrun.launcher.submit import SubmitResult
+from zeusrun.trial import EnergySource, Outcome, Stage, Trial, TrialStatus
+
+
+def trial(number, status=TrialStatus.REACHED, **outcome):
+    cost = {"cost_j": 100.0, "time_s": 1.0, "epochs": 1, "energy_j": 1.0}
+    cost["energy_source"] = EnergySource.ESTIMATED
+    begun = Trial(
+        trial=f"job-{number}-1",
+        job="job",
+        recurrence=number,
+        attempt=1,
+        global_batch_size=32,
+        world_size=1,
+        started_at="2027-01-01T00:00:00+00:00",
+        metric="accuracy",
+        run_dir=f"/runs/job-{number}-1",
+        stage=Stage.EXPLORE,
+        why="",
+        mode="max",
+        target=0.5,
+        max_epochs=5,
+        eta_knob=0.5,
+    )
+    return begun.finish(
+        Outcome(status, "so it ended", "2027-01-01T01:00:00Z", **{**cost, **outcome})
+    )
+
+
+def events(earlier, *trials, code=0, lost=()):
+    result = SubmitResult(trials[0].recurrence, trials, code, lost)
+    return {notice.event: notice for notice in build_notices([*earlier, *trials], result)}
+
+
+def test_a_target_reached_as_usual_is_one_event():
+    (notice,) = events([trial(n) for n in range(1, 6)], trial(6)).values()
+    assert notice.event == "reached"
+    assert notice.text == "job-6-1 reached its target: so it ended, cost 100 J"
+    assert (notice.trial, notice.recurrence, notice.status) == ("job-6-1", 6, "REACHED")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "event"),
+    [
+        (TrialStatus.MISSED, 4, "missed"),
+        (TrialStatus.STOPPED, 4, "missed"),
+        (TrialStatus.FAILED, 3, "failed"),
+        (TrialStatus.OOM, 3, "failed"),
+        (TrialStatus.STOPPED, 124, "failed"),
+    ],
+)
+def test_what_went_wrong_is_told(status, code, event):
+    (notice,) = events([trial(1)], trial(2, status), code=code).values()
+    assert (notice.event, notice.exit_code, notice.reason) == (event, code, "so it ended")
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(TrialStatus.CANCELLED, 130), (TrialStatus.PREEMPTED, 75)]
+)
+def test_what_somebody_has_ended_tells_nobody(status, code):
+    assert events([], trial(1, status), code=code) == {}
+
+
+def test_a_lost_trial_is_told_beside_what_came_after_it():
+    found = events([], trial(2), lost=(trial(1, TrialStatus.LOST),))
+    assert list(found) == ["lost", "reached"]
+    assert found["lost"].trial == "job-1-1"
+
+
+def test_a_run_that_reaches_its_target_again_has_recovered():
+    found = events([trial(1), trial(2, TrialStatus.FAILED)], trial(3))
+    assert set(found) == {"reached", "recovered"}
+    assert "again, after job-2-1 (FAILED)" in found["recovered"].text
+    assert "recovered" not in events([trial(2, TrialStatus.CANCELLED)], trial(3))
+    assert "recovered" not in events([], trial(1, TrialStatus.MISSED), trial(1))
+
+
+def test_a_run_far_dearer_than_its_batch_size_usually_is_a_regression():
+    earlier = [trial(n, cost_j=95.0 + n) for n in range(1, 8)]
+    found = events(earlier, trial(9, cost_j=300.0))
+    assert found["regression"].usual_cost_j == pytest.approx(99, rel=0.01)
+    assert "3.0 times what batch size 32 usually does" in found["regression"].text
+    assert "regression" not in events(earlier, trial(9, cost_j=110.0))
+    assert "regression" not in events(earlier, trial(9, cost_j=20.0))
+    other = [dataclasses.replace(each, eta_knob=0.1) for each in earlier]
+    assert "regression" not in events(other, trial(9, cost_j=300.0))
+
+
+def test_a_submit_that_never_began_a_trial_has_failed():
+    notice = failure_notice("job", LaunchError("torch is not installed"))
+    assert (notice.event, notice.exit_code, notice.trial) == ("failed", 5, None)
+    assert notice.text == "job did not run: torch is not installed"
+
+
+@pytest.fixture
+def server():
+    """Listen on loopback; answers with the codes given, then with 200."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.append((self.headers["Content-Type"], json.loads(body)))
+            self.send_response(codes.pop(0) if codes else 200)
+            self.end_headers()
+
+        def log_message(self, *_arguments):
+            pass
+
+    got, codes = [], []
+    listening = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=listening.serve_forever, args=(0.05,))
+    thread.start()
+    listening.got, listening.codes = got, codes
+    listening.url = f"http://127.0.0.1:{listening.server_port}/hook"
+    yield listening
+    listening.shutdown()
+    thread.join()
+    listening.server_close()
+
+
+@pytest.fixture
+def leave(tmp_path):
+    def write(name="1.json", **letter):
+        whole = {
+            "notice": {"event": "missed", "job": "job", "trial": "job-1-1", "text": "it missed"},
+            "url": None,
+            "command": [],
+            "timeout_s": 5.0,
+            "tries": 0,
+        }
+        (tmp_path / name).write_text(json.dumps({**whole, **letter}))
+
+    return write
+
+
+def left(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name != "lock")
+
+
+def test_a_notice_is_posted_once_and_gone(server, leave, tmp_path):
+    leave(url=server.url)
+    deliver_all(tmp_path, (0.0,))
+    deliver_all(tmp_path, (0.0,))
+    ((kind, body),) = server.got
+    assert kind == "application/json"
+    assert body["text"] == "it missed"
+    assert left(tmp_path) == []
+
+
+def test_a_server_that_fails_is_tried_again(server, leave, tmp_path):
+    server.codes += [500, 503]
+    leave(url=server.url)
+    deliver_all(tmp_path, (0.0, 0.0, 0.0))
+    assert len(server.got) == 3
+    assert left(tmp_path) == ["failed.log"]
+    assert "it missed: POST: HTTP Error 500" in (tmp_path / "failed.log").read_text()
+
+
+def test_what_cannot_be_delivered_is_kept_for_later_and_given_up_in_the_end(leave, tmp_path):
+    leave(url="http://127.0.0.1:9/nobody")
+    for _ in range(2):
+        deliver_all(tmp_path, (0.0, 0.0, 0.0))
+        assert left(tmp_path) == ["1.json", "failed.log"]
+    deliver_all(tmp_path, (0.0, 0.0, 0.0))
+    assert left(tmp_path) == ["failed.log"]
+    assert len((tmp_path / "failed.log").read_text().splitlines()) == 9
+
+
+def test_a_command_gets_the_notice_and_is_not_told_twice(server, leave, tmp_path):
+    server.codes += [500]
+    told = tmp_path / "told"
+    program = (
+        "import os, sys; print(os.environ['ZEUSRUN_EVENT'], sys.stdin.read(), file=open(%r, 'a'))"
+    )
+    leave(url=server.url, command=[sys.executable, "-c", program % str(told)])
+    deliver_all(tmp_path, (0.0, 0.0))
+    (line,) = told.read_text().splitlines()
+    event, body = line.split(" ", 1)
+    assert (event, json.loads(body)["trial"]) == ("missed", "job-1-1")
+    assert len(server.got) == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["/there/is/none"], "/there/is/none: No such file"),
+        ([sys.executable, "-c", "import sys; sys.exit('oh no')"], "ended with 1: oh no"),
+        ([sys.executable, "-c", "import time; time.sleep(60)"], "it took longer than 0.2 s"),
+    ],
+)
+def test_a_command_that_fails_is_in_the_log(leave, tmp_path, command, said):
+    leave(command=command, timeout_s=0.2 if "sleep" in command[-1] else 20.0)
+    deliver_all(tmp_path, (0.0,))
+    assert said in (tmp_path / "failed.log").read_text()
+
+
+def test_what_nobody_can_read_is_removed(tmp_path):
+    (tmp_path / "1.json").write_text("{")
+    (tmp_path / "2.json").write_text('{"notice": 3}')
+    deliver_all(tmp_path, (0.0,))
+    assert left(tmp_path) == []
+
+
+@pytest.mark.torchrun
+def test_a_submit_tells_who_asked_for_it_and_does_not_wait(zeusrun, server):
+    told = zeusrun.folder / "told"
+    script = zeusrun.folder / "tell.sh"
+    script.write_text(f"#!/bin/sh\nsleep 1\ncat >> {told}\n")
+    script.chmod(0o700)
+    notify = {"command": ["./tell.sh"], "url": server.url, "on": ["failed", "recovered"]}
+    done = zeusrun("submit", zeusrun.job("exits_7.py", attempts=1, notify=notify))
+    assert done.returncode == 3
+    wait_for(lambda: told.exists() and told.read_text().endswith("}"))
+    (notice,) = [body for _, body in server.got]
+    assert json.loads(told.read_text()) == notice
+    assert (notice["event"], notice["exit_code"]) == ("failed", 3)
+    assert "exited with code 7" in notice["text"]
+    assert zeusrun("submit", zeusrun.job(notify={**notify, "command": []})).returncode == 0
+    wait_for(lambda: len(server.got) == 2)
+    assert server.got[1][1]["event"] == "recovered"
+    folder = zeusrun.home / "notices"
+    wait_for(lambda: [name for name in os.listdir(folder) if name.endswith(".json")] == [])
+    assert folder.stat().st_mode & 0o777 == 0o700

@@ -1,0 +1,70 @@
+"""What a batch size usually costs, and whether a run was off it. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zeusrun.bandit.spread import RUN_SD, RUN_SD_WEIGHT
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.trial import Trial
+
+KNOWN = 3  # runs before anything is usual
+NEWEST = 20  # of a job that moves slowly, older ones say little
+FAR_SDS = 3.0
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The cost of an arm, and within what it stays.
+
+    Attributes:
+        cost_j: The geometric mean of its runs.
+        low_j: Three standard deviations of a run below it.
+        high_j: As much above it.
+        runs: How many there were.
+    """
+
+    cost_j: float
+    low_j: float
+    high_j: float
+    runs: int
+
+
+def usual_cost(earlier: Sequence[Trial], trial: Trial) -> Usual | None:
+    """Return what a trial should have cost; ``None`` where too little is known.
+
+    Only runs under the same conditions count: batch size, objective, hardware, and whether energy
+    was measured. A few runs are not taken to differ less than runs usually do.
+
+    Args:
+        earlier: The trials before it, oldest first.
+        trial: The one in question.
+    """
+    same = [
+        math.log(each.cost_j)
+        for each in earlier
+        if each.status is TrialStatus.REACHED
+        and each.cost_j
+        and each.shared is not True
+        and _conditions(each) == _conditions(trial)
+    ][-NEWEST:]
+    if len(same) < KNOWN:
+        return None
+    mean = sum(same) / len(same)
+    squares = sum((value - mean) ** 2 for value in same) + RUN_SD_WEIGHT * RUN_SD**2
+    sd = math.sqrt(squares / (len(same) - 1 + RUN_SD_WEIGHT))
+    far = FAR_SDS * sd * math.sqrt(1 + 1 / len(same))
+    return Usual(math.exp(mean), math.exp(mean - far), math.exp(mean + far), len(same))
+
+
+def _conditions(trial: Trial) -> tuple[object, ...]:
+    source = trial.energy_source
+    objective = (trial.metric, trial.mode, trial.target, trial.eta_knob)
+    hardware = (trial.gpu_model, trial.gpu_count, trial.world_size)
+    return trial.global_batch_size, objective, hardware, source is not None and source.measured

@@ -1,0 +1,119 @@
+"""Delivers the notices in a folder: ``python -m zeusrun.launcher.deliver FOLDER``.
+
+A process of its own, that nobody waits for. What cannot be delivered is tried again, three times
+now and with each later notice; after nine times it is given up. Every failure is in ``failed.log``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from zeusrun.file_lock import FileLock
+from zeusrun.launcher.process import run_briefly
+from zeusrun.private_files import open_for_writing, read_file, replace_file
+from zeusrun.trial import timestamp
+
+_PAUSES_S = (0.0, 2.0, 15.0)
+_GIVE_UP = 9
+_MAX_BYTES = 1 << 20
+_MAX_LOG_BYTES = 1 << 20
+
+
+def deliver_all(folder: Path, pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
+    """Deliver what there is, and what comes while that takes its time.
+
+    Args:
+        folder: Of the notices.
+        pauses_s: How long to wait before each try.
+    """
+    lock = FileLock(folder / "lock")
+    tried: set[Path] = set()
+    if not lock.acquire():
+        return  # another one is at it, and looks again before it ends
+    try:
+        while fresh := sorted(set(folder.glob("*.json")) - tried):
+            for path in fresh:
+                tried.add(path)
+                _deliver(path, pauses_s)
+    finally:
+        lock.release()
+
+
+def _deliver(path: Path, pauses_s: tuple[float, ...]) -> None:
+    try:
+        letter = json.loads(read_file(path, _MAX_BYTES))
+        content = json.dumps(letter["notice"]).encode()
+        event = {f"ZEUSRUN_{key.upper()}": str(letter["notice"][key]) for key in _TOLD}
+    except (OSError, ValueError, KeyError, TypeError):
+        path.unlink(missing_ok=True)  # nobody can read it
+        return
+    problem = ""
+    for pause_s in pauses_s:
+        time.sleep(pause_s)
+        letter["tries"] += 1
+        problem = _try(letter, content, event)
+        if not problem:
+            path.unlink(missing_ok=True)
+            return
+        _log(path.parent / "failed.log", f"{letter['notice']['text']}: {problem}")
+    if letter["tries"] >= _GIVE_UP:
+        path.unlink(missing_ok=True)
+    else:
+        with contextlib.suppress(OSError):
+            replace_file(path, json.dumps(letter).encode())
+
+
+_TOLD = ("event", "job", "trial", "text")
+
+
+def _try(letter: dict[str, Any], content: bytes, event: dict[str, str]) -> str:
+    """Deliver to all that has not got it; return what went wrong."""
+    problems = []
+    if letter["url"] is not None:
+        problem = _post(letter["url"], content, letter["timeout_s"])
+        letter["url"] = letter["url"] if problem else None
+        problems.append(problem)
+    if letter["command"]:
+        problem = _run(letter["command"], content, event, letter["timeout_s"])
+        letter["command"] = letter["command"] if problem else []
+        problems.append(problem)
+    return "; ".join(filter(None, problems))
+
+
+def _post(url: str, content: bytes, timeout_s: float) -> str:
+    headers = {"Content-Type": "application/json", "User-Agent": "zeusrun"}
+    request = urllib.request.Request(url, content, headers)  # noqa: S310 - the job file's own, http(s)
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s):  # noqa: S310
+            return ""
+    except (OSError, ValueError) as error:
+        return f"POST: {error}"
+
+
+def _run(command: list[str], content: bytes, event: dict[str, str], timeout_s: float) -> str:
+    try:
+        environment = {**os.environ, **event}
+        code, _, complaint = run_briefly(command, content, environment, timeout_s)
+    except OSError as error:  # a TimeoutError, too
+        return f"{command[0]}: {error.strerror or error}"
+    return "" if code == 0 else f"{command[0]} ended with {code}: {complaint[-500:]}"
+
+
+def _log(path: Path, text: str) -> None:
+    with contextlib.suppress(OSError):
+        if path.exists() and path.stat().st_size > _MAX_LOG_BYTES:
+            path.replace(path.with_name(f"{path.name}.1"))
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        with open(open_for_writing(path, flags), "ab") as file:  # noqa: PTH123 - a descriptor
+            file.write(f"{timestamp()} {text}\n".encode())
+
+
+if __name__ == "__main__":
+    deliver_all(Path(sys.argv[1]))
