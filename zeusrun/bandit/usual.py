@@ -52,7 +52,7 @@ def usual_cost(earlier: Sequence[Trial], trial: Trial) -> Usual | None:
         if each.status is TrialStatus.REACHED
         and each.cost_j
         and each.shared is not True
-        and _conditions(each) == _conditions(trial)
+        and conditions(each) == conditions(trial)
     ][-NEWEST:]
     if len(same) < KNOWN:
         return None
@@ -63,7 +63,8 @@ def usual_cost(earlier: Sequence[Trial], trial: Trial) -> Usual | None:
     return Usual(math.exp(mean), math.exp(mean - far), math.exp(mean + far), len(same))
 
 
-def _conditions(trial: Trial) -> tuple[object, ...]:
+def conditions(trial: Trial) -> tuple[object, ...]:
+    """Return what costs can only be compared under."""
     source = trial.energy_source
     objective = (trial.metric, trial.mode, trial.target, trial.eta_knob)
     hardware = (trial.gpu_model, trial.gpu_count, trial.world_size)

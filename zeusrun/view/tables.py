@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from zeusrun.bandit.moves import tell_moves
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 
@@ -141,7 +142,8 @@ def history_table(
             *([units.percent(saved.get(trial.trial))] if proved else []),
         ]
         table.add_row(*cells)
-    return Group(table, *_footnotes(len(trials) if count is None else count, shown))
+    moves = [Text(f"! {text}", style="yellow") for text in tell_moves(trials)]
+    return Group(table, *_footnotes(len(trials) if count is None else count, shown), *moves)
 
 
 def _footnotes(count: int, shown: Sequence[Trial]) -> Iterable[Text]:
