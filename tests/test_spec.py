@@ -43,6 +43,7 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
         "instrument": True,
         "launch": {
             "nproc_per_node": 2,
+            "gpus": "all",
             "nnodes": 1,
             "max_restarts": 0,
             "grace_period_s": 30.0,

@@ -40,8 +40,10 @@ def status(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show what runs now, with live numbers."""
+    """Show what runs now, with live numbers, and what waits for its turn."""
+    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
     from zeusrun.launcher.status import read_running  # noqa: PLC0415
+    from zeusrun.launcher.tickets import read_waiting  # noqa: PLC0415
     from zeusrun.view.status import status_table  # noqa: PLC0415
 
     store = open_history()
@@ -52,10 +54,12 @@ def status(
             found += read_running(store, [name])
         except HistoryError as error:  # the healthy ones are shown all the same
             damage = damage or error
+    waiting = read_waiting(home_directory(os.environ), job)
     if as_json:
-        print_json([running.to_json() for running in found])
-    elif found:
-        console().print(status_table(found))
+        queue = [{"trial": None, **ticket.to_json()} for ticket in waiting]
+        print_json([*(running.to_json() for running in found), *queue])
+    elif found or waiting:
+        console().print(status_table(found, waiting))
     elif damage is None:
         typer.echo("nothing runs now; 'zeusrun history' shows what ran")
     if damage is not None:

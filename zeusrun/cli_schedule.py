@@ -288,7 +288,7 @@ def fire(
                 f"`zeusrun schedule remove {schedule.job}`, and add it again"
             )
         wait_s = schedule.rules.deadline_s
-        return run_recurrence(spec, overlap=schedule.overlap, wait_s=wait_s)
+        return run_recurrence(spec, overlap=schedule.overlap, wait_s=wait_s, wait=True)
 
     raise typer.Exit(run_occurrence(_schedules(), job, occurrence, run, by_hand=by_hand))
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
@@ -33,6 +34,7 @@ Overrides = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what went wrong; for cron.")]
 Overlap = Literal["forbid", "allow", "replace", "queue"]
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 OVERLAP_HELP = (
     "If the job runs already: allow runs beside it, forbid ends with 75, queue waits for it, "
     "replace ends it first."
@@ -48,6 +50,9 @@ def submit(
         typer.Option("--batch-size", help="Use this candidate instead of the policy's choice."),
     ] = None,
     overlap: Annotated[Overlap, typer.Option("--overlap", help=OVERLAP_HELP)] = "allow",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for GPUs that another job has; else end with 75.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show choice and command; start and write nothing.")
     ] = False,
@@ -62,7 +67,7 @@ def submit(
         _show_plan(compose(spec, batch_size), as_json=as_json)
         return
     raise typer.Exit(
-        run_recurrence(spec, batch_size, overlap=overlap, as_json=as_json, quiet=quiet)
+        run_recurrence(spec, batch_size, overlap=overlap, wait=wait, as_json=as_json, quiet=quiet)
     )
 
 
@@ -91,6 +96,7 @@ def run_recurrence(
     why: str | None = None,
     overlap: Overlap = "allow",
     wait_s: float | None = None,
+    wait: bool = False,
     as_json: bool = False,
     quiet: bool = False,
 ) -> int:
@@ -102,6 +108,7 @@ def run_recurrence(
         why: Where that comes from.
         overlap: What to do about other runs of the job.
         wait_s: How long to wait for them at most.
+        wait: Wait for GPUs that another job has, instead of giving up.
         as_json: Print its result as JSON, and all else to standard error.
         quiet: Show only what goes wrong.
 
@@ -111,41 +118,72 @@ def run_recurrence(
     Raises:
         ZeusrunError: As ``submit`` does, or if another run is in the way.
     """
-    from zeusrun.launcher.notices import failure_notice  # noqa: PLC0415
+    from zeusrun.launcher.gpu_slots import read_wish, take_gpus  # noqa: PLC0415
     from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
     from zeusrun.launcher.signals import CaughtSignals  # noqa: PLC0415
+    from zeusrun.launcher.tickets import Tickets  # noqa: PLC0415
     from zeusrun.launcher.turn import take_turn  # noqa: PLC0415
 
     shown = console(stderr=as_json)
-    submission = compose(spec, batch_size)
-    if why is not None:
-        submission = replace(submission, why_forced=why)
-    with contextlib.closing(submission):
-        with CaughtSignals() as signals:
-            ticket = take_turn(
-                home_directory(os.environ),
-                spec.name,
-                overlap,
-                submission.history,
-                wait_s=wait_s,
-                interrupted=lambda: bool(signals.received),
-                tell=lambda text: None if quiet else shown.print(f"· {text}", highlight=False),
-            )
+    home = home_directory(os.environ)
+
+    def tell(text: str) -> None:
+        if not quiet:
+            shown.print(f"· {text}", highlight=False)
+
+    with CaughtSignals() as signals:
+        wish = read_wish(spec, {**os.environ, **spec.env})
+
+        def interrupted() -> bool:
+            return bool(signals.received)
+
+        ticket = take_turn(
+            home,
+            spec.name,
+            overlap,
+            open_history(),
+            wait_s=wait_s,
+            interrupted=interrupted,
+            tell=tell,
+        )
         if ticket is None:
             return ExitCode.SIGNAL_BASE + signals.received[0]
         try:
-            result = _run(submission, shown, quiet=quiet)
-        except ZeusrunError as error:
-            failed = error
-            _notify(submission, shown, lambda: [failure_notice(spec.name, failed)])
-            raise
-        finally:
+            gpus = take_gpus(
+                Tickets(home), ticket, wish, wait=wait, interrupted=interrupted, tell=tell
+            )
+        except BaseException:
             ticket.release()
+            raise
+        if gpus is None:
+            ticket.release()
+            return ExitCode.SIGNAL_BASE + signals.received[0]
+    try:
+        chosen = gpus if wish.count is not None else None
+        submission = compose(spec, batch_size, chosen)
+        if why is not None:
+            submission = replace(submission, why_forced=why)
+        with contextlib.closing(submission):
+            result = _run_and_tell(submission, shown, quiet=quiet)
+    finally:
+        ticket.release()
     if as_json:
         print_json(result_json(spec.name, result))
+    return result.exit_code
+
+
+def _run_and_tell(submission: Submission, shown: Console, *, quiet: bool) -> SubmitResult:
+    from zeusrun.launcher.notices import failure_notice  # noqa: PLC0415
+
+    try:
+        result = _run(submission, shown, quiet=quiet)
+    except ZeusrunError as error:
+        failed = error
+        _notify(submission, shown, lambda: [failure_notice(submission.spec.name, failed)])
+        raise
     _notify(submission, shown, lambda: _notices(submission, result))
     _remove_old_runs(submission, shown)
-    return result.exit_code
+    return result
 
 
 def _run(submission: Submission, shown: Console, *, quiet: bool) -> SubmitResult:
@@ -197,12 +235,15 @@ def _remove_old_runs(submission: Submission, shown: Console) -> None:
         shown.print(f"! old runs are not removed: {error}", highlight=False)
 
 
-def compose(spec: JobSpec, batch_size: int | None = None) -> Submission:
+def compose(
+    spec: JobSpec, batch_size: int | None = None, gpus: Sequence[str] | None = None
+) -> Submission:
     """Build everything that a submit needs.
 
     Args:
         spec: The job.
         batch_size: The user's own choice.
+        gpus: UUIDs of those chosen for it; ``None`` for all that are visible.
     """
     from zeusrun.bandit.policies import create_policy  # noqa: PLC0415
     from zeusrun.launcher.choice import Submission  # noqa: PLC0415
@@ -210,8 +251,14 @@ def compose(spec: JobSpec, batch_size: int | None = None) -> Submission:
     from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
     from zeusrun.launcher.torchrun import find_torchrun  # noqa: PLC0415
 
+    inherited = dict(os.environ)
+    if gpus:
+        visible = {_VISIBLE: ",".join(gpus)}
+        inherited |= visible
+        if _VISIBLE in spec.env:
+            spec = spec.model_copy(update={"env": MappingProxyType({**spec.env, **visible})})
     # The job's own CUDA_VISIBLE_DEVICES says which GPUs are its own.
-    environment = {**os.environ, **spec.env}
+    environment = {**inherited, **spec.env}
     devices, world_size = job_devices(spec.launch.nproc_per_node, environment)
     spec.check_world_size(world_size)
     return Submission(
@@ -222,7 +269,7 @@ def compose(spec: JobSpec, batch_size: int | None = None) -> Submission:
         world_size=world_size,
         torchrun=find_torchrun(),
         home=home_directory(os.environ),
-        environment=os.environ,
+        environment=inherited,
         forced_batch_size=batch_size,
     )
 

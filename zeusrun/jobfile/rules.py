@@ -112,6 +112,12 @@ def check_process_count(value: object) -> object:
     raise ValueError("must be a whole number from 1, or gpu, cpu or auto")
 
 
+def check_gpus(gpus: str, others: Mapping[str, Any]) -> None:
+    """Check that it is known how many GPUs are to be chosen."""
+    if gpus == "auto" and isinstance(others.get("nproc_per_node"), str):
+        raise ValueError("cannot be auto unless nproc_per_node is a number: one GPU each is taken")
+
+
 def check_node_count(nnodes: int) -> int:
     """Return ``nnodes`` if zeusrun can start so many."""
     if nnodes != 1:

@@ -19,6 +19,7 @@ from zeusrun.jobfile.rules import (
     check_candidates,
     check_duration,
     check_env_name,
+    check_gpus,
     check_node_count,
     check_power_limit,
     check_process_count,
@@ -69,6 +70,11 @@ class Launch(Section):
     nproc_per_node: Processes = Field(
         2, description="Processes on this machine: a number, or gpu, cpu or auto to count devices."
     )
+    gpus: Literal["all", "auto", "shared"] = Field(
+        "all",
+        description="all: the visible ones, one job at a time; auto: as many free ones as there "
+        "are processes; shared: with other jobs.",
+    )
     nnodes: Annotated[int, AfterValidator(check_node_count)] = Field(
         1, description="Machines. Only 1 is supported so far."
     )
@@ -78,6 +84,12 @@ class Launch(Section):
     grace_period_s: float = Field(
         30, ge=1, description="Seconds between asking the processes to stop and killing them."
     )
+
+    @field_validator("gpus")
+    @classmethod
+    def _check_gpus(cls, gpus: str, info: ValidationInfo) -> str:
+        check_gpus(gpus, info.data)
+        return gpus
 
 
 class Objective(Section):

@@ -145,6 +145,19 @@ class Tickets:
         return self._directory / f"{number}.lock"
 
 
+def read_waiting(home: Path, job: str | None = None) -> list[Ticket]:
+    """Return the submits that wait for their turn, of one job or of all; first come first."""
+    tickets = Tickets(home)
+    if not tickets.path(1).parent.is_dir():
+        return []
+    try:
+        with tickets:
+            present = tickets.present()
+    except HistoryError:
+        return []  # a home that cannot be written; what runs is shown all the same
+    return [t for t in present if t.state == "waiting" and job in {None, t.job}]
+
+
 class HeldTicket:
     """A ticket of this process, until it is let go."""
 

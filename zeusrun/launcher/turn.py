@@ -70,7 +70,6 @@ def take_turn(
             if not _wait(tickets, held, wait_s, interrupted, end):
                 held.release()
                 return None
-        held.show(state="running")
     except BaseException:
         held.release()
         raise

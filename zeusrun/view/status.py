@@ -16,10 +16,16 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from zeusrun.launcher.status import RunningTrial
+    from zeusrun.launcher.tickets import Ticket
 
 
-def status_table(found: Sequence[RunningTrial]) -> RenderableType:
-    """Return the running trials, oldest first, with their numbers of about a second ago."""
+def status_table(found: Sequence[RunningTrial], waiting: Sequence[Ticket] = ()) -> RenderableType:
+    """Return what runs and what waits.
+
+    Args:
+        found: The running trials, oldest first, with their numbers of about a second ago.
+        waiting: Submits that wait for their turn, in its order.
+    """
     table = plain_table()
     table.add_column("trial", overflow="fold")  # what gives way on a narrow terminal
     for name in ("batch", "epoch", "metric", "time", "energy", "cost", "power"):
@@ -48,7 +54,15 @@ def status_table(found: Sequence[RunningTrial]) -> RenderableType:
         for running in found
         for warning in running.trial.warnings[-1:]
     ]
-    return Group(table, *notes, *warnings)
+    queue = [
+        Text(f"  {place}. {ticket.job} waits since {units.moment(ticket.since)}{_for(ticket)}")
+        for place, ticket in enumerate(waiting, 1)
+    ]
+    return Group(*([table] if found else []), *notes, *warnings, *queue)
+
+
+def _for(ticket: Ticket) -> str:
+    return " for GPUs" if ticket.gpus else " for the run before it"
 
 
 def _starting(running: RunningTrial) -> str:

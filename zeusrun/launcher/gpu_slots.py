@@ -1,0 +1,141 @@
+"""Which GPUs a submit has for itself while it runs: a slot each, given in the order they came."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zeusrun.errors import BusyError
+from zeusrun.gpu.nvml import gpus_of_job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from zeusrun.launcher.tickets import HeldTicket, Ticket, Tickets
+    from zeusrun.spec import JobSpec
+
+_PERIOD_S = 0.5  # files of other processes know no events
+
+
+@dataclass(frozen=True)
+class GpuWish:
+    """The GPUs that a submit wants for itself.
+
+    Attributes:
+        pool: UUIDs that it may have; none, and it wants none for itself.
+        count: How many of them; ``None`` for all.
+    """
+
+    pool: tuple[str, ...] = ()
+    count: int | None = None
+
+
+def read_wish(spec: JobSpec, environment: Mapping[str, str]) -> GpuWish:
+    """Return what a job wants.
+
+    Args:
+        spec: The job.
+        environment: Its own; says which GPUs are visible.
+
+    Raises:
+        DeviceError: If a visible GPU is absent.
+    """
+    launch = spec.launch
+    if launch.gpus == "shared" or launch.nproc_per_node == "cpu":
+        return GpuWish()
+    ranks = launch.nproc_per_node if isinstance(launch.nproc_per_node, int) else None
+    chooses = launch.gpus == "auto"
+    with ExitStack() as opened:
+        gpus = gpus_of_job(environment, None if chooses else ranks)
+        for gpu in gpus:
+            opened.enter_context(closing(gpu))
+        pool = tuple(gpu.uuid for gpu in gpus)
+    return GpuWish(pool, min(ranks or 0, len(pool)) if chooses else None)
+
+
+def choose_gpus(wish: GpuWish, own: Ticket, present: Sequence[Ticket]) -> tuple[str, ...] | None:
+    """Return the GPUs that a submit gets now; ``None`` while it has to wait. Pure.
+
+    Who came first is served first: nobody passes by one who waits for the same GPU. Submits of
+    one job share what they name; those that leave the choice to zeusrun share nothing.
+
+    Args:
+        wish: What it wants.
+        own: Its ticket.
+        present: All tickets.
+    """
+    taken = {
+        uuid
+        for ticket in present
+        if ticket.number != own.number
+        and (ticket.state == "running" or ticket.number < own.number)
+        and (wish.count is not None or ticket.job != own.job)
+        for uuid in ticket.gpus
+    }
+    if wish.count is None:
+        return None if taken & set(wish.pool) else wish.pool
+    free = [uuid for uuid in wish.pool if uuid not in taken]
+    return tuple(free[: wish.count]) if len(free) >= wish.count else None
+
+
+def take_gpus(
+    tickets: Tickets,
+    held: HeldTicket,
+    wish: GpuWish,
+    *,
+    wait: bool,
+    interrupted: Callable[[], bool],
+    tell: Callable[[str], None],
+) -> tuple[str, ...] | None:
+    """Take the GPUs that a submit wants, and mark it as running.
+
+    Args:
+        tickets: All.
+        held: Its own.
+        wish: What it wants.
+        wait: Wait for its turn, instead of giving up.
+        interrupted: Whether to give up.
+        tell: Takes a sentence for people.
+
+    Returns:
+        Their UUIDs; ``None`` if it was interrupted while it waited.
+
+    Raises:
+        BusyError: If they are taken, and it is not to wait.
+        HistoryError: If the home cannot be written.
+    """
+    told = False
+    while not interrupted():
+        with tickets:
+            present = tickets.present()
+            got = choose_gpus(wish, held.ticket, present)
+            if got is not None:
+                held.show(state="running", gpus=got)
+                return got
+            if wait and not told:
+                held.show(gpus=wish.pool)
+        text = _in_the_way(wish, held.ticket, present)
+        if not wait:
+            raise BusyError(
+                f"{held.ticket.job}: {text}; `zeusrun submit --wait` waits for its turn, "
+                "launch.gpus: auto takes free ones, and shared shares them"
+            )
+        if not told:
+            tell(f"{text}; it waits for its turn")
+            told = True
+        time.sleep(_PERIOD_S)
+    return None
+
+
+def _in_the_way(wish: GpuWish, own: Ticket, present: Sequence[Ticket]) -> str:
+    others = [
+        ticket
+        for ticket in present
+        if ticket.number != own.number and set(ticket.gpus) & set(wish.pool)
+    ]
+    names = ", ".join(f"{ticket.job} (process {ticket.pid})" for ticket in others)
+    if wish.count is None:
+        return f"its GPUs are taken by {names}"
+    return f"{wish.count} of {len(wish.pool)} GPUs are not free: {names}"
