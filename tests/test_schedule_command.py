@@ -55,7 +55,7 @@ def test_a_job_is_scheduled_shown_paused_and_removed(zeusrun, schedule):
     assert "job runs every day at 02:00 (Europe/Paris); the next time is" in added.stdout
     assert "there is no crontab here; run `zeusrun schedule daemon`" in flat(added.stdout)
     shown = schedule("list").stdout
-    assert re.search(r"next  (\w{3} \d\d \w{3} 02:00( · )?){3}\n", shown)
+    assert re.search(r"next   (\w{3} \d\d \w{3} 02:00( · )?){3}\n", shown)
     assert "it has not run yet" in shown
     (record,) = listed(schedule)
     assert record["cron"] == "0 2 * * *"

@@ -138,6 +138,7 @@ def explain(
     """Show what the policy believes of every batch size, and what it would choose next."""
     import numpy as np  # noqa: PLC0415
 
+    from zeusrun.bandit.evidence import tell_window  # noqa: PLC0415
     from zeusrun.bandit.limits import best_limits  # noqa: PLC0415
     from zeusrun.bandit.reading import kept, read_history  # noqa: PLC0415
     from zeusrun.launcher.choice import build_problem  # noqa: PLC0415
@@ -149,6 +150,8 @@ def explain(
     problem = build_problem(submission, trials)
     told = kept(problem, trials)
     problem, runs = read_history(problem, trials)
+    window = tell_window(problem, runs)
+    told += [] if window is None else [window]
     rng = np.random.default_rng(submission.spec.policy.seed)
     beliefs = submission.policy.explain(problem, runs, rng)
     if as_json:

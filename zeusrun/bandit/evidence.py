@@ -133,6 +133,26 @@ def _restarted(told: Sequence[Run]) -> list[Run]:
     return [run for run in told if run.status not in FAILED or run.recurrence > again]
 
 
+def tell_window(problem: Problem, runs: Sequence[Run]) -> str | None:
+    """Say how many runs are older than ``problem.window`` allows; ``None`` if none is."""
+    if problem.window is None:
+        return None
+    kinds = Counter((run.arm, _kind(run)) for run in runs if _kind(run) is not None)
+    old = sum(max(0, count - problem.window) for count in kinds.values())
+    if not old:
+        return None
+    return (
+        f"policy.window is {problem.window}: {old} older run{'' if old == 1 else 's'} of the same "
+        "batch sizes left out"
+    )
+
+
+def _kind(run: Run) -> str | None:
+    if run.status is TrialStatus.CANCELLED:
+        return "cut short" if run.pace and run.epochs else None
+    return "reached" if _has_reached(run) else "failed" if run.status in FAILED else None
+
+
 def _by_arm(problem: Problem, runs: Sequence[Run]) -> dict[int, list[Run]]:
     arms: defaultdict[int, list[Run]] = defaultdict(list)
     for run in runs:

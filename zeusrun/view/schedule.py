@@ -27,33 +27,33 @@ def schedules_sheet(found: Sequence[Schedule], now: float) -> RenderableType:
         found: The schedules, in order.
         now: Unix seconds.
     """
-    width = max(len(schedule.job) for schedule in found)
-    return Group(*itertools.chain(*(_lines(schedule, now, width) for schedule in found)))
+    blank = Text("")
+    blocks = [[*_lines(schedule, now), blank] for schedule in found]
+    return Group(*list(itertools.chain(*blocks))[:-1])
 
 
-def _lines(schedule: Schedule, now: float, width: int) -> list[Text]:
-    head = Text.assemble(
-        (schedule.job.ljust(width), "dim" if schedule.paused else "bold cyan"),
-        f"  {schedule.rules.timetable.describe()}",
-        (f" · {_policies(schedule)}", "dim"),
-    )
-    return [
-        head,
-        Text.assemble(("  next  ", "dim"), _next(schedule, now)),
-        Text.assemble(("  last  ", "dim"), _last(schedule)),
+def _lines(schedule: Schedule, now: float) -> list[Text]:
+    name = Text(schedule.job, style="dim" if schedule.paused else "bold cyan")
+    lines = [
+        Text.assemble(name, f"  {schedule.rules.timetable.describe()}"),
+        Text.assemble(("  next   ", "dim"), _next(schedule, now)),
+        Text.assemble(("  last   ", "dim"), _last(schedule)),
     ]
+    policies = _policies(schedule)
+    return [*lines, Text(f"  rules  {policies}", style="dim")] if policies else lines
 
 
 def _policies(schedule: Schedule) -> str:
+    """Return what is not as it is by default."""
     rules = schedule.rules
-    told = [f"overlap {schedule.overlap}"]
+    told = [] if schedule.overlap == "forbid" else [f"overlap {schedule.overlap}"]
     if rules.catch_up != "none":
         told.append(f"catch-up {rules.catch_up}")
     if rules.jitter_s:
         told.append(f"jitter {_duration(rules.jitter_s)}")
     if rules.deadline_s is not None:
         told.append(f"deadline {_duration(rules.deadline_s)}")
-    return ", ".join(told)
+    return " · ".join(told)
 
 
 def _duration(seconds: float) -> str:
