@@ -87,11 +87,11 @@ def add(
         "deadline": deadline,
     }
     given = {name: value for name, value in flags.items() if value is not None}
-    known = schedules.read(spec.name) if spec.name in schedules.jobs() else None
-    schedule = build_schedule(
-        spec, given, os.environ, names=keep_env or [], known=known, now=read_clock()
+    names, now = keep_env or [], read_clock()
+    schedule = schedules.put(
+        spec.name,
+        lambda known: build_schedule(spec, given, os.environ, names=names, known=known, now=now),
     )
-    schedules.write(schedule)
     notes = _install(schedules) if cron else []
     if as_json:
         print_json(schedule_json(schedule, read_clock()))

@@ -42,7 +42,7 @@ def nightly(schedules):
             "then",
             Cursor(AT - 60),
         )
-        schedules.write(replace(schedule, **changes))
+        schedules.put(job, lambda _known: replace(schedule, **changes))
         return schedules.read(job)
 
     return write

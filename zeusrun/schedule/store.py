@@ -140,15 +140,21 @@ class Schedules:
                 f"remove {job}` and add it again"
             ) from None
 
-    def write(self, schedule: Schedule) -> None:
-        """Write a schedule, new or in the place of the one there was.
+    def put(self, job: str, build: Callable[[Schedule | None], Schedule]) -> Schedule:
+        """Write a schedule, new or in the place of the one there was; return it.
+
+        Args:
+            job: Whose.
+            build: Gets the one there was, which nobody else changes meanwhile.
 
         Raises:
-            HistoryError: If it cannot be written.
+            HistoryError: If the old one cannot be read, or the new one not written.
         """
-        lock = self._lock(schedule.job)
+        lock = self._lock(job)
         try:
+            schedule = build(self.read(job) if self.path(job).exists() else None)
             self._replace(schedule)
+            return schedule
         finally:
             lock.release()
 
