@@ -41,7 +41,7 @@ ROOMS = {
     "cli_submit": VALUES
     | {"spec", "bandit", "history", "launcher", "schedule", "view", "cli_runs"},
     "cli": VALUES
-    | {"spec", "bandit", "gpu", "history", "launcher", "view"}
+    | {"spec", "bandit", "gpu", "history", "launcher", "schedule", "view"}
     | {"cli_gpu", "cli_runs", "cli_schedule", "cli_simulate", "cli_submit", "__init__"},
     "__main__": {"cli"},
     "__init__": {"worker"},  # zeusrun.current()

@@ -98,7 +98,8 @@ def test_the_section_of_a_job_file_means_the_same_and_flags_win(zeusrun, schedul
         (["add", "nix.yaml", "@daily"], 2, "nix.yaml"),
         (["remove", "job"], 2, "job has no schedule; there is none yet"),
         (["run-now", "job"], 2, "job has no schedule"),
-        (["next", "../../etc/passwd"], 2, "has no schedule"),
+        (["next", "../../etc/passwd"], 2, "is no job's name: it must be 1 to 64 letters"),
+        (["remove", "../history/job"], 2, "is no job's name"),
         (["export"], 2, "say what to export"),
         (["export", "--kubernetes-cronjob"], 2, "needs a JOB and --image"),
     ],
@@ -115,6 +116,55 @@ def test_a_job_file_with_a_wrong_section_says_where(zeusrun, schedule):
     done = schedule("add", zeusrun.job(schedule={"cron": "@daily", "jitter": "soon"}))
     assert done.returncode == 2
     assert "'schedule.jitter' must be a number with s, m, h or d" in flat(done.stderr)
+
+
+def test_add_again_changes_only_what_it_is_told(zeusrun, schedule):
+    job = zeusrun.job()
+    flags = ["--tz", "Europe/Paris", "--overlap", "queue", "--catch-up", "once", "--env", "MINE"]
+    schedule("add", job, "0 2 * * *", *flags, "--jitter", "5m", MINE="7")
+    assert schedule("add", job, "0 3 * * *").returncode == 0
+    (record,) = listed(schedule)
+    assert (record["cron"], record["tz"], record["overlap"]) == (
+        "0 3 * * *",
+        "Europe/Paris",
+        "queue",
+    )
+    assert (record["catch_up"], record["jitter_s"]) == ("once", 300)
+    assert "MINE" in record["environment"]
+    schedule("pause", "job.yaml")
+    again = schedule("add", job, "--overlap", "allow")
+    assert "it is paused: `zeusrun schedule resume job`" in again.stdout
+    (record,) = listed(schedule)
+    assert (record["cron"], record["overlap"], record["paused"]) == ("0 3 * * *", "allow", True)
+
+
+def test_one_that_cannot_be_started_or_read_keeps_no_other_from_running(zeusrun, schedule):
+    for name in ("a", "b", "c"):
+        schedule("add", zeusrun.job(name=name), "@daily")
+        make_due(zeusrun, name)
+    store = Schedules(zeusrun.home)
+    gone = json.loads(store.path("a").read_text())
+    store.path("a").write_text(json.dumps({**gone, "python": "/there/is/no/python"}))
+    store.path("b").write_text("{")
+    ticked = schedule("tick")
+    assert ticked.returncode == 0
+    assert "a cannot be started: /there/is/no/python: No such file" in ticked.stdout
+    wait_for((zeusrun.home / "runs" / "c" / "c-1-1" / "trial.json").exists)
+    shown = schedule("list")
+    assert shown.returncode == 6
+    assert "b.json is no schedule" in shown.stderr
+    assert "every minute" in shown.stdout
+    by_hand = schedule("run-now", "a")
+    assert by_hand.returncode == 5
+    assert "/there/is/no/python cannot be started" in flat(by_hand.stderr)
+    wait_for(lambda: store.read("c").firings[-1].result == "ended")
+
+
+def test_validate_knows_what_add_refuses(zeusrun):
+    for section in ({"cron": "0 2 * *"}, {"cron": "@daily", "tz": "Paris"}):
+        done = zeusrun("validate", zeusrun.job(schedule=section))
+        assert done.returncode == 2
+        assert "job.yaml: in 'schedule':" in flat(done.stderr)
 
 
 def test_a_run_by_hand_is_the_schedules_run(zeusrun, schedule):
@@ -182,6 +232,7 @@ def test_replace_ends_the_older_run_gently_and_runs(zeusrun, schedule):
     first.communicate(timeout=60)
     assert first.returncode == 130
     older, newer = zeusrun.history()
+    assert older["reason"] == "a newer run of the job took its place"
     assert (older["status"], newer["status"]) == ("CANCELLED", "REACHED")
     assert survivors(older) == []
     assert older["finished_at"] <= newer["started_at"]

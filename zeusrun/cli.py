@@ -28,9 +28,10 @@ from zeusrun.cli_runs import (
 )
 from zeusrun.cli_schedule import schedule_app
 from zeusrun.cli_simulate import simulate
-from zeusrun.cli_submit import JobFile, Overrides, compose, job_file, rerun, submit
-from zeusrun.errors import ExitCode, HistoryError, UsageError, ZeusrunError
+from zeusrun.cli_submit import JobFile, Overrides, compose, job_file, job_name, rerun, submit
+from zeusrun.errors import ExitCode, HistoryError, JobFileError, UsageError, ZeusrunError
 from zeusrun.history.base import NEWEST
+from zeusrun.schedule.clock import read_clock
 from zeusrun.view.export import print_csv, print_json
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def history(
 ) -> None:
     """Show what was run, what it cost, and what it saved."""
     store = open_history()
-    names = [_job_name(job)] if job else store.jobs()
+    names = [job_name(job)] if job else store.jobs()
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other; choose one")
     by_job: dict[str, list[Trial]] = {}
@@ -167,9 +168,15 @@ def explain(
 @app.command()
 def validate(job: JobFile, *, overrides: Overrides = None) -> None:
     """Check a job file."""
+    from zeusrun.schedule.build import build_schedule  # noqa: PLC0415
     from zeusrun.spec import load_spec  # noqa: PLC0415
 
     spec = load_spec(job, overrides or [])
+    if spec.schedule is not None:
+        try:
+            build_schedule(spec, {}, os.environ, names=(), known=None, now=read_clock())
+        except UsageError as error:
+            raise JobFileError(f"{job}: in 'schedule': {error}") from None
     arms = ", ".join(map(str, spec.batch_size.candidates))
     typer.echo(f"{job}: job '{spec.name}' is well-formed; batch sizes {arms}")
 
@@ -224,15 +231,6 @@ def _root(
     ] = False,
 ) -> None:
     pass
-
-
-def _job_name(job: str) -> str:
-    """Return the name meant: job files are taken for the job they describe."""
-    if Path(job).suffix in {".yaml", ".yml"} and Path(job).is_file():
-        from zeusrun.spec import load_spec  # noqa: PLC0415
-
-        return load_spec(Path(job)).name
-    return job
 
 
 def main() -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, Optional
 import typer
 
 from zeusrun.cli_runs import AsJson, console
-from zeusrun.cli_submit import OVERLAP_HELP, JobFile, Overlap, run_recurrence
-from zeusrun.errors import LaunchError, UsageError
+from zeusrun.cli_submit import OVERLAP_HELP, JobFile, Overlap, job_name, run_recurrence
+from zeusrun.errors import ExitCode, HistoryError, LaunchError, UsageError
 from zeusrun.schedule.clock import read_clock
 from zeusrun.view.export import print_json
 
@@ -27,7 +28,12 @@ schedule_app = typer.Typer(
     help="Run jobs by themselves: every night, every week, from cron.", no_args_is_help=True
 )
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="A job that has a schedule.")]
+Job = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="A job that has a schedule, or its file.", callback=job_name
+    ),
+]
 _TEXT = Optional[str]  # noqa: UP045 - typer evaluates it, and Python 3.10 must, too
 
 
@@ -88,10 +94,15 @@ def add(
     }
     given = {name: value for name, value in flags.items() if value is not None}
     names, now = keep_env or [], read_clock()
-    schedule = schedules.put(
-        spec.name,
-        lambda known: build_schedule(spec, given, os.environ, names=names, known=known, now=now),
-    )
+    moved: list[str] = []
+
+    def build(known: Schedule | None) -> Schedule:
+        built = build_schedule(spec, given, os.environ, names=names, known=known, now=now)
+        if known is not None and known.job_file != built.job_file:
+            moved.append(f"it was {known.job_file} before")
+        return built
+
+    schedule = schedules.put(spec.name, build)
     notes = _install(schedules) if cron else []
     if as_json:
         print_json(schedule_json(schedule, read_clock()))
@@ -104,6 +115,10 @@ def add(
         f"{first:%A %d %B %Y at %H:%M}",
         highlight=False,
     )
+    for note in moved:
+        console().print(f"· {note}", highlight=False)
+    if schedule.paused:
+        console().print(f"it is paused: `zeusrun schedule resume {schedule.job}`", highlight=False)
     for note in notes:
         console().print(f"! {note}", highlight=False)
 
@@ -114,16 +129,23 @@ def list_(*, as_json: AsJson = False) -> None:
     from zeusrun.view.schedule import schedule_json, schedules_sheet  # noqa: PLC0415
 
     schedules = _schedules()
-    found = [schedules.read(job) for job in schedules.jobs()]
+    found, damage = [], None
+    for job in schedules.jobs():
+        try:
+            found.append(schedules.read(job))
+        except HistoryError as error:  # the healthy ones are shown all the same
+            damage = damage or error
     if as_json:
         print_json([schedule_json(schedule, read_clock()) for schedule in found])
     elif found:
         console().print(schedules_sheet(found, read_clock()), highlight=False)
-    else:
+    elif damage is None:
         typer.echo('nothing is scheduled; begin with: zeusrun schedule add JOB.yaml "0 2 * * *"')
     if found and not as_json:
         for note in _check_cron(schedules):
             console().print(f"! {note}", highlight=False)
+    if damage is not None:
+        raise damage
 
 
 @schedule_app.command("next")
@@ -173,11 +195,13 @@ def resume(job: Job) -> None:
 @schedule_app.command()
 def remove(job: Job) -> None:
     """Have a job run by itself no more; its history and its log stay."""
+    from zeusrun.schedule.crontab import remove_entry  # noqa: PLC0415
+
     schedules = _schedules()
     schedules.remove(job)
     typer.echo(f"{job} runs no more by itself")
     if not schedules.jobs():
-        _uninstall(schedules)
+        remove_entry(schedules.directory.parent)
 
 
 @schedule_app.command("run-now")
@@ -191,8 +215,15 @@ def run_now(job: Job) -> None:
     schedules = _schedules()
     schedule = schedules.read(job)
     argv = fire_command(schedule, read_clock(), "--by-hand")
-    environment = {**schedule.environment, **_terminal()}
-    raise typer.Exit(run_foreground(argv, _at_home(schedules, environment), nullcontext()).code)
+    environment = _at_home(schedules, {**schedule.environment, **_terminal()})
+    try:
+        ended = run_foreground(argv, environment, nullcontext())
+    except OSError as error:
+        raise LaunchError(
+            f"{argv[0]} cannot be started: {error.strerror}; `zeusrun schedule add "
+            f"{schedule.job_file}` with a zeusrun that works sets it up again"
+        ) from error
+    raise typer.Exit(ended.code)
 
 
 @schedule_app.command()
@@ -229,7 +260,7 @@ def export(
             raise UsageError("--kubernetes-cronjob needs a JOB and --image")
         typer.echo(kubernetes_cronjob(schedules.read(job), image, claim), nl=False)
         return
-    units = systemd_units(sys.executable, schedules.directory.parent)
+    units = systemd_units(sys.executable, schedules.directory.parent, _needed())
     if to is None:
         for name, text in units.items():
             typer.echo(f"# {name}\n{text}")
@@ -253,7 +284,8 @@ def daemon() -> None:
     def start(schedule: Schedule, occurrence: float) -> Detached:
         return _start(schedules, schedule, occurrence)
 
-    run_daemon(schedules, start, lambda text: typer.echo(f"zeusrun: {text}"))
+    ended_by = run_daemon(schedules, start, lambda text: typer.echo(f"zeusrun: {text}"))
+    raise typer.Exit(0 if ended_by == signal.SIGTERM else ExitCode.SIGNAL_BASE + ended_by)
 
 
 @schedule_app.command(hidden=True)
@@ -263,10 +295,13 @@ def tick() -> None:
 
     schedules = _schedules()
     ticked = run_tick(schedules, read_clock())
-    for schedule, occurrence in ticked.due:
-        _start(schedules, schedule, occurrence)
     for text in ticked.told:
         typer.echo(f"zeusrun: {text}")
+    for schedule, occurrence in ticked.due:
+        try:
+            _start(schedules, schedule, occurrence)
+        except LaunchError as error:  # the others are to run all the same
+            typer.echo(f"zeusrun: {error}")
 
 
 @schedule_app.command(hidden=True)
@@ -287,7 +322,8 @@ def fire(
                 f"{schedule.job_file}: describes {spec.name} now, and {schedule.job} is scheduled; "
                 f"`zeusrun schedule remove {schedule.job}`, and add it again"
             )
-        wait_s = schedule.rules.deadline_s
+        deadline_s = schedule.rules.deadline_s
+        wait_s = None if deadline_s is None else occurrence + deadline_s - read_clock()
         return run_recurrence(spec, overlap=schedule.overlap, wait_s=wait_s, wait=True)
 
     raise typer.Exit(run_occurrence(_schedules(), job, occurrence, run, by_hand=by_hand))
@@ -318,6 +354,8 @@ def _start(schedules: Schedules, schedule: Schedule, occurrence: float) -> Detac
     try:
         log = open_log(schedules.log(schedule.job))
         try:
+            when = schedule.rules.timetable.local(occurrence)
+            os.write(log, f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z} ──\n".encode())
             argv = fire_command(schedule, occurrence)
             return start_detached(argv, _at_home(schedules, schedule.environment), log)
         finally:
@@ -325,41 +363,24 @@ def _start(schedules: Schedules, schedule: Schedule, occurrence: float) -> Detac
     except OSError as error:
         raise LaunchError(
             f"{schedule.job} cannot be started: {error.filename}: {error.strerror}; "
-            f"`zeusrun schedule add {schedule.job_file}` sets it up again"
+            f"`zeusrun schedule add {schedule.job_file}` with a zeusrun that works sets it up again"
         ) from error
 
 
 def _install(schedules: Schedules) -> list[str]:
     """Have cron run the schedules; return what a user should know."""
-    from zeusrun.schedule.crontab import (  # noqa: PLC0415
-        build_command,
-        install,
-        read_crontab,
-        write_crontab,
-    )
+    from zeusrun.schedule.crontab import add_entry  # noqa: PLC0415
 
-    home = schedules.directory.parent
-    needed = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
     try:
-        before = read_crontab()
-        after = install(before, home, build_command(sys.executable, home, needed))
-        if after != before:
-            write_crontab(after)
+        add_entry(schedules.directory.parent, sys.executable, _needed())
     except LaunchError as error:
         return [str(error)]
     return _check_cron(schedules)
 
 
-def _uninstall(schedules: Schedules) -> None:
-    from zeusrun.schedule.crontab import read_crontab, uninstall, write_crontab  # noqa: PLC0415
-
-    try:
-        before = read_crontab()
-    except LaunchError:
-        return  # without cron there is nothing to take out
-    after = uninstall(before, schedules.directory.parent)
-    if after != before:
-        write_crontab(after)
+def _needed() -> list[str]:
+    """Return what zeusrun cannot be imported without."""
+    return [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
 
 
 def _check_cron(schedules: Schedules) -> list[str]:

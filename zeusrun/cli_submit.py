@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -107,7 +108,7 @@ def run_recurrence(
         batch_size: The user's own choice.
         why: Where that comes from.
         overlap: What to do about other runs of the job.
-        wait_s: How long to wait for them at most.
+        wait_s: How long to wait at most, for them and for GPUs.
         wait: Wait for GPUs that another job has, instead of giving up.
         as_json: Print its result as JSON, and all else to standard error.
         quiet: Show only what goes wrong.
@@ -126,6 +127,7 @@ def run_recurrence(
 
     shown = console(stderr=as_json)
     home = home_directory(os.environ)
+    until_t = None if wait_s is None else time.monotonic() + wait_s
 
     def tell(text: str) -> None:
         if not quiet:
@@ -142,7 +144,7 @@ def run_recurrence(
             spec.name,
             overlap,
             open_history(),
-            wait_s=wait_s,
+            until_t=until_t,
             interrupted=interrupted,
             tell=tell,
         )
@@ -150,12 +152,18 @@ def run_recurrence(
             return ExitCode.SIGNAL_BASE + signals.received[0]
         try:
             gpus = take_gpus(
-                Tickets(home), ticket, wish, wait=wait, interrupted=interrupted, tell=tell
+                Tickets(home),
+                ticket,
+                wish,
+                wait=wait,
+                until_t=until_t,
+                interrupted=interrupted,
+                tell=tell,
             )
         except BaseException:
             ticket.release()
             raise
-        if gpus is None:
+        if gpus is None or signals.received:  # it may have come while others were waited for
             ticket.release()
             return ExitCode.SIGNAL_BASE + signals.received[0]
     try:
@@ -298,3 +306,12 @@ def job_file(job: str) -> Path:
     from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
 
     return RunPaths(Path(find_trial(job).run_dir)).job_copy
+
+
+def job_name(job: str) -> str:
+    """Return the name meant: job files are taken for the job they describe."""
+    if Path(job).suffix in {".yaml", ".yml"} and Path(job).is_file():
+        from zeusrun.spec import load_spec  # noqa: PLC0415
+
+        return load_spec(Path(job)).name
+    return job

@@ -23,7 +23,7 @@ class FileLock:
 
     def __init__(self, path: Path) -> None:
         """Prepare; nothing is locked yet."""
-        self._path = path
+        self.path = path
         self._descriptor: int | None = None
 
     def acquire(self, timeout_s: float = 0.0) -> bool:
@@ -46,7 +46,7 @@ class FileLock:
             ValueError: If it is not held.
         """
         if self._descriptor is None:
-            raise ValueError(f"the lock {self._path} is not held")
+            raise ValueError(f"the lock {self.path} is not held")
         return self._descriptor
 
     def release(self) -> None:
@@ -58,9 +58,9 @@ class FileLock:
     def _try(self) -> bool:
         if self._descriptor is not None:
             return True
-        remove_link(self._path)
+        remove_link(self.path)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(self._path, flags, 0o600)
+        descriptor = os.open(self.path, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Its holder may have removed the file in between, with the whole directory.

@@ -44,6 +44,12 @@ def test_what_is_kept_whatever_happens_counts_in_size():
     assert names(choose_old(runs, frozenset({"job-3-1"}), Bounds(size_bytes=5), NOW)) == [1, 2]
 
 
+def test_the_newest_stays_however_large_and_what_is_older_than_one_that_does_not_fit_goes():
+    runs = [run(1, 9, size=1), run(2, 5, size=5000), run(3, 1, size=5000)]
+    assert names(choose_old(runs, frozenset(), Bounds(size_bytes=1000), NOW)) == [1, 2]
+    assert names(choose_old(runs, frozenset(), Bounds(size_bytes=5500), NOW)) == [1, 2]
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 50), st.integers(0, 1000)), max_size=12),
     st.sets(st.integers(1, 12)),
@@ -59,9 +65,10 @@ def test_what_stays_is_within_every_bound_or_kept(drawn, kept, bounds):
     always = frozenset(f"job-{number}-1" for number in kept)
     gone = {each.trial for each in choose_old(runs, always, bounds, NOW)}
     assert not gone & always
+    assert not runs or runs[-1].trial not in gone
     stay = [each for each in runs if each.trial not in gone]
     for each in stay:
-        if each.trial in always:
+        if each.trial in always or each is runs[-1]:
             continue
         newer = [other for other in runs if names([other]) >= names([each])]
         assert bounds.last is None or len(newer) <= bounds.last
@@ -166,5 +173,5 @@ def test_sizes_are_read_with_their_units(text, count):
 
 @pytest.mark.parametrize("text", ["20", "GB", "-1 GB", "20 gigs", "1e3 MB", ""])
 def test_other_sizes_are_refused(text):
-    with pytest.raises(ValueError, match="must be a number with MB, GB"):
+    with pytest.raises(ValueError, match="must be a number with kB, MB, GB"):
         size_bytes(text)

@@ -211,6 +211,15 @@ def test_a_command_that_fails_is_in_the_log(leave, tmp_path, command, said):
     assert said in (tmp_path / "failed.log").read_text()
 
 
+def test_one_notice_that_cannot_be_delivered_keeps_no_other(server, leave, tmp_path):
+    leave("1.json", url="http://127.0.0.1:port/x")
+    leave("2.json", url=server.url)
+    leave("3.json", command=[sys.executable, "-c", "\0"])
+    deliver_all(tmp_path, (0.0,))
+    assert len(server.got) == 1
+    assert left(tmp_path) == ["1.json", "3.json", "failed.log"]
+
+
 def test_what_nobody_can_read_is_removed(tmp_path):
     (tmp_path / "1.json").write_text("{")
     (tmp_path / "2.json").write_text('{"notice": 3}')

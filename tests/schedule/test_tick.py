@@ -187,7 +187,7 @@ def test_cron_is_told_what_did_not_go_well_and_nothing_else(schedules, nightly, 
 def test_what_was_missed_is_told_in_one_sentence(schedules, nightly):
     nightly()
     (sentence,) = tick(schedules, AT + 3 * DAY_S + 3600).told
-    assert sentence.startswith("digits did not run 4 times, ")
+    assert sentence.startswith("digits did not run 4 times from ")
     assert sentence.endswith(": nothing was there to start it")
     assert [each.result for each in schedules.read("digits").firings] == ["missed"] * 4
 
@@ -265,4 +265,71 @@ def test_the_log_begins_anew_when_it_is_long_and_old_ones_go(schedules, tmp_path
 
 def test_the_command_names_the_interpreter_the_job_and_the_occurrence(nightly):
     command = fire_command(nightly(), AT)
-    assert command == ["/python", "-m", "zeusrun", "schedule", "fire", "digits", f"{AT:.0f}"]
+    assert command == ["/python", "-m", "zeusrun", "schedule", "fire", "digits", f"{AT:.3f}"]
+
+
+def test_a_clock_that_was_wrong_for_a_while_runs_nothing_twice(schedules, nightly):
+    rules = Rules(Timetable("0 2 * * *", "UTC"), catch_up="once", key="digits")
+    nightly(rules=rules)
+    tick(schedules, AT)
+    fire(schedules, "digits", AT, lambda _schedule: 0)
+    assert tick(schedules, 1000.0).due == ()  # as at boot, before the time is known
+    later = tick(schedules, AT + 3660)
+    assert later.due == ()
+    newest = schedules.read("digits").firings[-1]
+    assert (newest.occurrence, newest.result) == (AT, "ended")
+
+
+def test_what_stays_wrong_is_told_once_a_day(schedules, nightly):
+    nightly()
+    schedules.path("digits").write_text("{")
+    assert len(tick(schedules, AT).told) == 1
+    now = schedules.directory.stat().st_mtime
+    assert tick(schedules, now + 60).told == ()
+    assert len(tick(schedules, now + 2 * DAY_S).told) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["../history/digits", "/etc/passwd", "", "a/b", ".daemon", "x" * 70]
+)
+def test_a_name_that_no_job_can_have_reaches_no_file(schedules, nightly, name):
+    nightly()
+    for verb in (schedules.read, schedules.remove, schedules.path):
+        with pytest.raises(UsageError, match="is no job's name"):
+            verb(name)
+
+
+def test_a_job_may_be_called_daemon(schedules, nightly):
+    held = schedules.lock(".daemon.lock")
+    assert held.acquire()
+    nightly("daemon")
+    assert tick(schedules, AT).due[0][0].job == "daemon"
+    held.release()
+
+
+def test_a_run_by_hand_is_watched_and_tells_cron_nothing(schedules, nightly):
+    nightly()
+    fire(schedules, "digits", AT + 5.25, lambda _schedule: 3, by_hand=True)
+    assert tick(schedules, AT - 30).told == ()
+    assert schedules.read("digits").firings[-1].exit_code == 3
+
+
+def test_a_schedule_that_is_removed_while_it_runs_changes_nothing_about_the_run(schedules, nightly):
+    nightly()
+    tick(schedules, AT)
+
+    def run(_schedule):
+        schedules.remove("digits")
+        return 0
+
+    assert fire(schedules, "digits", AT, run) == 0
+    assert schedules.jobs() == []
+
+
+def test_a_job_that_is_paused_before_it_begins_does_not_run(schedules, nightly):
+    nightly()
+    tick(schedules, AT)
+    schedules.update("digits", lambda found: replace(found, paused=True))
+    assert fire(schedules, "digits", AT, pytest.fail) == 75
+    (firing,) = schedules.read("digits").firings
+    assert (firing.result, firing.why) == ("skipped", "it was paused")

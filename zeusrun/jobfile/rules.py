@@ -59,9 +59,7 @@ def size_bytes(text: str) -> int:
     units = "|".join(_UNITS)
     match = re.fullmatch(rf"([0-9]{{1,6}}(?:\.[0-9]{{1,3}})?)\s*({units})", text.strip())
     if match is None:
-        raise ValueError(
-            f"must be a number with MB, GB, MiB or the like, such as 20 GB, not {text!r}"
-        )
+        raise ValueError(f"must be a number with {', '.join(_UNITS)}, such as 20 GB, not {text!r}")
     return int(float(match[1]) * _UNITS[match[2]])
 
 

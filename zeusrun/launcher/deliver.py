@@ -35,22 +35,24 @@ def deliver_all(folder: Path, pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
     """
     lock = FileLock(folder / "lock")
     tried: set[Path] = set()
-    if not lock.acquire():
-        return  # another one is at it, and looks again before it ends
-    try:
-        while fresh := sorted(set(folder.glob("*.json")) - tried):
+    # Looked at again after the lock is free: one that came in between found it taken.
+    while fresh := sorted(set(folder.glob("*.json")) - tried):
+        if not lock.acquire():
+            return  # another one is at it, and will look again
+        try:
             for path in fresh:
                 tried.add(path)
                 _deliver(path, pauses_s)
-    finally:
-        lock.release()
+        finally:
+            lock.release()
 
 
 def _deliver(path: Path, pauses_s: tuple[float, ...]) -> None:
     try:
         letter = json.loads(read_file(path, _MAX_BYTES))
         content = json.dumps(letter["notice"]).encode()
-        event = {f"ZEUSRUN_{key.upper()}": str(letter["notice"][key]) for key in _TOLD}
+        told = {key: str(letter["notice"][key]).replace("\0", "") for key in _TOLD}
+        event = {f"ZEUSRUN_{key.upper()}": text for key, text in told.items()}
     except (OSError, ValueError, KeyError, TypeError):
         path.unlink(missing_ok=True)  # nobody can read it
         return
@@ -58,7 +60,10 @@ def _deliver(path: Path, pauses_s: tuple[float, ...]) -> None:
     for pause_s in pauses_s:
         time.sleep(pause_s)
         letter["tries"] += 1
-        problem = _try(letter, content, event)
+        try:
+            problem = _try(letter, content, event)
+        except Exception as error:  # noqa: BLE001 - one notice must not keep the others
+            problem = f"{type(error).__name__}: {error}"
         if not problem:
             path.unlink(missing_ok=True)
             return

@@ -81,7 +81,7 @@ def choose_old(
 
     Args:
         runs: All that have ended, oldest first.
-        kept: Trials that stay whatever the bounds; they count all the same.
+        kept: Trials that stay whatever the bounds, as the newest does; they count all the same.
         bounds: What is kept.
         now: Unix seconds.
     """
@@ -96,7 +96,8 @@ def choose_old(
             why = f"older than {bounds.days:g} days"
         elif bounds.size_bytes is not None and held_bytes + run.size_bytes > bounds.size_bytes:
             why = "beyond the size that is kept"
-        if why is None or run.trial in kept:
+            held_bytes = bounds.size_bytes  # what is older goes, too, small as it may be
+        if why is None or run.trial in kept or rank == 1:
             held_bytes += run.size_bytes
         else:
             chosen.append(OldRun(run.trial, run.path, run.size_bytes, run.ended, why))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import BusyError
 from zeusrun.gpu.nvml import gpus_of_job
+from zeusrun.launcher.turn import check_replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -86,6 +87,7 @@ def take_gpus(
     wish: GpuWish,
     *,
     wait: bool,
+    until_t: float | None,
     interrupted: Callable[[], bool],
     tell: Callable[[str], None],
 ) -> tuple[str, ...] | None:
@@ -96,6 +98,7 @@ def take_gpus(
         held: Its own.
         wish: What it wants.
         wait: Wait for its turn, instead of giving up.
+        until_t: Monotonic second to give up at all the same; ``None`` for never.
         interrupted: Whether to give up.
         tell: Takes a sentence for people.
 
@@ -115,8 +118,11 @@ def take_gpus(
                 held.show(state="running", gpus=got)
                 return got
             if wait and not told:
-                held.show(gpus=wish.pool)
+                held.show(state="waiting", gpus=wish.pool)
+        check_replaced(held.ticket, present)
         text = _in_the_way(wish, held.ticket, present)
+        if until_t is not None and time.monotonic() > until_t:
+            raise BusyError(f"{held.ticket.job}: {text}, and its deadline has passed")
         if not wait:
             raise BusyError(
                 f"{held.ticket.job}: {text}; `zeusrun submit --wait` waits for its turn, "

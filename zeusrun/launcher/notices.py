@@ -97,7 +97,7 @@ def build_notices(trials: Sequence[Trial], result: SubmitResult) -> list[Notice]
         before = ended[-1]
         text = f"{last.job} reaches its target again, after {before.trial} ({before.status.value})"
         notices.append(_notice("recovered", last, code, text))
-    usual = usual_cost(earlier, last)
+    usual = None if last.shared else usual_cost(earlier, last)
     if usual is not None and last.cost_j is not None and last.cost_j > usual.high_j:
         times = last.cost_j / usual.cost_j
         text = (

@@ -12,7 +12,6 @@ from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.secrets import masked_names
 from zeusrun.launcher.failure import Failure
 from zeusrun.masking import MASK, mask_values
-from zeusrun.private_files import open_for_writing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,9 +99,9 @@ def mask_logs(paths: RunPaths, mask: Mask) -> list[str]:
 
 def _mask_file(path: Path, mask: Mask) -> None:
     """Write stars over secrets, in place: that takes no room and moves nothing that is read."""
-    pieces = [piece.encode() for piece in mask.pieces]
+    pieces = [piece.encode(errors="surrogateescape") for piece in mask.pieces]
     longest = max(map(len, pieces))
-    descriptor = open_for_writing(path, os.O_RDWR)
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         offset = 0
         while data := os.pread(descriptor, _CHUNK + longest - 1, offset):

@@ -13,6 +13,7 @@ from zeusrun.launcher.choice import OUTDONE, build_problem, decide
 from zeusrun.launcher.command import placeholder_values
 from zeusrun.launcher.dispatch import dispatch
 from zeusrun.launcher.limits import open_limits, restore_limits
+from zeusrun.launcher.paths import find_run
 from zeusrun.launcher.record import write_record
 from zeusrun.launcher.recover import outcome_so_far, recover_lost
 from zeusrun.launcher.secrets import (
@@ -87,7 +88,7 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
         recovered = recover_lost(submission.history, name, timestamp(), home)
         for lost in recovered:
             listener.note(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}")
-            for warning in lost.warnings:
+            for warning in (*lost.warnings, *_mask_lost(submission, lost)):
                 listener.warn(f"{lost.trial}: {warning}")
         with _limits(submission, listener) as limits:
             result = _recur(replace(submission, limits=limits), listener, signals)
@@ -273,6 +274,16 @@ def _attempt(
         listener.note("it reached the target in the time that it was given to end")
     listener.finished(finished, looked=looked)
     return finished, stop
+
+
+def _mask_lost(submission: Submission, lost: Trial) -> list[str]:
+    """Take the secrets out of the logs of a trial whose launcher did not live to do it."""
+    paths = find_run(submission.home, lost)
+    if paths is None:
+        return []
+    return mask_logs(
+        paths, mask_job(submission.spec, placeholder_values(submission.spec, lost, paths))
+    )
 
 
 def _let_go(dispatched: Dispatched, mask: Mask, listener: Listener) -> None:

@@ -94,8 +94,14 @@ class Tickets:
         """Return the tickets of submits that live, first come first."""
         return [ticket for ticket, alive in self._found() if alive]
 
-    def take(self, job: str, *, replaces: bool = False) -> HeldTicket:
-        """Return a ticket, the last in the order, waiting. To be called while entered.
+    def take(
+        self,
+        job: str,
+        state: Literal["waiting", "running"] = "waiting",
+        *,
+        replaces: bool = False,
+    ) -> HeldTicket:
+        """Return a ticket, the last in the order. To be called while entered.
 
         Raises:
             HistoryError: If it cannot be written.
@@ -105,7 +111,7 @@ class Tickets:
             number = max(number, ticket.number)
             if not alive:
                 self.remove(ticket.number)
-        ticket = Ticket(number + 1, job, os.getpid(), "waiting", timestamp(), replaces=replaces)
+        ticket = Ticket(number + 1, job, os.getpid(), state, timestamp(), replaces=replaces)
         held = HeldTicket(self, ticket)
         held.show()
         return held
@@ -117,6 +123,8 @@ class Tickets:
                 lock = FileLock(self.lock_path(number))
                 try:
                     alive = not lock.acquire()
+                except OSError:
+                    alive = True  # another user's: nobody may be called dead on a guess
                 finally:
                     lock.release()
                 ticket = self._read(number)
@@ -132,7 +140,8 @@ class Tickets:
 
     def remove(self, number: int) -> None:
         """Take the files of a ticket away; as much as can be."""
-        for path in (self.path(number), self.lock_path(number)):
+        # The lock first: a number whose ticket is still seen is not given to another one.
+        for path in (self.lock_path(number), self.path(number)):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 
@@ -175,7 +184,8 @@ class HeldTicket:
         self.ticket = replace(self.ticket, **changes)
         path = self._tickets.path(self.ticket.number)
         try:
-            self._lock.acquire()
+            if not self._lock.acquire():
+                raise HistoryError(f"{path} is another submit's; try again")
             fresh = path.with_suffix(".tmp")
             write_file(fresh, json.dumps(self.ticket.to_json()).encode())
             fresh.replace(path)  # not synced: after a power cut nobody holds a ticket
@@ -184,5 +194,10 @@ class HeldTicket:
 
     def release(self) -> None:
         """Go. More than once is fine."""
-        self._tickets.remove(self.ticket.number)
-        self._lock.release()
+        try:
+            with self._tickets:
+                self._tickets.remove(self.ticket.number)
+        except HistoryError:
+            self._tickets.remove(self.ticket.number)
+        finally:
+            self._lock.release()

@@ -31,7 +31,7 @@ def take_turn(
     overlap: Overlap,
     history: History,
     *,
-    wait_s: float | None,
+    until_t: float | None,
     interrupted: Callable[[], bool],
     tell: Callable[[str], None],
 ) -> HeldTicket | None:
@@ -45,7 +45,7 @@ def take_turn(
         job: Whose turn.
         overlap: What to do about other submits of the job.
         history: Where their trials are.
-        wait_s: How long to wait at most; ``None`` for as long as it takes.
+        until_t: Monotonic second to give up at; ``None`` to wait for as long as it takes.
         interrupted: Whether to give up.
         tell: Takes a sentence for people.
 
@@ -62,14 +62,16 @@ def take_turn(
         turn = decide_turn(overlap, [ticket.state for ticket in others])
         if turn == "skip":
             raise BusyError(_skipped(job, others))
-        held = tickets.take(job, replaces=overlap == "replace")
+        state: Literal["waiting", "running"] = "running" if turn == "begin" else "waiting"
+        held = tickets.take(job, state, replaces=overlap == "replace")
     try:
         if turn == "wait":
             tell(_sentence(job, overlap, others))
             end = partial(_end, home, job, history) if overlap == "replace" else lambda: None
-            if not _wait(tickets, held, wait_s, interrupted, end):
+            if not _wait(tickets, held, until_t, interrupted, end):
                 held.release()
                 return None
+            held.show(state="running")
     except BaseException:
         held.release()
         raise
@@ -111,13 +113,24 @@ def _end(home: Path, job: str, history: History) -> None:
         paths = find_run(home, trial)
         if paths is not None:
             with contextlib.suppress(OSError):
-                ask_to_cancel(paths, at_once=False)
+                ask_to_cancel(paths, replaced=True)
+
+
+def check_replaced(own: Ticket, present: Sequence[Ticket]) -> None:
+    """Check that no newer run of the job came that is to replace one that waits.
+
+    Raises:
+        BusyError: If one did.
+    """
+    newer = [t for t in present if t.job == own.job and t.number > own.number and t.replaces]
+    if newer:
+        raise BusyError(f"{own.job}: this run is replaced by a newer one ({_names(newer)})")
 
 
 def _wait(
     tickets: Tickets,
     held: HeldTicket,
-    wait_s: float | None,
+    until_t: float | None,
     interrupted: Callable[[], bool],
     end: Callable[[], None],
 ) -> bool:
@@ -132,15 +145,15 @@ def _wait(
         with tickets:
             present = [ticket for ticket in tickets.present() if ticket.job == own.job]
         before = [ticket for ticket in present if ticket.number < own.number]
-        newer = [t for t in present if t.number > own.number and t.replaces]
-        if newer:
-            raise BusyError(f"{own.job}: this run is replaced by a newer one ({_names(newer)})")
+        check_replaced(own, present)
         if not before:
             return True
         end()  # again and again: one may be about to start its next trial
-        if wait_s is not None and time.monotonic() - began_t > wait_s:
+        if until_t is not None and time.monotonic() > until_t:
+            waited_s = time.monotonic() - began_t
             raise BusyError(
-                f"{own.job} runs still after {wait_s:g} s ({_names(before)}); this run is skipped"
+                f"{own.job} runs still after {waited_s:.0f} s ({_names(before)}); this run is "
+                "skipped"
             )
         time.sleep(_PERIOD_S)
     return False

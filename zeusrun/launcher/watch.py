@@ -12,7 +12,7 @@ from zeusrun.bandit.cost import cost_j
 from zeusrun.bandit.run import Running
 from zeusrun.gpu.foreign import ForeignProcesses
 from zeusrun.gpu.monitor import EnergyMonitor
-from zeusrun.launcher.cancel import read_cancel
+from zeusrun.launcher.cancel import read_cancel, why_cancelled
 from zeusrun.launcher.choice import decide_again, why_left
 from zeusrun.launcher.close import Bill, close
 from zeusrun.launcher.command import build_command
@@ -189,7 +189,7 @@ class Watch:
     def _supervise(self) -> StopOrder | None:
         order = supervise(self._progress, self._bounds, self._signals.received, self._verdict)
         if order is not None and order.cause is StopCause.SIGNAL and self._cancelled:
-            return replace(order, reason="cancelled by 'zeusrun cancel'")
+            return replace(order, reason=why_cancelled(self._paths))
         return order
 
     def _take_cancel(self) -> None:

@@ -78,6 +78,33 @@ def _find(text: bytes, home: Path) -> tuple[int, int, bool] | None:
     return None
 
 
+def add_entry(home: Path, python: str, variables: Sequence[str]) -> None:
+    """Put zeusrun's entry into the user's crontab, once; see ``build_command``.
+
+    Raises:
+        LaunchError: If that is not possible; the crontab is as it was.
+    """
+    before = read_crontab()
+    after = install(before, home, build_command(python, home, variables))
+    if after != before:
+        write_crontab(after)
+
+
+def remove_entry(home: Path) -> None:
+    """Take zeusrun's entry out of the user's crontab; without cron there is nothing to take out.
+
+    Raises:
+        LaunchError: If it cannot be written; it is as it was.
+    """
+    try:
+        before = read_crontab()
+    except LaunchError:
+        return
+    after = uninstall(before, home)
+    if after != before:
+        write_crontab(after)
+
+
 def read_crontab() -> bytes:
     """Return the user's crontab; empty if there is none.
 

@@ -6,10 +6,8 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import BusyError
-from zeusrun.file_lock import FileLock
+from zeusrun.errors import BusyError, LaunchError
 from zeusrun.launcher.signals import CaughtSignals
-from zeusrun.private_files import make_folder
 from zeusrun.schedule.clock import read_clock
 from zeusrun.schedule.tick import PERIOD_S, tick
 
@@ -40,8 +38,7 @@ def run_daemon(
     Raises:
         BusyError: If there is one already.
     """
-    make_folder(schedules.directory)
-    lock = FileLock(schedules.directory / "daemon.lock")
+    lock = schedules.lock(".daemon.lock")  # no job has this name
     if not lock.acquire():
         raise BusyError(f"a daemon runs these schedules already ({schedules.directory})")
     running: list[Detached] = []
@@ -53,7 +50,11 @@ def run_daemon(
                 for text in ticked.told:
                     tell(text)
                 running = [process for process in running if process.poll() is None]
-                running += [start(schedule, occurrence) for schedule, occurrence in ticked.due]
+                for schedule, occurrence in ticked.due:
+                    try:
+                        running.append(start(schedule, occurrence))
+                    except LaunchError as error:  # the others are to run all the same
+                        tell(str(error))
                 _sleep(PERIOD_S - now % PERIOD_S, signals)
             for process in running:
                 process.send_signal(signal.SIGTERM)  # preempted: the next daemon goes on with it

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from zeusrun.jobfile.secrets import is_secret_name
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
@@ -13,7 +15,7 @@ _NAMES = re.compile(
     "|LD_LIBRARY_PATH|LD_PRELOAD|(?:https?|no|all)_proxy|(?:HTTPS?|NO|ALL)_PROXY|ZEUSD_SOCK_PATH"
     "|(?:LC|XDG|CONDA|CUDA|NVIDIA|NCCL|GLOO|TORCH|PYTORCH|OMP|MKL|OPENBLAS|HF|UCX)_[A-Za-z0-9_]+"
 )
-_NOT = re.compile(r"XDG_(?:SESSION|SEAT|VTNR|RUNTIME)\w*|HF_TOKEN|HF_HUB_TOKEN|CONDA_PROMPT\w*")
+_NOT = re.compile(r"XDG_(?:SESSION|SEAT|VTNR|RUNTIME)\w*|CONDA_PROMPT\w*")
 
 
 def capture(environment: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
@@ -28,5 +30,11 @@ def capture(environment: Mapping[str, str], names: Collection[str]) -> dict[str,
     return {
         name: value
         for name, value in sorted(environment.items())
-        if name in names or (_NAMES.fullmatch(name) and not _NOT.fullmatch(name))
+        if name in names or (is_usual(name))
     }
+
+
+def is_usual(name: str) -> bool:
+    """Whether a variable is kept without being named: one of a library, and no secret."""
+    named = _NAMES.fullmatch(name) is not None and _NOT.fullmatch(name) is None
+    return named and not is_secret_name(name)

@@ -10,6 +10,7 @@ import yaml
 from zeusrun.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from zeusrun.schedule.store import Schedule
@@ -39,15 +40,20 @@ _STANDARD = re.compile(r"[0-9A-Z*,/ -]+")
 _CONCURRENCY = {"forbid": "Forbid", "replace": "Replace", "allow": "Allow"}
 
 
-def systemd_units(python: str, home: Path) -> dict[str, str]:
+def systemd_units(python: str, home: Path, variables: Sequence[str] = ()) -> dict[str, str]:
     """Return the user units that do what the crontab entry does, by file name.
+
+    Args:
+        python: The interpreter that has zeusrun; absolute.
+        home: Zeusrun's.
+        variables: ``NAME=value`` each, needed to import it.
 
     They know no times: every minute they start what is due, so that overlaps, pauses and missed
     runs are the same as with cron.
     """
     words = (python, "-m", "zeusrun", "schedule", "tick")
-    command = " ".join(_quoted(word) for word in words)
-    variable = _quoted(f"ZEUSRUN_HOME={home}")
+    command = " ".join(_quoted(word).replace("$", "$$") for word in words)
+    variable = " ".join(_quoted(each) for each in (f"ZEUSRUN_HOME={home}", *variables))
     return {
         "zeusrun-schedule.service": _SERVICE.format(variable=variable, command=command),
         "zeusrun-schedule.timer": _TIMER,
@@ -56,7 +62,7 @@ def systemd_units(python: str, home: Path) -> dict[str, str]:
 
 def _quoted(word: str) -> str:
     """Return a word as systemd reads it (systemd.syntax(7), systemd.unit(5))."""
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"' if re.search(r"[\s\"';\\]", word) else escaped
 
 

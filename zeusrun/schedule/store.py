@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.file_lock import FileLock
+from zeusrun.jobfile.rules import check_job_name
 from zeusrun.private_files import make_folder, read_file, replace_file
 from zeusrun.schedule.due import Cursor, Rules
 from zeusrun.schedule.timetable import build_timetable
@@ -90,6 +91,25 @@ class Schedule:
         return {"version": _VERSION, **record, "environment": dict(self.environment)}
 
 
+class SafeLock(FileLock):
+    """A lock whose folder is made, and whose errors say what to do."""
+
+    def acquire(self, timeout_s: float = 0.0) -> bool:
+        """Take it; return whether it became free in time.
+
+        Raises:
+            HistoryError: If the home cannot be written.
+        """
+        try:
+            make_folder(self.path.parent)
+            return super().acquire(timeout_s)
+        except OSError as error:
+            raise HistoryError(
+                f"{self.path.parent} cannot be written: {error.strerror}; give yourself access to "
+                "it, or point ZEUSRUN_HOME to a directory of your own"
+            ) from error
+
+
 class Schedules:
     """All schedules under a home."""
 
@@ -111,8 +131,15 @@ class Schedules:
         return sorted(path.stem for path in found)
 
     def path(self, job: str) -> Path:
-        """Return the file of a job's schedule."""
-        return self.directory / f"{job}.json"
+        """Return the file of a job's schedule.
+
+        Raises:
+            UsageError: If no job can have this name.
+        """
+        try:
+            return self.directory / f"{check_job_name(job)}.json"
+        except ValueError as error:
+            raise UsageError(f"{job!r} is no job's name: it {error}") from None
 
     def log(self, job: str) -> Path:
         """Return the file that the output of a job's runs goes to."""
@@ -192,17 +219,13 @@ class Schedules:
         finally:
             lock.release()
 
-    def _lock(self, job: str) -> FileLock:
-        lock = FileLock(self.directory / f"{job}.lock")
-        try:
-            make_folder(self.directory)
-            taken = lock.acquire(_PATIENCE_S)
-        except OSError as error:
-            raise HistoryError(
-                f"{self.directory} cannot be written: {error.strerror}; give yourself access to "
-                "it, or point ZEUSRUN_HOME to a directory of your own"
-            ) from error
-        if not taken:
+    def lock(self, name: str) -> SafeLock:
+        """Return a lock in the folder of the schedules; not taken yet."""
+        return SafeLock(self.directory / name)
+
+    def _lock(self, job: str) -> SafeLock:
+        lock = self.lock(self.path(job).with_suffix(".lock").name)
+        if not lock.acquire(_PATIENCE_S):
             raise HistoryError(f"another process holds the schedule of {job} and does not let go")
         return lock
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import BusyError, ExitCode, ZeusrunError
 from zeusrun.file_lock import FileLock
-from zeusrun.private_files import make_folder, open_for_writing, write_file
+from zeusrun.private_files import open_for_writing, write_file
 from zeusrun.schedule.clock import read_clock
 from zeusrun.schedule.due import Cursor, look
 from zeusrun.schedule.store import Firing
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from zeusrun.schedule.store import Schedule, Schedules
 
 PERIOD_S = 60.0
+_DAY_S = 86400.0
 _LOG_BYTES = 1 << 20
 _LOGS = 3
 
@@ -71,8 +73,20 @@ def tick(schedules: Schedules, now: float) -> Ticked:
                 due.append((schedule, pending))
             told += before
         except ZeusrunError as error:
-            told.append(str(error))
+            told += _seldom(schedules, str(error), now)
     return Ticked(tuple(due), tuple(told))
+
+
+def _seldom(schedules: Schedules, text: str, now: float) -> list[str]:
+    """Return a sentence that is true for long once a day, not every minute."""
+    name = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
+    path = schedules.directory / f".told-{name}"
+    with contextlib.suppress(OSError):
+        if now - path.stat().st_mtime < _DAY_S:
+            return []
+    with contextlib.suppress(OSError):
+        write_file(path, text.encode(errors="replace"))
+    return [text]
 
 
 def _decide(schedules: Schedules, schedule: Schedule, now: float, told: list[str]) -> Schedule:
@@ -84,9 +98,14 @@ def _decide(schedules: Schedules, schedule: Schedule, now: float, told: list[str
         schedule = replace(schedule, cursor=Cursor(max(now, schedule.cursor.until)))
     else:
         found = look(schedule.rules, schedule.cursor, now)
-        schedule = replace(schedule, cursor=found.cursor)
+        # A clock that was wrong for a while may show what was decided long ago again.
+        decided = {firing.occurrence for firing in schedule.firings}
+        again = found.cursor.pending in decided
+        cursor = replace(found.cursor, pending=None) if again else found.cursor
+        schedule = replace(schedule, cursor=cursor)
         for missed in found.missed:
-            schedule = schedule.note(Firing(missed.occurrence, "missed", at, why=missed.why))
+            if missed.occurrence not in decided:
+                schedule = schedule.note(Firing(missed.occurrence, "missed", at, why=missed.why))
     told += _untold(schedules, schedule)
     return replace(schedule, firings=tuple(replace(f, told=_is_over(f)) for f in schedule.firings))
 
@@ -102,7 +121,7 @@ def _untold(schedules: Schedules, schedule: Schedule) -> list[str]:
     missed = [f for f in schedule.firings if f.result == "missed" and not f.told]
     if missed:
         first, last = (_when(schedule, each.occurrence) for each in (missed[0], missed[-1]))
-        times = first if len(missed) == 1 else f"{len(missed)} times, {first} to {last},"
+        times = first if len(missed) == 1 else f"{len(missed)} times from {first} to {last}"
         told.append(f"{schedule.job} did not run {times}: {missed[-1].why}")
     for firing in schedule.firings:
         if firing.told or not _is_over(firing) or firing.exit_code == ExitCode.REACHED:
@@ -129,7 +148,7 @@ def _timestamp(now: float) -> str:
 
 
 def _firing_lock(schedules: Schedules, job: str, occurrence: float) -> Path:
-    return schedules.directory / f"{job}@{occurrence:.0f}.lock"
+    return schedules.directory / f"{job}@{occurrence:.3f}.lock"
 
 
 def _is_dead(schedules: Schedules, job: str, firing: Firing) -> bool:
@@ -170,8 +189,7 @@ def fire(
         ZeusrunError: As ``run`` does.
     """
     path = _firing_lock(schedules, job, occurrence)
-    make_folder(path.parent)
-    lock = FileLock(path)
+    lock = schedules.lock(path.name)
     if not lock.acquire():
         return ExitCode.BUSY
     try:
@@ -192,19 +210,39 @@ def fire(
             return ExitCode.BUSY
         start_at = occurrence if by_hand else schedule.rules.start_at(occurrence)
         time.sleep(max(0.0, min(PERIOD_S, start_at - read_clock())))
-        return _run(schedules, schedule, occurrence, run)
+        if not by_hand:
+            schedule = schedules.update(job, lambda found: _skip_if_paused(found, occurrence))
+        if schedule.paused and not by_hand:
+            return ExitCode.BUSY
+        return _run(schedules, schedule, occurrence, run, watched=by_hand)
     finally:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
         lock.release()
 
 
+def _skip_if_paused(schedule: Schedule, occurrence: float) -> Schedule:
+    if not schedule.paused:
+        return schedule
+    at = _timestamp(read_clock())
+    return schedule.note(Firing(occurrence, "skipped", at, why="it was paused", told=True))
+
+
 def _run(
-    schedules: Schedules, schedule: Schedule, occurrence: float, run: Callable[[Schedule], int]
+    schedules: Schedules,
+    schedule: Schedule,
+    occurrence: float,
+    run: Callable[[Schedule], int],
+    *,
+    watched: bool,
 ) -> int:
     def note(**changes: object) -> None:
-        firing = Firing(occurrence, at=_timestamp(read_clock()), **changes)  # type: ignore[arg-type]
-        schedules.update(schedule.job, lambda found: found.note(firing))
+        told = watched and changes["result"] != "running"  # who watches it need not be told
+        at = _timestamp(read_clock())
+        firing = Firing(occurrence, at=at, told=told, **changes)  # type: ignore[arg-type]
+        # A schedule that was removed meanwhile, or a full disk, changes nothing about the run.
+        with contextlib.suppress(ZeusrunError):
+            schedules.update(schedule.job, lambda found: found.note(firing))
 
     note(result="running")
     try:
@@ -244,4 +282,4 @@ def _numbered(path: Path, number: int) -> Path:
 def fire_command(schedule: Schedule, occurrence: float, *options: str) -> list[str]:
     """Return the command that runs an occurrence, in a process of its own."""
     verb = [schedule.python, "-m", "zeusrun", "schedule", "fire"]
-    return [*verb, schedule.job, f"{occurrence:.0f}", *options]
+    return [*verb, schedule.job, f"{occurrence:.3f}", *options]

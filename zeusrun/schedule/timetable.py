@@ -109,11 +109,10 @@ class Timetable:
 
     def describe(self) -> str:
         """Return the expression in words: ``every day at 02:00 (Europe/Paris)``."""
-        every = _STEPS.fullmatch(self.expression)
-        if every is not None:
-            text = f"every {every[1]} minutes" if every[1] else f"every {every[2]} hours"
-        else:
-            text = _in_words(CronSim(self.expression, datetime.now(timezone.utc)).explain())
+        text = _every(self.expression)
+        if text is None:
+            spelt = _spell_steps(self.expression)
+            text = _in_words(CronSim(spelt, datetime.now(timezone.utc)).explain())
         return text if self.tz is None else f"{text} ({self.tz})"
 
     def local(self, moment: float) -> datetime:
@@ -147,6 +146,7 @@ def build_timetable(text: str, tz: str | None = None) -> Timetable:
     expression = _expand(" ".join(text.split()))
     timetable = Timetable(expression, tz)
     zone = timetable.zone()
+    _check_steps(expression)
     try:
         moments = CronSim(expression, datetime.now(zone))
     except CronSimError as error:
@@ -213,8 +213,51 @@ def _reason(error: str) -> str:
     return error[:1].lower() + error[1:]
 
 
+def _every(expression: str) -> str | None:
+    """Say ``every 6 hours`` where that is what a step means: it divides its field."""
+    match = _STEPS.fullmatch(expression)
+    if match is None:
+        return None
+    step, whole, units = (
+        (int(match[1]), 60, "minutes") if match[1] else (int(match[2]), 24, "hours")
+    )
+    return f"every {step} {units}" if 1 < step < whole and whole % step == 0 else None
+
+
+def _spell_steps(expression: str) -> str:
+    """Name the values of a step that does not divide its field: they are no interval."""
+    fields = expression.split()
+    for index, (field, whole, first) in enumerate(zip(fields, _LENGTHS, _FIRSTS, strict=True)):
+        match = re.fullmatch(r"\*/([0-9]+)", field)
+        if match is not None and whole % int(match[1]):
+            values = range(first, first + whole, int(match[1]))
+            fields[index] = ",".join(map(str, values))
+    return " ".join(fields)
+
+
+def _check_steps(expression: str) -> None:
+    """Refuse a step that is longer than its field: it would mean something else.
+
+    Raises:
+        UsageError: Then.
+    """
+    for field, whole, name in zip(expression.split(), _LENGTHS, _NAMES, strict=True):
+        for step in re.findall(r"/([0-9]+)", field):
+            if int(step) >= whole:
+                raise UsageError(
+                    f"{expression!r}: a step of {step} in the field of {name}s, which has {whole}, "
+                    "is no interval; name the times"
+                )
+
+
+_LENGTHS = (60, 24, 31, 12, 7)
+_FIRSTS = (0, 0, 1, 1, 0)
+_NAMES = ("minute", "hour", "day", "month", "weekday")
+
+
 def _in_words(text: str) -> str:
     """Turn ``At 02:00 every day`` into ``every day at 02:00``."""
+    text = text.replace(" day of month and on ", " day of the month and also on ")
     match = re.fullmatch(r"At ([0-9:]+) (every day|on .+)", text)
     if match is not None:
         return f"{match[2]} at {match[1]}"

@@ -74,7 +74,8 @@ def _next(schedule: Schedule, now: float) -> Text:
 def _last(schedule: Schedule) -> Text:
     if not schedule.firings:
         return Text("it has not run yet", style="dim")
-    firing = schedule.firings[-1]
+    running = [each for each in schedule.firings if each.result in {"waiting", "running"}]
+    firing = (running or schedule.firings)[-1]
     when = f"{schedule.rules.timetable.local(firing.occurrence):%a %d %b %H:%M}"
     style = _STYLES.get(firing.result, "yellow")
     if firing.result == "ended" and firing.exit_code != 0:
@@ -85,7 +86,8 @@ def _last(schedule: Schedule) -> Text:
 def _outcome(firing: Firing) -> str:
     if firing.result == "ended":
         ending = _ENDINGS.get(firing.exit_code or 0, "did not end well")
-        return ending if firing.exit_code == 0 else f"{ending} (exit code {firing.exit_code})"
+        why = "" if firing.why is None else f": {firing.why}"
+        return ending if firing.exit_code == 0 else f"{ending} (exit code {firing.exit_code}){why}"
     return firing.result if firing.why is None else f"{firing.result}: {firing.why}"
 
 
