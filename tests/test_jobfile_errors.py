@@ -97,7 +97,7 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         (
             "nproc_per_node",
             "zzz",
-            "13: unknown key 'zzz' under 'launch'; known are nproc_per_node, nnodes, max_restarts, grace_period_s",
+            "13: unknown key 'zzz' under 'launch'; known are nproc_per_node, gpus, nnodes, max_restarts, grace_period_s",
         ),
         ("name:", "source: x\nname:", "1: unknown key 'source'; "),
         # missing keys

@@ -9,9 +9,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import zeusrun
 
+STACKS = os.path.join(os.environ["ZEUSRUN_RUN_DIR"], "logs", "stacks.txt")
+
 
 def wait_for_the_stacks():
-    while not os.path.exists(os.path.join(os.environ["ZEUSRUN_RUN_DIR"], "logs", "stacks.txt")):
+    while not os.access(STACKS, os.F_OK):  # no frame of its own, wherever it is caught
         time.sleep(0.01)
 
 
