@@ -193,9 +193,13 @@ def schema() -> None:
 def doctor(*, as_json: AsJson = False) -> None:
     """Check Python, torch, devices, permissions and home, and say what to do about each."""
     from zeusrun.launcher.doctor import check_machine  # noqa: PLC0415
+    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+    from zeusrun.schedule.health import check_schedules  # noqa: PLC0415
+    from zeusrun.schedule.store import Schedules  # noqa: PLC0415
     from zeusrun.view.tables import doctor_sheet  # noqa: PLC0415
 
-    checks = check_machine(os.environ)
+    schedules = Schedules(home_directory(os.environ))
+    checks = [*check_machine(os.environ), *check_schedules(schedules, read_clock())]
     if as_json:
         print_json([vars(check) for check in checks])
     else:

@@ -76,3 +76,14 @@ def test_a_bad_setting_of_the_machine_is_not_well(environment):
     devices = found(environment)["devices"]
     assert devices.well is False
     assert "ZEUSRUN_CPU_WATTS_PER_CORE" in devices.found
+
+
+def test_notices_that_wait_to_be_delivered_are_told(tmp_path):
+    folder = tmp_path / "notices"
+    folder.mkdir()
+    environment = {"ZEUSRUN_HOME": str(tmp_path)}
+    assert "notices" not in {check.name for check in check_machine(environment)}
+    (folder / "1.json").write_text("{}")
+    found = {check.name: check for check in check_machine(environment)}["notices"]
+    assert (found.well, found.found) == (None, "1 notice could not be delivered so far")
+    assert found.advice.endswith("notices/failed.log")

@@ -15,7 +15,7 @@ from zeusrun.gpu.limit_lock import is_held
 from zeusrun.gpu.limit_record import is_elsewhere, recorded_gpus
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.gpu.zeusd import find_zeusd
-from zeusrun.launcher.paths import home_directory, limits_directory
+from zeusrun.launcher.paths import home_directory, limits_directory, notices_directory
 from zeusrun.launcher.torchrun import find_torchrun
 from zeusrun.trial import EnergySource
 
@@ -61,7 +61,18 @@ def check_machine(environment: Mapping[str, str]) -> list[Check]:
     checks.append(_check_permission(gpus, environment))
     checks += _check_limits(home)
     checks.append(_check_home(home))
+    checks += _check_notices(home)
     return checks
+
+
+def _check_notices(home: Path) -> list[Check]:
+    """Look for notices that could not be delivered so far."""
+    folder = notices_directory(home)
+    left = len(list(folder.glob("*.json"))) if folder.is_dir() else 0
+    if not left:
+        return []
+    found = f"{left} notice{'' if left == 1 else 's'} could not be delivered so far"
+    return [Check("notices", well=None, found=found, advice=f"see {folder / 'failed.log'}")]
 
 
 def _check_python() -> Check:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.bandit.cost import energy_text
 from zeusrun.bandit.usual import usual_cost
 from zeusrun.errors import ExitCode
+from zeusrun.launcher.paths import notices_directory
 from zeusrun.launcher.process import start_detached
 from zeusrun.private_files import make_folder, replace_file
 from zeusrun.trial import TrialStatus, timestamp
@@ -170,11 +171,6 @@ def send(
         start_detached(argv, environment, null)
     finally:
         os.close(null)
-
-
-def notices_directory(home: Path) -> Path:
-    """Return the folder of what is still to be delivered."""
-    return home / "notices"
 
 
 def _letter(spec: JobSpec, notice: Notice) -> dict[str, Any]:

@@ -139,6 +139,11 @@ def limits_directory(home: Path) -> Path:
     return home / "gpus"
 
 
+def notices_directory(home: Path) -> Path:
+    """Return the folder of what is still to be delivered."""
+    return home / "notices"
+
+
 def runs_directory(home: Path, job: str) -> Path:
     """Return the folder that holds a job's runs."""
     return home / "runs" / job

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from zeusrun.errors import LaunchError
+from zeusrun.launcher.doctor import Check
 from zeusrun.schedule.crontab import marker, read_crontab
 
 if TYPE_CHECKING:
@@ -16,6 +17,24 @@ if TYPE_CHECKING:
 _LATE_S = 180.0
 _DAEMONS = {"cron", "crond", "fcron", "anacron", "busybox"}
 _OTHERWISE = "or run `zeusrun schedule daemon`"
+
+
+def check_schedules(schedules: Schedules, now: float) -> list[Check]:
+    """Return what ``doctor`` says of them; nothing where no job is scheduled.
+
+    Args:
+        schedules: Of the user.
+        now: Unix seconds.
+    """
+    jobs = schedules.jobs()
+    if not jobs:
+        return []
+    count = "1 job runs by itself" if len(jobs) == 1 else f"{len(jobs)} jobs run by themselves"
+    neglect = find_neglect(schedules, now)
+    if neglect is None:
+        return [Check("schedules", well=True, found=f"{count}, looked after every minute")]
+    what, _, advice = neglect.rpartition("; ")
+    return [Check("schedules", well=False, found=f"{count}; {what}", advice=advice)]
 
 
 def find_neglect(schedules: Schedules, now: float) -> str | None:

@@ -1,0 +1,70 @@
+"""Whether anybody looks after the schedules."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.schedule.test_tick import AT, nightly, schedules  # noqa: F401 - fixtures
+from zeusrun.schedule import health
+from zeusrun.schedule.crontab import marker
+from zeusrun.schedule.health import check_schedules, find_neglect
+from zeusrun.schedule.tick import tick
+
+
+@pytest.fixture
+def crontab(monkeypatch, schedules):  # noqa: F811
+    """Say what the crontab holds, and which processes there are."""
+
+    def use(text=None, names=("cron",)):
+        entry = marker(schedules.directory.parent) if text is None else text
+        monkeypatch.setattr(health, "read_crontab", lambda: entry)
+        found = [type("P", (), {"info": {"name": name}}) for name in names]
+        monkeypatch.setattr(health.psutil, "process_iter", lambda _what: found)
+
+    return use
+
+
+def beat(schedules, at):  # noqa: F811
+    tick(schedules, AT)
+    os.utime(schedules.heartbeat, (at, at))
+
+
+def test_a_tick_that_came_lately_is_enough(schedules, nightly, crontab):  # noqa: F811
+    crontab(b"", ())
+    nightly()
+    beat(schedules, AT)
+    assert find_neglect(schedules, AT + 100) is None
+    (check,) = check_schedules(schedules, AT + 100)
+    assert (check.well, check.found) == (True, "1 job runs by itself, looked after every minute")
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        ((b"", ["cron"]), "the crontab has no entry of zeusrun's; `zeusrun schedule add` puts it"),
+        ((None, ["bash"]), "no cron daemon runs here; start it"),
+        ((None, ["cron"]), "though cron runs: see its log"),
+    ],
+)
+def test_why_nothing_is_started_is_told(schedules, nightly, crontab, world, said):  # noqa: F811
+    crontab(*world)
+    nightly()
+    beat(schedules, AT)
+    neglect = find_neglect(schedules, AT + 1000)
+    assert neglect.startswith("nothing")
+    assert said in neglect
+    assert "since 20" in neglect
+    (check,) = check_schedules(schedules, AT + 1000)
+    assert check.well is False
+
+
+def test_cron_gets_its_minute(schedules, nightly, crontab):  # noqa: F811
+    crontab()
+    nightly()
+    assert find_neglect(schedules, AT) is None
+
+
+def test_without_schedules_there_is_nothing_to_look_after(schedules):  # noqa: F811
+    assert check_schedules(schedules, AT) == []
