@@ -289,8 +289,10 @@ def test_the_daemon_starts_what_is_due_and_hands_over_when_it_is_ended(zeusrun, 
     assert second.returncode == 75
     assert "a daemon runs these schedules already" in flat(second.stderr)
     daemon.send_signal(signal.SIGTERM)
-    daemon.communicate(timeout=60)
+    said, _ = daemon.communicate(timeout=60)
     assert daemon.returncode == 0
+    assert said.splitlines()[0] == "zeusrun: 1 job looked after, every minute"
+    assert "job begins; its output is in" in said
     (trial,) = zeusrun.history()
     assert trial["status"] == "PREEMPTED"
     assert survivors(trial) == []
@@ -327,6 +329,11 @@ def test_a_cronjob_of_kubernetes_says_the_same(zeusrun, schedule):
     assert pod["restartPolicy"] == "Never"
     arguments = ["zeusrun", "submit", str(Path(zeusrun.folder) / "job.yaml")]
     assert pod["containers"][0]["args"] == [*arguments, "--overlap", "replace"]
+    written = schedule(
+        "export", "job", "--kubernetes-cronjob", "--image", "example/train:1", "--to", "out"
+    )
+    assert written.returncode == 0
+    assert (zeusrun.folder / "out" / "job.cronjob.yaml").read_text() == done.stdout
     schedule("add", zeusrun.job(), "--overlap", "queue", "@daily")
     refused = schedule("export", "job", "--kubernetes-cronjob", "--image", "example/train:1")
     assert refused.returncode == 2

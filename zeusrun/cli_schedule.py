@@ -19,8 +19,6 @@ from zeusrun.schedule.clock import read_clock
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from zeusrun.launcher.process import Detached
     from zeusrun.schedule.store import Schedule, Schedules
 
@@ -210,12 +208,12 @@ def run_now(job: Job) -> None:
     from contextlib import nullcontext  # noqa: PLC0415
 
     from zeusrun.launcher.process import run_foreground  # noqa: PLC0415
-    from zeusrun.schedule.tick import fire_command  # noqa: PLC0415
+    from zeusrun.schedule.tick import environment_of, fire_command  # noqa: PLC0415
 
     schedules = _schedules()
     schedule = schedules.read(job)
     argv = fire_command(schedule, read_clock(), "--by-hand")
-    environment = _at_home(schedules, {**schedule.environment, **_terminal()})
+    environment = {**environment_of(schedules, schedule), **_terminal()}
     try:
         ended = run_foreground(argv, environment, nullcontext())
     except OSError as error:
@@ -246,10 +244,11 @@ def export(
     ] = "zeusrun",
     to: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--to", help="Write the units to this folder instead."),
+        typer.Option("--to", help="Write to this folder instead."),
     ] = None,
 ) -> None:
     """Print the same for machines without cron: systemd units, a Kubernetes CronJob."""
+    from zeusrun.schedule.environment import is_usual  # noqa: PLC0415
     from zeusrun.schedule.export import kubernetes_cronjob, systemd_units  # noqa: PLC0415
 
     if systemd == kubernetes:
@@ -258,31 +257,44 @@ def export(
     if kubernetes:
         if job is None or image is None:
             raise UsageError("--kubernetes-cronjob needs a JOB and --image")
-        typer.echo(kubernetes_cronjob(schedules.read(job), image, claim), nl=False)
-        return
-    units = systemd_units(sys.executable, schedules.directory.parent, _needed())
+        schedule = schedules.read(job)
+        files = {f"{job}.cronjob.yaml": kubernetes_cronjob(schedule, image, claim)}
+        named = [name for name in schedule.environment if not is_usual(name)]
+        if named:
+            typer.echo(f"! {', '.join(named)}: kept by --env, and not in the manifest", err=True)
+    else:
+        files = systemd_units(sys.executable, schedules.directory.parent, _needed())
     if to is None:
-        for name, text in units.items():
-            typer.echo(f"# {name}\n{text}")
+        for name, text in files.items():
+            typer.echo(text if kubernetes else f"# {name}\n{text}", nl=not kubernetes)
         return
     try:
         to.mkdir(parents=True, exist_ok=True)
-        for name, text in units.items():
+        for name, text in files.items():
             (to / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--to {to}: cannot be written: {error.strerror}") from error
-    typer.echo(f"written to {to}; now: systemctl --user enable --now zeusrun-schedule.timer")
+    enable = "systemctl --user enable --now zeusrun-schedule.timer"
+    typer.echo(f"written to {to}" + ("" if kubernetes else f"; now: {enable}"))
 
 
 @schedule_app.command()
 def daemon() -> None:
     """Run all schedules in the foreground, for containers and machines without cron."""
     from zeusrun.schedule.daemon import run_daemon  # noqa: PLC0415
+    from zeusrun.schedule.tick import start_occurrence  # noqa: PLC0415
 
     schedules = _schedules()
 
     def start(schedule: Schedule, occurrence: float) -> Detached:
-        return _start(schedules, schedule, occurrence)
+        started = start_occurrence(schedules, schedule, occurrence)
+        typer.echo(
+            f"zeusrun: {schedule.job} begins; its output is in {schedules.log(schedule.job)}"
+        )
+        return started
+
+    count = len(schedules.jobs())
+    typer.echo(f"zeusrun: {count} job{'' if count == 1 else 's'} looked after, every minute")
 
     ended_by = run_daemon(schedules, start, lambda text: typer.echo(f"zeusrun: {text}"))
     raise typer.Exit(0 if ended_by == signal.SIGTERM else ExitCode.SIGNAL_BASE + ended_by)
@@ -291,6 +303,7 @@ def daemon() -> None:
 @schedule_app.command(hidden=True)
 def tick() -> None:
     """Start what is due; what cron runs every minute."""
+    from zeusrun.schedule.tick import start_occurrence  # noqa: PLC0415
     from zeusrun.schedule.tick import tick as run_tick  # noqa: PLC0415
 
     schedules = _schedules()
@@ -299,7 +312,7 @@ def tick() -> None:
         typer.echo(f"zeusrun: {text}")
     for schedule, occurrence in ticked.due:
         try:
-            _start(schedules, schedule, occurrence)
+            start_occurrence(schedules, schedule, occurrence)
         except LaunchError as error:  # the others are to run all the same
             typer.echo(f"zeusrun: {error}")
 
@@ -336,35 +349,10 @@ def _schedules() -> Schedules:
     return Schedules(home_directory(os.environ))
 
 
-def _at_home(schedules: Schedules, environment: Mapping[str, str]) -> dict[str, str]:
-    return {**environment, "ZEUSRUN_HOME": str(schedules.directory.parent)}
-
-
 def _terminal() -> dict[str, str]:
     """Return what the present terminal has to say; a run by hand is watched."""
     names = ("TERM", "COLUMNS", "COLORTERM", "NO_COLOR")
     return {name: os.environ[name] for name in names if name in os.environ}
-
-
-def _start(schedules: Schedules, schedule: Schedule, occurrence: float) -> Detached:
-    """Start an occurrence that is due, with its output in the job's log."""
-    from zeusrun.launcher.process import start_detached  # noqa: PLC0415
-    from zeusrun.schedule.tick import fire_command, open_log  # noqa: PLC0415
-
-    try:
-        log = open_log(schedules.log(schedule.job))
-        try:
-            when = schedule.rules.timetable.local(occurrence)
-            os.write(log, f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z} ──\n".encode())
-            argv = fire_command(schedule, occurrence)
-            return start_detached(argv, _at_home(schedules, schedule.environment), log)
-        finally:
-            os.close(log)
-    except OSError as error:
-        raise LaunchError(
-            f"{schedule.job} cannot be started: {error.filename}: {error.strerror}; "
-            f"`zeusrun schedule add {schedule.job_file}` with a zeusrun that works sets it up again"
-        ) from error
 
 
 def _install(schedules: Schedules) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import BusyError, ExitCode, ZeusrunError
+from zeusrun.errors import BusyError, ExitCode, LaunchError, ZeusrunError
 from zeusrun.file_lock import FileLock
 from zeusrun.private_files import open_for_writing, write_file
 from zeusrun.schedule.clock import read_clock
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from zeusrun.launcher.process import Detached
     from zeusrun.schedule.store import Schedule, Schedules
 
 PERIOD_S = 60.0
@@ -283,3 +284,32 @@ def fire_command(schedule: Schedule, occurrence: float, *options: str) -> list[s
     """Return the command that runs an occurrence, in a process of its own."""
     verb = [schedule.python, "-m", "zeusrun", "schedule", "fire"]
     return [*verb, schedule.job, f"{occurrence:.3f}", *options]
+
+
+def environment_of(schedules: Schedules, schedule: Schedule) -> dict[str, str]:
+    """Return what the runs of a schedule get, and nothing else."""
+    return {**schedule.environment, "ZEUSRUN_HOME": str(schedules.directory.parent)}
+
+
+def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float) -> Detached:
+    """Start an occurrence that is due, with its output in the job's log.
+
+    Raises:
+        LaunchError: If it cannot be started.
+    """
+    from zeusrun.launcher.process import start_detached  # noqa: PLC0415 - most ticks start nothing
+
+    try:
+        log = open_log(schedules.log(schedule.job))
+        try:
+            when = schedule.rules.timetable.local(occurrence)
+            os.write(log, f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z} ──\n".encode())
+            argv = fire_command(schedule, occurrence)
+            return start_detached(argv, environment_of(schedules, schedule), log)
+        finally:
+            os.close(log)
+    except OSError as error:
+        raise LaunchError(
+            f"{schedule.job} cannot be started: {error.filename}: {error.strerror}; "
+            f"`zeusrun schedule add {schedule.job_file}` with a zeusrun that works sets it up again"
+        ) from error
