@@ -30,7 +30,7 @@ def test_a_stall_is_told_with_the_place_of_every_rank_and_that_it_goes_on(zeusru
     (told,) = stalls(trial)
     stacks = Path(trial["run_dir"]) / "logs" / "stacks.txt"
     assert "no optimizer step for " in told
-    assert "hangs_on_rank_1.py:31; rank 1 is in wait_for_the_stacks, hangs_on_rank_1.py:1" in told
+    assert "hangs_on_rank_1.py:30; rank 1 is in wait_for_the_stacks, hangs_on_rank_1.py:1" in told
     assert told.endswith(f"The stacks are in {stacks}")
     text = stacks.read_text()
     assert text.index("\nrank 0:\n") < text.index("in backward\n") < text.index("\nrank 1:\n")
@@ -51,7 +51,7 @@ def test_a_stall_is_restarted_where_that_is_asked_for_and_the_trial_stays_one(ze
     trial = only_trial(result)
     assert (code, trial["status"]) == (0, "REACHED")
     (told,) = stalls(trial)
-    assert "rank 1 is in wait_for_the_stacks, hangs_on_rank_1.py:1" in told
+    assert "rank 1 is in wait_for_the_stacks, hangs_on_rank_1.py:" in told
     assert told.endswith("The ranks were killed; torchrun restarts them")
     assert "torchrun restarted the ranks once" in trial["warnings"]
     assert "it goes on by itself" not in seen
