@@ -70,3 +70,10 @@ def test_when_epochs_move_it_is_told_that_the_search_is_wide_again():
 
 def test_a_job_of_failures_has_nothing_to_tell():
     assert tell_moves([trial(1, TrialStatus.FAILED), trial(2, TrialStatus.LOST)]) == []
+
+
+def test_costs_that_cannot_be_or_nearly_cannot_break_nothing():
+    for strange in (0.0, -5.0, None, 1e-300, 1e308):
+        trials = nights(*[100.0] * 5, strange, strange, 100.0)
+        assert all("nan" not in sentence for sentence in tell_moves(trials))
+        assert isinstance(tell_moves(nights(*[strange] * 5, 100.0)), list)

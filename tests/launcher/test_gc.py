@@ -131,6 +131,15 @@ def test_the_best_run_and_one_that_may_go_on_stay(history, add, tmp_path):
     assert history.trials("job") == before
 
 
+def test_a_run_whose_age_nobody_knows_stays(history, add, tmp_path):
+    add(1)
+    strange = dataclasses.replace(history.trials("job")[0], finished_at="yesterday")
+    add(2)
+    second = history.trials("job")[1]
+    whole = type("H", (), {"trials": staticmethod(lambda _job: [strange, second])})
+    assert collect(whole, tmp_path, "job", Bounds(days=0.001), NOW) == []
+
+
 def test_without_a_bound_nothing_goes(history, add, tmp_path):
     add(1)
     assert collect(history, tmp_path, "job", Bounds(), NOW) == []

@@ -220,9 +220,11 @@ def test_one_notice_that_cannot_be_delivered_keeps_no_other(server, leave, tmp_p
     assert left(tmp_path) == ["1.json", "3.json", "failed.log"]
 
 
-def test_what_nobody_can_read_is_removed(tmp_path):
+def test_what_nobody_can_read_is_removed(leave, tmp_path):
     (tmp_path / "1.json").write_text("{")
     (tmp_path / "2.json").write_text('{"notice": 3}')
+    leave("3.json", tries=None)
+    leave("4.json", timeout_s="soon")
     deliver_all(tmp_path, (0.0,))
     assert left(tmp_path) == []
 

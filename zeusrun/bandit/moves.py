@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zeusrun.bandit.cost import energy_text
 from zeusrun.bandit.drift import first_valid
 from zeusrun.bandit.run import Run
-from zeusrun.bandit.usual import Usual, conditions, usual_cost
+from zeusrun.bandit.usual import Usual, conditions, has_cost, usual_cost
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -48,22 +48,18 @@ def find_cost_moves(trials: Sequence[Trial]) -> list[CostMove]:
     Args:
         trials: Of one job, oldest first.
     """
-    newest = {trial.global_batch_size: trial for trial in trials if _has_cost(trial)}
+    newest = {trial.global_batch_size: trial for trial in trials if has_cost(trial)}
     found = []
     for arm in sorted(newest):
         same = [
             trial
             for trial in trials
-            if _has_cost(trial) and conditions(trial) == conditions(newest[arm])
+            if has_cost(trial) and conditions(trial) == conditions(newest[arm])
         ]
         move = _last_move(same)
         if move is not None:
             found.append(move)
     return found
-
-
-def _has_cost(trial: Trial) -> bool:
-    return trial.status is TrialStatus.REACHED and bool(trial.cost_j) and trial.shared is not True
 
 
 def _last_move(trials: Sequence[Trial]) -> CostMove | None:

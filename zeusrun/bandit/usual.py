@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 KNOWN = 3  # runs before anything is usual
 NEWEST = 20  # of a job that moves slowly, older ones say little
 FAR_SDS = 3.0
+_LARGEST_LOG = 700.0  # of a number that a float can hold
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,7 @@ def usual_cost(earlier: Sequence[Trial], trial: Trial) -> Usual | None:
     same = [
         math.log(each.cost_j)
         for each in earlier
-        if each.status is TrialStatus.REACHED
-        and each.cost_j
-        and each.shared is not True
-        and conditions(each) == conditions(trial)
+        if has_cost(each) and each.cost_j and conditions(each) == conditions(trial)
     ][-NEWEST:]
     if len(same) < KNOWN:
         return None
@@ -60,7 +58,14 @@ def usual_cost(earlier: Sequence[Trial], trial: Trial) -> Usual | None:
     squares = sum((value - mean) ** 2 for value in same) + RUN_SD_WEIGHT * RUN_SD**2
     sd = math.sqrt(squares / (len(same) - 1 + RUN_SD_WEIGHT))
     far = FAR_SDS * sd * math.sqrt(1 + 1 / len(same))
-    return Usual(math.exp(mean), math.exp(mean - far), math.exp(mean + far), len(same))
+    high_j = math.exp(min(mean + far, _LARGEST_LOG))
+    return Usual(math.exp(mean), math.exp(mean - far), high_j, len(same))
+
+
+def has_cost(trial: Trial) -> bool:
+    """Whether a trial says what a run costs: it reached the target, and had its GPUs for itself."""
+    reached = trial.status is TrialStatus.REACHED and trial.shared is not True
+    return reached and trial.cost_j is not None and trial.cost_j > 0
 
 
 def conditions(trial: Trial) -> tuple[object, ...]:

@@ -51,6 +51,7 @@ def _deliver(path: Path, pauses_s: tuple[float, ...]) -> None:
     try:
         letter = json.loads(read_file(path, _MAX_BYTES))
         content = json.dumps(letter["notice"]).encode()
+        letter["tries"], letter["timeout_s"] = int(letter["tries"]), float(letter["timeout_s"])
         told = {key: str(letter["notice"][key]).replace("\0", "") for key in _TOLD}
         event = {f"ZEUSRUN_{key.upper()}": text for key, text in told.items()}
     except (OSError, ValueError, KeyError, TypeError):

@@ -149,7 +149,10 @@ def _ended_runs(home: Path, job: str, known: Mapping[str, Trial]) -> Iterator[Ol
         path, trial = runs_directory(home, job) / name, known.get(name)
         if trial is None or trial.finished_at is None or path.is_symlink() or not path.is_dir():
             continue
-        ended = datetime.fromisoformat(trial.finished_at.replace("Z", "+00:00")).timestamp()
+        try:
+            ended = datetime.fromisoformat(trial.finished_at.replace("Z", "+00:00")).timestamp()
+        except (ValueError, OverflowError):
+            continue  # nobody knows how old it is
         found.append(OldRun(name, path, _size_bytes(path), ended))
     yield from sorted(found, key=lambda run: (run.ended, run.trial))
 

@@ -57,7 +57,7 @@ def run_daemon(
                         tell(str(error))
                 _sleep(PERIOD_S - now % PERIOD_S, signals)
             for process in running:
-                process.send_signal(signal.SIGTERM)  # preempted: the next daemon goes on with it
+                process.send_signal(signal.SIGTERM)  # preempted: it goes on the next time
             for process in running:
                 process.wait()
             return signals.received[0]
