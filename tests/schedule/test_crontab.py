@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from zeusrun.errors import LaunchError
 from zeusrun.schedule.crontab import (
+    add_entry,
     build_command,
     install,
     marker,
     read_crontab,
+    remove_entry,
     uninstall,
     write_crontab,
 )
@@ -132,6 +134,25 @@ def test_where_there_was_no_crontab_there_is_none_again(crontab):
     assert crontab.read_bytes() == install(b"", HOME, COMMAND)
     write_crontab(uninstall(read_crontab(), HOME))
     assert not crontab.exists()
+
+
+def test_in_the_second_in_which_cron_looks_nothing_is_changed(crontab, monkeypatch):
+    waited = []
+
+    def edit_meanwhile(seconds):
+        waited.append(seconds)
+        if seconds:
+            crontab.write_bytes(b"# another one's\n")
+
+    monkeypatch.setattr("zeusrun.schedule.crontab.time.sleep", edit_meanwhile)
+    monkeypatch.setattr("zeusrun.schedule.crontab.read_clock", lambda: 6_000_000_000.5)
+    add_entry(HOME, "/python", [])
+    assert waited == [1.5]
+    assert crontab.read_bytes().startswith(b"# another one's\n# zeusrun: ")
+    add_entry(HOME, "/python", [])  # which changes nothing
+    monkeypatch.setattr("zeusrun.schedule.crontab.read_clock", lambda: 6_000_000_030.0)
+    remove_entry(HOME)
+    assert waited == [1.5, 0.0]
 
 
 def test_a_crontab_that_refuses_is_told_in_its_own_words(crontab):

@@ -7,17 +7,20 @@ python-crontab is not used for this: it writes the lines of others anew (spaces,
 from __future__ import annotations
 
 import shlex
+import time
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import LaunchError
 from zeusrun.launcher.process import run_briefly
+from zeusrun.schedule.clock import read_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 _JOINED = b" (after a line without an end)"
 _EMPTY = "no crontab for"  # crontab -l, where there is none
+_CRON_LOOKS_S = 2.0
 
 
 def build_command(python: str, home: Path, variables: Sequence[str] = ()) -> str:
@@ -84,10 +87,8 @@ def add_entry(home: Path, python: str, variables: Sequence[str]) -> None:
     Raises:
         LaunchError: If that is not possible; the crontab is as it was.
     """
-    before = read_crontab()
-    after = install(before, home, build_command(python, home, variables))
-    if after != before:
-        write_crontab(after)
+    command = build_command(python, home, variables)
+    _edit(lambda text: install(text, home, command))
 
 
 def remove_entry(home: Path) -> None:
@@ -97,12 +98,22 @@ def remove_entry(home: Path) -> None:
         LaunchError: If it cannot be written; it is as it was.
     """
     try:
-        before = read_crontab()
+        read_crontab()
     except LaunchError:
         return
-    after = uninstall(before, home)
-    if after != before:
-        write_crontab(after)
+    _edit(lambda text: uninstall(text, home))
+
+
+def _edit(change: Callable[[bytes], bytes]) -> None:
+    """Change the crontab, unless there is nothing to change.
+
+    cron looks for changes as a minute begins and tells them by their second: of two in that
+    second, it never sees the later one. So none is made then.
+    """
+    before = read_crontab()
+    if change(before) != before:
+        time.sleep(max(_CRON_LOOKS_S - read_clock() % 60.0, 0.0))
+        write_crontab(change(read_crontab()))
 
 
 def read_crontab() -> bytes:
