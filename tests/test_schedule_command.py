@@ -238,6 +238,23 @@ def test_replace_ends_the_older_run_gently_and_runs(zeusrun, schedule):
     assert older["finished_at"] <= newer["started_at"]
 
 
+def test_replace_ends_no_run_that_came_after_it(zeusrun):
+    slow = zeusrun.job("ignores_sigterm.py", launch={"grace_period_s": 8})
+    first = start_and_wait(zeusrun, slow)
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100}, args=["--reaches", "20"])
+    second = zeusrun.start("submit", job, "--overlap", "replace")
+    cancel = zeusrun.home / "runs" / "job" / "job-1-1" / "cancel"
+    wait_for(cancel.exists)
+    third = zeusrun.start("submit", job, "--overlap", "allow")
+    codes = []
+    for child in (third, second, first):
+        child.communicate(timeout=60)
+        codes.append(child.returncode)
+    assert codes == [0, 0, 130]
+    cancelled = [each["trial"] for each in zeusrun.history() if each["status"] == "CANCELLED"]
+    assert cancelled == ["job-1-1"]
+
+
 def test_queue_waits_for_its_turn_and_a_third_run_is_skipped(zeusrun):
     job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100}, args=["--reaches", "20"])
     first = start_and_wait(zeusrun, job)

@@ -231,6 +231,27 @@ def test_jitter_starts_a_process_in_the_minute_it_is_due(schedules, nightly):
     assert tick(schedules, start_at - 30).due[0][1] == AT
 
 
+def test_what_dies_before_its_jitter_is_over_is_started_by_the_next_tick(
+    schedules, nightly, monkeypatch
+):
+    rules = Rules(Timetable("0 2 * * *", "UTC"), jitter_s=600.0, key="digits")
+    nightly(rules=rules)
+    start_at = rules.start_at(AT)
+    tick(schedules, AT)
+    assert tick(schedules, start_at - 30).due[0][1] == AT
+    monkeypatch.setattr("zeusrun.schedule.tick.read_clock", lambda: start_at - 30)
+
+    def end(seconds):
+        assert seconds == pytest.approx(30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("zeusrun.schedule.tick.time.sleep", end)
+    with pytest.raises(KeyboardInterrupt):
+        fire(schedules, "digits", AT, pytest.fail)
+    assert schedules.read("digits").firings == ()
+    assert tick(schedules, start_at + 30).due[0][1] == AT
+
+
 def test_one_job_that_cannot_be_read_keeps_no_other_from_running(schedules, nightly):
     nightly("a")
     nightly("b")

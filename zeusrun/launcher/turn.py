@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from zeusrun.errors import BusyError
 from zeusrun.launcher.cancel import ask_to_cancel
+from zeusrun.launcher.live import read_live
 from zeusrun.launcher.paths import find_run
 from zeusrun.launcher.tickets import Tickets
 
@@ -67,7 +68,7 @@ def take_turn(
     try:
         if turn == "wait":
             tell(_sentence(job, overlap, others))
-            end = partial(_end, home, job, history) if overlap == "replace" else lambda: None
+            end = partial(_end, home, job, history) if overlap == "replace" else None
             if not _wait(tickets, held, until_t, interrupted, end):
                 held.release()
                 return None
@@ -107,11 +108,13 @@ def _sentence(job: str, overlap: Overlap, others: Sequence[Ticket]) -> str:
     return f"{job} runs already: {_names(others)} {does}"
 
 
-def _end(home: Path, job: str, history: History) -> None:
-    """Ask every running trial of the job to stop, as ``zeusrun cancel`` does."""
+def _end(home: Path, job: str, history: History, before: Sequence[Ticket]) -> None:
+    """Ask the trials of earlier submits to stop, as ``zeusrun cancel`` does."""
+    launchers = {ticket.pid for ticket in before}
     for trial in history.unfinished(job):
         paths = find_run(home, trial)
-        if paths is not None:
+        live = None if paths is None else read_live(paths)  # there from a trial's first second on
+        if paths is not None and live is not None and live.pid in launchers:
             with contextlib.suppress(OSError):
                 ask_to_cancel(paths, replaced=True)
 
@@ -132,7 +135,7 @@ def _wait(
     held: HeldTicket,
     until_t: float | None,
     interrupted: Callable[[], bool],
-    end: Callable[[], None],
+    end: Callable[[Sequence[Ticket]], None] | None,
 ) -> bool:
     """Wait until nobody of the job is before us; return whether that is so.
 
@@ -148,7 +151,8 @@ def _wait(
         check_replaced(own, present)
         if not before:
             return True
-        end()  # again and again: one may be about to start its next trial
+        if end is not None:
+            end(before)  # again and again: one may be about to start its next trial
         if until_t is not None and time.monotonic() > until_t:
             waited_s = time.monotonic() - began_t
             raise BusyError(

@@ -194,11 +194,16 @@ def fire(
     if not lock.acquire():
         return ExitCode.BUSY
     try:
+        if not by_hand:  # until it is claimed, the next tick starts one that died
+            start_at = schedules.read(job).rules.start_at(occurrence)
+            time.sleep(max(0.0, min(PERIOD_S, start_at - read_clock())))
         mine: list[bool] = []
 
         def claim(schedule: Schedule) -> Schedule:
             cursor = schedule.cursor
-            if cursor.pending != occurrence and not by_hand:
+            if not by_hand and schedule.paused:
+                return _skip_paused(schedule, occurrence)
+            if not by_hand and cursor.pending != occurrence:
                 return schedule
             mine.append(True)
             if cursor.pending == occurrence:
@@ -209,12 +214,6 @@ def fire(
         schedule = schedules.update(job, claim)
         if not mine:
             return ExitCode.BUSY
-        start_at = occurrence if by_hand else schedule.rules.start_at(occurrence)
-        time.sleep(max(0.0, min(PERIOD_S, start_at - read_clock())))
-        if not by_hand:
-            schedule = schedules.update(job, lambda found: _skip_if_paused(found, occurrence))
-        if schedule.paused and not by_hand:
-            return ExitCode.BUSY
         return _run(schedules, schedule, occurrence, run, watched=by_hand)
     finally:
         with contextlib.suppress(OSError):
@@ -222,8 +221,8 @@ def fire(
         lock.release()
 
 
-def _skip_if_paused(schedule: Schedule, occurrence: float) -> Schedule:
-    if not schedule.paused:
+def _skip_paused(schedule: Schedule, occurrence: float) -> Schedule:
+    if occurrence in {firing.occurrence for firing in schedule.firings}:
         return schedule
     at = _timestamp(read_clock())
     return schedule.note(Firing(occurrence, "skipped", at, why="it was paused", told=True))
