@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from faults_home import JOB, Finding
 
+from zeusrun.clock import timestamp
 from zeusrun.errors import ZeusrunError
 from zeusrun.history.tinydb import TinyDBHistory
 from zeusrun.launcher.paths import RunPaths
-from zeusrun.trial import Outcome, Stage, Trial, TrialStatus, timestamp
+from zeusrun.trial import Outcome, Stage, Trial, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

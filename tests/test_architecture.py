@@ -13,13 +13,14 @@ PACKAGE = Path(__file__).resolve().parents[1] / "zeusrun"
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
-VALUES = {"errors", "trial"}
+VALUES = {"clock", "errors", "trial"}
 ROOMS = {
     "errors": set(),
-    "trial": {"errors"},
+    "clock": set(),
+    "trial": {"errors", "clock"},
     "masking": set(),
     "private_files": set(),
-    "file_lock": {"private_files"},
+    "file_lock": {"errors", "private_files"},
     "sidecar": {"errors", "private_files"},
     "jobfile": {"errors", "masking"},
     "spec": {"errors", "jobfile"},
@@ -37,9 +38,9 @@ ROOMS = {
     "cli_gpu": VALUES | {"gpu", "launcher", "view"},
     "schedule": VALUES | {"jobfile", "spec", "launcher", "private_files", "file_lock"},
     "cli_runs": VALUES | {"jobfile", "spec", "history", "launcher", "schedule", "view"},
-    "cli_schedule": VALUES | {"spec", "launcher", "schedule", "view", "cli_runs", "cli_submit"},
-    "cli_submit": VALUES
-    | {"spec", "bandit", "history", "launcher", "schedule", "view", "cli_runs"},
+    "cli_schedule": VALUES
+    | {"jobfile", "spec", "launcher", "schedule", "view", "cli_runs", "cli_submit"},
+    "cli_submit": VALUES | {"jobfile", "spec", "bandit", "history", "launcher", "view", "cli_runs"},
     "cli": VALUES
     | {"spec", "bandit", "gpu", "history", "launcher", "schedule", "view"}
     | {"cli_gpu", "cli_runs", "cli_schedule", "cli_simulate", "cli_submit", "__init__"},

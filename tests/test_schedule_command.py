@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.test_submit import only_trial, survivors, wait_for
-from zeusrun.schedule.clock import read_clock
+from zeusrun.clock import read_clock
 from zeusrun.schedule.store import Schedules
 
 pytestmark = pytest.mark.torchrun
@@ -173,7 +173,7 @@ def test_a_run_by_hand_is_the_schedules_run(zeusrun, schedule):
     assert done.returncode == 0, done.stderr
     assert "REACHED" in done.stdout
     assert firings(schedule) == [("ended", 0)]
-    assert "reached its target" in schedule("list").stdout
+    assert "the target was reached" in schedule("list").stdout
     (trial,) = zeusrun.history()
     assert trial["status"] == "REACHED"
 
@@ -216,7 +216,7 @@ def test_forbid_skips_a_run_whose_job_runs_already(zeusrun, schedule):
     first = start_and_wait(zeusrun, job)
     done = schedule("run-now", "job")
     assert done.returncode == 75
-    assert "job runs already (process" in flat(done.stderr)
+    assert "job runs already (job-1-1 since " in flat(done.stderr)
     assert firings(schedule) == [("skipped", 75)]
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=60)

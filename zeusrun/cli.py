@@ -29,9 +29,9 @@ from zeusrun.cli_runs import (
 from zeusrun.cli_schedule import schedule_app
 from zeusrun.cli_simulate import simulate
 from zeusrun.cli_submit import JobFile, Overrides, compose, job_file, job_name, rerun, submit
+from zeusrun.clock import read_clock
 from zeusrun.errors import ExitCode, HistoryError, JobFileError, UsageError, ZeusrunError
 from zeusrun.history.base import NEWEST
-from zeusrun.schedule.clock import read_clock
 from zeusrun.view.export import print_csv, print_json
 
 if TYPE_CHECKING:

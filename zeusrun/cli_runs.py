@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from zeusrun.clock import read_clock, timestamp
 from zeusrun.errors import DeviceError, HistoryError, UsageError, ZeusrunError
-from zeusrun.schedule.clock import read_clock
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def cancel(
     from zeusrun.launcher.paths import find_run, home_directory  # noqa: PLC0415
     from zeusrun.launcher.recover import recover_lost  # noqa: PLC0415
     from zeusrun.launcher.run_lock import launcher_lives  # noqa: PLC0415
-    from zeusrun.trial import TrialStatus, timestamp  # noqa: PLC0415
+    from zeusrun.trial import TrialStatus  # noqa: PLC0415
 
     store, home = open_history(), home_directory(os.environ)
     going = store.unfinished(name) if name in store.jobs() else []

@@ -8,18 +8,20 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from zeusrun.cli_runs import AsJson, console
-from zeusrun.cli_submit import OVERLAP_HELP, JobFile, Overlap, job_name, run_recurrence
+from zeusrun.cli_submit import OVERLAP_HELP, JobFile, job_name, run_recurrence
+from zeusrun.clock import read_clock
 from zeusrun.errors import ExitCode, HistoryError, LaunchError, UsageError
-from zeusrun.schedule.clock import read_clock
+from zeusrun.jobfile.rules import CatchUp, Overlap  # noqa: TC001 - typer evaluates them
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
-    from zeusrun.launcher.process import Detached
+    from collections.abc import Callable
+
     from zeusrun.schedule.store import Schedule, Schedules
 
 schedule_app = typer.Typer(
@@ -55,7 +57,7 @@ def add(
         typer.Option("--overlap", help=f"{OVERLAP_HELP} By default forbid."),
     ] = None,
     catch_up: Annotated[
-        Optional[Literal["none", "once"]],  # noqa: UP045
+        Optional[CatchUp],  # noqa: UP045
         typer.Option(
             "--catch-up", help="Of runs missed while the machine was off: run none, or one."
         ),
@@ -92,15 +94,11 @@ def add(
     }
     given = {name: value for name, value in flags.items() if value is not None}
     names, now = keep_env or [], read_clock()
-    moved: list[str] = []
-
-    def build(known: Schedule | None) -> Schedule:
-        built = build_schedule(spec, given, os.environ, names=names, known=known, now=now)
-        if known is not None and known.job_file != built.job_file:
-            moved.append(f"it was {known.job_file} before")
-        return built
-
-    schedule = schedules.put(spec.name, build)
+    with schedules.hold(spec.name) as held:
+        known = held.schedule
+        schedule = held.write(
+            build_schedule(spec, given, os.environ, names=names, known=known, now=now)
+        )
     notes = _install(schedules) if cron else []
     if as_json:
         print_json(schedule_json(schedule, read_clock()))
@@ -113,12 +111,12 @@ def add(
         f"{first:%A %d %B %Y at %H:%M}",
         highlight=False,
     )
-    for note in moved:
-        console().print(f"· {note}", highlight=False)
+    if known is not None and known.job_file != schedule.job_file:
+        console().print(f"· it was {known.job_file} before", highlight=False, markup=False)
     if schedule.paused:
         console().print(f"it is paused: `zeusrun schedule resume {schedule.job}`", highlight=False)
     for note in notes:
-        console().print(f"! {note}", highlight=False)
+        console().print(f"! {note}", highlight=False, markup=False)
 
 
 @schedule_app.command("list")
@@ -140,8 +138,12 @@ def list_(*, as_json: AsJson = False) -> None:
     elif damage is None:
         typer.echo('nothing is scheduled; begin with: zeusrun schedule add JOB.yaml "0 2 * * *"')
     if found and not as_json:
-        for note in _check_cron(schedules):
-            console().print(f"! {note}", highlight=False)
+        from zeusrun.schedule.health import check_job_file  # noqa: PLC0415
+
+        files = [check_job_file(schedule, read_clock()) for schedule in found]
+        for note in [*files, *_check_cron(schedules)]:
+            if note is not None:
+                console().print(f"! {note}", highlight=False, markup=False)
     if damage is not None:
         raise damage
 
@@ -208,7 +210,7 @@ def run_now(job: Job) -> None:
     from contextlib import nullcontext  # noqa: PLC0415
 
     from zeusrun.launcher.process import run_foreground  # noqa: PLC0415
-    from zeusrun.schedule.tick import environment_of, fire_command  # noqa: PLC0415
+    from zeusrun.schedule.fire import environment_of, fire_command  # noqa: PLC0415
 
     schedules = _schedules()
     schedule = schedules.read(job)
@@ -282,39 +284,20 @@ def export(
 def daemon() -> None:
     """Run all schedules in the foreground, for containers and machines without cron."""
     from zeusrun.schedule.daemon import run_daemon  # noqa: PLC0415
-    from zeusrun.schedule.tick import start_occurrence  # noqa: PLC0415
 
     schedules = _schedules()
-
-    def start(schedule: Schedule, occurrence: float) -> Detached:
-        started = start_occurrence(schedules, schedule, occurrence)
-        typer.echo(
-            f"zeusrun: {schedule.job} begins; its output is in {schedules.log(schedule.job)}"
-        )
-        return started
-
     count = len(schedules.jobs())
-    typer.echo(f"zeusrun: {count} job{'' if count == 1 else 's'} looked after, every minute")
-
-    ended_by = run_daemon(schedules, start, lambda text: typer.echo(f"zeusrun: {text}"))
+    _tell(f"{count} job{'' if count == 1 else 's'} looked after, every minute")
+    ended_by = run_daemon(schedules, _tell)
     raise typer.Exit(0 if ended_by == signal.SIGTERM else ExitCode.SIGNAL_BASE + ended_by)
 
 
 @schedule_app.command(hidden=True)
 def tick() -> None:
     """Start what is due; what cron runs every minute."""
-    from zeusrun.schedule.tick import start_occurrence  # noqa: PLC0415
-    from zeusrun.schedule.tick import tick as run_tick  # noqa: PLC0415
+    from zeusrun.schedule.tick import start_due  # noqa: PLC0415
 
-    schedules = _schedules()
-    ticked = run_tick(schedules, read_clock())
-    for text in ticked.told:
-        typer.echo(f"zeusrun: {text}")
-    for schedule, occurrence in ticked.due:
-        try:
-            start_occurrence(schedules, schedule, occurrence)
-        except LaunchError as error:  # the others are to run all the same
-            typer.echo(f"zeusrun: {error}")
+    start_due(_schedules(), read_clock(), _tell)
 
 
 @schedule_app.command(hidden=True)
@@ -325,10 +308,10 @@ def fire(
     by_hand: Annotated[bool, typer.Option("--by-hand")] = False,
 ) -> None:
     """Run an occurrence that a tick has found due."""
-    from zeusrun.schedule.tick import fire as run_occurrence  # noqa: PLC0415
+    from zeusrun.schedule.fire import fire as run_occurrence  # noqa: PLC0415
     from zeusrun.spec import load_spec  # noqa: PLC0415
 
-    def run(schedule: Schedule) -> int:
+    def run(schedule: Schedule, begun: Callable[[], None]) -> int:
         spec = load_spec(Path(schedule.job_file))
         if spec.name != schedule.job:
             raise UsageError(
@@ -337,9 +320,13 @@ def fire(
             )
         deadline_s = schedule.rules.deadline_s
         wait_s = None if deadline_s is None else occurrence + deadline_s - read_clock()
-        return run_recurrence(spec, overlap=schedule.overlap, wait_s=wait_s, wait=True)
+        return run_recurrence(spec, overlap=schedule.overlap, wait_s=wait_s, wait=True, begun=begun)
 
     raise typer.Exit(run_occurrence(_schedules(), job, occurrence, run, by_hand=by_hand))
+
+
+def _tell(text: str) -> None:
+    typer.echo(f"zeusrun: {text}")
 
 
 def _schedules() -> Schedules:

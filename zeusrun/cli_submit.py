@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from zeusrun.cli_runs import AsJson, TrialName, console, find_trial, open_history
-from zeusrun.errors import ExitCode, HistoryError, UsageError, ZeusrunError
+from zeusrun.clock import read_clock
+from zeusrun.errors import BusyError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.history.base import NEWEST
-from zeusrun.schedule.clock import read_clock
+from zeusrun.jobfile.rules import Overlap  # noqa: TC001 - typer evaluates it
 from zeusrun.view.export import print_json, result_json
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from zeusrun.history.base import History
     from zeusrun.launcher.choice import Submission
     from zeusrun.launcher.notices import Notice
     from zeusrun.launcher.submit import SubmitResult
@@ -34,7 +35,6 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key: objective.eta_knob=0.8."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what went wrong; for cron.")]
-Overlap = Literal["forbid", "allow", "replace", "queue"]
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 OVERLAP_HELP = (
     "If the job runs already: allow runs beside it, forbid ends with 75, queue waits for it, "
@@ -94,10 +94,11 @@ def run_recurrence(
     spec: JobSpec,
     batch_size: int | None = None,
     *,
-    why: str | None = None,
+    why: str = "chosen by --batch-size",
     overlap: Overlap = "allow",
     wait_s: float | None = None,
     wait: bool = False,
+    begun: Callable[[], None] = lambda: None,
     as_json: bool = False,
     quiet: bool = False,
 ) -> int:
@@ -110,6 +111,7 @@ def run_recurrence(
         overlap: What to do about other runs of the job.
         wait_s: How long to wait at most, for them and for GPUs.
         wait: Wait for GPUs that another job has, instead of giving up.
+        begun: Called when it waits no more.
         as_json: Print its result as JSON, and all else to standard error.
         quiet: Show only what goes wrong.
 
@@ -119,79 +121,42 @@ def run_recurrence(
     Raises:
         ZeusrunError: As ``submit`` does, or if another run is in the way.
     """
-    from zeusrun.launcher.gpu_slots import read_wish, take_gpus  # noqa: PLC0415
+    from zeusrun.launcher.admission import admitted  # noqa: PLC0415
+    from zeusrun.launcher.notices import build_notices, failure_notice  # noqa: PLC0415
     from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
-    from zeusrun.launcher.signals import CaughtSignals  # noqa: PLC0415
-    from zeusrun.launcher.tickets import Tickets  # noqa: PLC0415
-    from zeusrun.launcher.turn import take_turn  # noqa: PLC0415
 
-    shown = console(stderr=as_json)
-    home = home_directory(os.environ)
-    until_t = None if wait_s is None else time.monotonic() + wait_s
+    shown, home, history = console(stderr=as_json), home_directory(os.environ), open_history()
 
     def tell(text: str) -> None:
         if not quiet:
-            shown.print(f"· {text}", highlight=False)
+            shown.print(f"· {text}", highlight=False, markup=False)
 
-    with CaughtSignals() as signals:
-        wish = read_wish(spec, {**os.environ, **spec.env})
-
-        def interrupted() -> bool:
-            return bool(signals.received)
-
-        ticket = take_turn(
-            home,
-            spec.name,
-            overlap,
-            open_history(),
-            until_t=until_t,
-            interrupted=interrupted,
-            tell=tell,
-        )
-        if ticket is None:
-            return ExitCode.SIGNAL_BASE + signals.received[0]
-        try:
-            gpus = take_gpus(
-                Tickets(home),
-                ticket,
-                wish,
-                wait=wait,
-                until_t=until_t,
-                interrupted=interrupted,
-                tell=tell,
-            )
-        except BaseException:
-            ticket.release()
-            raise
-        if gpus is None or signals.received:  # it may have come while others were waited for
-            ticket.release()
-            return ExitCode.SIGNAL_BASE + signals.received[0]
     try:
-        chosen = gpus if wish.count is not None else None
-        submission = compose(spec, batch_size, chosen)
-        if why is not None:
-            submission = replace(submission, why_forced=why)
-        with contextlib.closing(submission):
-            result = _run_and_tell(submission, shown, quiet=quiet)
-    finally:
-        ticket.release()
+        with admitted(
+            spec,
+            home,
+            history,
+            {**os.environ, **spec.env},
+            overlap=overlap,
+            wait_for_gpus=wait,
+            wait_s=wait_s,
+            tell=tell,
+        ) as gpus:
+            begun()
+            submission = replace(compose(spec, batch_size, gpus), why_forced=why)
+            with contextlib.closing(submission):
+                result = _run(submission, shown, quiet=quiet)
+            _notify(spec, shown, lambda: build_notices(history.trials(spec.name, NEWEST), result))
+            _remove_old_runs(spec, history, home, shown)
+    except BusyError:
+        raise
+    except ZeusrunError as error:
+        failed = error
+        _notify(spec, shown, lambda: [failure_notice(spec.name, failed)])
+        raise
     if as_json:
         print_json(result_json(spec.name, result))
     return result.exit_code
-
-
-def _run_and_tell(submission: Submission, shown: Console, *, quiet: bool) -> SubmitResult:
-    from zeusrun.launcher.notices import failure_notice  # noqa: PLC0415
-
-    try:
-        result = _run(submission, shown, quiet=quiet)
-    except ZeusrunError as error:
-        failed = error
-        _notify(submission, shown, lambda: [failure_notice(submission.spec.name, failed)])
-        raise
-    _notify(submission, shown, lambda: _notices(submission, result))
-    _remove_old_runs(submission, shown)
-    return result
 
 
 def _run(submission: Submission, shown: Console, *, quiet: bool) -> SubmitResult:
@@ -212,35 +177,27 @@ def _run(submission: Submission, shown: Console, *, quiet: bool) -> SubmitResult
     return result
 
 
-def _notices(submission: Submission, result: SubmitResult) -> list[Notice]:
-    from zeusrun.launcher.notices import build_notices  # noqa: PLC0415
-
-    return build_notices(submission.history.trials(submission.spec.name, NEWEST), result)
-
-
-def _notify(submission: Submission, shown: Console, build: Callable[[], Sequence[Notice]]) -> None:
+def _notify(spec: JobSpec, shown: Console, build: Callable[[], Sequence[Notice]]) -> None:
     """Have those told who asked for it; that takes as long as it takes, elsewhere."""
     from zeusrun.launcher.notices import send  # noqa: PLC0415
+    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
 
-    spec = submission.spec
     if spec.notify.url is None and not spec.notify.command:
         return
     try:
-        send(submission.home, spec, build(), submission.environment)
+        send(home_directory(os.environ), spec, build(), os.environ)
     except (OSError, HistoryError) as error:  # what is recorded is what counts
-        shown.print(f"! nobody could be told: {error}", highlight=False)
+        shown.print(f"! nobody could be told: {error}", highlight=False, markup=False)
 
 
-def _remove_old_runs(submission: Submission, shown: Console) -> None:
+def _remove_old_runs(spec: JobSpec, history: History, home: Path, shown: Console) -> None:
     """Remove what the job's ``keep`` does not keep; the run that has just ended is never old."""
     from zeusrun.launcher.gc import collect, read_bounds  # noqa: PLC0415
 
-    spec = submission.spec
     try:
-        bounds = read_bounds(spec.keep)
-        collect(submission.history, submission.home, spec.name, bounds, read_clock())
+        collect(history, home, spec.name, read_bounds(spec.keep), read_clock())
     except HistoryError as error:  # the recurrence is recorded, and that is what counts
-        shown.print(f"! old runs are not removed: {error}", highlight=False)
+        shown.print(f"! old runs are not removed: {error}", highlight=False, markup=False)
 
 
 def compose(

@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
 class ZeusrunError(Exception):
     """Something a user can act on. The message says where, what, and what to do next."""
 
-    exit_code: ExitCode = ExitCode.BUG
+    exit_code: int = ExitCode.BUG
 
 
 class JobFileError(ZeusrunError):
@@ -53,7 +53,7 @@ class LimitRefusedError(DeviceError):
 class BusyError(ZeusrunError):
     """Another run is in the way."""
 
-    exit_code = ExitCode.BUSY
+    exit_code: int = ExitCode.BUSY
 
 
 class LaunchError(ZeusrunError):

@@ -7,7 +7,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from zeusrun.private_files import remove_link
+from zeusrun.errors import HistoryError
+from zeusrun.private_files import make_folder, remove_link
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,3 +74,22 @@ class FileLock:
             if descriptor != -1:
                 os.close(descriptor)
         return False
+
+
+class SafeLock(FileLock):
+    """A lock whose folder is made, and whose errors say what to do."""
+
+    def acquire(self, timeout_s: float = 0.0) -> bool:
+        """Take it; return whether it became free in time.
+
+        Raises:
+            HistoryError: If the home cannot be written.
+        """
+        try:
+            make_folder(self.path.parent)
+            return super().acquire(timeout_s)
+        except OSError as error:
+            raise HistoryError(
+                f"{self.path.parent} cannot be written: {error.strerror}; give yourself access to "
+                "it, or point ZEUSRUN_HOME to a directory of your own"
+            ) from error

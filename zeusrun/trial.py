@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import functools
 import math
 import types
@@ -14,11 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-
-def timestamp() -> str:
-    """Return the time of day as trials record it: RFC 3339, in UTC, to the millisecond."""
-    return dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds")
 
 
 class TrialStatus(str, Enum):

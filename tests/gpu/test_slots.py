@@ -96,7 +96,7 @@ def test_jobs_get_free_gpus_and_the_next_waits_in_order(zeusrun, start, machine)
     refused = zeusrun("submit", "a.yaml", "--set", "name=c", **machine)
     assert refused.returncode == 75
     text = " ".join(refused.stderr.split())
-    assert "1 of 2 GPUs are not free: a (process" in text
+    assert "1 of 2 GPUs are not free: a-1-1 since" in text
     assert "`zeusrun submit --wait` waits for its turn" in text
     third = start("c", "--wait", until_trains=False)
     submits = zeusrun.home / "submits"
@@ -129,7 +129,7 @@ def test_a_job_that_names_its_gpus_keeps_another_one_off_them(zeusrun, start, ma
     job = zeusrun.job(name="other", power_limit={"mode": "observe"})
     refused = zeusrun("submit", job, **machine)
     assert refused.returncode == 75
-    assert "its GPUs are taken by a (process" in " ".join(refused.stderr.split())
+    assert "its GPUs are taken by a-1-1 since" in " ".join(refused.stderr.split())
     for allowed in ({"launch.gpus": "shared"}, {"launch.gpus": "auto"}):
         flags = [f"--set={key}={value}" for key, value in allowed.items()]
         done = zeusrun("submit", job, *flags, **machine)

@@ -6,6 +6,8 @@ import functools
 from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
+AT = 1_780_000_020.0 // 86400 * 86400 + 2 * 3600  # 02:00 UTC of some day
+DAY_S = 86400.0
 YEAR = (
     datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp(),
     datetime(2027, 1, 1, tzinfo=timezone.utc).timestamp(),

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.schedule.test_tick import AT, nightly, schedules  # noqa: F401 - fixtures
+from tests.schedule.model import AT
 from zeusrun.schedule import health
 from zeusrun.schedule.crontab import marker
 from zeusrun.schedule.health import check_schedules, find_neglect
@@ -14,7 +14,7 @@ from zeusrun.schedule.tick import tick
 
 
 @pytest.fixture
-def crontab(monkeypatch, schedules):  # noqa: F811
+def crontab(monkeypatch, schedules):
     """Say what the crontab holds, and which processes there are."""
 
     def use(text=None, names=("cron",)):
@@ -26,12 +26,12 @@ def crontab(monkeypatch, schedules):  # noqa: F811
     return use
 
 
-def beat(schedules, at):  # noqa: F811
+def beat(schedules, at):
     tick(schedules, AT)
     os.utime(schedules.heartbeat, (at, at))
 
 
-def test_a_tick_that_came_lately_is_enough(schedules, nightly, crontab):  # noqa: F811
+def test_a_tick_that_came_lately_is_enough(schedules, nightly, crontab):
     crontab(b"", ())
     nightly()
     beat(schedules, AT)
@@ -48,7 +48,7 @@ def test_a_tick_that_came_lately_is_enough(schedules, nightly, crontab):  # noqa
         ((None, ["cron"]), "though cron runs: see its log"),
     ],
 )
-def test_why_nothing_is_started_is_told(schedules, nightly, crontab, world, said):  # noqa: F811
+def test_why_nothing_is_started_is_told(schedules, nightly, crontab, world, said):
     crontab(*world)
     nightly()
     beat(schedules, AT)
@@ -60,11 +60,11 @@ def test_why_nothing_is_started_is_told(schedules, nightly, crontab, world, said
     assert check.well is False
 
 
-def test_cron_gets_its_minute(schedules, nightly, crontab):  # noqa: F811
+def test_cron_gets_its_minute(schedules, nightly, crontab):
     crontab()
     nightly()
     assert find_neglect(schedules, AT) is None
 
 
-def test_without_schedules_there_is_nothing_to_look_after(schedules):  # noqa: F811
+def test_without_schedules_there_is_nothing_to_look_after(schedules):
     assert check_schedules(schedules, AT) == []

@@ -12,40 +12,14 @@ from dataclasses import replace
 
 import pytest
 
+from tests.schedule.model import AT, DAY_S
 from zeusrun.errors import BusyError, HistoryError, JobFileError, UsageError
 from zeusrun.file_lock import FileLock
 from zeusrun.schedule.due import Cursor, Rules
-from zeusrun.schedule.store import Firing, Schedule, Schedules, decode_schedule
-from zeusrun.schedule.tick import fire, fire_command, open_log, tick
+from zeusrun.schedule.fire import fire, fire_command, open_log
+from zeusrun.schedule.store import Firing, decode_schedule
+from zeusrun.schedule.tick import tick
 from zeusrun.schedule.timetable import Timetable
-
-AT = 1_780_000_020.0 // 86400 * 86400 + 2 * 3600  # 02:00 UTC of some day
-DAY_S = 86400.0
-
-
-@pytest.fixture
-def schedules(tmp_path):
-    return Schedules(tmp_path)
-
-
-@pytest.fixture
-def nightly(schedules):
-    def write(job="digits", **changes):
-        rules = Rules(Timetable("0 2 * * *", "UTC"), key=job)
-        schedule = Schedule(
-            job,
-            f"/jobs/{job}.yaml",
-            rules,
-            "forbid",
-            "/python",
-            {"A": "b"},
-            "then",
-            Cursor(AT - 60),
-        )
-        schedules.put(job, lambda _known: replace(schedule, **changes))
-        return schedules.read(job)
-
-    return write
 
 
 def test_a_schedule_is_read_as_it_was_written(schedules, nightly):
@@ -110,8 +84,8 @@ def test_what_is_due_is_started_once_and_kept(schedules, nightly):
     ((schedule, occurrence),) = tick(schedules, AT + 1).due
     assert (schedule.job, occurrence) == ("digits", AT)
     ran = []
-    assert fire(schedules, "digits", AT, lambda s: ran.append(s.job) or 0) == 0
-    assert fire(schedules, "digits", AT, lambda s: ran.append(s.job) or 0) == 75
+    assert fire(schedules, "digits", AT, lambda s, _begun: ran.append(s.job) or 0) == 0
+    assert fire(schedules, "digits", AT, lambda s, _begun: ran.append(s.job) or 0) == 75
     assert ran == ["digits"]
     assert tick(schedules, AT + 61).due == ()
     (firing,) = schedules.read("digits").firings
@@ -131,7 +105,9 @@ def test_of_two_processes_started_for_one_occurrence_one_runs_it(schedules, nigh
     tick(schedules, AT)
     go, ran = threading.Event(), []
 
-    def run(_schedule):
+    def run(_schedule, begun):
+        assert schedules.read("digits").firings[0].result == "waiting"
+        begun()
         ran.append(1)
         go.wait(30)
         return 0
@@ -161,7 +137,7 @@ def test_what_went_wrong_is_kept_and_told_once(schedules, nightly, error, result
     nightly()
     tick(schedules, AT)
 
-    def run(_schedule):
+    def run(_schedule, _begun):
         raise error
 
     with pytest.raises(type(error)):
@@ -178,7 +154,7 @@ def test_what_went_wrong_is_kept_and_told_once(schedules, nightly, error, result
 def test_cron_is_told_what_did_not_go_well_and_nothing_else(schedules, nightly, code, told):
     nightly()
     tick(schedules, AT)
-    fire(schedules, "digits", AT, lambda _schedule: code)
+    fire(schedules, "digits", AT, lambda _schedule, _begun: code)
     sentences = tick(schedules, AT + 60).told
     assert len(sentences) == (told is not None)
     assert told is None or told in sentences[0]
@@ -197,8 +173,8 @@ def test_a_run_whose_zeusrun_was_killed_is_lost_and_told(schedules, nightly, tmp
     tick(schedules, AT)
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from zeusrun.schedule.store import Schedules; from zeusrun.schedule.tick import fire\n"
-        "def run(schedule): print('runs', flush=True); time.sleep(600)\n"
+        "from zeusrun.schedule.store import Schedules; from zeusrun.schedule.fire import fire\n"
+        "def run(schedule, begun): print('runs', flush=True); time.sleep(600)\n"
         f"fire(Schedules(Path(sys.argv[1])), 'digits', {AT}, run)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE)
@@ -216,7 +192,7 @@ def test_a_paused_job_is_not_started_and_what_it_left_out_is_not_caught_up(sched
     rules = Rules(Timetable("0 2 * * *", "UTC"), catch_up="once")
     nightly(rules=rules, paused=True)
     assert tick(schedules, AT + 60).due == ()
-    schedules.update("digits", lambda found: replace(found, paused=False))
+    schedules.update("digits", lambda found: replace(found, paused=False, cursor=Cursor(AT + 90)))
     assert tick(schedules, AT + 120).due == ()
     assert tick(schedules, AT + DAY_S).due[0][1] == AT + DAY_S
 
@@ -239,13 +215,13 @@ def test_what_dies_before_its_jitter_is_over_is_started_by_the_next_tick(
     start_at = rules.start_at(AT)
     tick(schedules, AT)
     assert tick(schedules, start_at - 30).due[0][1] == AT
-    monkeypatch.setattr("zeusrun.schedule.tick.read_clock", lambda: start_at - 30)
+    monkeypatch.setattr("zeusrun.schedule.fire.read_clock", lambda: start_at - 30)
 
     def end(seconds):
         assert seconds == pytest.approx(30)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("zeusrun.schedule.tick.time.sleep", end)
+    monkeypatch.setattr("zeusrun.schedule.fire.time.sleep", end)
     with pytest.raises(KeyboardInterrupt):
         fire(schedules, "digits", AT, pytest.fail)
     assert schedules.read("digits").firings == ()
@@ -293,7 +269,7 @@ def test_a_clock_that_was_wrong_for_a_while_runs_nothing_twice(schedules, nightl
     rules = Rules(Timetable("0 2 * * *", "UTC"), catch_up="once", key="digits")
     nightly(rules=rules)
     tick(schedules, AT)
-    fire(schedules, "digits", AT, lambda _schedule: 0)
+    fire(schedules, "digits", AT, lambda _schedule, _begun: 0)
     assert tick(schedules, 1000.0).due == ()  # as at boot, before the time is known
     later = tick(schedules, AT + 3660)
     assert later.due == ()
@@ -330,7 +306,7 @@ def test_a_job_may_be_called_daemon(schedules, nightly):
 
 def test_a_run_by_hand_is_watched_and_tells_cron_nothing(schedules, nightly):
     nightly()
-    fire(schedules, "digits", AT + 5.25, lambda _schedule: 3, by_hand=True)
+    fire(schedules, "digits", AT + 5.25, lambda _schedule, _begun: 3, by_hand=True)
     assert tick(schedules, AT - 30).told == ()
     assert schedules.read("digits").firings[-1].exit_code == 3
 
@@ -339,7 +315,7 @@ def test_a_schedule_that_is_removed_while_it_runs_changes_nothing_about_the_run(
     nightly()
     tick(schedules, AT)
 
-    def run(_schedule):
+    def run(_schedule, _begun):
         schedules.remove("digits")
         return 0
 

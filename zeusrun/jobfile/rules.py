@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.jobfile.placeholders import find_placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+Overlap = Literal["forbid", "allow", "replace", "queue"]
+"""What to do when the job runs already: not begin, run beside it, end it first, or wait for it."""
+
+CatchUp = Literal["none", "once"]
+"""Of runs missed while the machine was off: run none, or the newest."""
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # one path component, never "..": safe
 
@@ -28,45 +34,54 @@ def check_job_name(name: str) -> str:
     return name
 
 
-def duration_s(text: str) -> float:
-    """Return the seconds of a text such as ``90s``, ``5m``, ``2h`` or ``1d``.
+def duration_s(value: str | float) -> float:
+    """Return the seconds of a text such as ``90s``, ``5m``, ``1h30m`` or ``1d``.
 
     Raises:
-        ValueError: If it is none; the message continues a sentence.
+        ValueError: If it is none, as a number without a unit; the message continues a sentence.
     """
-    match = re.fullmatch(r"([0-9]{1,6})\s*([smhd])", text.strip())
-    if match is None:
-        raise ValueError(f"must be a number with s, m, h or d, such as 90s, 5m or 2h, not {text!r}")
-    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+    match = _DURATION.fullmatch(str(value).strip())
+    if match is None or not match[0]:
+        raise ValueError(
+            f"must be a number with s, m, h or d, such as 90s, 5m or 1h30m, not {value!r}"
+        )
+    parts = zip(match.groups(), (86400.0, 3600.0, 60.0, 1.0), strict=True)
+    return sum(float(number) * unit_s for number, unit_s in parts if number is not None)
 
 
-def check_duration(text: str) -> str:
-    """Return ``text`` if it is a duration."""
-    duration_s(text)
-    return text
+def check_duration(value: object) -> object:
+    """Return ``value`` if it is a duration, or of a type that cannot be one at all."""
+    if isinstance(value, (str, int, float)):
+        duration_s(value)
+    return value
 
 
+_DURATION = re.compile(
+    r"(?:([0-9]{1,6})\s*d)?\s*(?:([0-9]{1,6})\s*h)?"
+    r"\s*(?:([0-9]{1,6})\s*m)?\s*(?:([0-9]{1,6})\s*s)?"
+)
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
-def size_bytes(text: str) -> int:
+def size_bytes(value: str | float) -> int:
     """Return the bytes of a text such as ``500 MB`` or ``20 GiB``.
 
     Raises:
-        ValueError: If it is none; the message continues a sentence.
+        ValueError: If it is none, as a number without a unit; the message continues a sentence.
     """
     units = "|".join(_UNITS)
-    match = re.fullmatch(rf"([0-9]{{1,6}}(?:\.[0-9]{{1,3}})?)\s*({units})", text.strip())
+    match = re.fullmatch(rf"([0-9]{{1,6}}(?:\.[0-9]{{1,3}})?)\s*({units})", str(value).strip())
     if match is None:
-        raise ValueError(f"must be a number with {', '.join(_UNITS)}, such as 20 GB, not {text!r}")
+        raise ValueError(f"must be a number with {', '.join(_UNITS)}, such as 20 GB, not {value!r}")
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-def check_size(text: str) -> str:
-    """Return ``text`` if it is a size."""
-    size_bytes(text)
-    return text
+def check_size(value: object) -> object:
+    """Return ``value`` if it is a size, or of a type that cannot be one at all."""
+    if isinstance(value, (str, int, float)):
+        size_bytes(value)
+    return value
 
 
 def check_url(text: str) -> str:

@@ -16,6 +16,8 @@ from pydantic import (
 )
 
 from zeusrun.jobfile.rules import (
+    CatchUp,
+    Overlap,
     check_candidates,
     check_duration,
     check_env_name,
@@ -52,8 +54,8 @@ Processes = Annotated[
 
 
 Event = Literal["reached", "missed", "failed", "lost", "regression", "recovered"]
-Size = Annotated[str, AfterValidator(check_size)]
-Duration = Annotated[str, AfterValidator(check_duration)]
+Size = Annotated[str, BeforeValidator(check_size)]
+Duration = Annotated[str, BeforeValidator(check_duration)]
 
 
 class Section(BaseModel):
@@ -209,12 +211,12 @@ class Schedule(Section):
     tz: str | None = Field(
         None, min_length=1, description="Time zone, such as Europe/Paris; null: the machine's own."
     )
-    overlap: Literal["forbid", "allow", "replace", "queue"] = Field(
+    overlap: Overlap = Field(
         "forbid",
         description="If the job runs already. forbid: skip; queue: wait; replace: end it first; "
         "allow: run beside it.",
     )
-    catch_up: Literal["none", "once"] = Field(
+    catch_up: CatchUp = Field(
         "none", description="Of runs missed while the machine was off: run none, or one."
     )
     jitter: Duration | None = Field(

@@ -11,12 +11,13 @@ import numpy as np
 from zeusrun.bandit.cost import energy_text
 from zeusrun.bandit.problem import PowerObjective, Problem
 from zeusrun.bandit.reading import kept, read_history
+from zeusrun.clock import timestamp
 from zeusrun.errors import UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.command import build_command
 from zeusrun.launcher.paths import RunPaths, find_run, highest_recurrence, runs_directory
 from zeusrun.launcher.resume import find_preempted, why_not_continued
-from zeusrun.trial import Bound, Decision, Stage, Trial, TrialStatus, timestamp
+from zeusrun.trial import Bound, Decision, Stage, Trial, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

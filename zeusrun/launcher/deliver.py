@@ -15,10 +15,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from zeusrun.clock import timestamp
 from zeusrun.file_lock import FileLock
 from zeusrun.launcher.process import run_briefly
 from zeusrun.private_files import open_for_writing, read_file, replace_file
-from zeusrun.trial import timestamp
 
 _PAUSES_S = (0.0, 2.0, 15.0)
 _GIVE_UP = 9

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.clock import timestamp
 from zeusrun.errors import BusyError, HistoryError
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.choice import choose_next
@@ -14,7 +15,7 @@ from zeusrun.launcher.paths import RunPaths, create_run, reopen_run, unwritable_
 from zeusrun.launcher.record import reserve_record
 from zeusrun.launcher.run_lock import RunLock, remove_unbegun
 from zeusrun.private_files import write_file
-from zeusrun.trial import Outcome, TrialStatus, timestamp
+from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
     from zeusrun.launcher.choice import Choice, Submission

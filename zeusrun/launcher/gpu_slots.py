@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,12 +11,12 @@ from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.launcher.turn import check_replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from zeusrun.launcher.patience import Patience
     from zeusrun.launcher.tickets import HeldTicket, Ticket, Tickets
+    from zeusrun.launcher.turn import Others
     from zeusrun.spec import JobSpec
-
-_PERIOD_S = 0.5  # files of other processes know no events
 
 
 @dataclass(frozen=True)
@@ -85,63 +84,45 @@ def take_gpus(
     tickets: Tickets,
     held: HeldTicket,
     wish: GpuWish,
-    *,
-    wait: bool,
-    until_t: float | None,
-    interrupted: Callable[[], bool],
-    tell: Callable[[str], None],
-) -> tuple[str, ...] | None:
-    """Take the GPUs that a submit wants, and mark it as running.
+    others: Others,
+    patience: Patience | None,
+) -> tuple[str, ...]:
+    """Take the GPUs that a submit wants, and mark it as running; return their UUIDs.
 
     Args:
         tickets: All.
         held: Its own.
         wish: What it wants.
-        wait: Wait for its turn, instead of giving up.
-        until_t: Monotonic second to give up at all the same; ``None`` for never.
-        interrupted: Whether to give up.
-        tell: Takes a sentence for people.
-
-    Returns:
-        Their UUIDs; ``None`` if it was interrupted while it waited.
+        others: Who has them.
+        patience: How to wait for them; ``None`` to give up instead.
 
     Raises:
-        BusyError: If they are taken, and it is not to wait.
+        BusyError: If they are taken, and it is not to wait, or has waited long enough.
         HistoryError: If the home cannot be written.
     """
-    told = False
-    while not interrupted():
+    while True:
         with tickets:
             present = tickets.present()
             got = choose_gpus(wish, held.ticket, present)
             if got is not None:
                 held.show(state="running", gpus=got)
                 return got
-            if wait and not told:
+            if patience is not None and held.ticket.gpus != wish.pool:
                 held.show(state="waiting", gpus=wish.pool)
         check_replaced(held.ticket, present)
-        text = _in_the_way(wish, held.ticket, present)
-        if until_t is not None and time.monotonic() > until_t:
-            raise BusyError(f"{held.ticket.job}: {text}, and its deadline has passed")
-        if not wait:
+        text = _in_the_way(wish, held.ticket, present, others)
+        if patience is None:
             raise BusyError(
                 f"{held.ticket.job}: {text}; `zeusrun submit --wait` waits for its turn, "
                 "launch.gpus: auto takes free ones, and shared shares them"
             )
-        if not told:
-            tell(f"{text}; it waits for its turn")
-            told = True
-        time.sleep(_PERIOD_S)
-    return None
+        patience.wait(text, "it waits for its turn")
 
 
-def _in_the_way(wish: GpuWish, own: Ticket, present: Sequence[Ticket]) -> str:
-    others = [
-        ticket
-        for ticket in present
-        if ticket.number != own.number and set(ticket.gpus) & set(wish.pool)
-    ]
-    names = ", ".join(f"{ticket.job} (process {ticket.pid})" for ticket in others)
+def _in_the_way(wish: GpuWish, own: Ticket, present: Sequence[Ticket], others: Others) -> str:
+    names = others.name(
+        [each for each in present if each.number != own.number and set(each.gpus) & set(wish.pool)]
+    )
     if wish.count is None:
         return f"its GPUs are taken by {names}"
     return f"{wish.count} of {len(wish.pool)} GPUs are not free: {names}"

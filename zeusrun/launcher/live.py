@@ -11,9 +11,10 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.bandit.cost import cost_j
+from zeusrun.clock import timestamp
 from zeusrun.launcher.resume import join
 from zeusrun.private_files import read_file, write_file
-from zeusrun.trial import Outcome, Trial, TrialStatus, timestamp
+from zeusrun.trial import Outcome, Trial, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

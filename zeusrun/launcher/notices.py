@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.bandit.cost import energy_text
 from zeusrun.bandit.usual import usual_cost
+from zeusrun.clock import timestamp
 from zeusrun.errors import ExitCode
 from zeusrun.launcher.paths import notices_directory
 from zeusrun.launcher.process import start_detached
 from zeusrun.private_files import make_folder, replace_file
-from zeusrun.trial import TrialStatus, timestamp
+from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

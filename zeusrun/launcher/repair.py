@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError
 from zeusrun.launcher.limits import restore_limits
 from zeusrun.launcher.paths import RunPaths, limits_directory, runs_directory
 from zeusrun.launcher.record import read_outcome, read_record
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.run_lock import launcher_lives
-from zeusrun.trial import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.cost import energy_text
+from zeusrun.clock import timestamp
 from zeusrun.errors import DeviceError, ExitCode, HistoryError
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.choice import OUTDONE, build_problem, decide
@@ -26,7 +27,7 @@ from zeusrun.launcher.secrets import (
 from zeusrun.launcher.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.supervise import StopCause
 from zeusrun.launcher.watch import Watch, cost_bound_j
-from zeusrun.trial import Outcome, TrialStatus, timestamp
+from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,10 +14,10 @@ import re
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError
 from zeusrun.file_lock import FileLock
 from zeusrun.private_files import make_folder, read_file, write_file
-from zeusrun.trial import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ class Ticket:
         pid: Of its zeusrun.
         state: Whether it waits or runs.
         since: When it came, RFC 3339.
-        gpus: UUIDs of the GPUs that are its own; none before it runs, or without any.
+        gpus: UUIDs of the GPUs that are its own; while it waits for them, of those it waits for.
         replaces: Whether earlier ones of its job are to end for it.
     """
 

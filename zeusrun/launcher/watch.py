@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from zeusrun.bandit.cost import cost_j
 from zeusrun.bandit.run import Running
+from zeusrun.clock import timestamp
 from zeusrun.gpu.foreign import ForeignProcesses
 from zeusrun.gpu.monitor import EnergyMonitor
 from zeusrun.launcher.cancel import read_cancel, why_cancelled
@@ -35,7 +36,6 @@ from zeusrun.launcher.supervise import (
     supervise,
 )
 from zeusrun.sidecar import EventReader, read_step_clock
-from zeusrun.trial import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.rules import duration_s
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from zeusrun.spec import JobSpec
 
 _GAPS = 50
-_DEFAULTS = {"overlap": "forbid", "catch_up": "none"}
 
 
 def build_schedule(
@@ -45,69 +44,118 @@ def build_schedule(
     Raises:
         UsageError: If there is no expression, or one of the values is not usable.
     """
-    section = {} if spec.schedule is None else spec.schedule.model_dump(exclude_none=True)
-    told = {**_DEFAULTS, **_settings(known), **section, **given}
-    if "cron" not in told:
+    told = {**_known(known), **_section(spec), **_parsed(given)}
+    if told.get("cron") is None:
         raise UsageError(
             f"{spec.source}: has no schedule section, and none was given; say when: "
             f'zeusrun schedule add {spec.source.name} "0 2 * * *"'
         )
-    before = {} if known is None else known.environment
-    asked = {name: value for name, value in before.items() if not is_usual(name)}
-    missing = [name for name in names if name not in environment]
-    if missing:
-        raise UsageError(f"--env {missing[0]}: there is no such variable to keep")
     timetable = build_timetable(told["cron"], told.get("tz"))
-    jitter_s = _seconds("jitter", told.get("jitter")) or 0.0
-    deadline_s = _seconds("deadline", told.get("deadline"))
-    moments = list(itertools.islice(timetable.following(now), _GAPS))
-    if jitter_s and jitter_s >= min(b - a for a, b in itertools.pairwise(moments)):
-        raise UsageError(
-            f"jitter: {told['jitter']} is no less than the time between two runs; choose a smaller "
-            "one"
-        )
-    if deadline_s is not None and jitter_s >= deadline_s:
-        raise UsageError("jitter: is no less than the deadline; choose a smaller one")
     rules = Rules(
         timetable,
-        catch_up=told["catch_up"],
-        jitter_s=jitter_s,
-        deadline_s=deadline_s,
+        catch_up=told.get("catch_up") or "none",
+        jitter_s=told.get("jitter") or 0.0,
+        deadline_s=told.get("deadline"),
         key=spec.name,
     )
+    _check_jitter(rules, now)
     same = known is not None and known.rules.timetable == timetable
     return Schedule(
         job=spec.name,
         job_file=str(spec.source),
         rules=rules,
-        overlap=told["overlap"],
+        overlap=told.get("overlap") or "forbid",
         python=sys.executable,
-        environment={**asked, **capture(environment, [*names, *asked])},
-        added_at=datetime.fromtimestamp(now, timezone.utc).isoformat(timespec="seconds"),
+        environment=_captured(environment, names, known),
         cursor=known.cursor if known is not None and same else Cursor(now),
         paused=known is not None and known.paused,
         firings=() if known is None else known.firings,
     )
 
 
-def _settings(known: Schedule | None) -> dict[str, str]:
-    """Return what the schedule that there is says, in the words of the section."""
+def _known(known: Schedule | None) -> dict[str, Any]:
     if known is None:
         return {}
     rules = known.rules
-    told = {
+    return {
         "cron": rules.timetable.expression,
         "tz": rules.timetable.tz,
         "overlap": known.overlap,
         "catch_up": rules.catch_up,
-        "jitter": f"{rules.jitter_s:.0f}s",
-        "deadline": None if rules.deadline_s is None else f"{rules.deadline_s:.0f}s",
+        "jitter": rules.jitter_s,
+        "deadline": rules.deadline_s,
     }
-    return {key: value for key, value in told.items() if value is not None}
 
 
-def _seconds(key: str, text: str | None) -> float | None:
+def _section(spec: JobSpec) -> dict[str, Any]:
+    """Return what the job file says itself: its defaults are nothing that it says."""
+    return {} if spec.schedule is None else _parsed(spec.schedule.model_dump(exclude_unset=True))
+
+
+def _parsed(told: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return keys of the section with durations in seconds.
+
+    Raises:
+        UsageError: If one is none.
+    """
+    parsed: dict[str, Any] = dict(told)
+    for key in parsed.keys() & {"jitter", "deadline"}:
+        try:
+            parsed[key] = None if parsed[key] is None else duration_s(parsed[key])
+        except ValueError as error:
+            raise UsageError(f"{key} {error}") from None
+    return parsed
+
+
+def _check_jitter(rules: Rules, now: float) -> None:
+    """Check that an occurrence starts before the next one, and within its deadline.
+
+    Raises:
+        UsageError: If not.
+    """
+    moments = itertools.islice(rules.timetable.following(now), _GAPS)
+    if rules.jitter_s >= min((b - a for a, b in itertools.pairwise(moments)), default=math.inf):
+        raise UsageError(
+            f"jitter: {rules.jitter_s:g} s are no less than the time between two runs; choose a "
+            "smaller one"
+        )
+    if rules.deadline_s is not None and rules.jitter_s >= rules.deadline_s:
+        raise UsageError("jitter: is no less than the deadline; choose a smaller one")
+
+
+def _captured(
+    environment: Mapping[str, str], names: Collection[str], known: Schedule | None
+) -> dict[str, str]:
+    """Return what the runs get: the usual, what is asked for, and what was before."""
+    missing = [name for name in names if name not in environment]
+    if missing:
+        raise UsageError(f"--env {missing[0]}: there is no such variable to keep")
+    before = {} if known is None else known.environment
+    asked = {name: value for name, value in before.items() if not is_usual(name)}
+    return {**asked, **capture(environment, [*names, *asked])}
+
+
+def find_difference(schedule: Schedule, spec: JobSpec, now: float) -> str | None:
+    """Return how the job file would have the job recur, where that is not as it is scheduled.
+
+    Args:
+        schedule: As it is.
+        spec: As the file is now.
+        now: Unix seconds.
+    """
+    if spec.name != schedule.job:
+        return (
+            f"{schedule.job_file} describes {spec.name} now; `zeusrun schedule remove "
+            f"{schedule.job}`, and add it again"
+        )
     try:
-        return None if text is None else duration_s(text)
-    except ValueError as error:
-        raise UsageError(f"{key} {error}") from None
+        said = build_schedule(spec, {}, schedule.environment, names=(), known=schedule, now=now)
+    except UsageError as error:
+        return str(error)
+    if (said.rules, said.overlap) == (schedule.rules, schedule.overlap):
+        return None
+    moved = said.rules.timetable != schedule.rules.timetable
+    what = said.rules.timetable.describe() if moved else "other rules"
+    return (
+        f"{schedule.job_file} says {what}; `zeusrun schedule add {schedule.job_file}` makes it so"
+    )

@@ -10,9 +10,9 @@ import shlex
 import time
 from typing import TYPE_CHECKING
 
+from zeusrun.clock import read_clock
 from zeusrun.errors import LaunchError
 from zeusrun.launcher.process import run_briefly
-from zeusrun.schedule.clock import read_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,30 +6,26 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import BusyError, LaunchError
+from zeusrun.clock import read_clock
+from zeusrun.errors import BusyError
 from zeusrun.launcher.signals import CaughtSignals
-from zeusrun.schedule.clock import read_clock
-from zeusrun.schedule.tick import PERIOD_S, tick
+from zeusrun.schedule.fire import PERIOD_S
+from zeusrun.schedule.tick import start_due
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zeusrun.launcher.process import Detached
-    from zeusrun.schedule.store import Schedule, Schedules
+    from zeusrun.schedule.store import Schedules
 
 _NAP_S = 0.2  # a signal is heard so soon
 
 
-def run_daemon(
-    schedules: Schedules,
-    start: Callable[[Schedule, float], Detached],
-    tell: Callable[[str], None],
-) -> int:
+def run_daemon(schedules: Schedules, tell: Callable[[str], None]) -> int:
     """Start what is due every minute until a signal comes; then end what runs, and wait for it.
 
     Args:
         schedules: Of the user.
-        start: Starts an occurrence.
         tell: Takes a sentence for people.
 
     Returns:
@@ -46,15 +42,11 @@ def run_daemon(
         with CaughtSignals() as signals:
             while not signals.received:
                 now = read_clock()
-                ticked = tick(schedules, now)
-                for text in ticked.told:
-                    tell(text)
                 running = [process for process in running if process.poll() is None]
-                for schedule, occurrence in ticked.due:
-                    try:
-                        running.append(start(schedule, occurrence))
-                    except LaunchError as error:  # the others are to run all the same
-                        tell(str(error))
+                for schedule, process in start_due(schedules, now, tell):
+                    log = schedules.log(schedule.job)
+                    tell(f"{schedule.job} begins; its output is in {log}")
+                    running.append(process)
                 _sleep(PERIOD_S - now % PERIOD_S, signals)
             for process in running:
                 process.send_signal(signal.SIGTERM)  # preempted: it goes on the next time

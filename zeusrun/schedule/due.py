@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from zeusrun.jobfile.rules import CatchUp
     from zeusrun.schedule.timetable import Timetable
 
 ON_TIME_S = 300.0
@@ -38,7 +39,7 @@ class Rules:
     """
 
     timetable: Timetable
-    catch_up: Literal["none", "once"] = "none"
+    catch_up: CatchUp = "none"
     jitter_s: float = 0.0
     deadline_s: float | None = None
     key: str = ""
@@ -77,12 +78,10 @@ class Look:
     Attributes:
         cursor: To be kept before anything is started.
         missed: What will not be started.
-        start_at: When the pending occurrence is to start; ``None`` if there is none.
     """
 
     cursor: Cursor
     missed: tuple[Missed, ...] = ()
-    start_at: float | None = None
 
 
 def look(rules: Rules, cursor: Cursor, now: float) -> Look:
@@ -114,9 +113,7 @@ def look(rules: Rules, cursor: Cursor, now: float) -> Look:
     elif pending is not None and _forgotten(rules, pending, now):
         missed.append(Missed(pending, _NOBODY))
         pending = None
-    start_at = None if pending is None else max(now, rules.start_at(pending))
-    until = max(cursor.until, now)
-    return Look(Cursor(until, pending), tuple(missed), start_at)
+    return Look(Cursor(max(cursor.until, now), pending), tuple(missed))
 
 
 def _too_late(rules: Rules, occurrence: float, now: float) -> str | None:

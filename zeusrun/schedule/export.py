@@ -37,6 +37,7 @@ AccuracySec=1s
 WantedBy=timers.target
 """
 _STANDARD = re.compile(r"[0-9A-Z*,/ -]+")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 _CONCURRENCY = {"forbid": "Forbid", "replace": "Replace", "allow": "Allow"}
 
 
@@ -79,6 +80,10 @@ def kubernetes_cronjob(schedule: Schedule, image: str, claim: str) -> str:
     """
     rules, job = schedule.rules, schedule.job
     name = re.sub(r"[^a-z0-9-]", "-", job.lower()).strip("-")[:52]
+    if not _IMAGE.fullmatch(image):
+        raise UsageError(
+            f"--image {image!r}: is no container image; name one such as example/train:1.0"
+        )
     if schedule.overlap == "queue":
         raise UsageError(
             f"{job}: Kubernetes knows no overlap 'queue'; choose forbid, replace or allow"

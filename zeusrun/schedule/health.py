@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
-from zeusrun.errors import LaunchError
+from zeusrun.errors import LaunchError, ZeusrunError
 from zeusrun.launcher.doctor import Check
+from zeusrun.schedule.build import find_difference
 from zeusrun.schedule.crontab import marker, read_crontab
+from zeusrun.spec import load_spec
 
 if TYPE_CHECKING:
-    from zeusrun.schedule.store import Schedules
+    from zeusrun.schedule.store import Schedule, Schedules
 
 _LATE_S = 180.0
 _DAEMONS = {"cron", "crond", "fcron", "anacron", "busybox"}
@@ -35,6 +38,21 @@ def check_schedules(schedules: Schedules, now: float) -> list[Check]:
         return [Check("schedules", well=True, found=f"{count}, looked after every minute")]
     what, _, advice = neglect.rpartition("; ")
     return [Check("schedules", well=False, found=f"{count}; {what}", advice=advice)]
+
+
+def check_job_file(schedule: Schedule, now: float) -> str | None:
+    """Return what is wrong with the job file of a schedule, or says otherwise; ``None`` if nothing.
+
+    Args:
+        schedule: Of the user.
+        now: Unix seconds.
+    """
+    try:
+        spec = load_spec(Path(schedule.job_file))
+    except ZeusrunError as error:
+        return f"{schedule.job} cannot run: {error}"
+    difference = find_difference(schedule, spec, now)
+    return None if difference is None else f"{schedule.job}: {difference}"
 
 
 def find_neglect(schedules: Schedules, now: float) -> str | None:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from zeusrun.errors import HistoryError, UsageError
-from zeusrun.file_lock import FileLock
-from zeusrun.jobfile.rules import check_job_name
-from zeusrun.private_files import make_folder, read_file, replace_file
+from zeusrun.errors import ExitCode, HistoryError, UsageError
+from zeusrun.file_lock import SafeLock
+from zeusrun.jobfile.rules import CatchUp, Overlap, check_job_name
+from zeusrun.private_files import read_file, replace_file
 from zeusrun.schedule.due import Cursor, Rules
 from zeusrun.schedule.timetable import build_timetable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-Overlap = Literal["forbid", "allow", "replace", "queue"]
-CatchUp = Literal["none", "once"]
 Result = Literal["waiting", "running", "ended", "skipped", "missed", "lost"]
 
+UNDERWAY = frozenset({"waiting", "running"})
+_ENDINGS: dict[int | None, str] = {
+    ExitCode.REACHED: "the target was reached",
+    ExitCode.TRAINING_FAILED: "the training failed",
+    ExitCode.TARGET_MISSED: "the target was missed",
+    ExitCode.BUSY: "it was preempted; the next run goes on with it",
+    ExitCode.TIMED_OUT: "it took longer than timeout_s",
+}
 _VERSION = 1
 _KEPT = 100  # firings; what ran is in the history for good
 _PATIENCE_S = 10.0
@@ -49,6 +57,11 @@ class Firing:
     why: str | None = None
     told: bool = False
 
+    def describe(self) -> str:
+        """Say how it ended."""
+        ending = self.why or _ENDINGS.get(self.exit_code, "it did not end well")
+        return f"{ending} (exit code {self.exit_code})" if self.exit_code else ending
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -61,7 +74,6 @@ class Schedule:
         overlap: What to do when a run of the job is still there.
         python: The interpreter that has zeusrun.
         environment: What its runs get, instead of cron's bare one.
-        added_at: RFC 3339.
         cursor: How far its occurrences have been decided.
         paused: Whether nothing is started.
         firings: The last occurrences, oldest first.
@@ -73,7 +85,6 @@ class Schedule:
     overlap: Overlap
     python: str
     environment: Mapping[str, str] = field(repr=False)
-    added_at: str
     cursor: Cursor
     paused: bool = False
     firings: tuple[Firing, ...] = ()
@@ -89,25 +100,6 @@ class Schedule:
         record = asdict(self)
         record["rules"]["timetable"] = asdict(self.rules.timetable)
         return {"version": _VERSION, **record, "environment": dict(self.environment)}
-
-
-class SafeLock(FileLock):
-    """A lock whose folder is made, and whose errors say what to do."""
-
-    def acquire(self, timeout_s: float = 0.0) -> bool:
-        """Take it; return whether it became free in time.
-
-        Raises:
-            HistoryError: If the home cannot be written.
-        """
-        try:
-            make_folder(self.path.parent)
-            return super().acquire(timeout_s)
-        except OSError as error:
-            raise HistoryError(
-                f"{self.path.parent} cannot be written: {error.strerror}; give yourself access to "
-                "it, or point ZEUSRUN_HOME to a directory of your own"
-            ) from error
 
 
 class Schedules:
@@ -157,7 +149,9 @@ class Schedules:
             return decode_schedule(read_file(path, _MAX_BYTES))
         except FileNotFoundError:
             names = self.jobs()
+            close = difflib.get_close_matches(job, names, n=1)
             known = f"schedules there are: {', '.join(names)}" if names else "there is none yet"
+            known = f"did you mean {close[0]}?" if close else known
             raise UsageError(f"{job} has no schedule; {known}") from None
         except OSError as error:
             raise HistoryError(f"{path} cannot be read: {error.strerror}") from error
@@ -167,23 +161,16 @@ class Schedules:
                 f"remove {job}` and add it again"
             ) from None
 
-    def put(self, job: str, build: Callable[[Schedule | None], Schedule]) -> Schedule:
-        """Write a schedule, new or in the place of the one there was; return it.
-
-        Args:
-            job: Whose.
-            build: Gets the one there was, which nobody else changes meanwhile.
+    @contextmanager
+    def hold(self, job: str) -> Iterator[HeldSchedule]:
+        """Keep a job's schedule to oneself, or its place if it has none.
 
         Raises:
-            HistoryError: If the old one cannot be read, or the new one not written.
+            HistoryError: If it cannot be read, or somebody does not let go.
         """
-        lock = self._lock(job)
-        try:
-            schedule = build(self.read(job) if self.path(job).exists() else None)
-            self._replace(schedule)
-            return schedule
-        finally:
-            lock.release()
+        with self._locked(job):
+            found = self.read(job) if self.path(job).exists() else None
+            yield HeldSchedule(self.path(job), found)
 
     def update(self, job: str, change: Callable[[Schedule], Schedule]) -> Schedule:
         """Change a schedule while nobody else does; return it as changed.
@@ -192,15 +179,8 @@ class Schedules:
             UsageError: If there is none.
             HistoryError: If it cannot be read or written.
         """
-        lock = self._lock(job)
-        try:
-            before = self.read(job)
-            after = change(before)
-            if after != before:
-                self._replace(after)
-            return after
-        finally:
-            lock.release()
+        with self.hold(job) as held:
+            return held.write(change(held.schedule or self.read(job)))
 
     def remove(self, job: str) -> None:
         """Remove a schedule, readable or not; its log stays.
@@ -209,32 +189,56 @@ class Schedules:
             UsageError: If there is none.
             HistoryError: If it cannot be removed.
         """
-        lock = self._lock(job)
-        try:
+        with self._locked(job):
             if not self.path(job).exists():
                 self.read(job)
-            self.path(job).unlink(missing_ok=True)
-        except OSError as error:
-            raise HistoryError(f"{self.path(job)} cannot be removed: {error.strerror}") from error
-        finally:
-            lock.release()
+            try:
+                self.path(job).unlink(missing_ok=True)
+            except OSError as error:
+                raise HistoryError(
+                    f"{self.path(job)} cannot be removed: {error.strerror}"
+                ) from error
 
     def lock(self, name: str) -> SafeLock:
         """Return a lock in the folder of the schedules; not taken yet."""
         return SafeLock(self.directory / name)
 
-    def _lock(self, job: str) -> SafeLock:
+    @contextmanager
+    def _locked(self, job: str) -> Iterator[None]:
         lock = self.lock(self.path(job).with_suffix(".lock").name)
         if not lock.acquire(_PATIENCE_S):
             raise HistoryError(f"another process holds the schedule of {job} and does not let go")
-        return lock
-
-    def _replace(self, schedule: Schedule) -> None:
-        path = self.path(schedule.job)
         try:
-            replace_file(path, json.dumps(schedule.to_json(), indent=1).encode() + b"\n")
+            yield
+        finally:
+            lock.release()
+
+
+@dataclass
+class HeldSchedule:
+    """A job's schedule while nobody else reads or changes it.
+
+    Attributes:
+        path: Of its file.
+        schedule: As it is on disk; ``None`` if there is none.
+    """
+
+    path: Path
+    schedule: Schedule | None
+
+    def write(self, schedule: Schedule) -> Schedule:
+        """Put one in its place, if it differs; return it.
+
+        Raises:
+            HistoryError: If it cannot be written.
+        """
+        try:
+            if schedule != self.schedule:
+                replace_file(self.path, json.dumps(schedule.to_json(), indent=1).encode() + b"\n")
         except OSError as error:
-            raise HistoryError(f"{path} cannot be written: {error.strerror}") from error
+            raise HistoryError(f"{self.path} cannot be written: {error.strerror}") from error
+        self.schedule = schedule
+        return schedule
 
 
 def decode_schedule(content: bytes) -> Schedule:
@@ -274,7 +278,7 @@ def _check(schedule: Schedule) -> None:
     rules, cursor = schedule.rules, schedule.cursor
     numbers = [cursor.until, rules.jitter_s, *(firing.occurrence for firing in schedule.firings)]
     numbers += [number for number in (cursor.pending, rules.deadline_s) if number is not None]
-    texts = [schedule.job, schedule.job_file, schedule.python, schedule.added_at, rules.key]
+    texts = [schedule.job, schedule.job_file, schedule.python, rules.key]
     texts += [*schedule.environment.keys(), *schedule.environment.values()]
     results = {firing.result for firing in schedule.firings}
     if not all(type(n) in (int, float) and abs(n) < _FAR for n in numbers):

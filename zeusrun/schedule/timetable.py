@@ -7,13 +7,14 @@ twice is meant once, and expressions with ``*`` in hour or minute go by elapsed 
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cronsim import CronSim, CronSimError
 
@@ -174,9 +175,17 @@ def read_zone(name: str | None) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise UsageError(
-            f"{name!r} is no time zone; name one as the IANA database does, such as Europe/Paris"
-        ) from None
+        hint = _meant(name) or "name one as the IANA database does, such as Europe/Paris"
+        raise UsageError(f"{name!r} is no time zone; {hint}") from None
+
+
+def _meant(name: str) -> str | None:
+    """Ask whether a zone of a similar name was meant, or one of a city that is named alone."""
+    zones = {zone.casefold(): zone for zone in sorted(available_timezones())}
+    cities = {zone.rpartition("/")[2]: zone for zone in zones}
+    word = name.casefold().replace(" ", "_")
+    close = difflib.get_close_matches(word, [*zones, *cities], n=1, cutoff=0.75)
+    return f"did you mean {zones[cities.get(close[0], close[0])]}?" if close else None
 
 
 def _expand(text: str) -> str:

@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from zeusrun.schedule.store import Firing, Schedule
 
 _NEXT = 3
-_ENDINGS = {0: "reached its target", 3: "failed", 4: "missed its target", 75: "was preempted"}
 _STYLES = {"ended": "green", "waiting": "cyan", "running": "cyan"}
 
 
@@ -28,19 +28,20 @@ def schedules_sheet(found: Sequence[Schedule], now: float) -> RenderableType:
         now: Unix seconds.
     """
     blank = Text("")
-    blocks = [[*_lines(schedule, now), blank] for schedule in found]
+    blocks = [[*_block(schedule, now), blank] for schedule in found]
     return Group(*list(itertools.chain(*blocks))[:-1])
 
 
-def _lines(schedule: Schedule, now: float) -> list[Text]:
+def _block(schedule: Schedule, now: float) -> list[RenderableType]:
     name = Text(schedule.job, style="dim" if schedule.paused else "bold cyan")
-    lines = [
-        Text.assemble(name, f"  {schedule.rules.timetable.describe()}"),
-        Text.assemble(("  next   ", "dim"), _next(schedule, now)),
-        Text.assemble(("  last   ", "dim"), _last(schedule)),
-    ]
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim")
+    rows.add_row("  next", _next(schedule, now))
+    rows.add_row("  last", _last(schedule, now))
     policies = _policies(schedule)
-    return [*lines, Text(f"  rules  {policies}", style="dim")] if policies else lines
+    if policies:
+        rows.add_row("  rules", Text(policies, style="dim"))
+    return [Text.assemble(name, f"  {schedule.rules.timetable.describe()}"), rows]
 
 
 def _policies(schedule: Schedule) -> str:
@@ -66,17 +67,22 @@ def _duration(seconds: float) -> str:
 def _next(schedule: Schedule, now: float) -> Text:
     if schedule.paused:
         return Text("paused", style="yellow")
-    timetable = schedule.rules.timetable
-    moments = [timetable.local(m) for m in itertools.islice(timetable.following(now), _NEXT)]
-    return Text(" · ".join(f"{moment:%a %d %b %H:%M}" for moment in moments))
+    moments = itertools.islice(schedule.rules.timetable.following(now), _NEXT)
+    return Text(" · ".join(_when(schedule, moment, now) for moment in moments))
 
 
-def _last(schedule: Schedule) -> Text:
+def _when(schedule: Schedule, moment: float, now: float) -> str:
+    local = schedule.rules.timetable.local
+    same_year = local(moment).year == local(now).year
+    return format(local(moment), "%a %d %b %H:%M" if same_year else "%a %d %b %Y %H:%M")
+
+
+def _last(schedule: Schedule, now: float) -> Text:
     if not schedule.firings:
         return Text("it has not run yet", style="dim")
     running = [each for each in schedule.firings if each.result in {"waiting", "running"}]
     firing = (running or schedule.firings)[-1]
-    when = f"{schedule.rules.timetable.local(firing.occurrence):%a %d %b %H:%M}"
+    when = _when(schedule, firing.occurrence, now)
     style = _STYLES.get(firing.result, "yellow")
     if firing.result == "ended" and firing.exit_code != 0:
         style = "red"
@@ -85,9 +91,7 @@ def _last(schedule: Schedule) -> Text:
 
 def _outcome(firing: Firing) -> str:
     if firing.result == "ended":
-        ending = _ENDINGS.get(firing.exit_code or 0, "did not end well")
-        why = "" if firing.why is None else f": {firing.why}"
-        return ending if firing.exit_code == 0 else f"{ending} (exit code {firing.exit_code}){why}"
+        return firing.describe()
     return firing.result if firing.why is None else f"{firing.result}: {firing.why}"
 
 

@@ -1,0 +1,35 @@
+"""A home with schedules, and one that runs every night at two."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.schedule.model import AT
+from zeusrun.schedule.due import Cursor, Rules
+from zeusrun.schedule.store import Schedule, Schedules
+from zeusrun.schedule.timetable import Timetable
+
+
+@pytest.fixture
+def schedules(tmp_path):
+    return Schedules(tmp_path)
+
+
+@pytest.fixture
+def nightly(schedules):
+    def write(job="digits", **changes):
+        schedule = Schedule(
+            job,
+            f"/jobs/{job}.yaml",
+            Rules(Timetable("0 2 * * *", "UTC"), key=job),
+            "forbid",
+            "/python",
+            {"A": "b"},
+            Cursor(AT - 60),
+        )
+        with schedules.hold(job) as held:
+            return held.write(replace(schedule, **changes))
+
+    return write
