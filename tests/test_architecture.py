@@ -54,7 +54,7 @@ PARTS_OF_CLI = {"cli", "cli_gpu", "cli_runs", "cli_schedule", "cli_submit"}
 OWNERS = {
     "pynvml": "gpu/nvml.py",
     "tinydb": "history/tinydb.py",
-    "subprocess": "launcher/process.py",
+    "subprocess": "launcher/process",  # process.py, process_beside.py
     "pydantic": ("spec.py", "jobfile/sections.py"),
     "cronsim": "schedule/timetable.py",
     "torch": "worker/",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.test_submit import only_trial, survivors, wait_for
+from tests.test_submit import only_trial, start_and_wait, survivors, wait_for
 from zeusrun.clock import read_clock
 from zeusrun.schedule.store import Schedules
 
@@ -203,13 +203,6 @@ def test_a_run_that_fails_is_told_by_a_later_tick_and_a_good_one_is_not(zeusrun,
     assert "failed (exit code 3)" in shown
 
 
-def start_and_wait(zeusrun, job):
-    child = zeusrun.start("submit", job)
-    sidecar = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
-    wait_for(lambda: sidecar.exists() and b"reported" in sidecar.read_bytes())
-    return child
-
-
 def test_forbid_skips_a_run_whose_job_runs_already(zeusrun, schedule):
     job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100})
     schedule("add", job, "@yearly", "--overlap", "forbid")
@@ -272,18 +265,46 @@ def test_queue_waits_for_its_turn_and_a_third_run_is_skipped(zeusrun):
     assert list(submits.glob("*.json")) == []
 
 
-def test_a_run_that_waits_can_be_ended(zeusrun):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_a_run_that_waits_can_be_ended(zeusrun, schedule, number, code):
     job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100})
+    schedule("add", job, "@yearly", "--overlap", "queue")
     first = start_and_wait(zeusrun, job)
-    second = zeusrun.start("submit", job, "--overlap", "queue")
+    second = zeusrun.start("schedule", "run-now", "job")
     submits = zeusrun.home / "submits"
     wait_for(lambda: len(list(submits.glob("*.json"))) == 2)
-    second.send_signal(signal.SIGINT)
-    second.communicate(timeout=60)
-    assert second.returncode == 130
+    assert firings(schedule) == [("waiting", None)]
+    second.send_signal(number)
+    said, _ = second.communicate(timeout=60)
+    assert second.returncode == code
+    assert f"ended by {number.name} before it began" in flat(said)
+    assert firings(schedule) == [("skipped", code)]
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=60)
     assert len(zeusrun.history()) == 1
+
+
+def test_a_signal_while_old_runs_are_removed_changes_nothing_about_the_run(zeusrun, tmp_path):
+    assert zeusrun("submit", zeusrun.job(keep={"last": 1})).returncode == 0
+    (zeusrun.home / "runs" / "job" / "job-1-1" / "large").write_bytes(b"x")
+    # Removing takes as long as somebody else needs to let go of the run.
+    slow = tmp_path / "sitecustomize.py"
+    slow.write_text(
+        "import shutil, time\nreal = shutil.rmtree\n"
+        "def rmtree(path, **options):\n"
+        "    if '.gone-' in str(path): print('removes', flush=True); time.sleep(2)\n"
+        "    real(path, **options)\n"
+        "shutil.rmtree = rmtree\n"
+    )
+    job = zeusrun.job(keep={"last": 1}, batch_size={"candidates": [32], "default": 32})
+    child = zeusrun.start("submit", job, PYTHONPATH=str(tmp_path))
+    for line in child.stdout:
+        if "removes" in line:
+            child.send_signal(signal.SIGTERM)
+            break
+    child.communicate(timeout=60)
+    assert child.returncode == 0
+    assert [trial["status"] for trial in zeusrun.history()] == ["REACHED"] * 2
 
 
 def test_a_killed_run_is_in_nobodys_way(zeusrun):

@@ -286,6 +286,14 @@ def wait_for(condition, seconds=30.0):
     return None
 
 
+def start_and_wait(zeusrun, job, trial="job-1-1"):
+    """Start a submit; return it when its first epoch has been reported."""
+    child = zeusrun.start("submit", job)
+    sidecar = zeusrun.home / "runs" / "job" / trial / "metrics.jsonl"
+    wait_for(lambda: sidecar.exists() and b"reported" in sidecar.read_bytes())
+    return child
+
+
 def agent_of(launcher):
     """Return the torchrun of a submit: of its children, the one with an environment of its own."""
     return next(

@@ -235,7 +235,7 @@ def prune(
 ) -> None:
     """Remove old run directories, by the job's own 'keep' or these bounds; never the history."""
     from zeusrun.jobfile.rules import size_bytes  # noqa: PLC0415
-    from zeusrun.launcher.gc import Bounds, collect  # noqa: PLC0415
+    from zeusrun.launcher.gc import Bounds, collect, remove  # noqa: PLC0415
     from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
     from zeusrun.view.repair import old_runs_sheet  # noqa: PLC0415
 
@@ -249,7 +249,8 @@ def prune(
     for name in store.jobs() if job is None else [known_job(store, job)]:
         bounds = given or _own_bounds(store, name)
         bounded = bounded or bool(bounds)
-        found += collect(store, home, name, bounds, now, dry_run=dry_run)
+        old = collect(store, home, name, bounds, now)
+        found += old if dry_run else [run for run in old if remove(run)]
     if as_json:
         print_json([run.to_json() for run in found])
     elif not bounded:

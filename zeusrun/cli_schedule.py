@@ -14,7 +14,7 @@ import typer
 
 from zeusrun.cli_runs import AsJson, console
 from zeusrun.cli_submit import OVERLAP_HELP, JobFile, job_name, run_recurrence
-from zeusrun.clock import read_clock
+from zeusrun.clock import read_clock, timestamp
 from zeusrun.errors import ExitCode, HistoryError, LaunchError, UsageError
 from zeusrun.jobfile.rules import CatchUp, Overlap  # noqa: TC001 - typer evaluates them
 from zeusrun.view.export import print_json
@@ -78,7 +78,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Have a job run by itself; again, change how."""
-    from zeusrun.schedule.build import build_schedule  # noqa: PLC0415
+    from zeusrun.schedule.build import build_schedule, note_dropped  # noqa: PLC0415
     from zeusrun.spec import load_spec  # noqa: PLC0415
     from zeusrun.view.schedule import schedule_json  # noqa: PLC0415
 
@@ -96,9 +96,10 @@ def add(
     names, now = keep_env or [], read_clock()
     with schedules.hold(spec.name) as held:
         known = held.schedule
-        schedule = held.write(
-            build_schedule(spec, given, os.environ, names=names, known=known, now=now)
-        )
+        schedule = build_schedule(spec, given, os.environ, names=names, known=known, now=now)
+        if known is not None:
+            schedule = note_dropped(known, schedule, timestamp(now))
+        held.write(schedule)
     notes = _install(schedules) if cron else []
     if as_json:
         print_json(schedule_json(schedule, read_clock()))
@@ -200,8 +201,9 @@ def remove(job: Job) -> None:
     schedules = _schedules()
     schedules.remove(job)
     typer.echo(f"{job} runs no more by itself")
-    if not schedules.jobs():
-        remove_entry(schedules.directory.parent)
+    with schedules.editing_crontab():
+        if not schedules.jobs():
+            remove_entry(schedules.directory.parent)
 
 
 @schedule_app.command("run-now")
@@ -264,6 +266,8 @@ def export(
         named = [name for name in schedule.environment if not is_usual(name)]
         if named:
             typer.echo(f"! {', '.join(named)}: kept by --env, and not in the manifest", err=True)
+        if schedule.rules.jitter_s:
+            typer.echo("! jitter: Kubernetes knows none, and it is not in the manifest", err=True)
     else:
         files = systemd_units(sys.executable, schedules.directory.parent, _needed())
     if to is None:
@@ -276,7 +280,7 @@ def export(
             (to / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--to {to}: cannot be written: {error.strerror}") from error
-    enable = "systemctl --user enable --now zeusrun-schedule.timer"
+    enable = "systemctl --user enable --now zeusrun-schedule.timer && loginctl enable-linger"
     typer.echo(f"written to {to}" + ("" if kubernetes else f"; now: {enable}"))
 
 
@@ -319,8 +323,8 @@ def fire(
                 f"`zeusrun schedule remove {schedule.job}`, and add it again"
             )
         deadline_s = schedule.rules.deadline_s
-        wait_s = None if deadline_s is None else occurrence + deadline_s - read_clock()
-        return run_recurrence(spec, overlap=schedule.overlap, wait_s=wait_s, wait=True, begun=begun)
+        until = None if deadline_s is None else occurrence + deadline_s
+        return run_recurrence(spec, overlap=schedule.overlap, until=until, wait=True, begun=begun)
 
     raise typer.Exit(run_occurrence(_schedules(), job, occurrence, run, by_hand=by_hand))
 
@@ -347,7 +351,8 @@ def _install(schedules: Schedules) -> list[str]:
     from zeusrun.schedule.crontab import add_entry  # noqa: PLC0415
 
     try:
-        add_entry(schedules.directory.parent, sys.executable, _needed())
+        with schedules.editing_crontab():
+            add_entry(schedules.directory.parent, sys.executable, _needed())
     except LaunchError as error:
         return [str(error)]
     return _check_cron(schedules)

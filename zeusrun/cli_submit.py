@@ -96,7 +96,7 @@ def run_recurrence(
     *,
     why: str = "chosen by --batch-size",
     overlap: Overlap = "allow",
-    wait_s: float | None = None,
+    until: float | None = None,
     wait: bool = False,
     begun: Callable[[], None] = lambda: None,
     as_json: bool = False,
@@ -109,7 +109,7 @@ def run_recurrence(
         batch_size: The user's own choice.
         why: Where that comes from.
         overlap: What to do about other runs of the job.
-        wait_s: How long to wait at most, for them and for GPUs.
+        until: Unix second to give up waiting for them and for GPUs; ``None`` for never.
         wait: Wait for GPUs that another job has, instead of giving up.
         begun: Called when it waits no more.
         as_json: Print its result as JSON, and all else to standard error.
@@ -122,8 +122,10 @@ def run_recurrence(
         ZeusrunError: As ``submit`` does, or if another run is in the way.
     """
     from zeusrun.launcher.admission import admitted  # noqa: PLC0415
-    from zeusrun.launcher.notices import build_notices, failure_notice  # noqa: PLC0415
+    from zeusrun.launcher.notices import build_notices, failure_notice, lost_notices  # noqa: PLC0415
     from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+    from zeusrun.launcher.patience import check_not_ended  # noqa: PLC0415
+    from zeusrun.launcher.signals import CaughtSignals  # noqa: PLC0415
 
     shown, home, history = console(stderr=as_json), home_directory(os.environ), open_history()
 
@@ -131,29 +133,39 @@ def run_recurrence(
         if not quiet:
             shown.print(f"· {text}", highlight=False, markup=False)
 
-    try:
-        with admitted(
-            spec,
-            home,
-            history,
-            {**os.environ, **spec.env},
-            overlap=overlap,
-            wait_for_gpus=wait,
-            wait_s=wait_s,
-            tell=tell,
-        ) as gpus:
-            begun()
-            submission = replace(compose(spec, batch_size, gpus), why_forced=why)
-            with contextlib.closing(submission):
-                result = _run(submission, shown, quiet=quiet)
-            _notify(spec, shown, lambda: build_notices(history.trials(spec.name, NEWEST), result))
-            _remove_old_runs(spec, history, home, shown)
-    except BusyError:
-        raise
-    except ZeusrunError as error:
-        failed = error
-        _notify(spec, shown, lambda: [failure_notice(spec.name, failed)])
-        raise
+    def notify(build: Callable[[], Sequence[Notice]]) -> None:
+        _notify(spec, home, shown, build)
+
+    with CaughtSignals() as signals:  # until all is recorded, told and tidied up
+        try:
+            with admitted(
+                spec,
+                home,
+                history,
+                {**os.environ, **spec.env},
+                overlap=overlap,
+                wait_for_gpus=wait,
+                until=until,
+                signals=signals.received,
+                tell=tell,
+            ) as gpus:
+                begun()
+                submission = replace(
+                    compose(spec, batch_size, gpus),
+                    why_forced=why,
+                    on_lost=lambda lost: notify(lambda: lost_notices(lost)),
+                )
+                with contextlib.closing(submission):
+                    check_not_ended(spec.name, signals.received)
+                    result = _run(submission, shown, quiet=quiet)
+                notify(lambda: build_notices(history.trials(spec.name, NEWEST), result))
+        except BusyError:
+            raise
+        except ZeusrunError as error:
+            failed = error
+            notify(lambda: [failure_notice(spec.name, failed)])
+            raise
+        _remove_old_runs(spec, history, home, shown, signals.received)
     if as_json:
         print_json(result_json(spec.name, result))
     return result.exit_code
@@ -177,27 +189,34 @@ def _run(submission: Submission, shown: Console, *, quiet: bool) -> SubmitResult
     return result
 
 
-def _notify(spec: JobSpec, shown: Console, build: Callable[[], Sequence[Notice]]) -> None:
+def _notify(
+    spec: JobSpec, home: Path, shown: Console, build: Callable[[], Sequence[Notice]]
+) -> None:
     """Have those told who asked for it; that takes as long as it takes, elsewhere."""
     from zeusrun.launcher.notices import send  # noqa: PLC0415
-    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
 
     if spec.notify.url is None and not spec.notify.command:
         return
     try:
-        send(home_directory(os.environ), spec, build(), os.environ)
+        send(home, spec, build(), os.environ)
     except (OSError, HistoryError) as error:  # what is recorded is what counts
         shown.print(f"! nobody could be told: {error}", highlight=False, markup=False)
 
 
-def _remove_old_runs(spec: JobSpec, history: History, home: Path, shown: Console) -> None:
-    """Remove what the job's ``keep`` does not keep; the run that has just ended is never old."""
-    from zeusrun.launcher.gc import collect, read_bounds  # noqa: PLC0415
+def _remove_old_runs(
+    spec: JobSpec, history: History, home: Path, shown: Console, signals: Sequence[int]
+) -> None:
+    """Remove what the job's ``keep`` does not keep, unless a signal comes: the next run goes on."""
+    from zeusrun.launcher.gc import collect, read_bounds, remove  # noqa: PLC0415
 
     try:
-        collect(history, home, spec.name, read_bounds(spec.keep), read_clock())
+        old = collect(history, home, spec.name, read_bounds(spec.keep), read_clock())
     except HistoryError as error:  # the recurrence is recorded, and that is what counts
         shown.print(f"! old runs are not removed: {error}", highlight=False, markup=False)
+        return
+    for run in old:
+        if not signals:
+            remove(run)
 
 
 def compose(

@@ -184,6 +184,13 @@ class JobSpec(Section):
         """
         return resolve_path(self.source, expand_placeholders(str(self.workdir), values))
 
+    def notify_command(self) -> list[str]:
+        """Return ``notify.command``; a path is, as every path, relative to the job file."""
+        command = list(self.notify.command)
+        if command and "/" in command[0]:
+            command[0] = str(self.source.parent / command[0])
+        return command
+
     def to_yaml(self) -> str:
         """Return the job as understood, overrides applied and defaults spelt out.
 
@@ -195,6 +202,8 @@ class JobSpec(Section):
         del record["script" if self.script is None else "module"]
         if self.script is not None and not find_placeholders(self.script):
             record["script"] = str(resolve_path(self.source, self.script, escape=True))
+        if self.notify.command and "/" in self.notify.command[0]:
+            record["notify"]["command"] = self.notify_command()
         return write_job_yaml(record)
 
 

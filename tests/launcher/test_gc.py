@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zeusrun.history.memory import MemoryHistory
 from zeusrun.jobfile.rules import size_bytes
-from zeusrun.launcher.gc import Bounds, OldRun, choose_old, collect
+from zeusrun.launcher.gc import Bounds, OldRun, choose_old, collect, remove
 from zeusrun.launcher.paths import RunPaths, create_run
 from zeusrun.launcher.run_lock import RunLock
 from zeusrun.trial import Outcome, Stage, Trial, TrialStatus
@@ -86,7 +86,7 @@ def history():
 def add(history, tmp_path):
     """Record a run with a directory of its own."""
 
-    def write(number, status=TrialStatus.MISSED, **outcome):
+    def write(number, status=TrialStatus.MISSED, target=0.5, finished_at=None, **outcome):
         name = f"job-{number}-1"
         paths = create_run(tmp_path, "job", name)
         (paths.run_dir / "checkpoint.pt").write_bytes(b"x" * 8192)
@@ -103,13 +103,13 @@ def add(history, tmp_path):
             stage=Stage.EXPLORE,
             why="",
             mode="max",
-            target=0.5,
+            target=target,
             max_epochs=5,
             eta_knob=0.5,
         )
         history.begin("job", lambda _trials: trial)
         if status.finished:
-            at = f"2027-01-{number:02d}T00:00:00Z"
+            at = finished_at or f"2027-01-{number:02d}T00:00:00Z"
             history.finish(name, Outcome(status, "so", at, **outcome))
         return paths
 
@@ -122,13 +122,55 @@ def test_the_best_run_and_one_that_may_go_on_stay(history, add, tmp_path):
         add(number, TrialStatus.REACHED, cost_j=5.0 + number, time_s=1.0, epochs=1)
     add(5, TrialStatus.PREEMPTED)
     before = history.trials("job")
-    dry = collect(history, tmp_path, "job", Bounds(last=1), NOW, dry_run=True)
-    assert names(dry) == [2, 3, 4]
-    assert all(each.path.is_dir() and each.size_bytes >= 8192 for each in dry)
-    assert collect(history, tmp_path, "job", Bounds(last=1), NOW) == dry
+    old = collect(history, tmp_path, "job", Bounds(last=1), NOW)
+    assert names(old) == [2, 3, 4]
+    assert all(each.path.is_dir() and each.size_bytes >= 8192 for each in old)
+    assert all(remove(each) for each in old)
     left = sorted(path.name for path in (tmp_path / "runs" / "job").iterdir())
     assert left == ["job-1-1", "job-5-1"]
     assert history.trials("job") == before
+
+
+def test_the_best_run_of_each_objective_stays_and_one_whose_cost_nobody_knows(
+    history, add, tmp_path
+):
+    add(1, TrialStatus.REACHED, cost_j=5.0, time_s=1.0, epochs=1, target=0.3)
+    add(2, TrialStatus.REACHED, cost_j=9.0, time_s=1.0, epochs=1)
+    add(3, TrialStatus.REACHED, time_s=4.0, epochs=1, target=0.9)
+    add(4, TrialStatus.REACHED, time_s=3.0, epochs=1, target=0.9)
+    add(5)
+    add(6)
+    assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [3, 5]
+
+
+def test_all_runs_that_are_to_go_on_stay(history, add, tmp_path):
+    add(1, TrialStatus.PREEMPTED)  # the next one has overtaken it
+    add(2)
+    for number in (3, 4, 5):
+        add(number, TrialStatus.PREEMPTED)
+    assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [1, 2]
+
+
+def test_what_a_clock_that_was_ahead_recorded_is_no_newer_than_what_came_after(
+    history, add, tmp_path
+):
+    add(1, finished_at="2099-01-01T00:00:00Z")
+    add(2, finished_at="2099-01-01T00:00:00Z")
+    assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [1]
+
+
+def test_a_run_whose_removal_was_cut_short_is_no_run_any_more(history, add, tmp_path, monkeypatch):
+    for number in (1, 2):
+        add(number)
+    (old,) = collect(history, tmp_path, "job", Bounds(last=1), NOW)
+    monkeypatch.setattr("zeusrun.launcher.gc.shutil.rmtree", lambda *_, **__: None)
+    remove(old)
+    monkeypatch.undo()
+    assert not old.path.exists()
+    (left,) = collect(history, tmp_path, "job", Bounds(last=9), NOW)
+    assert (left.trial, left.why) == ("job-1-1", "its removal was cut short")
+    assert remove(left)
+    assert [path.name for path in (tmp_path / "runs" / "job").iterdir()] == ["job-2-1"]
 
 
 def test_a_run_whose_age_nobody_knows_stays(history, add, tmp_path):
@@ -159,16 +201,16 @@ def test_what_runs_what_is_not_known_and_what_is_no_run_is_left(history, add, tm
     add(6)
     lock = RunLock(RunPaths(held.run_dir))
     lock.acquire()
-    gone = collect(history, tmp_path, "job", Bounds(last=1), NOW)
+    old = collect(history, tmp_path, "job", Bounds(last=1), NOW)
+    gone = [each for each in old if remove(each)]
     lock.release()
-    assert names(gone) == [4]
+    assert (names(old), names(gone)) == ([2, 4], [4])
     assert outside.is_dir()
     left = sorted(path.name for path in runs.iterdir())
     assert left == ["job-1-1", "job-2-1", "job-3-1", "job-5-1", "job-6-1", "notes"]
 
 
-def test_bounds_are_a_value():
-    assert dataclasses.is_dataclass(Bounds)
+def test_no_bound_is_none():
     assert not Bounds()
     assert Bounds(days=1)
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import psutil
 import pytest
 
-from tests.test_submit import wait_for
+from tests.test_submit import start_and_wait, wait_for
 from zeusrun.errors import LaunchError
 from zeusrun.launcher.deliver import deliver_all
-from zeusrun.launcher.notices import build_notices, failure_notice
+from zeusrun.launcher.notices import build_notices, failure_notice, lost_notices
 from zeusrun.launcher.submit import SubmitResult
 from zeusrun.trial import EnergySource, Outcome, Stage, Trial, TrialStatus
+
+SLEEP = ["sleep", "60"]
 
 
 def trial(number, status=TrialStatus.REACHED, **outcome):
@@ -44,8 +49,8 @@ def trial(number, status=TrialStatus.REACHED, **outcome):
     )
 
 
-def events(earlier, *trials, code=0, lost=()):
-    result = SubmitResult(trials[0].recurrence, trials, code, lost)
+def events(earlier, *trials, code=0):
+    result = SubmitResult(trials[0].recurrence, trials, code)
     return {notice.event: notice for notice in build_notices([*earlier, *trials], result)}
 
 
@@ -78,10 +83,10 @@ def test_what_somebody_has_ended_tells_nobody(status, code):
     assert events([], trial(1, status), code=code) == {}
 
 
-def test_a_lost_trial_is_told_beside_what_came_after_it():
-    found = events([], trial(2), lost=(trial(1, TrialStatus.LOST),))
-    assert list(found) == ["lost", "reached"]
-    assert found["lost"].trial == "job-1-1"
+def test_a_lost_trial_is_told():
+    (notice,) = lost_notices([trial(1, TrialStatus.LOST)])
+    assert (notice.event, notice.trial, notice.exit_code) == ("lost", "job-1-1", None)
+    assert notice.text == "job-1-1 was lost: so it ended"
 
 
 def test_a_run_that_reaches_its_target_again_has_recovered():
@@ -117,7 +122,22 @@ def server():
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
             got.append((self.headers["Content-Type"], json.loads(body)))
-            self.send_response(codes.pop(0) if codes else 200)
+            code = codes.pop(0) if codes else 200
+            self.send_response(code)
+            if code == 302:
+                self.send_header("Location", "/elsewhere")
+            if code == 299:  # takes its time over the header
+                self.flush_headers()
+                with contextlib.suppress(ConnectionError):
+                    for _ in range(30):
+                        self.wfile.write(b"X-Slow: 1\r\n")
+                        time.sleep(0.1)
+                return
+            self.end_headers()
+
+        def do_GET(self):
+            got.append(("GET", self.path))
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, *_arguments):
@@ -171,6 +191,40 @@ def test_a_server_that_fails_is_tried_again(server, leave, tmp_path):
     assert len(server.got) == 3
     assert left(tmp_path) == ["failed.log"]
     assert "it missed: POST: HTTP Error 500" in (tmp_path / "failed.log").read_text()
+
+
+def test_a_redirected_notice_is_not_taken_for_delivered(server, leave, tmp_path):
+    server.codes += [302]
+    leave(url=server.url)
+    deliver_all(tmp_path, (0.0,))
+    assert left(tmp_path) == ["1.json", "failed.log"]
+    assert [kind for kind, _ in server.got] == ["application/json"]  # nothing was got elsewhere
+    assert "POST: HTTP Error 302" in (tmp_path / "failed.log").read_text()
+
+
+def test_a_server_that_drips_holds_no_other_notice_up(server, leave, tmp_path):
+    server.codes += [299]
+    leave(url=server.url, timeout_s=0.5)
+    deliver_all(tmp_path, (0.0,))
+    assert "it took longer than 0.5 s" in (tmp_path / "failed.log").read_text()
+
+
+def test_what_a_command_leaves_in_the_background_is_not_waited_for(leave, tmp_path):
+    leave(command=["/bin/sh", "-c", "sleep 60 & echo told"], timeout_s=20.0)
+    deliver_all(tmp_path, (0.0,))
+    assert left(tmp_path) == []
+    sleeps = [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == SLEEP]
+    for each in sleeps:
+        each.kill()
+    assert sleeps
+
+
+def test_what_is_not_known_is_empty_for_a_command(leave, tmp_path):
+    told = tmp_path / "told.txt"
+    notice = {"event": "failed", "job": "job", "trial": None, "text": "no GPU"}
+    leave(notice=notice, command=["/bin/sh", "-c", f'echo "[$ZEUSRUN_TRIAL]" > {told}'])
+    deliver_all(tmp_path, (0.0,))
+    assert told.read_text() == "[]\n"
 
 
 def test_what_cannot_be_delivered_is_kept_for_later_and_given_up_in_the_end(leave, tmp_path):
@@ -227,6 +281,29 @@ def test_what_nobody_can_read_is_removed(leave, tmp_path):
     leave("4.json", timeout_s="soon")
     deliver_all(tmp_path, (0.0,))
     assert left(tmp_path) == []
+
+
+@pytest.mark.torchrun
+def test_a_lost_run_is_told_though_the_next_one_is_killed_too(zeusrun, server):
+    notify = {"url": server.url}
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100}, notify=notify)
+    first = start_and_wait(zeusrun, job)
+    first.kill()
+    first.communicate(timeout=60)
+    second = start_and_wait(zeusrun, job, "job-2-1")
+    wait_for(lambda: server.got)  # while the second runs
+    second.kill()
+    second.communicate(timeout=60)
+    assert [(body["event"], body["trial"]) for _, body in server.got] == [("lost", "job-1-1")]
+
+
+@pytest.mark.torchrun
+def test_a_job_whose_gpus_are_gone_is_told(zeusrun, server):
+    job = zeusrun.job(launch={"nproc_per_node": "gpu"}, notify={"url": server.url})
+    assert zeusrun("submit", job).returncode == 5
+    wait_for(lambda: server.got)
+    ((_, notice),) = server.got
+    assert (notice["event"], notice["exit_code"], notice["trial"]) == ("failed", 5, None)
 
 
 @pytest.mark.torchrun

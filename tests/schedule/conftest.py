@@ -18,7 +18,9 @@ def schedules(tmp_path):
 
 
 @pytest.fixture
-def nightly(schedules):
+def nightly(schedules, monkeypatch):
+    monkeypatch.setattr("zeusrun.schedule.fire.read_clock", lambda: AT)
+
     def write(job="digits", **changes):
         schedule = Schedule(
             job,

@@ -84,10 +84,41 @@ def test_a_clock_that_goes_back_a_little_repeats_nothing():
 
 def test_a_clock_that_was_far_ahead_does_not_stop_anything_for_as_long():
     ahead = look(rules(), Cursor(NOON), NOON + 365 * 24 * HOUR_S).cursor
-    back = look(rules(), replace(ahead, pending=None), NOON + 60).cursor
-    assert back.until == NOON + 60
+    back = replace(ahead, pending=None)
+    for minute in range(1, 6):
+        back = look(rules(), back, NOON + 60 * minute).cursor
+    assert back == Cursor(NOON + 300)
     at = NOON + 14 * HOUR_S
     assert look(rules(), back, at).cursor.pending == at
+
+
+def test_a_clock_that_is_far_behind_for_a_while_decides_nothing():
+    before = look(rules(), Cursor(NOON), NOON + 60).cursor
+    behind = before
+    for now in (1000.0, 1060.0, 1120.0):
+        behind = look(rules(catch_up="once"), behind, now).cursor
+        assert (behind.until, behind.pending) == (NOON + 60, None)
+    found = look(rules(catch_up="once"), behind, NOON + 120)
+    assert (found.cursor, found.missed) == (Cursor(NOON + 120), ())
+
+
+def test_what_comes_while_the_clock_settles_is_on_time():
+    cursor = Cursor(NOON + 365 * 24 * HOUR_S)
+    at = NOON + 14 * HOUR_S
+    for now in range(int(at) - 30, int(at) + 300, 60):
+        cursor = look(rules(), cursor, float(now)).cursor
+    assert cursor.pending == at
+
+
+def test_what_is_started_again_and_again_and_never_begins_is_missed():
+    at = NOON + 14 * HOUR_S
+    once = rules(catch_up="once")
+    cursor = look(once, Cursor(NOON), at).cursor
+    assert look(once, replace(cursor, tries=4), at + 240).cursor.pending == at
+    found = look(once, replace(cursor, tries=5), at + 300)
+    assert found.cursor.pending is None
+    assert "was started for it 5 times, and never began" in found.missed[0].why
+    assert look(once, found.cursor, at + 360).missed == ()
 
 
 def ticks_of_a_year(moments, seed):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from zeusrun.launcher.gpu_slots import read_wish, take_gpus
 from zeusrun.launcher.patience import Patience
-from zeusrun.launcher.signals import CaughtSignals
 from zeusrun.launcher.tickets import Tickets
 from zeusrun.launcher.turn import Others, take_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from zeusrun.history.base import History
@@ -30,7 +28,8 @@ def admitted(
     *,
     overlap: Overlap,
     wait_for_gpus: bool,
-    wait_s: float | None,
+    until: float | None,
+    signals: Sequence[int],
     tell: Callable[[str], None],
 ) -> Iterator[tuple[str, ...] | None]:
     """Wait for a submit's turn and its GPUs, and hold them meanwhile.
@@ -42,7 +41,8 @@ def admitted(
         environment: The job's own; says which GPUs are visible.
         overlap: What to do about other submits of the job.
         wait_for_gpus: Wait for GPUs that another job has, instead of giving up.
-        wait_s: How long to wait at most, for others and for GPUs; ``None`` for no bound.
+        until: Unix second to give up at; ``None`` to wait for as long as it takes.
+        signals: Those that have come, in order.
         tell: Takes a sentence for people.
 
     Yields:
@@ -55,17 +55,13 @@ def admitted(
     """
     wish = read_wish(spec, environment)
     tickets, others = Tickets(home), Others(home, history)
-    until_t = None if wait_s is None else time.monotonic() + wait_s
-    with CaughtSignals() as signals:
-        patience = Patience(spec.name, until_t, signals.received, tell)
-        ticket = take_turn(tickets, spec.name, overlap, others, patience)
-        try:
-            gpus = take_gpus(tickets, ticket, wish, others, patience if wait_for_gpus else None)
-            patience.check()
-        except BaseException:
-            ticket.release()
-            raise
+    patience = Patience(spec.name, until, signals, tell)
+    # Named GPUs are claimed from now on: nobody who comes later gets them first. Chosen ones are
+    # not: while it waits for its turn, others may have those that are free.
+    claimed = wish.pool if wish.count is None else ()
+    ticket = take_turn(tickets, spec.name, overlap, others, patience, gpus=claimed)
     try:
+        gpus = take_gpus(tickets, ticket, wish, others, patience if wait_for_gpus else None)
         yield None if wish.count is None else gpus
     finally:
         ticket.release()

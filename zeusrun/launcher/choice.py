@@ -20,7 +20,7 @@ from zeusrun.launcher.resume import find_preempted, why_not_continued
 from zeusrun.trial import Bound, Decision, Stage, Trial, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from zeusrun.bandit.policies import Policy
     from zeusrun.bandit.run import Run
@@ -52,6 +52,7 @@ class Submission:
         why_forced: Where that comes from.
         limits: What may change the GPUs' power limits while it is entered; ``None`` to leave
             them alone.
+        on_lost: Gets the trials of dead launchers that are recorded first.
     """
 
     spec: JobSpec
@@ -65,6 +66,7 @@ class Submission:
     forced_batch_size: int | None = None
     why_forced: str = "chosen by --batch-size"
     limits: LimitHolder | None = None
+    on_lost: Callable[[Sequence[Trial]], None] = lambda _lost: None
 
     @property
     def power_limits_w(self) -> tuple[float, ...]:

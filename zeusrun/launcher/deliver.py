@@ -10,14 +10,16 @@ import contextlib
 import json
 import os
 import sys
+import threading
 import time
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from zeusrun.clock import timestamp
 from zeusrun.file_lock import FileLock
-from zeusrun.launcher.process import run_briefly
+from zeusrun.launcher.process_beside import run_bounded
 from zeusrun.private_files import open_for_writing, read_file, replace_file
 
 _PAUSES_S = (0.0, 2.0, 15.0)
@@ -52,7 +54,8 @@ def _deliver(path: Path, pauses_s: tuple[float, ...]) -> None:
         letter = json.loads(read_file(path, _MAX_BYTES))
         content = json.dumps(letter["notice"]).encode()
         letter["tries"], letter["timeout_s"] = int(letter["tries"]), float(letter["timeout_s"])
-        told = {key: str(letter["notice"][key]).replace("\0", "") for key in _TOLD}
+        known = {key: letter["notice"][key] for key in _TOLD if letter["notice"][key] is not None}
+        told = {key: str(value).replace("\0", "") for key, value in known.items()}
         event = {f"ZEUSRUN_{key.upper()}": text for key, text in told.items()}
     except (OSError, ValueError, KeyError, TypeError):
         path.unlink(missing_ok=True)  # nobody can read it
@@ -93,20 +96,37 @@ def _try(letter: dict[str, Any], content: bytes, event: dict[str, str]) -> str:
     return "; ".join(filter(None, problems))
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirected POST would arrive as a GET without its content, elsewhere."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Follow none: it is an error, as all that is not 2xx."""
+
+
 def _post(url: str, content: bytes, timeout_s: float) -> str:
     headers = {"Content-Type": "application/json", "User-Agent": "zeusrun"}
     request = urllib.request.Request(url, content, headers)  # noqa: S310 - the job file's own, http(s)
-    try:
-        with urllib.request.urlopen(request, timeout=timeout_s):  # noqa: S310
-            return ""
-    except (OSError, ValueError) as error:
-        return f"POST: {error}"
+    problem = f"POST: it took longer than {timeout_s:g} s"
+
+    def post() -> None:
+        nonlocal problem
+        try:
+            urllib.request.build_opener(_NoRedirects).open(request, timeout=timeout_s).close()
+            problem = ""
+        except (OSError, ValueError, HTTPException) as error:
+            problem = f"POST: {error}"
+
+    # The timeout of a socket is that of each read: a server that drips would hold all others up.
+    thread = threading.Thread(target=post, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    return problem
 
 
 def _run(command: list[str], content: bytes, event: dict[str, str], timeout_s: float) -> str:
     try:
         environment = {**os.environ, **event}
-        code, _, complaint = run_briefly(command, content, environment, timeout_s)
+        code, complaint = run_bounded(command, content, environment, timeout_s)
     except OSError as error:  # a TimeoutError, too
         return f"{command[0]}: {error.strerror or error}"
     return "" if code == 0 else f"{command[0]} ended with {code}: {complaint[-500:]}"

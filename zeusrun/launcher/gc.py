@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.jobfile.rules import size_bytes
 from zeusrun.launcher.paths import RunPaths, numbered_runs, runs_directory
-from zeusrun.launcher.resume import find_preempted
+from zeusrun.launcher.resume import list_preempted
 from zeusrun.launcher.run_lock import RunLock
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from zeusrun.history.base import History
     from zeusrun.jobfile.sections import Keep
     from zeusrun.trial import Trial
 
 _DAY_S = 86400.0
+_GONE = ".gone-"
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,15 @@ def choose_old(
         if why is None or run.trial in kept or rank == 1:
             held_bytes += run.size_bytes
         else:
-            chosen.append(OldRun(run.trial, run.path, run.size_bytes, run.ended, why))
+            chosen.append(replace(run, why=why))
     return chosen[::-1]
 
 
-def collect(
-    history: History, home: Path, job: str, bounds: Bounds, now: float, *, dry_run: bool = False
-) -> list[OldRun]:
-    """Remove the run directories of a job that are beyond a bound; return them.
+def collect(history: History, home: Path, job: str, bounds: Bounds, now: float) -> list[OldRun]:
+    """Return the run directories of a job that are beyond a bound, oldest first.
 
-    The best run stays, the cheapest that reached its target; so does one that may go on, one
-    that runs, and whatever the history does not know.
+    The best run of each objective stays, the cheapest that reached its target; so do those that
+    may go on, one that runs, and whatever the history does not know.
 
     Args:
         history: Where the trials are; it stays as it is.
@@ -118,7 +118,6 @@ def collect(
         job: Whose.
         bounds: What is kept.
         now: Unix seconds.
-        dry_run: Only say what would go.
 
     Raises:
         HistoryError: If the history cannot be read.
@@ -126,24 +125,29 @@ def collect(
     if not bounds:
         return []
     trials = history.trials(job)
-    known = {trial.trial: trial for trial in trials}
-    old = choose_old(list(_ended_runs(home, job, known)), _kept(trials), bounds, now)
-    return old if dry_run else [run for run in old if _remove(run)]
+    runs = _ended_runs(home, job, {trial.trial: trial for trial in trials}, now)
+    return [*_leftovers(home, job, now), *choose_old(runs, _kept(trials), bounds, now)]
 
 
 def _kept(trials: Sequence[Trial]) -> frozenset[str]:
-    priced = [
-        (trial.cost_j, trial.trial)
-        for trial in trials
-        if trial.status is TrialStatus.REACHED and trial.cost_j is not None
-    ]
-    preempted = find_preempted(trials)
-    kept = {min(priced)[1]} if priced else set()
-    return frozenset(kept | ({preempted.trial} if preempted is not None else set()))
+    best: dict[tuple[object, ...], Trial] = {}
+    for trial in trials:
+        if trial.status is TrialStatus.REACHED:
+            objective = (trial.metric, trial.mode, trial.target, trial.eta_knob)
+            best[objective] = min(best.get(objective, trial), trial, key=_price)
+    going_on = list_preempted(trials)
+    return frozenset(trial.trial for trial in (*best.values(), *going_on))
 
 
-def _ended_runs(home: Path, job: str, known: Mapping[str, Trial]) -> Iterator[OldRun]:
-    """Yield the run directories of trials that have ended, oldest first."""
+def _price(trial: Trial) -> tuple[bool, float]:
+    """Order by cost; where that is unknown, after all others, by time."""
+    if trial.cost_j is not None:
+        return False, trial.cost_j
+    return True, math.inf if trial.time_s is None else trial.time_s
+
+
+def _ended_runs(home: Path, job: str, known: Mapping[str, Trial], now: float) -> list[OldRun]:
+    """Return the run directories of trials that have ended, oldest first."""
     found = []
     for _, name in numbered_runs(home, job):
         path, trial = runs_directory(home, job) / name, known.get(name)
@@ -153,8 +157,20 @@ def _ended_runs(home: Path, job: str, known: Mapping[str, Trial]) -> Iterator[Ol
             ended = datetime.fromisoformat(trial.finished_at.replace("Z", "+00:00")).timestamp()
         except (ValueError, OverflowError):
             continue  # nobody knows how old it is
-        found.append(OldRun(name, path, _size_bytes(path), ended))
-    yield from sorted(found, key=lambda run: (run.ended, run.trial))
+        # What a clock that was ahead has recorded is no newer than what came after it.
+        order = (min(ended, now), trial.recurrence, trial.attempt)
+        found.append((order, OldRun(name, path, _size_bytes(path), order[0])))
+    return [run for _, run in sorted(found, key=lambda each: each[0])]
+
+
+def _leftovers(home: Path, job: str, now: float) -> list[OldRun]:
+    """Return what is left of runs whose removal was cut short."""
+    why = "its removal was cut short"
+    return [
+        OldRun(path.name.removeprefix(_GONE), path, _size_bytes(path), now, why)
+        for path in sorted(runs_directory(home, job).glob(f"{_GONE}*"))
+        if path.is_dir() and not path.is_symlink()
+    ]
 
 
 def _size_bytes(folder: Path) -> int:
@@ -169,13 +185,18 @@ def _size_bytes(folder: Path) -> int:
     return total
 
 
-def _remove(run: OldRun) -> bool:
+def remove(run: OldRun) -> bool:
     """Remove a run directory unless somebody is at it; return whether it is gone."""
     lock = RunLock(RunPaths(run.path))
     if not lock.acquire_or_gone():
         return False
     try:
-        shutil.rmtree(run.path, ignore_errors=True)
+        path = run.path
+        if not path.name.startswith(_GONE):  # half a run is none: it is one no more from here on
+            path = path.rename(path.with_name(_GONE + path.name))
+        shutil.rmtree(path, ignore_errors=True)
+    except OSError:
+        return False
     finally:
         lock.release()
-    return not run.path.exists()
+    return not path.exists()

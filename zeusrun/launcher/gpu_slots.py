@@ -100,6 +100,7 @@ def take_gpus(
         BusyError: If they are taken, and it is not to wait, or has waited long enough.
         HistoryError: If the home cannot be written.
     """
+    waiting = ("waiting", wish.pool)
     while True:
         with tickets:
             present = tickets.present()
@@ -107,7 +108,7 @@ def take_gpus(
             if got is not None:
                 held.show(state="running", gpus=got)
                 return got
-            if patience is not None and held.ticket.gpus != wish.pool:
+            if patience is not None and (held.ticket.state, held.ticket.gpus) != waiting:
                 held.show(state="waiting", gpus=wish.pool)
         check_replaced(held.ticket, present)
         text = _in_the_way(wish, held.ticket, present, others)

@@ -18,7 +18,7 @@ from zeusrun.bandit.usual import usual_cost
 from zeusrun.clock import timestamp
 from zeusrun.errors import ExitCode
 from zeusrun.launcher.paths import notices_directory
-from zeusrun.launcher.process import start_detached
+from zeusrun.launcher.process_beside import start_detached
 from zeusrun.private_files import make_folder, replace_file
 from zeusrun.trial import TrialStatus
 
@@ -76,24 +76,21 @@ def build_notices(trials: Sequence[Trial], result: SubmitResult) -> list[Notice]
         trials: The newest of the job, oldest first, those of the submit included.
         result: How it ended.
     """
-    notices = [
-        _notice("lost", lost, None, f"{lost.trial} was lost: {lost.reason}") for lost in result.lost
-    ]
     last, code = result.trials[-1], int(result.exit_code)
     own = {trial.trial for trial in result.trials}
     earlier = [trial for trial in trials if trial.trial not in own]
     if code == ExitCode.TARGET_MISSED:
         attempts = "" if result.attempts < 2 else f" in {result.attempts} attempts"
         text = f"{last.trial} missed its target{attempts}: {last.reason}"
-        return [*notices, _notice("missed", last, code, text)]
+        return [_notice("missed", last, code, text)]
     if code in {ExitCode.TRAINING_FAILED, ExitCode.TIMED_OUT}:
         text = f"{last.trial} ended as {last.status.value}: {last.reason}"
-        return [*notices, _notice("failed", last, code, text)]
+        return [_notice("failed", last, code, text)]
     if not result.reached:
-        return notices  # somebody has ended it, and knows
+        return []  # somebody has ended it, and knows
     cost = "" if last.cost_j is None else f", cost {energy_text(last.cost_j)}"
     text = f"{last.trial} reached its target: {last.reason}{cost}"
-    notices.append(_notice("reached", last, code, text))
+    notices = [_notice("reached", last, code, text)]
     ended = [trial for trial in earlier if trial.status not in _NOT_AN_ENDING]
     if ended and ended[-1].status is not TrialStatus.REACHED:
         before = ended[-1]
@@ -109,6 +106,11 @@ def build_notices(trials: Sequence[Trial], result: SubmitResult) -> list[Notice]
         )
         notices.append(_notice("regression", last, code, text, usual.cost_j))
     return notices
+
+
+def lost_notices(lost: Sequence[Trial]) -> list[Notice]:
+    """Return what there is to tell of trials whose launchers have died."""
+    return [_notice("lost", each, None, f"{each.trial} was lost: {each.reason}") for each in lost]
 
 
 def failure_notice(job: str, error: ZeusrunError) -> Notice:
@@ -176,13 +178,10 @@ def send(
 
 def _letter(spec: JobSpec, notice: Notice) -> dict[str, Any]:
     notify = spec.notify
-    command = list(notify.command)
-    if command and "/" in command[0]:  # as every path: relative to the job file
-        command[0] = str(spec.source.parent / command[0])
     return {
         "notice": asdict(notice),
         "url": notify.url,
-        "command": command,
+        "command": spec.notify_command(),
         "timeout_s": notify.timeout_s,
         "tries": 0,
     }

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from zeusrun.clock import read_clock
 from zeusrun.errors import BusyError, ExitCode
 from zeusrun.launcher.signals import PREEMPTING
 
@@ -22,31 +23,17 @@ class Patience:
 
     Attributes:
         job: Whose.
-        until_t: Monotonic second to give up at; ``None`` to wait for as long as it takes.
+        until: Unix second to give up at, by the clock as a deadline is: a machine may sleep
+            meanwhile. ``None`` to wait for as long as it takes.
         signals: Those that came, in order.
         tell: Takes a sentence for people.
     """
 
     job: str
-    until_t: float | None
+    until: float | None
     signals: Sequence[int]
     tell: Callable[[str], None]
     _told: set[str] = field(default_factory=set)
-
-    def check(self) -> None:
-        """Check that nobody has told it to end.
-
-        Raises:
-            BusyError: If a signal came. Its exit code is that of a training ended so.
-        """
-        if not self.signals:
-            return
-        number = self.signals[0]
-        name = signal.Signals(number).name
-        error = BusyError(f"{self.job}: ended by {name} while it waited for its turn")
-        if number not in PREEMPTING:
-            error.exit_code = ExitCode.SIGNAL_BASE + number
-        raise error
 
     def wait(self, why: str, advice: str) -> None:
         """Wait for a moment.
@@ -58,10 +45,28 @@ class Patience:
         Raises:
             BusyError: If a signal came, or it took too long.
         """
-        self.check()
-        if self.until_t is not None and time.monotonic() > self.until_t:
+        check_not_ended(self.job, self.signals)
+        if self.until is not None and read_clock() > self.until:
             raise BusyError(f"{self.job}: {why}, and its deadline has passed; this run is skipped")
         if advice not in self._told:
             self._told.add(advice)
             self.tell(f"{why}; {advice}")
         time.sleep(_PERIOD_S)
+
+
+def check_not_ended(job: str, signals: Sequence[int]) -> None:
+    """Check that nobody has told a submit to end before it has begun.
+
+    Args:
+        job: Whose.
+        signals: Those that came, in order.
+
+    Raises:
+        BusyError: If a signal came. Its exit code is that of a training ended so.
+    """
+    if not signals:
+        return
+    error = BusyError(f"{job}: ended by {signal.Signals(signals[0]).name} before it began")
+    if signals[0] not in PREEMPTING:
+        error.exit_code = ExitCode.SIGNAL_BASE + signals[0]
+    raise error

@@ -259,64 +259,6 @@ def _end(process: subprocess.Popen[bytes], grace_period_s: float) -> None:
         process.wait()
 
 
-Detached = subprocess.Popen[bytes]
-"""A process that outlives this one."""
-
-
-def start_detached(argv: Sequence[str], environment: Mapping[str, str], log: int) -> Detached:
-    """Start a command that outlives this process: a session of its own, at ``/``, no input.
-
-    Args:
-        argv: The command and its arguments; no shell is involved.
-        environment: The command's, and nothing else.
-        log: A descriptor that its output goes to.
-
-    Raises:
-        OSError: If it could not be started.
-    """
-    return subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
-        argv,
-        env=dict(environment),
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-    )
-
-
-def run_briefly(
-    argv: Sequence[str],
-    content: bytes = b"",
-    environment: Mapping[str, str] | None = None,
-    timeout_s: float | None = None,
-) -> tuple[int, bytes, str]:
-    """Run a command that ends by itself; return its exit code, output and complaints.
-
-    Args:
-        argv: The command and its arguments; no shell is involved.
-        content: Its input.
-        environment: The command's; ``None`` for this process's own.
-        timeout_s: Killed after so many seconds; ``None`` for never.
-
-    Raises:
-        OSError: If it could not be started.
-        TimeoutError: If it took too long.
-    """
-    try:
-        done = subprocess.run(  # noqa: S603 - an argument vector, never a shell
-            argv,
-            input=content,
-            capture_output=True,
-            env=environment,
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise TimeoutError(f"it took longer than {timeout_s:g} s") from error
-    return done.returncode, done.stdout, done.stderr.decode(errors="replace").strip()
-
-
 _PASSED_ON = (*ENDING, signal.SIGQUIT, signal.SIGUSR2)  # Slurm's --signal
 _FROM_TERMINAL = 0x80  # SI_KERNEL of sigaction(2): the terminal tells a whole process group
 _RECHECK_S = 0.5  # should a thread of a library have taken SIGCHLD

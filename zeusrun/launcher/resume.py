@@ -20,16 +20,24 @@ _Amount = TypeVar("_Amount", int, float)
 def find_preempted(trials: Sequence[Trial]) -> Trial | None:
     """Return the trial that the next submit of a job is to continue; ``None`` if there is none.
 
-    It is the oldest of those preempted since a recurrence last came to its end: what a later one
-    has overtaken is left.
+    It is the oldest of those that are to go on.
     """
-    found = None
+    return next(iter(list_preempted(trials)), None)
+
+
+def list_preempted(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials that later submits are to continue, oldest first.
+
+    They were preempted since a recurrence last came to its end: what a later one has overtaken is
+    left.
+    """
+    found: list[Trial] = []
     for trial in sorted(trials, key=lambda trial: (-trial.recurrence, -trial.attempt)):
         if trial.status is TrialStatus.PREEMPTED:
-            found = trial
+            found.append(trial)
         elif trial.status is not TrialStatus.DISPATCHED:
             break
-    return found
+    return found[::-1]
 
 
 def why_not_continued(submission: Submission, trial: Trial, *, has_files: bool) -> str | None:

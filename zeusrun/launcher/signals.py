@@ -22,6 +22,8 @@ ENDING = (signal.SIGINT, signal.SIGHUP, *PREEMPTING)
 class CaughtSignals:
     """A context manager that collects signals; those ignored before (``nohup``) stay ignored.
 
+    Within another one it shows what that one collects, too: no signal falls between the two.
+
     Attributes:
         numbers: The signals.
         received: Those that came, in order of arrival.
@@ -34,7 +36,11 @@ class CaughtSignals:
     def __enter__(self) -> Self:
         """Install the handlers; only the main thread may."""
         for number in self.numbers:
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            handler = signal.getsignal(number)
+            outer = getattr(handler, "__self__", None)
+            if isinstance(outer, CaughtSignals):
+                self.received = outer.received
+            elif handler is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._catch)
         return self
 

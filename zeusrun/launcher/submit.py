@@ -45,15 +45,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SubmitResult:
-    """How a recurrence ended: its trials in order of attempt, and zeusrun's exit code.
-
-    Beside, the trials of dead launchers that were recorded first.
-    """
+    """How a recurrence ended: its trials in order of attempt, and zeusrun's exit code."""
 
     recurrence: int
     trials: tuple[Trial, ...]
     exit_code: int
-    lost: tuple[Trial, ...] = ()
 
     @property
     def attempts(self) -> int:
@@ -91,10 +87,9 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
             listener.note(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}")
             for warning in (*lost.warnings, *_mask_lost(submission, lost)):
                 listener.warn(f"{lost.trial}: {warning}")
+        submission.on_lost([trial for trial in recovered if trial.status is TrialStatus.LOST])
         with _limits(submission, listener) as limits:
-            result = _recur(replace(submission, limits=limits), listener, signals)
-    lost_ones = [trial for trial in recovered if trial.status is TrialStatus.LOST]
-    return replace(result, lost=tuple(lost_ones))
+            return _recur(replace(submission, limits=limits), listener, signals)
 
 
 @contextlib.contextmanager

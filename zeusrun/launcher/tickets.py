@@ -98,6 +98,7 @@ class Tickets:
         self,
         job: str,
         state: Literal["waiting", "running"] = "waiting",
+        gpus: tuple[str, ...] = (),
         *,
         replaces: bool = False,
     ) -> HeldTicket:
@@ -111,7 +112,7 @@ class Tickets:
             number = max(number, ticket.number)
             if not alive:
                 self.remove(ticket.number)
-        ticket = Ticket(number + 1, job, os.getpid(), state, timestamp(), replaces=replaces)
+        ticket = Ticket(number + 1, job, os.getpid(), state, timestamp(), gpus, replaces)
         held = HeldTicket(self, ticket)
         held.show()
         return held

@@ -59,7 +59,13 @@ class Others:
 
 
 def take_turn(
-    tickets: Tickets, job: str, overlap: Overlap, others: Others, patience: Patience
+    tickets: Tickets,
+    job: str,
+    overlap: Overlap,
+    others: Others,
+    patience: Patience,
+    *,
+    gpus: tuple[str, ...] = (),
 ) -> HeldTicket:
     """Take a ticket, and wait until its turn has come.
 
@@ -72,6 +78,7 @@ def take_turn(
         overlap: What to do about other submits of the job.
         others: Who they are.
         patience: How to wait.
+        gpus: UUIDs of those that it will want.
 
     Raises:
         BusyError: If another submit is in the way, or it has waited long enough.
@@ -83,7 +90,7 @@ def take_turn(
         if turn == "skip":
             raise BusyError(_skipped(job, present, others))
         state: Literal["waiting", "running"] = "running" if turn == "begin" else "waiting"
-        held = tickets.take(job, state, replaces=overlap == "replace")
+        held = tickets.take(job, state, gpus, replaces=overlap == "replace")
     try:
         before = present if turn == "wait" else []
         while before:

@@ -11,7 +11,7 @@ from zeusrun.errors import UsageError
 from zeusrun.jobfile.rules import duration_s
 from zeusrun.schedule.due import Cursor, Rules
 from zeusrun.schedule.environment import capture, is_usual
-from zeusrun.schedule.store import Schedule
+from zeusrun.schedule.store import Firing, Schedule
 from zeusrun.schedule.timetable import build_timetable
 
 if TYPE_CHECKING:
@@ -71,6 +71,20 @@ def build_schedule(
         paused=known is not None and known.paused,
         firings=() if known is None else known.firings,
     )
+
+
+def note_dropped(known: Schedule, built: Schedule, at: str) -> Schedule:
+    """Return a schedule with what was about to start by the one before it, and now is not.
+
+    Args:
+        known: The one before.
+        built: Its successor.
+        at: RFC 3339.
+    """
+    dropped = known.cursor.pending
+    if dropped is None or built.cursor.pending == dropped:
+        return built
+    return built.note(Firing(dropped, "skipped", at, why="the schedule was changed"))
 
 
 def _known(known: Schedule | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import LaunchError
-from zeusrun.launcher.process import run_briefly
+from zeusrun.launcher.process_beside import run_briefly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,7 +15,7 @@ from zeusrun.schedule.tick import start_due
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zeusrun.launcher.process import Detached
+    from zeusrun.launcher.process_beside import Detached
     from zeusrun.schedule.store import Schedules
 
 _NAP_S = 0.2  # a signal is heard so soon

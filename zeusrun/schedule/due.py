@@ -21,7 +21,9 @@ ON_TIME_S = 300.0
 SET_BACK_S = 3 * 3600.0
 """A clock that goes back by less, as for daylight saving, repeats nothing; see cron(8)."""
 
+_SETTLED_S = 240.0  # less than ON_TIME_S: what comes meanwhile is on time
 _NOBODY = "nothing was there to start it"
+_MOST_TRIES = 5
 _MOST = 100  # missed occurrences that are told one by one
 
 
@@ -57,10 +59,14 @@ class Cursor:
     Attributes:
         until: All occurrences up to here are; Unix seconds.
         pending: The one that is to start, and has not.
+        tries: How often a process has been started for it.
+        behind: When the clock was first found far behind ``until``; ``None`` while it is not.
     """
 
     until: float
     pending: float | None = None
+    tries: int = 0
+    behind: float | None = None
 
 
 @dataclass(frozen=True)
@@ -92,10 +98,13 @@ def look(rules: Rules, cursor: Cursor, now: float) -> Look:
         cursor: As the last tick left it.
         now: Unix seconds.
     """
-    if now < cursor.until:
-        # What was ahead was decided by a wrong clock, if it was far ahead: count from now again.
-        far = cursor.until - now > SET_BACK_S
-        cursor = replace(cursor, until=now) if far else cursor
+    if cursor.until - now > SET_BACK_S:
+        # Either it was wrong before, or it is now, as at boot before the time is known.
+        if cursor.behind is None or not 0 <= now - cursor.behind <= ON_TIME_S:
+            return Look(replace(cursor, behind=now))
+        if now - cursor.behind < _SETTLED_S:
+            return Look(cursor)
+        cursor = Cursor(cursor.behind)  # it was: what is beyond it was decided by a wrong clock
     due = rules.timetable.between(cursor.until, now, _MOST)
     missed: list[Missed] = []
     pending = cursor.pending
@@ -107,13 +116,12 @@ def look(rules: Rules, cursor: Cursor, now: float) -> Look:
         if pending is not None:
             missed.append(Missed(pending, "the next one came before it could start"))
         pending = occurrence
-    if pending is not None and _expired(rules, pending, now):
-        missed.append(Missed(pending, f"it could not start within {rules.deadline_s:g} s"))
+    tries = cursor.tries if pending == cursor.pending else 0
+    why = None if pending is None else why_missed(rules, pending, now, tries)
+    if pending is not None and why is not None:
+        missed.append(Missed(pending, why))
         pending = None
-    elif pending is not None and _forgotten(rules, pending, now):
-        missed.append(Missed(pending, _NOBODY))
-        pending = None
-    return Look(Cursor(max(cursor.until, now), pending), tuple(missed))
+    return Look(Cursor(max(cursor.until, now), pending, tries), tuple(missed))
 
 
 def _too_late(rules: Rules, occurrence: float, now: float) -> str | None:
@@ -125,6 +133,23 @@ def _too_late(rules: Rules, occurrence: float, now: float) -> str | None:
     if _expired(rules, occurrence, now):
         return f"{_NOBODY} within {rules.deadline_s:g} s"
     return None
+
+
+def why_missed(rules: Rules, pending: float, now: float, tries: int = 0) -> str | None:
+    """Return why an occurrence that was to start is to start no more; ``None`` if it still is.
+
+    Args:
+        rules: Of the schedule.
+        pending: The occurrence.
+        now: Unix seconds.
+        tries: How often a process has been started for it.
+    """
+    if _expired(rules, pending, now):
+        return f"it could not start within {rules.deadline_s:g} s"
+    forgotten = _forgotten(rules, pending, now)
+    if tries >= _MOST_TRIES or (tries and forgotten):
+        return f"a process was started for it {tries} times, and never began; its log may say why"
+    return _NOBODY if forgotten else None
 
 
 def _forgotten(rules: Rules, pending: float, now: float) -> bool:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from zeusrun.errors import UsageError
+from zeusrun.schedule.due import ON_TIME_S
+from zeusrun.schedule.timetable import read_zone_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +40,7 @@ WantedBy=timers.target
 """
 _STANDARD = re.compile(r"[0-9A-Z*,/ -]+")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+_LEAST_DEADLINE_S = 10  # under it, a CronJob may never start: it is looked at every 10 s
 _CONCURRENCY = {"forbid": "Forbid", "replace": "Replace", "allow": "Allow"}
 
 
@@ -52,8 +55,8 @@ def systemd_units(python: str, home: Path, variables: Sequence[str] = ()) -> dic
     They know no times: every minute they start what is due, so that overlaps, pauses and missed
     runs are the same as with cron.
     """
-    words = (python, "-m", "zeusrun", "schedule", "tick")
-    command = " ".join(_quoted(word).replace("$", "$$") for word in words)
+    words = ("-m", "zeusrun", "schedule", "tick")  # a $ in the path of a program is no variable
+    command = " ".join([_quoted(python), *(_quoted(word).replace("$", "$$") for word in words)])
     variable = " ".join(_quoted(each) for each in (f"ZEUSRUN_HOME={home}", *variables))
     return {
         "zeusrun-schedule.service": _SERVICE.format(variable=variable, command=command),
@@ -64,6 +67,7 @@ def systemd_units(python: str, home: Path, variables: Sequence[str] = ()) -> dic
 def _quoted(word: str) -> str:
     """Return a word as systemd reads it (systemd.syntax(7), systemd.unit(5))."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    escaped = escaped.replace("\n", "\\n")
     return f'"{escaped}"' if re.search(r"[\s\"';\\]", word) else escaped
 
 
@@ -79,7 +83,7 @@ def kubernetes_cronjob(schedule: Schedule, image: str, claim: str) -> str:
         UsageError: If it cannot say the same.
     """
     rules, job = schedule.rules, schedule.job
-    name = re.sub(r"[^a-z0-9-]", "-", job.lower()).strip("-")[:52]
+    name = re.sub(r"[^a-z0-9-]", "-", job.lower())[:52].strip("-")
     if not _IMAGE.fullmatch(image):
         raise UsageError(
             f"--image {image!r}: is no container image; name one such as example/train:1.0"
@@ -92,6 +96,14 @@ def kubernetes_cronjob(schedule: Schedule, image: str, claim: str) -> str:
         r"\bL|L\b", rules.timetable.expression.replace("JUL", "")
     ):
         raise UsageError(f"{job}: Kubernetes does not know {rules.timetable.expression!r}")
+    if "7" in rules.timetable.expression.split()[4]:
+        raise UsageError(f"{job}: Kubernetes does not know Sunday as 7; write it as 0")
+    zone = rules.timetable.tz or read_zone_name()
+    if zone is None:
+        raise UsageError(
+            f"{job}: nobody knows the name of this machine's time zone, and the cluster may be in "
+            f"another; name it: zeusrun schedule add {schedule.job_file} --tz Europe/Paris"
+        )
     container = {
         "name": name,
         "image": image,
@@ -101,6 +113,7 @@ def kubernetes_cronjob(schedule: Schedule, image: str, claim: str) -> str:
     }
     spec: dict[str, Any] = {
         "schedule": rules.timetable.expression,
+        "timeZone": zone,
         "concurrencyPolicy": _CONCURRENCY[schedule.overlap],
         "suspend": schedule.paused,
         "jobTemplate": {
@@ -119,9 +132,10 @@ def kubernetes_cronjob(schedule: Schedule, image: str, claim: str) -> str:
             }
         },
     }
-    if rules.timetable.tz is not None:
-        spec["timeZone"] = rules.timetable.tz
-    if rules.deadline_s is not None:
-        spec["startingDeadlineSeconds"] = int(rules.deadline_s)
+    # Without a bound, Kubernetes catches up with the newest of those it has missed.
+    bounds = [rules.deadline_s, None if rules.catch_up == "once" else ON_TIME_S]
+    late_s = min((bound for bound in bounds if bound is not None), default=None)
+    if late_s is not None:
+        spec["startingDeadlineSeconds"] = max(int(late_s), _LEAST_DEADLINE_S)
     kind = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": name}}
     return yaml.safe_dump({**kind, "spec": spec}, sort_keys=False)

@@ -12,13 +12,14 @@ from zeusrun.clock import read_clock, timestamp
 from zeusrun.errors import BusyError, ExitCode, LaunchError, ZeusrunError
 from zeusrun.file_lock import FileLock
 from zeusrun.private_files import open_for_writing
+from zeusrun.schedule.due import Cursor, why_missed
 from zeusrun.schedule.store import UNDERWAY, Firing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from zeusrun.launcher.process import Detached
+    from zeusrun.launcher.process_beside import Detached
     from zeusrun.schedule.store import Schedule, Schedules
 
 PERIOD_S = 60.0
@@ -34,7 +35,7 @@ def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float
     Raises:
         LaunchError: If it cannot be started.
     """
-    from zeusrun.launcher.process import start_detached  # noqa: PLC0415 - most ticks start nothing
+    from zeusrun.launcher.process_beside import start_detached  # noqa: PLC0415 - most ticks start nothing
 
     try:
         log = open_log(schedules.log(schedule.job))
@@ -109,17 +110,22 @@ def _claim(schedules: Schedules, job: str, occurrence: float, *, by_hand: bool) 
     at = timestamp()
     with schedules.hold(job) as held:
         schedule = held.schedule or schedules.read(job)
-        cursor, known = schedule.cursor, {firing.occurrence for firing in schedule.firings}
+        known = {firing.occurrence for firing in schedule.firings}
         if not by_hand and schedule.paused:
             if occurrence not in known:
                 why = "it was paused"
                 held.write(schedule.note(Firing(occurrence, "skipped", at, why=why, told=True)))
             return None
-        if not by_hand and cursor.pending != occurrence:
-            return None
-        if cursor.pending == occurrence:
-            cursor = replace(cursor, pending=None)
-        return held.write(replace(schedule, cursor=cursor).note(Firing(occurrence, "waiting", at)))
+        if not by_hand:
+            if schedule.cursor.pending != occurrence:
+                return None
+            schedule = replace(schedule, cursor=Cursor(schedule.cursor.until))
+            # The machine may have slept since.
+            late = why_missed(schedule.rules, occurrence, read_clock())
+            if late is not None:
+                held.write(schedule.note(Firing(occurrence, "missed", at, why=late)))
+                return None
+        return held.write(schedule.note(Firing(occurrence, "waiting", at)))
 
 
 def _run(

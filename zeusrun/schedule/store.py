@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import glob
 import json
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -31,6 +32,7 @@ _ENDINGS: dict[int | None, str] = {
 }
 _VERSION = 1
 _KEPT = 100  # firings; what ran is in the history for good
+_WHY_LENGTH = 2000
 _PATIENCE_S = 10.0
 _MAX_BYTES = 1 << 20
 _FAR = 1e11  # seconds that no time of day has
@@ -92,8 +94,20 @@ class Schedule:
     def note(self, firing: Firing) -> Schedule:
         """Return the schedule with a firing added, or put in the place of that occurrence's."""
         others = [each for each in self.firings if each.occurrence != firing.occurrence]
-        ordered = sorted([*others, firing], key=lambda each: each.occurrence)
-        return replace(self, firings=tuple(ordered[-_KEPT:]))
+        settled = [each for each in others if each.result not in UNDERWAY]
+        # What is under way stays, however many have come since; so does what nobody was told of,
+        # as long as there is anything else.
+        settled.sort(key=lambda each: (not each.told, each.occurrence))
+        gone = {each.occurrence for each in settled[: max(0, len(others) + 1 - _KEPT)]}
+        why = None if firing.why is None else firing.why[:_WHY_LENGTH]
+        kept = [each for each in others if each.occurrence not in gone]
+        ordered = sorted([*kept, replace(firing, why=why)], key=lambda each: each.occurrence)
+        return replace(self, firings=tuple(ordered))
+
+    def forget_after(self, now: float) -> Schedule:
+        """Return the schedule without what a clock that was ahead has settled beyond ``now``."""
+        kept = (f for f in self.firings if f.result in UNDERWAY or f.occurrence <= now)
+        return replace(self, firings=tuple(kept))
 
     def to_json(self) -> dict[str, Any]:
         """Return what is written to the file."""
@@ -146,7 +160,7 @@ class Schedules:
         """
         path = self.path(job)
         try:
-            return decode_schedule(read_file(path, _MAX_BYTES))
+            return decode_schedule(read_file(path, _MAX_BYTES), job)
         except FileNotFoundError:
             names = self.jobs()
             close = difflib.get_close_matches(job, names, n=1)
@@ -194,6 +208,10 @@ class Schedules:
                 self.read(job)
             try:
                 self.path(job).unlink(missing_ok=True)
+                for lock in self.directory.glob(f"{glob.escape(job)}@*.lock"):
+                    if (held := self.lock(lock.name)).acquire():  # a dead run's
+                        lock.unlink(missing_ok=True)
+                        held.release()
             except OSError as error:
                 raise HistoryError(
                     f"{self.path(job)} cannot be removed: {error.strerror}"
@@ -204,10 +222,26 @@ class Schedules:
         return SafeLock(self.directory / name)
 
     @contextmanager
+    def editing_crontab(self) -> Iterator[None]:
+        """Keep the crontab's entry to oneself: whether it is needed, and the edit, are one.
+
+        Raises:
+            HistoryError: If somebody does not let go.
+        """
+        with self._holding(".crontab.lock", "the crontab"):  # no job has this name
+            yield
+
+    @contextmanager
     def _locked(self, job: str) -> Iterator[None]:
-        lock = self.lock(self.path(job).with_suffix(".lock").name)
+        name = self.path(job).with_suffix(".lock").name
+        with self._holding(name, f"the schedule of {job}"):
+            yield
+
+    @contextmanager
+    def _holding(self, name: str, what: str) -> Iterator[None]:
+        lock = self.lock(name)
         if not lock.acquire(_PATIENCE_S):
-            raise HistoryError(f"another process holds the schedule of {job} and does not let go")
+            raise HistoryError(f"another process holds {what} and does not let go")
         try:
             yield
         finally:
@@ -232,17 +266,23 @@ class HeldSchedule:
         Raises:
             HistoryError: If it cannot be written.
         """
+        content = json.dumps(schedule.to_json(), indent=1).encode() + b"\n"
+        if len(content) > _MAX_BYTES:
+            raise HistoryError(
+                f"the schedule of {schedule.job} is too large to be read again; keep fewer or "
+                "shorter variables for it"
+            )
         try:
             if schedule != self.schedule:
-                replace_file(self.path, json.dumps(schedule.to_json(), indent=1).encode() + b"\n")
+                replace_file(self.path, content)
         except OSError as error:
             raise HistoryError(f"{self.path} cannot be written: {error.strerror}") from error
         self.schedule = schedule
         return schedule
 
 
-def decode_schedule(content: bytes) -> Schedule:
-    """Return what a file holds.
+def decode_schedule(content: bytes, job: str) -> Schedule:
+    """Return what the file of a job holds.
 
     Raises:
         ValueError: If it is no schedule.
@@ -258,7 +298,7 @@ def decode_schedule(content: bytes) -> Schedule:
             firings=tuple(Firing(**each) for each in record.pop("firings")),
             **record,
         )
-        _check(schedule)
+        _check(schedule, job)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
         raise ValueError(f"its content is not one: {error}") from None
     return schedule
@@ -269,7 +309,7 @@ def _check_version(version: object) -> None:
         raise ValueError(f"it is of version {version}")
 
 
-def _check(schedule: Schedule) -> None:
+def _check(schedule: Schedule, job: str) -> None:
     """Check what is used later, so that nothing fails in the middle of the night.
 
     Raises:
@@ -277,14 +317,20 @@ def _check(schedule: Schedule) -> None:
     """
     rules, cursor = schedule.rules, schedule.cursor
     numbers = [cursor.until, rules.jitter_s, *(firing.occurrence for firing in schedule.firings)]
-    numbers += [number for number in (cursor.pending, rules.deadline_s) if number is not None]
+    numbers += [
+        number for number in (cursor.pending, cursor.behind, rules.deadline_s) if number is not None
+    ]
     texts = [schedule.job, schedule.job_file, schedule.python, rules.key]
     texts += [*schedule.environment.keys(), *schedule.environment.values()]
     results = {firing.result for firing in schedule.firings}
-    if not all(type(n) in (int, float) and abs(n) < _FAR for n in numbers):
+    texts += [text for f in schedule.firings for text in (f.at, f.why) if text is not None]
+    codes = [f.exit_code for f in schedule.firings if f.exit_code is not None]
+    if not all(type(n) in (int, float) and 0 <= n < _FAR for n in [*numbers, *codes, cursor.tries]):
         raise TypeError("a number is none")
     if not all(isinstance(text, str) and "\0" not in text for text in texts):
         raise TypeError("a text is none")
+    if schedule.job != job:
+        raise TypeError(f"it is that of {schedule.job}")
     if schedule.overlap not in get_args(Overlap) or rules.catch_up not in get_args(CatchUp):
         raise TypeError("a policy is none")
     if not results <= set(get_args(Result)) or not isinstance(schedule.paused, bool):

@@ -17,7 +17,7 @@ from zeusrun.schedule.store import UNDERWAY, Firing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zeusrun.launcher.process import Detached
+    from zeusrun.launcher.process_beside import Detached
     from zeusrun.schedule.store import Schedule, Schedules
 
 _DAY_S = 86400.0
@@ -54,7 +54,8 @@ def start_due(
         try:
             started.append((schedule, start_occurrence(schedules, schedule, occurrence)))
         except LaunchError as error:  # the others are to run all the same
-            tell(str(error))
+            for text in _seldom(schedules, str(error), now):
+                tell(text)
     return started
 
 
@@ -75,15 +76,25 @@ def tick(schedules: Schedules, now: float) -> Ticked:
                 if held.schedule is None:
                     continue  # it has just been removed
                 schedule, sentences = _decide(schedules, held.schedule, now)
+                occurrence = _to_start(schedules, schedule, now)
+                if occurrence is not None:
+                    cursor = replace(schedule.cursor, tries=schedule.cursor.tries + 1)
+                    schedule = replace(schedule, cursor=cursor)
+                    due.append((schedule, occurrence))
                 held.write(schedule)
+            told += sentences
         except ZeusrunError as error:
+            due = [each for each in due if each[0].job != job]  # decided, but not on disk
             told += _seldom(schedules, str(error), now)
-            continue
-        told += sentences
-        pending = schedule.cursor.pending
-        if pending is not None and schedule.rules.start_at(pending) < now + PERIOD_S:
-            due.append((schedule, pending))
     return Ticked(tuple(due), tuple(told))
+
+
+def _to_start(schedules: Schedules, schedule: Schedule, now: float) -> float | None:
+    """Return the occurrence that a process is to be started for; ``None`` if there is none."""
+    pending = schedule.cursor.pending
+    if pending is None or schedule.paused or schedule.rules.start_at(pending) >= now + PERIOD_S:
+        return None
+    return pending if is_dead(schedules, schedule.job, pending) else None  # else one is at it
 
 
 def _seldom(schedules: Schedules, text: str, now: float) -> list[str]:
@@ -94,6 +105,9 @@ def _seldom(schedules: Schedules, text: str, now: float) -> list[str]:
         if now - path.stat().st_mtime < _DAY_S:
             return []
     with contextlib.suppress(OSError):
+        for old in schedules.directory.glob(".told-*"):
+            if now - old.stat().st_mtime > _DAY_S:
+                old.unlink(missing_ok=True)
         write_file(path, text.encode(errors="replace"))
     return [text]
 
@@ -105,6 +119,8 @@ def _decide(schedules: Schedules, schedule: Schedule, now: float) -> tuple[Sched
             schedule = schedule.note(replace(firing, result="lost", at=at, why="its zeusrun died"))
     if not schedule.paused:
         found = look(schedule.rules, schedule.cursor, now)
+        if found.cursor.until < schedule.cursor.until:
+            schedule = schedule.forget_after(now)
         # A clock that was wrong for a while may show what was decided long ago again.
         decided = {firing.occurrence for firing in schedule.firings}
         again = found.cursor.pending in decided

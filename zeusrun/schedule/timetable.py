@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import re
+from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from pathlib import Path
@@ -37,8 +39,6 @@ _WHOLE = {"m": (60, "*/{} * * * *", "minutes"), "h": (24, "0 */{} * * *", "hours
 _STEPS = re.compile(r"\*/([0-9]+) \* \* \* \*|0 \*/([0-9]+) \* \* \*")
 _FIELDS = 5
 _LOCAL_ZONE = Path("/etc/localtime")
-_DENSE = 5000
-"""Occurrences after which a search begins anew, a day before its end."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,14 @@ class Timetable:
 
     def between(self, after: float, until: float, most: int) -> list[float]:
         """Return the last ``most`` occurrences after one moment and up to another, ascending."""
-        found: list[float] = []
-        for number, moment in enumerate(self.following(after)):
-            if moment > until:
-                return found
-            if number > _DENSE and until - moment > _DAY_S:
-                return self.between(until - _DAY_S, until, most)
-            found = [*found[-most + 1 :], moment] if most > 1 else [moment]
-        return found
+        found: deque[float] = deque(maxlen=most)
+        for span_s in _SPANS_S:  # the last day is enough for most, however long nobody has looked
+            start = max(after, until - span_s)
+            moments = itertools.takewhile(lambda moment: moment <= until, self.following(start))
+            found = deque(moments, maxlen=most)
+            if len(found) == most or start == after:
+                break
+        return list(found)
 
     def describe(self) -> str:
         """Return the expression in words: ``every day at 02:00 (Europe/Paris)``."""
@@ -123,6 +123,7 @@ class Timetable:
 
 _DAY_S = timedelta(days=1).total_seconds()
 _MINUTE_S = 60.0
+_SPANS_S = (_DAY_S, 32 * _DAY_S, math.inf)
 
 
 def _change_before(late: float, early: float, zone: tzinfo) -> float:
@@ -186,6 +187,14 @@ def _meant(name: str) -> str | None:
     word = name.casefold().replace(" ", "_")
     close = difflib.get_close_matches(word, [*zones, *cities], n=1, cutoff=0.75)
     return f"did you mean {zones[cities.get(close[0], close[0])]}?" if close else None
+
+
+def read_zone_name() -> str | None:
+    """Return the name of the machine's own time zone; ``None`` if it cannot be told."""
+    _, found, name = str(_LOCAL_ZONE.resolve()).partition("/zoneinfo/")
+    if found and name in available_timezones():
+        return name
+    return None if _LOCAL_ZONE.exists() else "Etc/UTC"
 
 
 def _expand(text: str) -> str:
