@@ -337,6 +337,22 @@ def test_the_daemon_starts_what_is_due_and_hands_over_when_it_is_ended(zeusrun, 
     assert firings(schedule) == [("ended", 75)]
 
 
+def test_a_changed_or_broken_job_file_is_told_by_list_and_doctor(zeusrun, schedule):
+    job = zeusrun.job()
+    schedule("add", job, "0 2 * * *")
+    assert "job.yaml" not in schedule("list").stdout
+    zeusrun.job(schedule={"cron": "0 3 * * *"})
+    assert "job.yaml says every day at 03:00; `zeusrun schedule add" in flat(
+        schedule("list").stdout
+    )
+    Path(job).write_text("name: job\noops: 1\n")
+    assert "job cannot run:" in flat(schedule("list").stdout)
+    done = zeusrun("doctor", "--json")
+    (check,) = [each for each in json.loads(done.stdout) if each["name"] == "schedule"]
+    assert check["well"] is False
+    assert "unknown key 'oops'" in check["found"]
+
+
 def test_units_of_systemd_run_ticks(zeusrun, schedule, tmp_path):
     printed = schedule("export", "--systemd").stdout
     assert "OnCalendar=*-*-* *:*:00" in printed
@@ -355,7 +371,8 @@ def test_a_cronjob_of_kubernetes_says_the_same(zeusrun, schedule):
         "add",
         zeusrun.job(),
         "0 2 * * *",
-        *("--tz", "Europe/Paris", "--overlap", "replace", "--deadline", "2h"),
+        *("--tz", "Europe/Paris", "--overlap", "replace"),
+        *("--deadline", "2h", "--catch-up", "once"),
     )
     done = schedule("export", "job", "--kubernetes-cronjob", "--image", "example/train:1")
     manifest = yaml.safe_load(done.stdout)

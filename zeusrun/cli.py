@@ -35,6 +35,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.view.export import print_csv, print_json
 
 if TYPE_CHECKING:
+    from zeusrun.launcher.doctor import Check
     from zeusrun.trial import Trial
 
 # What a command imports and reads stays; Python's own 700 would look through it all for a tenth
@@ -193,19 +194,36 @@ def schema() -> None:
 def doctor(*, as_json: AsJson = False) -> None:
     """Check Python, torch, devices, permissions and home, and say what to do about each."""
     from zeusrun.launcher.doctor import check_machine  # noqa: PLC0415
-    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
-    from zeusrun.schedule.health import check_schedules  # noqa: PLC0415
-    from zeusrun.schedule.store import Schedules  # noqa: PLC0415
     from zeusrun.view.tables import doctor_sheet  # noqa: PLC0415
 
-    schedules = Schedules(home_directory(os.environ))
-    checks = [*check_machine(os.environ), *check_schedules(schedules, read_clock())]
+    checks = [*check_machine(os.environ), *_check_schedules()]
     if as_json:
         print_json([vars(check) for check in checks])
     else:
         console().print(doctor_sheet(checks))
     if any(check.well is False for check in checks):
         raise typer.Exit(ExitCode.LAUNCH)
+
+
+def _check_schedules() -> list[Check]:
+    """Look whether anybody starts what is scheduled, and whether it could run."""
+    from zeusrun.launcher.doctor import Check  # noqa: PLC0415
+    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+    from zeusrun.schedule.health import check_job, find_neglect  # noqa: PLC0415
+    from zeusrun.schedule.store import Schedules  # noqa: PLC0415
+
+    schedules, now = Schedules(home_directory(os.environ)), read_clock()
+    jobs = schedules.jobs()
+    if not jobs:
+        return []
+    found = [check_job(schedules, job, now) for job in jobs]
+    checks = [Check("schedule", False if each.stops else None, each.text) for each in found if each]
+    count = "1 job runs by itself" if len(jobs) == 1 else f"{len(jobs)} jobs run by themselves"
+    neglect = find_neglect(schedules, now)
+    if neglect is None:
+        return [Check("schedules", well=True, found=f"{count}, looked after every minute"), *checks]
+    what, advice = neglect
+    return [Check("schedules", well=False, found=f"{count}; {what}", advice=advice), *checks]
 
 
 app.command()(simulate)

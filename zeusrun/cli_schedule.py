@@ -20,7 +20,7 @@ from zeusrun.jobfile.rules import CatchUp, Overlap  # noqa: TC001 - typer evalua
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from zeusrun.schedule.store import Schedule, Schedules
 
@@ -112,12 +112,12 @@ def add(
         f"{first:%A %d %B %Y at %H:%M}",
         highlight=False,
     )
+    told = []
     if known is not None and known.job_file != schedule.job_file:
-        console().print(f"· it was {known.job_file} before", highlight=False, markup=False)
+        told.append(f"it was {known.job_file} before")
     if schedule.paused:
-        console().print(f"it is paused: `zeusrun schedule resume {schedule.job}`", highlight=False)
-    for note in notes:
-        console().print(f"! {note}", highlight=False, markup=False)
+        told.append(f"it is paused: `zeusrun schedule resume {schedule.job}`")
+    _note([*told, *notes])
 
 
 @schedule_app.command("list")
@@ -139,12 +139,10 @@ def list_(*, as_json: AsJson = False) -> None:
     elif damage is None:
         typer.echo('nothing is scheduled; begin with: zeusrun schedule add JOB.yaml "0 2 * * *"')
     if found and not as_json:
-        from zeusrun.schedule.health import check_job_file  # noqa: PLC0415
+        from zeusrun.schedule.health import check_job  # noqa: PLC0415
 
-        files = [check_job_file(schedule, read_clock()) for schedule in found]
-        for note in [*files, *_check_cron(schedules)]:
-            if note is not None:
-                console().print(f"! {note}", highlight=False, markup=False)
+        problems = [check_job(schedules, schedule.job, read_clock()) for schedule in found]
+        _note([each.text for each in problems if each is not None] + _check_cron(schedules))
     if damage is not None:
         raise damage
 
@@ -329,6 +327,14 @@ def fire(
     raise typer.Exit(run_occurrence(_schedules(), job, occurrence, run, by_hand=by_hand))
 
 
+def _note(texts: Sequence[str]) -> None:
+    """Print sentences that somebody should read, one below the other."""
+    from zeusrun.view.schedule import notes_sheet  # noqa: PLC0415
+
+    if texts:
+        console().print(notes_sheet(texts), highlight=False)
+
+
 def _tell(text: str) -> None:
     typer.echo(f"zeusrun: {text}")
 
@@ -367,4 +373,4 @@ def _check_cron(schedules: Schedules) -> list[str]:
     from zeusrun.schedule.health import find_neglect  # noqa: PLC0415
 
     neglect = find_neglect(schedules, read_clock())
-    return [] if neglect is None else [neglect]
+    return [] if neglect is None else ["; ".join(neglect)]

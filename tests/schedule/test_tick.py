@@ -18,7 +18,7 @@ from zeusrun.file_lock import FileLock
 from zeusrun.schedule.due import Cursor, Rules
 from zeusrun.schedule.fire import fire, fire_command, open_log
 from zeusrun.schedule.store import Firing, decode_schedule
-from zeusrun.schedule.tick import tick
+from zeusrun.schedule.tick import start_due, tick
 from zeusrun.schedule.timetable import Timetable
 
 
@@ -331,3 +331,93 @@ def test_a_job_that_is_paused_before_it_begins_does_not_run(schedules, nightly):
     assert fire(schedules, "digits", AT, pytest.fail) == 75
     (firing,) = schedules.read("digits").firings
     assert (firing.result, firing.why) == ("skipped", "it was paused")
+
+
+def test_a_long_run_is_told_however_many_were_skipped_meanwhile(schedules, nightly):
+    schedule = nightly(firings=(Firing(AT, "running", "then"),))
+    for number in range(1, 150):
+        schedule = schedule.note(Firing(AT + 60 * number, "skipped", "then", told=True))
+    assert len(schedule.firings) == 100
+    assert schedule.firings[0].result == "running"
+    schedule = schedule.note(Firing(AT, "ended", "then", 3))
+    for number in range(150, 160):
+        schedule = schedule.note(Firing(AT + 60 * number, "skipped", "then", told=True))
+    with schedules.hold("digits") as held:
+        held.write(schedule)
+    assert any("the training failed" in text for text in tick(schedules, AT + 9600).told)
+
+
+def test_what_a_clock_far_ahead_has_missed_hides_nothing_that_happens_after(schedules, nightly):
+    nightly()
+    tick(schedules, AT - 30)
+    ahead = tick(schedules, AT + 200 * DAY_S + 7200)
+    assert ahead.due == ()
+    assert len(schedules.read("digits").firings) == 100
+    minutes = [AT - 300 + 60 * number for number in range(8)]
+    due = [occurrence for now in minutes for _, occurrence in tick(schedules, now).due]
+    assert due[0] == AT
+    assert schedules.read("digits").firings == ()
+    fire(schedules, "digits", AT, lambda _schedule, _begun: 3)
+    assert "the training failed" in tick(schedules, AT + 180).told[0]
+
+
+def test_an_interpreter_that_is_gone_is_told_seldom_and_tried_no_more_than_five_times(
+    schedules, nightly, tmp_path
+):
+    rules = Rules(Timetable("0 2 * * *", "UTC"), catch_up="once", key="digits")
+    nightly(rules=rules, python=str(tmp_path / "gone"))
+    now = schedules.directory.stat().st_mtime // DAY_S * DAY_S + 2 * 3600
+    schedules.update("digits", lambda found: replace(found, cursor=Cursor(now - 60)))
+    told = []
+    for minute in range(30):
+        assert start_due(schedules, now + 60 * minute, told.append) == []
+    assert len(told) == 2
+    assert "digits cannot be started" in told[0]
+    assert "was started for it 5 times, and never began" in told[1]
+    assert schedules.read("digits").firings[0].result == "missed"
+
+
+def test_while_a_process_is_at_an_occurrence_no_other_is_started(schedules, nightly):
+    nightly()
+    assert len(tick(schedules, AT).due) == 1
+    lock = schedules.lock(f"digits@{AT:.3f}.lock")
+    lock.acquire()
+    assert tick(schedules, AT + 60).due == ()
+    lock.release()
+    assert len(tick(schedules, AT + 120).due) == 1
+
+
+def test_what_slept_through_its_time_is_missed(schedules, nightly, monkeypatch):
+    nightly()
+    tick(schedules, AT)
+    monkeypatch.setattr("zeusrun.schedule.fire.read_clock", lambda: AT + 3600)
+    assert fire(schedules, "digits", AT, pytest.fail) == 75
+    (firing,) = schedules.read("digits").firings
+    assert (firing.result, firing.why) == ("missed", "nothing was there to start it")
+
+
+def test_the_copy_of_a_schedule_runs_nothing(schedules, nightly):
+    nightly()
+    copy = schedules.path("digits-backup")
+    copy.write_bytes(schedules.path("digits").read_bytes())
+    ticked = tick(schedules, AT)
+    assert [schedule.job for schedule, _ in ticked.due] == ["digits"]
+    assert "it is that of digits" in ticked.told[0]
+
+
+def test_a_schedule_that_could_not_be_read_again_is_not_written(schedules, nightly):
+    before = nightly()
+    with (
+        pytest.raises(HistoryError, match="too large to be read again"),
+        schedules.hold("digits") as held,
+    ):
+        held.write(replace(before, environment={"LARGE": "x" * (1 << 20)}))
+    assert schedules.read("digits") == before
+
+
+def test_removing_a_schedule_takes_what_killed_runs_left(schedules, nightly):
+    nightly()
+    for job in ("digits", "digits-2"):
+        (schedules.directory / f"{job}@{AT:.3f}.lock").touch()
+    schedules.remove("digits")
+    assert [path.name for path in schedules.directory.glob("*@*")] == [f"digits-2@{AT:.3f}.lock"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from datetime import timezone
+from datetime import datetime, timezone
 
 import pytest
 
@@ -114,3 +114,13 @@ def test_without_a_zone_the_machines_own_is_meant(monkeypatch):
 class PathThatIsNot:
     def open(self, _mode):
         raise FileNotFoundError
+
+
+def test_the_newest_occurrences_are_found_however_long_ago_they_were():
+    start = datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp()
+    january = Timetable("* * * 1 *", "UTC")
+    found = january.between(start, start + 350 * 86400, 100)
+    assert len(found) == 100
+    assert found[-1] == datetime(2026, 1, 31, 23, 59, tzinfo=timezone.utc).timestamp()
+    yearly = Timetable("0 0 1 1 *", "UTC")
+    assert len(yearly.between(start - 60, start + 1000 * 86400, 100)) == 3

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zeusrun.bandit.cost import energy_text
 from zeusrun.bandit.drift import first_valid
 from zeusrun.bandit.run import Run
-from zeusrun.bandit.usual import Usual, conditions, has_cost, usual_cost
+from zeusrun.bandit.usual import NEWEST, Usual, conditions, has_cost, usual_cost
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _last_move(trials: Sequence[Trial]) -> CostMove | None:
     suspect: tuple[Trial, int] | None = None
     move: tuple[int, Usual] | None = None
     for index, trial in enumerate(trials):
-        usual = usual_cost(level, trial)
+        usual = usual_cost(level[-NEWEST:], trial)
         side = 0 if usual is None else _side(usual, trial)
         if usual is not None and side and suspect is not None and suspect[1] == side:
             move, level, suspect = (index - 1, usual), [suspect[0], trial], None
