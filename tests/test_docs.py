@@ -62,6 +62,21 @@ def test_every_command_and_option_of_the_readme_exists(zeusrun):
             assert option in done.stdout
 
 
+def test_every_verb_and_option_of_the_page_on_schedules_exists(zeusrun):
+    page = DOCS["schedules.md"]
+    rows = re.findall(r"^\| (`.*`) \|(.*)\|$", page, re.MULTILINE)
+    named = {verb for names, _ in rows for verb in re.findall(r"`([a-z-]+)", names)}
+    listed = zeusrun("schedule", "--help").stdout
+    assert named == set(re.findall(r"^│ ([a-z-]+) ", listed, re.MULTILINE))
+    helps = {verb: zeusrun("schedule", verb, "--help").stdout for verb in named}
+    for names, words in rows:
+        verbs = re.findall(r"`([a-z-]+)", names)
+        for option in re.findall(r"(?<![\w-])--?[a-z-]+", names + words):
+            assert any(option in helps[verb] for verb in verbs), option
+    for option in re.findall(r"`(--[a-z-]+)", page):
+        assert any(option in text for text in helps.values()), option
+
+
 def test_the_exit_codes_of_the_readme_are_the_ones_in_use():
     named = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
     assert named == set(ExitCode) - {ExitCode.SIGNAL_BASE}

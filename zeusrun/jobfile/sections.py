@@ -220,7 +220,7 @@ class Schedule(Section):
         "none", description="Of runs missed while the machine was off: run none, or one."
     )
     jitter: Duration | None = Field(
-        None, description="Start up to so much later, the same for each time: 30s, 5m."
+        None, description="Start up to so much later, the same for each time: 30s, 1h30m."
     )
     deadline: Duration | None = Field(
         None, description="What cannot start within it is missed: 30m, 2h, 1d."
