@@ -329,7 +329,7 @@ def fire(
 
 def _note(texts: Sequence[str]) -> None:
     """Print sentences that somebody should read, one below the other."""
-    from zeusrun.view.schedule import notes_sheet  # noqa: PLC0415
+    from zeusrun.view.tables import notes_sheet  # noqa: PLC0415
 
     if texts:
         console().print(notes_sheet(texts), highlight=False)

@@ -32,16 +32,6 @@ def schedules_sheet(found: Sequence[Schedule], now: float) -> RenderableType:
     return Group(*list(itertools.chain(*blocks))[:-1])
 
 
-def notes_sheet(texts: Sequence[str]) -> RenderableType:
-    """Return sentences that somebody should read, one below the other."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(style="yellow", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for text in texts:
-        grid.add_row("!", Text(text))
-    return grid
-
-
 def _block(schedule: Schedule, now: float) -> list[RenderableType]:
     name = Text(schedule.job, style="dim" if schedule.paused else "bold cyan")
     rows = Table.grid(padding=(0, 2))

@@ -142,8 +142,19 @@ def history_table(
             *([units.percent(saved.get(trial.trial))] if proved else []),
         ]
         table.add_row(*cells)
-    moves = [Text(f"! {text}", style="yellow") for text in tell_moves(trials)]
-    return Group(table, *_footnotes(len(trials) if count is None else count, shown), *moves)
+    footnotes = _footnotes(len(trials) if count is None else count, shown)
+    moves = tell_moves(trials)
+    return Group(table, *footnotes, *([notes_sheet(moves)] if moves else []))
+
+
+def notes_sheet(texts: Sequence[str]) -> RenderableType:
+    """Return sentences that somebody should read, one below the other."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(style="yellow", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for text in texts:
+        grid.add_row("!", Text(text))
+    return grid
 
 
 def _footnotes(count: int, shown: Sequence[Trial]) -> Iterable[Text]:
