@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from zeusrun.cli_runs import AsJson, console
-from zeusrun.cli_submit import OVERLAP_HELP, JobFile, job_name, run_recurrence
+from zeusrun.cli_submit import JobFile, job_name, run_recurrence
 from zeusrun.clock import read_clock, timestamp
 from zeusrun.errors import ExitCode, HistoryError, LaunchError, UsageError
 from zeusrun.jobfile.rules import CatchUp, Overlap  # noqa: TC001 - typer evaluates them
@@ -50,11 +50,15 @@ def add(
     ] = None,
     *,
     tz: Annotated[
-        _TEXT, typer.Option("--tz", help="Time zone, such as Europe/Paris; the machine's own.")
+        _TEXT, typer.Option("--tz", help="Time zone, such as Europe/Paris; local: the machine's.")
     ] = None,
     overlap: Annotated[
         Optional[Overlap],  # noqa: UP045
-        typer.Option("--overlap", help=f"{OVERLAP_HELP} By default forbid."),
+        typer.Option(
+            "--overlap",
+            help="If the job runs already: forbid skips the run, queue waits for it, replace ends "
+            "it first, allow runs beside it. By default forbid.",
+        ),
     ] = None,
     catch_up: Annotated[
         Optional[CatchUp],  # noqa: UP045
@@ -63,10 +67,11 @@ def add(
         ),
     ] = None,
     jitter: Annotated[
-        _TEXT, typer.Option("--jitter", help="Start up to so much later, such as 5m.")
+        _TEXT, typer.Option("--jitter", help="Start up to so much later, such as 5m; or none.")
     ] = None,
     deadline: Annotated[
-        _TEXT, typer.Option("--deadline", help="What cannot start within it is missed, such as 2h.")
+        _TEXT,
+        typer.Option("--deadline", help="What cannot start within 2h, say, is missed; none."),
     ] = None,
     keep_env: Annotated[
         Optional[list[str]],  # noqa: UP045
@@ -80,7 +85,7 @@ def add(
     """Have a job run by itself; again, change how."""
     from zeusrun.schedule.build import build_schedule, note_dropped  # noqa: PLC0415
     from zeusrun.spec import load_spec  # noqa: PLC0415
-    from zeusrun.view.schedule import schedule_json  # noqa: PLC0415
+    from zeusrun.view.schedule import describe_rules, schedule_json  # noqa: PLC0415
 
     spec = load_spec(job)
     schedules = _schedules()
@@ -92,7 +97,7 @@ def add(
         "jitter": jitter,
         "deadline": deadline,
     }
-    given = {name: value for name, value in flags.items() if value is not None}
+    given = {name: str(value) for name, value in flags.items() if value is not None}
     names, now = keep_env or [], read_clock()
     with schedules.hold(spec.name) as held:
         known = held.schedule
@@ -107,9 +112,10 @@ def add(
             typer.echo(f"! {note}", err=True)
         return
     first = schedule.rules.timetable.local(next(schedule.rules.timetable.following(read_clock())))
+    rules = describe_rules(schedule)
     console().print(
         f"{schedule.job} runs {schedule.rules.timetable.describe()}; the next time is "
-        f"{first:%A %d %B %Y at %H:%M}",
+        f"{first:%A %d %B %Y at %H:%M}" + (f" ({rules})" if rules else ""),
         highlight=False,
     )
     told = []
@@ -188,7 +194,7 @@ def resume(job: Job) -> None:
 
     timetable = _schedules().update(job, change).rules.timetable
     first = timetable.local(next(timetable.following(read_clock())))
-    typer.echo(f"{job} runs again, next {first:%a %Y-%m-%d %H:%M}")
+    typer.echo(f"{job} runs again, next {first:%a %Y-%m-%d %H:%M %z}")
 
 
 @schedule_app.command()
@@ -254,7 +260,7 @@ def export(
     from zeusrun.schedule.export import kubernetes_cronjob, systemd_units  # noqa: PLC0415
 
     if systemd == kubernetes:
-        raise UsageError("say what to export: --systemd or --kubernetes-cronjob")
+        raise UsageError("say what to export, one of --systemd and --kubernetes-cronjob")
     schedules = _schedules()
     if kubernetes:
         if job is None or image is None:
@@ -322,7 +328,14 @@ def fire(
             )
         deadline_s = schedule.rules.deadline_s
         until = None if deadline_s is None else occurrence + deadline_s
-        return run_recurrence(spec, overlap=schedule.overlap, until=until, wait=True, begun=begun)
+
+        def begins() -> None:
+            begun()
+            if not by_hand:  # below it in the log is what it prints; what is skipped has none
+                when = schedule.rules.timetable.local(occurrence)
+                typer.echo(f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z} ──")
+
+        return run_recurrence(spec, overlap=schedule.overlap, until=until, wait=True, begun=begins)
 
     raise typer.Exit(run_occurrence(_schedules(), job, occurrence, run, by_hand=by_hand))
 
@@ -360,7 +373,8 @@ def _install(schedules: Schedules) -> list[str]:
         with schedules.editing_crontab():
             add_entry(schedules.directory.parent, sys.executable, _needed())
     except LaunchError as error:
-        return [str(error)]
+        advice = "" if "; " in str(error) else "; mend that, or run `zeusrun schedule daemon`"
+        return [f"{error}{advice}"]
     return _check_cron(schedules)
 
 

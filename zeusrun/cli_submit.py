@@ -136,6 +136,7 @@ def run_recurrence(
     def notify(build: Callable[[], Sequence[Notice]]) -> None:
         _notify(spec, home, shown, build)
 
+    began = False
     with CaughtSignals() as signals:  # until all is recorded, told and tidied up
         try:
             with admitted(
@@ -157,13 +158,13 @@ def run_recurrence(
                 )
                 with contextlib.closing(submission):
                     check_not_ended(spec.name, signals.received)
+                    began = True
                     result = _run(submission, shown, quiet=quiet)
                 notify(lambda: build_notices(history.trials(spec.name, NEWEST), result))
-        except BusyError:
-            raise
         except ZeusrunError as error:
             failed = error
-            notify(lambda: [failure_notice(spec.name, failed)])
+            if began or not isinstance(error, BusyError):  # to be skipped is no failure
+                notify(lambda: [failure_notice(spec.name, failed)])
             raise
         _remove_old_runs(spec, history, home, shown, signals.received)
     if as_json:

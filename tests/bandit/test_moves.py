@@ -74,6 +74,6 @@ def test_a_job_of_failures_has_nothing_to_tell():
 
 def test_costs_that_cannot_be_or_nearly_cannot_break_nothing():
     for strange in (0.0, -5.0, None, 1e-300, 1e308):
-        trials = nights(*[100.0] * 5, strange, strange, 100.0)
-        assert all("nan" not in sentence for sentence in tell_moves(trials))
-        assert isinstance(tell_moves(nights(*[strange] * 5, 100.0)), list)
+        for costs in ((*[100.0] * 5, strange, strange, 100.0), (*[strange] * 5, 100.0)):
+            told = " ".join(tell_moves(nights(*costs)))
+            assert not {"nan", "inf"} & set(told.split())

@@ -15,7 +15,8 @@ from zeusrun.launcher.tickets import Ticket
 
 
 def ticket(number, job, state="running", gpus=()):
-    return Ticket(number, job, 1, state, "2027-01-01T00:00:00Z", tuple(gpus))
+    at = "2027-01-01T00:00:00Z"
+    return Ticket(number, job, 1, state, at, tuple(gpus), holds=state == "running")
 
 
 OWN = ticket(5, "mine", "waiting")

@@ -73,8 +73,11 @@ def test_null_in_the_file_takes_back_what_was(spec):
     ("given", "said"),
     [
         ({}, "has no schedule section, and none was given"),
-        ({"cron": "@hourly", "jitter": "1h"}, "no less than the time between two runs"),
-        ({"cron": "@daily", "jitter": "2h", "deadline": "1h"}, "no less than the deadline"),
+        ({"cron": "@hourly", "jitter": "1h"}, "as much as the time between two runs"),
+        (
+            {"cron": "@daily", "jitter": "2h", "deadline": "1h"},
+            "jitter must be less than the deadline",
+        ),
         ({"cron": "@daily", "jitter": "5"}, "jitter must be a number with s, m, h or d"),
         ({"cron": "@daily", "tz": "Paris"}, r"did you mean Europe/Paris\?"),
         ({"cron": "@daily", "tz": "europe/berlim"}, r"did you mean Europe/Berlin\?"),
@@ -116,9 +119,12 @@ def test_a_file_that_says_otherwise_is_told(spec):
     assert find_difference(schedule, spec('{cron: "0 2 * * *"}'), AT) is None
     told = find_difference(schedule, spec('{cron: "0 3 * * *"}'), AT)
     assert "digits.yaml says every day at 03:00; `zeusrun schedule add" in told
-    told = find_difference(schedule, spec('{cron: "0 2 * * *", overlap: queue}'), AT)
-    assert "says other rules" in told
-    assert find_difference(schedule, spec("{cron: soon}"), AT).startswith("'soon' is no cron")
+    told = find_difference(schedule, spec('{cron: "0 2 * * *", overlap: queue, jitter: 1m}'), AT)
+    assert "digits.yaml says overlap queue, jitter 60 s; " in told
+    section = spec('{cron: "0 3 * * *"}')
+    overridden = build(section, cron="0 2 * * *")  # on purpose
+    assert find_difference(overridden, section, AT) is None
+    assert "digits.yaml: 'soon' is no cron" in find_difference(schedule, spec("{cron: soon}"), AT)
     Path(schedule.job_file).write_text(JOB.replace("name: digits", "name: other"))
     assert "describes other now" in find_difference(
         schedule, load_spec(Path(schedule.job_file)), AT

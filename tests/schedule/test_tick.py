@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -100,7 +101,8 @@ def test_an_occurrence_whose_process_never_came_up_is_started_by_the_next_tick(s
     assert [occurrence for _, occurrence in tick(schedules, AT + 60).due] == [AT]
 
 
-def test_of_two_processes_started_for_one_occurrence_one_runs_it(schedules, nightly):
+def test_of_two_processes_started_for_one_occurrence_one_runs_it(schedules, nightly, monkeypatch):
+    monkeypatch.setattr("zeusrun.schedule.fire.CaughtSignals", nullcontext)  # threads have none
     nightly()
     tick(schedules, AT)
     go, ran = threading.Event(), []
@@ -361,9 +363,7 @@ def test_what_a_clock_far_ahead_has_missed_hides_nothing_that_happens_after(sche
     assert "the training failed" in tick(schedules, AT + 180).told[0]
 
 
-def test_an_interpreter_that_is_gone_is_told_seldom_and_tried_no_more_than_five_times(
-    schedules, nightly, tmp_path
-):
+def test_an_interpreter_that_is_gone_is_told_seldom_and_waited_for(schedules, nightly, tmp_path):
     rules = Rules(Timetable("0 2 * * *", "UTC"), catch_up="once", key="digits")
     nightly(rules=rules, python=str(tmp_path / "gone"))
     now = schedules.directory.stat().st_mtime // DAY_S * DAY_S + 2 * 3600
@@ -371,10 +371,23 @@ def test_an_interpreter_that_is_gone_is_told_seldom_and_tried_no_more_than_five_
     told = []
     for minute in range(30):
         assert start_due(schedules, now + 60 * minute, told.append) == []
-    assert len(told) == 2
-    assert "digits cannot be started" in told[0]
-    assert "was started for it 5 times, and never began" in told[1]
+    (sentence,) = told
+    assert "digits cannot be started" in sentence
+    assert schedules.read("digits").cursor.pending == now
+
+
+def test_processes_that_never_begin_are_five_and_then_it_is_missed(schedules, nightly):
+    nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up="once", key="digits"))
+    ticks = [tick(schedules, AT + 60 * minute) for minute in range(30)]
+    assert sum(len(each.due) for each in ticks) == 5
+    (sentence,) = [text for each in ticks for text in each.told]
+    assert "was started for it 5 times, and never began" in sentence
     assert schedules.read("digits").firings[0].result == "missed"
+
+
+def test_a_run_by_a_clock_that_was_ahead_does_not_count_for_the_true_time(schedules, nightly):
+    nightly(firings=(Firing(AT, "ended", "2026-01-01T00:00:00+00:00", 0),))
+    assert tick(schedules, AT).due[0][1] == AT
 
 
 def test_while_a_process_is_at_an_occurrence_no_other_is_started(schedules, nightly):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.paths import RunPaths
 
 _GENTLY, _NOW, _REPLACED = b"gently", b"now", b"replaced"
+REPLACED_BY_NEWER = "a newer run of the job took its place"
 _LONGEST = len(_REPLACED)
 
 
@@ -42,5 +43,5 @@ def why_cancelled(paths: RunPaths) -> str:
     """Say who has asked."""
     with contextlib.suppress(OSError):
         if read_file(paths.cancel, _LONGEST) == _REPLACED:
-            return "a newer run of the job took its place"
+            return REPLACED_BY_NEWER
     return "cancelled by 'zeusrun cancel'"

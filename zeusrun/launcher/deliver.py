@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 import urllib.request
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +112,7 @@ def _post(url: str, content: bytes, timeout_s: float) -> str:
         try:
             urllib.request.build_opener(_NoRedirects).open(request, timeout=timeout_s).close()
             problem = ""
-        except (OSError, ValueError, HTTPException) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it was is the reason
             problem = f"POST: {error}"
 
     # The timeout of a socket is that of each read: a server that drips would hold all others up.

@@ -70,7 +70,7 @@ def choose_gpus(wish: GpuWish, own: Ticket, present: Sequence[Ticket]) -> tuple[
         uuid
         for ticket in present
         if ticket.number != own.number
-        and (ticket.state == "running" or ticket.number < own.number)
+        and (ticket.holds or ticket.number < own.number)
         and (wish.count is not None or ticket.job != own.job)
         for uuid in ticket.gpus
     }
@@ -106,7 +106,7 @@ def take_gpus(
             present = tickets.present()
             got = choose_gpus(wish, held.ticket, present)
             if got is not None:
-                held.show(state="running", gpus=got)
+                held.show(state="running", gpus=got, holds=True)
                 return got
             if patience is not None and (held.ticket.state, held.ticket.gpus) != waiting:
                 held.show(state="waiting", gpus=wish.pool)

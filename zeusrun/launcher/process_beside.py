@@ -81,5 +81,5 @@ def run_bounded(
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise TimeoutError(f"it took longer than {timeout_s:g} s") from error
-        complaints.seek(0)
+        complaints.seek(max(0, complaints.seek(0, os.SEEK_END) - _COMPLAINT_BYTES))
         return code, complaints.read(_COMPLAINT_BYTES).decode(errors="replace").strip()

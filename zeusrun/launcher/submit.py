@@ -10,6 +10,7 @@ from zeusrun.bandit.cost import energy_text
 from zeusrun.clock import timestamp
 from zeusrun.errors import DeviceError, ExitCode, HistoryError
 from zeusrun.history.base import NEWEST
+from zeusrun.launcher.cancel import REPLACED_BY_NEWER
 from zeusrun.launcher.choice import OUTDONE, build_problem, decide
 from zeusrun.launcher.command import placeholder_values
 from zeusrun.launcher.dispatch import dispatch
@@ -204,7 +205,9 @@ def _nothing_left(spec: JobSpec, attempts: Sequence[Trial]) -> str:
     best = (min if spec.objective.mode == "min" else max)(values, default=None)
     seen = "" if best is None else f" (best {best:.4g})"
     goal = f"{spec.objective.metric} {spec.objective.target:g}{seen}"
-    correct = "correct objective.target, raise objective.max_epochs, or"
+    stopped = any(trial.status is TrialStatus.STOPPED for trial in attempts)
+    dear = "early_stop.cost_factor (it was stopped for its cost), " if stopped else ""
+    correct = f"correct objective.target, raise {dear}objective.max_epochs, or"
     if all(trial.status is TrialStatus.OOM for trial in attempts):
         sizes = ", ".join(str(trial.global_batch_size) for trial in attempts)
         return (
@@ -224,7 +227,9 @@ def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> i
     """Return zeusrun's exit code after the last trial of a recurrence."""
     if trial.status is TrialStatus.REACHED:
         return ExitCode.REACHED
-    if trial.status is TrialStatus.PREEMPTED or (signals and signals[0] in PREEMPTING):
+    replaced = trial.status is TrialStatus.CANCELLED and trial.reason == REPLACED_BY_NEWER
+    preempted = trial.status is TrialStatus.PREEMPTED or (signals and signals[0] in PREEMPTING)
+    if preempted or replaced:
         return ExitCode.BUSY
     if signals:
         return ExitCode.SIGNAL_BASE + signals[0]

@@ -40,8 +40,9 @@ class Ticket:
         pid: Of its zeusrun.
         state: Whether it waits or runs.
         since: When it came, RFC 3339.
-        gpus: UUIDs of the GPUs that are its own; while it waits for them, of those it waits for.
+        gpus: UUIDs of the GPUs that it has, or wants.
         replaces: Whether earlier ones of its job are to end for it.
+        holds: Whether it has them.
     """
 
     number: int
@@ -51,6 +52,7 @@ class Ticket:
     since: str
     gpus: tuple[str, ...] = ()
     replaces: bool = False
+    holds: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``status --json`` prints."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zeusrun.spec import JobSpec
 
 _GAPS = 50
+_START_S = 5.0  # of a process, at worst
 
 
 def build_schedule(
@@ -44,7 +45,9 @@ def build_schedule(
     Raises:
         UsageError: If there is no expression, or one of the values is not usable.
     """
-    told = {**_known(known), **_section(spec), **_parsed(given)}
+    told = {**_known(known), **_parsed(_section(spec)), **_parsed(given)}
+    if told.get("deadline") == 0:
+        raise UsageError("deadline must be more than 0, or none")
     if told.get("cron") is None:
         raise UsageError(
             f"{spec.source}: has no schedule section, and none was given; say when: "
@@ -70,6 +73,7 @@ def build_schedule(
         cursor=known.cursor if known is not None and same else Cursor(now),
         paused=known is not None and known.paused,
         firings=() if known is None else known.firings,
+        section=_section(spec),
     )
 
 
@@ -101,9 +105,9 @@ def _known(known: Schedule | None) -> dict[str, Any]:
     }
 
 
-def _section(spec: JobSpec) -> dict[str, Any]:
+def _section(spec: JobSpec) -> dict[str, str | None]:
     """Return what the job file says itself: its defaults are nothing that it says."""
-    return {} if spec.schedule is None else _parsed(spec.schedule.model_dump(exclude_unset=True))
+    return {} if spec.schedule is None else spec.schedule.model_dump(exclude_unset=True)
 
 
 def _parsed(told: Mapping[str, str | None]) -> dict[str, Any]:
@@ -113,9 +117,12 @@ def _parsed(told: Mapping[str, str | None]) -> dict[str, Any]:
         UsageError: If one is none.
     """
     parsed: dict[str, Any] = dict(told)
+    if parsed.get("tz") == "local":
+        parsed["tz"] = None
     for key in parsed.keys() & {"jitter", "deadline"}:
         try:
-            parsed[key] = None if parsed[key] is None else duration_s(parsed[key])
+            nothing = parsed[key] in {None, "none"}
+            parsed[key] = None if nothing else duration_s(parsed[key])
         except ValueError as error:
             raise UsageError(f"{key} {error}") from None
     return parsed
@@ -128,13 +135,13 @@ def _check_jitter(rules: Rules, now: float) -> None:
         UsageError: If not.
     """
     moments = itertools.islice(rules.timetable.following(now), _GAPS)
-    if rules.jitter_s >= min((b - a for a, b in itertools.pairwise(moments)), default=math.inf):
+    gap_s = min((b - a for a, b in itertools.pairwise(moments)), default=math.inf)
+    if rules.jitter_s > max(gap_s - _START_S, 0.0):
         raise UsageError(
-            f"jitter: {rules.jitter_s:g} s are no less than the time between two runs; choose a "
-            "smaller one"
+            f"jitter: {rules.jitter_s:g} s are as much as the time between two runs; choose less"
         )
     if rules.deadline_s is not None and rules.jitter_s >= rules.deadline_s:
-        raise UsageError("jitter: is no less than the deadline; choose a smaller one")
+        raise UsageError("jitter must be less than the deadline")
 
 
 def _captured(
@@ -162,14 +169,25 @@ def find_difference(schedule: Schedule, spec: JobSpec, now: float) -> str | None
             f"{schedule.job_file} describes {spec.name} now; `zeusrun schedule remove "
             f"{schedule.job}`, and add it again"
         )
+    if _section(spec) == schedule.section:
+        return None  # where it is not as scheduled, flags were given
     try:
         said = build_schedule(spec, {}, schedule.environment, names=(), known=schedule, now=now)
     except UsageError as error:
-        return str(error)
-    if (said.rules, said.overlap) == (schedule.rules, schedule.overlap):
+        return f"{schedule.job_file}: {error}"
+    before, after = _known(schedule), _known(said)
+    told = (
+        [said.rules.timetable.describe()]
+        if said.rules.timetable != schedule.rules.timetable
+        else []
+    )
+    for key in ("overlap", "catch_up", "jitter", "deadline"):
+        if before[key] != after[key]:
+            value = after[key] if isinstance(after[key], str) else f"{after[key] or 0:g} s"
+            told.append(f"{key.replace('_', '-')} {value}")
+    if not told:
         return None
-    moved = said.rules.timetable != schedule.rules.timetable
-    what = said.rules.timetable.describe() if moved else "other rules"
     return (
-        f"{schedule.job_file} says {what}; `zeusrun schedule add {schedule.job_file}` makes it so"
+        f"{schedule.job_file} says {', '.join(told)}; `zeusrun schedule add {schedule.job_file}` "
+        "makes it so"
     )

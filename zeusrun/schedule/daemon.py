@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -37,24 +38,34 @@ def run_daemon(schedules: Schedules, tell: Callable[[str], None]) -> int:
     lock = schedules.lock(".daemon.lock")  # no job has this name
     if not lock.acquire():
         raise BusyError(f"a daemon runs these schedules already ({schedules.directory})")
-    running: list[Detached] = []
+    running: list[tuple[str, Detached]] = []
     try:
         with CaughtSignals() as signals:
             while not signals.received:
                 now = read_clock()
-                running = [process for process in running if process.poll() is None]
+                running = [each for each in running if not _has_ended(*each, tell)]
                 for schedule, process in start_due(schedules, now, tell):
                     log = schedules.log(schedule.job)
-                    tell(f"{schedule.job} begins; its output is in {log}")
-                    running.append(process)
+                    tell(f"{schedule.job} is started; its output is in {log}")
+                    running.append((schedule.job, process))
                 _sleep(PERIOD_S - now % PERIOD_S, signals)
-            for process in running:
+            for _, process in running:
                 process.send_signal(signal.SIGTERM)  # preempted: it goes on the next time
-            for process in running:
+            for job, process in running:
                 process.wait()
+                _has_ended(job, process, tell)
             return signals.received[0]
     finally:
+        with contextlib.suppress(OSError):
+            schedules.heartbeat.unlink(missing_ok=True)  # nobody looks after them any more
         lock.release()
+
+
+def _has_ended(job: str, process: Detached, tell: Callable[[str], None]) -> bool:
+    code = process.poll()
+    if code is not None:
+        tell(f"{job} has ended with exit code {code}")
+    return code is not None
 
 
 def _sleep(seconds: float, signals: CaughtSignals) -> None:

@@ -21,6 +21,7 @@ ON_TIME_S = 300.0
 SET_BACK_S = 3 * 3600.0
 """A clock that goes back by less, as for daylight saving, repeats nothing; see cron(8)."""
 
+_NO_CLOCK = 1_735_689_600.0  # 2025: no clock that is right says less
 _SETTLED_S = 240.0  # less than ON_TIME_S: what comes meanwhile is on time
 _NOBODY = "nothing was there to start it"
 _MOST_TRIES = 5
@@ -98,9 +99,13 @@ def look(rules: Rules, cursor: Cursor, now: float) -> Look:
         cursor: As the last tick left it.
         now: Unix seconds.
     """
+    if now < _NO_CLOCK:  # at boot, before the time is known: nothing can be said
+        return Look(cursor)
+    if cursor.until < _NO_CLOCK:
+        cursor = replace(cursor, until=now)
     if cursor.until - now > SET_BACK_S:
-        # Either it was wrong before, or it is now, as at boot before the time is known.
-        if cursor.behind is None or not 0 <= now - cursor.behind <= ON_TIME_S:
+        # Either it was wrong before, or it is now.
+        if cursor.behind is None or now < cursor.behind:
             return Look(replace(cursor, behind=now))
         if now - cursor.behind < _SETTLED_S:
             return Look(cursor)

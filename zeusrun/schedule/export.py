@@ -96,6 +96,12 @@ def kubernetes_cronjob(schedule: Schedule, image: str, claim: str) -> str:
         r"\bL|L\b", rules.timetable.expression.replace("JUL", "")
     ):
         raise UsageError(f"{job}: Kubernetes does not know {rules.timetable.expression!r}")
+    days = [rules.timetable.expression.split()[index] for index in (2, 4)]
+    if "*" not in days and any(day.startswith("*/") for day in days):
+        raise UsageError(
+            f"{job}: to Kubernetes, {' and '.join(days)} in the fields of days means either, and "
+            "here both; name the days"
+        )
     if "7" in rules.timetable.expression.split()[4]:
         raise UsageError(f"{job}: Kubernetes does not know Sunday as 7; write it as 0")
     zone = rules.timetable.tz or read_zone_name()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from zeusrun.clock import read_clock, timestamp
 from zeusrun.errors import BusyError, ExitCode, LaunchError, ZeusrunError
 from zeusrun.file_lock import FileLock
+from zeusrun.launcher.signals import CaughtSignals
 from zeusrun.private_files import open_for_writing
 from zeusrun.schedule.due import Cursor, why_missed
 from zeusrun.schedule.store import UNDERWAY, Firing
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 PERIOD_S = 60.0
 """A process is started within so many seconds before its occurrence."""
 
+_PATIENCE_S = 1.0  # a tick that looks whether somebody is at it has it for a moment
 _LOG_BYTES = 1 << 20
 _LOGS = 3
 
@@ -40,8 +42,6 @@ def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float
     try:
         log = open_log(schedules.log(schedule.job))
         try:
-            when = schedule.rules.timetable.local(occurrence)
-            os.write(log, f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z} ──\n".encode())
             argv = fire_command(schedule, occurrence)
             return start_detached(argv, environment_of(schedules, schedule), log)
         finally:
@@ -89,16 +89,17 @@ def fire(
         ZeusrunError: As ``run`` does.
     """
     lock = schedules.lock(_lock_name(job, occurrence))
-    if not lock.acquire():
+    if not lock.acquire(_PATIENCE_S):
         return ExitCode.BUSY
     try:
         if not by_hand:  # until it is claimed, the next tick starts one that died
             start_at = schedules.read(job).rules.start_at(occurrence)
             time.sleep(max(0.0, min(PERIOD_S, start_at - read_clock())))
-        schedule = _claim(schedules, job, occurrence, by_hand=by_hand)
-        if schedule is None:
-            return ExitCode.BUSY
-        return _run(schedules, schedule, occurrence, run, watched=by_hand)
+        with CaughtSignals():  # from here on, the run hears of it, and what became of it is kept
+            schedule = _claim(schedules, job, occurrence, by_hand=by_hand)
+            if schedule is None:
+                return ExitCode.BUSY
+            return _run(schedules, schedule, occurrence, run, watched=by_hand)
     finally:
         with contextlib.suppress(OSError):
             lock.path.unlink(missing_ok=True)

@@ -43,11 +43,14 @@ def check_job(schedules: Schedules, job: str, now: float) -> Problem | None:
         job: Which.
         now: Unix seconds.
     """
+    schedule = None
     try:
         schedule = schedules.read(job)
         spec = load_spec(Path(schedule.job_file))
     except ZeusrunError as error:
-        return Problem(f"{job} cannot run: {error}", stops=True)
+        gone = schedule is not None and not Path(schedule.job_file).exists()
+        moved = f"; if it was moved, `zeusrun schedule add` it there, or `remove {job}`" * gone
+        return Problem(f"{job} cannot run: {error}{moved}", stops=True)
     difference = find_difference(schedule, spec, now)
     return None if difference is None else Problem(f"{job}: {difference}", stops=spec.name != job)
 
@@ -65,7 +68,7 @@ def find_neglect(schedules: Schedules, now: float) -> tuple[str, str] | None:
         ticked: float | None = schedules.heartbeat.stat().st_mtime
     except OSError:
         ticked = None
-    if ticked is not None and now - ticked < _LATE_S:
+    if ticked is not None and abs(now - ticked) < _LATE_S:
         return None
     since = "" if ticked is None else f" since {datetime.fromtimestamp(ticked):%Y-%m-%d %H:%M}"  # noqa: DTZ006 - for people, here
     nothing = f"nothing starts these jobs{since}"

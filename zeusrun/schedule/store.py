@@ -27,7 +27,7 @@ _ENDINGS: dict[int | None, str] = {
     ExitCode.REACHED: "the target was reached",
     ExitCode.TRAINING_FAILED: "the training failed",
     ExitCode.TARGET_MISSED: "the target was missed",
-    ExitCode.BUSY: "it was preempted; the next run goes on with it",
+    ExitCode.BUSY: "it was preempted, or replaced by a newer run",
     ExitCode.TIMED_OUT: "it took longer than timeout_s",
 }
 _VERSION = 1
@@ -79,6 +79,7 @@ class Schedule:
         cursor: How far its occurrences have been decided.
         paused: Whether nothing is started.
         firings: The last occurrences, oldest first.
+        section: What the job file said of it when it was scheduled.
     """
 
     job: str
@@ -90,6 +91,7 @@ class Schedule:
     cursor: Cursor
     paused: bool = False
     firings: tuple[Firing, ...] = ()
+    section: Mapping[str, str | None] = field(default_factory=dict)
 
     def note(self, firing: Firing) -> Schedule:
         """Return the schedule with a firing added, or put in the place of that occurrence's."""
@@ -105,15 +107,21 @@ class Schedule:
         return replace(self, firings=tuple(ordered))
 
     def forget_after(self, now: float) -> Schedule:
-        """Return the schedule without what a clock that was ahead has settled beyond ``now``."""
-        kept = (f for f in self.firings if f.result in UNDERWAY or f.occurrence <= now)
+        """Return the schedule without what a clock that was ahead has missed beyond ``now``."""
+        unreal = {"missed", "skipped"}
+        kept = (f for f in self.firings if f.result not in unreal or f.occurrence <= now)
         return replace(self, firings=tuple(kept))
 
     def to_json(self) -> dict[str, Any]:
         """Return what is written to the file."""
         record = asdict(self)
         record["rules"]["timetable"] = asdict(self.rules.timetable)
-        return {"version": _VERSION, **record, "environment": dict(self.environment)}
+        return {
+            "version": _VERSION,
+            **record,
+            "environment": dict(self.environment),
+            "section": dict(self.section),
+        }
 
 
 class Schedules:
@@ -193,6 +201,8 @@ class Schedules:
             UsageError: If there is none.
             HistoryError: If it cannot be read or written.
         """
+        if not self.path(job).exists():
+            self.read(job)
         with self.hold(job) as held:
             return held.write(change(held.schedule or self.read(job)))
 
@@ -321,7 +331,8 @@ def _check(schedule: Schedule, job: str) -> None:
         number for number in (cursor.pending, cursor.behind, rules.deadline_s) if number is not None
     ]
     texts = [schedule.job, schedule.job_file, schedule.python, rules.key]
-    texts += [*schedule.environment.keys(), *schedule.environment.values()]
+    for each in (schedule.environment, schedule.section):
+        texts += [*each.keys(), *(value for value in each.values() if value is not None)]
     results = {firing.result for firing in schedule.firings}
     texts += [text for f in schedule.firings for text in (f.at, f.why) if text is not None]
     codes = [f.exit_code for f in schedule.firings if f.exit_code is not None]

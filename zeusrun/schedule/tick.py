@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import timestamp
@@ -54,9 +56,19 @@ def start_due(
         try:
             started.append((schedule, start_occurrence(schedules, schedule, occurrence)))
         except LaunchError as error:  # the others are to run all the same
+            with contextlib.suppress(ZeusrunError):
+                schedules.update(schedule.job, partial(_take_back, occurrence))
             for text in _seldom(schedules, str(error), now):
                 tell(text)
     return started
+
+
+def _take_back(occurrence: float, schedule: Schedule) -> Schedule:
+    """Return a schedule for whose occurrence no process could be started."""
+    cursor = schedule.cursor
+    if cursor.pending != occurrence:
+        return schedule
+    return replace(schedule, cursor=replace(cursor, tries=max(0, cursor.tries - 1)))
 
 
 def tick(schedules: Schedules, now: float) -> Ticked:
@@ -122,7 +134,7 @@ def _decide(schedules: Schedules, schedule: Schedule, now: float) -> tuple[Sched
         if found.cursor.until < schedule.cursor.until:
             schedule = schedule.forget_after(now)
         # A clock that was wrong for a while may show what was decided long ago again.
-        decided = {firing.occurrence for firing in schedule.firings}
+        decided = {f.occurrence for f in schedule.firings if not _was_early(f)}
         again = found.cursor.pending in decided
         cursor = replace(found.cursor, pending=None) if again else found.cursor
         schedule = replace(schedule, cursor=cursor)
@@ -132,6 +144,15 @@ def _decide(schedules: Schedules, schedule: Schedule, now: float) -> tuple[Sched
     told = _untold(schedules, schedule)
     firings = (replace(each, told=each.result not in UNDERWAY) for each in schedule.firings)
     return replace(schedule, firings=tuple(firings)), told
+
+
+def _was_early(firing: Firing) -> bool:
+    """Whether it was settled before its time: by a clock that was ahead, and so not for good."""
+    try:
+        settled = datetime.fromisoformat(firing.at).timestamp()
+    except (ValueError, OverflowError):
+        return False
+    return settled < firing.occurrence - PERIOD_S
 
 
 def _untold(schedules: Schedules, schedule: Schedule) -> list[str]:

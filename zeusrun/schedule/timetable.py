@@ -152,6 +152,8 @@ def build_timetable(text: str, tz: str | None = None) -> Timetable:
     try:
         moments = CronSim(expression, datetime.now(zone))
     except CronSimError as error:
+        if _never_comes(expression):
+            raise UsageError(f"{text!r} never comes: no month has such a day") from None
         raise UsageError(
             f"{text!r} is no cron expression ({_reason(str(error))}); write minute, hour, day of "
             'month, month and day of week: "0 2 * * *" is every day at 02:00'
@@ -159,6 +161,17 @@ def build_timetable(text: str, tz: str | None = None) -> Timetable:
     if not list(itertools.islice(moments, 1)):
         raise UsageError(f"{text!r} never comes: no month has such a day")
     return timetable
+
+
+def _never_comes(expression: str) -> bool:
+    """Whether it is only the month that keeps an expression from ever coming true."""
+    fields = expression.split()
+    try:
+        CronSim(" ".join([*fields[:3], "*", fields[4]]), datetime.now(timezone.utc))
+        CronSim(" ".join([*fields[:2], "*", *fields[3:]]), datetime.now(timezone.utc))
+    except CronSimError:
+        return False
+    return True
 
 
 def read_zone(name: str | None) -> tzinfo:

@@ -9,6 +9,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from zeusrun.schedule.store import UNDERWAY
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -37,14 +39,15 @@ def _block(schedule: Schedule, now: float) -> list[RenderableType]:
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim")
     rows.add_row("  next", _next(schedule, now))
-    rows.add_row("  last", _last(schedule, now))
-    policies = _policies(schedule)
+    for label, told in _past(schedule, now):
+        rows.add_row(f"  {label}", told)
+    policies = describe_rules(schedule)
     if policies:
         rows.add_row("  rules", Text(policies, style="dim"))
     return [Text.assemble(name, f"  {schedule.rules.timetable.describe()}"), rows]
 
 
-def _policies(schedule: Schedule) -> str:
+def describe_rules(schedule: Schedule) -> str:
     """Return what is not as it is by default."""
     rules = schedule.rules
     told = [] if schedule.overlap == "forbid" else [f"overlap {schedule.overlap}"]
@@ -77,22 +80,35 @@ def _when(schedule: Schedule, moment: float, now: float) -> str:
     return format(local(moment), "%a %d %b %H:%M" if same_year else "%a %d %b %Y %H:%M")
 
 
-def _last(schedule: Schedule, now: float) -> Text:
-    if not schedule.firings:
-        return Text("it has not run yet", style="dim")
-    running = [each for each in schedule.firings if each.result in {"waiting", "running"}]
-    firing = (running or schedule.firings)[-1]
-    when = _when(schedule, firing.occurrence, now)
-    style = _STYLES.get(firing.result, "yellow")
-    if firing.result == "ended" and firing.exit_code != 0:
+def _past(schedule: Schedule, now: float) -> list[tuple[str, Text]]:
+    """Return what runs, or ran last, and what came to nothing after it began."""
+    ran = [each for each in schedule.firings if each.result in {*UNDERWAY, "ended", "lost"}]
+    under_way = [each for each in ran if each.result in UNDERWAY]
+    last = max(under_way or ran, key=lambda each: each.at, default=None)
+    other = max(
+        (each for each in schedule.firings if each not in ran),
+        key=lambda each: each.at,
+        default=None,
+    )
+    shown = [] if last is None else [("now" if last in under_way else "last", last)]
+    if other is not None and (last is None or other.occurrence > last.occurrence):
+        shown.append(("last" if last is None else "then", other))
+    if not shown:
+        return [("last", Text("it has not run yet", style="dim"))]
+    return [(label, _outcome(schedule, firing, now)) for label, firing in shown]
+
+
+def _outcome(schedule: Schedule, firing: Firing, now: float) -> Text:
+    job, style = schedule.job, _STYLES.get(firing.result, "yellow")
+    why = (firing.why or "").removeprefix(f"{job}: ").removesuffix("; this run is skipped")
+    if firing.result != "ended":
+        told = f"{firing.result}: {why}" if why else firing.result
+    elif firing.exit_code == 0:
+        told = firing.describe()
+    else:
         style = "red"
-    return Text.assemble(f"{when}  ", (_outcome(firing), style))
-
-
-def _outcome(firing: Firing) -> str:
-    if firing.result == "ended":
-        return firing.describe()
-    return firing.result if firing.why is None else f"{firing.result}: {firing.why}"
+        told = firing.describe() if why else f"{firing.describe()}; see `zeusrun show {job}`"
+    return Text.assemble(f"{_when(schedule, firing.occurrence, now)}  ", (told, style))
 
 
 def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:
