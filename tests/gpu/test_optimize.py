@@ -227,7 +227,7 @@ def test_a_second_job_on_the_same_gpu_is_refused_and_one_beside_it_is_not(
     wait_for("a probe", changed(machine))
     code, _, said = submit(job(zeusrun, name="second"), CUDA_VISIBLE_DEVICES="0")
     assert code == 75
-    assert "its GPUs are taken by job (process" in said
+    assert "its GPUs are taken by job-1-1 since" in said
     # Where it would share the GPU, there is still its power limit, which only one can hold.
     shares = job(zeusrun, name="second", launch={"nproc_per_node": 1, "gpus": "shared"})
     code, _, said = submit(shares, CUDA_VISIBLE_DEVICES="0")
