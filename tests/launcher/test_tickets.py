@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -78,3 +79,20 @@ def test_a_home_that_cannot_be_written_is_told(tmp_path):
     with pytest.raises(HistoryError, match="cannot be written"), Tickets(tmp_path):
         pass
     assert read_waiting(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "damage", [{"since": "soon"}, {"since": 5}, {"pid": [1]}, {"gpus": [["a"]]}, {"more": 1}, None]
+)
+def test_a_damaged_ticket_keeps_nobody_from_coming(tmp_path, damage):
+    tickets = Tickets(tmp_path)
+    with tickets:
+        held = tickets.take("a", "running")
+        path = tmp_path / "submits" / "1.json"
+        whole = json.loads(path.read_text())
+        path.write_text("{" if damage is None else json.dumps({**whole, **damage}))
+        assert tickets.present() == []
+        other = tickets.take("b")
+        assert [ticket.job for ticket in tickets.present()] == ["b"]
+    held.release()
+    other.release()

@@ -12,6 +12,7 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.clock import timestamp
@@ -94,7 +95,7 @@ class Tickets:
 
     def present(self) -> list[Ticket]:
         """Return the tickets of submits that live, first come first."""
-        return [ticket for ticket, alive in self._found() if alive]
+        return [ticket for _, ticket, alive in self._found() if alive and ticket is not None]
 
     def take(
         self,
@@ -110,16 +111,17 @@ class Tickets:
             HistoryError: If it cannot be written.
         """
         number = 0
-        for ticket, alive in self._found():
-            number = max(number, ticket.number)
+        for found, _, alive in self._found():
+            number = max(number, found)
             if not alive:
-                self.remove(ticket.number)
+                self.remove(found)
         ticket = Ticket(number + 1, job, os.getpid(), state, timestamp(), gpus, replaces)
         held = HeldTicket(self, ticket)
         held.show()
         return held
 
-    def _found(self) -> Iterator[tuple[Ticket, bool]]:
+    def _found(self) -> Iterator[tuple[int, Ticket | None, bool]]:
+        """Yield each number, its ticket, if that can be read, and whether its holder lives."""
         with contextlib.suppress(FileNotFoundError):
             names = [path.name for path in self._directory.iterdir()]
             for number in sorted(int(m[1]) for name in names if (m := _NAME.fullmatch(name))):
@@ -130,16 +132,17 @@ class Tickets:
                     alive = True  # another user's: nobody may be called dead on a guess
                 finally:
                     lock.release()
-                ticket = self._read(number)
-                if ticket is not None:
-                    yield ticket, alive
+                yield number, self._read(number), alive
 
     def _read(self, number: int) -> Ticket | None:
         try:
             record = json.loads(read_file(self.path(number), _MAX_BYTES))
-            return Ticket(**{**record, "number": number, "gpus": tuple(record["gpus"])})
-        except (OSError, ValueError, KeyError, TypeError):
-            return None  # it has just gone
+            ticket = Ticket(**{**record, "number": number, "gpus": tuple(record["gpus"])})
+            datetime.fromisoformat(ticket.since)
+            hash(ticket)  # no list or section where there is to be a text or a number
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None  # it has just gone, or nobody can say what it was
+        return ticket
 
     def remove(self, number: int) -> None:
         """Take the files of a ticket away; as much as can be."""
