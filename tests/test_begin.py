@@ -9,13 +9,11 @@ import signal
 
 import pytest
 
+from tests.runs import wait_for
 from tests.test_looks import Scripted, run  # noqa: F401 - a fixture
-from tests.test_submit import wait_for
 from zeusrun.errors import HistoryError
 from zeusrun.history import storage
 from zeusrun.trial import Decision, Stage
-
-pytestmark = pytest.mark.torchrun
 
 
 def fail_once(monkeypatch):

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import CHILDREN
-from tests.launcher.values import trial
+from tests.factories import CHILDREN
+from tests.factories import build_trial as trial
 from zeusrun import __version__
 from zeusrun.bandit.policies import POLICIES
 from zeusrun.cli import main
@@ -516,7 +516,6 @@ def test_a_reader_that_has_gone_is_no_error(zeusrun, record, arguments):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.torchrun
 def test_a_training_outlives_whoever_watched_it(zeusrun):
     reader, writer = os.pipe()
     os.close(reader)

@@ -10,10 +10,8 @@ import time
 import psutil
 import pytest
 
-from tests.test_submit import wait_for
+from tests.runs import wait_for
 from zeusrun.schedule.store import Schedules
-
-pytestmark = pytest.mark.torchrun
 
 BEFORE = b'# mine\nMAILTO=""\n0  3 * * *   true  # two  spaces\n@yearly  true'
 

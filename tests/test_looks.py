@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from tests.launcher.values import trial
+from tests.factories import build_trial as trial
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.bandit.stopping import hopeless
 from zeusrun.history.tinydb import TinyDBHistory
@@ -27,8 +27,6 @@ from zeusrun.trial import (
     Stage,
     TrialStatus,
 )
-
-pytestmark = pytest.mark.torchrun
 
 
 class Scripted:

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_submit import only_trial, survivors, wait_for
+from tests.runs import only_trial, survivors, wait_for
 from zeusrun.launcher.paths import RunPaths, reopen_run
-
-pytestmark = pytest.mark.torchrun
 
 
 def job(zeusrun, *args, **changes):

@@ -9,8 +9,6 @@ import pytest
 
 from tests.test_runs_command import running  # noqa: F401 - a fixture
 
-pytestmark = pytest.mark.torchrun
-
 
 def findings(zeusrun, *arguments):
     done = zeusrun("repair", *arguments, "--json")

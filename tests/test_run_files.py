@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.values import trial
+from tests.factories import build_trial as trial
 from zeusrun.errors import HistoryError
 from zeusrun.gpu.power_csv import PowerCsv, Row
 from zeusrun.history.memory import MemoryHistory
@@ -46,7 +46,7 @@ FOLDERS = ("logs", "clock")
 @pytest.fixture(scope="module", params=[FILES, FOLDERS], ids=["files", "folders"])
 def planted(request, tmp_path_factory):
     """Run a script that plants links; return what was planted, the victims and the result."""
-    from tests.conftest import Zeusrun
+    from tests.factories import Zeusrun
 
     folder = tmp_path_factory.mktemp("planted")
     zeusrun = Zeusrun(folder / "home", folder)

@@ -9,9 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.test_submit import only_trial, survivors, wait_for
-
-pytestmark = pytest.mark.torchrun
+from tests.runs import only_trial, survivors, wait_for
 
 
 @pytest.fixture

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.test_submit import only_trial, start_and_wait, survivors, wait_for
+from tests.runs import only_trial, start_and_wait, survivors, wait_for
 from zeusrun.clock import read_clock
 from zeusrun.schedule.store import Schedules
-
-pytestmark = pytest.mark.torchrun
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.conftest import CHILDREN
+from tests.factories import CHILDREN
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.secrets import is_secret_name
 from zeusrun.launcher import secrets

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.torchrun
+from tests.runs import only_trial
 
 TARGET = {"target": 1.0, "max_epochs": 5}
-
-
-def only_trial(result):
-    (trial,) = result["trials"]
-    return trial
 
 
 def stalls(trial):

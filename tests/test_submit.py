@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.conftest import CHILDREN
+from tests.factories import CHILDREN
+from tests.runs import agent_of, only_trial, survivors, wait_for
 from zeusrun.history.tinydb import TinyDBHistory
 from zeusrun.trial import Trial, TrialStatus
-
-pytestmark = pytest.mark.torchrun
-
-
-def only_trial(result):
-    (trial,) = result["trials"]
-    return trial
 
 
 def test_a_good_training_reaches_its_target_and_is_recorded(zeusrun):
@@ -273,43 +265,6 @@ def test_a_trial_that_takes_too_long_is_stopped_with_124(zeusrun):
     trial = only_trial(result)
     assert (code, trial["status"], trial["reason"]) == (124, "STOPPED", "timed out after 4 s")
     assert survivors(trial) == []
-
-
-def wait_for(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.05)  # polling another process's files: there is no event to wait for
-    pytest.fail("it did not happen")
-    return None
-
-
-def start_and_wait(zeusrun, job, trial="job-1-1"):
-    """Start a submit; return it when its first epoch has been reported."""
-    child = zeusrun.start("submit", job)
-    sidecar = zeusrun.home / "runs" / "job" / trial / "metrics.jsonl"
-    wait_for(lambda: sidecar.exists() and b"reported" in sidecar.read_bytes())
-    return child
-
-
-def agent_of(launcher):
-    """Return the torchrun of a submit: of its children, the one with an environment of its own."""
-    return next(
-        process
-        for process in psutil.Process(launcher.pid).children()
-        if "ZEUSRUN_RUN_DIR" in process.environ()
-    )
-
-
-def survivors(trial):
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("ZEUSRUN_RUN_DIR") == trial["run_dir"]:
-                found.append(process)
-    return found
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from tests.contracts.history import choices, outcomes
-from tests.launcher.values import trial
+from tests.factories import build_trial as trial
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Trial, TrialStatus
 
 # DESIGN, "Stable JSON".

@@ -6,10 +6,11 @@ import dataclasses
 
 import numpy as np
 
+from tests.factories import build_trial
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reading import read_history
 from zeusrun.bandit.zeus import Zeus
-from zeusrun.trial import Decision, EnergySource, Stage, Trial, TrialStatus
+from zeusrun.trial import Decision, EnergySource, Trial, TrialStatus
 
 PROBLEM = Problem(
     candidates=(16, 32, 64, 128, 256),
@@ -44,21 +45,13 @@ def trial(arm: int, status: TrialStatus = REACHED, energy_j: float | None = 100.
     """One trial that PROBLEM reads as it ended; DISPATCHED has no outcome."""
     values = {
         "trial": "t",
-        "job": "digits",
-        "recurrence": 1,
-        "attempt": 1,
         "status": status,
         "global_batch_size": arm,
         "learning_rate": 0.1,
         "world_size": 2,
         "gpu_model": "V100",
         "gpu_count": 2,
-        "started_at": "2024-01-01T00:00:00Z",
         "metric": "val_accuracy",
-        "run_dir": "runs/t",
-        "stage": Stage.EXPLORE,
-        "why": "",
-        "mode": "max",
         "target": 0.95,
         "max_epochs": 40,
         "eta_knob": 1.0,
@@ -72,7 +65,7 @@ def trial(arm: int, status: TrialStatus = REACHED, energy_j: float | None = 100.
             "cost_j": energy_j,
             "epochs": 5,
         }
-    return Trial(**(values | changes))
+    return build_trial(**(values | changes))
 
 
 def history(*entries) -> list[Trial]:

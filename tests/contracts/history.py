@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -10,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import factories
+from tests.factories import PREEMPTED, REACHED
 from zeusrun.errors import HistoryError
-from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, Outcome, Trial, TrialStatus
 
 # Paths that are not UTF-8 come as lone surrogates (PEP 383).
 texts = st.text(st.one_of(st.characters(), st.just("\udcff")), max_size=20)
@@ -49,44 +52,7 @@ choices = st.fixed_dictionaries(
     }
 )
 
-REACHED = Outcome(
-    status=TrialStatus.REACHED,
-    reason="val_accuracy 0.96 reached 0.95",
-    finished_at="2025-06-01T12:00:09Z",
-    time_s=8.5,
-    energy_j=420.0,
-    energy_source=EnergySource.ESTIMATED,
-    max_power_w=65.0,
-    cost_j=486.25,
-    epochs=3,
-    steps=84,
-    best_metric=0.96,
-    curve=(CurvePoint(1, 2.5, 130.0, 0.8), CurvePoint(2, 5.5, None, None)),
-)
-
-PREEMPTED = replace(REACHED, status=TrialStatus.PREEMPTED, reason="SIGTERM")
-
-
-def build_trial(recurrence: int = 1, attempt: int = 1, job: str = "digits", **values) -> Trial:
-    """Build a dispatched trial with the id that its numbers make."""
-    defaults = {
-        "trial": f"{job}-{recurrence}-{attempt}",
-        "job": job,
-        "recurrence": recurrence,
-        "attempt": attempt,
-        "global_batch_size": 64,
-        "world_size": 2,
-        "started_at": "2025-06-01T12:00:00Z",
-        "metric": "val_accuracy",
-        "run_dir": "runs/digits",
-        "stage": Stage.EXPLORE,
-        "why": "the default comes first",
-        "mode": "max",
-        "target": 0.95,
-        "max_epochs": 40,
-        "eta_knob": 0.5,
-    }
-    return Trial(**{**defaults, **values})
+build_trial = functools.partial(factories.build_trial, job="digits")
 
 
 def next_trial(trials: list[Trial]) -> Trial:

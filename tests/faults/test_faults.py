@@ -14,7 +14,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [
-    pytest.mark.torchrun,
     pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is absent, and builds the faults"),
 ]
 

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
+from tests.factories import build_trial as trial
 from tests.fuzz.mutations import mutated, pieces, run_inputs
-from tests.launcher.values import trial
 from zeusrun.launcher.failure import read_failure, read_traceback, torchrun_was_signalled
 from zeusrun.launcher.paths import create_run
 from zeusrun.launcher.watch import _storable

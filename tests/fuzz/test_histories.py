@@ -11,8 +11,8 @@ import pytest
 from hypothesis import strategies as st
 from rich.console import Console
 
+from tests.factories import build_trial as trial
 from tests.fuzz.mutations import CHANGES, change, mutated, pieces, run_inputs
-from tests.launcher.values import trial
 from zeusrun.bandit.policies import create_policy
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reading import kept, read_history

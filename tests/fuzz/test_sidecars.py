@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import strategies as st
 
+from tests.factories import build_trial as trial
 from tests.fuzz.mutations import mutated, pieces, run_inputs
-from tests.launcher.values import GOAL, LAUNCHED, ten_watts, trial
+from tests.launcher.values import GOAL, LAUNCHED, ten_watts
 from zeusrun.history.schema import encode_trial
 from zeusrun.launcher.close import Bill, close
 from zeusrun.launcher.paths import create_run

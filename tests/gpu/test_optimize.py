@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.runs import wait_for
 from zeusrun.launcher.sweep import end_processes, processes_of_run
-
-pytestmark = pytest.mark.torchrun
 
 FOUND_W = 312.345
 
@@ -59,15 +57,6 @@ def job(zeusrun, steps=2000, name="job", **changes):
     power_limit = changes.pop("power_limit", {"mode": "optimize"})
     changes = {"power_limit": power_limit, "policy": {"name": "fixed"}, **changes}
     return zeusrun.job("trains_on_gpu.py", name, args=arguments, **changes)
-
-
-def wait_for(what, condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return
-        time.sleep(0.02)
-    pytest.fail(f"{what} did not come within {seconds:g} s")
 
 
 def changed(machine, gpu=0):
@@ -142,7 +131,7 @@ def test_a_limit_is_never_above_the_one_found(zeusrun, machine, submit):
 
 def test_after_sigterm_the_limits_are_as_found(zeusrun, machine, start):
     process = start(job(zeusrun))
-    wait_for("a probe", changed(machine))
+    wait_for(changed(machine), what="a probe")
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 75
     assert machine.limit_w(0) == FOUND_W
@@ -152,45 +141,45 @@ def test_after_sigterm_the_limits_are_as_found(zeusrun, machine, start):
 def test_limits_are_as_found_before_the_training_has_taken_its_leave(zeusrun, machine, start):
     slow = job(zeusrun, args=["--steps", "2000", "--deaf"], launch={"grace_period_s": 20})
     process = start(slow)
-    wait_for("a probe", changed(machine))
+    wait_for(changed(machine), what="a probe")
     process.send_signal(signal.SIGTERM)
-    wait_for("the limit found", as_found(machine), 3.0)
+    wait_for(as_found(machine), 3.0, "the limit found")
     assert process.poll() is None
 
 
 def test_a_guard_restores_though_the_records_are_gone(zeusrun, machine, start):
     process = start(job(zeusrun))
-    wait_for("a probe", changed(machine))
+    wait_for(changed(machine), what="a probe")
     process.send_signal(signal.SIGSTOP)
     for path in (zeusrun.home / "gpus").glob("*.json"):
         path.unlink()
     process.kill()
-    wait_for("the limit found", as_found(machine), 10.0)
+    wait_for(as_found(machine), 10.0, "the limit found")
 
 
 def test_after_sigkill_a_guard_restores_the_limits(zeusrun, machine, start):
     process = start(job(zeusrun))
-    wait_for("a probe", changed(machine))
+    wait_for(changed(machine), what="a probe")
     process.kill()
-    wait_for("the limit found", as_found(machine), 10.0)
-    wait_for("the end of the guard", lambda: not guards(zeusrun), 10.0)
+    wait_for(as_found(machine), 10.0, "the limit found")
+    wait_for(lambda: not guards(zeusrun), 10.0, "the end of the guard")
     assert not list((zeusrun.home / "gpus").glob("*.json"))
 
 
 def test_a_guard_that_died_alone_is_replaced(zeusrun, machine, start):
     process = start(job(zeusrun))
-    wait_for("a probe", changed(machine))
+    wait_for(changed(machine), what="a probe")
     (first,) = guards(zeusrun)
     first.kill()
-    wait_for("another guard", lambda: [g for g in guards(zeusrun) if g != first])
+    wait_for(lambda: [g for g in guards(zeusrun) if g != first], what="another guard")
     process.kill()
-    wait_for("the limit found", as_found(machine), 10.0)
+    wait_for(as_found(machine), 10.0, "the limit found")
     assert not list((zeusrun.home / "gpus").glob("*.json"))
 
 
 def test_when_the_guard_dies_too_doctor_notices_and_repair_restores(zeusrun, machine, start):
     process = start(job(zeusrun))
-    wait_for("a probe", changed(machine))
+    wait_for(changed(machine), what="a probe")
     kill_with_guard(zeusrun, process)
     assert machine.limit_w(0) != FOUND_W
     doctor = zeusrun("doctor", **machine.environment)
@@ -211,7 +200,7 @@ def test_when_the_guard_dies_too_doctor_notices_and_repair_restores(zeusrun, mac
 
 def test_when_the_guard_dies_too_the_next_submit_restores(zeusrun, machine, start, submit):
     process = start(job(zeusrun))
-    wait_for("a probe", changed(machine))
+    wait_for(changed(machine), what="a probe")
     kill_with_guard(zeusrun, process)
     other = zeusrun.job("well.py", "other", power_limit={"mode": "observe"})
     code, _, said = submit(other, CUDA_VISIBLE_DEVICES="1")
@@ -224,7 +213,7 @@ def test_a_second_job_on_the_same_gpu_is_refused_and_one_beside_it_is_not(
     zeusrun, machine, start, submit
 ):
     first = start(job(zeusrun), CUDA_VISIBLE_DEVICES="0")
-    wait_for("a probe", changed(machine))
+    wait_for(changed(machine), what="a probe")
     code, _, said = submit(job(zeusrun, name="second"), CUDA_VISIBLE_DEVICES="0")
     assert code == 75
     assert "its GPUs are taken by job-1-1 since" in said
@@ -287,7 +276,7 @@ def test_one_limit_is_chosen_for_all_gpus_from_summed_power(zeusrun, machine, su
 
 def test_a_gpu_lost_in_mid_run_makes_energy_unknown_and_says_so(zeusrun, machine, start):
     process = start(job(zeusrun, steps=150))
-    wait_for("a probe", changed(machine))
+    wait_for(changed(machine), what="a probe")
     machine.set("lost", 0)
     process.communicate(timeout=60)
     (trial,) = zeusrun.history()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_submit import wait_for
+from tests.runs import wait_for
 from zeusrun.launcher.gpu_slots import GpuWish, choose_gpus
 from zeusrun.launcher.tickets import Ticket
 
@@ -90,7 +90,6 @@ def end(child):
     child.wait(60)
 
 
-@pytest.mark.torchrun
 def test_jobs_get_free_gpus_and_the_next_waits_in_order(zeusrun, start, machine):
     first, second = start("a"), start("b")
     assert gpu_of(zeusrun, "a") != gpu_of(zeusrun, "b")
@@ -124,7 +123,6 @@ def test_jobs_get_free_gpus_and_the_next_waits_in_order(zeusrun, start, machine)
     assert list(submits.glob("*.json")) == []
 
 
-@pytest.mark.torchrun
 def test_a_job_that_names_its_gpus_keeps_another_one_off_them(zeusrun, start, machine):
     start("a", gpus="all")  # the first of the two is its own
     job = zeusrun.job(name="other", power_limit={"mode": "observe"})
@@ -138,7 +136,6 @@ def test_a_job_that_names_its_gpus_keeps_another_one_off_them(zeusrun, start, ma
     assert zeusrun("submit", job, **machine, CUDA_VISIBLE_DEVICES="1").returncode == 0
 
 
-@pytest.mark.torchrun
 def test_a_killed_job_has_no_gpu_any_more(zeusrun, start, machine):
     child = start("a", gpus="all")
     child.kill()
@@ -147,7 +144,6 @@ def test_a_killed_job_has_no_gpu_any_more(zeusrun, start, machine):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.torchrun
 def test_the_script_sees_the_gpus_that_were_chosen(zeusrun, start, machine):
     start("a", gpus="all")
     script = zeusrun.folder / "tells.py"

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.torchrun
-
 
 @pytest.fixture
 def submit(zeusrun, plain_library):

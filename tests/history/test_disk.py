@@ -150,6 +150,21 @@ def test_an_io_error_at_any_step_loses_nothing(tmp_path, monkeypatch, lasting, w
         check_and_go_on(directory, allowed, write)
 
 
+def begin_and_die(history, monkeypatch, step):
+    """Begin a trial in a process that is killed in front of a system call."""
+
+    def work():
+        def die(now):
+            if now == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        intercept(monkeypatch, die)
+        history.begin("digits", next_trial)
+        return 0
+
+    assert wait_for(fork(work)) == -signal.SIGKILL
+
+
 def test_a_writer_killed_between_any_two_steps_loses_nothing(tmp_path, monkeypatch, write):
     last = count_steps(tmp_path, monkeypatch, write)
     before = prepare(tmp_path / "before", write).trials("digits")
@@ -158,22 +173,27 @@ def test_a_writer_killed_between_any_two_steps_loses_nothing(tmp_path, monkeypat
     for fatal in range(1, last + 1):
         directory = tmp_path / str(fatal)
         history = prepare(directory, write)
-
-        def work(history=history, fatal=fatal):
-            def die(step):
-                if step == fatal:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-            intercept(monkeypatch, die)
-            history.begin("digits", next_trial)
-            return 0
-
-        assert wait_for(fork(work)) == -signal.SIGKILL
+        begin_and_die(history, monkeypatch, fatal)
         seen.append(check_and_go_on(directory, [before, after], write))
     # Nothing until one step, everything from then on, and both really happen.
     assert seen[0] == before
     assert seen[-1] == after
     assert [len(trials) for trials in seen] == sorted(len(trials) for trials in seen)
+
+
+def test_the_next_writer_removes_what_a_killed_one_left_also_if_it_seals_nothing(
+    tmp_path, monkeypatch
+):
+    last = count_steps(tmp_path, monkeypatch, "sealing")
+    left = 0
+    for fatal in range(1, last + 1):
+        directory = tmp_path / str(fatal)
+        history = prepare(directory, "sealing")
+        begin_and_die(history, monkeypatch, fatal)
+        left += (directory / "digits.volumes" / "volume.tmp").exists()
+        TinyDBHistory(directory).begin("digits", next_trial)  # it seals hundreds at a time
+        assert not list(directory.rglob("*.tmp"))
+    assert left
 
 
 def record_steps(monkeypatch):

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.launcher.values import GOAL, after, ended, report, started, ten_watts, trial
+from tests.factories import build_trial as trial
+from tests.launcher.values import GOAL, after, ended, report, started, ten_watts
 from zeusrun.launcher.close import Bill, close
 from zeusrun.launcher.failure import Failure
 from zeusrun.launcher.process import ProcessExit

@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 import zeusrun
-from tests.launcher.values import trial
+from tests.factories import build_trial as trial
+from tests.factories import load_job
 from zeusrun.errors import DeviceError
 from zeusrun.launcher.command import build_command, placeholder_values
 from zeusrun.launcher.machine import resolve_world_size
 from zeusrun.launcher.paths import RunPaths
 from zeusrun.launcher.torchrun import Torchrun
-from zeusrun.spec import load_spec
 
 PATHS = RunPaths(Path("/runs/job/job-1-1"))
 MODERN = Torchrun(("python", "-m", "torchrun"), "2.13", frozenset({"--shutdown-timeout"}))
@@ -26,21 +25,9 @@ OLD = Torchrun(("python", "-m", "torchrun"), "2.4", frozenset())
 def spec(tmp_path):
     """Load a job with changes."""
     (tmp_path / "train.py").touch()
-
-    def load(**changes):
-        job = {
-            "name": "job",
-            "script": "train.py",
-            "objective": {"metric": "accuracy", "target": 0.5, "max_epochs": 5},
-            "batch_size": {"default": 32, "candidates": [16, 32, 64]},
-            "learning_rate": {"base": 0.1},
-            **changes,
-        }
-        path = tmp_path / "job.yaml"
-        path.write_text(yaml.safe_dump({k: v for k, v in job.items() if v is not None}))
-        return load_spec(path)
-
-    return load
+    usual = {"script": str(tmp_path / "train.py"), "learning_rate": {"base": 0.1}}
+    launch = {"nproc_per_node": 2, "grace_period_s": 30}
+    return lambda **changes: load_job(tmp_path, **{"launch": launch, **usual, **changes})
 
 
 def build(spec, torchrun=MODERN, environment=None, **of):

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.factories import build_trial
 from zeusrun.history.memory import MemoryHistory
 from zeusrun.jobfile.rules import size_bytes
 from zeusrun.launcher.gc import Bounds, OldRun, choose_old, collect, remove
 from zeusrun.launcher.paths import RunPaths, create_run
 from zeusrun.launcher.run_lock import RunLock
-from zeusrun.trial import Outcome, Stage, Trial, TrialStatus
+from zeusrun.trial import Outcome, TrialStatus
 
 DAY_S = 86400.0
 NOW = 1_800_000_000.0
@@ -90,23 +91,7 @@ def add(history, tmp_path):
         name = f"job-{number}-1"
         paths = create_run(tmp_path, "job", name)
         (paths.run_dir / "checkpoint.pt").write_bytes(b"x" * 8192)
-        trial = Trial(
-            trial=name,
-            job="job",
-            recurrence=number,
-            attempt=1,
-            global_batch_size=32,
-            world_size=1,
-            started_at="2027-01-01T00:00:00+00:00",
-            metric="accuracy",
-            run_dir=str(paths.run_dir),
-            stage=Stage.EXPLORE,
-            why="",
-            mode="max",
-            target=target,
-            max_epochs=5,
-            eta_knob=0.5,
-        )
+        trial = build_trial(number, run_dir=str(paths.run_dir), target=target)
         history.begin("job", lambda _trials: trial)
         if status.finished:
             at = finished_at or f"2027-01-{number:02d}T00:00:00Z"

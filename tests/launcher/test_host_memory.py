@@ -59,7 +59,6 @@ def small_group():
     pytest.skip("needs root and a memory control group that may be written")
 
 
-@pytest.mark.torchrun
 def test_a_rank_that_the_kernel_kills_for_memory_has_run_out_of_memory(zeusrun, small_group):
     done = subprocess.run(
         zeusrun.argv("submit", zeusrun.job("fills_the_memory.py", attempts=2), "--json"),

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.bandit.scripts import problem
-from tests.launcher.values import LAUNCHED, after, report, ten_watts, trial
+from tests.factories import build_trial as trial
+from tests.launcher.values import LAUNCHED, after, report, ten_watts
 from zeusrun.bandit.auto import LOOK_S
 from zeusrun.bandit.run import Run
 from zeusrun.launcher.choice import Choice

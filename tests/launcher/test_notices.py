@@ -14,12 +14,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import psutil
 import pytest
 
-from tests.test_submit import start_and_wait, wait_for
+from tests.factories import build_trial
+from tests.runs import start_and_wait, wait_for
 from zeusrun.errors import LaunchError
 from zeusrun.launcher.deliver import deliver_all
 from zeusrun.launcher.notices import build_notices, failure_notice, lost_notices
 from zeusrun.launcher.submit import SubmitResult
-from zeusrun.trial import EnergySource, Outcome, Stage, Trial, TrialStatus
+from zeusrun.trial import EnergySource, Outcome, TrialStatus
 
 SLEEP = ["sleep", "60"]
 
@@ -27,24 +28,7 @@ SLEEP = ["sleep", "60"]
 def trial(number, status=TrialStatus.REACHED, **outcome):
     cost = {"cost_j": 100.0, "time_s": 1.0, "epochs": 1, "energy_j": 1.0}
     cost["energy_source"] = EnergySource.ESTIMATED
-    begun = Trial(
-        trial=f"job-{number}-1",
-        job="job",
-        recurrence=number,
-        attempt=1,
-        global_batch_size=32,
-        world_size=1,
-        started_at="2027-01-01T00:00:00+00:00",
-        metric="accuracy",
-        run_dir=f"/runs/job-{number}-1",
-        stage=Stage.EXPLORE,
-        why="",
-        mode="max",
-        target=0.5,
-        max_epochs=5,
-        eta_knob=0.5,
-    )
-    return begun.finish(
+    return build_trial(number).finish(
         Outcome(status, "so it ended", "2027-01-01T01:00:00Z", **{**cost, **outcome})
     )
 
@@ -283,7 +267,6 @@ def test_what_nobody_can_read_is_removed(leave, tmp_path):
     assert left(tmp_path) == []
 
 
-@pytest.mark.torchrun
 def test_a_lost_run_is_told_though_the_next_one_is_killed_too(zeusrun, server):
     notify = {"url": server.url}
     job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100}, notify=notify)
@@ -297,7 +280,6 @@ def test_a_lost_run_is_told_though_the_next_one_is_killed_too(zeusrun, server):
     assert [(body["event"], body["trial"]) for _, body in server.got] == [("lost", "job-1-1")]
 
 
-@pytest.mark.torchrun
 def test_a_job_whose_gpus_are_gone_is_told(zeusrun, server):
     job = zeusrun.job(launch={"nproc_per_node": "gpu"}, notify={"url": server.url})
     assert zeusrun("submit", job).returncode == 5
@@ -306,7 +288,6 @@ def test_a_job_whose_gpus_are_gone_is_told(zeusrun, server):
     assert (notice["event"], notice["exit_code"], notice["trial"]) == ("failed", 5, None)
 
 
-@pytest.mark.torchrun
 def test_a_submit_tells_who_asked_for_it_and_does_not_wait(zeusrun, server):
     told = zeusrun.folder / "told"
     script = zeusrun.folder / "tell.sh"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher import values
+from tests.factories import build_trial
 from zeusrun.errors import HistoryError
 from zeusrun.launcher.paths import (
     RunPaths,
@@ -194,7 +194,7 @@ def test_a_run_directory_that_cannot_be_has_no_launcher(run_dir):
 
 
 def test_a_run_that_was_preempted_or_has_ended_is_never_taken_for_unbegun(tmp_path):
-    for number, record in enumerate((values.trial(preemptions=1), values.trial()), start=1):
+    for number, record in enumerate((build_trial(preemptions=1), build_trial()), start=1):
         paths = create_run(tmp_path, "job", f"job-{number}-1")
         ended = replace(record, status=TrialStatus.FAILED) if number == 2 else record
         paths.trial.write_text(json.dumps(ended.to_json()))

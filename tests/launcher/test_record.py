@@ -11,7 +11,8 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from tests.launcher.values import report, started, trial
+from tests.factories import build_trial as trial
+from tests.launcher.values import report, started
 from zeusrun.history.memory import MemoryHistory
 from zeusrun.launcher.paths import create_run
 from zeusrun.launcher.record import read_outcome, reserve_record, write_record

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.launcher import values
+from tests.factories import build_trial
 from zeusrun.launcher.resume import find_preempted, join
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, TrialStatus
 
 COUNTER, INTEGRATED = EnergySource.COUNTER, EnergySource.INTEGRATED
 ESTIMATED = EnergySource.ESTIMATED
 PREEMPTED = TrialStatus.PREEMPTED
-TRIAL = values.trial()
+TRIAL = build_trial()
 
 
 def part(status=TrialStatus.REACHED, *, epochs=(), time_s=10.0, energy_j=100.0, **changes):

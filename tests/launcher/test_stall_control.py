@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.launcher.values import LAUNCHED, trial
+from tests.factories import build_trial as trial
+from tests.launcher.values import LAUNCHED
 from zeusrun.launcher.paths import create_run
 from zeusrun.launcher.stall_control import StallControl
 from zeusrun.sidecar import StepClock

@@ -1,4 +1,4 @@
-"""Trials and progress as tests need them: whole, and changed in what a test is about."""
+"""Events and progress as tests need them: whole, and changed in what a test is about."""
 
 from __future__ import annotations
 
@@ -6,32 +6,9 @@ from dataclasses import replace
 
 from zeusrun.launcher.progress import Goal, Progress, advance
 from zeusrun.sidecar import Ended, Reported, Started
-from zeusrun.trial import Stage, Trial
 
 GOAL = Goal("accuracy", 0.5, "max", 5)
 LAUNCHED = Progress(launched_t=100.0, now_t=100.0)
-
-
-def trial(**changes):
-    values = {
-        "trial": "job-1-1",
-        "job": "job",
-        "recurrence": 1,
-        "attempt": 1,
-        "global_batch_size": 32,
-        "world_size": 2,
-        "started_at": "2025-06-01T12:00:00.000+00:00",
-        "metric": GOAL.metric,
-        "run_dir": "runs/job/job-1-1",
-        "stage": Stage.EXPLORE,
-        "why": "32 is the default and comes first",
-        "mode": GOAL.mode,
-        "target": GOAL.target,
-        "max_epochs": GOAL.max_epochs,
-        "eta_knob": 0.5,
-        "default_batch_size": 32,
-    }
-    return Trial(**{**values, **changes})
 
 
 def ten_watts(since_s, until_s):

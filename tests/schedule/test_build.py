@@ -5,28 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
+from tests.factories import load_job
 from tests.schedule.model import AT
 from zeusrun.errors import UsageError
 from zeusrun.schedule.build import build_schedule, find_difference, note_dropped
 from zeusrun.schedule.due import Cursor
 from zeusrun.spec import load_spec
 
-JOB = """
-name: digits
-script: train.py
-objective: {metric: accuracy, target: 0.9}
-batch_size: {candidates: [32], default: 32}
-"""
-
 
 @pytest.fixture
 def spec(tmp_path):
-    def load(section=""):
-        (tmp_path / "train.py").write_text("")
-        path = tmp_path / "digits.yaml"
-        path.write_text(JOB + (f"schedule: {section}\n" if section else ""))
-        return load_spec(path)
+    def load(section=None):
+        return load_job(tmp_path, name="digits", schedule=section and yaml.safe_load(section))
 
     return load
 
@@ -125,7 +117,8 @@ def test_a_file_that_says_otherwise_is_told(spec):
     overridden = build(section, cron="0 2 * * *")  # on purpose
     assert find_difference(overridden, section, AT) is None
     assert "digits.yaml: 'soon' is no cron" in find_difference(schedule, spec("{cron: soon}"), AT)
-    Path(schedule.job_file).write_text(JOB.replace("name: digits", "name: other"))
+    job = Path(schedule.job_file)
+    job.write_text(job.read_text().replace("name: digits", "name: other"))
     assert "describes other now" in find_difference(
         schedule, load_spec(Path(schedule.job_file)), AT
     )

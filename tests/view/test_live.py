@@ -10,7 +10,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from tests.launcher.values import LAUNCHED, after, report, started, trial
+from tests.factories import build_trial as trial
+from tests.launcher.values import LAUNCHED, after, report, started
 from zeusrun.trial import EnergySource, Outcome, Stage, TrialStatus
 from zeusrun.view.live import SubmitView, epoch_line, live_panel, summary
 from zeusrun.view.units import UNKNOWN

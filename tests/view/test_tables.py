@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from tests.launcher.values import trial
+from tests.factories import build_trial as trial
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.launcher.doctor import Check
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, Stage, TrialStatus

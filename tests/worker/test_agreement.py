@@ -8,10 +8,8 @@ import sys
 
 import pytest
 
-from tests.conftest import CHILDREN
+from tests.factories import CHILDREN
 from tests.worker.rank import WORKER, Rank
-
-pytestmark = pytest.mark.torchrun
 
 REPEATS = 8
 AT_ONCE = 2

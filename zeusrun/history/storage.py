@@ -136,16 +136,21 @@ def _state(path: Path) -> tuple[int, int] | None:
 def write_volumes(path: Path, volumes: Mapping[int, bytes]) -> None:
     """Write volumes of a main file for good. The caller holds the lock, and lists them afterwards.
 
+    Also without volumes it removes the temporary file of a writer that was killed: most writes
+    have no volume to write, and the file would stay for as long as a hundred of them.
+
     Raises:
         OSError: If a step fails.
     """
-    if not volumes:
-        return
     directory = _volumes_directory(path)
+    fresh = directory / "volume.tmp"
+    if not volumes:
+        with suppress(OSError):  # the write itself does not need it gone
+            fresh.unlink(missing_ok=True)
+        return
     directory.mkdir(mode=0o700, exist_ok=True)
     for number, data in volumes.items():
         target = volume_path(path, number)
-        fresh = directory / "volume.tmp"
         try:
             _write_new(fresh, data)
             fresh.replace(target)

@@ -1,0 +1,409 @@
+"""What whatever starts the ranks must do: torchrun, its fake, and later back ends.
+
+A back end inherits ``AgentContract`` and gives the fixture ``start``. The tests use what a
+``Run`` offers, so a back end without an agent process of its own returns a ``Run`` of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from textwrap import dedent
+
+import psutil
+import pytest
+
+from tests.factories import CHILDREN, build_trial, load_job
+from zeusrun.launcher.command import build_command
+from zeusrun.launcher.failure import read_failure, torchrun_was_signalled
+from zeusrun.launcher.paths import create_run
+
+PROGRAM = """\
+import json, os, pathlib, signal, subprocess, sys, time
+rank, restart = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+run_dir = pathlib.Path(os.environ["ZEUSRUN_RUN_DIR"])
+
+def tell(name, value):
+    fresh = run_dir / f".{name}-{rank}-{restart}"
+    fresh.write_text(json.dumps(value))
+    fresh.rename(run_dir / f"{name}-{rank}-{restart}")
+
+def wait_for(name, of=rank):
+    while not (run_dir / f"{name}-{of}-{restart}").exists():
+        time.sleep(0.01)
+
+def sleep_for_ever():
+    tell("ready", os.getpid())
+    while True:
+        time.sleep(600)
+
+"""
+
+
+@dataclass
+class Run:
+    """An agent that runs, and what its ranks have told: ``tell(name, value)`` of ``PROGRAM``."""
+
+    process: psutil.Popen
+    paths: object
+
+    def told(self, name, rank=0, restart=0, seconds=60.0):
+        """Return what a rank has told under a name, once it is there."""
+        path = self.paths.run_dir / f"{name}-{rank}-{restart}"
+        deadline_t = time.monotonic() + seconds
+        while not path.exists():
+            code = self.process.poll()
+            if code is not None and not path.exists():
+                pytest.fail(f"rank {rank} never told {name!r}; exit {code}: {self.log}")
+            if time.monotonic() > deadline_t:
+                pytest.fail(f"rank {rank} has not told {name!r} for {seconds:g} s: {self.log}")
+            time.sleep(0.02)  # another process's file: there is no event to wait for
+        return json.loads(path.read_text())
+
+    def has_told(self, name, rank=0, restart=0):
+        return (self.paths.run_dir / f"{name}-{rank}-{restart}").exists()
+
+    def wait(self):
+        """Return the exit code."""
+        return self.process.wait(60)
+
+    @property
+    def log(self):
+        return self.paths.torchrun_log.read_text()
+
+    def printed(self, rank=0):
+        return self.paths.rank_log(rank).read_text()
+
+    def failure(self, restarts=0):
+        """Return what zeusrun takes for the root cause."""
+        found = read_failure(self.paths, restarts)
+        return None if found is None else found.reason
+
+
+def ended(pid, seconds=10.0):
+    """Whether a process is gone, or goes within some seconds."""
+    deadline_t = time.monotonic() + seconds
+    while time.monotonic() < deadline_t:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+class AgentContract:
+    """Launch, failures, restarts, signals, orphans, DDP."""
+
+    @pytest.fixture
+    def torchrun(self):
+        """The ``Torchrun`` value under test."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def environment(self):
+        """What the agent inherits."""
+        return own_environment()
+
+    @pytest.fixture
+    def start(self, torchrun, environment, tmp_path):
+        """Start ranks of a program, or of a child script; they are ended with the test."""
+        started = []
+
+        def run(program, ranks=1, parent=None, variables=(), **changes):
+            script = tmp_path / "script.py"
+            script.write_text(PROGRAM + dedent(program))
+            launch = {"nproc_per_node": ranks, **changes.pop("launch", {})}
+            target = {"script": str(script), **changes}
+            spec = load_job(tmp_path, launch=launch, **target)
+            trial = build_trial(job="job", global_batch_size=32, world_size=ranks)
+            paths = create_run(tmp_path / "home", "job", trial.trial)
+            inherited = {**environment, **dict(variables)}
+            command = build_command(spec, trial, paths, torchrun, inherited)
+            with paths.torchrun_log.open("wb") as log:
+                process = psutil.Popen(
+                    [*(parent or ()), *command.argv],
+                    env=command.env,
+                    cwd=command.cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            started.append(Run(process, paths))
+            return started[-1]
+
+        yield run
+        for each in started:
+            for process in (*descendants(each.process), each.process):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            each.process.wait()
+
+    # Launch
+
+    def test_every_rank_has_a_place_of_its_own(self, start):
+        names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"]
+        run = start(f"tell('place', [os.environ[name] for name in {names}])", ranks=2)
+        assert run.wait() == 0
+        assert run.told("place", 0) == ["0", "0", "2", "2", "0"]
+        assert run.told("place", 1) == ["1", "1", "2", "2", "0"]
+
+    def test_every_rank_finds_the_others_and_its_run(self, start):
+        names = ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_MAX_RESTARTS"]
+        program = f"tell('meeting', [os.environ[name] for name in {names}])"
+        run = start(program, ranks=2, launch={"max_restarts": 3})
+        assert run.wait() == 0
+        address, port, run_id, max_restarts = run.told("meeting", 0)
+        assert run.told("meeting", 1) == run.told("meeting", 0)
+        assert address
+        assert 0 < int(port) < 1 << 16
+        assert (run_id, max_restarts) == ("job-1-1", "3")
+
+    def test_ranks_inherit_environment_and_working_directory_and_have_no_input(
+        self, start, tmp_path
+    ):
+        (tmp_path / "work").mkdir()
+        program = "tell('seen', [os.environ['MINE'], os.getcwd(), sys.stdin.read()])"
+        run = start(program, workdir=str(tmp_path / "work"), variables={"MINE": "ä = 1"})
+        assert run.wait() == 0
+        assert run.told("seen") == ["ä = 1", str(tmp_path / "work"), ""]
+
+    def test_arguments_are_passed_as_they_are(self, start):
+        given = ["--nnodes=7", "--rdzv-id", "a b", "", "'\"\\", "--", "-m"]
+        run = start("tell('argv', sys.argv[1:])", args=given)
+        assert run.wait() == 0
+        assert run.told("argv") == given
+
+    def test_a_module_runs_as_main_with_its_arguments(self, start, tmp_path):
+        (tmp_path / "trainer.py").write_text(
+            PROGRAM + "tell('main', [__name__, os.path.basename(sys.argv[0]), sys.argv[1:]])"
+        )
+        module = {"script": None, "module": "trainer"}
+        run = start("", args=["--fast"], workdir=str(tmp_path), **module)
+        assert run.wait() == 0
+        assert run.told("main") == ["__main__", "trainer.py", ["--fast"]]
+
+    def test_every_rank_leads_a_session_and_the_agent_is_its_parent(self, start):
+        program = """
+            tell("ids", [os.getpid(), os.getsid(0), os.getpgrp(), os.getppid()])
+            wait_for("seen")
+        """
+        run = start(program, ranks=2)
+        for rank in (0, 1):
+            pid, session, group, parent = run.told("ids", rank)
+            assert pid == session == group
+            assert parent == run.process.pid
+            (run.paths.run_dir / f"seen-{rank}-0").touch()
+        assert run.wait() == 0
+
+    @pytest.mark.parametrize(
+        ("ranks", "given", "threads"), [(1, None, None), (2, None, "1"), (2, "3", "3")]
+    )
+    def test_several_ranks_have_one_thread_each_unless_told_otherwise(
+        self, start, ranks, given, threads
+    ):
+        variables = {} if given is None else {"OMP_NUM_THREADS": given}
+        program = "tell('threads', os.environ.get('OMP_NUM_THREADS'))"
+        run = start(program, ranks=ranks, variables=variables)
+        assert run.wait() == 0
+        assert run.told("threads") == threads
+
+    def test_the_slowest_rank_is_waited_for(self, start):
+        run = start("rank and (wait_for('go'), tell('late', 1))", ranks=2)
+        deadline_t = time.monotonic() + 60
+        while not self.rank_ended(run, 0) and time.monotonic() < deadline_t:
+            time.sleep(0.02)
+        (run.paths.run_dir / "go-1-0").touch()
+        assert run.wait() == 0
+        assert run.told("late", 1) == 1
+
+    @staticmethod
+    def rank_ended(run, rank):
+        sidecar = run.paths.sidecar
+        lines = sidecar.read_text().splitlines() if sidecar.exists() else []
+        events = [json.loads(line) for line in lines]
+        return any(e.get("event") == "ended" and e.get("rank") == rank for e in events)
+
+    # Failures
+
+    def test_a_rank_that_fails_ends_the_others_and_is_the_root_cause(self, start):
+        program = """
+            if rank == 1:
+                wait_for("ready", of=0)
+                sys.exit(7)
+            sleep_for_ever()
+        """
+        run = start(program, ranks=2)
+        pid = run.told("ready", 0)
+        assert run.wait() == 1
+        assert ended(pid)
+        assert run.failure() == "rank 1: the script exited with code 7"
+
+    def test_others_are_asked_before_they_are_killed(self, start):
+        program = """
+            if rank == 1:
+                wait_for("ready", of=0)
+                sys.exit(7)
+            signal.signal(signal.SIGTERM, lambda *_: (tell("asked", 1), os._exit(0)))
+            sleep_for_ever()
+        """
+        run = start(program, ranks=2)
+        assert run.wait() == 1
+        assert run.told("asked") == 1
+
+    def test_a_rank_that_a_signal_ends_is_named_with_it(self, start):
+        run = start("rank and os.kill(os.getpid(), signal.SIGKILL); sleep_for_ever()", ranks=2)
+        assert run.wait() == 1
+        assert run.failure().startswith("rank 1 was ended by SIGKILL")
+
+    def test_the_first_error_file_is_kept(self, start):
+        program = """
+            if rank == 1:
+                wait_for("ready", of=0)
+                raise ValueError("the data of rank 1 is broken")
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit("rank 1 is gone"))
+            sleep_for_ever()
+        """
+        run = start(program, ranks=2)
+        assert run.wait() == 1
+        reason = run.failure()
+        assert reason.startswith("rank 1 at script.py:")
+        assert reason.endswith("ValueError: the data of rank 1 is broken")
+
+    def test_what_a_rank_leaves_for_its_agent_is_in_the_log(self, start):
+        """``torch.distributed.elastic``'s ``@record`` writes such a file."""
+        program = """
+            error = {"message": "told", "extraInfo": {"py_callstack": "told by rank 0", "timestamp": "0"}}
+            pathlib.Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(
+                json.dumps({"message": error}))
+            os._exit(3)
+        """
+        run = start(program)
+        assert run.wait() == 1
+        assert "told by rank 0" in run.log
+        assert run.failure() == "rank 0 exited with code 3"
+
+    # Restarts
+
+    def test_after_a_failure_all_ranks_start_again(self, start):
+        program = """
+            tell("pid", os.getpid())
+            if restart == 0:
+                if rank == 1:
+                    wait_for("pid", of=0)
+                    sys.exit(7)
+                sleep_for_ever()
+        """
+        run = start(program, ranks=2, launch={"max_restarts": 1})
+        assert run.wait() == 0
+        pids = {run.told("pid", rank, restart) for rank in (0, 1) for restart in (0, 1)}
+        assert len(pids) == 4
+        assert run.failure(restarts=1) is None or "code 7" not in run.failure(restarts=1)
+
+    def test_when_no_restart_is_left_the_last_failure_counts(self, start):
+        run = start("sys.exit(7 + restart)", launch={"max_restarts": 2})
+        assert run.wait() == 1
+        assert run.failure(restarts=2) == "rank 0: the script exited with code 9"
+        assert not run.has_told("life", 0, 3)
+
+    # Signals
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    def test_a_signal_reaches_the_ranks_and_their_children(self, start, number):
+        program = f"""
+            tell("child", subprocess.Popen(["sleep", "600"]).pid)
+            signal.signal({int(number)}, lambda got, _: (tell("got", got), os._exit(0)))
+            sleep_for_ever()
+        """
+        run = start(program, ranks=2)
+        children = [run.told("child", rank) for rank in (0, 1)]
+        for rank in (0, 1):
+            run.told("ready", rank)
+        run.process.send_signal(number)
+        assert run.wait() == 1
+        assert [run.told("got", rank) for rank in (0, 1)] == [number] * 2
+        assert all(ended(pid) for pid in children)
+        assert torchrun_was_signalled(run.paths)
+
+    def test_a_rank_that_ignores_a_signal_is_killed_after_the_grace(self, start):
+        program = "signal.signal(signal.SIGTERM, signal.SIG_IGN); sleep_for_ever()"
+        run = start(program, launch={"grace_period_s": 1})
+        pid = run.told("ready")
+        run.process.terminate()
+        assert run.wait() == 1
+        assert ended(pid)
+
+    def test_a_rank_may_use_its_grace(self, start):
+        program = """
+            def save(*_):
+                while not (run_dir / "save").exists():
+                    time.sleep(0.01)
+                tell("saved", 1)
+                os._exit(0)
+            signal.signal(signal.SIGTERM, save)
+            sleep_for_ever()
+        """
+        run = start(program, launch={"grace_period_s": 60})
+        run.told("ready")
+        run.process.terminate()
+        with pytest.raises(psutil.TimeoutExpired):
+            run.process.wait(0.5)
+        (run.paths.run_dir / "save").touch()
+        assert run.wait() == 1
+        assert run.told("saved") == 1
+
+    def test_sigusr1_is_for_the_launcher(self, start):
+        run = start("tell('ready', 1); wait_for('go')", ranks=2)
+        for rank in (0, 1):
+            run.told("ready", rank)
+        run.process.send_signal(signal.SIGUSR1)
+        for rank in (0, 1):
+            (run.paths.run_dir / f"go-{rank}-0").touch()
+        assert run.wait() == 0
+
+    # Orphans
+
+    @pytest.mark.parametrize("instrument", [True, False])
+    def test_no_rank_outlives_an_agent_that_is_killed(self, start, instrument):
+        run = start("sleep_for_ever()", ranks=2, instrument=instrument)
+        pids = [run.told("ready", rank) for rank in (0, 1)]
+        run.process.kill()
+        run.wait()
+        assert all(ended(pid) for pid in pids)
+
+    def test_neither_agent_nor_rank_outlives_the_launcher(self, start):
+        launcher = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
+        run = start("sleep_for_ever()", parent=[os.sys.executable, "-c", launcher])
+        pid = run.told("ready")
+        (agent,) = run.process.children()
+        run.process.kill()
+        run.wait()
+        assert ended(agent.pid)
+        assert ended(pid)
+
+    # Training
+
+    def test_ddp_trains_with_data_loader_workers_and_goes_on_after_a_restart(self, start):
+        script = str(CHILDREN / "trains_with_loaders.py")
+        run = start("", ranks=2, script=script, launch={"max_restarts": 1})
+        assert run.wait() == 0, run.log + run.printed(0)
+        assert run.printed(0).splitlines()[-1] == run.printed(1).splitlines()[-1]
+        assert run.printed(0).endswith("life 1: 6 steps of 2 ranks\n")
+
+
+def own_environment():
+    return {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+
+
+def descendants(process):
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []

@@ -1,0 +1,156 @@
+"""What tests are made of: trials, job files and specs, and a ``zeusrun`` with a home of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from zeusrun.spec import JobSpec, load_spec
+from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, TrialStatus
+
+ROOT = Path(__file__).resolve().parents[1]
+CHILDREN = ROOT / "tests" / "children"
+FAKE_TORCHRUN = ROOT / "tests" / "fake_torchrun"
+
+REACHED = Outcome(
+    status=TrialStatus.REACHED,
+    reason="val_accuracy 0.96 reached 0.95",
+    finished_at="2025-06-01T12:00:09Z",
+    time_s=8.5,
+    energy_j=420.0,
+    energy_source=EnergySource.ESTIMATED,
+    max_power_w=65.0,
+    cost_j=486.25,
+    epochs=3,
+    steps=84,
+    best_metric=0.96,
+    curve=(CurvePoint(1, 2.5, 130.0, 0.8), CurvePoint(2, 5.5, None, None)),
+)
+PREEMPTED = replace(REACHED, status=TrialStatus.PREEMPTED, reason="SIGTERM")
+
+
+def build_trial(recurrence: int = 1, attempt: int = 1, job: str = "job", **values) -> Trial:
+    """Build a dispatched trial; its id is made of its numbers unless ``values`` gives one."""
+    trial = f"{job}-{recurrence}-{attempt}"
+    defaults = {
+        "trial": trial,
+        "job": job,
+        "recurrence": recurrence,
+        "attempt": attempt,
+        "global_batch_size": 32,
+        "world_size": 2,
+        "started_at": "2025-06-01T12:00:00.000+00:00",
+        "metric": "accuracy",
+        "run_dir": f"runs/{job}/{trial}",
+        "stage": Stage.EXPLORE,
+        "why": "32 is the default and comes first",
+        "mode": "max",
+        "target": 0.5,
+        "max_epochs": 5,
+        "eta_knob": 0.5,
+        "default_batch_size": 32,
+    }
+    return Trial(**{**defaults, **values})
+
+
+def write_job(folder: Path, script: str | None = "well.py", name: str = "job", **changes) -> Path:
+    """Write the job file ``<folder>/<name>.yaml``.
+
+    Args:
+        folder: Where to.
+        script: A child script, or a path; ``None`` for a job with a ``module``.
+        name: Of the job.
+        changes: Sections are merged key by key (``objective={"target": 1.0}``); ``None`` takes a
+            key out.
+    """
+    spec = {
+        "name": name,
+        "script": None if script is None else str(CHILDREN / script),
+        "launch": {"nproc_per_node": 1, "grace_period_s": 2},
+        "objective": {"metric": "accuracy", "target": 0.5, "max_epochs": 5},
+        "batch_size": {"default": 32, "candidates": [16, 32, 64]},
+    }
+    for key, value in changes.items():
+        merge = isinstance(value, dict) and isinstance(spec.get(key), dict)
+        spec[key] = {**spec[key], **value} if merge else value
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({key: spec[key] for key in spec if spec[key] is not None}))
+    return path
+
+
+def load_job(folder: Path, script: str | None = "well.py", **changes) -> JobSpec:
+    """Write a job file as ``write_job`` does, and load it."""
+    return load_spec(write_job(folder, script, **changes))
+
+
+def with_fake_torchrun(environment: dict[str, str]) -> dict[str, str]:
+    """Return an environment in which zeusrun launches the fake torchrun."""
+    rest = environment.get("PYTHONPATH")
+    path = str(FAKE_TORCHRUN) if not rest else f"{FAKE_TORCHRUN}:{rest}"
+    return {**environment, "PYTHONPATH": path}
+
+
+@dataclass
+class Zeusrun:
+    """Runs the command as a user does.
+
+    Attributes:
+        home: Its ``ZEUSRUN_HOME``.
+        folder: Where it is run, and job files are.
+        real_torchrun: Launch the installed torchrun, and not its fake.
+    """
+
+    home: Path
+    folder: Path
+    real_torchrun: bool = False
+
+    @property
+    def environment(self):
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("ZEUSRUN_", "CUDA_"))}
+        kept |= {"ZEUSRUN_HOME": str(self.home), "COLUMNS": "100", "NO_COLOR": "1"}
+        return kept if self.real_torchrun else with_fake_torchrun(kept)
+
+    def argv(self, *arguments):
+        return [sys.executable, "-m", "zeusrun", *map(str, arguments)]
+
+    def __call__(self, *arguments, **env):
+        return subprocess.run(
+            self.argv(*arguments),
+            cwd=self.folder,
+            env={**self.environment, **env},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def start(self, *arguments, **env):
+        return subprocess.Popen(
+            self.argv(*arguments),
+            cwd=self.folder,
+            env={**self.environment, **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def job(self, script="well.py", name="job", **changes):
+        """Write a job file into its folder; see ``write_job``."""
+        return write_job(self.folder, script, name, **changes)
+
+    def submit(self, job, *arguments):
+        """Submit and return ``(exit code, result object, what people see)``."""
+        done = self("submit", job, "--json", *arguments)
+        last = done.stdout.strip().splitlines()[-1:] or ["null"]
+        return done.returncode, json.loads(last[0]), done.stderr
+
+    def history(self, *arguments):
+        done = self("history", "--json", *arguments)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)

@@ -1,0 +1,64 @@
+"""Submits that run beside a test: waiting for what they do, and finding their processes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import psutil
+import pytest
+
+
+def only_trial(result):
+    """Return the one trial of a submit's JSON."""
+    (trial,) = result["trials"]
+    return trial
+
+
+def wait_for(condition, seconds=60.0, what="it"):
+    """Return what ``condition`` returns, once that is true.
+
+    For files and states of other processes, which have no event to wait for.
+    """
+    deadline_t = time.monotonic() + seconds
+    while time.monotonic() < deadline_t:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    pytest.fail(f"{what} did not happen within {seconds:g} s")
+    return None
+
+
+def start_and_wait(zeusrun, job, trial="job-1-1"):
+    """Start a submit; return it when its first epoch has been reported."""
+    child = zeusrun.start("submit", job)
+    wait_for_report(zeusrun, trial)
+    return child
+
+
+def wait_for_report(zeusrun, trial="job-1-1"):
+    """Wait until a trial has reported an epoch; return its run directory."""
+    run_dir = zeusrun.home / "runs" / trial.rsplit("-", 2)[0] / trial
+    sidecar = run_dir / "metrics.jsonl"
+    wait_for(lambda: sidecar.exists() and b'"reported"' in sidecar.read_bytes(), what="a report")
+    return run_dir
+
+
+def agent_of(launcher):
+    """Return the torchrun of a submit: of its children, the one with an environment of its own."""
+    return next(
+        process
+        for process in psutil.Process(launcher.pid).children()
+        if "ZEUSRUN_RUN_DIR" in process.environ()
+    )
+
+
+def survivors(trial):
+    """Return the living processes of a trial."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("ZEUSRUN_RUN_DIR") == trial["run_dir"]:
+                found.append(process)
+    return found
