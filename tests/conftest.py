@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+
 import pytest
+from hypothesis import settings
 
 from tests.factories import Zeusrun
+from zeusrun.cli import main
+
+# No timed assertions: a busy machine is no failure.
+settings.register_profile("zeusrun", deadline=None)
+settings.load_profile("zeusrun")
+
+
+def pytest_configure():
+    """Undo what ``nohup`` and a shell's ``&`` ignore: children would inherit it, and never end."""
+    for number, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+        (signal.SIGQUIT, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.fixture
@@ -12,3 +32,21 @@ def zeusrun(tmp_path, request):
     """A ``zeusrun`` command with an empty home; under ``torchrun``, over the real one."""
     real_torchrun = request.node.get_closest_marker("torchrun") is not None
     return Zeusrun(tmp_path / "home", tmp_path, real_torchrun)
+
+
+@pytest.fixture
+def cli(zeusrun, monkeypatch, capsys):
+    """Run the command in this process; return ``(exit code, stdout, stderr)``."""
+    for name, value in {**zeusrun.environment, "COLUMNS": "80"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.chdir(zeusrun.folder)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["zeusrun", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        seen = capsys.readouterr()
+        return int(end.value.code or 0), seen.out, seen.err
+
+    return run

@@ -7,13 +7,19 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import yaml
 
 from zeusrun.spec import JobSpec, load_spec
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, TrialStatus
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
 CHILDREN = ROOT / "tests" / "children"
 FAKE_TORCHRUN = ROOT / "tests" / "fake_torchrun"
@@ -64,14 +70,17 @@ def write_job(folder: Path, script: str | None = "well.py", name: str = "job", *
 
     Args:
         folder: Where to.
-        script: A child script, or a path; ``None`` for a job with a ``module``.
+        script: The name of a child script, or what the job file is to say; ``None`` for a job with
+            a ``module``.
         name: Of the job.
         changes: Sections are merged key by key (``objective={"target": 1.0}``); ``None`` takes a
             key out.
     """
+    if script is not None and (CHILDREN / script).is_file():
+        script = str(CHILDREN / script)
     spec = {
         "name": name,
-        "script": None if script is None else str(CHILDREN / script),
+        "script": script,
         "launch": {"nproc_per_node": 1, "grace_period_s": 2},
         "objective": {"metric": "accuracy", "target": 0.5, "max_epochs": 5},
         "batch_size": {"default": 32, "candidates": [16, 32, 64]},
@@ -87,6 +96,11 @@ def write_job(folder: Path, script: str | None = "well.py", name: str = "job", *
 def load_job(folder: Path, script: str | None = "well.py", **changes) -> JobSpec:
     """Write a job file as ``write_job`` does, and load it."""
     return load_spec(write_job(folder, script, **changes))
+
+
+def of_today(grid: Sequence[T]) -> T:
+    """Return one case of a grid that only ``make test-long`` tries whole: tomorrow, the next."""
+    return grid[datetime.now(timezone.utc).toordinal() % len(grid)]
 
 
 def with_fake_torchrun(environment: dict[str, str]) -> dict[str, str]:

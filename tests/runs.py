@@ -45,6 +45,14 @@ def wait_for_report(zeusrun, trial="job-1-1"):
     return run_dir
 
 
+def has_ended(pid):
+    """Whether a process is gone; a zombie that init has yet to reap is gone, too."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def agent_of(launcher):
     """Return the torchrun of a submit: of its children, the one with an environment of its own."""
     return next(

@@ -19,7 +19,6 @@ from tests.factories import CHILDREN
 from tests.factories import build_trial as trial
 from zeusrun import __version__
 from zeusrun.bandit.policies import POLICIES
-from zeusrun.cli import main
 from zeusrun.history.tinydb import TinyDBHistory
 from zeusrun.launcher.paths import create_run
 from zeusrun.launcher.run_lock import RunLock
@@ -38,24 +37,6 @@ DONE = Outcome(
     best_metric=0.6,
 )
 VERBS = ["submit", "history", "show", "logs", "explain", "validate", "schema", "doctor"]
-
-
-@pytest.fixture
-def cli(zeusrun, monkeypatch, capsys):
-    """Run the command in this process; return ``(exit code, stdout, stderr)``."""
-    for name, value in {**zeusrun.environment, "COLUMNS": "80"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.chdir(zeusrun.folder)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["zeusrun", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        seen = capsys.readouterr()
-        return int(end.value.code or 0), seen.out, seen.err
-
-    return run
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ import pytest
 from tests.runs import wait_for
 from zeusrun.schedule.store import Schedules
 
+pytestmark = [pytest.mark.long, pytest.mark.torchrun]
+
 BEFORE = b'# mine\nMAILTO=""\n0  3 * * *   true  # two  spaces\n@yearly  true'
 
 

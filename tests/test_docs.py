@@ -116,12 +116,14 @@ def test_the_version_is_the_same_everywhere():
     assert declared.group(1) == package.__version__
 
 
+@pytest.mark.torchrun
 def test_the_sample_job_reaches_its_target(zeusrun):
     code, result, _ = zeusrun.submit(ROOT / "jobs" / "digits.yaml")
     assert code == 0
     assert result["trials"][-1]["steps"] > 100
 
 
+@pytest.mark.torchrun
 def test_the_example_runs_without_zeusrun(zeusrun):
     page = (ROOT / "examples" / "digits" / "README.md").read_text()
     (line,) = re.findall(r"^    torchrun (.*)$", page, re.MULTILINE)

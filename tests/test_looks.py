@@ -1,4 +1,4 @@
-"""Policies that look at a batch size first, or stop a run by its pace; with real torchrun children."""
+"""Policies that look at a batch size first, or stop a run by its pace; with real ranks."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_look_that_tells_for_a_batch_size_goes_on_under_its_new_bound(zeusrun,
     (point,) = trained.power_profile
     assert point.power_limit_w is None
     assert 0 < point.steps_per_s < 110
-    assert point.power_w > 0
+    assert point.power_w is not None
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_a_look_is_over_before_an_epoch_where_its_length_is_known(zeusrun, run, 
     monkeypatch.setattr(look, "LOOK_S", 0.2)
     policy = Scripted(LOOK, OTHER)
     policy.epoch_cost_j = None
-    result, _ = run(zeusrun.job("steps_slowly.py", args=["--steps", "100"]), policy)
+    result, _ = run(zeusrun.job("steps_slowly.py", args=["--endless", "16"]), policy)
     looked, trained = result.trials
     assert (looked.status, trained.status) == (TrialStatus.CANCELLED, TrialStatus.REACHED)
     assert looked.reason == "only its speed was looked at: 16 is 40% dearer; 32 follows"
@@ -217,13 +217,13 @@ class Interrupted(Told):
 def test_a_signal_during_a_look_is_a_signal_and_nobody_is_asked_any_more(
     zeusrun, run, known, monkeypatch
 ):
-    monkeypatch.setattr(look, "LOOK_S", 0.5)  # seen enough within the grace of 2 s
+    monkeypatch.setattr(look, "LOOK_S", 0.2)  # seen enough while it ends
     policy, told = Scripted(LOOK, LOOK), Interrupted(lambda _, progress: progress.steps)
-    result, _ = run(zeusrun.job("steps_slowly.py", args=["--steps", "100000"]), policy, told)
+    result, _ = run(zeusrun.job("steps_slowly.py", args=["--endless", "16"]), policy, told)
     (cancelled,) = result.trials
     assert (result.exit_code, cancelled.status) == (75, TrialStatus.PREEMPTED)
     assert cancelled.reason == "SIGTERM to zeusrun"
-    assert cancelled.time_s > 0.5
+    assert cancelled.time_s > 0.2
     assert cancelled.steps > look.LOOK_STEPS
     assert len(policy.asked) == 1
     assert not [note for note in told.notes if "known, and it goes on" in note]
@@ -239,7 +239,7 @@ def test_a_signal_while_a_look_ends_is_the_cause_because_nothing_follows(
         return any(note.startswith("stopping: only its speed") for note in told.notes)
 
     told = Interrupted(stopping)
-    job = zeusrun.job("steps_slowly.py", args=["--steps", "100000"])
+    job = zeusrun.job("steps_slowly.py", args=["--endless", "16"])
     result, _ = run(job, Scripted(LOOK, OTHER), told)
     (cancelled,) = result.trials
     assert (result.exit_code, cancelled.reason) == (75, "SIGTERM to zeusrun")
@@ -285,7 +285,7 @@ def test_a_run_that_falls_behind_the_pace_is_stopped_long_before_its_bound(zeusr
     (stopped,) = result.trials
     assert (result.exit_code, stopped.status) == (4, TrialStatus.STOPPED)
     assert "it has come 20% of the way at most" in stopped.reason
-    assert stopped.cost_j < 0.8 * bound.cost_j
+    assert stopped.epochs < 5  # the bound alone would let it train for about 10
 
 
 def test_auto_looks_at_a_batch_size_and_goes_back_when_its_epochs_are_dear(zeusrun):

@@ -224,7 +224,7 @@ NAMES = ("..", ".", "../x", "a/b", "/etc/passwd", "a\0b", "", "-rf", "~", "a\nb"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_name_leads_out_of_the_home(zeusrun, tmp_path, name):
+def test_no_name_leads_out_of_the_home(zeusrun, cli, tmp_path, name):
     history = TinyDBHistory(tmp_path / "history")
     for ask in (history.trials, lambda job: history.begin(job, lambda _: trial(job=job))):
         with pytest.raises(ValueError, match="cannot be the name of a job"):
@@ -236,9 +236,9 @@ def test_no_name_leads_out_of_the_home(zeusrun, tmp_path, name):
     if "\0" in name:
         return  # no argument can hold it
     for verb in ("show", "logs", "explain"):
-        done = zeusrun(verb, "--", f"{name}-1-1")
-        assert done.returncode == 2, done.stderr
+        code, _, err = cli(verb, "--", f"{name}-1-1")
+        assert code == 2, err
     job = zeusrun.job()
-    done = zeusrun("submit", job, "--set", f"name={json.dumps(name)}")
-    assert done.returncode == 2, done.stderr
+    code, _, err = cli("submit", job, "--set", f"name={json.dumps(name)}")
+    assert code == 2, err
     assert not zeusrun.home.exists()

@@ -1,4 +1,4 @@
-"""One submit, end to end, with real torchrun children."""
+"""One submit, end to end, with real ranks; the first test also with the real torchrun."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import psutil
 import pytest
 
 from tests.factories import CHILDREN
-from tests.runs import agent_of, only_trial, survivors, wait_for
+from tests.runs import agent_of, has_ended, only_trial, survivors, wait_for
 from zeusrun.history.tinydb import TinyDBHistory
 from zeusrun.trial import Trial, TrialStatus
 
 
+@pytest.mark.torchrun
 def test_a_good_training_reaches_its_target_and_is_recorded(zeusrun):
     job = zeusrun.job(args=["--see"], learning_rate={"base": 0.1}, launch={"nproc_per_node": 2})
     code, result, seen = zeusrun.submit(job)
@@ -395,7 +396,7 @@ def test_a_grandchild_that_outlives_the_training_is_ended_and_named(zeusrun):
     trial = only_trial(result)
     pid = int((Path(trial["run_dir"]) / "grandchild").read_text())
     assert code == 0
-    assert not psutil.pid_exists(pid)
+    assert has_ended(pid)
     assert any("outlived the training" in text for text in trial["warnings"])
 
 
@@ -436,7 +437,7 @@ def test_no_rank_outlives_its_launcher_whoever_dies_with_it(zeusrun, victims):
     left = {} if "warden" not in victims else {grandchild}  # not a rank; the next submit ends it
     wait_for(lambda: {each.pid for each in survivors({"run_dir": str(log.parent)})} <= set(left))
     zeusrun.submit(zeusrun.job())
-    assert not psutil.pid_exists(grandchild)
+    assert has_ended(grandchild)
     assert [trial["status"] for trial in zeusrun.history()] == ["LOST", "REACHED"]
 
 

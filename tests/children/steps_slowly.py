@@ -1,22 +1,36 @@
-"""Takes an optimizer step about every 10 ms, ``--steps`` of them an epoch, and reaches its target."""
+"""Takes an optimizer step about every 10 ms, 20 an epoch, and reaches its target in epoch 2.
+
+With the batch size of ``--endless``, its first epoch lasts until zeusrun stops it, and 60 steps
+longer.
+"""
 
 import argparse
+import os
 import time
 
-import torch
+from step_clock import count_steps
 
 import zeusrun
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=20)
+parser.add_argument("--endless", type=int)
 arguments = parser.parse_args()
+take_step = count_steps()
 
-weight = torch.nn.Parameter(torch.zeros(1))
-optimizer = torch.optim.SGD([weight], lr=0.1)
-run = zeusrun.current()
-for epoch in run.epochs(default=3):
-    for _ in range(arguments.steps):
-        weight.grad = torch.ones(1)
-        optimizer.step()
+
+def take_steps(number):
+    for _ in range(number):
+        take_step()
         time.sleep(0.01)
+
+
+run = zeusrun.current()
+stop_file = os.path.join(os.environ["ZEUSRUN_RUN_DIR"], "stop")
+for epoch in run.epochs(default=3):
+    take_steps(arguments.steps)
+    if run.global_batch_size(default=0) == arguments.endless:
+        while not os.path.exists(stop_file):
+            take_steps(1)
+        take_steps(60)
     run.report(epoch=epoch, accuracy=0.3 * epoch)

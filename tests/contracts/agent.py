@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from tests.factories import CHILDREN, build_trial, load_job
+from tests.runs import has_ended, wait_for
 from zeusrun.launcher.command import build_command
 from zeusrun.launcher.failure import read_failure, torchrun_was_signalled
 from zeusrun.launcher.paths import create_run
@@ -83,19 +84,6 @@ class Run:
         """Return what zeusrun takes for the root cause."""
         found = read_failure(self.paths, restarts)
         return None if found is None else found.reason
-
-
-def ended(pid, seconds=10.0):
-    """Whether a process is gone, or goes within some seconds."""
-    deadline_t = time.monotonic() + seconds
-    while time.monotonic() < deadline_t:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 class AgentContract:
@@ -217,9 +205,7 @@ class AgentContract:
 
     def test_the_slowest_rank_is_waited_for(self, start):
         run = start("rank and (wait_for('go'), tell('late', 1))", ranks=2)
-        deadline_t = time.monotonic() + 60
-        while not self.rank_ended(run, 0) and time.monotonic() < deadline_t:
-            time.sleep(0.02)
+        wait_for(lambda: self.rank_ended(run, 0))
         (run.paths.run_dir / "go-1-0").touch()
         assert run.wait() == 0
         assert run.told("late", 1) == 1
@@ -243,7 +229,7 @@ class AgentContract:
         run = start(program, ranks=2)
         pid = run.told("ready", 0)
         assert run.wait() == 1
-        assert ended(pid)
+        wait_for(lambda: has_ended(pid))
         assert run.failure() == "rank 1: the script exited with code 7"
 
     def test_others_are_asked_before_they_are_killed(self, start):
@@ -329,7 +315,7 @@ class AgentContract:
         run.process.send_signal(number)
         assert run.wait() == 1
         assert [run.told("got", rank) for rank in (0, 1)] == [number] * 2
-        assert all(ended(pid) for pid in children)
+        wait_for(lambda: all(map(has_ended, children)))
         assert torchrun_was_signalled(run.paths)
 
     def test_a_rank_that_ignores_a_signal_is_killed_after_the_grace(self, start):
@@ -338,7 +324,7 @@ class AgentContract:
         pid = run.told("ready")
         run.process.terminate()
         assert run.wait() == 1
-        assert ended(pid)
+        wait_for(lambda: has_ended(pid))
 
     def test_a_rank_may_use_its_grace(self, start):
         program = """
@@ -376,7 +362,7 @@ class AgentContract:
         pids = [run.told("ready", rank) for rank in (0, 1)]
         run.process.kill()
         run.wait()
-        assert all(ended(pid) for pid in pids)
+        wait_for(lambda: all(map(has_ended, pids)))
 
     def test_neither_agent_nor_rank_outlives_the_launcher(self, start):
         launcher = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
@@ -385,8 +371,8 @@ class AgentContract:
         (agent,) = run.process.children()
         run.process.kill()
         run.wait()
-        assert ended(agent.pid)
-        assert ended(pid)
+        wait_for(lambda: has_ended(agent.pid))
+        wait_for(lambda: has_ended(pid))
 
     # Training
 

@@ -7,11 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.factories import ROOT, with_fake_torchrun
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is absent, and builds the faults"),
@@ -19,19 +18,17 @@ pytestmark = [
 
 
 @pytest.fixture
-def try_faults(tmp_path):
+def try_faults(tmp_path, request):
     """Run the program, expect it to find nothing, and return how often each fault was tried."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if request.node.get_closest_marker("torchrun") is None:
+        environment = with_fake_torchrun(environment)
 
     def run(*arguments):
         done = subprocess.run(
             [sys.executable, str(ROOT / "benchmarks" / "faults.py"), "--json", *arguments],
             # What it keeps of failures is in pytest's own folder.
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "TMPDIR": str(tmp_path),
-                "FAULTS_GONE_S": "30",
-            },
+            env={**environment, "TMPDIR": str(tmp_path), "FAULTS_GONE_S": "30"},
             capture_output=True,
             text=True,
             check=False,
@@ -45,13 +42,20 @@ def try_faults(tmp_path):
     return run
 
 
-def test_whoever_is_killed_nothing_is_lost_and_nothing_is_left_behind(try_faults):
-    tried = try_faults("--kills", "6", "--seed", "40")
-    assert sum(tried.values()) == 6
+def over_the_real_torchrun(*values):
+    return pytest.param(*values, marks=[pytest.mark.long, pytest.mark.torchrun])
 
 
-def test_submits_at_once_are_all_there_exactly_once(try_faults):
-    assert try_faults("--parallel", "6", "--rounds", "1") == {"6 submits at once": 1}
+@pytest.mark.parametrize(("kills", "seed"), [(6, 40), over_the_real_torchrun(20, 41)])
+def test_whoever_is_killed_nothing_is_lost_and_nothing_is_left_behind(try_faults, kills, seed):
+    tried = try_faults("--kills", str(kills), "--seed", str(seed))
+    assert sum(tried.values()) == kills
+
+
+@pytest.mark.parametrize("crowd", [6, over_the_real_torchrun(20)])
+def test_submits_at_once_are_all_there_exactly_once(try_faults, crowd):
+    tried = try_faults("--parallel", str(crowd), "--rounds", "1")
+    assert tried == {f"{crowd} submits at once": 1}
 
 
 def test_all_verbs_at_random_leave_a_true_history(try_faults):

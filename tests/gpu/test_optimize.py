@@ -85,6 +85,7 @@ def kill_with_guard(zeusrun, process):
     process.wait()
 
 
+@pytest.mark.long
 def test_the_cheapest_limit_is_found_over_two_trials_and_used_in_the_third(
     zeusrun, machine, submit
 ):

@@ -52,7 +52,7 @@ def test_the_jobs_own_visible_devices_say_which_gpus_are_its_own(zeusrun, submit
 
 
 def test_a_fixed_power_limit_is_held_for_the_run_and_leaves_no_record(zeusrun, submit):
-    job = zeusrun.job(power_limit={"mode": "fixed", "watts": 200})
+    job = zeusrun.job(args=["--epoch-s", "1"], power_limit={"mode": "fixed", "watts": 200})
     code, result = submit(job)
     (trial,) = result["trials"]
     assert (code, trial["power_limit_w"]) == (0, 200.0)

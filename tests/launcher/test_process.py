@@ -13,6 +13,7 @@ from textwrap import dedent
 import psutil
 import pytest
 
+from tests.runs import has_ended
 from zeusrun.errors import LaunchError
 from zeusrun.launcher.command import Command
 from zeusrun.launcher.paths import create_run
@@ -174,7 +175,7 @@ def test_what_has_left_session_parent_and_environment_is_swept_if_it_was_seen(pa
     exit_ = run(python(paths, text), paths, grace_period_s=1, on_tick=on_tick)
     pid = int((paths.run_dir / "pid").read_text())
     assert [name.rpartition(" ")[2] for name in exit_.outlived] == [f"({pid})"]
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert has_ended(pid)
 
 
 def test_a_child_that_goes_by_itself_has_not_outlived_the_run(paths):

@@ -95,7 +95,9 @@ def test_a_process_of_no_run_or_of_another_is_no_rank(paths, tmp_path):
                 stranger.kill()
 
 
-@pytest.mark.parametrize("pid", [0, 1, os.getpid(), 2**31, 2**53 - 1])
+@pytest.mark.parametrize(
+    "pid", [0, 1, os.getpid(), 2**31, 2**53 - 1], ids=["0", "1", "own", "2**31", "2**53"]
+)
 def test_a_pid_that_is_none_of_ours_is_no_rank(paths, pid):
     ranks = RankProcesses(paths.run_dir)
     ranks.take(Started(0.0, 0, pid))

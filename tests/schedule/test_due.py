@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import random
 from dataclasses import replace
 
 import pytest
 
+from tests.factories import of_today
 from tests.schedule.model import YEAR, occurrences
 from tests.schedule.test_timetable import ZONES
 from zeusrun.launcher.turn import decide_turn
@@ -143,20 +143,34 @@ def ticks_of_a_year(moments, seed):
     )
 
 
-@pytest.mark.parametrize("catch_up", ["none", "once"])
-@pytest.mark.parametrize("zone", ZONES)
-@pytest.mark.parametrize("overlap", ["forbid", "allow", "replace", "queue"])
-def test_a_year_runs_exactly_as_often_as_the_policies_say(zone, catch_up, overlap):
-    for seed, expression in enumerate(["30 2 * * *", "0 */6 * * *", "15,45 1-3 * * 1-5"]):
-        found, expected = start_all(expression, zone, catch_up, seed)
-        assert found == expected
-        started = [moment for moment, _ in found]
-        lasts = random.Random(seed + 1)
-        lengths = {moment: lasts.choice([0.1, 0.6, 7.0, 30.0]) * HOUR_S for moment in started}
+GRID = [
+    (zone, catch_up, seed, expression)
+    for zone in ZONES
+    for catch_up in ("none", "once")
+    for seed, expression in enumerate(["30 2 * * *", "0 */6 * * *", "15,45 1-3 * * 1-5"])
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", GRID, ids=str)
+def test_a_year_runs_exactly_as_often_as_the_policies_say(case):
+    check_a_year(*case)
+
+
+def test_the_year_of_today_runs_exactly_as_often_as_the_policies_say():
+    check_a_year(*of_today(GRID))
+
+
+def check_a_year(zone, catch_up, seed, expression):
+    found, expected = start_all(expression, zone, catch_up, seed)
+    assert found == expected
+    started = [moment for moment, _ in found]
+    lasts = random.Random(seed + 1)
+    lengths = {moment: lasts.choice([0.1, 0.6, 7.0, 30.0]) * HOUR_S for moment in started}
+    for overlap in ("forbid", "allow", "replace", "queue"):
         assert run_all(started, lengths, overlap) == expected_runs(started, lengths, overlap)
 
 
-@functools.cache
 def start_all(expression, zone, catch_up, seed):
     """Return the occurrences that ticks start, each with its tick; and what they should be."""
     schedule = rules(expression, tz=zone, catch_up=catch_up)

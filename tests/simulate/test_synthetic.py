@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -14,6 +15,7 @@ SEEDS = 50
 MOST = 0.8 * SEEDS
 
 
+@functools.cache
 def jobs(family):
     scenario = Scenario.of_family(family)
     return [scenario.build(seed) for seed in range(SEEDS)]

@@ -251,7 +251,10 @@ def test_a_trial_is_shown_whole_in_80_columns():
         power_profile=(PowerPoint(200.0, 12.34, 143.2), PowerPoint(None, 10.0, 120.0)),
         warnings=("one warning",),
     )
-    shown = replace(trial(job=LONG_JOB, learning_rate=0.1, run_dir="/x/" + LONG_JOB), gpu_count=0)
+    shown = replace(
+        trial(job=LONG_JOB, trial="job-1-1", learning_rate=0.1, run_dir="/x/" + LONG_JOB),
+        gpu_count=0,
+    )
     text = render(
         trial_sheet(shown.finish(outcome), "Traceback:\n  ValueError", run_dir_exists=True)
     )

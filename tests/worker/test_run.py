@@ -182,7 +182,11 @@ def test_what_float_takes_is_a_metric(current, rank):
     assert (event.epoch, event.metrics) == (2, {"a": 0.5, "b": 1.0, "c": 1.0})
 
 
-@pytest.mark.parametrize("value", [None, [0.5], {"a": 1}, 1j, object()], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [None, [0.5], {"a": 1}, 1j, object()],
+    ids=["None", "list", "dict", "complex", "object"],
+)
 @pytest.mark.parametrize("number", ["0", "1"])
 def test_what_is_no_number_is_a_type_error_on_every_rank(current, rank, value, number):
     with pytest.raises(TypeError):
