@@ -124,6 +124,7 @@ def test_the_sample_job_reaches_its_target(zeusrun):
 
 
 @pytest.mark.torchrun
+@pytest.mark.long
 def test_the_example_runs_without_zeusrun(zeusrun):
     page = (ROOT / "examples" / "digits" / "README.md").read_text()
     (line,) = re.findall(r"^    torchrun (.*)$", page, re.MULTILINE)
