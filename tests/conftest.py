@@ -16,6 +16,12 @@ settings.register_profile("zeusrun", deadline=None)
 settings.load_profile("zeusrun")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--real-torchrun", action="store_true", help="launch torchrun wherever its fake would do"
+    )
+
+
 def pytest_configure():
     """Undo what ``nohup`` and a shell's ``&`` ignore: children would inherit it, and never end."""
     for number, usual in (
@@ -29,8 +35,9 @@ def pytest_configure():
 
 @pytest.fixture
 def zeusrun(tmp_path, request):
-    """A ``zeusrun`` command with an empty home; under ``torchrun``, over the real one."""
-    real_torchrun = request.node.get_closest_marker("torchrun") is not None
+    """A ``zeusrun`` command with an empty home; with the marker, over the real torchrun."""
+    marked = request.node.get_closest_marker("torchrun") is not None
+    real_torchrun = marked or request.config.getoption("--real-torchrun")
     return Zeusrun(tmp_path / "home", tmp_path, real_torchrun)
 
 
