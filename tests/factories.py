@@ -154,6 +154,9 @@ class Zeusrun:
             text=True,
         )
 
+    def run_dir(self, trial="job-1-1"):
+        return self.home / "runs" / trial.rsplit("-", 2)[0] / trial
+
     def job(self, script="well.py", name="job", **changes):
         """Write a job file into its folder; see ``write_job``."""
         return write_job(self.folder, script, name, **changes)

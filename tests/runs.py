@@ -38,11 +38,9 @@ def start_and_wait(zeusrun, job, trial="job-1-1"):
 
 
 def wait_for_report(zeusrun, trial="job-1-1"):
-    """Wait until a trial has reported an epoch; return its run directory."""
-    run_dir = zeusrun.home / "runs" / trial.rsplit("-", 2)[0] / trial
-    sidecar = run_dir / "metrics.jsonl"
+    """Wait until a trial has reported an epoch."""
+    sidecar = zeusrun.run_dir(trial) / "metrics.jsonl"
     wait_for(lambda: sidecar.exists() and b'"reported"' in sidecar.read_bytes(), what="a report")
-    return run_dir
 
 
 def has_ended(pid):

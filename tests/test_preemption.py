@@ -28,7 +28,7 @@ def preempt(zeusrun, job_file, number=signal.SIGTERM, epochs=2):
 
 
 def reports(zeusrun):
-    path = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
+    path = zeusrun.run_dir() / "metrics.jsonl"
     return path.read_bytes().count(b'"reported"') if path.exists() else 0
 
 
@@ -127,7 +127,7 @@ def test_a_launcher_that_is_killed_while_it_is_preempted_has_preempted_its_trial
     first = job(zeusrun, "--epoch-s", "5", launch={"grace_period_s": 60})
     child = zeusrun.start("submit", first)
     wait_for(lambda: reports(zeusrun) >= 1)
-    live = zeusrun.home / "runs" / "job" / "job-1-1" / "live.json"
+    live = zeusrun.run_dir() / "live.json"
     child.send_signal(signal.SIGTERM)
     wait_for(lambda: json.loads(live.read_text())["preempted"])
     child.kill()
@@ -140,7 +140,7 @@ def test_a_launcher_that_is_killed_while_it_is_preempted_has_preempted_its_trial
 def test_attempts_and_their_causes_are_counted_over_a_preemption(zeusrun):
     fails = zeusrun.job("fails_in_attempts.py", args=["exit", "train"], attempts=5)
     child = zeusrun.start("submit", fails)
-    sidecar = zeusrun.home / "runs" / "job" / "job-1-2" / "metrics.jsonl"
+    sidecar = zeusrun.run_dir("job-1-2") / "metrics.jsonl"
     wait_for(lambda: sidecar.exists() and b'"reported"' in sidecar.read_bytes())
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=60)

@@ -71,7 +71,7 @@ def test_cancel_now_does_not_wait_for_the_grace(zeusrun, running):
     done = zeusrun("cancel", "job", "--now", "--json")
     assert json.loads(done.stdout)["status"] == "CANCELLED"
     child.communicate(timeout=30)
-    assert survivors({"run_dir": str(zeusrun.home / "runs" / "job" / "job-1-1")}) == []
+    assert survivors({"run_dir": str(zeusrun.run_dir())}) == []
 
 
 def test_cancel_of_a_job_with_two_trials_running_asks_which(zeusrun, running):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.runs import only_trial, start_and_wait, survivors, wait_for
+from tests.runs import only_trial, start_and_wait, survivors, wait_for, wait_for_report
 from zeusrun.clock import read_clock
 from zeusrun.schedule.store import Schedules
 
@@ -234,7 +234,7 @@ def test_replace_ends_no_run_that_came_after_it(zeusrun):
     first = start_and_wait(zeusrun, slow)
     job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100}, args=["--reaches", "20"])
     second = zeusrun.start("submit", job, "--overlap", "replace")
-    cancel = zeusrun.home / "runs" / "job" / "job-1-1" / "cancel"
+    cancel = zeusrun.run_dir() / "cancel"
     wait_for(cancel.exists)
     third = zeusrun.start("submit", job, "--overlap", "allow")
     codes = []
@@ -284,7 +284,7 @@ def test_a_run_that_waits_can_be_ended(zeusrun, schedule, number, code):
 
 def test_a_signal_while_old_runs_are_removed_changes_nothing_about_the_run(zeusrun, tmp_path):
     assert zeusrun("submit", zeusrun.job(keep={"last": 1})).returncode == 0
-    (zeusrun.home / "runs" / "job" / "job-1-1" / "large").write_bytes(b"x")
+    (zeusrun.run_dir() / "large").write_bytes(b"x")
     # Removing takes as long as somebody else needs to let go of the run.
     slow = tmp_path / "sitecustomize.py"
     slow.write_text(
@@ -319,8 +319,7 @@ def test_the_daemon_starts_what_is_due_and_hands_over_when_it_is_ended(zeusrun, 
     schedule("add", job, "@daily")
     make_due(zeusrun)
     daemon = zeusrun.start("schedule", "daemon")
-    sidecar = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
-    wait_for(lambda: sidecar.exists() and b"reported" in sidecar.read_bytes())
+    wait_for_report(zeusrun)
     second = zeusrun("schedule", "daemon")
     assert second.returncode == 75
     assert "a daemon runs these schedules already" in flat(second.stderr)

@@ -322,7 +322,7 @@ def test_a_dry_run_shows_names_and_no_values(zeusrun, secretive):
 
 
 def test_the_copy_in_the_run_directory_explains_and_runs_again_with_its_secrets(zeusrun, told):
-    copy = zeusrun.home / "runs" / "job" / "job-1-1" / "job.yaml"
+    copy = zeusrun.run_dir() / "job.yaml"
     assert zeusrun("explain", "job").returncode == 0
     refused = zeusrun("submit", copy)
     assert refused.returncode == 2

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.factories import CHILDREN
-from tests.runs import agent_of, has_ended, only_trial, survivors, wait_for
+from tests.runs import agent_of, has_ended, only_trial, start_and_wait, survivors, wait_for
 from zeusrun.history.tinydb import TinyDBHistory
 from zeusrun.trial import Trial, TrialStatus
 
@@ -280,9 +280,7 @@ def test_a_trial_that_takes_too_long_is_stopped_with_124(zeusrun):
 def test_a_signal_stops_the_training_and_still_records_it(zeusrun, number, script):
     args = ["--gain", "0.0001"] if script == "well.py" else []
     job = zeusrun.job(script, args=args, objective={"max_epochs": 100_000})
-    child = zeusrun.start("submit", job)
-    log = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
-    wait_for(lambda: log.exists() and b"reported" in log.read_bytes())
+    child = start_and_wait(zeusrun, job)
     child.send_signal(number)
     child.communicate(timeout=60)
     (trial,) = zeusrun.history()
@@ -296,11 +294,9 @@ def test_a_signal_stops_the_training_and_still_records_it(zeusrun, number, scrip
 
 def test_a_second_signal_stops_at_once(zeusrun):
     job = zeusrun.job("ignores_sigterm.py", launch={"grace_period_s": 600})
-    child = zeusrun.start("submit", job)
-    log = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
-    wait_for(lambda: log.exists() and b"reported" in log.read_bytes())
+    child = start_and_wait(zeusrun, job)
     child.send_signal(signal.SIGINT)
-    wait_for((log.parent / "stop").exists)
+    wait_for((zeusrun.run_dir() / "stop").exists)
     child.send_signal(signal.SIGINT)
     child.communicate(timeout=60)
     (trial,) = zeusrun.history()
@@ -311,9 +307,7 @@ def test_a_second_signal_stops_at_once(zeusrun):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_training_that_a_stranger_ends_is_failed_and_never_a_miss(zeusrun, number):
     job = zeusrun.job(args=["--gain", "0.0001"], objective={"max_epochs": 100_000})
-    child = zeusrun.start("submit", job)
-    log = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
-    wait_for(lambda: log.exists() and b"reported" in log.read_bytes())
+    child = start_and_wait(zeusrun, job)
     torchrun = agent_of(child)
     torchrun.send_signal(number)
     child.communicate(timeout=60)
@@ -324,9 +318,7 @@ def test_a_training_that_a_stranger_ends_is_failed_and_never_a_miss(zeusrun, num
 
 
 def test_a_script_that_takes_a_strangers_sigterm_for_its_end_has_not_missed(zeusrun):
-    child = zeusrun.start("submit", zeusrun.job("leaves_politely.py"))
-    log = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
-    wait_for(lambda: log.exists() and b"reported" in log.read_bytes())
+    child = start_and_wait(zeusrun, zeusrun.job("leaves_politely.py"))
     torchrun = agent_of(child)
     torchrun.terminate()
     child.communicate(timeout=60)
@@ -402,17 +394,15 @@ def test_a_grandchild_that_outlives_the_training_is_ended_and_named(zeusrun):
 
 def test_the_trial_of_a_killed_launcher_is_lost_and_its_orphans_are_ended(zeusrun):
     job = zeusrun.job("ignores_sigterm.py")
-    child = zeusrun.start("submit", job)
-    log = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
-    wait_for(lambda: log.exists() and b"reported" in log.read_bytes())
-    live = log.parent / "live.json"
+    child = start_and_wait(zeusrun, job)
+    live = zeusrun.run_dir() / "live.json"
     wait_for(lambda: live.exists() and json.loads(live.read_text())["trial"]["epochs"])
     child.kill()
     child.communicate(timeout=60)
-    wait_for(lambda: not survivors({"run_dir": str(log.parent)}))  # by nobody's doing
-    (log.parent / "live.tmp").touch()  # as if it had died while it wrote
+    wait_for(lambda: not survivors({"run_dir": str(zeusrun.run_dir())}))  # by nobody's doing
+    (zeusrun.run_dir() / "live.tmp").touch()  # as if it had died while it wrote
     zeusrun.submit(zeusrun.job())
-    assert not (log.parent / "live.tmp").exists()
+    assert not (zeusrun.run_dir() / "live.tmp").exists()
     lost, trial = zeusrun.history()
     assert (lost["status"], lost["epochs"]) == ("LOST", 1)
     assert lost["energy_j"] is not None
@@ -424,18 +414,18 @@ def test_the_trial_of_a_killed_launcher_is_lost_and_its_orphans_are_ended(zeusru
 @pytest.mark.parametrize("victims", [("warden", "launcher"), ("torchrun", "launcher")])
 def test_no_rank_outlives_its_launcher_whoever_dies_with_it(zeusrun, victims):
     job = zeusrun.job("leaves_a_grandchild.py", args=["--stay"])
-    child = zeusrun.start("submit", job)
-    log = zeusrun.home / "runs" / "job" / "job-1-1" / "metrics.jsonl"
-    wait_for(lambda: log.exists() and b"reported" in log.read_bytes())
+    child = start_and_wait(zeusrun, job)
     torchrun = agent_of(child)
     (warden,) = set(psutil.Process(child.pid).children()) - {torchrun}
     by_name = {"launcher": child, "torchrun": torchrun, "warden": warden}
     for name in victims:
         by_name[name].kill()
     child.communicate(timeout=60)
-    grandchild = int((log.parent / "grandchild").read_text())
+    grandchild = int((zeusrun.run_dir() / "grandchild").read_text())
     left = {} if "warden" not in victims else {grandchild}  # not a rank; the next submit ends it
-    wait_for(lambda: {each.pid for each in survivors({"run_dir": str(log.parent)})} <= set(left))
+    wait_for(
+        lambda: {each.pid for each in survivors({"run_dir": str(zeusrun.run_dir())})} <= set(left)
+    )
     zeusrun.submit(zeusrun.job())
     assert has_ended(grandchild)
     assert [trial["status"] for trial in zeusrun.history()] == ["LOST", "REACHED"]
@@ -531,7 +521,7 @@ def test_a_corrupt_history_is_set_aside_and_named_and_nothing_is_started(zeusrun
     (aside,) = path.parent.glob("job.json.corrupt-*")
     assert str(aside) in done.stderr
     assert "`zeusrun repair --restore job`" in done.stderr
-    assert not (zeusrun.home / "runs" / "job" / "job-2-1").exists()
+    assert not (zeusrun.run_dir("job-2-1")).exists()
 
 
 def test_a_history_of_a_newer_version_is_left_alone(zeusrun):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs import wait_for
+from tests.runs import wait_for, wait_for_report
 from zeusrun.launcher.gpu_slots import GpuWish, choose_gpus
 from zeusrun.launcher.tickets import Ticket
 
@@ -66,9 +66,8 @@ def start(zeusrun, machine):
         )
         child = zeusrun.start("submit", job, *arguments, **machine)
         started.append(child)
-        sidecar = zeusrun.home / "runs" / name / f"{name}-1-1" / "metrics.jsonl"
         if until_trains:
-            wait_for(lambda: sidecar.exists() and b"reported" in sidecar.read_bytes())
+            wait_for_report(zeusrun, f"{name}-1-1")
         return child
 
     yield run
@@ -112,8 +111,7 @@ def test_jobs_get_free_gpus_and_the_next_waits_in_order(zeusrun, start, machine)
     assert "1. c waits since" in shown
     assert "2. d waits since" in shown
     end(second)
-    sidecar = zeusrun.home / "runs" / "c" / "c-1-1" / "metrics.jsonl"
-    wait_for(lambda: sidecar.exists() and b"reported" in sidecar.read_bytes())
+    wait_for_report(zeusrun, "c-1-1")
     assert gpu_of(zeusrun, "c") == gpu_of(zeusrun, "b")
     assert waiting() == ["d"]
     end(fourth)
