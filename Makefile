@@ -19,7 +19,7 @@ test: $(READY)
 	$(PYTEST)
 
 test-long: $(READY)
-	$(PYTEST) -m 'not gpu'
+	$(PYTEST) -m 'not gpu' --hypothesis-profile new
 
 check: $(READY)
 	$(BIN)/ruff format --check

@@ -49,6 +49,8 @@ def test_the_newest_stays_however_large_and_what_is_older_than_one_that_does_not
     runs = [run(1, 9, size=1), run(2, 5, size=5000), run(3, 1, size=5000)]
     assert names(choose_old(runs, frozenset(), Bounds(size_bytes=1000), NOW)) == [1, 2]
     assert names(choose_old(runs, frozenset(), Bounds(size_bytes=5500), NOW)) == [1, 2]
+    empty = [run(1, 9, size=0), run(2, 5, size=1), run(3, 1, size=1)]
+    assert names(choose_old(empty, frozenset(), Bounds(size_bytes=0), NOW)) == [1, 2]
 
 
 @given(

@@ -15,6 +15,7 @@ import pytest
 
 from tests.runs import has_ended
 from zeusrun.errors import LaunchError
+from zeusrun.launcher import process
 from zeusrun.launcher.command import Command
 from zeusrun.launcher.paths import create_run
 from zeusrun.launcher.process import run
@@ -51,7 +52,7 @@ DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
 
 def survivors(paths):
-    return [process for process in processes_of_run(str(paths.run_dir)) if process.is_running()]
+    return [each for each in processes_of_run(str(paths.run_dir)) if each.is_running()]
 
 
 def test_a_run_gives_its_exit_code_and_its_output_is_in_the_log(paths):
@@ -122,6 +123,14 @@ def test_terminate_is_sent_once_however_often_it_is_asked_for(paths):
     assert run(python(paths, text), paths, grace_period_s=60, on_tick=on_tick).code == 1
 
 
+def test_what_ignores_terminate_is_killed_when_its_grace_is_over(paths, monkeypatch):
+    monkeypatch.setattr(process, "_MARGIN_S", 0.2)
+    on_tick = once(paths, "ready", StopLevel.TERMINATE)
+    exit_ = run(python(paths, DEAF + READY + FOR_EVER), paths, grace_period_s=0, on_tick=on_tick)
+    assert exit_.code == -signal.SIGKILL
+    assert survivors(paths) == []
+
+
 def test_kill_ends_even_what_ignores_sigterm_and_all_its_children(paths):
     text = DEAF + "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'],"
     text += "start_new_session=True)\n" + READY + FOR_EVER
@@ -189,16 +198,16 @@ def test_the_processes_of_another_run_are_left_alone(paths, tmp_path):
     bystander = subprocess.Popen(command.argv, env=command.env)
     run(python(paths, "pass"), paths, grace_period_s=1, on_tick=go_on)
     assert bystander.poll() is None
-    assert [process.pid for process in survivors(other)] == [bystander.pid]
+    assert [each.pid for each in survivors(other)] == [bystander.pid]
     bystander.kill()
     bystander.wait()
 
 
 def test_processes_that_are_gone_are_no_trouble(paths):
     child = subprocess.Popen([sys.executable, "-c", "pass"])
-    process = psutil.Process(child.pid)
+    gone = psutil.Process(child.pid)
     child.wait()
-    assert end_processes([process]) == ()
+    assert end_processes([gone]) == ()
 
 
 CATCHER = """

@@ -88,7 +88,7 @@ def choose_old(
         now: Unix seconds.
     """
     chosen = []
-    held_bytes = 0
+    held_bytes, full = 0, False
     for rank, run in enumerate(reversed(runs), 1):
         age_days = (now - run.ended) / _DAY_S
         why = None
@@ -96,9 +96,10 @@ def choose_old(
             why = f"beyond the last {bounds.last}"
         elif bounds.days is not None and age_days > bounds.days:
             why = f"older than {bounds.days:g} days"
-        elif bounds.size_bytes is not None and held_bytes + run.size_bytes > bounds.size_bytes:
-            why = "beyond the size that is kept"
-            held_bytes = bounds.size_bytes  # what is older goes, too, small as it may be
+        elif bounds.size_bytes is not None:
+            # Whatever is older than a run that does not fit goes, too, also if it is empty.
+            full = full or held_bytes + run.size_bytes > bounds.size_bytes
+            why = "beyond the size that is kept" if full else None
         if why is None or run.trial in kept or rank == 1:
             held_bytes += run.size_bytes
         else:
