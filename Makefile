@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Most tests wait for processes, so that more workers than cores serve best: see docs/benchmarks.md.
+# Most tests wait for processes, so more workers than cores serve best: see docs/benchmarks.md.
 WORKERS ?= 6
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --durations 10
 # Where this is set, every command of every test compiles zeusrun again; empty means unset.

@@ -20,12 +20,14 @@ settings.load_profile("same")
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--real-torchrun", action="store_true", help="launch torchrun wherever its fake would do"
+        "--real-torchrun", action="store_true", help="let the zeusrun fixture launch torchrun"
     )
 
 
-def pytest_configure():
+def pytest_configure(config):
     """Undo what ``nohup`` and a shell's ``&`` ignore: children would inherit it, and never end."""
+    if getattr(config.option, "numprocesses", None):
+        return  # the workers have the children; ``nohup make test`` outlives its terminal
     for number, usual in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGHUP, signal.SIG_DFL),
@@ -40,7 +42,12 @@ def zeusrun(tmp_path, request):
     """A ``zeusrun`` command with an empty home; with the marker, over the real torchrun."""
     marked = request.node.get_closest_marker("torchrun") is not None
     real_torchrun = marked or request.config.getoption("--real-torchrun")
-    return Zeusrun(tmp_path / "home", tmp_path, real_torchrun)
+    command = Zeusrun(tmp_path / "home", tmp_path, real_torchrun)
+    yield command
+    for child in command.started:
+        child.kill()  # its watchdog ends the ranks
+        child.wait()
+        child.stdout.close()
 
 
 @pytest.fixture

@@ -6,20 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 import yaml
 
 from zeusrun.spec import JobSpec, load_spec
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, TrialStatus
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
 CHILDREN = ROOT / "tests" / "children"
 FAKE_TORCHRUN = ROOT / "tests" / "fake_torchrun"
@@ -98,16 +92,21 @@ def load_job(folder: Path, script: str | None = "well.py", **changes) -> JobSpec
     return load_spec(write_job(folder, script, **changes))
 
 
-def of_today(grid: Sequence[T]) -> T:
-    """Return one case of a grid that only ``make test-long`` tries whole: tomorrow, the next."""
-    return grid[datetime.now(timezone.utc).toordinal() % len(grid)]
-
-
 def with_fake_torchrun(environment: dict[str, str]) -> dict[str, str]:
     """Return an environment in which zeusrun launches the fake torchrun."""
     rest = environment.get("PYTHONPATH")
     path = str(FAKE_TORCHRUN) if not rest else f"{FAKE_TORCHRUN}:{rest}"
     return {**environment, "PYTHONPATH": path}
+
+
+def temporary_folder(tmp_path: Path) -> Path:
+    """Return a ``TMPDIR`` that goes with pytest's own: agents that are killed leave folders there.
+
+    One for all tests of a worker, since names of sockets must be short.
+    """
+    folder = tmp_path.parent / "tmp"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @dataclass
@@ -118,16 +117,19 @@ class Zeusrun:
         home: Its ``ZEUSRUN_HOME``.
         folder: Where it is run, and job files are.
         real_torchrun: Launch the installed torchrun, and not its fake.
+        started: The commands that ``start`` has started.
     """
 
     home: Path
     folder: Path
     real_torchrun: bool = False
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
     def environment(self):
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("ZEUSRUN_", "CUDA_"))}
         kept |= {"ZEUSRUN_HOME": str(self.home), "COLUMNS": "100", "NO_COLOR": "1"}
+        kept["TMPDIR"] = str(temporary_folder(self.folder))
         return kept if self.real_torchrun else with_fake_torchrun(kept)
 
     def argv(self, *arguments):
@@ -145,7 +147,8 @@ class Zeusrun:
         )
 
     def start(self, *arguments, **env):
-        return subprocess.Popen(
+        """Start the command; the fixture kills it at the end of the test."""
+        child = subprocess.Popen(
             self.argv(*arguments),
             cwd=self.folder,
             env={**self.environment, **env},
@@ -153,6 +156,8 @@ class Zeusrun:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self.started.append(child)
+        return child
 
     def run_dir(self, trial="job-1-1"):
         return self.home / "runs" / trial.rsplit("-", 2)[0] / trial

@@ -15,20 +15,14 @@ from tests.runs import only_trial, survivors, wait_for
 @pytest.fixture
 def running(zeusrun):
     """Start a submit of a job; it is waited for until it has reported an epoch."""
-    started = []
 
     def run(script="ignores_sigterm.py", name="job", **changes):
         child = zeusrun.start("submit", zeusrun.job(script, name, **changes))
-        started.append(child)
         live = zeusrun.home / "runs" / name / f"{name}-1-1" / "live.json"
         wait_for(lambda: live.exists() and json.loads(live.read_text())["trial"]["epochs"])
         return child
 
-    yield run
-    for child in started:
-        child.kill()
-        child.wait()
-        child.stdout.close()
+    return run
 
 
 def test_status_shows_what_runs_with_live_numbers(zeusrun, running):
@@ -55,7 +49,7 @@ def test_status_tells_a_trial_whose_launcher_is_dead(zeusrun, running):
 
 
 def test_cancel_stops_a_trial_gently_and_waits_for_its_end(zeusrun, running):
-    child = running("steps_slowly.py", args=["--steps", "30"], objective={"target": 9.0, "max_epochs": 1000})  # fmt: skip
+    child = running("steps_slowly.py", objective={"target": 9.0, "max_epochs": 1000})
     done = zeusrun("cancel", "job-1-1")
     assert done.returncode == 0, done.stderr
     assert "job-1-1 is told to stop, within 2 s" in done.stdout

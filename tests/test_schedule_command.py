@@ -295,7 +295,8 @@ def test_a_signal_while_old_runs_are_removed_changes_nothing_about_the_run(zeusr
         "shutil.rmtree = rmtree\n"
     )
     job = zeusrun.job(keep={"last": 1}, batch_size={"candidates": [32], "default": 32})
-    child = zeusrun.start("submit", job, PYTHONPATH=str(tmp_path))
+    path = f"{tmp_path}:{zeusrun.environment['PYTHONPATH']}"
+    child = zeusrun.start("submit", job, PYTHONPATH=path)
     for line in child.stdout:
         if "removes" in line:
             child.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""One submit, end to end, with real ranks; the first test also with the real torchrun."""
+"""One submit, end to end, with real ranks; where ranks miss each other, also with the real torchrun."""
 
 from __future__ import annotations
 
@@ -111,8 +111,9 @@ def test_a_dry_run_writes_and_starts_nothing(zeusrun):
 
 def test_a_batch_size_of_the_users_own_is_run_once_and_recorded_as_such(zeusrun):
     job = zeusrun.job(args=["--gain", "0"], objective={"max_epochs": 1})
-    code, result, _ = zeusrun.submit(job, "--batch-size", "64")
+    code, result, seen = zeusrun.submit(job, "--batch-size", "64")
     assert code == 4
+    assert "left to try" not in seen
     assert only_trial(result)["stage"] == "forced"
     assert only_trial(result)["global_batch_size"] == 64
 
@@ -192,6 +193,7 @@ def test_an_import_error_is_not_tried_again_for_ever(zeusrun):
     assert result["trials"][1]["reason"].endswith("No module named 'there_is_no_such_module'")
 
 
+@pytest.mark.torchrun
 def test_a_script_that_raises_on_one_rank_names_that_rank_line_and_error(zeusrun):
     job = zeusrun.job("raises_on_rank_1.py", launch={"nproc_per_node": 2}, attempts=1)
     code, result, _ = zeusrun.submit(job)
@@ -349,6 +351,7 @@ def test_the_result_of_a_submit_nobody_reads_is_still_its_exit_code(zeusrun):
     assert child.wait(timeout=60) == 3
 
 
+@pytest.mark.torchrun
 def test_a_rank_that_is_killed_is_named_though_another_complains(zeusrun):
     job = zeusrun.job("dies_on_rank_1.py", launch={"nproc_per_node": 2}, attempts=1)
     _, result, _ = zeusrun.submit(job)

@@ -13,7 +13,6 @@ from step_clock import count_steps
 import zeusrun
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=20)
 parser.add_argument("--endless", type=int)
 arguments = parser.parse_args()
 take_step = count_steps()
@@ -28,7 +27,7 @@ def take_steps(number):
 run = zeusrun.current()
 stop_file = os.path.join(os.environ["ZEUSRUN_RUN_DIR"], "stop")
 for epoch in run.epochs(default=3):
-    take_steps(arguments.steps)
+    take_steps(20)
     if run.global_batch_size(default=0) == arguments.endless:
         while not os.path.exists(stop_file):
             take_steps(1)

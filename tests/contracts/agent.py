@@ -1,7 +1,8 @@
 """What whatever starts the ranks must do: torchrun, its fake, and later back ends.
 
-A back end inherits ``AgentContract`` and gives the fixture ``start``. The tests use what a
-``Run`` offers, so a back end without an agent process of its own returns a ``Run`` of its own.
+A back end that is launched as torchrun is inherits ``AgentContract`` and gives the fixture
+``environment``. One without an agent process of its own gives the fixture ``start``, which
+returns a ``Run`` of its own.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from tests.factories import CHILDREN, build_trial, load_job
-from tests.runs import has_ended, wait_for
+from tests.factories import CHILDREN, build_trial, load_job, temporary_folder
+from tests.runs import has_ended, survivors, wait_for
 from zeusrun.launcher.command import build_command
 from zeusrun.launcher.failure import read_failure, torchrun_was_signalled
 from zeusrun.launcher.paths import create_run
+from zeusrun.launcher.torchrun import find_torchrun
 
 PROGRAM = """\
 import json, os, pathlib, signal, subprocess, sys, time
@@ -66,9 +68,6 @@ class Run:
             time.sleep(0.02)  # another process's file: there is no event to wait for
         return json.loads(path.read_text())
 
-    def has_told(self, name, rank=0, restart=0):
-        return (self.paths.run_dir / f"{name}-{rank}-{restart}").exists()
-
     def wait(self):
         """Return the exit code."""
         return self.process.wait(60)
@@ -90,17 +89,12 @@ class AgentContract:
     """Launch, failures, restarts, signals, orphans, DDP."""
 
     @pytest.fixture
-    def torchrun(self):
-        """The ``Torchrun`` value under test."""
-        raise NotImplementedError
-
-    @pytest.fixture
     def environment(self):
         """What the agent inherits."""
         return own_environment()
 
     @pytest.fixture
-    def start(self, torchrun, environment, tmp_path):
+    def start(self, environment, tmp_path):
         """Start ranks of a program, or of a child script; they are ended with the test."""
         started = []
 
@@ -112,8 +106,9 @@ class AgentContract:
             spec = load_job(tmp_path, launch=launch, **target)
             trial = build_trial(job="job", global_batch_size=32, world_size=ranks)
             paths = create_run(tmp_path / "home", "job", trial.trial)
-            inherited = {**environment, **dict(variables)}
-            command = build_command(spec, trial, paths, torchrun, inherited)
+            temporary = str(temporary_folder(tmp_path))
+            inherited = {**environment, "TMPDIR": temporary, **dict(variables)}
+            command = build_command(spec, trial, paths, find_torchrun(), inherited)
             with paths.torchrun_log.open("wb") as log:
                 process = psutil.Popen(
                     [*(parent or ()), *command.argv],
@@ -129,7 +124,8 @@ class AgentContract:
 
         yield run
         for each in started:
-            for process in (*descendants(each.process), each.process):
+            left = survivors({"run_dir": str(each.paths.run_dir)})
+            for process in (each.process, *left):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             each.process.wait()
@@ -164,8 +160,19 @@ class AgentContract:
         assert run.told("seen") == ["ä = 1", str(tmp_path / "work"), ""]
 
     def test_arguments_are_passed_as_they_are(self, start):
-        given = ["--nnodes=7", "--rdzv-id", "a b", "", "'\"\\", "--", "-m"]
-        run = start("tell('argv', sys.argv[1:])", args=given)
+        given = [
+            "--nnodes=7",
+            "--rdzv-id",
+            "a b",
+            "",
+            "'\"\\",
+            "--",
+            "-m",
+            "$HOME",
+            "${local_rank}",
+        ]
+        in_yaml = [word.replace("$", "$$") for word in given]
+        run = start("tell('argv', sys.argv[1:])", args=in_yaml)
         assert run.wait() == 0
         assert run.told("argv") == given
 
@@ -204,18 +211,12 @@ class AgentContract:
         assert run.told("threads") == threads
 
     def test_the_slowest_rank_is_waited_for(self, start):
-        run = start("rank and (wait_for('go'), tell('late', 1))", ranks=2)
-        wait_for(lambda: self.rank_ended(run, 0))
+        run = start("tell('pid', os.getpid()); rank and (wait_for('go'), tell('late', 1))", ranks=2)
+        pid = run.told("pid", 0)
+        wait_for(lambda: not psutil.pid_exists(pid))  # the agent has seen that it is gone
         (run.paths.run_dir / "go-1-0").touch()
         assert run.wait() == 0
         assert run.told("late", 1) == 1
-
-    @staticmethod
-    def rank_ended(run, rank):
-        sidecar = run.paths.sidecar
-        lines = sidecar.read_text().splitlines() if sidecar.exists() else []
-        events = [json.loads(line) for line in lines]
-        return any(e.get("event") == "ended" and e.get("rank") == rank for e in events)
 
     # Failures
 
@@ -243,6 +244,22 @@ class AgentContract:
         run = start(program, ranks=2)
         assert run.wait() == 1
         assert run.told("asked") == 1
+
+    @pytest.mark.long
+    def test_a_rank_that_has_to_be_killed_after_a_failure_is_not_its_cause(self, start):
+        """Torchrun waits for 30 s then, whatever grace the job has."""
+        program = """
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            if rank == 1:
+                wait_for("ready", of=0)
+                os._exit(7)
+            sleep_for_ever()
+        """
+        run = start(program, ranks=2, instrument=False)
+        pid = run.told("ready", 0)
+        assert run.wait() == 1
+        assert f"Unable to shutdown process {pid}" in run.log
+        assert run.failure() == "rank 1 exited with code 7"
 
     def test_a_rank_that_a_signal_ends_is_named_with_it(self, start):
         run = start("rank and os.kill(os.getpid(), signal.SIGKILL); sleep_for_ever()", ranks=2)
@@ -297,7 +314,6 @@ class AgentContract:
         run = start("sys.exit(7 + restart)", launch={"max_restarts": 2})
         assert run.wait() == 1
         assert run.failure(restarts=2) == "rank 0: the script exited with code 9"
-        assert not run.has_told("life", 0, 3)
 
     # Signals
 
@@ -323,12 +339,14 @@ class AgentContract:
         run = start(program, launch={"grace_period_s": 1})
         pid = run.told("ready")
         run.process.terminate()
-        assert run.wait() == 1
+        assert run.process.wait(25) == 1  # torchrun's own grace is 30 s
         wait_for(lambda: has_ended(pid))
 
-    def test_a_rank_may_use_its_grace(self, start):
+    def test_a_rank_may_use_its_grace_also_if_the_agent_is_told_again(self, start):
         program = """
             def save(*_):
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                tell("asked", 1)
                 while not (run_dir / "save").exists():
                     time.sleep(0.01)
                 tell("saved", 1)
@@ -339,8 +357,8 @@ class AgentContract:
         run = start(program, launch={"grace_period_s": 60})
         run.told("ready")
         run.process.terminate()
-        with pytest.raises(psutil.TimeoutExpired):
-            run.process.wait(0.5)
+        run.told("asked")
+        run.process.terminate()
         (run.paths.run_dir / "save").touch()
         assert run.wait() == 1
         assert run.told("saved") == 1
@@ -386,10 +404,3 @@ class AgentContract:
 
 def own_environment():
     return {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-
-
-def descendants(process):
-    try:
-        return process.children(recursive=True)
-    except psutil.Error:
-        return []

@@ -36,17 +36,10 @@ def submit(zeusrun, machine):
 @pytest.fixture
 def start(zeusrun, machine):
     """Start a submit; whatever is left of it at the end is ended."""
-    started = []
-
-    def run(job, **variables):
-        process = zeusrun.start("submit", job, **machine.environment, **variables)
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
+    yield lambda job, **variables: zeusrun.start("submit", job, **machine.environment, **variables)
+    for process in zeusrun.started:
         process.kill()
-        process.communicate()
+        process.wait()
     for directory in (zeusrun.home / "runs").glob("*/*"):
         end_processes(processes_of_run(str(directory)), at_once=True)
 
@@ -144,7 +137,7 @@ def test_limits_are_as_found_before_the_training_has_taken_its_leave(zeusrun, ma
     process = start(slow)
     wait_for(changed(machine), what="a probe")
     process.send_signal(signal.SIGTERM)
-    wait_for(as_found(machine), 3.0, "the limit found")
+    wait_for(as_found(machine), 15.0, "the limit found")
     assert process.poll() is None
 
 
@@ -155,15 +148,15 @@ def test_a_guard_restores_though_the_records_are_gone(zeusrun, machine, start):
     for path in (zeusrun.home / "gpus").glob("*.json"):
         path.unlink()
     process.kill()
-    wait_for(as_found(machine), 10.0, "the limit found")
+    wait_for(as_found(machine), what="the limit found")
 
 
 def test_after_sigkill_a_guard_restores_the_limits(zeusrun, machine, start):
     process = start(job(zeusrun))
     wait_for(changed(machine), what="a probe")
     process.kill()
-    wait_for(as_found(machine), 10.0, "the limit found")
-    wait_for(lambda: not guards(zeusrun), 10.0, "the end of the guard")
+    wait_for(as_found(machine), what="the limit found")
+    wait_for(lambda: not guards(zeusrun), what="the end of the guard")
     assert not list((zeusrun.home / "gpus").glob("*.json"))
 
 
@@ -174,7 +167,7 @@ def test_a_guard_that_died_alone_is_replaced(zeusrun, machine, start):
     first.kill()
     wait_for(lambda: [g for g in guards(zeusrun) if g != first], what="another guard")
     process.kill()
-    wait_for(as_found(machine), 10.0, "the limit found")
+    wait_for(as_found(machine), what="the limit found")
     assert not list((zeusrun.home / "gpus").glob("*.json"))
 
 

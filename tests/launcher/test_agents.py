@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.contracts.agent import AgentContract, own_environment
 from tests.factories import with_fake_torchrun
-from zeusrun.launcher.torchrun import find_torchrun
 
 
 class TestTorchrun(AgentContract):
-    @pytest.fixture
-    def torchrun(self):
-        return find_torchrun()
+    pass
 
 
 class TestFakeTorchrun(AgentContract):
     @pytest.fixture
-    def torchrun(self):
-        return find_torchrun()
-
-    @pytest.fixture
     def environment(self):
         return with_fake_torchrun(own_environment())
+
+    def test_zeusrun_finds_it_and_its_options(self, environment):
+        program = (
+            "from zeusrun.launcher.torchrun import find_torchrun; print(*find_torchrun().flags)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, check=True
+        )
+        assert b"--shutdown-timeout" in done.stdout.split()
+        assert b"--standalone" not in done.stdout.split()  # as the real one has

@@ -137,7 +137,7 @@ def test_placeholders_are_filled_in_arguments_environment_and_paths(spec, tmp_pa
             workdir="${job}",
         )
     )
-    assert command.argv[-3:] == (str(tmp_path / "job" / "b32.py"), "16/2", "$x")
+    assert command.argv[-3:] == (str(tmp_path / "job" / "b32.py"), "16/2", "$$x")
     assert command.env["OUT"] == f"{PATHS.run_dir}/out"
     assert command.cwd == tmp_path / "job"
 

@@ -45,8 +45,8 @@ def test_the_count_is_found_where_the_kernel_keeps_it(tmp_path, files, count):
 @pytest.fixture
 def small_group():
     """A control group of 500 MB, as a container has."""
-    group = Path("/sys/fs/cgroup/memory/zeusrun-test")
-    unified = Path("/sys/fs/cgroup/zeusrun-test")
+    group = Path(f"/sys/fs/cgroup/memory/zeusrun-test-{os.getpid()}")
+    unified = Path(f"/sys/fs/cgroup/zeusrun-test-{os.getpid()}")
     for path, limit in ((group, "memory.limit_in_bytes"), (unified, "memory.max")):
         try:
             path.mkdir(exist_ok=True)

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.factories import of_today
 from tests.schedule.model import YEAR, occurrences
 from tests.schedule.test_timetable import ZONES
 from zeusrun.launcher.turn import decide_turn
@@ -157,8 +156,8 @@ def test_a_year_runs_exactly_as_often_as_the_policies_say(case):
     check_a_year(*case)
 
 
-def test_the_year_of_today_runs_exactly_as_often_as_the_policies_say():
-    check_a_year(*of_today(GRID))
+def test_a_year_in_a_hard_zone_runs_exactly_as_often_as_the_policies_say():
+    check_a_year("Australia/Lord_Howe", "once", 0, "30 2 * * *")
 
 
 def check_a_year(zone, catch_up, seed, expression):

@@ -116,9 +116,11 @@ def build_command(
     script = spec.script_path(values)
     target = ("-m", str(spec.module)) if script is None else (str(script),)
     args = [expand_placeholders(text, values) for text in spec.args]
+    # torchrun replaces ${local_rank} and $$ in each word of the script's command.
+    script_command = [word.replace("$", "$$") for word in (*worker, *target, *args)]
     env = {name: expand_placeholders(text, values) for name, text in spec.env.items()}
     return Command(
-        argv=(*torchrun.argv, *flags, *worker, *target, *args),
+        argv=(*torchrun.argv, *flags, *script_command),
         env={
             **(_RESTARTABLE if spec.launch.max_restarts else {}),
             **_inherited(environment),

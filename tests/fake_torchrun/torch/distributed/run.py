@@ -19,6 +19,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 
 FOLDER = str(Path(__file__).parents[2])
 OPTIONS = (  # one a line: zeusrun reads which options a torchrun has from its source
@@ -32,6 +33,7 @@ OPTIONS = (  # one a line: zeusrun reads which options a torchrun has from its s
 )
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 MONITOR_INTERVAL_S = 0.1
+RESERVED: list[socket.socket] = []  # bound, but not listening
 AFTER_FAILURE_S = 30.0  # torchrun's own; --shutdown-timeout counts for signals alone
 
 
@@ -109,7 +111,11 @@ def run(options: dict[str, str], command: list[str], errors: Path) -> None:
             start(ranks, options, command, restarts, errors)
     except SignalException as told:
         grace = options["--shutdown-timeout"] or os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
-        end(ranks, told.args[1], float(grace or 30))
+        try:
+            end(ranks, told.args[1], float(grace or 30))
+        except SignalException:  # told again: they keep their grace
+            end(ranks, signal.SIGTERM, float(grace or 30))
+            raise
         raise
 
 
@@ -123,9 +129,7 @@ def start(
     """Start every rank in a session of its own."""
     ranks.clear()
     world_size = int(options["--nproc-per-node"])
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        port = listener.getsockname()[1]
+    port = reserve_port()
     shared = {
         "WORLD_SIZE": world_size,
         "LOCAL_WORLD_SIZE": world_size,
@@ -139,6 +143,7 @@ def start(
         "TORCHELASTIC_RESTART_COUNT": restarts,
         "TORCHELASTIC_MAX_RESTARTS": options["--max-restarts"],
         "TORCHELASTIC_USE_AGENT_STORE": False,  # rank 0 serves the store
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
     }
     inherited = dict(os.environ)
     if world_size > 1:
@@ -149,13 +154,23 @@ def start(
     for rank in range(world_size):
         error_file = errors / f"{restarts}-{rank}.json"
         own = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank}
+        place = {"local_rank": rank}
         own["TORCHELASTIC_ERROR_FILE"] = error_file
         process = subprocess.Popen(
-            [sys.executable, "-u", *command],
+            [sys.executable, "-u", *(Template(word).safe_substitute(place) for word in command)],
             env={**inherited, **{name: str(value) for name, value in {**shared, **own}.items()}},
             start_new_session=True,
         )
         ranks.append(Rank(rank, process, error_file))
+
+
+def reserve_port() -> int:
+    """Return a port that rank 0 may listen on, and nobody else gets while this process lives."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # rank 0 sets it, too
+    reserved.bind(("", 0))
+    RESERVED.append(reserved)
+    return int(reserved.getsockname()[1])
 
 
 def end(ranks: list[Rank], number: int, timeout_s: float) -> None:
