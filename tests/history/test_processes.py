@@ -42,8 +42,8 @@ def writers(directory, processes, count):
         yield started
     finally:
         for process in started:
-            process.kill()
-            process.communicate()
+            with process:  # closes its streams, and waits
+                process.kill()
 
 
 def acknowledged(lines, word):
@@ -67,8 +67,8 @@ def test_processes_at_once_lose_and_repeat_nothing(tmp_path, processes, count):
             assert len(newest) == min(5, newest[-1].recurrence if newest else 0)
             known = [trial.trial for trial in trials]
         for process in started:
-            lines += process.communicate()[0].splitlines()
-            assert process.returncode == 0
+            lines += process.stdout.read().splitlines()
+            assert process.wait() == 0
     total = processes * count
     trials = fresh().trials("digits")
     assert [trial.recurrence for trial in trials] == list(range(1, total + 1))
@@ -88,7 +88,8 @@ def test_a_writer_killed_at_any_moment_leaves_all_it_acknowledged(tmp_path):
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(moments.uniform(0, 0.02))
             process.kill()
-            lines += process.communicate()[0].splitlines()
+            # Not communicate(): it passes over what readline() has read ahead.
+            lines += process.stdout.read().splitlines()
         begun += acknowledged(lines, "begun")
         finished += acknowledged(lines, "finished")
         history = TinyDBHistory(tmp_path)
