@@ -13,10 +13,11 @@ PACKAGE = Path(__file__).resolve().parents[1] / "zeusrun"
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
-VALUES = {"clock", "errors", "trial"}
+VALUES = {"clock", "errors", "target", "trial"}
 ROOMS = {
     "errors": set(),
     "clock": set(),
+    "target": set(),
     "trial": {"errors", "clock"},
     "masking": set(),
     "private_files": set(),
@@ -24,7 +25,7 @@ ROOMS = {
     "sidecar": {"errors", "private_files"},
     "jobfile": {"errors", "masking"},
     "spec": {"errors", "jobfile"},
-    "worker": {"errors", "sidecar", "masking", "private_files"},
+    "worker": {"errors", "sidecar", "masking", "private_files", "target"},
     "bandit": VALUES,
     "gpu": VALUES | {"private_files", "file_lock"},
     "history": VALUES | {"private_files", "file_lock"},

@@ -263,7 +263,8 @@ def test_a_batch_size_of_the_users_own_is_held_to_what_the_job_file_allows(zeusr
     result, told = run(job, Scripted(tight), forced_batch_size=64)
     (trained,) = result.trials
     assert (trained.status, trained.global_batch_size) == (TrialStatus.REACHED, 64)
-    assert told.bounds == [pytest.approx(1e6 * (0.5 * 20.0 + 0.5 * 40.0 * 2.0))]
+    usual_j = 0.5 * 20.0 + 0.5 * 40.0 * 2.0
+    assert told.bounds == [pytest.approx(1e6 * usual_j, rel=0.02)]  # the mean of a lognormal
     never = zeusrun.job(early_stop={"cost_factor": None})
     assert run(never, Scripted(tight), forced_batch_size=64)[1].bounds == [None]
 

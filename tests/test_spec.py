@@ -55,6 +55,7 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
             "max_epochs": 40,
             "eta_knob": 0.5,
             "on_target": "stop",
+            "missing_metric": "stop",
         },
         "batch_size": {"candidates": (32, 64, 128), "default": 64},
         "policy": {"name": "auto", "window": None, "seed": 0, "learn_from_shared": False},

@@ -91,6 +91,39 @@ def test_a_missed_target_is_tried_again_with_another_choice_until_attempts_are_u
     assert result["trials"][0]["reason"] == "accuracy best 0.02 after 2 epochs, target 0.5"
 
 
+def test_before_anything_has_reached_the_target_two_misses_ask_whether_it_is_right(zeusrun):
+    job = zeusrun.job(args=["--gain", "0.01"], attempts=5, objective={"max_epochs": 2})
+    code, result, seen = zeusrun.submit(job)
+    assert (code, [t["status"] for t in result["trials"]]) == (4, ["MISSED", "MISSED"])
+    told = " ".join(seen.split())
+    assert "nothing has reached accuracy 0.5 yet (best: 0.02 with batch size 32, 0.02 with" in told
+    assert "Is the target right?" in told
+
+
+def test_a_run_without_its_metric_is_stopped_after_three_epochs_and_not_tried_again(zeusrun):
+    job = zeusrun.job(
+        args=["--metric", "acuracy", "--gain", "0.01"], objective={"max_epochs": 10_000}
+    )
+    code, result, _ = zeusrun.submit(job)
+    trial = only_trial(result)
+    assert (code, trial["status"], trial["cause"]) == (2, "FAILED", None)
+    assert trial["reason"].startswith(
+        "the first 3 epochs reported no 'accuracy', but acuracy; correct objective.metric"
+    )
+    goes_on = zeusrun.job(args=["--metric", "acuracy"], objective={"missing_metric": "continue"})
+    code, result, _ = zeusrun.submit(goes_on)
+    assert (code, only_trial(result)["reason"][:28]) == (3, "the script never reported 'a")
+
+
+def test_a_run_that_times_out_after_its_target_has_reached_it(zeusrun):
+    job = zeusrun.job(objective={"on_target": "continue", "max_epochs": 100_000}, timeout_s=4)
+    code, result, _ = zeusrun.submit(job)
+    trial = only_trial(result)
+    assert (code, trial["status"], trial["epochs"]) == (0, "REACHED", 2)
+    assert any("timed out after 4 s, after the target" in text for text in trial["warnings"])
+    assert trial["shutdown_s"] >= 0
+
+
 def test_placeholders_stand_for_the_choice(zeusrun):
     job = zeusrun.job(
         args=["--gain", "${target}", "--epochs", "${max_epochs}", "--see"],
@@ -187,10 +220,21 @@ def test_a_failure_that_does_not_come_again_is_made_good_by_the_next_attempt(zeu
     assert code == 0
 
 
-def test_an_import_error_is_not_tried_again_for_ever(zeusrun):
-    code, result, _ = zeusrun.submit(zeusrun.job("fails_in_attempts.py", args=["import"] * 5))
-    assert (code, len(result["trials"])) == (3, 2)
-    assert result["trials"][1]["reason"].endswith("No module named 'there_is_no_such_module'")
+def test_a_crash_that_cannot_be_transient_is_not_tried_again(zeusrun):
+    code, result, seen = zeusrun.submit(zeusrun.job("fails_in_attempts.py", args=["import"] * 5))
+    assert code == 3
+    assert only_trial(result)["reason"].endswith("No module named 'there_is_no_such_module'")
+    assert "it is not tried again" in seen
+
+
+@pytest.mark.parametrize("instrument", [True, False])
+def test_a_usage_error_is_told_in_the_scripts_own_words_and_not_tried_again(zeusrun, instrument):
+    job = zeusrun.job(args=["--batch", "32"], instrument=instrument)
+    code, result, _ = zeusrun.submit(job)
+    reason = only_trial(result)["reason"]
+    assert code == 3
+    assert reason.startswith("rank 0")
+    assert "exited with code 2: well.py: error: unrecognized arguments: --batch 32" in reason
 
 
 @pytest.mark.torchrun
@@ -234,7 +278,8 @@ def test_a_script_that_never_reports_is_failed_and_told_how_to(zeusrun):
 
 
 def test_a_misspelt_metric_names_those_that_were_seen(zeusrun):
-    code, result, seen = zeusrun.submit(zeusrun.job(args=["--metric", "acuracy"]))
+    job = zeusrun.job(args=["--metric", "acuracy"], objective={"max_epochs": 2})
+    code, result, seen = zeusrun.submit(job)
     assert code == 3
     assert "it reported acuracy" in only_trial(result)["reason"]
     assert "the first report has no 'accuracy'; it has acuracy" in seen

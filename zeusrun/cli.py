@@ -169,6 +169,7 @@ def explain(
 @app.command()
 def validate(job: JobFile, *, overrides: Overrides = None) -> None:
     """Check a job file."""
+    from zeusrun.launcher.unused_choices import find_unused_choices  # noqa: PLC0415
     from zeusrun.schedule.build import build_schedule  # noqa: PLC0415
     from zeusrun.spec import load_spec  # noqa: PLC0415
 
@@ -180,6 +181,8 @@ def validate(job: JobFile, *, overrides: Overrides = None) -> None:
             raise JobFileError(f"{job}: in 'schedule': {error}") from None
     arms = ", ".join(map(str, spec.batch_size.candidates))
     typer.echo(f"{job}: job '{spec.name}' is well-formed; batch sizes {arms}")
+    for text in find_unused_choices(spec):
+        typer.echo(f"zeusrun: warning: {job}: {text}", err=True)
 
 
 @app.command()

@@ -110,6 +110,15 @@ class CurvePoint(NamedTuple):
     value: float | None
 
 
+def is_baseline(point: CurvePoint) -> bool:
+    """Whether the first point of a curve is an evaluation before training, and no epoch.
+
+    It is one if it is reported as epoch 0 before the first optimizer step. A loop that counts its
+    epochs from 0 reports its first one after steps.
+    """
+    return point.epoch == 0 and point.time_s <= 0
+
+
 class PowerPoint(NamedTuple):
     """Speed and power of training under a power limit.
 
@@ -132,8 +141,9 @@ class Outcome:
         status: Any but ``DISPATCHED``.
         reason: One sentence for people.
         finished_at: RFC 3339.
-        startup_s: Launch to first step or report.
-        time_s: Start of training to the target or, if it was not reached, to the end.
+        startup_s: Launch to the start of training.
+        time_s: Start of training to the target or, if it was not reached, to the last optimizer
+            step or report, whichever is later.
         energy_j: Joules over the same span.
         energy_source: Where they come from.
         max_power_w: Maximum power summed over the job's devices.
@@ -149,6 +159,7 @@ class Outcome:
         profiling_cost_j: What trying other power limits cost more than holding the one chosen;
             part of ``cost_j``, and not charged to the batch size.
         shared: Whether processes that are not the job's used its GPUs; ``None`` if unknown.
+        shutdown_s: Last step or report to the end of the processes; not part of ``time_s``.
         cause: Of a failure, the same for failures that are alike: without ranks, numbers and
             paths; ``None`` where the training did not crash.
         warnings: Sentences that a user should read.
@@ -173,6 +184,7 @@ class Outcome:
     energy_integrated_j: float | None = None
     profiling_cost_j: float | None = None
     shared: bool | None = None
+    shutdown_s: float | None = None
     cause: str | None = None
     warnings: tuple[str, ...] = ()
 
@@ -234,6 +246,7 @@ class Trial:
     shared: bool | None = None
     cause: str | None = None
     preemptions: int = 0
+    shutdown_s: float | None = None
     warnings: tuple[str, ...] = ()
 
     def finish(self, outcome: Outcome) -> Trial:

@@ -155,19 +155,48 @@ def test_an_incumbent_that_no_longer_fits_gives_way():
     assert choose(*there, crash, crash).global_batch_size == 32
 
 
-def test_a_batch_size_whose_script_fails_twice_is_given_up():
-    two = {"candidates": (64, 128), "recurrence": 7}
-    crash = run(128, None, status=TrialStatus.FAILED, per_epoch=None)
-    assert choose(run(64, 10), **two).global_batch_size == 128
-    assert choose(run(64, 10), crash, **two).global_batch_size == 128
-    assert choose(run(64, 10), crash, crash, **two).global_batch_size == 64
-    told = explain(run(64, 10), crash, crash, **two)
-    assert told[128].verdict == "out: its script failed 2 times"
+TWO = {"candidates": (64, 128), "recurrence": 7}
+
+
+def crash(arm, recurrence):
+    return run(arm, None, status=TrialStatus.FAILED, per_epoch=None, recurrence=recurrence)
+
+
+def test_a_batch_size_whose_script_crashes_in_two_recurrences_is_given_up():
+    assert choose(run(64, 10), **TWO).global_batch_size == 128
+    assert choose(run(64, 10), crash(128, 5), **TWO).global_batch_size == 128
+    twice = [run(64, 10), crash(128, 5), crash(128, 6)]
+    assert choose(*twice, **TWO).global_batch_size == 64
+    told = explain(*twice, **TWO)
+    assert told[128].verdict == "out: its script crashed in 2 recurrences, and not with others"
+
+
+def test_one_bad_night_rules_no_batch_size_out():
+    night = [crash(128, 5), crash(128, 5), crash(128, 5)]
+    assert choose(run(64, 10), *night, **TWO).global_batch_size == 128
+    # The data store was down: what has reached the target crashed as well.
+    nights = [crash(128, 5), crash(64, 5), crash(128, 6), crash(64, 6)]
+    assert choose(run(64, 10), *nights, **TWO).global_batch_size == 128
+
+
+def test_after_a_crash_the_next_attempt_is_what_has_reached_the_target():
+    decision = choose(run(64, 10), crash(128, 7), **TWO)
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.RETRY)
+    assert decision.why == (
+        "the script crashed with 128; 64 has reached the target before, and shows whether the "
+        "batch size is to blame"
+    )
+    assert choose(run(64, 10), crash(64, 7), **TWO).stage is not Stage.RETRY
+
+
+def test_a_later_success_clears_a_batch_size_that_crashed():
+    cleared = [run(64, 10), crash(128, 3), crash(128, 4), run(128, 6, recurrence=5)]
+    assert choose(*cleared, **TWO).global_batch_size == 128
 
 
 def test_a_script_that_never_worked_rules_nothing_out():
-    crash = run(64, None, status=TrialStatus.FAILED, per_epoch=None)
-    assert choose(crash, crash, crash).global_batch_size == 64
+    crashes = [crash(64, recurrence) for recurrence in (1, 2, 3)]
+    assert choose(*crashes).global_batch_size == 64
 
 
 def test_what_is_stopped_in_its_first_epoch_is_not_tried_for_ever():

@@ -11,9 +11,10 @@ def test_energy_and_time_are_weighed_by_eta_knob():
     assert cost_j(100.0, 50.0, 4.0, 0.25) == pytest.approx(0.25 * 100 + 0.75 * 50 * 4)
 
 
-def test_without_energy_there_is_no_cost_even_where_only_time_counts():
-    assert cost_j(None, 50.0, 4.0, 0.0) is None
+def test_where_only_time_counts_energy_is_not_needed():
+    assert cost_j(None, 50.0, 4.0, 0.0) == 200.0
     assert cost_j(100.0, 50.0, 4.0, 0.0) == 200.0
+    assert cost_j(None, 50.0, 4.0, 0.001) is None
 
 
 def test_eta_knob_one_needs_neither_power_nor_time():

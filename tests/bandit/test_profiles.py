@@ -93,7 +93,7 @@ def test_speed_is_priced_at_a_limit_that_may_be_held_today():
 
 @pytest.mark.parametrize("status", [TrialStatus.FAILED, OOM])
 def test_what_a_crashed_run_measured_of_limits_is_kept(status):
-    past = dataclasses.replace(profiled(), status=status)
+    past = dataclasses.replace(profiled(), status=status, cause="it crashed")
     assert read_trial(NOW, past).profile == past.power_profile
     elsewhere = dataclasses.replace(NOW, gpu_model="another", gpu_count=1)
     assert read_trial(elsewhere, past) is None

@@ -119,8 +119,13 @@ def test_a_lost_trial_says_nothing():
 
 
 def test_a_crash_is_remembered_where_it_happened():
-    assert read_trial(NOW, trial(64, TrialStatus.FAILED)).status is TrialStatus.FAILED
-    assert read_trial(problem(gpu_model="H100"), trial(64, TrialStatus.FAILED)) is None
+    crash = trial(64, TrialStatus.FAILED, cause="train.py:3: ValueError")
+    assert read_trial(NOW, crash).status is TrialStatus.FAILED
+    assert read_trial(problem(gpu_model="H100"), crash) is None
+
+
+def test_a_failure_that_was_no_crash_says_nothing():
+    assert read_trial(NOW, trial(64, TrialStatus.FAILED)) is None
 
 
 def test_a_trial_stopped_in_its_first_epoch_tells_that_an_epoch_costs_more():
@@ -208,3 +213,31 @@ def test_it_says_what_is_kept_and_why():
         "1 trial had another max_epochs (99): read again from its learning curve",
     ]
     assert kept(problem(), [trial(64), trial(256, OOM)]) == []
+
+
+def test_a_metric_that_equals_the_target_in_float32_has_reached_it():
+    run = read_trial(NOW, learned(0.5, 0.949999988, status=MISSED, max_epochs=2))
+    assert (run.status, run.epochs) == (REACHED, 2)
+
+
+def test_an_evaluation_before_training_is_no_epoch():
+    points = [(0, 0.0, 0.0, 0.1), (1, 2.0, 30.0, 0.5), (2, 4.0, 60.0, 0.96)]
+    curve = tuple(CurvePoint(*point) for point in points)
+    run = read_trial(NOW, learned(0.1, curve=curve, epochs=2))
+    assert (run.status, run.epochs) == (REACHED, 2)
+    assert run.pace == ((0, 0.1), (1, 0.5), (2, 0.96))
+
+
+def test_a_script_that_trains_past_max_epochs_has_reached_what_it_reached():
+    own_loop = learned(0.5, 0.9, 0.96, max_epochs=2)
+    assert read_trial(problem(max_epochs=2), own_loop).status is REACHED
+    assert read_trial(problem(max_epochs=2), own_loop).epochs == 3
+    missed = learned(0.5, 0.6, 0.7, status=MISSED, max_epochs=2)
+    assert read_trial(problem(max_epochs=2), missed).status is MISSED
+
+
+def test_a_trial_that_was_stopped_before_its_first_step_says_nothing():
+    late = trial(64, STOPPED, None, time_s=None, epochs=None, cost_j=None)
+    assert read_trial(NOW, late) is None
+    (told,) = kept(NOW, [late])
+    assert told == "1 trial was stopped before the first step (STOPPED): left out"

@@ -52,7 +52,7 @@ def outcome(
     )
 
 
-TARGET, HOPELESS, LOOKED, TIMEOUT, SIGNAL, PREEMPTED = map(order, StopCause)
+TARGET, HOPELESS, LOOKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(order, StopCause)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,8 @@ TARGET, HOPELESS, LOOKED, TIMEOUT, SIGNAL, PREEMPTED = map(order, StopCause)
         (REACHED, 0, SIGNAL, None, "REACHED", "accuracy 0.6"),
         (REACHED, 0, LOOKED, None, "REACHED", "accuracy 0.6"),
         (REACHED, 1, SIGNAL, None, "CANCELLED", "because of signal"),
-        (REACHED, 1, TIMEOUT, None, "STOPPED", "because of timeout"),
+        (REACHED, 1, TIMEOUT, None, "REACHED", "accuracy 0.6 in epoch 2"),
+        (OTHER_NAME, 1, NO_METRIC, RAISED, "FAILED", "because of no metric"),
     ],
 )
 def test_every_ending_has_its_status_and_reason(*, progress, code, stop, failure, status, reason):
@@ -142,9 +143,24 @@ def test_a_reached_trial_is_charged_up_to_the_target():
 
 
 @pytest.mark.parametrize(("code", "stop"), [(0, None), (1, None), (1, HOPELESS), (1, SIGNAL)])
-def test_any_other_trial_is_charged_to_the_end_of_the_process(code, stop):
+def test_any_other_trial_is_charged_to_its_last_step_or_report_and_not_for_its_shutdown(code, stop):
     found = outcome(MISSED, code, stop, failure=RAISED)
-    assert (found.time_s, found.energy_j, found.epochs) == (10.0, 100.0, 2)
+    assert (found.time_s, found.energy_j, found.epochs, found.shutdown_s) == (4.0, 40.0, 2, 6.0)
+    stepped = take_step_clock(MISSED, StepCount(9, 103.0, 109.0))
+    found = outcome(stepped, code, stop, failure=RAISED)
+    assert (found.time_s, found.energy_j, found.shutdown_s) == (6.0, 60.0, 4.0)
+
+
+def test_a_run_that_times_out_after_the_target_has_reached_it_and_says_so():
+    late = replace(TIMEOUT, reason="timed out after 60 s")
+    found = outcome(REACHED, 1, late, failure=RAISED)
+    assert (found.status, found.time_s, found.cost_j is None) == (TrialStatus.REACHED, 4.0, False)
+    (warning,) = found.warnings
+    assert warning == (
+        "timed out after 60 s, after the target was reached in epoch 2; time and cost end at the "
+        "target"
+    )
+    assert outcome(MISSED, 1, late).status is TrialStatus.STOPPED
 
 
 def test_the_curve_is_whole_and_its_energies_are_of_the_final_samples():
@@ -157,9 +173,11 @@ def test_the_curve_is_whole_and_its_energies_are_of_the_final_samples():
     ]
 
 
-def test_without_energy_there_is_no_cost_even_where_energy_does_not_count():
-    found = outcome(REACHED, bill=UNMETERED, eta_knob=0.0)
+def test_without_energy_there_is_no_cost_unless_time_is_all_that_counts():
+    found = outcome(REACHED, bill=UNMETERED)
     assert (found.energy_j, found.energy_source, found.cost_j) == (None, None, None)
+    found = outcome(REACHED, bill=UNMETERED, eta_knob=0.0)
+    assert (found.energy_j, found.energy_source, found.cost_j) == (None, None, 160.0)
     assert found.time_s == 4.0
     assert all(point.energy_j is None for point in found.curve)
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from zeusrun.launcher.failure import Failure, read_failure, read_traceback
+from zeusrun.launcher.failure import Failure, is_permanent, read_failure, read_traceback
 from zeusrun.launcher.paths import RunPaths
 
 RECORD = {
@@ -53,6 +53,34 @@ def leave(paths, record=None, log=None):
     if log is not None:
         paths.torchrun_log.write_text(log)
     return read_failure(paths, 0)
+
+
+@pytest.mark.parametrize(
+    ("cause", "permanent"),
+    [
+        ("the script exited with code 2", True),
+        ("the script exited with code 22", False),
+        ("exited with code 1", False),
+        ("train.py:#: ModuleNotFoundError: No module named 'there_is_none'", True),
+        ("train.py:#: ImportError: cannot import name", True),
+        ("train.py:#: SyntaxError: invalid syntax", True),
+        ("train.py:#: RuntimeError: no ImportError at all", False),
+        ("train.py:#: ConnectionError: the data store is down", False),
+    ],
+)
+def test_only_what_would_come_again_is_permanent(cause, permanent):
+    assert is_permanent(cause) is permanent
+
+
+def test_an_exit_code_is_told_with_the_last_line_of_the_rank(paths):
+    paths.rank_log(1).write_text("usage: train.py\n\ntrain.py: error: no such option\n \n")
+    exited = {"kind": "exit", "message": "the script exited with code 2"}
+    failure = leave(paths, exited)
+    assert failure.reason == "rank 1: the script exited with code 2"
+    assert failure.sentence == f"{failure.reason}: train.py: error: no such option"
+    assert failure.cause == "the script exited with code 2"  # alike whatever it printed
+    raised = leave(paths, {})
+    assert raised.sentence == raised.reason
 
 
 def test_nothing_left_is_no_failure(paths):

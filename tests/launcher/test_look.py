@@ -79,7 +79,7 @@ def test_an_epoch_is_enough_where_steps_are_not_counted():
 def test_before_an_epoch_it_takes_time_steps_and_the_length_of_an_epoch():
     assert has_seen_enough(stepped(LOOK_STEPS, LOOK_S), KNOWN, 32)
     assert not has_seen_enough(stepped(LOOK_STEPS - 1, LOOK_S), KNOWN, 32)
-    assert not has_seen_enough(stepped(LOOK_STEPS, LOOK_S - 1), KNOWN, 32)
+    assert not has_seen_enough(stepped(LOOK_STEPS, LOOK_S - 2), KNOWN, 32)
     assert not has_seen_enough(stepped(LOOK_STEPS, LOOK_S), UNCOUNTED, 32)
     assert not has_seen_enough(LAUNCHED, KNOWN, 32)
 

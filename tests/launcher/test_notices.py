@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shlex
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ from zeusrun.launcher.notices import build_notices, failure_notice, lost_notices
 from zeusrun.launcher.submit import SubmitResult
 from zeusrun.trial import EnergySource, Outcome, TrialStatus
 
-SLEEP = ["sleep", "60"]
+SLEEP = ["sleep", f"60.{os.getpid()}"]  # nobody else's
 
 
 def trial(number, status=TrialStatus.REACHED, **outcome):
@@ -194,7 +195,7 @@ def test_a_server_that_drips_holds_no_other_notice_up(server, leave, tmp_path):
 
 
 def test_what_a_command_leaves_in_the_background_is_not_waited_for(leave, tmp_path):
-    leave(command=["/bin/sh", "-c", "sleep 60 & echo told"], timeout_s=20.0)
+    leave(command=["/bin/sh", "-c", f"{shlex.join(SLEEP)} & echo told"], timeout_s=20.0)
     deliver_all(tmp_path, (0.0,))
     assert left(tmp_path) == []
     sleeps = [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == SLEEP]

@@ -187,16 +187,15 @@ def test_what_float_takes_is_a_metric(current, rank):
     [None, [0.5], {"a": 1}, 1j, object()],
     ids=["None", "list", "dict", "complex", "object"],
 )
-@pytest.mark.parametrize("number", ["0", "1"])
-def test_what_is_no_number_is_a_type_error_on_every_rank(current, rank, value, number):
+def test_what_is_no_number_is_a_type_error_on_rank_0_alone(current, rank, value):
     with pytest.raises(TypeError):
-        current(RANK=number).report(epoch=1, accuracy=value)
+        current().report(epoch=1, accuracy=value)
+    current(RANK="1").report(epoch=1, accuracy=value)  # it need not have computed a metric
     assert not (rank.run_dir / "metrics.jsonl").exists()
 
 
-def test_what_is_no_number_is_a_type_error_outside_zeusrun_too():
-    with pytest.raises(TypeError):
-        Run({}).report(accuracy=None)
+def test_outside_zeusrun_nothing_is_converted():
+    Run({}).report(accuracy=None)
 
 
 def test_a_full_disk_is_a_warning_and_the_target_still_ends_the_training(current):

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 from zeusrun.bandit.limits import first_limit_w, next_limit_w
 from zeusrun.bandit.position import Position, assess
 from zeusrun.bandit.stopping import hopeless
-from zeusrun.bandit.telling import belief_of, why_first, why_incumbent, why_retry, why_try
+from zeusrun.bandit.telling import (
+    belief_of,
+    why_after_crash,
+    why_first,
+    why_incumbent,
+    why_retry,
+    why_try,
+)
 from zeusrun.trial import Bound, Decision, Stage
 
 if TYPE_CHECKING:
@@ -65,6 +72,16 @@ class Auto:
         ]
 
 
+def bound_of_proven(problem: Problem, runs: Sequence[Run]) -> Bound | None:
+    """Return what the job file allows a trial that nobody calls a try; ``None`` for all it takes.
+
+    For a batch size that the user names, and for a trial that goes on after it was preempted.
+    """
+    position = assess(problem, runs)
+    incumbent = position.beliefs.incumbent
+    return None if incumbent is None else _bound(position, incumbent, proven=True)
+
+
 def _select(position: Position) -> tuple[int, Stage, str]:
     """Return the index of the arm to run next, and why."""
     evidence, beliefs, values = position.evidence, position.beliefs, position.values
@@ -72,6 +89,8 @@ def _select(position: Position) -> tuple[int, Stage, str]:
     if incumbent is None:
         index = _first(position)
         return index, Stage.EXPLORE, why_first(position, index)
+    if evidence.crashed_now and beliefs.arms[incumbent] not in evidence.crashed_now:
+        return incumbent, Stage.RETRY, why_after_crash(position, incumbent)
     if evidence.failed_now and _enough_of_trying(position, incumbent):
         index = _proven(position, incumbent)
         return index, Stage.RETRY, why_retry(position, index)

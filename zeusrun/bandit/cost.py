@@ -17,9 +17,9 @@ def cost_j(
     "Zeus", NSDI 2023, the cost metric.
 
     Args:
-        energy_j: Joules spent; without them there is no cost, whatever the knob.
-        max_power_w: Maximum power summed over the job's devices; not needed when it is 1.
-        time_s: Seconds over the same span; not needed when it is 1.
+        energy_j: Joules spent; not needed when ``eta_knob`` is 0.
+        max_power_w: Maximum power summed over the job's devices; not needed when ``eta_knob`` is 1.
+        time_s: Seconds over the same span; not needed when ``eta_knob`` is 1.
         eta_knob: 1 counts energy only, 0 time only.
 
     Returns:
@@ -30,9 +30,11 @@ def cost_j(
     """
     if not 0 <= eta_knob <= 1:
         raise ValueError(f"eta_knob must be from 0 to 1, not {eta_knob}")
-    if energy_j is None:
-        return None
-    cost = eta_knob * energy_j
+    cost = 0.0
+    if eta_knob > 0:
+        if energy_j is None:
+            return None
+        cost = eta_knob * energy_j
     if eta_knob < 1:
         if max_power_w is None or time_s is None:
             return None

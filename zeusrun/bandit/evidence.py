@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.run import Run
 
 FAILED = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED})
-CRASH_LIMIT = 2  # of a script that runs with other batch sizes; then it is not tried again
+CRASH_LIMIT = 2  # recurrences in which a script crashed with a batch size and not with another
 SPEED_RUNS = 3  # newest ones that a speed is averaged over: machines change, too
 
 
@@ -36,7 +36,9 @@ class Evidence:
         power_w: Watts drawn at the known arm nearest to the default; ``None`` if unknown.
         run_sd: Standard deviation of one run's log epochs.
         fitting: Candidates that neither memory nor crashes of the script rule out.
-        crashes: How often the script failed in each arm.
+        crashes: In how many recurrences the script crashed in each arm, and not also in one that
+            has reached the target: then the batch size is not to blame.
+        crashed_now: Arms whose script crashed in the recurrence being decided.
         out_of_memory: How often each arm ran out of memory.
         in_flight: Arms of recurrences in flight.
         failed_now: Arms that failed in the recurrence being decided.
@@ -52,6 +54,7 @@ class Evidence:
     run_sd: float
     fitting: tuple[int, ...]
     crashes: Mapping[int, int]
+    crashed_now: frozenset[int]
     out_of_memory: Mapping[int, int]
     in_flight: frozenset[int]
     failed_now: frozenset[int]
@@ -67,7 +70,7 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
     for run in runs:
         if run.epoch_cost_j is not None:
             fast[run.arm].append(run)
-    crashes = Counter(run.arm for run in runs if run.status is TrialStatus.FAILED)
+    crashed = {(run.recurrence, run.arm) for run in runs if run.status is TrialStatus.FAILED}
     out_of_memory = Counter(run.arm for run in runs if run.status is TrialStatus.OOM)
     in_flight = {run.arm for run in runs if run.status is TrialStatus.DISPATCHED}
     lost = [
@@ -77,6 +80,8 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         and (run.status in FAILED or run.status is TrialStatus.OOM)
     ]
     ever = {run.arm for run in told if _has_reached(run)}
+    of_the_job = {recurrence for recurrence, arm in crashed if arm in ever}
+    crashes = Counter(arm for recurrence, arm in crashed if recurrence not in of_the_job)
     moved = first_valid(told)
     if moved:
         cut = [run for run in cut if run.recurrence >= told[moved].recurrence]
@@ -101,6 +106,7 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
             if arm in ever or crashes[arm] < CRASH_LIMIT or not ever
         ),
         crashes=crashes,
+        crashed_now=frozenset(arm for number, arm in crashed if number == problem.recurrence),
         out_of_memory=out_of_memory,
         in_flight=frozenset(in_flight),
         failed_now=_failed_now(problem, lost),

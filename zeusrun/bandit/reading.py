@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeusrun.bandit.cost import cost_j
 from zeusrun.bandit.limits import chosen_point
 from zeusrun.bandit.run import Run, better, step_cost_j
-from zeusrun.trial import CurvePoint, PowerPoint, Trial, TrialStatus
+from zeusrun.target import worst_that_reaches
+from zeusrun.trial import CurvePoint, PowerPoint, Trial, TrialStatus, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +52,7 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
     local = _same_hardware(problem, trial) and not _disturbed(problem, trial)
     if status is TrialStatus.DISPATCHED:
         return Run(arm, trial.recurrence, status, trial.stage)
-    if status is TrialStatus.LOST or (status in _CRASHED and not local):
+    if _says_nothing(trial, local=local):
         return None
     if status in _CRASHED:
         told = trial.power_profile if _same_energy(problem, trial) else ()
@@ -155,7 +156,21 @@ class _End(NamedTuple):
 
 def _epochs(curve: Sequence[CurvePoint]) -> int:
     """Return the epochs completed at the end of a curve, also for loops that count from 0."""
-    return max(curve[-1].epoch, len(curve)) if curve else 0
+    return max(curve[-1].epoch, len(curve) - is_baseline(curve[0])) if curve else 0
+
+
+def _says_nothing(trial: Trial, *, local: bool) -> bool:
+    """Whether how a trial ended has nothing to do with its batch size here."""
+    if trial.status is TrialStatus.FAILED and trial.cause is None:
+        return True  # it did not crash: somebody else ended it, or it never reported the metric
+    elsewhere = trial.status in _CRASHED and not local
+    return trial.status is TrialStatus.LOST or elsewhere or _never_trained(trial)
+
+
+def _never_trained(trial: Trial) -> bool:
+    """Whether a trial was stopped before its first step: that says nothing of its batch size."""
+    begun = trial.time_s is not None or trial.epochs or trial.steps or trial.curve
+    return trial.status is TrialStatus.STOPPED and not begun
 
 
 def _whole(trial: Trial) -> _End | None:
@@ -168,10 +183,11 @@ def _whole(trial: Trial) -> _End | None:
 
 
 def _read_learning(problem: Problem, trial: Trial, *, local: bool) -> Run:
-    pace, reached, last = _walk(problem, trial.curve)
-    end = reached or (last if _epochs(trial.curve) > problem.max_epochs else None) or _whole(trial)
+    most = _max_epochs(problem, trial)
+    pace, reached, last = _walk(problem, trial.curve, most)
+    end = reached or (last if _epochs(trial.curve) > most else None) or _whole(trial)
     as_it_ended = trial.target == problem.target and trial.status is TrialStatus.REACHED
-    if as_it_ended and trial.epochs is not None and trial.epochs <= problem.max_epochs:
+    if as_it_ended and trial.epochs is not None and trial.epochs <= most:
         reached = end = _End(trial.epochs, trial.time_s, trial.energy_j)
     status = TrialStatus.REACHED if reached else _failed(problem, trial, end)
     spent = None
@@ -191,16 +207,27 @@ def _read_learning(problem: Problem, trial: Trial, *, local: bool) -> Run:
     return _with_speed(problem, trial, run, end) if local else run
 
 
+def _max_epochs(problem: Problem, trial: Trial) -> float:
+    """Return how many epochs of a trial count.
+
+    A script with a loop of its own may train past ``max_epochs``. That rule does not end it, so
+    what it reached then it would reach again.
+    """
+    return math.inf if _epochs(trial.curve) > trial.max_epochs else problem.max_epochs
+
+
 def _walk(
-    problem: Problem, curve: Sequence[CurvePoint]
+    problem: Problem, curve: Sequence[CurvePoint], most: float
 ) -> tuple[list[tuple[int, float]], _End | None, _End | None]:
-    """Return the pace, where the target was reached, and the last point within ``max_epochs``.
+    """Return the pace, where the target was reached, and the last point within ``most`` epochs.
 
     Histories hold many thousand points: nothing is called and nothing made for each.
     """
-    minimise, target, most = problem.mode == "min", problem.target, problem.max_epochs
+    minimise = problem.mode == "min"
+    edge = worst_that_reaches(problem.target, problem.mode)
     pace: list[tuple[int, float]] = []
-    epochs, within = 0, 0
+    epochs = -1 if curve and is_baseline(curve[0]) else 0
+    within = 0
     last: CurvePoint | None = None
     best: float | None = None
     reached = False
@@ -214,10 +241,10 @@ def _walk(
         if best is None or (value < best if minimise else value > best):
             best = value
             pace.append((epochs, value))
-            reached = value <= target if minimise else value >= target
+            reached = value <= edge if minimise else value >= edge
             if reached:
                 break
-    end = None if last is None else _End(within, last.time_s, last.energy_j)
+    end = None if last is None else _End(max(1, within), last.time_s, last.energy_j)
     return pace, end if reached else None, end
 
 
@@ -312,8 +339,10 @@ def _epochs_were_trained(problem: Problem, trial: Trial, end: _End | None) -> bo
 
 def _reason(problem: Problem, trial: Trial) -> _Reason | None:
     status = trial.status
-    if status is TrialStatus.LOST:
-        return _Reason("ended without an outcome", status.value, "left out")
+    if status is TrialStatus.LOST or _never_trained(trial):
+        lost = status is TrialStatus.LOST
+        what = "ended without an outcome" if lost else "was stopped before the first step"
+        return _Reason(what, status.value, "left out")
     if _disturbed(problem, trial):
         return _shared(problem, trial)
     if not _same_hardware(problem, trial):

@@ -44,6 +44,16 @@ def why_retry(position: Position, index: int) -> str:
     return f"{failed} failed in this recurrence; of what is left, {arm} is expected cheapest"
 
 
+def why_after_crash(position: Position, index: int) -> str:
+    """Why the incumbent is run after a crash in the same recurrence."""
+    crashed = ", ".join(map(str, sorted(position.evidence.crashed_now)))
+    arm = position.beliefs.arms[index]
+    return (
+        f"the script crashed with {crashed}; {arm} has reached the target before, and shows "
+        "whether the batch size is to blame"
+    )
+
+
 def why_incumbent(position: Position, index: int) -> str:
     """Why the incumbent is run."""
     arm, cost_j = position.beliefs.arms[index], position.beliefs.incumbent_cost_j
@@ -120,7 +130,8 @@ def _verdict(position: Position, index: int) -> str:
     if arm not in evidence.fitting:
         crashed = evidence.crashes.get(arm, 0)
         memory = "it, or a smaller one, ran out of memory"
-        return f"out: its script failed {crashed} times" if crashed else f"out: {memory}"
+        times = f"out: its script crashed in {crashed} recurrences, and not with others"
+        return times if crashed else f"out: {memory}"
     if index == beliefs.incumbent:
         return "has proved cheapest"
     if arm in evidence.in_flight:

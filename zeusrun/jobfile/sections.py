@@ -109,6 +109,9 @@ class Objective(Section):
     on_target: Literal["stop", "continue"] = Field(
         "stop", description="At the target, tell the script to stop, or let it train on."
     )
+    missing_metric: Literal["stop", "continue"] = Field(
+        "stop", description="After three epochs without the metric, stop the run, or let it go on."
+    )
 
 
 class BatchSizes(Section):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zeusrun.bandit.auto import bound_of_proven
 from zeusrun.bandit.cost import energy_text
 from zeusrun.bandit.problem import PowerObjective, Problem
 from zeusrun.bandit.reading import kept, read_history
@@ -17,7 +18,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.launcher.command import build_command
 from zeusrun.launcher.paths import RunPaths, find_run, highest_recurrence, runs_directory
 from zeusrun.launcher.resume import find_preempted, why_not_continued
-from zeusrun.trial import Bound, Decision, Stage, Trial, TrialStatus
+from zeusrun.trial import Decision, Stage, Trial, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -168,7 +169,7 @@ def decide(
         rng = np.random.default_rng([submission.spec.policy.seed, problem.recurrence, attempt])
         decision = submission.policy.choose(problem, runs, rng)
     else:
-        bound = _bound_of_job(problem, runs)
+        bound = bound_of_proven(problem, runs)
         decision = Decision(forced, Stage.FORCED, submission.why_forced, bound=bound)
     return Choice(problem, tuple(runs), decision, sentences)
 
@@ -231,20 +232,9 @@ def _choose_again(submission: Submission, trials: Sequence[Trial], trial: Trial)
     sentences = tuple(kept(problem, trials))
     problem, runs = read_history(problem, trials)
     stage = Stage.EXPLORE if trial.stage is Stage.LOOK else trial.stage
-    bound = _bound_of_job(problem, runs)
+    bound = bound_of_proven(problem, runs)
     decision = Decision(trial.global_batch_size, stage, trial.why, bound=bound)
     return Choice(problem, tuple(runs), decision, sentences)
-
-
-def _bound_of_job(problem: Problem, runs: Sequence[Run]) -> Bound | None:
-    """Return what the job file allows any trial; ``None`` for all it takes.
-
-    The bound of a policy's own choice is no measure: what it tries is held to far less.
-    """
-    costs_j = [run.cost_j for run in runs if run.cost_j is not None]
-    if problem.cost_factor is None or not costs_j:
-        return None
-    return Bound(problem.cost_factor * min(costs_j))
 
 
 def decide_again(submission: Submission, choice: Choice, looked: Run, attempt: int) -> Decision:

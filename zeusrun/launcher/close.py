@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _STOPPED_AS = {
     StopCause.LOOKED: TrialStatus.CANCELLED,
+    StopCause.NO_METRIC: TrialStatus.FAILED,
     StopCause.SIGNAL: TrialStatus.CANCELLED,
     StopCause.PREEMPTED: TrialStatus.PREEMPTED,
 }
@@ -68,7 +69,8 @@ def close(
     """Return the outcome of a run.
 
     Time, energy and cost run from the start of training to the moment the target was first
-    reached or, where it was not, to the end of the process.
+    reached or, where it was not, to the last step or report: what the processes take to end is no
+    training.
 
     Args:
         trial: As dispatched.
@@ -95,13 +97,15 @@ def close(
         failure = Failure(None, out_of_memory=False, reason=reason)
     status, reason = _verdict(goal, progress, stop, failure, clean=clean)
     # Whoever ends torchrun by a signal means it; what failed by itself may be tried once more.
-    crashed = status is TrialStatus.FAILED and not clean and not by_stranger
+    crashed = status is TrialStatus.FAILED and not (clean or by_stranger or ordered)
     begun_t, reached = progress.training_t, progress.reached
-    time_s = energy_j = None
+    time_s = energy_j = shutdown_s = None
     accounts = UNTOLD
     curve = progress.curve
-    if begun_t is not None:
-        time_s = max(0.0, exit_.ended_t - begun_t) if reached is None else reached.time_s
+    active_t = progress.active_t
+    if begun_t is not None and active_t is not None:
+        shutdown_s = max(0.0, exit_.ended_t - active_t)
+        time_s = active_t - begun_t if reached is None else reached.time_s
         # Read again from all samples: while the run went on, the last one was an extrapolation.
         energy_j = bill.energy_between(begun_t, begun_t + time_s)
         accounts = bill.accounts_between(begun_t, begun_t + time_s)
@@ -129,6 +133,7 @@ def close(
         energy_integrated_j=accounts.integrated_j,
         profiling_cost_j=limits.extra_cost_j,
         shared=bill.shared,
+        shutdown_s=shutdown_s,
         cause=failure.cause if failure is not None and crashed else None,
         warnings=tuple(_warnings(goal, progress, exit_, stop, clean=clean)),
     )
@@ -166,7 +171,8 @@ def _verdict(
     clean: bool,
 ) -> tuple[TrialStatus, str]:
     reached = progress.reached
-    if clean and reached is not None:
+    # A run that times out after the target was reached has cost what it took to reach it.
+    if reached is not None and (clean or _timed_out(stop)):
         endless = -math.inf if goal.mode == "min" else math.inf
         value = endless if reached.value is None else reached.value
         return TrialStatus.REACHED, f"{goal.metric} {value:.4g} in epoch {reached.epoch}"
@@ -174,10 +180,10 @@ def _verdict(
     if stop is not None and stop.cause is not StopCause.TARGET:
         looked = stop.cause is StopCause.LOOKED
         if looked and out_of_memory and failure is not None and not clean:
-            return TrialStatus.OOM, failure.reason  # on its way out; that teaches, too
+            return TrialStatus.OOM, failure.sentence  # on its way out; that teaches, too
         return _STOPPED_AS.get(stop.cause, TrialStatus.STOPPED), stop.reason
     if not clean:
-        cause = "torchrun failed and left no word" if failure is None else failure.reason
+        cause = "torchrun failed and left no word" if failure is None else failure.sentence
         after = f"after the target was reached in epoch {reached.epoch}, " if reached else ""
         return (TrialStatus.OOM if out_of_memory else TrialStatus.FAILED), after + cause
     if goal.metric not in progress.seen_metrics:
@@ -185,6 +191,10 @@ def _verdict(
     best = "no finite value" if progress.best_value is None else f"best {progress.best_value:.4g}"
     epochs = f"{progress.epochs} epoch" + ("" if progress.epochs == 1 else "s")
     return TrialStatus.MISSED, f"{goal.metric} {best} after {epochs}, target {goal.target:g}"
+
+
+def _timed_out(stop: StopOrder | None) -> bool:
+    return stop is not None and stop.cause is StopCause.TIMEOUT
 
 
 def _never_reported(goal: Goal, progress: Progress) -> str:
@@ -210,6 +220,11 @@ def _warnings(
 ) -> list[str]:
     found = []
     told = stop is not None and stop.cause is not StopCause.TARGET  # then torchrun ends with 1
+    if progress.reached is not None and stop is not None and _timed_out(stop):
+        found.append(
+            f"{stop.reason}, after the target was reached in epoch {progress.reached.epoch}; time "
+            "and cost end at the target"
+        )
     if clean and exit_.code != 0 and not told:
         found.append(
             "a rank aborted after its script had ended; the training itself is complete "

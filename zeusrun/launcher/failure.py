@@ -20,6 +20,7 @@ OUT_OF_HOST_MEMORY = "the host ran out of memory, and the kernel chose it"
 _LOG_TAIL_BYTES = 64_000
 _MAX_RECORD_BYTES = 1 << 20
 _MAX_REASON = 500
+_MAX_LAST_LINE = 200
 _ENDED_BY_STRANGER = 143  # how the worker exits then: 128 + SIGTERM
 # A row of torchrun's table of failures.
 _ROW = re.compile(
@@ -34,6 +35,10 @@ _COMPLAINT = re.compile(
 
 _RANK = re.compile(r"^rank \d+(?: at |:? )")
 _ENDING = re.compile(r"(exited with code|ended by signal) -?\d+|SIG[A-Z]+\d*")
+_EXITED = re.compile(r"exited with code \d+$")
+_PERMANENT = re.compile(
+    r"exited with code 2$|: (Import|ModuleNotFound|Syntax|Indentation|Tab)Error\b"
+)
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
 # What PyTorch says of a loader's process that the kernel has killed.
 _KILLED_CHILD = re.compile(r"DataLoader worker .*(killed by signal: Killed|exited unexpectedly)")
@@ -47,11 +52,19 @@ class Failure:
         rank: Which rank failed; ``None`` if unknown.
         out_of_memory: Whether memory ran out.
         reason: One sentence for people.
+        last_line: What the rank printed last, where its exit code alone says little.
     """
 
     rank: int | None
     out_of_memory: bool
     reason: str
+    last_line: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The reason with the rank's last line."""
+        text = self.reason if self.last_line is None else f"{self.reason}: {self.last_line}"
+        return text[:_MAX_REASON]
 
     @property
     def cause(self) -> str:
@@ -86,8 +99,26 @@ def read_failure(paths: RunPaths, restarts: int, oom_kills: int | None = None) -
     if said is not None and oom_kills and _KILLED_CHILD.search(said.reason):
         return replace(said, out_of_memory=True)
     if said is not None and (said.out_of_memory or not _COMPLAINT.search(said.reason)):
-        return said
-    return _killed(log, oom_kills) or said or _from_torchrun(log)
+        return _with_last_line(said, paths)
+    found = _killed(log, oom_kills) or said or _from_torchrun(log)
+    return None if found is None else _with_last_line(found, paths)
+
+
+def is_permanent(cause: str) -> bool:
+    """Whether a crash would come again, so that the run is not tried again.
+
+    Exit code 2 is what Python and most commands end with after a usage error.
+    """
+    return _PERMANENT.search(cause) is not None
+
+
+def _with_last_line(failure: Failure, paths: RunPaths) -> Failure:
+    """Add what the rank printed last, where all that is known is its exit code."""
+    if failure.rank is None or not _EXITED.search(failure.reason):
+        return failure
+    lines = _read_tail(paths.rank_log(failure.rank)).split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), None)
+    return replace(failure, last_line=None if last is None else last[:_MAX_LAST_LINE])
 
 
 def torchrun_was_signalled(paths: RunPaths) -> bool:

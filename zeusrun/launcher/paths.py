@@ -206,6 +206,14 @@ def find_run(home: Path, trial: Trial) -> RunPaths | None:
     return RunPaths(named) if same else None
 
 
+def has_checkpoint(run_dir: Path) -> bool:
+    """Whether a script has saved anything in the checkpoint folder of its trial."""
+    try:
+        return any(RunPaths(run_dir).checkpoints.iterdir())
+    except OSError:
+        return False
+
+
 _PART = re.compile(r"part\d{1,9}")
 _KEPT = {"job.yaml", "trial.json", "checkpoints", "lock"}
 

@@ -97,6 +97,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
     return replace(
         outcome,
         startup_s=_sum(trial.startup_s, outcome.startup_s),
+        shutdown_s=_known_sum(trial.shutdown_s, outcome.shutdown_s),
         time_s=time_s,
         energy_j=energy_j,
         energy_source=None if energy_j is None else source,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.cost import energy_text
+from zeusrun.bandit.reading import read_history
 from zeusrun.clock import timestamp
 from zeusrun.errors import DeviceError, ExitCode, HistoryError
 from zeusrun.history.base import NEWEST
@@ -14,8 +16,9 @@ from zeusrun.launcher.cancel import REPLACED_BY_NEWER
 from zeusrun.launcher.choice import OUTDONE, build_problem, decide
 from zeusrun.launcher.command import placeholder_values
 from zeusrun.launcher.dispatch import dispatch
+from zeusrun.launcher.failure import is_permanent
 from zeusrun.launcher.limits import open_limits, restore_limits
-from zeusrun.launcher.paths import find_run
+from zeusrun.launcher.paths import find_run, has_checkpoint
 from zeusrun.launcher.record import write_record
 from zeusrun.launcher.recover import outcome_so_far, recover_lost
 from zeusrun.launcher.secrets import (
@@ -27,6 +30,7 @@ from zeusrun.launcher.secrets import (
 )
 from zeusrun.launcher.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.supervise import StopCause
+from zeusrun.launcher.unused_choices import find_unused_choices
 from zeusrun.launcher.watch import Watch, cost_bound_j
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -81,6 +85,8 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
         for record in restored:
             listener.note(f"the power limit of {record.uuid} is {record.found_w:g} W again")
         for text in problems:
+            listener.warn(text)
+        for text in find_unused_choices(submission.spec):
             listener.warn(text)
         name, home = submission.spec.name, submission.home
         recovered = recover_lost(submission.history, name, timestamp(), home)
@@ -161,8 +167,14 @@ def _recur(submission: Submission, listener: Listener, signals: CaughtSignals) -
         if again and trial.cause in {each.cause for each in before} - {None}:
             again = False
             listener.warn(f"two attempts have failed alike, so no third is made: {trial.reason}")
+        elif again and trial.cause is not None and is_permanent(trial.cause):
+            again = False
+            listener.warn("it is not tried again: the same would happen")
         elif again and trial.cause is not None:
             listener.note("it is tried once more: should it fail alike, that is the end of it")
+        if again and (sentence := _first_night(submission, [*earlier, *trials])) is not None:
+            again = False
+            listener.warn(sentence)
         if again and not _another_choice(submission, [*earlier, *trials]):
             again = False
             listener.warn(_nothing_left(spec, trials))
@@ -187,6 +199,33 @@ def _ended_by_look(trial: Trial, stop: StopOrder | None) -> bool:
     """
     looked = stop is not None and stop.cause is StopCause.LOOKED
     return looked and trial.status in {TrialStatus.CANCELLED, TrialStatus.OOM}
+
+
+def _first_night(submission: Submission, attempts: Sequence[Trial]) -> str | None:
+    """Return why no further batch size is tried before anything has ever reached the target.
+
+    If two batch sizes miss, the target is as likely to be wrong as the batch sizes.
+    """
+    missed = [t for t in attempts if t.status in {TrialStatus.MISSED, TrialStatus.STOPPED}]
+    if len({trial.global_batch_size for trial in missed}) < 2:
+        return None
+    trials = submission.history.trials(submission.spec.name, NEWEST)
+    problem = build_problem(submission, trials, attempts[0].recurrence)
+    _, runs = read_history(problem, trials)
+    if any(run.status is TrialStatus.REACHED for run in runs):
+        return None
+    objective = submission.spec.objective
+    best = ", ".join(
+        f"{trial.best_metric:.4g} with batch size {trial.global_batch_size}"
+        for trial in missed
+        if trial.best_metric is not None
+    )
+    goal = f"{objective.metric} {objective.target:g}"
+    return (
+        f"nothing has reached {goal} yet (best: {best or 'none'}). "
+        "Is the target right? Correct objective.target or objective.max_epochs; the next submit "
+        "tries other batch sizes"
+    )
 
 
 def _another_choice(submission: Submission, attempts: Sequence[Trial]) -> bool:
@@ -223,6 +262,12 @@ def _nothing_left(spec: JobSpec, attempts: Sequence[Trial]) -> str:
     return f"no other batch size is left to try for {goal}; {correct} add batch_size.candidates"
 
 
+_CODES = {
+    StopCause.TIMEOUT: ExitCode.TIMED_OUT,
+    StopCause.NO_METRIC: ExitCode.BAD_INPUT,
+}
+
+
 def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> int:
     """Return zeusrun's exit code after the last trial of a recurrence."""
     if trial.status is TrialStatus.REACHED:
@@ -233,8 +278,8 @@ def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> i
         return ExitCode.BUSY
     if signals:
         return ExitCode.SIGNAL_BASE + signals[0]
-    if stop is not None and stop.cause is StopCause.TIMEOUT:
-        return ExitCode.TIMED_OUT
+    if stop is not None and stop.cause in _CODES:
+        return _CODES[stop.cause]
     if trial.status in {TrialStatus.MISSED, TrialStatus.STOPPED}:
         return ExitCode.TARGET_MISSED
     return ExitCode.TRAINING_FAILED
@@ -315,6 +360,8 @@ def _goes_on(trial: Trial) -> str:
     if trial.energy_j is not None:
         taken.append(energy_text(trial.energy_j))
     behind = f"; behind it are {', '.join(taken)}" if taken else ""
+    if not has_checkpoint(Path(trial.run_dir)):
+        return f"{trial.trial} was preempted and begins anew: it saved no checkpoint{behind}"
     return f"{trial.trial} was preempted and goes on{behind}"
 
 

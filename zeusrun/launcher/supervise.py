@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.launcher.progress import Progress
+    from zeusrun.spec import JobSpec
+    from zeusrun.trial import Trial
+
+
+EPOCHS_WITHOUT_METRIC = 3  # one or two may be evaluated without it
 
 
 class StopLevel(IntEnum):
@@ -31,6 +36,7 @@ class StopCause(str, Enum):
     TARGET = "target"
     HOPELESS = "hopeless"
     LOOKED = "looked"
+    NO_METRIC = "no metric"
     TIMEOUT = "timeout"
     SIGNAL = "signal"
     PREEMPTED = "preempted"
@@ -53,16 +59,30 @@ class Bounds:
         cost_bound_j: Cost past which it is hopeless; ``None`` for no bound.
         timeout_s: Seconds since launch; ``None`` for no limit.
         stop_at_target: Whether the script is told to stop at the target.
+        needs_metric: The metric without which it is stopped after ``EPOCHS_WITHOUT_METRIC``
+            epochs; ``None`` to let it go on.
     """
 
     cost_bound_j: float | None
     timeout_s: float | None
     stop_at_target: bool
+    needs_metric: str | None = None
+
+
+def build_bounds(spec: JobSpec, trial: Trial, cost_bound_j: float | None) -> Bounds:
+    """Return what a trial may take: by its job file and, for its cost, by its policy."""
+    objective, timeout_s = spec.objective, spec.timeout_s
+    return Bounds(
+        cost_bound_j,
+        None if timeout_s is None else timeout_s - (trial.time_s or 0.0),
+        stop_at_target=objective.on_target == "stop",
+        needs_metric=trial.metric if objective.missing_metric == "stop" else None,
+    )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the policy said against going on: ``HOPELESS`` or ``LOOKED``, and why."""
+    """Why a run does not go on: ``HOPELESS`` and ``LOOKED`` come from the policy."""
 
     cause: StopCause
     reason: str
@@ -91,10 +111,22 @@ def supervise(
         if bounds.stop_at_target:
             return StopOrder(StopLevel.TELL, StopCause.TARGET, "target reached")
         return None
-    against = verdict or _past_bound(progress, bounds)
+    against = verdict or _without_metric(progress, bounds) or _past_bound(progress, bounds)
     if against is None:
         return None
     return StopOrder(StopLevel.TERMINATE, against.cause, against.reason)
+
+
+def _without_metric(progress: Progress, bounds: Bounds) -> Verdict | None:
+    metric, seen = bounds.needs_metric, progress.seen_metrics
+    if metric is None or metric in seen or len(progress.other_epochs) < EPOCHS_WITHOUT_METRIC:
+        return None
+    names = ", ".join(sorted(seen)[:10]) or "nothing"
+    return Verdict(
+        StopCause.NO_METRIC,
+        f"the first {EPOCHS_WITHOUT_METRIC} epochs reported no {metric!r}, but {names}; correct "
+        "objective.metric in the job file, or set objective.missing_metric to continue",
+    )
 
 
 def _past_bound(progress: Progress, bounds: Bounds) -> Verdict | None:

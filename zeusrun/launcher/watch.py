@@ -23,19 +23,22 @@ from zeusrun.launcher.limits import LimitControl
 from zeusrun.launcher.live import describe_live, write_live
 from zeusrun.launcher.logs import log_tails, read_text_lines
 from zeusrun.launcher.look import begins_with_look, has_seen_enough, measure_speed, read_look
+from zeusrun.launcher.paths import has_checkpoint
 from zeusrun.launcher.process import TICK_S, ProcessExit, run
 from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
+from zeusrun.launcher.remarks import find_remarks
 from zeusrun.launcher.resume import join
 from zeusrun.launcher.stall_control import StallControl
 from zeusrun.launcher.supervise import (
-    Bounds,
     StopCause,
     StopLevel,
     StopOrder,
     Verdict,
+    build_bounds,
     supervise,
 )
 from zeusrun.sidecar import EventReader, read_step_clock
+from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,14 +50,14 @@ if TYPE_CHECKING:
     from zeusrun.launcher.signals import CaughtSignals
     from zeusrun.masking import Mask
     from zeusrun.sidecar import Event, LineTail
-    from zeusrun.spec import JobSpec
-    from zeusrun.trial import Decision, Outcome, PowerPoint, Trial
+    from zeusrun.trial import Decision, Outcome, PowerPoint
 
 
 _T = TypeVar("_T")
 
 
 _BY_SIGNAL = {StopCause.SIGNAL, StopCause.PREEMPTED}
+_OTHER_CLOCK = "'t' in the sidecar is not CLOCK_MONOTONIC; arrival counts instead"
 _LIVE_PERIOD_S = 1.0
 _MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
 
@@ -85,17 +88,16 @@ class Watch:
         self._verdict: Verdict | None = None
         self._goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
         self._cancelled = False
-        self._unreadable: set[Path] = set()
         self._write_live_at_t = 0.0
         self._oom_kills = count_oom_kills()
         bound_j = cost_bound_j(dispatched.choice.decision)
-        self._bounds = Bounds(bound_j, _time_left(spec, trial), spec.objective.on_target == "stop")
+        self._bounds = build_bounds(spec, trial, bound_j)
         self._reader = EventReader(self._paths.sidecar)
         self._logs = log_tails(self._paths, range(trial.world_size))
         foreign = ForeignProcesses(run_dir=str(self._paths.run_dir))
         self._monitor = EnergyMonitor(submission.devices, self._paths.power, foreign=foreign)
         self._stop: StopOrder | None = None
-        self._warned_of_names = self._warned_of_clock = False
+        self._remarked: set[str] = set()
         self._warnings: list[str] = []
         self._progress = self._begin()
 
@@ -203,9 +205,10 @@ class Watch:
     def _look(self, *, final: bool = False) -> None:
         """Take in what the ranks wrote, and show it."""
         monitor, trial = self._monitor, self._trial
-        progress = take_step_clock(self._progress, read_step_clock(self._paths.rank_clock(0)))
         read_events = functools.partial(self._reader.read, final=final)
         events: list[Event] = self._read(self._paths.sidecar, read_events, [])
+        # After the events, so that no report comes before the steps that led to it.
+        progress = take_step_clock(self._progress, read_step_clock(self._paths.rank_clock(0)))
         for event in events:
             self._stalls.take(event)
             timely = self._correct_time(event)
@@ -233,7 +236,9 @@ class Watch:
         for rank, tail in self._logs.items():
             show = functools.partial(self._show_log, rank, tail, final=final)
             self._read(self._paths.rank_log(rank), show, None)
-        self._warn_of_names()
+        stops = self._bounds.stop_at_target
+        for kind, text in find_remarks(progress, trial.metric, stops_at_target=stops).items():
+            self._warn_once(kind, text)
         self._listener.advanced(progress)
 
     def _decide_again(self, progress: Progress) -> None:
@@ -315,9 +320,8 @@ class Watch:
         try:
             return read()
         except OSError as error:
-            if path not in self._unreadable:
-                self._unreadable.add(path)
-                self._warn(f"{path} cannot be read: {error.strerror or error}; it is read again")
+            why = error.strerror or error
+            self._warn_once(str(path), f"{path} cannot be read: {why}; it is read again")
             return nothing
 
     def _correct_time(self, event: Event) -> Event:
@@ -325,22 +329,10 @@ class Watch:
         now_t = time.monotonic()
         if self._progress.launched_t <= event.t <= now_t:
             return event
-        if not self._warned_of_clock:
-            self._warned_of_clock = True
-            self._warnings.append(
-                "'t' in the sidecar is not CLOCK_MONOTONIC; arrival counts instead"
-            )
+        self._warn_once(
+            "clock", "'t' in the sidecar is not CLOCK_MONOTONIC; arrival counts instead"
+        )
         return replace(event, t=now_t)
-
-    def _warn_of_names(self) -> None:
-        seen, metric = self._progress.seen_metrics, self._goal.metric
-        if seen and metric not in seen and not self._warned_of_names:
-            self._warned_of_names = True
-            names = ", ".join(sorted(seen)[:10])
-            self._listener.warn(
-                f"the first report has no {metric!r}; it has {names}. If objective.metric is "
-                "misspelt, stop and correct it"
-            )
 
     def _bill(self) -> Bill:
         monitor = self._monitor
@@ -351,6 +343,11 @@ class Watch:
             monitor.accounts_j,
             monitor.shared,
         )
+
+    def _warn_once(self, kind: str, text: str) -> None:
+        if kind not in self._remarked:
+            self._remarked.add(kind)
+            self._warn(text)
 
     def _warn(self, text: str) -> None:
         self._warnings.append(text)
@@ -374,6 +371,8 @@ class Watch:
             limits=self._limits.report(self._looked),
         )
         outcome = join(trial, outcome)
+        if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(self._paths.run_dir):
+            self._warn(f"when it goes on it begins anew: nothing is in {self._paths.checkpoints}")
         found = (*outcome.warnings, *self._reader.warnings, *monitor.warnings, *self._warnings)
         warnings = tuple(_storable(warning) for warning in found)
         return replace(outcome, reason=_storable(outcome.reason), warnings=warnings)
@@ -381,11 +380,6 @@ class Watch:
     def _oom_kills_since(self) -> int | None:
         now = count_oom_kills()
         return None if now is None or self._oom_kills is None else now - self._oom_kills
-
-
-def _time_left(spec: JobSpec, trial: Trial) -> float | None:
-    """Return the seconds that a trial may still take; ``None`` for any."""
-    return None if spec.timeout_s is None else spec.timeout_s - (trial.time_s or 0.0)
 
 
 def cost_bound_j(decision: Decision) -> float | None:

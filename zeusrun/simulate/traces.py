@@ -13,6 +13,7 @@ from zeusrun.errors import UsageError
 from zeusrun.simulate.job import Course, Rate, SimulatedJob
 from zeusrun.simulate.rows import read_rows
 from zeusrun.simulate.workloads import FORM, WORKLOADS, Workload, did_you_mean
+from zeusrun.target import meets_target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -168,7 +169,7 @@ def build_course(levels: Levels, workload: Workload) -> Course:
         if pace and pace[-1][0] == epoch:
             pace.pop()
         pace.append((epoch, level))
-        if sign * level >= sign * workload.target - 1e-9:
+        if meets_target(level, workload.target, workload.mode):
             return Course(epoch, tuple(pace))
     return Course(None, tuple(pace))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, SupportsFloat
 
 from zeusrun.sidecar import EventWriter, Reported
+from zeusrun.target import meets_target
 from zeusrun.worker.failure import failed_in_restart
 
 if TYPE_CHECKING:
@@ -88,20 +89,23 @@ class Run:
             yield epoch
 
     def report(self, epoch: int | None = None, **metrics: SupportsFloat) -> None:
-        """Tell the launcher the metrics after an epoch. Rank 0 writes; others may call it freely.
+        """Tell the launcher the metrics after an epoch.
+
+        Rank 0 writes. Other ranks, and scripts outside zeusrun, may call it with anything.
 
         Args:
             epoch: Epochs completed; when left out, the one that ``epochs`` is in, else one more
                 than at the last report.
-            metrics: Plain numbers, or anything that ``float`` takes. NaN may be reported.
+            metrics: Plain numbers, or anything but text that ``float`` takes: tensors and arrays of
+                one number. NaN may be reported.
 
         Raises:
             TypeError: If a metric is not a number.
             ValueError: If it is an array of more than one number.
         """
-        values = {name: _number(name, value) for name, value in metrics.items()}
         if not self.active or self.rank != 0:
             return
+        values = {name: _number(name, value) for name, value in metrics.items()}
         if self._reached_target(values):
             self._stopping = True
         self._reports += 1
@@ -139,10 +143,10 @@ class Run:
     def _reached_target(self, values: Mapping[str, float]) -> bool:
         environment = self._environment
         value = values.get(environment.get("ZEUSRUN_METRIC", ""), math.nan)
-        if environment.get("ZEUSRUN_ON_TARGET") != "stop" or math.isnan(value):
+        if environment.get("ZEUSRUN_ON_TARGET") != "stop":
             return False
-        target = float(environment["ZEUSRUN_TARGET"])
-        return value <= target if environment.get("ZEUSRUN_MODE") == "min" else value >= target
+        mode = environment.get("ZEUSRUN_MODE", "max")
+        return meets_target(value, float(environment["ZEUSRUN_TARGET"]), mode)
 
     def _listen(self) -> None:
         """Turn SIGTERM into a stop, once the script has shown that it asks for stops."""

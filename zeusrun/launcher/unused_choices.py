@@ -1,0 +1,57 @@
+"""Whether a job and its script take the batch size and the learning rate that zeusrun chooses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zeusrun.jobfile.placeholders import find_placeholders
+
+if TYPE_CHECKING:
+    from zeusrun.spec import JobSpec
+
+_MAX_SCRIPT_BYTES = 1 << 20
+
+
+def find_unused_choices(spec: JobSpec) -> list[str]:
+    """Return a warning for each choice that seems never to reach the training.
+
+    Without it, zeusrun would compare batch sizes that the script does not train with. The script's
+    own text is all that is looked at: where it mentions zeusrun, or cannot be read, it gets the
+    benefit of the doubt.
+    """
+    text = _script_text(spec)
+    if text is None or "zeusrun" in text:
+        return []
+    texts = [*spec.args, *spec.env.values(), spec.script or "", str(spec.workdir)]
+    placeholders = {name for text in texts for name in find_placeholders(text)}
+    choices = []
+    if len(spec.batch_size.candidates) > 1:
+        choices.append(("batch size", "batch_size", {"batch_size", "local_batch_size"}))
+    if spec.learning_rate is not None:
+        choices.append(("learning rate", "learning_rate", {"learning_rate"}))
+    return [
+        f"the {what} seems never to reach the script: no ${{{name}}} stands in the job file, and "
+        f"{spec.script or spec.module} mentions neither ZEUSRUN_{name.upper()} nor zeusrun. Pass "
+        f'it as an argument, such as  args: [--{name.replace("_", "-")}, "${{{name}}}"]'
+        for what, name, placeholders_of_it in choices
+        if not placeholders & placeholders_of_it and f"ZEUSRUN_{name.upper()}" not in text
+    ]
+
+
+def _script_text(spec: JobSpec) -> str | None:
+    """Return the text of the script or module; ``None`` if it is not found or is no text."""
+    for path in _script_paths(spec):
+        try:
+            with path.open("rb") as file:
+                return file.read(_MAX_SCRIPT_BYTES).decode()
+        except (OSError, ValueError):  # not there, or no text
+            continue
+    return None
+
+
+def _script_paths(spec: JobSpec) -> list[Path]:
+    if spec.script is not None:
+        return [] if find_placeholders(spec.script) else [spec.source.parent / spec.script]
+    folder = Path(str(spec.workdir), *str(spec.module).split("."))
+    return [folder.with_suffix(".py"), folder / "__main__.py"]
