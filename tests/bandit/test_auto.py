@@ -189,6 +189,15 @@ def test_after_a_crash_the_next_attempt_is_what_has_reached_the_target():
     assert choose(run(64, 10), crash(64, 7), **TWO).stage is not Stage.RETRY
 
 
+@pytest.mark.parametrize("status", [MISSED, STOPPED, OOM])
+def test_after_a_crash_no_batch_size_follows_that_has_failed_in_the_recurrence(status):
+    failed = run(64, 5, status=status, recurrence=7)
+    past = [run(64, 10), run(32, 12)]
+    three = {**TWO, "candidates": (32, 64, 128)}
+    for now in ([failed, crash(128, 7)], [crash(128, 7), failed]):
+        assert choose(*past, *now, **three).global_batch_size == 32
+
+
 def test_a_later_success_clears_a_batch_size_that_crashed():
     cleared = [run(64, 10), crash(128, 3), crash(128, 4), run(128, 6, recurrence=5)]
     assert choose(*cleared, **TWO).global_batch_size == 128

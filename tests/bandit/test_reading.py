@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, problem, trial
+from zeusrun.bandit.auto import Auto
 from zeusrun.bandit.reading import kept, read_history, read_trial
 from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, TrialStatus
 
@@ -225,7 +227,23 @@ def test_an_evaluation_before_training_is_no_epoch():
     curve = tuple(CurvePoint(*point) for point in points)
     run = read_trial(NOW, learned(0.1, curve=curve, epochs=2))
     assert (run.status, run.epochs) == (REACHED, 2)
-    assert run.pace == ((0, 0.1), (1, 0.5), (2, 0.96))
+    assert run.pace == ((1, 0.5), (2, 0.96))
+    good = problem(target=0.05)  # which the untrained model reaches
+    assert read_trial(good, learned(0.1, curve=curve, epochs=2)).epochs == 1
+
+
+def test_a_history_of_evaluations_before_training_divides_by_nothing():
+    before = (CurvePoint(0, 0.0, 0.0, 0.1),)
+    whole = (*before, CurvePoint(1, 2.0, 30.0, 0.5), CurvePoint(2, 4.0, 60.0, 0.96))
+    past = [
+        learned(0.1, curve=whole, epochs=2, trial="a"),
+        learned(0.1, curve=(*before, CurvePoint(1, 2.0, 30.0, 0.05)), status=CANCELLED, trial="b"),
+        learned(0.1, curve=before, epochs=0, steps=50, trial="c"),
+        learned(0.1, curve=before, status=MISSED, epochs=0, steps=50, trial="d"),
+    ]
+    for now in (NOW, problem(target=0.05)):
+        known, runs = read_history(now, past)
+        assert Auto().choose(known, runs, np.random.default_rng(0)).global_batch_size
 
 
 def test_a_script_that_trains_past_max_epochs_has_reached_what_it_reached():
@@ -239,5 +257,7 @@ def test_a_script_that_trains_past_max_epochs_has_reached_what_it_reached():
 def test_a_trial_that_was_stopped_before_its_first_step_says_nothing():
     late = trial(64, STOPPED, None, time_s=None, epochs=None, cost_j=None)
     assert read_trial(NOW, late) is None
+    evaluated = learned(0.1, curve=(CurvePoint(0, 8.0, 80.0, 0.1),), status=STOPPED, epochs=1)
+    assert read_trial(NOW, evaluated) is None
     (told,) = kept(NOW, [late])
     assert told == "1 trial was stopped before the first step (STOPPED): left out"

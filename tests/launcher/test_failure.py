@@ -59,6 +59,7 @@ def leave(paths, record=None, log=None):
     ("cause", "permanent"),
     [
         ("the script exited with code 2", True),
+        ("ModuleNotFoundError: No module named 'there_is_none'", True),
         ("the script exited with code 22", False),
         ("exited with code 1", False),
         ("train.py:#: ModuleNotFoundError: No module named 'there_is_none'", True),
@@ -69,7 +70,14 @@ def leave(paths, record=None, log=None):
     ],
 )
 def test_only_what_would_come_again_is_permanent(cause, permanent):
-    assert is_permanent(cause) is permanent
+    assert is_permanent("rank 0 failed", cause, same_choice=True) is permanent
+
+
+def test_a_usage_error_may_be_one_of_the_batch_size_alone():
+    usage = "the script exited with code 2"
+    assert not is_permanent(usage, usage, same_choice=False)
+    last = "rank 0 exited with code 1: ModuleNotFoundError: No module named 'there_is_none'"
+    assert is_permanent(last, "exited with code 1", same_choice=False)
 
 
 def test_an_exit_code_is_told_with_the_last_line_of_the_rank(paths):
@@ -79,6 +87,8 @@ def test_an_exit_code_is_told_with_the_last_line_of_the_rank(paths):
     assert failure.reason == "rank 1: the script exited with code 2"
     assert failure.sentence == f"{failure.reason}: train.py: error: no such option"
     assert failure.cause == "the script exited with code 2"  # alike whatever it printed
+    told = Failure(None, out_of_memory=False, reason=failure.sentence)  # as masking makes it anew
+    assert told.cause == failure.cause
     raised = leave(paths, {})
     assert raised.sentence == raised.reason
 

@@ -53,7 +53,7 @@ def test_any_events_in_any_order_are_taken_in_and_epochs_never_decrease(sequence
         assert progress.seen_metrics >= before.seen_metrics
         epochs = [point.epoch for point in progress.curve]
         assert epochs == sorted(set(epochs))
-        assert all(point.time_s >= 0 and point.energy_j >= 0 for point in progress.curve)
+        assert all(point.time_s >= 0 and (point.energy_j or 0) >= 0 for point in progress.curve)
         assert progress.best_value is None or math.isfinite(progress.best_value)
 
 
@@ -151,6 +151,32 @@ def test_an_evaluation_before_training_is_no_epoch():
     assert reached.reached.epoch == 4
 
 
+def test_an_evaluation_before_training_stays_one_however_long_steps_turn_out_to_be():
+    begun = take_step_clock(
+        after(started(103.0), report(104.9, 0, 0.1)), StepCount(1, 105.0, 105.0)
+    )
+    slow = take_step_clock(begun, StepCount(2, 105.0, 107.0))  # an evaluation lies between
+    progress = after(report(108.0, 1, 0.2), start=slow)
+    assert (progress.training_t, progress.epochs) == (104.9, 1)
+
+
+def test_only_evaluations_before_any_step_may_be_no_training():
+    assert after(report(104.0, 0, 0.1)).may_be_baseline
+    assert not after(report(104.0, 1, 0.1)).may_be_baseline
+    assert not take_step_clock(
+        after(report(104.0, 0, 0.1)), StepCount(1, 105.0, 105.0)
+    ).may_be_baseline
+
+
+def test_a_restart_costs_what_it_takes_and_no_less():
+    first = take_step_clock(after(started(103.0)), StepCount(5, 105.0, 107.0))
+    reported = after(report(150.0, 1, 0.1), report(200.0, 2, 0.2), start=first)
+    again = after(Started(300.0, 0, 1, 1), start=reported)
+    progress = take_step_clock(again, StepCount(9, 105.0, 310.0))
+    assert (progress.training_t, progress.epochs) == (103.0, 2)  # the first life's, not 300
+    assert [point.time_s for point in progress.curve] == [47.0, 97.0]
+
+
 def test_when_training_is_found_to_have_begun_later_all_times_are_from_there():
     early = after(started(103.0), report(110.0, 1, 0.1), report(120.0, 2, 0.6))
     assert [point.time_s for point in early.curve] == [7.0, 17.0]
@@ -232,7 +258,7 @@ def test_energy_that_is_unknown_stays_unknown():
 def test_the_exit_code_of_a_restarted_rank_is_open_again():
     progress = after(started(101.0), ended(102.0, 0, 0), ended(102.0, 1, 1), started(103.0))
     assert progress.exit_codes == {1: 1}
-    assert progress.script_t == 103.0
+    assert progress.script_t == 101.0  # a restart costs what it takes
 
 
 def test_a_loop_that_counts_from_0_goes_on_counting_after_a_preemption():

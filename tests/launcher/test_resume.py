@@ -103,6 +103,16 @@ def test_the_source_is_the_weaker_one_and_a_model_is_never_added_to_a_meter(firs
     assert (both.energy_j is None) == (source is None)
 
 
+def test_a_restored_model_that_is_evaluated_again_takes_no_epoch_away():
+    before = CurvePoint(0, 0.0, 0.0, 0.3)
+    second = replace(part(epochs=(3, 4)), epochs=4)
+    both = after(part(PREEMPTED, epochs=(1, 2)), replace(second, curve=(before, *second.curve)))
+    assert ([point.epoch for point in both.curve], both.epochs) == ([1, 2, 3, 4], 4)
+    cut = replace(part(PREEMPTED), epochs=0, curve=(before,))
+    again = after(part(PREEMPTED, epochs=(1, 2)), cut)
+    assert ([point.epoch for point in again.curve], again.epochs) == ([1, 2], 2)
+
+
 def test_the_best_metric_is_that_of_all_parts():
     both = after(part(PREEMPTED, best_metric=0.9), part(best_metric=0.8))
     assert both.best_metric == (0.9 if TRIAL.mode == "max" else 0.8)

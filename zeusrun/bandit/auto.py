@@ -89,7 +89,8 @@ def _select(position: Position) -> tuple[int, Stage, str]:
     if incumbent is None:
         index = _first(position)
         return index, Stage.EXPLORE, why_first(position, index)
-    if evidence.crashed_now and beliefs.arms[incumbent] not in evidence.crashed_now:
+    tried_now = evidence.crashed_now | evidence.failed_now
+    if evidence.crashed_now and beliefs.arms[incumbent] not in tried_now:
         return incumbent, Stage.RETRY, why_after_crash(position, incumbent)
     if evidence.failed_now and _enough_of_trying(position, incumbent):
         index = _proven(position, incumbent)

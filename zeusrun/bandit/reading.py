@@ -52,7 +52,7 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
     local = _same_hardware(problem, trial) and not _disturbed(problem, trial)
     if status is TrialStatus.DISPATCHED:
         return Run(arm, trial.recurrence, status, trial.stage)
-    if _says_nothing(trial, local=local):
+    if _unrelated_end(trial) is not None or (status in _CRASHED and not local):
         return None
     if status in _CRASHED:
         told = trial.power_profile if _same_energy(problem, trial) else ()
@@ -115,9 +115,10 @@ def _completed(problem: Problem, trials: Sequence[Trial]) -> Problem:
 
 
 def _samples_per_epoch(trial: Trial) -> float | None:
-    if trial.status not in _WHOLE or not trial.steps or not trial.curve:
+    epochs = _epochs(trial.curve)
+    if trial.status not in _WHOLE or not trial.steps or not epochs:
         return None
-    return trial.steps * trial.global_batch_size / _epochs(trial.curve)
+    return trial.steps * trial.global_batch_size / epochs
 
 
 def _same_hardware(problem: Problem, trial: Trial) -> bool:
@@ -159,18 +160,22 @@ def _epochs(curve: Sequence[CurvePoint]) -> int:
     return max(curve[-1].epoch, len(curve) - is_baseline(curve[0])) if curve else 0
 
 
-def _says_nothing(trial: Trial, *, local: bool) -> bool:
-    """Whether how a trial ended has nothing to do with its batch size here."""
+def _unrelated_end(trial: Trial) -> str | None:
+    """Return how a trial ended, if that has nothing to do with its batch size."""
+    if trial.status is TrialStatus.LOST:
+        return "ended without an outcome"
     if trial.status is TrialStatus.FAILED and trial.cause is None:
-        return True  # it did not crash: somebody else ended it, or it never reported the metric
-    elsewhere = trial.status in _CRASHED and not local
-    return trial.status is TrialStatus.LOST or elsewhere or _never_trained(trial)
+        return "failed without a crash"  # somebody ended it, or it never reported the metric
+    return "was stopped before the first step" if _never_trained(trial) else None
 
 
 def _never_trained(trial: Trial) -> bool:
-    """Whether a trial was stopped before its first step: that says nothing of its batch size."""
-    begun = trial.time_s is not None or trial.epochs or trial.steps or trial.curve
-    return trial.status is TrialStatus.STOPPED and not begun
+    """Whether a trial was stopped before its first step; it may have evaluated as epoch 0."""
+    if trial.status is not TrialStatus.STOPPED or trial.steps:
+        return False
+    if trial.curve:
+        return all(point.epoch == 0 for point in trial.curve)
+    return trial.time_s is None and not trial.epochs
 
 
 def _whole(trial: Trial) -> _End | None:
@@ -235,16 +240,17 @@ def _walk(
         epochs = point.epoch if point.epoch > epochs else epochs + 1
         if epochs > most:
             break
-        last, within, value = point, epochs, point.value
+        last, within, value = point, max(1, epochs), point.value
         if value is None:
             continue
         if best is None or (value < best if minimise else value > best):
             best = value
-            pace.append((epochs, value))
+            if epochs > 0:  # before training nothing of the way is gone
+                pace.append((epochs, value))
             reached = value <= edge if minimise else value >= edge
             if reached:
                 break
-    end = None if last is None else _End(max(1, within), last.time_s, last.energy_j)
+    end = None if last is None else _End(within, last.time_s, last.energy_j)
     return pace, end if reached else None, end
 
 
@@ -339,10 +345,9 @@ def _epochs_were_trained(problem: Problem, trial: Trial, end: _End | None) -> bo
 
 def _reason(problem: Problem, trial: Trial) -> _Reason | None:
     status = trial.status
-    if status is TrialStatus.LOST or _never_trained(trial):
-        lost = status is TrialStatus.LOST
-        what = "ended without an outcome" if lost else "was stopped before the first step"
-        return _Reason(what, status.value, "left out")
+    unrelated = _unrelated_end(trial)
+    if unrelated is not None:
+        return _Reason(unrelated, status.value, "left out")
     if _disturbed(problem, trial):
         return _shared(problem, trial)
     if not _same_hardware(problem, trial):

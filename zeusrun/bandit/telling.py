@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.choice import HORIZON
 from zeusrun.bandit.cost import energy_text
-from zeusrun.bandit.evidence import FAILED
+from zeusrun.bandit.evidence import CRASH_LIMIT, FAILED
 from zeusrun.bandit.problem import ArmBelief
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _verdict(position: Position, index: int) -> str:
         crashed = evidence.crashes.get(arm, 0)
         memory = "it, or a smaller one, ran out of memory"
         times = f"out: its script crashed in {crashed} recurrences, and not with others"
-        return times if crashed else f"out: {memory}"
+        return times if crashed >= CRASH_LIMIT else f"out: {memory}"
     if index == beliefs.incumbent:
         return "has proved cheapest"
     if arm in evidence.in_flight:

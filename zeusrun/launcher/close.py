@@ -30,6 +30,7 @@ _STOPPED_AS = {
     StopCause.PREEMPTED: TrialStatus.PREEMPTED,
 }
 
+NO_WORD = "torchrun failed and left no word"
 UNTOLD = Accounts(None, None)
 """Of devices that give no account of their energy."""
 
@@ -134,7 +135,7 @@ def close(
         profiling_cost_j=limits.extra_cost_j,
         shared=bill.shared,
         shutdown_s=shutdown_s,
-        cause=failure.cause if failure is not None and crashed else None,
+        cause=None if not crashed else NO_WORD if failure is None else failure.cause,
         warnings=tuple(_warnings(goal, progress, exit_, stop, clean=clean)),
     )
 
@@ -183,7 +184,7 @@ def _verdict(
             return TrialStatus.OOM, failure.sentence  # on its way out; that teaches, too
         return _STOPPED_AS.get(stop.cause, TrialStatus.STOPPED), stop.reason
     if not clean:
-        cause = "torchrun failed and left no word" if failure is None else failure.sentence
+        cause = NO_WORD if failure is None else failure.sentence
         after = f"after the target was reached in epoch {reached.epoch}, " if reached else ""
         return (TrialStatus.OOM if out_of_memory else TrialStatus.FAILED), after + cause
     if goal.metric not in progress.seen_metrics:

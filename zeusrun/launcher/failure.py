@@ -36,9 +36,9 @@ _COMPLAINT = re.compile(
 _RANK = re.compile(r"^rank \d+(?: at |:? )")
 _ENDING = re.compile(r"(exited with code|ended by signal) -?\d+|SIG[A-Z]+\d*")
 _EXITED = re.compile(r"exited with code \d+$")
-_PERMANENT = re.compile(
-    r"exited with code 2$|: (Import|ModuleNotFound|Syntax|Indentation|Tab)Error\b"
-)
+_USAGE = re.compile(r"exited with code 2$")
+_BROKEN = re.compile(r"(?:^|: )(?:Import|ModuleNotFound|Syntax|Indentation|Tab)Error\b")
+_LAST_LINE = re.compile(r"(exited with code \d+): .*", re.DOTALL)
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
 # What PyTorch says of a loader's process that the kernel has killed.
 _KILLED_CHILD = re.compile(r"DataLoader worker .*(killed by signal: Killed|exited unexpectedly)")
@@ -76,6 +76,7 @@ class Failure:
         text = _RANK.sub("", self.reason)
         if text.startswith(STALLED):
             return STALLED
+        text = _LAST_LINE.sub(r"\1", text)  # where the reason is a sentence already
         if _ENDING.search(text):
             return text
         return _VARIES.sub("#", text)
@@ -104,12 +105,17 @@ def read_failure(paths: RunPaths, restarts: int, oom_kills: int | None = None) -
     return None if found is None else _with_last_line(found, paths)
 
 
-def is_permanent(cause: str) -> bool:
+def is_permanent(reason: str, cause: str, *, same_choice: bool) -> bool:
     """Whether a crash would come again, so that the run is not tried again.
 
-    Exit code 2 is what Python and most commands end with after a usage error.
+    Args:
+        reason: Of the trial; ends with what the rank printed last.
+        cause: Of the trial.
+        same_choice: Whether it would be tried with the same batch size. Exit code 2 is a usage
+            error, and another batch size is another usage.
     """
-    return _PERMANENT.search(cause) is not None
+    broken = _BROKEN.search(cause) or _BROKEN.search(reason)
+    return broken is not None or (same_choice and _USAGE.search(cause) is not None)
 
 
 def _with_last_line(failure: Failure, paths: RunPaths) -> Failure:

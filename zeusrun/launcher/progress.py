@@ -117,6 +117,11 @@ class Progress:
         return max(t for t in (self.training_t, last_step_t, self.last_report_t) if t is not None)
 
     @property
+    def may_be_baseline(self) -> bool:
+        """Whether all that was reported may be an evaluation before training."""
+        return self.steps is None and all(point.epoch == 0 for point in self.curve)
+
+    @property
     def startup_s(self) -> float | None:
         """Seconds from launch to the start of training; ``None`` where nothing marked it."""
         if self.training_t is None or self.training_t == self.launched_t:
@@ -142,7 +147,9 @@ def take_step_clock(progress: Progress, count: StepCount | None) -> Progress:
     seen = replace(progress, steps=count.steps, stepping_s=stepping_s, step_times_s=times_s)
     step_s = statistics.median(times_s) if times_s else 0.0
     earliest_t = progress.launched_t if progress.script_t is None else progress.script_t
-    return _begin(seen, max(earliest_t, count.first_step_t - step_s))
+    # What was reported before the first step ended came before training.
+    before_t = [t for t in progress.reported_t if t < count.first_step_t]
+    return _begin(seen, max(earliest_t, *before_t, count.first_step_t - step_s))
 
 
 def _begin(progress: Progress, training_t: float) -> Progress:
@@ -151,7 +158,11 @@ def _begin(progress: Progress, training_t: float) -> Progress:
         return progress
     times_s = [max(0.0, t - training_t) for t in progress.reported_t]
     points = zip(progress.curve, times_s, strict=True)
-    curve = tuple(point._replace(time_s=time_s) for point, time_s in points)
+    # Its joules are read again when the run is over.
+    curve = tuple(
+        point if point.time_s == time_s else point._replace(time_s=time_s, energy_j=None)
+        for point, time_s in points
+    )
     epochs, reached = progress.epochs, progress.reached
     if curve and is_baseline(curve[0]) and not is_baseline(progress.curve[0]):
         epochs = max(epochs - 1, *(point.epoch for point in curve))
@@ -178,7 +189,8 @@ def advance(
     """
     if isinstance(event, Started):
         codes = {rank: code for rank, code in progress.exit_codes.items() if rank != event.rank}
-        begun_t = event.t if event.rank == 0 else progress.script_t
+        first = event.rank == 0 and progress.script_t is None  # what a restart costs, the run costs
+        begun_t = event.t if first else progress.script_t
         restarts = max(progress.restarts, event.restart)
         return replace(progress, script_t=begun_t, restarts=restarts, exit_codes=codes)
     if isinstance(event, Ended):
@@ -198,7 +210,8 @@ def _report(
     if value is None:
         epochs_seen = progress.other_epochs
         known = len(epochs_seen) >= _OTHERS
-        return replace(progress, other_epochs=epochs_seen | ({event.epoch} if not known else set()))
+        counts = event.epoch > 0 and not known  # epoch 0 may come before training
+        return replace(progress, other_epochs=epochs_seen | ({event.epoch} if counts else set()))
     time_s = max(0.0, event.t - begun)  # whoever writes the sidecar may have another clock
     # Again: a restart, or twice an epoch.
     kept = [i for i, point in enumerate(progress.curve) if point.epoch < event.epoch]

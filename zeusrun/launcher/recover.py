@@ -143,10 +143,10 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
     progress = take_step_clock(progress, clock)
     for event in events:
         progress = advance(progress, event, goal, lambda _since, _until: None)
-    last = max((point.time_s for point in progress.curve), default=None)
+    begun_t, active_t = progress.training_t, progress.active_t
     return replace(
         bare,
-        time_s=last,
+        time_s=None if begun_t is None or active_t is None else active_t - begun_t,
         epochs=progress.epochs if progress.curve else None,
         steps=progress.steps,
         best_metric=progress.best_value,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from zeusrun.bandit.cost import cost_j
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import TrialStatus, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,6 +82,8 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         source = _same_source(trial.energy_source, outcome.energy_source)
         energy_j = None if source is None else _sum(trial.energy_j, outcome.energy_j)
         time_s = trial.time_s + outcome.time_s
+    if outcome.curve and is_baseline(outcome.curve[0]):  # the restored model, evaluated again
+        outcome = replace(outcome, curve=outcome.curve[1:])
     first = outcome.curve[0].epoch if outcome.curve else None
     before = [point for point in trial.curve if first is None or point.epoch < first]
     since = [
@@ -103,7 +105,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         energy_source=None if energy_j is None else source,
         max_power_w=max_power_w,
         cost_j=cost_j(energy_j, max_power_w, time_s, trial.eta_knob),
-        epochs=trial.epochs if outcome.epochs is None else outcome.epochs,
+        epochs=outcome.epochs or trial.epochs,
         steps=_known_sum(trial.steps, outcome.steps),
         best_metric=choose(bests, default=None),
         curve=(*before, *since),

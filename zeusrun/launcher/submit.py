@@ -167,7 +167,7 @@ def _recur(submission: Submission, listener: Listener, signals: CaughtSignals) -
         if again and trial.cause in {each.cause for each in before} - {None}:
             again = False
             listener.warn(f"two attempts have failed alike, so no third is made: {trial.reason}")
-        elif again and trial.cause is not None and is_permanent(trial.cause):
+        elif again and trial.cause is not None and _would_crash_again(submission, trials):
             again = False
             listener.warn("it is not tried again: the same would happen")
         elif again and trial.cause is not None:
@@ -223,17 +223,28 @@ def _first_night(submission: Submission, attempts: Sequence[Trial]) -> str | Non
     goal = f"{objective.metric} {objective.target:g}"
     return (
         f"nothing has reached {goal} yet (best: {best or 'none'}). "
-        "Is the target right? Correct objective.target or objective.max_epochs; the next submit "
-        "tries other batch sizes"
+        "Is the target right? Correct objective.target or objective.max_epochs; otherwise the "
+        "next submit goes on from here"
     )
+
+
+def _next_arm(submission: Submission, attempts: Sequence[Trial]) -> int:
+    """Return the batch size of the next attempt of a recurrence."""
+    trials = submission.history.trials(submission.spec.name, NEWEST)
+    problem = build_problem(submission, trials, attempts[0].recurrence)
+    choice = decide(submission, problem, trials, attempts[-1].attempt + 1)
+    return choice.decision.global_batch_size
+
+
+def _would_crash_again(submission: Submission, attempts: Sequence[Trial]) -> bool:
+    trial = attempts[-1]
+    same = _next_arm(submission, attempts) == trial.global_batch_size
+    return is_permanent(trial.reason or "", trial.cause or "", same_choice=same)
 
 
 def _another_choice(submission: Submission, attempts: Sequence[Trial]) -> bool:
     """Whether the next attempt would be anything but what has just failed to reach the target."""
-    trials = submission.history.trials(submission.spec.name, NEWEST)
-    problem = build_problem(submission, trials, attempts[0].recurrence)
-    decision = decide(submission, problem, trials, attempts[-1].attempt + 1).decision
-    arm = decision.global_batch_size
+    arm = _next_arm(submission, attempts)
     failed = {trial.global_batch_size for trial in attempts if trial.status in OUTDONE}
     too_large = [t.global_batch_size for t in attempts if t.status is TrialStatus.OOM]
     return arm not in failed and arm < min(too_large, default=arm + 1)

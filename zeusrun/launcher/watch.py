@@ -38,7 +38,7 @@ from zeusrun.launcher.supervise import (
     supervise,
 )
 from zeusrun.sidecar import EventReader, read_step_clock
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import TrialStatus, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +106,7 @@ class Watch:
         now_t, trial = time.monotonic(), self._trial
         seen = frozenset({trial.metric} if trial.curve else ())
         best = trial.best_metric
-        earlier = tuple(point.epoch for point in trial.curve)
+        earlier = tuple(point.epoch for point in trial.curve if not is_baseline(point))
         return Progress(
             launched_t=now_t, now_t=now_t, seen_metrics=seen, best_value=best, earlier=earlier
         )
@@ -228,8 +228,9 @@ class Watch:
             seen_t = max(progress.training_t, progress.now_t - TICK_S)
             energy_j = monitor.energy_j(progress.training_t, seen_t)
             progress = replace(progress, energy_j=energy_j, power_w=monitor.power_w())
-            spent = cost_j(energy_j, monitor.max_power_w, progress.time_s, trial.eta_knob)
-            progress = replace(progress, cost_j=self._with_earlier(spent))
+            if not progress.may_be_baseline:
+                spent = cost_j(energy_j, monitor.max_power_w, progress.time_s, trial.eta_knob)
+                progress = replace(progress, cost_j=self._with_earlier(spent))
             self._decide_again(progress)
         self._write_live(progress)
         self._progress = progress
@@ -274,7 +275,7 @@ class Watch:
     def _review(self, progress: Progress) -> None:
         """Ask the policy, at the end of an epoch, whether it is to be followed by another."""
         last = progress.epochs == self._goal.max_epochs
-        if self._ends() or progress.reached is not None or last:
+        if self._ends() or progress.reached is not None or last or progress.may_be_baseline:
             return
         choice, point = self._choice, progress.curve[-1]
         eta_knob = self._trial.eta_knob
