@@ -101,7 +101,8 @@ def test_a_launcher_that_dies_in_a_later_part_loses_nothing_of_the_earlier_ones(
     preempt(zeusrun, first)
     (cut,) = zeusrun.history()
     child = zeusrun.start("submit", first)
-    wait_for(lambda: (Path(cut["run_dir"]) / "part1").exists() and reports(zeusrun) >= 2)
+    moved = Path(cut["run_dir"]) / "part1" / "metrics.jsonl"  # else its reports are still here
+    wait_for(lambda: moved.exists() and reports(zeusrun) >= 2)
     child.kill()
     child.communicate(timeout=60)
     code, _, _ = zeusrun.submit(zeusrun.job())
