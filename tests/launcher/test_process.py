@@ -125,7 +125,13 @@ def test_terminate_is_sent_once_however_often_it_is_asked_for(paths):
 
 def test_what_ignores_terminate_is_killed_when_its_grace_is_over(paths, monkeypatch):
     monkeypatch.setattr(process, "_MARGIN_S", 0.2)
-    on_tick = once(paths, "ready", StopLevel.TERMINATE)
+    ticks = []
+
+    def on_tick():
+        ticks.append(1)
+        assert len(ticks) < 300, "nobody kills it"
+        return once(paths, "ready", StopLevel.TERMINATE)()
+
     exit_ = run(python(paths, DEAF + READY + FOR_EVER), paths, grace_period_s=0, on_tick=on_tick)
     assert exit_.code == -signal.SIGKILL
     assert survivors(paths) == []
