@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,17 @@ def listed(schedule):
 
 
 def make_due(zeusrun, name="job", seconds_ago=30.0):
-    """Set a schedule to every minute, and its past to where an occurrence is due now."""
+    """Set a schedule to the present minute, and its past to before it: one occurrence is due.
+
+    It comes again in a year, so that the next minute may begin during a test.
+    """
     path = Schedules(zeusrun.home).path(name)
     content = json.loads(path.read_text())
-    content["rules"]["timetable"]["expression"] = "* * * * *"
-    content["cursor"]["until"] = read_clock() // 60 * 60 - seconds_ago
+    minute = read_clock() // 60 * 60
+    at = datetime.fromtimestamp(minute, timezone.utc)
+    expression = f"{at.minute} {at.hour} {at.day} {at.month} *"
+    content["rules"]["timetable"] |= {"expression": expression, "tz": "UTC"}
+    content["cursor"]["until"] = minute - seconds_ago
     path.write_text(json.dumps(content))
 
 
@@ -151,7 +158,7 @@ def test_one_that_cannot_be_started_or_read_keeps_no_other_from_running(zeusrun,
     shown = schedule("list")
     assert shown.returncode == 6
     assert "b.json is no schedule" in shown.stderr
-    assert "every minute" in shown.stdout
+    assert "(UTC)" in shown.stdout
     by_hand = schedule("run-now", "a")
     assert by_hand.returncode == 5
     assert "/there/is/no/python cannot be started" in flat(by_hand.stderr)
