@@ -81,11 +81,12 @@ def test_a_usage_error_may_be_one_of_the_batch_size_alone():
 
 
 def test_an_exit_code_is_told_with_the_last_line_of_the_rank(paths):
-    paths.rank_log(1).write_text("usage: train.py\n\ntrain.py: error: no such option\n \n")
+    bar = "  1 %\r\x1b[31mtrain.py: error: no such option\r\n \n"
+    paths.rank_log(1).write_text("usage: train.py\n\n" + bar)
     exited = {"kind": "exit", "message": "the script exited with code 2"}
     failure = leave(paths, exited)
     assert failure.reason == "rank 1: the script exited with code 2"
-    assert failure.sentence == f"{failure.reason}: train.py: error: no such option"
+    assert failure.sentence == f"{failure.reason}: [31mtrain.py: error: no such option"
     assert failure.cause == "the script exited with code 2"  # alike whatever it printed
     told = Failure(None, out_of_memory=False, reason=failure.sentence)  # as masking makes it anew
     assert told.cause == failure.cause

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.factories import load_job
@@ -55,3 +57,6 @@ def test_modules_are_looked_at_and_what_cannot_be_read_is_not_blamed(warnings, t
     (tmp_path / "package" / "__main__.py").write_bytes(b"\xff")
     assert warnings(**module) == []
     assert warnings(**{**module, "module": "package.nowhere"}) == []
+    (tmp_path / "package" / "__main__.py").unlink()
+    os.mkfifo(tmp_path / "package" / "__main__.py")
+    assert warnings(**module) == []

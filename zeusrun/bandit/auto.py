@@ -73,9 +73,9 @@ class Auto:
 
 
 def bound_of_proven(problem: Problem, runs: Sequence[Run]) -> Bound | None:
-    """Return what the job file allows a trial that nobody calls a try; ``None`` for all it takes.
+    """Return the bound of a trial that is no exploration; ``None`` if nothing bounds its cost.
 
-    For a batch size that the user names, and for a trial that goes on after it was preempted.
+    It applies to a batch size that the user names and to a trial that continues after preemption.
     """
     position = assess(problem, runs)
     incumbent = position.beliefs.incumbent

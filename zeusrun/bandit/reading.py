@@ -245,7 +245,7 @@ def _walk(
             continue
         if best is None or (value < best if minimise else value > best):
             best = value
-            if epochs > 0:  # before training nothing of the way is gone
+            if epochs > 0:  # an evaluation before training is no part of the pace
                 pace.append((epochs, value))
             reached = value <= edge if minimise else value >= edge
             if reached:

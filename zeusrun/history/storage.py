@@ -136,8 +136,8 @@ def _state(path: Path) -> tuple[int, int] | None:
 def write_volumes(path: Path, volumes: Mapping[int, bytes]) -> None:
     """Write volumes of a main file for good. The caller holds the lock, and lists them afterwards.
 
-    Also without volumes it removes the temporary file of a writer that was killed: most writes
-    have no volume to write, and the file would stay for as long as a hundred of them.
+    It also removes the temporary file of a writer that was killed. It does so even if there is no
+    volume to write, because about 99 writes in 100 write none.
 
     Raises:
         OSError: If a step fails.
@@ -145,7 +145,7 @@ def write_volumes(path: Path, volumes: Mapping[int, bytes]) -> None:
     directory = _volumes_directory(path)
     fresh = directory / "volume.tmp"
     if not volumes:
-        with suppress(OSError):  # the write itself does not need it gone
+        with suppress(OSError):  # a leftover does not prevent the write
             fresh.unlink(missing_ok=True)
         return
     directory.mkdir(mode=0o700, exist_ok=True)

@@ -111,8 +111,8 @@ def is_permanent(reason: str, cause: str, *, same_choice: bool) -> bool:
     Args:
         reason: Of the trial; ends with what the rank printed last.
         cause: Of the trial.
-        same_choice: Whether it would be tried with the same batch size. Exit code 2 is a usage
-            error, and another batch size is another usage.
+        same_choice: Whether the next attempt has the same batch size. Exit code 2 is a usage
+            error, and the arguments may be valid with another batch size.
     """
     broken = _BROKEN.search(cause) or _BROKEN.search(reason)
     return broken is not None or (same_choice and _USAGE.search(cause) is not None)
@@ -122,9 +122,10 @@ def _with_last_line(failure: Failure, paths: RunPaths) -> Failure:
     """Add what the rank printed last, where all that is known is its exit code."""
     if failure.rank is None or not _EXITED.search(failure.reason):
         return failure
-    lines = _read_tail(paths.rank_log(failure.rank)).split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), None)
-    return replace(failure, last_line=None if last is None else last[:_MAX_LAST_LINE])
+    lines = re.split(r"[\r\n]", _read_tail(paths.rank_log(failure.rank)))  # progress bars use \r
+    printable = ("".join(filter(str.isprintable, line)).strip() for line in reversed(lines))
+    last = next((line[:_MAX_LAST_LINE] for line in printable if line), None)
+    return replace(failure, last_line=last)
 
 
 def torchrun_was_signalled(paths: RunPaths) -> bool:

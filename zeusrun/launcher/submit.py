@@ -169,7 +169,7 @@ def _recur(submission: Submission, listener: Listener, signals: CaughtSignals) -
             listener.warn(f"two attempts have failed alike, so no third is made: {trial.reason}")
         elif again and trial.cause is not None and _would_crash_again(submission, trials):
             again = False
-            listener.warn("it is not tried again: the same would happen")
+            listener.warn("it is not tried again: the same error would occur")
         elif again and trial.cause is not None:
             listener.note("it is tried once more: should it fail alike, that is the end of it")
         if again and (sentence := _first_night(submission, [*earlier, *trials])) is not None:

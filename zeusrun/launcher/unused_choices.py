@@ -16,9 +16,9 @@ _MAX_SCRIPT_BYTES = 1 << 20
 def find_unused_choices(spec: JobSpec) -> list[str]:
     """Return a warning for each choice that seems never to reach the training.
 
-    Without it, zeusrun would compare batch sizes that the script does not train with. The script's
-    own text is all that is looked at: where it mentions zeusrun, or cannot be read, it gets the
-    benefit of the doubt.
+    If it does not, zeusrun compares batch sizes that the script does not train with. Only the job
+    file and the text of the script are searched. There is no warning for a script that mentions
+    zeusrun or cannot be read.
     """
     text = _script_text(spec)
     if text is None or "zeusrun" in text:
@@ -43,9 +43,10 @@ def _script_text(spec: JobSpec) -> str | None:
     """Return the text of the script or module; ``None`` if it is not found or is no text."""
     for path in _script_paths(spec):
         try:
-            with path.open("rb") as file:
-                return file.read(_MAX_SCRIPT_BYTES).decode()
-        except (OSError, ValueError):  # not there, or no text
+            if path.is_file():  # a pipe would be waited for
+                with path.open("rb") as file:
+                    return file.read(_MAX_SCRIPT_BYTES).decode()
+        except (OSError, ValueError):  # not readable, or no text
             continue
     return None
 

@@ -330,9 +330,7 @@ class Watch:
         now_t = time.monotonic()
         if self._progress.launched_t <= event.t <= now_t:
             return event
-        self._warn_once(
-            "clock", "'t' in the sidecar is not CLOCK_MONOTONIC; arrival counts instead"
-        )
+        self._warn_once("clock", _OTHER_CLOCK)
         return replace(event, t=now_t)
 
     def _bill(self) -> Bill:
