@@ -45,7 +45,7 @@ ROOMS = {
     "cli": VALUES
     | {"spec", "bandit", "gpu", "history", "launcher", "schedule", "view"}
     | {"cli_gpu", "cli_runs", "cli_schedule", "cli_simulate", "cli_submit", "__init__"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "launcher"},
     "__init__": {"worker"},  # zeusrun.current()
 }
 """Which rooms a room may import from, beside itself."""

@@ -527,3 +527,25 @@ def test_output_that_a_terminal_cannot_show_is_replaced(zeusrun, record):
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"DISPATCHED" in done.stdout
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGUSR1", 75), ("SIGINT", 130)])
+def test_a_signal_that_comes_while_a_submit_still_imports_ends_it_before_it_begins(
+    zeusrun, number, code
+):
+    program = f"""
+import runpy, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            signal.raise_signal(signal.{number})
+sys.meta_path.insert(0, Finder())
+sys.argv = ["zeusrun", "submit", {str(zeusrun.job())!r}]
+runpy.run_module("zeusrun", run_name="__main__")
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, env=zeusrun.environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr == f"zeusrun: job: ended by {number} before it began\n"

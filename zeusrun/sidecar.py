@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VERSION = 1
+ENDING = b"ending"  # in the stop file, once zeusrun ends the ranks and does not just ask
 MAX_LINE_BYTES = 8 << 20
 MAX_WARNINGS = 5
 _CHUNK_BYTES = 256 << 10

@@ -90,6 +90,8 @@ TARGET, HOPELESS, LOOKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(order, Sto
         (MISSED, 1, LOOKED, FULL, "OOM", FULL.reason),
         (MISSED, -15, LOOKED, FULL, "OOM", FULL.reason),
         (MISSED, 0, LOOKED, FULL, "CANCELLED", "because of looked"),
+        (after(*ONE_FAILED, start=MISSED), 0, LOOKED, FULL, "OOM", FULL.reason),
+        (after(*ONE_FAILED, start=REACHED), 0, HOPELESS, None, "STOPPED", "because of hopeless"),
         (MISSED, 1, HOPELESS, FULL, "STOPPED", "because of hopeless"),
         (MISSED, -9, SIGNAL, None, "CANCELLED", "because of signal"),
         (MISSED, 0, SIGNAL, None, "CANCELLED", "because of signal"),
@@ -108,6 +110,14 @@ def test_every_ending_has_its_status_and_reason(*, progress, code, stop, failure
     found = outcome(progress, code, stop, failure=failure)
     assert found.status is TrialStatus(status)
     assert reason in found.reason
+
+
+@pytest.mark.parametrize("stop", [None, PREEMPTED])
+def test_a_resumed_run_with_nothing_left_to_do_has_the_epochs_of_its_earlier_parts(stop):
+    progress = replace(SILENT, seen_metrics=frozenset({"accuracy"}), best_value=0.4)
+    found = outcome(progress, stop=stop, epochs=5, curve=MISSED.curve, preemptions=1)
+    assert (found.status, found.epochs) == (TrialStatus.MISSED, None)  # the record's own count
+    assert found.reason == "accuracy best 0.4 after 5 epochs, target 0.5"
 
 
 def test_one_epoch_is_singular():

@@ -14,7 +14,7 @@ import pytest
 from tests.worker.rank import Rank
 from zeusrun.launcher.paths import RunPaths
 from zeusrun.launcher.ranks import RankProcesses
-from zeusrun.sidecar import STACK_SIGNAL, Started
+from zeusrun.sidecar import STACK_SIGNAL, Ended, Started
 
 FOR_EVER = "import time\nwhile True: time.sleep(600)\n"
 
@@ -127,3 +127,48 @@ def test_a_rank_that_is_stopped_says_so(start, paths):
     while ranks.state(0) != "stopped":
         time.sleep(0.01)
     assert ranks.all_live()
+
+
+HANDLER = """
+import signal, sys
+got = []
+signal.signal(signal.SIGTERM, lambda *_: got.append(1))
+print("ready")
+while not got: time.sleep(0.01)
+time.sleep(0.3)
+sys.exit(len(got))
+"""
+
+
+def test_a_rank_that_handles_sigterm_is_asked_once_and_none_of_its_children(start, paths):
+    child = (
+        f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {FOR_EVER!r}])\n"
+    )
+    event, process = start(child + HANDLER)
+    (left,) = psutil.Process(process.pid).children()
+    ranks = RankProcesses(paths.run_dir)
+    ranks.take(event)
+    assert ranks.ask_to_end()
+    while process.poll() is None:
+        ranks.ask_to_end()
+        time.sleep(0.01)
+    assert process.returncode == 1  # got it once
+    assert left.is_running()
+    left.kill()
+    ranks.take(Ended(time.monotonic(), 0, 1))
+    assert [ranks.ask_to_end() for _ in range(3)] == [True] * 3  # torchrun ends by itself
+
+
+def test_torchrun_is_to_end_ranks_that_would_die_of_sigterm_or_have_died_or_are_unknown(
+    start, paths
+):
+    ranks = RankProcesses(paths.run_dir)
+    assert not ranks.ask_to_end()
+    event, process = start("print('ready')\n" + FOR_EVER)
+    ranks.take(event)
+    assert not ranks.ask_to_end()
+    assert process.poll() is None
+    process.kill()
+    process.wait()
+    assert ranks.ask_to_end()  # it may have said that it ended; that is read before the next time
+    assert not ranks.ask_to_end()

@@ -10,6 +10,7 @@ import pytest
 from tests.factories import build_trial as trial
 from tests.launcher.values import LAUNCHED
 from zeusrun.launcher.paths import create_run
+from zeusrun.launcher.ranks import RankProcesses
 from zeusrun.launcher.stall_control import StallControl
 from zeusrun.sidecar import StepClock
 
@@ -26,7 +27,12 @@ class Training:
         )
         self.warned, self.noted = [], []
         self.control = StallControl(
-            spec, trial(), self.paths, self.warned.append, self.noted.append
+            spec,
+            trial(),
+            self.paths,
+            self.warned.append,
+            self.noted.append,
+            ranks=RankProcesses(self.paths.run_dir),
         )
         self.progress = LAUNCHED
         self.stopping = False

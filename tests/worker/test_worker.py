@@ -384,3 +384,25 @@ def test_the_exit_code_is_kept_when_a_stream_was_closed(rank, write):
 def test_the_log_is_its_owners_alone(rank, write):
     rank.run(write("print()"))
     assert os.stat(rank.run_dir / "logs" / "rank0.log").st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("stop", "code"), [(b"", 7), (b"ending", 0)])
+def test_a_rank_that_zeusrun_ends_tells_torchrun_of_no_failure(rank, write, stop, code):
+    (rank.run_dir / "stop").write_bytes(stop)
+    assert rank.run(write("import sys; sys.exit(7)"))[0] == code
+    assert rank.events[-1].code == 7
+
+
+@pytest.mark.parametrize(
+    ("variables", "handler"), [({}, "SIG_DFL"), ({"SLURM_JOB_ID": "1"}, "SIG_IGN")]
+)
+@pytest.mark.parametrize("options", [(), ("--plain",)])
+def test_sigusr1_is_as_under_plain_python_but_where_slurm_may_send_it_to_every_process(
+    rank, write, variables, handler, options
+):
+    script = write("import signal; print(signal.getsignal(signal.SIGUSR1).name)")
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as torchrun does
+    try:
+        assert rank.run(*options, script, **variables) == (0, f"{handler}\n")
+    finally:
+        signal.signal(signal.SIGUSR1, before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.cost import cost_j
@@ -85,6 +85,8 @@ def close(
         signalled: Whether torchrun says that a signal ended it.
         limits: What was seen of power limits.
     """
+    if not progress.curve and trial.epochs:  # preempted after its last report, nothing was left
+        progress = replace(progress, epochs=trial.epochs)
     signalled = signalled or exit_.code < 0
     clean = ended_well(trial, progress, exit_, signalled=signalled)
     done = progress.epochs >= goal.max_epochs and _scripts_ended(trial, progress)
@@ -153,8 +155,8 @@ def ended_well(trial: Trial, progress: Progress, exit_: ProcessExit, *, signalle
     A rank that aborts after its script has ended has trained all the same. Ranks whose torchrun
     was signalled have not: they end because they are told to.
     """
-    if exit_.code == 0:
-        return True
+    if exit_.code == 0:  # also where zeusrun ended them, whatever their own codes are
+        return not any(progress.exit_codes.values())
     unasked = not signalled or progress.reached is not None
     return unasked and _scripts_ended(trial, progress)
 

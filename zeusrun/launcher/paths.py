@@ -14,6 +14,7 @@ import platformdirs
 from zeusrun.errors import HistoryError
 from zeusrun.history.rules import job_of
 from zeusrun.private_files import make_folder, open_for_writing, remove_link, write_file
+from zeusrun.sidecar import ENDING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -180,13 +181,18 @@ def open_torchrun_log(paths: RunPaths) -> BinaryIO:
     return open(open_for_writing(paths.torchrun_log, flags), "ab")  # noqa: PTH123 - a descriptor
 
 
-def tell_to_stop(paths: RunPaths) -> None:
+def tell_to_stop(paths: RunPaths, *, ending: bool) -> None:
     """Make the file that tells the script to stop.
+
+    Args:
+        paths: Of the run.
+        ending: Whether the ranks are ended after a grace, too. A rank whose script fails then
+            ends with 0 (see the worker): torchrun would end the others, which may still save.
 
     Raises:
         OSError: If it cannot be made.
     """
-    write_file(paths.stop, b"")
+    write_file(paths.stop, ENDING if ending else b"")
 
 
 def find_run(home: Path, trial: Trial) -> RunPaths | None:

@@ -3,8 +3,10 @@
 Torchrun is started, watched, stopped gently, and what it leaves is swept.
 
 Facts that shape it (torch 2.13): every rank has a session of its own, so a signal to torchrun's
-process group does not reach it; torchrun passes SIGTERM on and kills after its own grace; killed
-itself, it leaves its ranks training.
+process group does not reach it; torchrun passes SIGTERM on to the whole process group of each rank,
+data loader workers included, and kills after its own grace; killed itself, it leaves its ranks
+training. A loader's worker that is killed ends its rank in mid-epoch, so the ranks themselves are
+asked first.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ def run(
     *,
     grace_period_s: float,
     on_tick: Callable[[], StopLevel],
+    end_ranks: Callable[[], bool] = lambda: False,
     on_end: Callable[[], None] = lambda: None,
 ) -> ProcessExit:
     """Run torchrun to its end, whatever it takes.
@@ -69,8 +72,11 @@ def run(
     Args:
         command: What to start; its output goes to ``paths.torchrun_log``.
         paths: Files of the run; ``stop`` is created at ``StopLevel.TELL`` and above.
-        grace_period_s: How long torchrun lets its ranks finish after SIGTERM.
+        grace_period_s: How long the ranks may take to finish after SIGTERM.
         on_tick: Called about ten times a second; says how firmly to stop.
+        end_ranks: Called after ``on_tick`` at ``StopLevel.TERMINATE``; returns whether the ranks
+            have been asked to end, so that torchrun is left alone. Once it returns False, torchrun
+            gets a SIGTERM, and it is not called any more.
         on_end: Called as soon as torchrun is gone or ``on_tick`` has failed, before what is left is
             ended.
 
@@ -82,19 +88,23 @@ def run(
         marked = replace(command, env={**command.env, **warden.mark})
         process = _start(marked, paths)
         family = Family(process.pid, str(paths.run_dir))
-        level, kill_at_t = StopLevel.NONE, float("inf")
+        level, ended_at_t = StopLevel.NONE, float("inf")
+        torchrun_told = False
         try:
             while process.poll() is None:
                 wanted = on_tick()
                 if wanted > level:
                     level = wanted
                     with contextlib.suppress(OSError):  # on a full disk the signal must do
-                        tell_to_stop(paths)
+                        tell_to_stop(paths, ending=level >= StopLevel.TERMINATE)
                     if level is StopLevel.TERMINATE:
-                        process.send_signal(signal.SIGTERM)
-                        kill_at_t = time.monotonic() + grace_period_s + _MARGIN_S
-                if level is StopLevel.KILL or time.monotonic() > kill_at_t:
-                    process.kill()
+                        ended_at_t = time.monotonic() + grace_period_s
+                if level is StopLevel.TERMINATE and not (torchrun_told or end_ranks()):
+                    process.send_signal(signal.SIGTERM)
+                    torchrun_told = True
+                margin_s = _MARGIN_S if torchrun_told else 0.0
+                if level is StopLevel.KILL or time.monotonic() > ended_at_t + margin_s:
+                    process.kill()  # the kernel kills its ranks with it
                 family.look()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(TICK_S)

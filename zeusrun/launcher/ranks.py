@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
-from zeusrun.sidecar import STACK_SIGNAL
+from zeusrun.sidecar import STACK_SIGNAL, Ended, Started
 
 if TYPE_CHECKING:
-    from zeusrun.sidecar import Started
+    from zeusrun.sidecar import Event
 
 _SIGNALS_CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 
@@ -24,18 +25,49 @@ class RankProcesses:
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = str(run_dir)
         self._processes: dict[int, psutil.Process] = {}
+        self._ended: set[int] = set()  # whose script has ended
+        self._gone: set[int] = set()  # whose process had ended when they were asked last
+        self._asked: set[int] = set()  # pids
 
-    def take(self, event: Started) -> None:
-        """Remember a rank that has said that it starts.
+    def take(self, event: Event) -> None:
+        """Remember a rank that has said that it starts, or that its script has ended.
 
         What it says is checked: a process that does not carry the mark of this run is none of its
         ranks. A ``psutil.Process`` knows its start time, so that a reused pid is never signalled.
         """
+        if isinstance(event, Ended):
+            self._ended.add(event.rank)
+        if not isinstance(event, Started):
+            return
         self._processes.pop(event.rank, None)
+        self._ended.discard(event.rank)
         with contextlib.suppress(psutil.Error, OSError, ValueError, OverflowError):
             process = psutil.Process(event.pid)
             if process.environ().get("ZEUSRUN_RUN_DIR") == self._run_dir:
                 self._processes[event.rank] = process
+
+    def ask_to_end(self) -> bool:
+        """Send SIGTERM to each rank that handles it, once; to be called until all have ended.
+
+        Only to the ranks themselves: a data loader's worker that dies takes its rank along in
+        mid-epoch. A rank that does not handle it would die at once, and torchrun with it would
+        end those that save; it is left until they have ended.
+
+        Returns:
+            Whether the run ends by it. False where no rank that is left handles SIGTERM, where none
+            is known, or where one has died without a word, so that torchrun would start it again.
+        """
+        left = {rank: each for rank, each in self._processes.items() if _state(each) is not None}
+        died = self._gone - self._ended - left.keys()  # what it had said has been read since
+        self._gone = self._processes.keys() - left.keys()
+        if not self._processes or died:
+            return False
+        able = [each for each in left.values() if _handles(each, signal.SIGTERM)]
+        for process in able:
+            if process.pid not in self._asked:
+                self._asked.add(process.pid)
+                _send(process, signal.SIGTERM)
+        return bool(able) or left.keys() <= self._ended
 
     def all_live(self) -> bool:
         """Whether none of the known ranks has ended; then torchrun is about to act."""
@@ -60,12 +92,11 @@ class RankProcesses:
         if process is None or STACK_SIGNAL is None:
             return False
         try:
-            if not _catches(process.pid, STACK_SIGNAL) or not _has_open(process.pid, told_in):
+            if not _handles(process, STACK_SIGNAL) or not _has_open(process.pid, told_in):
                 return False
-            process.send_signal(STACK_SIGNAL)
-        except (psutil.Error, OSError):  # it ends just now
+        except OSError:  # it ends just now
             return False
-        return True
+        return _send(process, STACK_SIGNAL)
 
     def kill(self) -> bool:
         """Kill every rank with all that it has started; return whether any rank is known.
@@ -90,9 +121,30 @@ def _state(process: psutil.Process) -> str | None:
     return None if state in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD} else state
 
 
-def _catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal (proc_pid_status(5))."""
-    found = _SIGNALS_CAUGHT.search(Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
+def _send(process: psutil.Process, number: int) -> bool:
+    """Send a signal through a descriptor of the process: one that takes its pid never gets it."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:  # it has ended
+        return False
+    try:
+        if not process.is_running():
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except (psutil.Error, OSError):
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _handles(process: psutil.Process, number: int) -> bool:
+    """Whether a process has a handler for a signal (proc_pid_status(5)); not if it has ended."""
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    found = _SIGNALS_CAUGHT.search(status)
     return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
 
 

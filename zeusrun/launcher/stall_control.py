@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.launcher.failure import STALLED, Failure
-from zeusrun.launcher.ranks import RankProcesses
 from zeusrun.launcher.stacks import (
     describe_place,
     keep_stacks,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from zeusrun.launcher.paths import RunPaths
     from zeusrun.launcher.progress import Progress
+    from zeusrun.launcher.ranks import RankProcesses
     from zeusrun.launcher.stall import Stall
     from zeusrun.sidecar import Event
     from zeusrun.spec import JobSpec
@@ -63,6 +63,8 @@ class StallControl:
         paths: RunPaths,
         warn: Callable[[str], None],
         note: Callable[[str], None],
+        *,
+        ranks: RankProcesses,
     ) -> None:
         """Prepare.
 
@@ -72,13 +74,14 @@ class StallControl:
             paths: Its files.
             warn: Takes a sentence that a user should act on.
             note: Takes a sentence worth reading.
+            ranks: Its ranks, as far as they have told of themselves.
         """
         self._after_s, self._restarts = spec.stall.after_s, spec.stall.action == "restart"
         self._active = spec.instrument and spec.stall.action != "off"
         self._max_restarts, self._max_epochs = spec.launch.max_restarts, trial.max_epochs
         self._paths, self._warn, self._note = paths, warn, note
         self._world = range(trial.world_size)
-        self._processes = RankProcesses(paths.run_dir)
+        self._processes = ranks
         self._pauses = NO_PAUSES
         self._stall: Stall | None = None
         self._asked: _Asked | None = None
@@ -88,7 +91,6 @@ class StallControl:
         """Take in what a rank has said of itself."""
         if isinstance(event, Started):
             self._killed = None  # torchrun has started it again
-            self._processes.take(event)
             if event.restart:
                 self._pauses = begin_again(self._pauses)
 

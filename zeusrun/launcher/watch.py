@@ -26,6 +26,7 @@ from zeusrun.launcher.look import begins_with_look, has_seen_enough, measure_spe
 from zeusrun.launcher.paths import has_checkpoint
 from zeusrun.launcher.process import TICK_S, ProcessExit, run
 from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
+from zeusrun.launcher.ranks import RankProcesses
 from zeusrun.launcher.remarks import find_remarks
 from zeusrun.launcher.resume import join
 from zeusrun.launcher.stall_control import StallControl
@@ -84,7 +85,10 @@ class Watch:
         self._limits = LimitControl(
             submission, trial, dispatched.paths, dispatched.choice, self._warn
         )
-        self._stalls = StallControl(spec, trial, self._paths, self._warn, listener.note)
+        self._ranks = RankProcesses(self._paths.run_dir)
+        self._stalls = StallControl(
+            spec, trial, self._paths, self._warn, listener.note, ranks=self._ranks
+        )
         self._verdict: Verdict | None = None
         self._goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
         self._cancelled = False
@@ -131,6 +135,7 @@ class Watch:
                     paths,
                     grace_period_s=grace_s,
                     on_tick=self._tick,
+                    end_ranks=self._ranks.ask_to_end,
                     on_end=self._limits.let_go,
                 )
         except Exception as error:
@@ -210,6 +215,7 @@ class Watch:
         # After the events, so that no report comes before the steps that led to it.
         progress = take_step_clock(self._progress, read_step_clock(self._paths.rank_clock(0)))
         for event in events:
+            self._ranks.take(event)
             self._stalls.take(event)
             timely = self._correct_time(event)
             epochs = progress.epochs

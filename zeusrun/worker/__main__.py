@@ -14,6 +14,7 @@ import gc
 import io
 import os
 import runpy
+import signal
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ import types
 from typing import TYPE_CHECKING, NoReturn
 
 from zeusrun.private_files import open_for_writing
-from zeusrun.sidecar import Ended, EventWriter, Started, StepClock
+from zeusrun.sidecar import ENDING, Ended, EventWriter, Started, StepClock
 from zeusrun.worker.failure import record_failure
 from zeusrun.worker.leash import end_with_parent
 from zeusrun.worker.stack import tell_stack_when_asked
@@ -38,6 +39,10 @@ _BUFFERED = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 def main() -> NoReturn:
     """Run the rank; never returns."""
     end_with_parent()
+    if "SLURM_JOB_ID" not in os.environ:  # Slurm may send it to every process of a step
+        signal.signal(
+            signal.SIGUSR1, signal.SIG_DFL
+        )  # torchrun ignores it; a script expects it not
     arguments = sys.argv[1:]
     run_dir = os.environ["ZEUSRUN_RUN_DIR"]
     rank = int(os.environ["RANK"])
@@ -67,7 +72,20 @@ def main() -> NoReturn:
         path = os.path.join(run_dir, "error.json")  # noqa: PTH118
         record_failure(path, rank, restart, error, error.__traceback__, mask=mask)
     _record(sidecar, Ended(time.monotonic(), rank, code))
-    _exit(code)
+    _exit(0 if _is_ended_by_zeusrun(run_dir) else code)
+
+
+def _is_ended_by_zeusrun(run_dir: str) -> bool:
+    """Whether zeusrun has told this rank to end.
+
+    Then torchrun must not hear of a failure: it would end the ranks that still save, with their
+    data loaders, and start all of them again. The sidecar has the true exit code.
+    """
+    try:
+        with open(os.path.join(run_dir, "stop"), "rb") as file:  # noqa: PTH118, PTH123
+            return file.read(len(ENDING)) == ENDING
+    except OSError:
+        return False
 
 
 def _record(sidecar: str, event: Started | Ended) -> None:
