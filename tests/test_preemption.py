@@ -154,6 +154,23 @@ def test_attempts_and_their_causes_are_counted_over_a_preemption(zeusrun):
     assert second["preemptions"] == 1
 
 
+def test_a_preempted_trial_that_is_cancelled_does_not_go_on(zeusrun):
+    first = job(zeusrun)
+    preempt(zeusrun, first)
+    (cut,) = zeusrun.history()
+    done = zeusrun("cancel", "job-1-1")
+    reason = "cancelled by 'zeusrun cancel' after it was preempted"
+    assert (done.returncode, done.stdout) == (0, f"job-1-1 is CANCELLED: {reason}\n")
+    (ended,) = zeusrun.history()
+    changed = {name for name in cut if cut[name] != ended[name]}
+    assert changed == {"status", "reason", "finished_at"}
+    assert json.loads((Path(cut["run_dir"]) / "trial.json").read_text())["status"] == "CANCELLED"
+    again = zeusrun("cancel", "job-1-1").stdout
+    assert again == f"job-1-1 had ended before: it is CANCELLED: {reason}\n"
+    code, result, _ = zeusrun.submit(job(zeusrun, "--reaches", "1"))
+    assert (code, only_trial(result)["trial"]) == (0, "job-2-1")
+
+
 def test_a_dry_run_shows_the_trial_that_would_go_on(zeusrun):
     first = job(zeusrun)
     preempt(zeusrun, first)

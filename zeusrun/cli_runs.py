@@ -72,8 +72,8 @@ def cancel(
     now: Annotated[bool, typer.Option("--now", help="At once, without the grace period.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a running trial as Ctrl-C would, wherever its zeusrun runs, and wait for its end."""
-    from zeusrun.launcher.cancel import ask_to_cancel  # noqa: PLC0415
+    """Stop a running trial as Ctrl-C would, or keep a preempted one from going on."""
+    from zeusrun.launcher.cancel import ask_to_cancel, cancel_preempted  # noqa: PLC0415
     from zeusrun.launcher.paths import find_run, home_directory  # noqa: PLC0415
     from zeusrun.launcher.recover import recover_lost  # noqa: PLC0415
     from zeusrun.launcher.run_lock import launcher_lives  # noqa: PLC0415
@@ -102,13 +102,15 @@ def cancel(
         _wait(trial, grace_s)
     recover_lost(store, trial.job, timestamp(), home)
     ended = find_trial(trial.trial)
+    was_preempted = ended.status is TrialStatus.PREEMPTED
+    if was_preempted:
+        cancel_preempted(store, ended, home, timestamp())
+        ended = find_trial(trial.trial)
     if as_json:
         print_json(ended.to_json())
     else:
-        already = "" if running else "had ended before: it "
+        already = "" if running or was_preempted else "had ended before: it "
         typer.echo(f"{ended.trial} {already}is {ended.status.value}: {ended.reason}")
-        if ended.status is TrialStatus.PREEMPTED:
-            typer.echo("the next submit goes on with it; with --batch-size it begins a new one")
 
 
 def _grace_s(paths: RunPaths) -> float:

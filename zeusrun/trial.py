@@ -250,12 +250,13 @@ class Trial:
     warnings: tuple[str, ...] = ()
 
     def finish(self, outcome: Outcome) -> Trial:
-        """Return this trial with its outcome.
+        """Return this trial with its outcome. A preempted one may still be cancelled.
 
         Raises:
             ValueError: If the trial is finished already, or the outcome is not.
         """
-        if self.status.finished:
+        is_cancelled = outcome.status is TrialStatus.CANCELLED
+        if self.status.finished and not (self.status is TrialStatus.PREEMPTED and is_cancelled):
             raise ValueError(f"trial {self.trial} is {self.status.value} already and never changes")
         if not outcome.status.finished:
             raise ValueError(f"an outcome of {self.trial} cannot be {outcome.status.value}")
@@ -263,6 +264,17 @@ class Trial:
         if outcome.power_limit_w is None:
             del values["power_limit_w"]
         return dataclasses.replace(self, **values)
+
+    def ended_as(self, status: TrialStatus, reason: str, finished_at: str) -> Outcome:
+        """Return an outcome with what this trial has taken so far, and no more.
+
+        Args:
+            status: How it ends.
+            reason: Why.
+            finished_at: RFC 3339.
+        """
+        taken = {field.name: getattr(self, field.name) for field in dataclasses.fields(Outcome)}
+        return Outcome(**{**taken, "status": status, "reason": reason, "finished_at": finished_at})
 
     def resume(self, started_at: str) -> Trial:
         """Return this preempted trial as one that is running again.

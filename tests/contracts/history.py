@@ -166,6 +166,28 @@ class HistoryContract:
             history.begin("digits", lambda _: wrong)
         assert history.trials("digits") == [preempted]
 
+    @pytest.mark.parametrize("status", [s for s in TrialStatus if s.finished])
+    def test_of_the_finished_trials_only_a_preempted_one_may_be_cancelled(self, history, status):
+        history.begin("digits", lambda _: build_trial(1))
+        known = history.finish("digits-1-1", replace(REACHED, status=status))
+        ended = known.ended_as(TrialStatus.CANCELLED, "nobody wants it", "2025-06-02T12:00:00Z")
+        if status is TrialStatus.PREEMPTED:
+            cancelled = history.finish("digits-1-1", ended)
+            assert (cancelled.status, cancelled.reason) == (
+                TrialStatus.CANCELLED,
+                "nobody wants it",
+            )
+            assert cancelled == replace(
+                known,
+                status=cancelled.status,
+                reason=cancelled.reason,
+                finished_at=cancelled.finished_at,
+            )
+        else:
+            with pytest.raises(ValueError, match="never changes"):
+                history.finish("digits-1-1", ended)
+            assert history.trials("digits") == [known]
+
     @pytest.mark.parametrize("status", [s for s in TrialStatus if s is not TrialStatus.PREEMPTED])
     def test_only_a_preempted_trial_goes_on(self, history, status):
         known = history.begin("digits", next_trial)

@@ -79,7 +79,7 @@ class History(Protocol):
         ...
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:
-        """Store how a trial ended, for good.
+        """Store how a trial ended, for good; one that was preempted may still be cancelled.
 
         Returns:
             The finished trial, once it would survive a power cut.

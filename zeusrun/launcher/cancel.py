@@ -1,4 +1,8 @@
-"""How another zeusrun asks the launcher of a trial to stop it: a file in the run directory."""
+"""How a trial is cancelled from outside.
+
+The launcher of one that runs is asked by a file in the run directory. One that was preempted has
+no launcher: its record is changed, so that no submit goes on with it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,18 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from zeusrun.launcher.paths import find_run
+from zeusrun.launcher.record import write_record
+from zeusrun.launcher.run_lock import RunLock
 from zeusrun.private_files import read_file, write_file
+from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zeusrun.history.base import History
     from zeusrun.launcher.paths import RunPaths
+    from zeusrun.trial import Trial
 
 _GENTLY, _NOW, _REPLACED = b"gently", b"now", b"replaced"
 REPLACED_BY_NEWER = "a newer run of the job took its place"
@@ -45,3 +57,32 @@ def why_cancelled(paths: RunPaths) -> str:
         if read_file(paths.cancel, _LONGEST) == _REPLACED:
             return REPLACED_BY_NEWER
     return "cancelled by 'zeusrun cancel'"
+
+
+def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: str) -> None:
+    """Cancel a preempted trial, unless another process has just changed it.
+
+    Args:
+        history: Where it is.
+        trial: As it was read.
+        home: Zeusrun's; the record beside the run is changed only there.
+        finished_at: RFC 3339.
+
+    Raises:
+        HistoryError: If the history cannot be read or written.
+    """
+    paths = find_run(home, trial)
+    lock = None if paths is None else RunLock(paths)
+    if lock is not None and not lock.acquire_or_gone():
+        return  # a submit goes on with it
+    try:
+        if history.find(trial.trial) != trial:
+            return
+        reason = "cancelled by 'zeusrun cancel' after it was preempted"
+        outcome = trial.ended_as(TrialStatus.CANCELLED, reason, finished_at)
+        if paths is not None:
+            write_record(paths, trial.finish(outcome))
+        history.finish(trial.trial, outcome)
+    finally:
+        if lock is not None:
+            lock.release()

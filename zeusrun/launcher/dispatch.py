@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +15,11 @@ from zeusrun.launcher.paths import RunPaths, create_run, reopen_run, unwritable_
 from zeusrun.launcher.record import reserve_record
 from zeusrun.launcher.run_lock import RunLock, remove_unbegun
 from zeusrun.private_files import write_file
-from zeusrun.trial import Outcome, TrialStatus
+from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from zeusrun.launcher.choice import Choice, Submission
-    from zeusrun.trial import Trial
+    from zeusrun.trial import Outcome, Trial
 
 _LOCK_TIMEOUT_S = 5.0
 
@@ -104,9 +104,8 @@ def _give_up(submission: Submission, dispatched: Dispatched) -> None:
 def _never_began(trial: Trial) -> Outcome:
     """Return the outcome of a trial that was not begun: what it had before, if it was preempted."""
     status = TrialStatus.PREEMPTED if trial.preemptions else TrialStatus.CANCELLED
-    known = {field.name: getattr(trial, field.name) for field in fields(Outcome)}
     reason = "it could not be begun: the history could not be written"
-    return Outcome(**{**known, "status": status, "reason": reason, "finished_at": timestamp()})
+    return trial.ended_as(status, reason, timestamp())
 
 
 def _fill(submission: Submission, dispatched: Dispatched) -> None:
