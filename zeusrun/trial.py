@@ -79,6 +79,11 @@ class Decision:
     power_limit_w: float | None = None
     bound: Bound | None = None
 
+    @property
+    def cost_bound_j(self) -> float | None:
+        """The cost at which a trial is stopped between epochs, too; ``None`` for none."""
+        return None if self.bound is None else self.bound.cost_j
+
 
 @dataclass(frozen=True)
 class Bound:

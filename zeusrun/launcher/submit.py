@@ -31,7 +31,7 @@ from zeusrun.launcher.secrets import (
 from zeusrun.launcher.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.supervise import StopCause
 from zeusrun.launcher.unused_choices import find_unused_choices
-from zeusrun.launcher.watch import Watch, cost_bound_j
+from zeusrun.launcher.watch import Watch
 from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
@@ -315,7 +315,7 @@ def _attempt(
             listener.note(dispatched.note)
         if dispatched.trial.preemptions:
             listener.note(_goes_on(dispatched.trial))
-        listener.dispatched(dispatched.trial, cost_bound_j(dispatched.choice.decision))
+        listener.dispatched(dispatched.trial, dispatched.choice.decision.cost_bound_j)
         try:
             outcome, stop = Watch(submission, listener, signals, dispatched, mask).run()
         except BaseException as error:

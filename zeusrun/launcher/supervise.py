@@ -51,6 +51,23 @@ class StopOrder:
     reason: str
 
 
+BY_SIGNAL = {StopCause.SIGNAL, StopCause.PREEMPTED}
+
+
+def is_cause(order: StopOrder, earlier: StopOrder | None) -> bool:
+    """Whether an order says why the run ends: the first one that ends it does.
+
+    After a look another run was to follow. A signal keeps it from that, so it is the cause.
+
+    Args:
+        order: Given now.
+        earlier: What the run is ended for so far; ``None`` if it is not.
+    """
+    if earlier is None or earlier.cause is StopCause.TARGET:
+        return True
+    return earlier.cause is StopCause.LOOKED and order.cause in BY_SIGNAL
+
+
 @dataclass(frozen=True)
 class Bounds:
     """What a trial may take, whatever its policy says of it.

@@ -97,6 +97,14 @@ class Tickets:
         """Return the tickets of submits that live, first come first."""
         return [ticket for _, ticket, alive in self._found() if alive and ticket is not None]
 
+    def on_disk(self) -> list[Ticket]:
+        """Return all tickets, those of submits that have died included. Nothing is locked."""
+        with contextlib.suppress(OSError):
+            found = (_NAME.fullmatch(path.name) for path in self._directory.iterdir())
+            tickets = [self._read(int(match[1])) for match in found if match]
+            return [ticket for ticket in tickets if ticket is not None]
+        return []
+
     def take(
         self,
         job: str,

@@ -23,6 +23,7 @@ from zeusrun.launcher.limits import LimitControl
 from zeusrun.launcher.live import describe_live, write_live
 from zeusrun.launcher.logs import log_tails, read_text_lines
 from zeusrun.launcher.look import begins_with_look, has_seen_enough, measure_speed, read_look
+from zeusrun.launcher.neighbours import Neighbours
 from zeusrun.launcher.paths import has_checkpoint
 from zeusrun.launcher.process import TICK_S, ProcessExit, run
 from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
@@ -31,11 +32,13 @@ from zeusrun.launcher.remarks import find_remarks
 from zeusrun.launcher.resume import join
 from zeusrun.launcher.stall_control import StallControl
 from zeusrun.launcher.supervise import (
+    BY_SIGNAL,
     StopCause,
     StopLevel,
     StopOrder,
     Verdict,
     build_bounds,
+    is_cause,
     supervise,
 )
 from zeusrun.sidecar import EventReader, read_step_clock
@@ -51,13 +54,12 @@ if TYPE_CHECKING:
     from zeusrun.launcher.signals import CaughtSignals
     from zeusrun.masking import Mask
     from zeusrun.sidecar import Event, LineTail
-    from zeusrun.trial import Decision, Outcome, PowerPoint
+    from zeusrun.trial import Outcome, PowerPoint
 
 
 _T = TypeVar("_T")
 
 
-_BY_SIGNAL = {StopCause.SIGNAL, StopCause.PREEMPTED}
 _OTHER_CLOCK = "'t' in the sidecar is not CLOCK_MONOTONIC; arrival counts instead"
 _LIVE_PERIOD_S = 1.0
 _MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
@@ -94,11 +96,11 @@ class Watch:
         self._cancelled = False
         self._write_live_at_t = 0.0
         self._oom_kills = count_oom_kills()
-        bound_j = cost_bound_j(dispatched.choice.decision)
-        self._bounds = build_bounds(spec, trial, bound_j)
+        self._bounds = build_bounds(spec, trial, dispatched.choice.decision.cost_bound_j)
         self._reader = EventReader(self._paths.sidecar)
         self._logs = log_tails(self._paths, range(trial.world_size))
         foreign = ForeignProcesses(run_dir=str(self._paths.run_dir))
+        self._neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
         self._monitor = EnergyMonitor(submission.devices, self._paths.power, foreign=foreign)
         self._stop: StopOrder | None = None
         self._remarked: set[str] = set()
@@ -165,10 +167,10 @@ class Watch:
 
     def _decide(self) -> StopLevel:
         order = self._supervise()
-        if order is not None and self._is_cause(order):
+        if order is not None and is_cause(order, self._stop):
             self._stop = order
             self._write_live_at_t = 0.0
-            if order.cause in _BY_SIGNAL:
+            if order.cause in BY_SIGNAL:
                 grace_s = self._submission.spec.launch.grace_period_s
                 preempted = order.cause is StopCause.PREEMPTED
                 then = ", and the next submit goes on with it" if preempted else ""
@@ -178,15 +180,6 @@ class Watch:
             elif order.level >= StopLevel.TERMINATE:
                 self._listener.note(f"stopping: {order.reason}")
         return StopLevel.NONE if order is None else order.level
-
-    def _is_cause(self, order: StopOrder) -> bool:
-        """Whether an order says why the run ends: the first one that ends it does.
-
-        After a look another run was to follow. A signal keeps it from that, so it is the cause.
-        """
-        if self._stop is None or self._stop.cause is StopCause.TARGET:
-            return True
-        return self._stop.cause is StopCause.LOOKED and order.cause in _BY_SIGNAL
 
     def _ends(self) -> bool:
         """Whether the run is to end, so that the policy is not asked about it any more."""
@@ -243,6 +236,8 @@ class Watch:
         for rank, tail in self._logs.items():
             show = functools.partial(self._show_log, rank, tail, final=final)
             self._read(self._paths.rank_log(rank), show, None)
+        if (text := self._neighbours.look(progress.now_t)) is not None:
+            self._warn(text)
         stops = self._bounds.stop_at_target
         for kind, text in find_remarks(progress, trial.metric, stops_at_target=stops).items():
             self._warn_once(kind, text)
@@ -267,7 +262,7 @@ class Watch:
             return
         self._choice = replace(choice, decision=again)
         self._limits.decided(self._choice)
-        self._bounds = replace(self._bounds, cost_bound_j=cost_bound_j(again))
+        self._bounds = replace(self._bounds, cost_bound_j=again.cost_bound_j)
         self._listener.bounded(self._bounds.cost_bound_j)
         self._listener.note(f"its speed is known, and it goes on: {again.why}")
 
@@ -346,7 +341,7 @@ class Watch:
             monitor.energy_source,
             monitor.max_power_w,
             monitor.accounts_j,
-            monitor.shared,
+            monitor.shared if self._neighbours.shared is None else self._neighbours.shared,
         )
 
     def _warn_once(self, kind: str, text: str) -> None:
@@ -385,11 +380,6 @@ class Watch:
     def _oom_kills_since(self) -> int | None:
         now = count_oom_kills()
         return None if now is None or self._oom_kills is None else now - self._oom_kills
-
-
-def cost_bound_j(decision: Decision) -> float | None:
-    """Return the cost at which a trial is stopped between epochs, too; ``None`` for none."""
-    return None if decision.bound is None else decision.bound.cost_j
 
 
 def _storable(text: str) -> str:

@@ -1,0 +1,71 @@
+"""Whether other runs under the same home train on the CPU beside a run without GPUs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from psutil import pid_exists
+
+from zeusrun.launcher.tickets import Tickets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from zeusrun.launcher.tickets import Ticket
+
+_PERIOD_S = 1.0
+
+
+class Neighbours:
+    """Looks about once a second; others count once two looks in a row have found the same one.
+
+    What only one look finds may be on its way out.
+
+    Attributes:
+        shared: Whether others have been found; ``None`` for a run on GPUs, which tell it
+            themselves.
+    """
+
+    def __init__(self, home: Path, *, on_cpu: bool) -> None:
+        """Prepare; nothing is read yet.
+
+        Args:
+            home: Zeusrun's.
+            on_cpu: Whether the run has no GPU.
+        """
+        self.shared: bool | None = False if on_cpu else None
+        self._tickets = Tickets(home)
+        self._due_t = 0.0
+        self._before: frozenset[int] = frozenset()
+
+    def look(self, now_t: float) -> str | None:
+        """Look, if it is time to.
+
+        Args:
+            now_t: Monotonic second.
+
+        Returns:
+            A sentence for the user once others are found.
+        """
+        if self.shared is not False or now_t < self._due_t:
+            return None
+        self._due_t = now_t + _PERIOD_S
+        found = _on_cpu_beside(self._tickets.on_disk())
+        again = sorted(ticket.job for ticket in found if ticket.number in self._before)
+        self._before = frozenset(ticket.number for ticket in found)
+        if not again:
+            return None
+        self.shared = True
+        return (
+            f"{', '.join(again)} trains on this CPU at the same time, so the time and cost of "
+            "this run say little; nothing is learned from them unless policy.learn_from_shared "
+            "is true"
+        )
+
+
+def _on_cpu_beside(tickets: Sequence[Ticket]) -> list[Ticket]:
+    """Return the tickets of other live submits that run and have no GPU of their own."""
+    beside = [t for t in tickets if t.state == "running" and not t.gpus and t.pid != os.getpid()]
+    return [ticket for ticket in beside if pid_exists(ticket.pid)]
