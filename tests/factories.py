@@ -78,6 +78,7 @@ def write_job(folder: Path, script: str | None = "well.py", name: str = "job", *
         "launch": {"nproc_per_node": 1, "grace_period_s": 2},
         "objective": {"metric": "accuracy", "target": 0.5, "max_epochs": 5},
         "batch_size": {"default": 32, "candidates": [16, 32, 64]},
+        "env": {"GLOBAL_BATCH_SIZE": "${batch_size}"},  # else each run warns that nothing takes it
     }
     for key, value in changes.items():
         merge = isinstance(value, dict) and isinstance(spec.get(key), dict)

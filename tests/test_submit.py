@@ -115,6 +115,13 @@ def test_a_run_without_its_metric_is_stopped_after_three_epochs_and_not_tried_ag
     assert (code, only_trial(result)["reason"][:28]) == (3, "the script never reported 'a")
 
 
+def test_a_script_that_reports_but_never_asks_for_its_batch_size_is_told(zeusrun):
+    _, result, seen = zeusrun.submit(zeusrun.job(env=None))
+    told = "the script has never asked for the batch size, so it seems to train with its own"
+    assert told in " ".join(seen.split())
+    assert [told in warning for warning in only_trial(result)["warnings"]] == [True]
+
+
 def test_a_run_that_times_out_after_its_target_has_reached_it(zeusrun):
     job = zeusrun.job(objective={"on_target": "continue", "max_epochs": 100_000}, timeout_s=4)
     code, result, _ = zeusrun.submit(job)

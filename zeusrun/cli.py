@@ -141,8 +141,9 @@ def explain(
     import numpy as np  # noqa: PLC0415
 
     from zeusrun.bandit.evidence import tell_window  # noqa: PLC0415
+    from zeusrun.bandit.kept import kept  # noqa: PLC0415
     from zeusrun.bandit.limits import best_limits  # noqa: PLC0415
-    from zeusrun.bandit.reading import kept, read_history  # noqa: PLC0415
+    from zeusrun.bandit.reading import read_history  # noqa: PLC0415
     from zeusrun.launcher.choice import build_problem  # noqa: PLC0415
     from zeusrun.spec import load_spec  # noqa: PLC0415
     from zeusrun.view.tables import explain_table  # noqa: PLC0415

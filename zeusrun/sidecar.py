@@ -47,6 +47,14 @@ class Started:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """The script asked for a choice for the first time: ``batch_size`` or ``learning_rate``."""
+
+    t: float
+    choice: str
+
+
+@dataclass(frozen=True)
 class Reported:
     """Rank 0 reported metrics after an epoch; values may be NaN or infinite."""
 
@@ -64,7 +72,7 @@ class Ended:
     code: int
 
 
-Event: TypeAlias = Started | Reported | Ended
+Event: TypeAlias = Started | Asked | Reported | Ended
 
 
 def encode_event(event: Event) -> bytes:
@@ -102,6 +110,8 @@ def decode_event(line: bytes) -> Event | None:
         return Started(t, *(_count(record, key) for key in ("rank", "pid", "restart")))
     if kind == "ended":
         return Ended(_number(record, "t"), _count(record, "rank"), _count(record, "code"))
+    if kind == "asked":
+        return Asked(_number(record, "t"), str(record.get("choice")))
     if kind == "reported":
         metrics = record.get("metrics")
         if not isinstance(metrics, dict):

@@ -124,6 +124,11 @@ def is_baseline(point: CurvePoint) -> bool:
     return point.epoch == 0 and point.time_s <= 0
 
 
+def epochs_of(curve: Sequence[CurvePoint]) -> int:
+    """Return the epochs completed at the end of a curve, also for loops that count from 0."""
+    return max(curve[-1].epoch, len(curve) - is_baseline(curve[0])) if curve else 0
+
+
 class PowerPoint(NamedTuple):
     """Speed and power of training under a power limit.
 
@@ -165,6 +170,8 @@ class Outcome:
             part of ``cost_j``, and not charged to the batch size.
         shared: Whether processes that are not the job's used its GPUs; ``None`` if unknown.
         shutdown_s: Last step or report to the end of the processes; not part of ``time_s``.
+        observed_batch_size: Samples per optimizer step that the training was seen to take; ``None``
+            where nobody looked. If it is another than the trial's, nothing is learned from it.
         cause: Of a failure, the same for failures that are alike: without ranks, numbers and
             paths; ``None`` where the training did not crash.
         warnings: Sentences that a user should read.
@@ -190,6 +197,7 @@ class Outcome:
     profiling_cost_j: float | None = None
     shared: bool | None = None
     shutdown_s: float | None = None
+    observed_batch_size: int | None = None
     cause: str | None = None
     warnings: tuple[str, ...] = ()
 
@@ -252,6 +260,7 @@ class Trial:
     cause: str | None = None
     preemptions: int = 0
     shutdown_s: float | None = None
+    observed_batch_size: int | None = None
     warnings: tuple[str, ...] = ()
 
     def finish(self, outcome: Outcome) -> Trial:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.bandit.runs import flying, run
 from tests.bandit.scripts import OOM, REACHED, problem, trial
 from tests.bandit.test_invariants import histories, problems, unhurried
+from zeusrun.bandit.kept import kept
 from zeusrun.bandit.policies import POLICIES, create_policy
-from zeusrun.bandit.reading import kept, read_history
+from zeusrun.bandit.reading import read_history
 from zeusrun.bandit.run import Running
 from zeusrun.trial import PowerPoint, TrialStatus
 

@@ -20,10 +20,11 @@ from tests.bandit.scripts import (
     problem,
     trial,
 )
+from zeusrun.bandit.kept import kept
 from zeusrun.bandit.ledger import build_ledger
 from zeusrun.bandit.plan import build_plan
 from zeusrun.bandit.pruning import prune
-from zeusrun.bandit.reading import kept, read_history
+from zeusrun.bandit.reading import read_history
 from zeusrun.bandit.zeus import Zeus
 from zeusrun.trial import Stage, TrialStatus
 

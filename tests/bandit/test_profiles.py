@@ -9,8 +9,9 @@ import pytest
 from tests.bandit.runs import run
 from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, problem, trial
 from tests.bandit.test_reading import learned
+from zeusrun.bandit.kept import kept
 from zeusrun.bandit.problem import PowerObjective
-from zeusrun.bandit.reading import kept, read_history, read_trial
+from zeusrun.bandit.reading import read_history, read_trial
 from zeusrun.bandit.run import STALE, is_stale, merged_profile
 from zeusrun.trial import PowerPoint, TrialStatus
 

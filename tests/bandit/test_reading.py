@@ -9,7 +9,8 @@ import pytest
 
 from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, problem, trial
 from zeusrun.bandit.auto import Auto
-from zeusrun.bandit.reading import kept, read_history, read_trial
+from zeusrun.bandit.kept import kept
+from zeusrun.bandit.reading import read_history, read_trial
 from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, TrialStatus
 
 CANCELLED = TrialStatus.CANCELLED
@@ -215,6 +216,29 @@ def test_it_says_what_is_kept_and_why():
         "1 trial had another max_epochs (99): read again from its learning curve",
     ]
     assert kept(problem(), [trial(64), trial(256, OOM)]) == []
+
+
+@pytest.mark.parametrize(("then_w", "kept_of_it"), [(20.0, None), (None, None), (60.0, "speed")])
+def test_a_cpu_of_other_cores_or_watts_is_other_hardware(then_w, kept_of_it):
+    cpu = {"gpu_model": None, "gpu_count": 0, "max_power_w": 20.0}
+    then = trial(64, **{**cpu, "max_power_w": then_w})
+    read = read_trial(problem(**cpu), then)
+    assert (read.epochs, read.local) == (then.epochs, kept_of_it is None)
+    told = kept(problem(**cpu), [then])
+    elsewhere = "1 trial ran elsewhere (CPU of 60 W): kept for its epochs, speed and power are "
+    assert told == ([] if kept_of_it is None else [f"{elsewhere}learned again"])
+
+
+def test_a_gpu_of_another_limit_is_the_same_hardware():
+    assert read_trial(problem(max_power_w=300.0), trial(64, max_power_w=250.0)).local
+
+
+def test_nothing_is_learned_from_a_trial_that_was_seen_to_train_with_another_batch_size():
+    same, other = trial(64, observed_batch_size=64), trial(64, observed_batch_size=32)
+    assert read_trial(problem(), same) == read_trial(problem(), trial(64))
+    assert read_trial(problem(), other) is None
+    (told,) = kept(problem(), [other])
+    assert told == "1 trial trained with batch size 32, not with its own (REACHED): left out"
 
 
 def test_a_metric_that_equals_the_target_in_float32_has_reached_it():

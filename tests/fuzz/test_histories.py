@@ -13,9 +13,10 @@ from rich.console import Console
 
 from tests.factories import build_trial as trial
 from tests.fuzz.mutations import CHANGES, change, mutated, pieces, run_inputs
+from zeusrun.bandit.kept import kept
 from zeusrun.bandit.policies import create_policy
 from zeusrun.bandit.problem import Problem
-from zeusrun.bandit.reading import kept, read_history
+from zeusrun.bandit.reading import read_history
 from zeusrun.errors import HistoryError
 from zeusrun.history.schema import encode_trial
 from zeusrun.history.storage import volume_path

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tests.factories import load_job
-from zeusrun.launcher.unused_choices import find_unused_choices
+from zeusrun.launcher.unused_choices import find_choices_to_ask_for, find_unused_choices
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def warnings(tmp_path):
     def find(text="print('training')", **changes):
         (tmp_path / "train.py").write_text(text)
         script = changes.pop("script", str(tmp_path / "train.py"))
-        return find_unused_choices(load_job(tmp_path, script, **changes))
+        return find_unused_choices(load_job(tmp_path, script, **{"env": None, **changes}))
 
     return find
 
@@ -60,3 +60,17 @@ def test_modules_are_looked_at_and_what_cannot_be_read_is_not_blamed(warnings, t
     (tmp_path / "package" / "__main__.py").unlink()
     os.mkfifo(tmp_path / "package" / "__main__.py")
     assert warnings(**module) == []
+
+
+def test_what_only_a_question_to_zeusrun_gives_is_known(tmp_path):
+    def find(text="import zeusrun", **changes):
+        (tmp_path / "train.py").write_text(text)
+        script = str(tmp_path / "train.py")
+        return find_choices_to_ask_for(load_job(tmp_path, script, env=None, **changes))
+
+    assert find() == {"batch_size"}
+    assert find(learning_rate={"base": 0.1}) == {"batch_size", "learning_rate"}
+    assert find("import zeusrun, os; os.environ['ZEUSRUN_BATCH_SIZE']") == frozenset()
+    assert find("print('training')") == frozenset()  # warned of before
+    assert find(args=["${batch_size}"]) == frozenset()
+    assert find(instrument=False) == frozenset()

@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 
 from tests.worker.rank import Rank, run_plain
-from zeusrun.sidecar import Ended, Reported, Started
+from zeusrun.sidecar import Asked, Ended, Reported, Started
 
 
 @pytest.fixture
@@ -406,3 +406,16 @@ def test_sigusr1_is_as_under_plain_python_but_where_slurm_may_send_it_to_every_p
         assert rank.run(*options, script, **variables) == (0, f"{handler}\n")
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_a_script_asks_for_is_told_once_by_rank_0(rank, write):
+    script = write("""
+        import zeusrun
+        run = zeusrun.current()
+        for _ in range(3):
+            run.local_batch_size(1), run.global_batch_size(1), run.learning_rate(0.1)
+    """)
+    rank.run(script)
+    rank.run(script, RANK="1", WORLD_SIZE="2")
+    told = [event.choice for event in rank.events if isinstance(event, Asked)]
+    assert told == ["batch_size", "learning_rate"]

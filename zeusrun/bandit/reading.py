@@ -11,7 +11,7 @@ from zeusrun.bandit.cost import cost_j
 from zeusrun.bandit.limits import chosen_point
 from zeusrun.bandit.run import Run, better, step_cost_j
 from zeusrun.target import worst_that_reaches
-from zeusrun.trial import CurvePoint, PowerPoint, Trial, TrialStatus, is_baseline
+from zeusrun.trial import CurvePoint, PowerPoint, Trial, TrialStatus, epochs_of, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _CUT_SHORT = TrialStatus.CANCELLED
 # Others end within an epoch, and their steps say nothing of its length.
-_WHOLE = frozenset({TrialStatus.REACHED, TrialStatus.MISSED})
+WHOLE = frozenset({TrialStatus.REACHED, TrialStatus.MISSED})
 _LEAST_J = 1e-6  # nothing is free: a meter or a clock stood still
-_CRASHED = frozenset({TrialStatus.OOM, TrialStatus.FAILED})
+CRASHED = frozenset({TrialStatus.OOM, TrialStatus.FAILED})
 
 
 def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, list[Run]]:
@@ -33,7 +33,7 @@ def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, li
         the device gives no energy, the kind of energy of the newest trial), and the runs in the
         order given.
     """
-    problem = _completed(problem, trials)
+    problem = completed(problem, trials)
     read = (read_trial(problem, trial) for trial in trials)
     return problem, [run for run in read if run is not None]
 
@@ -49,60 +49,26 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
     """
     status = trial.status
     arm = trial.global_batch_size
-    local = _same_hardware(problem, trial) and not _disturbed(problem, trial)
+    local = same_hardware(problem, trial) and not disturbed(problem, trial)
     if status is TrialStatus.DISPATCHED:
         return Run(arm, trial.recurrence, status, trial.stage)
-    if _unrelated_end(trial) is not None or (status in _CRASHED and not local):
+    if unrelated_end(trial) is not None or (status in CRASHED and not local):
         return None
-    if status in _CRASHED:
-        told = trial.power_profile if _same_energy(problem, trial) else ()
+    if status in CRASHED:
+        told = trial.power_profile if same_energy(problem, trial) else ()
         return Run(arm, trial.recurrence, status, trial.stage, profile=told)
-    local = local and _same_energy(problem, trial)
-    if not _same_learning(problem, trial):
+    local = local and same_energy(problem, trial)
+    if not same_learning(problem, trial):
         run = Run(arm, trial.recurrence, _CUT_SHORT, trial.stage, local=local)
         return _with_speed(problem, trial, run, _whole(trial)) if local else None
     run = _read_learning(problem, trial, local=local)
-    if run.status is TrialStatus.STOPPED and _disturbed(problem, trial):
+    if run.status is TrialStatus.STOPPED and disturbed(problem, trial):
         return run._replace(status=_CUT_SHORT)  # others may have made it dear
     return run
 
 
-def kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
-    """Say which finished trials are read otherwise than they ended, and what is kept of them.
-
-    Returns:
-        Clauses such as ``4 trials had another target (0.9): read again from their learning
-        curves``, one a reason, by first occurrence. A trial is counted under its first reason.
-    """
-    problem = _completed(problem, trials)
-    values: dict[tuple[str, str], list[str]] = {}
-    for trial in trials:
-        reason = _reason(problem, trial) if trial.status.finished else None
-        if reason is not None:
-            values.setdefault((reason.what, reason.kept), []).append(reason.value)
-    clauses = []
-    for (what, kept_of_it), seen in values.items():
-        distinct = list(dict.fromkeys(seen))
-        few = ", ".join(distinct[:_FEW]) + (", …" if len(distinct) > _FEW else "")
-        trials_, own = ("trials", "their") if len(seen) > 1 else ("trial", "its")
-        curves = "learning curves" if len(seen) > 1 else "learning curve"
-        told = kept_of_it.format(own=own, curves=curves)
-        clauses.append(f"{len(seen)} {trials_} {what.format(own=own)} ({few}): {told}")
-    return clauses
-
-
-_FEW = 3  # values to name of each kind
-
-
-class _Reason(NamedTuple):
-    """Why a trial is read otherwise than it ended: what was other, its value, what is kept."""
-
-    what: str
-    value: str
-    kept: str
-
-
-def _completed(problem: Problem, trials: Sequence[Trial]) -> Problem:
+def completed(problem: Problem, trials: Sequence[Trial]) -> Problem:
+    """Return the problem with what only the history knows; see ``read_history``."""
     if problem.samples_per_epoch is None:
         sizes = [size for trial in trials[-20:] if (size := _samples_per_epoch(trial))]
         if sizes:
@@ -115,28 +81,38 @@ def _completed(problem: Problem, trials: Sequence[Trial]) -> Problem:
 
 
 def _samples_per_epoch(trial: Trial) -> float | None:
-    epochs = _epochs(trial.curve)
-    if trial.status not in _WHOLE or not trial.steps or not epochs:
+    epochs = epochs_of(trial.curve)
+    if trial.status not in WHOLE or not trial.steps or not epochs:
         return None
     return trial.steps * trial.global_batch_size / epochs
 
 
-def _same_hardware(problem: Problem, trial: Trial) -> bool:
+def same_hardware(problem: Problem, trial: Trial) -> bool:
+    """Whether a trial tells how fast and dear training is on the job's devices.
+
+    Of a CPU, its maximum power is compared, too: its cores times the watts of each. With another
+    number of either, all costs are other ones.
+    """
+    then_w, now_w = trial.max_power_w, problem.max_power_w
+    if problem.gpu_count == 0 and None not in (then_w, now_w) and then_w != now_w:
+        return False
     now = (problem.gpu_model, problem.gpu_count, problem.world_size)
     return (trial.gpu_model, trial.gpu_count, trial.world_size) == now
 
 
-def _disturbed(problem: Problem, trial: Trial) -> bool:
+def disturbed(problem: Problem, trial: Trial) -> bool:
     """Whether others used the trial's GPUs, so that it says nothing of speed, cost or crashes."""
     return trial.shared is True and not problem.learn_from_shared
 
 
-def _same_energy(problem: Problem, trial: Trial) -> bool:
+def same_energy(problem: Problem, trial: Trial) -> bool:
+    """Whether joules of a trial and of today can be compared: measured with measured ones."""
     source = trial.energy_source
     return problem.eta_knob == 0 or source is None or source.measured == problem.energy_measured
 
 
-def _same_learning(problem: Problem, trial: Trial) -> bool:
+def same_learning(problem: Problem, trial: Trial) -> bool:
+    """Whether the epochs of a trial are those that its batch size would take today."""
     if (trial.metric, trial.mode) != (problem.metric, problem.mode):
         return False
     if trial.global_batch_size not in problem.learning_rates:  # no candidate now: as it was then
@@ -155,13 +131,10 @@ class _End(NamedTuple):
     energy_j: float | None
 
 
-def _epochs(curve: Sequence[CurvePoint]) -> int:
-    """Return the epochs completed at the end of a curve, also for loops that count from 0."""
-    return max(curve[-1].epoch, len(curve) - is_baseline(curve[0])) if curve else 0
-
-
-def _unrelated_end(trial: Trial) -> str | None:
+def unrelated_end(trial: Trial) -> str | None:
     """Return how a trial ended, if that has nothing to do with its batch size."""
+    if trial.observed_batch_size not in {None, trial.global_batch_size}:
+        return f"trained with batch size {trial.observed_batch_size}, not with its own"
     if trial.status is TrialStatus.LOST:
         return "ended without an outcome"
     if trial.status is TrialStatus.FAILED and trial.cause is None:
@@ -181,7 +154,7 @@ def _never_trained(trial: Trial) -> bool:
 def _whole(trial: Trial) -> _End | None:
     if trial.curve:
         last = trial.curve[-1]
-        return _End(_epochs(trial.curve), last.time_s, last.energy_j)
+        return _End(epochs_of(trial.curve), last.time_s, last.energy_j)
     if trial.epochs:
         return _End(trial.epochs, trial.time_s, trial.energy_j)
     return None
@@ -190,7 +163,7 @@ def _whole(trial: Trial) -> _End | None:
 def _read_learning(problem: Problem, trial: Trial, *, local: bool) -> Run:
     most = _max_epochs(problem, trial)
     pace, reached, last = _walk(problem, trial.curve, most)
-    end = reached or (last if _epochs(trial.curve) > most else None) or _whole(trial)
+    end = reached or (last if epochs_of(trial.curve) > most else None) or _whole(trial)
     as_it_ended = trial.target == problem.target and trial.status is TrialStatus.REACHED
     if as_it_ended and trial.epochs is not None and trial.epochs <= most:
         reached = end = _End(trial.epochs, trial.time_s, trial.energy_j)
@@ -218,7 +191,7 @@ def _max_epochs(problem: Problem, trial: Trial) -> float:
     A script with a loop of its own may train past ``max_epochs``. That rule does not end it, so
     what it reached then it would reach again.
     """
-    return math.inf if _epochs(trial.curve) > trial.max_epochs else problem.max_epochs
+    return math.inf if epochs_of(trial.curve) > trial.max_epochs else problem.max_epochs
 
 
 def _walk(
@@ -331,69 +304,8 @@ def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> R
     )
 
 
-_AGAIN = "read again from {own} {curves}"
-_EPOCHS = "kept for {own} epochs"
-_SPEED = "kept for {own} speed"
-
-
 def _epochs_were_trained(problem: Problem, trial: Trial, end: _End | None) -> bool:
     """Whether steps were taken for the epochs reported; an evaluation before training has none."""
     if problem.samples_per_epoch is None or trial.steps is None or end is None:
         return True
     return trial.steps * trial.global_batch_size >= 0.5 * end.epochs * problem.samples_per_epoch
-
-
-def _reason(problem: Problem, trial: Trial) -> _Reason | None:
-    status = trial.status
-    unrelated = _unrelated_end(trial)
-    if unrelated is not None:
-        return _Reason(unrelated, status.value, "left out")
-    if _disturbed(problem, trial):
-        return _shared(problem, trial)
-    if not _same_hardware(problem, trial):
-        return _other_hardware(problem, trial)
-    if status in _CRASHED:
-        return None
-    if not _same_energy(problem, trial):
-        source = trial.energy_source
-        return _Reason("had another kind of energy", source.value if source else "none", _EPOCHS)
-    same_learning = _same_learning(problem, trial)
-    return _reread(problem, trial) if same_learning else _other_learning(problem, trial)
-
-
-def _shared(problem: Problem, trial: Trial) -> _Reason:
-    told = _EPOCHS if trial.status in _WHOLE else "read as cut short"
-    if trial.status in _CRASHED or not _same_learning(problem, trial):
-        told = "left out"
-    return _Reason("shared {own} GPUs", "with other processes", told)
-
-
-def _other_hardware(problem: Problem, trial: Trial) -> _Reason:
-    if (trial.gpu_model, trial.gpu_count) == (problem.gpu_model, problem.gpu_count):
-        what, value = "had another number of ranks", str(trial.world_size)
-    else:
-        what = "ran elsewhere"
-        value = f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_count else "CPU"
-    if trial.status in _CRASHED or not _same_learning(problem, trial):
-        return _Reason(what, value, "left out")
-    return _Reason(what, value, f"{_EPOCHS}, speed and power are learned again")
-
-
-def _other_learning(problem: Problem, trial: Trial) -> _Reason:
-    if (trial.metric, trial.mode) != (problem.metric, problem.mode):
-        return _Reason("had another metric", f"{trial.metric}, {trial.mode}", _SPEED)
-    then = trial.learning_rate
-    return _Reason("had another learning rate", "none" if then is None else f"{then:g}", _SPEED)
-
-
-def _reread(problem: Problem, trial: Trial) -> _Reason | None:
-    if trial.target != problem.target:
-        return _Reason("had another target", f"{trial.target:g}", _AGAIN)
-    if trial.max_epochs != problem.max_epochs:
-        return _Reason("had another max_epochs", str(trial.max_epochs), _AGAIN)
-    if trial.eta_knob != problem.eta_knob:
-        return _Reason("had another eta_knob", f"{trial.eta_knob:g}", "priced anew")
-    if trial.global_batch_size not in problem.candidates:
-        arm = str(trial.global_batch_size)
-        return _Reason("had a batch size that is no candidate", arm, "kept for {own} neighbours")
-    return None

@@ -72,5 +72,6 @@ def conditions(trial: Trial) -> tuple[object, ...]:
     """Return what costs can only be compared under."""
     source = trial.energy_source
     objective = (trial.metric, trial.mode, trial.target, trial.eta_knob)
-    hardware = (trial.gpu_model, trial.gpu_count, trial.world_size)
+    cpu_w = None if trial.gpu_count else trial.max_power_w
+    hardware = (trial.gpu_model, trial.gpu_count, trial.world_size, cpu_w)
     return trial.global_batch_size, objective, hardware, source is not None and source.measured

@@ -10,8 +10,9 @@ import numpy as np
 
 from zeusrun.bandit.auto import bound_of_proven
 from zeusrun.bandit.cost import energy_text
+from zeusrun.bandit.kept import kept
 from zeusrun.bandit.problem import PowerObjective, Problem
-from zeusrun.bandit.reading import kept, read_history
+from zeusrun.bandit.reading import read_history
 from zeusrun.clock import timestamp
 from zeusrun.errors import UsageError
 from zeusrun.history.base import NEWEST

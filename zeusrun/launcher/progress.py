@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from zeusrun.sidecar import Ended, Reported, Started
+from zeusrun.sidecar import Asked, Ended, Reported, Started
 from zeusrun.target import meets_target
 from zeusrun.trial import CurvePoint, is_baseline
 
@@ -102,6 +102,7 @@ class Progress:
     power_limit_w: float | None = None
     probing: bool = False
     earlier: tuple[int, ...] = ()
+    asked: frozenset[str] = frozenset()
 
     @property
     def time_s(self) -> float | None:
@@ -193,6 +194,8 @@ def advance(
         begun_t = event.t if first else progress.script_t
         restarts = max(progress.restarts, event.restart)
         return replace(progress, script_t=begun_t, restarts=restarts, exit_codes=codes)
+    if isinstance(event, Asked):
+        return replace(progress, asked=progress.asked | {event.choice})
     if isinstance(event, Ended):
         return replace(progress, exit_codes={**progress.exit_codes, event.rank: event.code})
     return _report(progress, event, goal, energy_between)

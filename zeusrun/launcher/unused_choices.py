@@ -23,20 +23,37 @@ def find_unused_choices(spec: JobSpec) -> list[str]:
     text = _script_text(spec)
     if text is None or "zeusrun" in text:
         return []
-    texts = [*spec.args, *spec.env.values(), spec.script or "", str(spec.workdir)]
-    placeholders = {name for text in texts for name in find_placeholders(text)}
-    choices = []
-    if len(spec.batch_size.candidates) > 1:
-        choices.append(("batch size", "batch_size", {"batch_size", "local_batch_size"}))
-    if spec.learning_rate is not None:
-        choices.append(("learning rate", "learning_rate", {"learning_rate"}))
     return [
-        f"the {what} seems never to reach the script: no ${{{name}}} stands in the job file, and "
+        f"the {choice} seems never to reach the script: no ${{{name}}} stands in the job file, and "
         f"{spec.script or spec.module} mentions neither ZEUSRUN_{name.upper()} nor zeusrun. Pass "
         f'it as an argument, such as  args: [--{name.replace("_", "-")}, "${{{name}}}"]'
-        for what, name, placeholders_of_it in choices
-        if not placeholders & placeholders_of_it and f"ZEUSRUN_{name.upper()}" not in text
+        for name, choice in _undelivered(spec, text).items()
     ]
+
+
+def find_choices_to_ask_for(spec: JobSpec) -> frozenset[str]:
+    """Return the choices that reach the training only if the script asks ``zeusrun`` for them.
+
+    Those of ``batch_size`` and ``learning_rate`` that neither the job file nor the environment
+    gives to the script. None for a script that cannot be read or does not mention zeusrun.
+    """
+    text = _script_text(spec) if spec.instrument else None
+    if text is None or "zeusrun" not in text:
+        return frozenset()
+    return frozenset(_undelivered(spec, text))
+
+
+def _undelivered(spec: JobSpec, script: str) -> dict[str, str]:
+    """Return the choices, and what to call them, that nothing but a question to zeusrun gives."""
+    texts = [*spec.args, *spec.env.values(), spec.script or "", str(spec.workdir)]
+    placeholders = {name for text in texts for name in find_placeholders(text)}
+    choices = {}
+    sizes = {"batch_size", "local_batch_size"}
+    if len(spec.batch_size.candidates) > 1 and not placeholders & sizes:
+        choices["batch_size"] = "batch size"
+    if spec.learning_rate is not None and "learning_rate" not in placeholders:
+        choices["learning_rate"] = "learning rate"
+    return {name: what for name, what in choices.items() if f"ZEUSRUN_{name.upper()}" not in script}
 
 
 def _script_text(spec: JobSpec) -> str | None:

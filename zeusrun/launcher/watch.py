@@ -41,6 +41,7 @@ from zeusrun.launcher.supervise import (
     is_cause,
     supervise,
 )
+from zeusrun.launcher.unused_choices import find_choices_to_ask_for
 from zeusrun.sidecar import EventReader, read_step_clock
 from zeusrun.trial import TrialStatus, is_baseline
 
@@ -62,6 +63,7 @@ _T = TypeVar("_T")
 
 _OTHER_CLOCK = "'t' in the sidecar is not CLOCK_MONOTONIC; arrival counts instead"
 _LIVE_PERIOD_S = 1.0
+_COMPARED_WITH = 50  # earlier trials
 _MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
 
 
@@ -104,6 +106,8 @@ class Watch:
         self._monitor = EnergyMonitor(submission.devices, self._paths.power, foreign=foreign)
         self._stop: StopOrder | None = None
         self._remarked: set[str] = set()
+        self._to_ask_for = find_choices_to_ask_for(spec)
+        self._earlier = submission.history.trials(trial.job, _COMPARED_WITH)
         self._warnings: list[str] = []
         self._progress = self._begin()
 
@@ -239,7 +243,14 @@ class Watch:
         if (text := self._neighbours.look(progress.now_t)) is not None:
             self._warn(text)
         stops = self._bounds.stop_at_target
-        for kind, text in find_remarks(progress, trial.metric, stops_at_target=stops).items():
+        remarks = find_remarks(
+            progress,
+            trial,
+            stops_at_target=stops,
+            to_ask_for=self._to_ask_for,
+            earlier=self._earlier,
+        )
+        for kind, text in remarks.items():
             self._warn_once(kind, text)
         self._listener.advanced(progress)
 

@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsFloat
 
-from zeusrun.sidecar import EventWriter, Reported
+from zeusrun.sidecar import Asked, EventWriter, Reported
 from zeusrun.target import meets_target
 from zeusrun.worker.failure import failed_in_restart
 
@@ -49,7 +49,8 @@ class Run:
         self._environment = environment
         self._epoch = 0
         self._reports = 0
-        self._unsent: list[Reported] = []
+        self._asked: set[str] = set()
+        self._unsent: list[Asked | Reported] = []
         self._stopping = False
         self.ended_by_stranger = False
         self._listening = False
@@ -60,16 +61,25 @@ class Run:
 
     def local_batch_size(self, default: int) -> int:
         """Return this rank's samples per optimizer step; ``default`` outside zeusrun."""
-        global_batch_size = self._environment.get("ZEUSRUN_BATCH_SIZE")
+        global_batch_size = self._ask_for("batch_size")
         return int(global_batch_size) // self.world_size if global_batch_size else default
 
     def global_batch_size(self, default: int) -> int:
         """Return the samples per optimizer step over all ranks; ``default`` outside zeusrun."""
-        return int(self._environment.get("ZEUSRUN_BATCH_SIZE") or default)
+        return int(self._ask_for("batch_size") or default)
 
     def learning_rate(self, default: float) -> float:
         """Return the learning rate for the batch size; ``default`` where the job names none."""
-        return float(self._environment.get("ZEUSRUN_LEARNING_RATE") or default)
+        return float(self._ask_for("learning_rate") or default)
+
+    def _ask_for(self, choice: str) -> str | None:
+        """Return what the launcher chose, and let it know that the script has asked."""
+        if self.active and self.rank == 0 and choice not in self._asked:
+            self._asked.add(choice)
+            self._unsent.append(Asked(time.monotonic(), choice))
+            with contextlib.suppress(OSError):  # with the first report, then
+                self.send()
+        return self._environment.get(f"ZEUSRUN_{choice.upper()}")
 
     def epochs(self, default: int, done: int = 0) -> Iterator[int]:
         """Yield 1, 2, 3, … and end after the last epoch, at the target, or when told to stop.
