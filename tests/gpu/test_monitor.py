@@ -93,6 +93,21 @@ def test_a_restarted_counter_is_replaced_by_sampled_power(clock):
     assert len(monitor.warnings) == 1
 
 
+def test_the_limit_of_a_window_is_the_one_that_was_read_for_most_of_it(clock):
+    devices = [SimulatedDevice(clock), SimulatedDevice(clock)]
+    monitor = EnergyMonitor(devices, None, clock=clock)
+    start_s = clock()
+    watch(monitor, clock, 2.0)
+    for device in devices:
+        device.set_power_limit_w(150.0)
+    watch(monitor, clock, 3.0)
+    assert monitor.limit_w(start_s, start_s + 5.0) == 150.0
+    assert monitor.limit_w(start_s, start_s + 2.0) == 300.0
+    devices[1].fail("GPU is lost")
+    watch(monitor, clock, 10.0)
+    assert monitor.limit_w(start_s, start_s + 15.0) is None
+
+
 def test_of_mixed_sources_the_weakest_is_reported(clock):
     devices = [SimulatedDevice(clock), SimulatedDevice(clock, has_counter=False)]
     monitor = EnergyMonitor(devices, None, clock=clock)

@@ -1,14 +1,15 @@
 """The guard: a small process that outlives the launcher and puts power limits back.
 
 It waits for the end of its standard input, whose other end only the launcher has: the kernel
-closes it however the launcher dies. A launcher that has put the limits back says so before. It
-inherits the locks of the GPUs, so nobody takes a changed
-limit for the one to go back to before it is done.
+closes it however the launcher dies. Until then the launcher tells it, a line of JSON each time,
+which limits are zeusrun's; one that has put them back dismisses it. It inherits the locks of the
+GPUs, so nobody takes a changed limit for the one to go back to before it is done.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -18,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import DeviceError
 from zeusrun.gpu.device import LimitableDevice
-from zeusrun.gpu.limit_record import has_record
+from zeusrun.gpu.limit_record import LimitRecord, has_record
+from zeusrun.gpu.limit_restore import put_back
 from zeusrun.gpu.nvml import gpus_of_job
-from zeusrun.gpu.power_limit import put_back
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 READY, DISMISSED = b"ready\n", b"dismissed\n"
 _PATIENCE_S = 20.0  # with a GPU that does not take its limit at once
 _AGAIN_S = 0.2
+_REMEMBERED = 1 << 16  # bytes of what it was told: only the last line counts
 
 
 def main() -> None:
@@ -42,15 +44,20 @@ def main() -> None:
         os.write(1, READY)
     os.close(1)
     said = b""
-    while more := os.read(0, 64):
-        said += more
+    while more := os.read(0, 4096):
+        said = (said + more)[-_REMEMBERED:]
+    set_w, dismissed = _last_told(said)
     # A launcher that died may have lost its records first; one that is done has left those of GPUs
     # that it could not restore.
-    uuids = [uuid for uuid in found_w if said != DISMISSED or has_record(directory, uuid)]
+    left = [
+        LimitRecord(uuid, found_w[uuid], "the last trial", set_w=tuple(watts))
+        for uuid, watts in set_w.items()
+        if not dismissed or has_record(directory, uuid)
+    ]
     give_up_s = time.monotonic() + _PATIENCE_S
-    while uuids and time.monotonic() < give_up_s:
-        uuids = [u for u in uuids if not _restored(directory, u, found_w[u], devices)]
-        if uuids:
+    while left and time.monotonic() < give_up_s:
+        left = [record for record in left if not _restored(directory, record, devices)]
+        if left:
             time.sleep(_AGAIN_S)
 
 
@@ -59,7 +66,7 @@ def open_gpu(uuid: str, environment: Mapping[str, str]) -> LimitableDevice:
 
     Args:
         uuid: Of the GPU.
-        environment: Read for ``ZEUSD_SOCK_PATH``.
+        environment: Says where a ``zeusd`` is.
 
     Raises:
         DeviceError: If it is absent.
@@ -70,17 +77,27 @@ def open_gpu(uuid: str, environment: Mapping[str, str]) -> LimitableDevice:
     raise DeviceError(f"{uuid} is not here; `nvidia-smi -L` lists the GPUs")
 
 
-def _restored(
-    directory: Path, uuid: str, found_w: float, devices: dict[str, LimitableDevice]
-) -> bool:
-    """Try to restore the limit of a GPU; return whether it and its record are as they were.
+def _last_told(said: bytes) -> tuple[dict[str, list[float]], bool]:
+    """Return the limits that the launcher named last, by UUID, and whether it was done.
+
+    A launcher that named none has changed none.
+    """
+    lines = said.splitlines(keepends=True)
+    dismissed = lines[-1:] == [DISMISSED]
+    told = [line for line in lines if line.startswith(b"{") and line.endswith(b"\n")]
+    return (json.loads(told[-1]) if told else {}), dismissed
+
+
+def _restored(directory: Path, record: LimitRecord, devices: dict[str, LimitableDevice]) -> bool:
+    """Try to restore the limit of a GPU; return whether its record is gone.
 
     A GPU that does not take it is opened anew the next time: its driver may have been restarted.
     """
+    uuid = record.uuid
     try:
         if uuid not in devices:
             devices[uuid] = open_gpu(uuid, os.environ)
-        put_back(directory, devices[uuid], found_w)
+        put_back(directory, devices[uuid], record)
     except DeviceError:
         if uuid in devices:
             devices.pop(uuid).close()

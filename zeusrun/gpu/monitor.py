@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import DeviceError
+from zeusrun.gpu.limit_series import LimitSeries
 from zeusrun.gpu.power_csv import PowerCsv, Row
 from zeusrun.gpu.sharing import Sharing
 from zeusrun.gpu.track import LOST_S, Accounts, EnergyTrack
@@ -70,6 +71,7 @@ class EnergyMonitor:
             EnergyTrack(name, device.energy_source, device.max_power_w if device.is_gpu else None)
             for name, device in zip(self._names, self._devices, strict=True)
         ]
+        self._limits = LimitSeries()
         self._sharing = Sharing(self._devices, self._names, foreign)
         self._csv_path = csv_path
         self._csv: PowerCsv | None = None
@@ -112,7 +114,10 @@ class EnergyMonitor:
     def sample(self) -> None:
         """Look at every device now. The thread does it; without one (simulators), call it."""
         rows: list[Row] = []
-        for name, device, track in zip(self._names, self._devices, self._tracks, strict=True):
+        limits_w: list[float | None] = [None] * len(self._devices)
+        for place, (name, device, track) in enumerate(
+            zip(self._names, self._devices, self._tracks, strict=True)
+        ):
             if track.failed:
                 continue
             time_s = self._clock()
@@ -126,6 +131,7 @@ class EnergyMonitor:
             finally:
                 self._asked = None
                 self._answers += 1
+            limits_w[place] = reading.power_limit_w
             with self._lock:
                 self.warnings.extend(track.add(time_s, reading))
                 power_w, cumulative_j = track.power_w(), track.cumulative_j
@@ -140,6 +146,8 @@ class EnergyMonitor:
                         reading.health,
                     )
                 )
+        with self._lock:
+            self._limits.add(self._clock(), limits_w)
         self._write(rows)
         warning = self._sharing.look(self._clock())
         if warning is not None:
@@ -182,6 +190,11 @@ class EnergyMonitor:
             _sum([accounts.counter_j for accounts in found]),
             _sum([accounts.integrated_j for accounts in found]),
         )
+
+    def limit_w(self, since_s: float, until_s: float) -> float | None:
+        """Return the power limit that was in force for most of a window; see ``LimitSeries``."""
+        with self._lock:
+            return self._limits.longest_w(since_s, until_s)
 
     def power_w(self) -> float | None:
         """Return the latest draw of all devices in watts.

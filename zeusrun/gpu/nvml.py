@@ -137,6 +137,10 @@ class NvmlGpu:
         limits_mw = self._ask(self._nvml.nvmlDeviceGetPowerManagementLimitConstraints)
         return None if limits_mw is None else (limits_mw[0] / 1000, limits_mw[1] / 1000)
 
+    def power_limit_w(self) -> float | None:
+        """See ``LimitableDevice.power_limit_w``; check: ``nvidia-smi -q -d POWER``."""
+        return self._ask_milli(self._nvml.nvmlDeviceGetPowerManagementLimit)
+
     def set_power_limit_w(self, watts: float) -> None:
         """See ``LimitableDevice.set_power_limit_w``: through NVML, else through a ``zeusd``."""
         check_power_limit(self._name, watts, self.power_limit_range_w())
@@ -172,7 +176,7 @@ class NvmlGpu:
                 f"this user may not set the power limit of {self._name}, and {error}: {remedy} "
                 "where it serves this user and these GPUs"
             ) from error
-        limit_w = self._limit_w()
+        limit_w = self.power_limit_w()
         if limit_w is None or round(limit_w * 1000) != round(watts * 1000):
             raise DeviceError(
                 f"{self._zeusd} says that {self._name} is held to {watts:g} W, but its limit is "
@@ -188,15 +192,12 @@ class NvmlGpu:
         slow = self._slow
         if slow is None or now_s >= slow.until_s or slow.limits_set != limits_set:
             slow = self._slow = _SlowReading(
-                power_limit_w=_unless_failing(self._limit_w),
+                power_limit_w=_unless_failing(self.power_limit_w),
                 health=read_health(self._nvml, self._handle),
                 until_s=now_s + _SLOW_PERIOD_S,
                 limits_set=limits_set,
             )
         return slow
-
-    def _limit_w(self) -> float | None:
-        return self._ask_milli(self._nvml.nvmlDeviceGetPowerManagementLimit)
 
     def _energy_j(self) -> float | None:
         return self._ask_milli(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
@@ -236,8 +237,8 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
     """Open the GPUs that a job with this environment will use.
 
     Args:
-        environment: The job's; read for ``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER`` and
-            ``ZEUSD_SOCK_PATH``.
+        environment: The job's; read for ``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER`` and where
+            a ``zeusd`` is (see ``find_zeusd``).
         count: How many of the visible ones it uses, the first ones in CUDA's order; ``None`` is
             all of them.
 

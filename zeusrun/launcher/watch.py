@@ -341,6 +341,7 @@ class Watch:
             monitor.max_power_w,
             monitor.accounts_j,
             monitor.shared,
+            monitor.limit_w,
         )
 
     def _warn_once(self, kind: str, text: str) -> None:
