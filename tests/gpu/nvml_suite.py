@@ -23,6 +23,7 @@ from zeusrun.trial import EnergySource
 
 FACTS = {
     "gpus": 2,
+    "pci": 1,
     "different": 0,
     "mig": 0,
     "driver": 1,
@@ -232,6 +233,15 @@ def test_different_gpus_need_an_order(machine):
     with pytest.raises(DeviceError, match="PCI_BUS_ID"):
         gpus_of_job({}, 1)
     assert uuids({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, 1) == ["GPU-00000000-1111"]
+
+
+@pytest.mark.parametrize(("pci", "first"), [(1, 0), (2, 1), (0, 0)])
+@pytest.mark.parametrize("order", [{"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, {}])
+def test_indices_count_gpus_by_their_pci_address(machine, pci, first, order):
+    machine.set(pci=pci)
+    expected = [f"GPU-{first}0000000-1111", f"GPU-{1 - first}0000000-1111"]
+    assert uuids(order) == expected
+    assert uuids({**order, "CUDA_VISIBLE_DEVICES": "1,0"}) == expected[::-1]
 
 
 def test_without_a_driver_or_a_gpu_there_are_no_gpus(machine):
@@ -628,7 +638,7 @@ def test_by_index_a_gpu_with_mig_is_its_first_instance_and_the_only_one(machine)
 # zeusd
 
 
-@pytest.mark.parametrize("version", ["today", "0.2"])
+@pytest.mark.parametrize("version", ["today", "0.5.0", "0.4", "0.2"])
 def test_without_permission_an_existing_zeusd_sets_limits(machine, tmp_path, monkeypatch, version):
     monkeypatch.setattr("zeusrun.gpu.zeusd.in_first_pid_namespace", lambda: True)
     machine.set(permission=0)
@@ -649,16 +659,32 @@ def test_with_permission_zeusd_is_not_asked(machine, tmp_path):
 
 def test_a_zeusd_with_other_gpus_is_not_trusted(machine, tmp_path):
     machine.set(permission=0)
-    with running_zeusd(tmp_path / "sock", machine.force_limit, gpu_ids=[0, 1, 2, 3]):
+    with running_zeusd(
+        tmp_path / "sock", machine.force_limit, version="0.5.0", gpu_ids=[0, 1, 2, 3]
+    ):
         (device,) = gpus_of_job({"ZEUSD_SOCK_PATH": str(tmp_path / "sock")}, 1)
         with pytest.raises(LimitRefusedError, match="has 4 GPUs and this process 2"):
             device.set_power_limit_w(200.0)
     assert device.read().power_limit_w == 400.0
 
 
+def test_a_zeusd_that_numbers_gpus_otherwise_sets_the_right_one_by_its_address(machine, tmp_path):
+    machine.set(permission=0, pci=2)
+    with running_zeusd(
+        tmp_path / "sock", lambda gpu, mw: machine.force_limit(1 - gpu, mw)
+    ) as server:
+        server.buses = {0: 8, 1: 9}
+        first, second = gpus_of_job({"ZEUSD_SOCK_PATH": str(tmp_path / "sock")}, None)
+        assert (first.nvml_index, second.nvml_index) == (1, 0)
+        first.set_power_limit_w(200.0)
+        assert (first.power_limit_w(), second.power_limit_w()) == (200.0, 400.0)
+
+
 def test_a_zeusd_that_numbers_gpus_otherwise_is_found_out(machine, tmp_path):
     machine.set(permission=0)
-    with running_zeusd(tmp_path / "sock", lambda gpu, mw: machine.force_limit(1 - gpu, mw)):
+    with running_zeusd(
+        tmp_path / "sock", lambda gpu, mw: machine.force_limit(1 - gpu, mw), version="0.5.0"
+    ):
         (device,) = gpus_of_job({"ZEUSD_SOCK_PATH": str(tmp_path / "sock")}, 1)
         with pytest.raises(DeviceError, match=r"held to 200 W, but its limit is 400.0 W"):
             device.set_power_limit_w(200.0)

@@ -14,7 +14,7 @@ from zeusrun.errors import DeviceError, LimitRefusedError
 from zeusrun.gpu.device import Health, Reading, check_power_limit
 from zeusrun.gpu.nvml_answers import first_answer, unless_unsupported
 from zeusrun.gpu.nvml_health import read_health
-from zeusrun.gpu.nvml_identity import identify_gpus
+from zeusrun.gpu.nvml_identity import identify_gpus, read_pci_address
 from zeusrun.gpu.nvml_power import PowerSensor
 from zeusrun.gpu.visible import VisibleGpu, parse_visible, resolve_visible
 from zeusrun.gpu.zeusd import find_zeusd
@@ -168,9 +168,9 @@ class NvmlGpu:
                 f"this user may not set the power limit of {self._name}: {remedy}"
             )
         try:
-            self._zeusd.set_power_limit_w(
-                self.nvml_index, watts, self._call(self._nvml.nvmlDeviceGetCount)
-            )
+            count = self._call(self._nvml.nvmlDeviceGetCount)
+            pci = self._call(read_pci_address, self._nvml, self._handle)
+            self._zeusd.set_power_limit_w(self.nvml_index, watts, count, pci)
         except LimitRefusedError as error:
             raise LimitRefusedError(
                 f"this user may not set the power limit of {self._name}, and {error}: {remedy} "

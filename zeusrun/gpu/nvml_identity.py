@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.gpu.nvml_answers import unless_unsupported
 from zeusrun.gpu.visible import GpuIdentity
+
+if TYPE_CHECKING:
+    from zeusrun.gpu.visible import PciAddress
 
 
 def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], list[Exception]]:  # noqa: ANN401 - untyped module
@@ -32,6 +35,7 @@ def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], list[Exception]]:  # no
                     uuid=nvml.nvmlDeviceGetUUID(handle),
                     model=nvml.nvmlDeviceGetName(handle),
                     mig_models=_mig_models(nvml, handle),
+                    pci=read_pci_address(nvml, handle),
                 )
             )
         except nvml.NVMLError_NoPermission:
@@ -41,6 +45,16 @@ def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], list[Exception]]:  # no
         except nvml.NVMLError as error:  # one broken GPU is nothing to the others
             lost.append(error)
     return identities, lost
+
+
+def read_pci_address(nvml: Any, handle: Any) -> PciAddress | None:  # noqa: ANN401 - untyped module
+    """Return a GPU's PCI domain, bus and device; ``None`` if NVML does not tell.
+
+    Raises:
+        pynvml.NVMLError: If the GPU does not answer.
+    """
+    pci = unless_unsupported(nvml, nvml.nvmlDeviceGetPciInfo, handle)
+    return None if pci is None else (pci.domain, pci.bus, pci.device)
 
 
 def _mig_models(nvml: Any, handle: Any) -> dict[str, str]:  # noqa: ANN401 - untyped module

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from zeusrun.errors import DeviceError
 
@@ -21,6 +21,9 @@ _INDEX = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _MAX_SHOWN = 100
 
 
+PciAddress: TypeAlias = tuple[int, int, int]
+
+
 @dataclass(frozen=True)
 class GpuIdentity:
     """What tells one GPU of this machine from another.
@@ -30,12 +33,14 @@ class GpuIdentity:
         uuid: ``GPU-…``.
         model: Product name.
         mig_models: Product name of each of its MIG instances, by its ``MIG-…`` UUID.
+        pci: Its PCI domain, bus and device; ``None`` if NVML does not tell.
     """
 
     nvml_index: int
     uuid: str
     model: str
     mig_models: Mapping[str, str] = field(default_factory=dict)
+    pci: PciAddress | None = None
 
 
 @dataclass(frozen=True)
@@ -105,8 +110,9 @@ def resolve_visible(
 
     Args:
         entries: What ``parse_visible`` returned.
-        gpus: All GPUs that the job could see, in NVML's order, which is that of the PCI bus.
-        pci_order: Whether CUDA counts in that order too (``CUDA_DEVICE_ORDER=PCI_BUS_ID``).
+        gpus: All GPUs that the job could see. Indices count them by their PCI address; where one
+            is unknown, in the order given.
+        pci_order: Whether CUDA counts by PCI address (``CUDA_DEVICE_ORDER=PCI_BUS_ID``).
             Otherwise it puts the fastest first, which changes nothing among equal ones.
         count: How many of the visible ones the job uses; ``None`` is all.
 
@@ -119,6 +125,7 @@ def resolve_visible(
         DeviceError: If an entry names no GPU or several, two name the same, or an index depends on
             which of the different GPUs CUDA takes for the fastest.
     """
+    gpus = _by_pci_address(gpus)
     wanted = range(len(gpus)) if entries is None else entries
     by_index = all(isinstance(entry, int) for entry in wanted)
     if by_index and any(gpu.mig_models for gpu in gpus):
@@ -141,6 +148,12 @@ def resolve_visible(
             f"CUDA_DEVICE_ORDER=PCI_BUS_ID, or name them by UUID in {_VARIABLE}"
         )
     return list(unique.values())
+
+
+def _by_pci_address(gpus: Sequence[GpuIdentity]) -> Sequence[GpuIdentity]:
+    """Return GPUs as CUDA counts them; NVML's own order is not promised to be the same."""
+    known = [(gpu.pci, gpu.nvml_index, gpu) for gpu in gpus if gpu.pci is not None]
+    return [gpu for _, _, gpu in sorted(known)] if len(known) == len(gpus) else gpus
 
 
 def _find(entry: int | str, gpus: Sequence[GpuIdentity]) -> VisibleGpu:

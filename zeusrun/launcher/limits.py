@@ -16,7 +16,7 @@ from zeusrun.gpu.limit_lock import is_held
 from zeusrun.gpu.limit_record import read_record
 from zeusrun.gpu.limit_restore import repair_limits
 from zeusrun.gpu.power_limit import LimitHolder
-from zeusrun.gpu.zeusd import SOCKET_VARIABLE
+from zeusrun.gpu.zeusd import named_zeusd, naming_zeusd
 from zeusrun.launcher.paths import limits_directory
 from zeusrun.launcher.process import GuardProcess
 from zeusrun.launcher.profiling import LimitsReport, Profiling
@@ -53,7 +53,7 @@ def open_limits(
         return None
     directory = limits_directory(home)
     start_guard = functools.partial(GuardProcess, directory, environment)
-    return LimitHolder(devices, directory, start_guard, environment.get(SOCKET_VARIABLE))
+    return LimitHolder(devices, directory, start_guard, named_zeusd(environment))
 
 
 def restore_limits(
@@ -72,8 +72,7 @@ def restore_limits(
 
 
 def _open_recorded(record: LimitRecord) -> LimitableDevice:
-    job_says = {} if record.zeusd is None else {SOCKET_VARIABLE: record.zeusd}
-    return open_gpu(record.uuid, {**os.environ, **job_says})
+    return open_gpu(record.uuid, {**os.environ, **naming_zeusd(record.zeusd)})
 
 
 def held_by(home: Path, uuid: str) -> str | None:
