@@ -17,7 +17,7 @@ from zeusrun.errors import DeviceError, ExitCode, LimitRefusedError
 from zeusrun.gpu.device import Health
 from zeusrun.gpu.foreign import ForeignProcesses
 from zeusrun.gpu.monitor import EnergyMonitor
-from zeusrun.gpu.nvml import NvmlGpu, _open_all, gpus_of_job, gpus_of_machine
+from zeusrun.gpu.nvml import NvmlGpu, _open_all, gpu_by_uuid, gpus_of_job, gpus_of_machine
 from zeusrun.gpu.visible import VisibleGpu
 from zeusrun.trial import EnergySource
 
@@ -318,9 +318,9 @@ def watch(machine, devices, seconds):
 @pytest.mark.parametrize(
     ("counter", "source", "warnings"),
     [
-        (0, EnergySource.INTEGRATED, 2),
+        (0, EnergySource.INTEGRATED, 1),
         (1, EnergySource.COUNTER, 0),
-        (2, EnergySource.INTEGRATED, 2),
+        (2, EnergySource.INTEGRATED, 1),
     ],
 )
 def test_energy_is_right_whatever_the_counter_does(machine, counter, source, warnings):
@@ -341,7 +341,8 @@ def test_a_counter_that_restarts_in_mid_run_is_replaced(machine):
         monitor.sample()
         machine.work(100)
     assert monitor.energy_j(start_s, start_s + 5) == pytest.approx(5 * 2 * DEMAND_W)
-    assert [("backwards" in warning) for warning in monitor.warnings] == [True, True]
+    (warning,) = monitor.warnings
+    assert "Fake A100 (GPU-00000000-1111) and 1 more ran backwards" in warning
 
 
 def test_a_gpu_lost_in_mid_run_makes_energy_unknown(machine):
@@ -468,18 +469,26 @@ def test_a_gpu_whose_counter_and_power_both_fail_does_not_answer(machine, facts)
         device.read()
 
 
-def test_a_counter_that_fails_in_mid_run_gives_way_to_sampled_power(machine):
+@pytest.mark.parametrize(
+    ("failing", "source"),
+    [(range(50, 51), EnergySource.COUNTER), (range(50, 100), EnergySource.INTEGRATED)],
+)
+def test_a_counter_that_fails_in_mid_run_for_more_than_a_moment_gives_way_to_sampled_power(
+    machine, failing, source
+):
     (device,) = gpus_of_job({}, 1)
     monitor = EnergyMonitor([device], None, clock=machine.now_s)
     start_s = machine.now_s()
     monitor.sample()
     for number in range(100):
-        machine.set(counter_code=UNKNOWN if number == 50 else 0)
+        machine.set(counter_code=UNKNOWN if number in failing else 0)
         machine.work(100)
         monitor.sample()
     assert monitor.energy_j(start_s, machine.now_s()) == pytest.approx(10 * DEMAND_W)
-    (warning,) = monitor.warnings
-    assert "sampled power is integrated instead" in warning
+    assert monitor.energy_source is source
+    told = [source is EnergySource.INTEGRATED] * len(monitor.warnings)
+    assert told == ["sampled power is integrated" in warning for warning in monitor.warnings]
+    assert len(told) == (source is EnergySource.INTEGRATED)
 
 
 # Health
@@ -547,17 +556,43 @@ def test_a_gpu_that_is_lost_says_which_and_why(machine):
     assert device.read().power_w == DEMAND_W
     machine.work(500)
     for ask in (device.read, device.compute_processes, device.power_limit_range_w):
-        with pytest.raises(DeviceError, match=r"Fake A100 \(GPU-00000000-1111\).*GPU is lost"):
+        with pytest.raises(
+            DeviceError, match=r"Fake A100 \(GPU-00000000-1111\).*GPU is lost \(GPU 0: .*reset -i 0"
+        ):
             ask()
 
 
 def test_a_lost_gpu_is_nothing_to_a_job_that_names_others(machine):
     machine.set(lost=0)
     assert uuids({"CUDA_VISIBLE_DEVICES": "GPU-1"}) == ["GPU-10000000-1111"]
-    with pytest.raises(DeviceError, match="'GPU-0' names no GPU"):
+    named = r"'GPU-0' names no GPU .* It may be the one that is lost: GPU 0 is lost: NVML says"
+    with pytest.raises(DeviceError, match=named):
         gpus_of_job({"CUDA_VISIBLE_DEVICES": "GPU-0"}, None)
-    with pytest.raises(DeviceError, match="GPU is lost"):
+    with pytest.raises(DeviceError, match=r"GPU 0 is lost: .*--gpu-reset -i 0.*others by UUID"):
         gpus_of_job({"CUDA_VISIBLE_DEVICES": "1"}, None)
+
+
+def test_a_gpu_by_its_uuid_is_opened_whatever_is_visible(machine):
+    device = gpu_by_uuid("GPU-10000000-1111", {"CUDA_VISIBLE_DEVICES": ""})
+    assert device.uuid == "GPU-10000000-1111"
+    device.close()
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"lost": 1}, "does not answer. It may be the one that is lost: GPU 1 is lost: NVML says"),
+        ({"gpus": 1}, "is not in this machine; `nvidia-smi -L` lists the GPUs"),
+    ],
+)
+def test_a_gpu_that_is_not_there_by_its_uuid_is_named_without_a_variable(machine, facts, said):
+    users = machine.get("users")
+    machine.set(**facts)
+    with pytest.raises(DeviceError) as caught:
+        gpu_by_uuid("GPU-10000000-1111", {})
+    assert str(caught.value).startswith(f"GPU-10000000-1111 {said}")
+    assert "CUDA_VISIBLE_DEVICES" not in str(caught.value)
+    assert machine.get("users") == users
 
 
 @pytest.mark.parametrize("code", [GPU_IS_LOST, INSUFFICIENT_POWER, IRQ_ISSUE, UNKNOWN])
@@ -567,7 +602,7 @@ def test_a_broken_gpu_is_nothing_to_a_job_that_names_others(machine, code):
     broken, working = sorted(gpus_of_machine(), key=lambda gpu: isinstance(gpu, NvmlGpu))
     assert isinstance(broken, DeviceError)
     assert working.uuid == "GPU-10000000-1111"
-    with pytest.raises(DeviceError, match="cannot list the GPUs"):
+    with pytest.raises(DeviceError, match="GPU 0 is lost: NVML says"):
         gpus_of_job({"CUDA_VISIBLE_DEVICES": "1"}, None)
 
 

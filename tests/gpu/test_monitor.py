@@ -82,6 +82,14 @@ def test_a_still_counter_is_replaced_by_sampled_power(clock):
     assert "Simulated GPU (SIM-0)" in warning
 
 
+def test_what_is_true_of_eight_devices_is_said_once(clock):
+    devices = [SimulatedDevice(clock, uuid=f"SIM-{n}", has_counter=False) for n in range(8)]
+    monitor = EnergyMonitor(devices, None, clock=clock)
+    watch(monitor, clock, 2.0)
+    (warning,) = monitor.warnings
+    assert "counter of Simulated GPU (SIM-0) and 7 more is not supported" in warning
+
+
 def test_a_restarted_counter_is_replaced_by_sampled_power(clock):
     device = SimulatedDevice(clock, demand_w=200.0)
     monitor = EnergyMonitor([device], None, clock=clock)

@@ -267,7 +267,9 @@ def test_a_fixed_limit_without_permission_is_refused_before_anything_starts(
     machine.set("permission", 0)
     code, _, said = submit(job(zeusrun, power_limit={"mode": "fixed", "watts": 200}))
     assert code == 5
+    assert "a power limit of 200 W cannot be held" in said
     assert "CAP_SYS_ADMIN" in said
+    assert "mode: observe" in said
     assert zeusrun.history() == []
 
 

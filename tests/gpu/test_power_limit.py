@@ -307,7 +307,7 @@ def test_without_permission_it_says_so_and_touches_nothing(devices, holder, foun
         assert holder.refused
         assert holder.limits_w == ()
         assert not any(is_held(uuid) for uuid in found_w)
-        with pytest.raises(LimitRefusedError):
+        with pytest.raises(LimitRefusedError, match=r"of 150 W cannot be held: .*mode: observe"):
             holder.hold(150.0, "job-1-1")
     assert limits_w(devices) == found_w
     assert guard.watches == []
@@ -423,6 +423,19 @@ def test_the_daemon_that_the_job_names_is_on_record_for_repair(devices, guard, t
     write_record(tmp_path, record)
     repair_limits(tmp_path, lambda record: asked.append(record.zeusd) or devices[0])
     assert asked == ["/run/other.sock"]
+
+
+def test_repair_says_what_stays_changed_where_a_gpu_is_lost(found_w, tmp_path):
+    def lost(_record):
+        raise DeviceError("GPU-1 is lost")
+
+    write_record(tmp_path, LimitRecord(next(iter(found_w)), 222.5, "dead-1-1"))
+    restored, problems, _ = repair_limits(tmp_path, lost)
+    assert restored == []
+    assert problems == [
+        "a power limit is not restored (222.5 W, as dead-1-1 had found it): GPU-1 is lost"
+    ]
+    assert len(recorded_gpus(tmp_path)) == 1
 
 
 def test_repair_says_what_it_cannot_restore(devices, tmp_path):

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import DeviceError
-from zeusrun.gpu.device import LimitableDevice
-from zeusrun.gpu.limit_record import LimitRecord, has_record
+from zeusrun.gpu.limit_record import LimitRecord, has_record, read_record
 from zeusrun.gpu.limit_restore import put_back
-from zeusrun.gpu.nvml import gpus_of_job
+from zeusrun.gpu.nvml import gpu_by_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from zeusrun.gpu.device import LimitableDevice
 
 READY, DISMISSED = b"ready\n", b"dismissed\n"
 _PATIENCE_S = 20.0  # with a GPU that does not take its limit at once
@@ -39,21 +40,14 @@ def main() -> None:
     found_w = {uuid: float(watts) for uuid, watts in pairs}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they are meant for the launcher
-    devices = {uuid: open_gpu(uuid, os.environ) for uuid in found_w}
+    devices: dict[str, LimitableDevice] = {uuid: gpu_by_uuid(uuid, os.environ) for uuid in found_w}
     with contextlib.suppress(BrokenPipeError):  # the launcher is dead already
         os.write(1, READY)
     os.close(1)
     said = b""
     while more := os.read(0, 4096):
         said = (said + more)[-_REMEMBERED:]
-    set_w, dismissed = _last_told(said)
-    # A launcher that died may have lost its records first; one that is done has left those of GPUs
-    # that it could not restore.
-    left = [
-        LimitRecord(uuid, found_w[uuid], "the last trial", set_w=tuple(watts))
-        for uuid, watts in set_w.items()
-        if not dismissed or has_record(directory, uuid)
-    ]
+    left = _left(directory, found_w, said)
     give_up_s = time.monotonic() + _PATIENCE_S
     while left and time.monotonic() < give_up_s:
         left = [record for record in left if not _restored(directory, record, devices)]
@@ -61,31 +55,30 @@ def main() -> None:
             time.sleep(_AGAIN_S)
 
 
-def open_gpu(uuid: str, environment: Mapping[str, str]) -> LimitableDevice:
-    """Open a GPU by its UUID, whatever the environment makes visible.
+def _left(directory: Path, found_w: Mapping[str, float], said: bytes) -> list[LimitRecord]:
+    """Return what is to be put back, by what the launcher said.
 
-    Args:
-        uuid: Of the GPU.
-        environment: Says where a ``zeusd`` is.
-
-    Raises:
-        DeviceError: If it is absent.
-    """
-    for device in gpus_of_job({**environment, "CUDA_VISIBLE_DEVICES": uuid}, 1):
-        if isinstance(device, LimitableDevice):
-            return device
-    raise DeviceError(f"{uuid} is not here; `nvidia-smi -L` lists the GPUs")
-
-
-def _last_told(said: bytes) -> tuple[dict[str, list[float]], bool]:
-    """Return the limits that the launcher named last, by UUID, and whether it was done.
-
-    A launcher that named none has changed none.
+    A launcher that died may have lost its records first, so what it said last counts more. Without
+    a word from it they count: it writes them before it starts a guard. One that is done has left
+    those of GPUs that it could not restore.
     """
     lines = said.splitlines(keepends=True)
-    dismissed = lines[-1:] == [DISMISSED]
     told = [line for line in lines if line.startswith(b"{") and line.endswith(b"\n")]
-    return (json.loads(told[-1]) if told else {}), dismissed
+    if not told:
+        records = [_read(directory, uuid) for uuid in found_w]
+        return [record for record in records if record is not None]
+    return [
+        LimitRecord(uuid, found_w[uuid], "the last trial", set_w=tuple(watts))
+        for uuid, watts in json.loads(told[-1]).items()
+        if lines[-1] != DISMISSED or has_record(directory, uuid)
+    ]
+
+
+def _read(directory: Path, uuid: str) -> LimitRecord | None:
+    try:
+        return read_record(directory, uuid)
+    except DeviceError:
+        return None  # doctor and repair name it
 
 
 def _restored(directory: Path, record: LimitRecord, devices: dict[str, LimitableDevice]) -> bool:
@@ -96,7 +89,7 @@ def _restored(directory: Path, record: LimitRecord, devices: dict[str, Limitable
     uuid = record.uuid
     try:
         if uuid not in devices:
-            devices[uuid] = open_gpu(uuid, os.environ)
+            devices[uuid] = gpu_by_uuid(uuid, os.environ)
         put_back(directory, devices[uuid], record)
     except DeviceError:
         if uuid in devices:

@@ -118,7 +118,7 @@ def repair_limits(
             record = read_record(directory, uuid)
             if record is None or record.is_elsewhere:
                 continue
-            with contextlib.closing(open_gpu(record)) as device:
+            with contextlib.closing(_opened(open_gpu, record)) as device:
                 if dry_run:
                     stays = _why_it_stays(device, record)
                 else:
@@ -136,6 +136,16 @@ def repair_limits(
 def name_of(device: Device) -> str:
     """Return what to call a device in a message."""
     return f"{device.model} ({device.uuid})"
+
+
+def _opened(
+    open_gpu: Callable[[LimitRecord], LimitableDevice], record: LimitRecord
+) -> LimitableDevice:
+    try:
+        return open_gpu(record)
+    except DeviceError as error:
+        found = f"{record.found_w:g} W, as {record.trial} had found it"
+        raise DeviceError(f"a power limit is not restored ({found}): {error}") from error
 
 
 def _why_it_stays(device: LimitableDevice, record: LimitRecord) -> str | None:

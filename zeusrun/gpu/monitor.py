@@ -115,6 +115,7 @@ class EnergyMonitor:
         """Look at every device now. The thread does it; without one (simulators), call it."""
         rows: list[Row] = []
         limits_w: list[float | None] = [None] * len(self._devices)
+        told: list[tuple[str, str]] = []
         for place, (name, device, track) in enumerate(
             zip(self._names, self._devices, self._tracks, strict=True)
         ):
@@ -126,14 +127,14 @@ class EnergyMonitor:
                 reading = device.read()
             except DeviceError as error:
                 with self._lock:
-                    self.warnings.extend(track.miss(time_s, str(error)))
+                    told += [(name, text) for text in track.miss(time_s, str(error))]
                 continue
             finally:
                 self._asked = None
                 self._answers += 1
             limits_w[place] = reading.power_limit_w
             with self._lock:
-                self.warnings.extend(track.add(time_s, reading))
+                told += [(name, text) for text in track.add(time_s, reading)]
                 power_w, cumulative_j = track.power_w(), track.cumulative_j
             if self._csv is not None:
                 rows.append(
@@ -148,6 +149,7 @@ class EnergyMonitor:
                 )
         with self._lock:
             self._limits.add(self._clock(), limits_w)
+            self.warnings += _merged(told)
         self._write(rows)
         warning = self._sharing.look(self._clock())
         if warning is not None:
@@ -261,8 +263,11 @@ class EnergyMonitor:
     def _judge(self) -> None:
         """Tell, at the end, which device is missing, and whose two accounts disagree."""
         with self._lock:
+            named = list(zip(self._names, self._tracks, strict=True))
+            self.warnings += _merged(
+                [(name, text) for name, track in named for text in track.end()]
+            )
             for track in self._tracks:
-                self.warnings.extend(track.end())
                 doubt = track.disagreement(self._started_s, self._clock())
                 if doubt is not None:
                     self.warnings.append(doubt)
@@ -286,6 +291,17 @@ class EnergyMonitor:
         self.warnings.append(
             f"{self._csv_path} is incomplete ({error.strerror or error}); energy is measured still"
         )
+
+
+def _merged(told: Sequence[tuple[str, str]]) -> list[str]:
+    """Return sentences on devices by their names; what is said of several alike is said once."""
+    names_of: dict[str, list[str]] = {}
+    for name, text in told:
+        names_of.setdefault(text.replace(name, "\0"), []).append(name)
+    return [
+        text.replace("\0", names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more")
+        for text, names in names_of.items()
+    ]
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

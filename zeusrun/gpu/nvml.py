@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zeusrun.errors import DeviceError, LimitRefusedError
+from zeusrun.errors import DeviceError, LimitRefusedError, VisibleGpusError
 from zeusrun.gpu.device import Health, Reading, check_power_limit
 from zeusrun.gpu.nvml_answers import first_answer, unless_unsupported
 from zeusrun.gpu.nvml_health import read_health
@@ -226,6 +226,9 @@ class NvmlGpu:
         why = str(error)
         if isinstance(error, self._nvml.NVMLError_Uninitialized):
             why += " (its driver was restarted)"
+        if isinstance(error, self._nvml.NVMLError_GpuIsLost):
+            index = self.nvml_index
+            why += f" (GPU {index}: `nvidia-smi --gpu-reset -i {index}` or a reboot brings it back)"
         return DeviceError(f"{self._name}: NVML says {why}; see `nvidia-smi` and `dmesg`")
 
     @property
@@ -248,7 +251,8 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
         NVML has power for that alone; its model is the instance's, and its ``caveat`` says so.
 
     Raises:
-        DeviceError: If ``CUDA_VISIBLE_DEVICES`` names something absent, or NVML does not answer.
+        VisibleGpusError: If ``CUDA_VISIBLE_DEVICES`` is not usable.
+        DeviceError: If a GPU that it may mean is lost, or NVML does not answer.
         ValueError: If ``count`` is negative.
     """
     if count is not None and count < 0:
@@ -258,12 +262,40 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
         return []
     with _listed() as (gpus, lost):
         if lost and (entries is None or not all(isinstance(e, str) for e in entries)):
-            raise lost[0]  # an index would count past a GPU that CUDA may or may not count
+            # An index would count past a GPU that CUDA may or may not count.
+            others = "until then, name the others by UUID in CUDA_VISIBLE_DEVICES (`nvidia-smi -L`)"
+            raise DeviceError(f"{lost[0]}; {others}")
+        if lost and entries is not None:
+            entries = entries[:count]  # another one may be the lost one
         if not gpus and not lost:
             return []
         pci_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-        visible = resolve_visible(entries, gpus, pci_order=pci_order, count=count)
+        try:
+            visible = resolve_visible(entries, gpus, pci_order=pci_order, count=count)
+        except VisibleGpusError as error:
+            if lost:
+                raise DeviceError(f"{error}. It may be the one that is lost: {lost[0]}") from error
+            raise
         return _open_all(visible, find_zeusd(environment))
+
+
+def gpu_by_uuid(uuid: str, environment: Mapping[str, str]) -> NvmlGpu:
+    """Open a whole GPU by its UUID, whatever the environment makes visible.
+
+    Args:
+        uuid: Of the GPU.
+        environment: Says where a ``zeusd`` is.
+
+    Raises:
+        DeviceError: If it is absent or does not answer.
+    """
+    with _listed() as (gpus, lost):
+        for gpu in gpus:
+            if gpu.uuid == uuid:
+                return NvmlGpu(VisibleGpu(gpu.nvml_index, gpu.model), find_zeusd(environment))
+        if lost:
+            raise DeviceError(f"{uuid} does not answer. It may be the one that is lost: {lost[0]}")
+    raise DeviceError(f"{uuid} is not in this machine; `nvidia-smi -L` lists the GPUs")
 
 
 def gpus_of_machine() -> list[Device | DeviceError]:
@@ -315,17 +347,20 @@ def _listed() -> Iterator[tuple[list[GpuIdentity], list[DeviceError]]]:
         ) from error
     try:
         gpus, lost = identify_gpus(pynvml)
-        yield gpus, [_not_listed(error) for error in lost]
+        yield gpus, [_lost_gpu(index, error) for index, error in lost.items()]
     except pynvml.NVMLError as error:
-        raise _not_listed(error) from error
+        raise DeviceError(f"NVML cannot list the GPUs: {error}; see `nvidia-smi -L`") from error
     finally:
         # Each open device holds NVML by itself; a driver that was restarted has let go of us.
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
 
-def _not_listed(error: Exception) -> DeviceError:
-    return DeviceError(f"NVML cannot list the GPUs: {error}; see `nvidia-smi -L`")
+def _lost_gpu(nvml_index: int, error: Exception) -> DeviceError:
+    return DeviceError(
+        f"GPU {nvml_index} is lost: NVML says {error}. `dmesg` says why; reset it by "
+        f"`nvidia-smi --gpu-reset -i {nvml_index}`, or reboot"
+    )
 
 
 def _open_all(visible: list[VisibleGpu], zeusd: Zeusd | None) -> list[Device]:

@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from zeusrun.gpu.visible import PciAddress
 
 
-def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], list[Exception]]:  # noqa: ANN401 - untyped module
+def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], dict[int, Exception]]:  # noqa: ANN401 - untyped module
     """List the GPUs that this process may use.
 
     Args:
         nvml: The module ``pynvml``, initialised.
 
     Returns:
-        GPUs in NVML's order, and NVML's error of each one that cannot tell who it is: it is lost,
-        lacks power or an interrupt, or fails in a way that has no name.
+        GPUs in NVML's order, and by its index NVML's error of each one that cannot tell who it is:
+        it is lost, lacks power or an interrupt, or fails in a way that has no name.
 
     Raises:
         pynvml.NVMLError: If NVML does not answer, or its driver was restarted meanwhile.
     """
     identities: list[GpuIdentity] = []
-    lost: list[Exception] = []
+    lost: dict[int, Exception] = {}
     for nvml_index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(nvml_index)
@@ -43,7 +43,7 @@ def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], list[Exception]]:  # no
         except nvml.NVMLError_Uninitialized:
             raise
         except nvml.NVMLError as error:  # one broken GPU is nothing to the others
-            lost.append(error)
+            lost[nvml_index] = error
     return identities, lost
 
 

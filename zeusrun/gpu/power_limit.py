@@ -188,7 +188,10 @@ class LimitHolder:
             DeviceError: If it is out of the range of a GPU.
         """
         if self.refused is not None:
-            raise LimitRefusedError(self.refused)
+            raise LimitRefusedError(
+                f"a power limit of {watts:g} W cannot be held: {self.refused}. "
+                "power_limit: {mode: observe} trains without one"
+            )
         for device in self._devices:
             check_power_limit(name_of(device), watts, device.power_limit_range_w())
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from zeusrun.bandit.run import merged_profile
 from zeusrun.errors import DeviceError
 from zeusrun.gpu.device import LimitableDevice, is_same_limit
-from zeusrun.gpu.guard import open_gpu
 from zeusrun.gpu.limit_lock import is_held
 from zeusrun.gpu.limit_record import read_record
 from zeusrun.gpu.limit_restore import repair_limits
+from zeusrun.gpu.nvml import gpu_by_uuid
 from zeusrun.gpu.power_limit import LimitHolder
 from zeusrun.gpu.zeusd import named_zeusd, naming_zeusd
 from zeusrun.launcher.paths import limits_directory
@@ -72,7 +72,7 @@ def restore_limits(
 
 
 def _open_recorded(record: LimitRecord) -> LimitableDevice:
-    return open_gpu(record.uuid, {**os.environ, **naming_zeusd(record.zeusd)})
+    return gpu_by_uuid(record.uuid, {**os.environ, **naming_zeusd(record.zeusd)})
 
 
 def held_by(home: Path, uuid: str) -> str | None:
