@@ -156,7 +156,7 @@ def test_a_lost_gpu_hides_no_other_where_all_are_visible(look, gpu_machine):
         well, lost = look(*arguments)
         assert (well["uuid"], well["error"]) == (gpu_machine.uuid(1), None)
         assert (well["cuda_index"], lost["cuda_index"]) == (None, None)
-        assert "GPU is lost" in lost["error"]
+        assert "GPU 0 is lost: NVML says GPU is lost" in lost["error"]
 
 
 def test_all_shows_the_gpus_that_mig_instances_hide(look, gpu_machine):
@@ -208,6 +208,18 @@ def test_a_variable_that_is_not_usable_ends_in_a_sentence(zeusrun, gpu_machine):
     done = zeusrun("gpu", **gpu_machine.environment, CUDA_VISIBLE_DEVICES="0,all")
     assert done.returncode == 5
     assert "'all' is neither an index nor a GPU or MIG UUID" in done.stderr
+
+
+@pytest.mark.parametrize("value", ["0,{0}", "8", "garbage", "{0},{0}", "GPU-none"])
+def test_a_variable_is_refused_as_a_submit_refuses_it(zeusrun, gpu_machine, value):
+    environment = gpu_machine.environment | {
+        "CUDA_VISIBLE_DEVICES": value.format(gpu_machine.uuid(0))
+    }
+    shown = zeusrun("gpu", **environment)
+    submitted = zeusrun("submit", zeusrun.job(), "--dry-run", **environment)
+    assert (shown.returncode, submitted.returncode) == (5, 5)
+    assert shown.stderr == submitted.stderr
+    assert "CUDA_VISIBLE_DEVICES" in shown.stderr
 
 
 def test_an_option_before_watch_says_where_it_belongs(zeusrun):

@@ -46,6 +46,10 @@ class DeviceError(ZeusrunError):
     exit_code = ExitCode.LAUNCH
 
 
+class VisibleGpusError(DeviceError):
+    """``CUDA_VISIBLE_DEVICES`` names what is no GPU of this machine, or the same one twice."""
+
+
 class LimitRefusedError(DeviceError):
     """A power limit may not be set: neither NVML nor a ``zeusd`` allows it."""
 

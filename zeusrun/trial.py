@@ -163,7 +163,8 @@ class Outcome:
         best_metric: Best finite value reported in the whole run.
         curve: The metric after every epoch, in order.
         power_profile: What was measured under each power limit tried.
-        power_limit_w: Watts per GPU that were held at the end; ``None``: as dispatched.
+        power_limit_w: Watts per GPU that were in force for most of the same span, as read from
+            the GPUs; ``None``: as dispatched.
         energy_counter_j: Joules over the same span by the devices' counters.
         energy_integrated_j: Joules over the same span by integrating sampled power.
         profiling_cost_j: What trying other power limits cost more than holding the one chosen;

@@ -120,7 +120,7 @@ class LimitableDeviceContract(DeviceContract):
         low_w, high_w = device.power_limit_range_w()
         for watts in (low_w, high_w, low_w + 0.125):
             device.set_power_limit_w(watts)
-            assert device.read().power_limit_w == watts
+            assert device.read().power_limit_w == device.power_limit_w() == watts
 
     def test_it_draws_no_more_than_its_limit(self, device):
         low_w, _ = device.power_limit_range_w()

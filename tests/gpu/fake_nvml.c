@@ -6,6 +6,7 @@
  * the machine is made; fake_nvml_set(key, value) changes them later, for everybody:
  *   gpus        number of GPUs                          (2)
  *   serial      a number below 10 million that goes into the UUIDs (0)
+ *   pci         1: PCI addresses rise with NVML's index; 2: they fall; 0: not supported (1)
  *   different   1: every GPU is another model           (0)
  *   grace       1: Grace Hoppers: power usage is that of the module (0)
  *   mig         MIG instances on GPU 0                  (0)
@@ -81,7 +82,7 @@ enum { POWER_AVERAGE = 185, POWER_INSTANT = 186 };
 enum { SCOPE_GPU = 0, SCOPE_MODULE = 1 };
 
 static const struct { const char *key; long value; } FACTS[] = {
-    {"gpus", 2}, {"serial", 0}, {"different", 0}, {"grace", 0}, {"mig", 0}, {"driver", 1},
+    {"gpus", 2}, {"serial", 0}, {"pci", 1}, {"different", 0}, {"grace", 0}, {"mig", 0}, {"driver", 1},
     {"restart", 0}, {"withheld", -1}, {"lost", -1}, {"lost_after_ms", -1}, {"broken", -1},
     {"broken_code", 999}, {"counter_code", 0}, {"power_code", 0}, {"limit_code", 0},
     {"counter", 1}, {"counter_ms", 100}, {"power", 1}, {"instant", 1}, {"average", 0}, {"module_mw", 50000},
@@ -478,6 +479,21 @@ int nvmlDeviceGetUUID(const gpu *g, char *uuid, unsigned length)
     long serial = FACT("serial");
     if (g->mig >= 0) snprintf(uuid, length, "MIG-%d%07ld-5555", g->mig, serial);
     else snprintf(uuid, length, "GPU-%d%07ld-1111", g->index, serial);
+    return SUCCESS;
+}
+
+typedef struct {
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem;
+    char address[32];
+} pci_info;
+
+int nvmlDeviceGetPciInfo_v3(const gpu *g, pci_info *pci)
+{
+    ASK(g);
+    NEED("pci");
+    *pci = (pci_info){.bus = 1 + (FACT("pci") == 2 ? MAX_GPUS - g->index : g->index)};
+    snprintf(pci->address, sizeof pci->address, "%08X:%02X:00.0", pci->domain, pci->bus);
     return SUCCESS;
 }
 

@@ -17,12 +17,13 @@ from zeusrun.errors import DeviceError, ExitCode, LimitRefusedError
 from zeusrun.gpu.device import Health
 from zeusrun.gpu.foreign import ForeignProcesses
 from zeusrun.gpu.monitor import EnergyMonitor
-from zeusrun.gpu.nvml import NvmlGpu, _open_all, gpus_of_job, gpus_of_machine
+from zeusrun.gpu.nvml import NvmlGpu, _open_all, gpu_by_uuid, gpus_of_job, gpus_of_machine
 from zeusrun.gpu.visible import VisibleGpu
 from zeusrun.trial import EnergySource
 
 FACTS = {
     "gpus": 2,
+    "pci": 1,
     "different": 0,
     "mig": 0,
     "driver": 1,
@@ -234,6 +235,15 @@ def test_different_gpus_need_an_order(machine):
     assert uuids({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, 1) == ["GPU-00000000-1111"]
 
 
+@pytest.mark.parametrize(("pci", "first"), [(1, 0), (2, 1), (0, 0)])
+@pytest.mark.parametrize("order", [{"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, {}])
+def test_indices_count_gpus_by_their_pci_address(machine, pci, first, order):
+    machine.set(pci=pci)
+    expected = [f"GPU-{first}0000000-1111", f"GPU-{1 - first}0000000-1111"]
+    assert uuids(order) == expected
+    assert uuids({**order, "CUDA_VISIBLE_DEVICES": "1,0"}) == expected[::-1]
+
+
 def test_without_a_driver_or_a_gpu_there_are_no_gpus(machine):
     machine.set(driver=0)
     assert gpus_of_job({}, None) == []
@@ -308,9 +318,9 @@ def watch(machine, devices, seconds):
 @pytest.mark.parametrize(
     ("counter", "source", "warnings"),
     [
-        (0, EnergySource.INTEGRATED, 2),
+        (0, EnergySource.INTEGRATED, 1),
         (1, EnergySource.COUNTER, 0),
-        (2, EnergySource.INTEGRATED, 2),
+        (2, EnergySource.INTEGRATED, 1),
     ],
 )
 def test_energy_is_right_whatever_the_counter_does(machine, counter, source, warnings):
@@ -331,7 +341,8 @@ def test_a_counter_that_restarts_in_mid_run_is_replaced(machine):
         monitor.sample()
         machine.work(100)
     assert monitor.energy_j(start_s, start_s + 5) == pytest.approx(5 * 2 * DEMAND_W)
-    assert [("backwards" in warning) for warning in monitor.warnings] == [True, True]
+    (warning,) = monitor.warnings
+    assert "Fake A100 (GPU-00000000-1111) and 1 more ran backwards" in warning
 
 
 def test_a_gpu_lost_in_mid_run_makes_energy_unknown(machine):
@@ -458,18 +469,26 @@ def test_a_gpu_whose_counter_and_power_both_fail_does_not_answer(machine, facts)
         device.read()
 
 
-def test_a_counter_that_fails_in_mid_run_gives_way_to_sampled_power(machine):
+@pytest.mark.parametrize(
+    ("failing", "source"),
+    [(range(50, 51), EnergySource.COUNTER), (range(50, 100), EnergySource.INTEGRATED)],
+)
+def test_a_counter_that_fails_in_mid_run_for_more_than_a_moment_gives_way_to_sampled_power(
+    machine, failing, source
+):
     (device,) = gpus_of_job({}, 1)
     monitor = EnergyMonitor([device], None, clock=machine.now_s)
     start_s = machine.now_s()
     monitor.sample()
     for number in range(100):
-        machine.set(counter_code=UNKNOWN if number == 50 else 0)
+        machine.set(counter_code=UNKNOWN if number in failing else 0)
         machine.work(100)
         monitor.sample()
     assert monitor.energy_j(start_s, machine.now_s()) == pytest.approx(10 * DEMAND_W)
-    (warning,) = monitor.warnings
-    assert "sampled power is integrated instead" in warning
+    assert monitor.energy_source is source
+    told = [source is EnergySource.INTEGRATED] * len(monitor.warnings)
+    assert told == ["sampled power is integrated" in warning for warning in monitor.warnings]
+    assert len(told) == (source is EnergySource.INTEGRATED)
 
 
 # Health
@@ -537,17 +556,43 @@ def test_a_gpu_that_is_lost_says_which_and_why(machine):
     assert device.read().power_w == DEMAND_W
     machine.work(500)
     for ask in (device.read, device.compute_processes, device.power_limit_range_w):
-        with pytest.raises(DeviceError, match=r"Fake A100 \(GPU-00000000-1111\).*GPU is lost"):
+        with pytest.raises(
+            DeviceError, match=r"Fake A100 \(GPU-00000000-1111\).*GPU is lost \(GPU 0: .*reset -i 0"
+        ):
             ask()
 
 
 def test_a_lost_gpu_is_nothing_to_a_job_that_names_others(machine):
     machine.set(lost=0)
     assert uuids({"CUDA_VISIBLE_DEVICES": "GPU-1"}) == ["GPU-10000000-1111"]
-    with pytest.raises(DeviceError, match="'GPU-0' names no GPU"):
+    named = r"'GPU-0' names no GPU .* It may be the one that is lost: GPU 0 is lost: NVML says"
+    with pytest.raises(DeviceError, match=named):
         gpus_of_job({"CUDA_VISIBLE_DEVICES": "GPU-0"}, None)
-    with pytest.raises(DeviceError, match="GPU is lost"):
+    with pytest.raises(DeviceError, match=r"GPU 0 is lost: .*--gpu-reset -i 0.*others by UUID"):
         gpus_of_job({"CUDA_VISIBLE_DEVICES": "1"}, None)
+
+
+def test_a_gpu_by_its_uuid_is_opened_whatever_is_visible(machine):
+    device = gpu_by_uuid("GPU-10000000-1111", {"CUDA_VISIBLE_DEVICES": ""})
+    assert device.uuid == "GPU-10000000-1111"
+    device.close()
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"lost": 1}, "does not answer. It may be the one that is lost: GPU 1 is lost: NVML says"),
+        ({"gpus": 1}, "is not in this machine; `nvidia-smi -L` lists the GPUs"),
+    ],
+)
+def test_a_gpu_that_is_not_there_by_its_uuid_is_named_without_a_variable(machine, facts, said):
+    users = machine.get("users")
+    machine.set(**facts)
+    with pytest.raises(DeviceError) as caught:
+        gpu_by_uuid("GPU-10000000-1111", {})
+    assert str(caught.value).startswith(f"GPU-10000000-1111 {said}")
+    assert "CUDA_VISIBLE_DEVICES" not in str(caught.value)
+    assert machine.get("users") == users
 
 
 @pytest.mark.parametrize("code", [GPU_IS_LOST, INSUFFICIENT_POWER, IRQ_ISSUE, UNKNOWN])
@@ -557,7 +602,7 @@ def test_a_broken_gpu_is_nothing_to_a_job_that_names_others(machine, code):
     broken, working = sorted(gpus_of_machine(), key=lambda gpu: isinstance(gpu, NvmlGpu))
     assert isinstance(broken, DeviceError)
     assert working.uuid == "GPU-10000000-1111"
-    with pytest.raises(DeviceError, match="cannot list the GPUs"):
+    with pytest.raises(DeviceError, match="GPU 0 is lost: NVML says"):
         gpus_of_job({"CUDA_VISIBLE_DEVICES": "1"}, None)
 
 
@@ -628,7 +673,7 @@ def test_by_index_a_gpu_with_mig_is_its_first_instance_and_the_only_one(machine)
 # zeusd
 
 
-@pytest.mark.parametrize("version", ["today", "0.2"])
+@pytest.mark.parametrize("version", ["today", "0.5.0", "0.4", "0.2"])
 def test_without_permission_an_existing_zeusd_sets_limits(machine, tmp_path, monkeypatch, version):
     monkeypatch.setattr("zeusrun.gpu.zeusd.in_first_pid_namespace", lambda: True)
     machine.set(permission=0)
@@ -649,16 +694,32 @@ def test_with_permission_zeusd_is_not_asked(machine, tmp_path):
 
 def test_a_zeusd_with_other_gpus_is_not_trusted(machine, tmp_path):
     machine.set(permission=0)
-    with running_zeusd(tmp_path / "sock", machine.force_limit, gpu_ids=[0, 1, 2, 3]):
+    with running_zeusd(
+        tmp_path / "sock", machine.force_limit, version="0.5.0", gpu_ids=[0, 1, 2, 3]
+    ):
         (device,) = gpus_of_job({"ZEUSD_SOCK_PATH": str(tmp_path / "sock")}, 1)
         with pytest.raises(LimitRefusedError, match="has 4 GPUs and this process 2"):
             device.set_power_limit_w(200.0)
     assert device.read().power_limit_w == 400.0
 
 
+def test_a_zeusd_that_numbers_gpus_otherwise_sets_the_right_one_by_its_address(machine, tmp_path):
+    machine.set(permission=0, pci=2)
+    with running_zeusd(
+        tmp_path / "sock", lambda gpu, mw: machine.force_limit(1 - gpu, mw)
+    ) as server:
+        server.buses = {0: 8, 1: 9}
+        first, second = gpus_of_job({"ZEUSD_SOCK_PATH": str(tmp_path / "sock")}, None)
+        assert (first.nvml_index, second.nvml_index) == (1, 0)
+        first.set_power_limit_w(200.0)
+        assert (first.power_limit_w(), second.power_limit_w()) == (200.0, 400.0)
+
+
 def test_a_zeusd_that_numbers_gpus_otherwise_is_found_out(machine, tmp_path):
     machine.set(permission=0)
-    with running_zeusd(tmp_path / "sock", lambda gpu, mw: machine.force_limit(1 - gpu, mw)):
+    with running_zeusd(
+        tmp_path / "sock", lambda gpu, mw: machine.force_limit(1 - gpu, mw), version="0.5.0"
+    ):
         (device,) = gpus_of_job({"ZEUSD_SOCK_PATH": str(tmp_path / "sock")}, 1)
         with pytest.raises(DeviceError, match=r"held to 200 W, but its limit is 400.0 W"):
             device.set_power_limit_w(200.0)

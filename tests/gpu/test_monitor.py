@@ -82,6 +82,14 @@ def test_a_still_counter_is_replaced_by_sampled_power(clock):
     assert "Simulated GPU (SIM-0)" in warning
 
 
+def test_what_is_true_of_eight_devices_is_said_once(clock):
+    devices = [SimulatedDevice(clock, uuid=f"SIM-{n}", has_counter=False) for n in range(8)]
+    monitor = EnergyMonitor(devices, None, clock=clock)
+    watch(monitor, clock, 2.0)
+    (warning,) = monitor.warnings
+    assert "counter of Simulated GPU (SIM-0) and 7 more is not supported" in warning
+
+
 def test_a_restarted_counter_is_replaced_by_sampled_power(clock):
     device = SimulatedDevice(clock, demand_w=200.0)
     monitor = EnergyMonitor([device], None, clock=clock)
@@ -91,6 +99,21 @@ def test_a_restarted_counter_is_replaced_by_sampled_power(clock):
     watch(monitor, clock, 5.0)
     assert monitor.energy_j(start_s, start_s + 10.0) == pytest.approx(2000.0)
     assert len(monitor.warnings) == 1
+
+
+def test_the_limit_of_a_window_is_the_one_that_was_read_for_most_of_it(clock):
+    devices = [SimulatedDevice(clock), SimulatedDevice(clock)]
+    monitor = EnergyMonitor(devices, None, clock=clock)
+    start_s = clock()
+    watch(monitor, clock, 2.0)
+    for device in devices:
+        device.set_power_limit_w(150.0)
+    watch(monitor, clock, 3.0)
+    assert monitor.limit_w(start_s, start_s + 5.0) == 150.0
+    assert monitor.limit_w(start_s, start_s + 2.0) == 300.0
+    devices[1].fail("GPU is lost")
+    watch(monitor, clock, 10.0)
+    assert monitor.limit_w(start_s, start_s + 15.0) is None
 
 
 def test_of_mixed_sources_the_weakest_is_reported(clock):

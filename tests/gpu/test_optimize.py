@@ -171,6 +171,31 @@ def test_a_guard_that_died_alone_is_replaced(zeusrun, machine, start):
     assert not list((zeusrun.home / "gpus").glob("*.json"))
 
 
+def test_a_cap_that_somebody_has_set_meanwhile_outlives_launcher_and_guard(zeusrun, machine, start):
+    process = start(job(zeusrun))
+    wait_for(changed(machine), what="a probe")
+    process.send_signal(signal.SIGSTOP)
+    machine.set_limit_w(0, 120.0)
+    process.kill()
+    wait_for(lambda: not guards(zeusrun), what="the end of the guard")
+    assert machine.limit_w(0) == 120.0
+    assert not list((zeusrun.home / "gpus").glob("*.json"))
+
+
+def test_a_cap_that_somebody_sets_meanwhile_stays_and_is_what_the_trial_records(
+    zeusrun, machine, start
+):
+    process = start(job(zeusrun, steps=150))
+    wait_for(changed(machine), what="a probe")
+    machine.set_limit_w(0, 120.0)
+    process.communicate(timeout=60)
+    (trial,) = zeusrun.history()
+    assert machine.limit_w(0) == 120.0
+    assert trial["power_profile"] in ([], None) or trial["power_profile"][0][0] is None
+    assert trial["power_limit_w"] == 120.0
+    assert any("stays at 120 W" in warning for warning in trial["warnings"])
+
+
 def test_when_the_guard_dies_too_doctor_notices_and_repair_restores(zeusrun, machine, start):
     process = start(job(zeusrun))
     wait_for(changed(machine), what="a probe")
@@ -242,7 +267,9 @@ def test_a_fixed_limit_without_permission_is_refused_before_anything_starts(
     machine.set("permission", 0)
     code, _, said = submit(job(zeusrun, power_limit={"mode": "fixed", "watts": 200}))
     assert code == 5
+    assert "a power limit of 200 W cannot be held" in said
     assert "CAP_SYS_ADMIN" in said
+    assert "mode: observe" in said
     assert zeusrun.history() == []
 
 

@@ -18,7 +18,8 @@ from zeusrun.gpu.limit_record import (
     recorded_gpus,
     write_record,
 )
-from zeusrun.gpu.power_limit import LimitHolder, limit_grid_w, repair_limits
+from zeusrun.gpu.limit_restore import repair_limits
+from zeusrun.gpu.power_limit import LimitHolder, limit_grid_w
 from zeusrun.gpu.simulated import SimulatedDevice
 
 
@@ -27,6 +28,7 @@ class NoGuard:
 
     def __init__(self):
         self.watches = []
+        self.told = {}
         self.dismissed = False
         self.alive = True
 
@@ -38,6 +40,9 @@ class NoGuard:
 
     def is_alive(self):
         return self.alive
+
+    def tell(self, set_w):
+        self.told = {uuid: tuple(watts) for uuid, watts in set_w.items()}
 
     def dismiss(self):
         self.dismissed = True
@@ -181,7 +186,7 @@ def test_a_record_that_somebody_has_removed_is_written_again(devices, holder, tm
         assert recorded_gpus(tmp_path / "gpus") == sorted(device.uuid for device in devices)
 
 
-def test_where_records_cannot_be_seen_any_more_limits_are_held_and_put_back_all_the_same(
+def test_where_records_cannot_be_written_any_more_limits_are_put_back(
     devices, holder, found_w, monkeypatch
 ):
     def forbid(_path):
@@ -191,9 +196,9 @@ def test_where_records_cannot_be_seen_any_more_limits_are_held_and_put_back_all_
         holder.hold(125.0, "job-1-1")
         with monkeypatch.context() as patch:
             patch.setattr("pathlib.Path.exists", forbid)
-            holder.hold(150.0, "job-1-1")
-            assert set(limits_w(devices).values()) == {150.0}
-    assert limits_w(devices) == found_w
+            with pytest.raises(DeviceError, match="no power limit is changed"):
+                holder.hold(150.0, "job-1-1")
+            assert limits_w(devices) == found_w
 
 
 def test_two_launchers_take_the_locks_in_the_same_order(devices, guard, tmp_path, monkeypatch):
@@ -302,7 +307,7 @@ def test_without_permission_it_says_so_and_touches_nothing(devices, holder, foun
         assert holder.refused
         assert holder.limits_w == ()
         assert not any(is_held(uuid) for uuid in found_w)
-        with pytest.raises(LimitRefusedError):
+        with pytest.raises(LimitRefusedError, match=r"of 150 W cannot be held: .*mode: observe"):
             holder.hold(150.0, "job-1-1")
     assert limits_w(devices) == found_w
     assert guard.watches == []
@@ -377,7 +382,7 @@ def test_holders_of_other_gpus_are_not_in_the_way(devices, guard, tmp_path):
 def test_what_a_dead_launcher_left_is_restored_before_it_is_taken_for_found(
     devices, guard, tmp_path
 ):
-    write_record(tmp_path, LimitRecord(devices[0].uuid, 287.5, "dead-1-1"))
+    write_record(tmp_path, LimitRecord(devices[0].uuid, 287.5, "dead-1-1", set_w=(125.0,)))
     devices[0].set_power_limit_w(125.0)
     with LimitHolder(devices[:1], tmp_path, guard) as holder:
         assert holder.found_w == 287.5
@@ -404,7 +409,8 @@ def test_repair_restores_what_nobody_holds(devices, holder, found_w, guard, tmp_
             tmp_path / "gpus", lambda record: present[record.uuid]
         )
         assert busy == [devices[0].uuid]
-        assert [record.trial for record in restored] == ["dead-1-1"]
+        assert [limit.uuid for limit in restored] == [devices[1].uuid]
+        assert "as dead-1-1 had found it" in restored[0].text
         assert problems == []
         assert list(limits_w(devices).values()) == [150.0, 222.5]
 
@@ -417,6 +423,19 @@ def test_the_daemon_that_the_job_names_is_on_record_for_repair(devices, guard, t
     write_record(tmp_path, record)
     repair_limits(tmp_path, lambda record: asked.append(record.zeusd) or devices[0])
     assert asked == ["/run/other.sock"]
+
+
+def test_repair_says_what_stays_changed_where_a_gpu_is_lost(found_w, tmp_path):
+    def lost(_record):
+        raise DeviceError("GPU-1 is lost")
+
+    write_record(tmp_path, LimitRecord(next(iter(found_w)), 222.5, "dead-1-1"))
+    restored, problems, _ = repair_limits(tmp_path, lost)
+    assert restored == []
+    assert problems == [
+        "a power limit is not restored (222.5 W, as dead-1-1 had found it): GPU-1 is lost"
+    ]
+    assert len(recorded_gpus(tmp_path)) == 1
 
 
 def test_repair_says_what_it_cannot_restore(devices, tmp_path):
@@ -441,6 +460,129 @@ def test_a_record_that_cannot_be_read_is_named_and_kept(devices, tmp_path, conte
     assert restored == []
     assert str(path) in problems[0]
     assert path.exists()
+
+
+# Somebody else sets limits, too
+
+
+def test_a_cap_set_during_a_run_is_not_overridden_by_the_next_limit(devices, holder, found_w):
+    capped, other = devices
+    with holder:
+        holder.hold(150.0, "job-1-1")
+        capped.set_power_limit_w(120.0)
+        with pytest.raises(LimitRefusedError, match=r"stays at 120 W: .* somebody else"):
+            holder.hold(175.0, "job-1-1")
+        assert limits_w(devices) == {capped.uuid: 120.0, other.uuid: found_w[other.uuid]}
+        assert "120 W" in holder.taken
+        assert holder.limits_w == ()
+        with pytest.raises(LimitRefusedError):
+            holder.hold(150.0, "job-1-2")
+    assert capped.read().power_limit_w == 120.0
+    assert holder.unrestored is None  # it is told already
+
+
+def test_a_cap_set_before_the_first_limit_is_not_overridden(devices, holder, found_w, tmp_path):
+    with holder:
+        devices[0].set_power_limit_w(120.0)
+        with pytest.raises(LimitRefusedError, match="somebody else"):
+            holder.hold(150.0, "job-1-1")
+    assert limits_w(devices) == {**found_w, devices[0].uuid: 120.0}
+    assert recorded_gpus(tmp_path / "gpus") == []
+
+
+def test_a_cap_set_during_a_run_is_not_overridden_at_its_end(devices, holder, guard, tmp_path):
+    with holder:
+        holder.hold(150.0, "job-1-1")
+        devices[0].set_power_limit_w(120.0)
+        holder.restore()
+        assert guard.told == {}  # so that the guard leaves it alone, too
+    assert devices[0].read().power_limit_w == 120.0
+    assert devices[1].read().power_limit_w == 212.345
+    assert recorded_gpus(tmp_path / "gpus") == []
+
+
+def test_what_is_seen_only_on_leaving_the_block_is_told_then(devices, holder):
+    with holder:
+        holder.hold(150.0, "job-1-1")
+        devices[0].set_power_limit_w(120.0)
+    assert "stays at 120 W" in holder.unrestored
+
+
+def test_a_driver_may_round_what_it_is_told(devices, holder, found_w):
+    change = devices[0].set_power_limit_w
+    devices[0].set_power_limit_w = lambda watts: change(watts if watts == 300.0 else watts - 0.4)
+    with holder:
+        holder.hold(150.0, "job-1-1")
+        holder.hold(175.0, "job-1-1")
+    assert limits_w(devices) == found_w
+    assert holder.taken is None
+
+
+@pytest.mark.parametrize("instead_w", [300.0, 200.0])  # it ignores the limit, or takes another
+def test_a_driver_that_does_not_do_what_it_is_told_is_found_out(
+    devices, holder, found_w, tmp_path, instead_w
+):
+    change = devices[0].set_power_limit_w
+    devices[0].set_power_limit_w = lambda watts: change(watts if watts == 300.0 else instead_w)
+    with holder:
+        with pytest.raises(DeviceError, match=rf"150 W and reports {instead_w:g} W"):
+            holder.hold(150.0, "job-1-1")
+        assert limits_w(devices) == found_w
+    assert recorded_gpus(tmp_path / "gpus") == []
+
+
+def test_a_record_says_what_is_zeusruns_before_it_is_set(devices, holder, guard, tmp_path):
+    seen = []
+    change = devices[0].set_power_limit_w
+
+    def spy(watts):
+        if watts in (150.0, 175.0):
+            on_disk = read_record(tmp_path / "gpus", devices[0].uuid).set_w
+            seen.append((on_disk, guard.told[devices[0].uuid]))
+        change(watts)
+
+    devices[0].set_power_limit_w = spy
+    with holder:
+        holder.hold(150.0, "job-1-1")
+        holder.hold(175.0, "job-1-1")
+    assert seen == [((150.0,), (150.0,)), ((150.0, 175.0), (150.0, 175.0))]
+
+
+def repair(devices, directory, **options):
+    present = {device.uuid: device for device in devices}
+    return repair_limits(directory, lambda record: present[record.uuid], **options)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_repair_does_not_override_a_cap_that_was_set_since(devices, tmp_path, dry_run):
+    uuid = devices[0].uuid
+    write_record(tmp_path, LimitRecord(uuid, 300.0, "dead-1-1", set_w=(125.0, 150.0)))
+    devices[0].set_power_limit_w(120.0)
+    (restored,), problems, _ = repair(devices, tmp_path, dry_run=dry_run)
+    assert (restored.uuid, problems) == (uuid, [])
+    assert "stays at 120 W" in restored.text
+    assert "somebody else has set it" in restored.text
+    assert devices[0].read().power_limit_w == 120.0
+    assert recorded_gpus(tmp_path) == ([uuid] if dry_run else [])
+
+
+@pytest.mark.parametrize("set_w", [(125.0, 150.0), ()])  # (): by a zeusrun that did not say
+def test_repair_restores_what_is_still_zeusruns(devices, tmp_path, set_w):
+    write_record(tmp_path, LimitRecord(devices[0].uuid, 287.5, "dead-1-1", set_w=set_w))
+    devices[0].set_power_limit_w(125.0)
+    (restored,), _, _ = repair(devices, tmp_path)
+    assert "is 287.5 W again, as dead-1-1 had found it" in restored.text
+    assert devices[0].read().power_limit_w == 287.5
+
+
+def test_repair_leaves_limits_of_a_later_boot_alone(devices, tmp_path):
+    old = LimitRecord(devices[0].uuid, 287.5, "dead-1-1", set_w=(150.0,), boot_id="earlier")
+    write_record(tmp_path, old)
+    devices[0].set_power_limit_w(150.0)  # as whoever booted the machine wants it
+    (restored,), _, _ = repair(devices, tmp_path)
+    assert "stays at 150 W: the machine was booted after dead-1-1" in restored.text
+    assert devices[0].read().power_limit_w == 150.0
+    assert recorded_gpus(tmp_path) == []
 
 
 @pytest.mark.parametrize(

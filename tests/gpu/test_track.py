@@ -289,6 +289,27 @@ def test_a_counter_that_is_not_told_any_more_is_replaced_with_one_warning():
     assert track.energy_j(0.0, 10.0) == pytest.approx(1000.0)
 
 
+@pytest.mark.parametrize("missed", [1, 9])
+@pytest.mark.parametrize("rest", [0, 50])
+def test_a_counter_that_fails_to_answer_for_a_moment_is_kept(missed, rest):
+    track = counter_track()
+    well = counting(100.0, 10)
+    hole = [(None, 120.0)] * missed
+    assert watch(track, well[:40] + hole + well[40 + missed :][:rest]) == []
+    assert track.end() == ()
+    assert track.source is EnergySource.COUNTER
+    until_s = (39 + missed + rest) / 10
+    assert track.energy_j(0.0, until_s) == pytest.approx(100.0 * until_s)
+
+
+def test_a_counter_that_is_looked_at_rarely_may_fail_to_answer_once():
+    track = counter_track()
+    watch(track, counting(100.0, 1))
+    assert track.add(3.0, Reading(None, 100.0, None)) == ()
+    assert track.add(5.0, Reading(500.0, 100.0, None)) == ()
+    assert track.energy_j(0.0, 5.0) == pytest.approx(500.0)
+
+
 def miss(track, since_s, until_s):
     return [
         warning

@@ -117,6 +117,21 @@ def test_by_index_cuda_shows_the_first_mig_instance_and_nothing_else(value, coun
     assert resolve(value, WITH_MIG, count=count) == nvml_indices
 
 
+def test_indices_count_gpus_by_their_pci_address():
+    gpus = [
+        GpuIdentity(0, "GPU-1", "A100", pci=(0, 0x81, 0)),
+        GpuIdentity(1, "GPU-2", "T400", pci=(1, 0x01, 0)),
+        GpuIdentity(2, "GPU-3", "A100", pci=(0, 0x41, 0)),
+    ]
+    assert resolve(None, gpus, pci_order=True) == [2, 0, 1]
+    assert resolve("2,0", gpus, pci_order=True) == [1, 2]
+
+
+def test_where_an_address_is_unknown_indices_count_in_the_order_given():
+    gpus = [GpuIdentity(0, "GPU-1", "A100", pci=(0, 0x81, 0)), GpuIdentity(1, "GPU-2", "A100")]
+    assert resolve(None, gpus, pci_order=True) == [0, 1]
+
+
 def test_a_whole_uuid_is_that_gpu_even_if_another_begins_with_it():
     gpus = [GpuIdentity(0, "GPU-11", "A100"), GpuIdentity(1, "GPU-1", "A100")]
     assert resolve("GPU-1", gpus) == [1]

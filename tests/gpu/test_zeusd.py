@@ -10,7 +10,7 @@ import pytest
 
 from tests.gpu.fake_zeusd import running_zeusd
 from zeusrun.errors import DeviceError, LimitRefusedError
-from zeusrun.gpu.zeusd import Zeusd, find_zeusd
+from zeusrun.gpu.zeusd import Zeusd, find_zeusd, named_zeusd, naming_zeusd
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def limits_mw():
     return {}
 
 
-@pytest.fixture(params=["today", "0.2"])
+@pytest.fixture(params=["today", "0.5.0", "0.4", "0.2"])
 def server(request, tmp_path, limits_mw):
     def set_limit(gpu, milliwatts):
         if milliwatts <= 300_000:
@@ -60,8 +60,10 @@ def test_a_daemon_that_fails_is_an_error(server, zeusd):
         zeusd.set_power_limit_w(0, 200.0, 2)
 
 
-@pytest.mark.parametrize("server", ["today"], indirect=True)  # 0.2 does not tell its GPUs
-@pytest.mark.parametrize("discovered", [None, "[]", "no JSON", '{"gpu_ids": null}'])
+@pytest.mark.parametrize("server", ["0.5.0", "0.4"], indirect=True)  # 0.2 does not tell its GPUs
+@pytest.mark.parametrize(
+    "discovered", [None, "[]", "no JSON", '{"gpu_ids": null}', '{"gpus": [{"name": "A100"}]}']
+)
 def test_a_daemon_that_sees_other_gpus_is_not_asked(server, zeusd, limits_mw, discovered):
     server.gpu_ids = (0, 1, 2)
     server.discovered = discovered
@@ -120,3 +122,100 @@ def test_without_a_socket_there_is_no_daemon(tmp_path):
     (tmp_path / "file").touch()
     assert find_zeusd({"ZEUSD_SOCK_PATH": str(tmp_path / "file")}) is None
     assert find_zeusd({"ZEUSD_SOCK_PATH": str(tmp_path / "absent")}) is None
+
+
+# PCI addresses
+
+
+@pytest.mark.parametrize("server", ["today"], indirect=True)
+def test_where_addresses_are_told_they_say_which_gpu_is_which(server, zeusd, limits_mw):
+    server.gpu_ids, server.buses = (0, 1, 2), {0: 0x41, 1: 0x81, 2: 0x01}
+    zeusd.set_power_limit_w(0, 200.0, 2, pci=(0, 0x81, 0))
+    assert limits_mw == {1: 200_000}
+
+
+@pytest.mark.parametrize("server", ["today"], indirect=True)
+def test_a_gpu_that_the_daemon_does_not_have_is_named_by_its_address(server, zeusd, limits_mw):
+    with pytest.raises(LimitRefusedError, match=r"does not have GPU 0, at PCI 0000:81:00\.0"):
+        zeusd.set_power_limit_w(0, 200.0, 2, pci=(0, 0x81, 0))
+    assert limits_mw == {}
+
+
+@pytest.mark.parametrize("server", ["today", "0.5.0"], indirect=True)
+@pytest.mark.parametrize("pci", [None, (0, 1, 0)])
+def test_where_either_side_does_not_tell_addresses_the_numbers_must_agree(
+    server, zeusd, limits_mw, pci
+):
+    server.version = "today" if pci is None else "0.5.0"
+    zeusd.set_power_limit_w(0, 200.0, 2, pci=pci)
+    assert limits_mw == {0: 200_000}
+    with pytest.raises(LimitRefusedError, match="has 2 GPUs and this process 3"):
+        zeusd.set_power_limit_w(0, 250.0, 3, pci=pci)
+
+
+# Token and port
+
+
+@pytest.mark.parametrize("server", ["today"], indirect=True)
+def test_the_token_of_the_environment_is_sent(server, tmp_path, limits_mw):
+    server.token = "a.b.c"
+    where = {"ZEUSD_SOCK_PATH": str(tmp_path / "sock")}
+    with pytest.raises(LimitRefusedError, match=r"answered 401 .*from ZEUSD_TOKEN"):
+        find_zeusd(where).set_power_limit_w(0, 200.0, 2)
+    find_zeusd({**where, "ZEUSD_TOKEN": "a.b.c\n"}).set_power_limit_w(0, 200.0, 2)
+    assert limits_mw == {0: 200_000}
+    with pytest.raises(LimitRefusedError, match="ZEUSD_TOKEN is no token") as caught:
+        find_zeusd({**where, "ZEUSD_TOKEN": "a\nb"}).set_power_limit_w(0, 200.0, 2)
+    assert "a\nb" not in str(caught.value)
+
+
+def test_a_daemon_on_a_port_of_this_machine_is_asked(limits_mw):
+    def set_limit(gpu, milliwatts):
+        limits_mw[gpu] = milliwatts
+        return True
+
+    with running_zeusd(None, set_limit) as server:
+        named = f"localhost:{server.server_address[1]}"
+        find_zeusd({"ZEUSD_HOST_PORT": named}).set_power_limit_w(1, 200.0, 2)
+        assert limits_mw == {1: 200_000}
+        # As zeusd's own client has it, a socket counts before a port.
+        assert find_zeusd({"ZEUSD_HOST_PORT": named, "ZEUSD_SOCK_PATH": "/absent"}) is None
+
+
+def test_a_daemon_on_another_machine_is_not_asked(monkeypatch):
+    class Elsewhere:
+        closed = False
+
+        def getsockname(self):
+            return ("10.0.0.1", 40000)
+
+        def getpeername(self):
+            return ("10.0.0.2", 4938)
+
+        def close(self):
+            self.closed = True
+
+    connection = Elsewhere()
+    monkeypatch.setattr("socket.create_connection", lambda *_: connection)
+    with pytest.raises(LimitRefusedError, match=r"node2:4938\) is on another machine"):
+        Zeusd("node2:4938").set_power_limit_w(0, 200.0, 2)
+    assert connection.closed
+
+
+@pytest.mark.parametrize("text", ["node1", "node1:", ":4938", "localhost:99999", "a..b:1", "x/y:1"])
+def test_what_is_no_host_and_port_says_so(text):
+    with pytest.raises(LimitRefusedError, match="correct ZEUSD_HOST_PORT"):
+        find_zeusd({"ZEUSD_HOST_PORT": text}).set_power_limit_w(0, 200.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({}, None),
+        ({"ZEUSD_SOCK_PATH": "/run/z.sock", "ZEUSD_HOST_PORT": "node1:4938"}, "/run/z.sock"),
+        ({"ZEUSD_HOST_PORT": "node1:4938"}, "node1:4938"),
+    ],
+)
+def test_the_daemon_that_a_job_names_is_found_again_from_its_record(environment, named):
+    assert named_zeusd(environment) == named
+    assert named_zeusd({"ZEUSD_SOCK_PATH": "/own", **naming_zeusd(named)}) == (named or "/own")

@@ -242,3 +242,23 @@ def test_what_torchrun_said_on_its_way_is_no_restart():
 def test_a_nan_on_the_way_is_no_warning():
     progress = after(report(104.0, 1, math.nan), report(105.0, 2, 0.9))
     assert outcome(progress).warnings == ()
+
+
+def limited(limit_w):
+    """A bill of a run with this limit in force."""
+    return replace(METERED, limit_between=lambda since_s, until_s: limit_w)
+
+
+def test_the_limit_recorded_is_the_one_that_was_in_force_while_it_trained():
+    windows = []
+    bill = replace(METERED, limit_between=lambda *window: windows.append(window) or 250.0)
+    found = outcome(REACHED, bill=bill, power_limit_w=400.0)
+    assert found.power_limit_w == 250.0
+    assert windows == [(103.0, 107.0)]
+    assert outcome(REACHED, bill=limited(None), power_limit_w=400.0).power_limit_w is None
+    assert outcome(NOTHING, bill=limited(250.0)).power_limit_w is None
+
+
+def test_a_limit_that_the_driver_rounded_is_called_by_what_it_was_told():
+    found = outcome(REACHED, bill=limited(249.9), power_limit_w=250.0)
+    assert found.power_limit_w == 250.0

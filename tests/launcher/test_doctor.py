@@ -7,10 +7,15 @@ import sys
 
 import pytest
 
+from tests.gpu import conftest
 from zeusrun.errors import LaunchError
+from zeusrun.gpu.limit_record import LimitRecord, write_record
+from zeusrun.gpu.simulated import SimulatedDevice
 from zeusrun.launcher import doctor
 from zeusrun.launcher.doctor import check_machine
 from zeusrun.launcher.torchrun import Torchrun
+
+clock = conftest.clock
 
 
 @pytest.fixture
@@ -87,3 +92,40 @@ def test_notices_that_wait_to_be_delivered_are_told(tmp_path):
     found = {check.name: check for check in check_machine(environment)}["notices"]
     assert (found.well, found.found) == (None, "1 notice could not be delivered so far")
     assert found.advice.endswith("notices/failed.log")
+
+
+@pytest.fixture
+def gpu(clock, monkeypatch):
+    """A GPU held to 250 W, and every limit that is set on it."""
+    device = SimulatedDevice(clock)
+    device.set_power_limit_w(250.0)
+    device.asked_w = []
+    change = device.set_power_limit_w
+    device.set_power_limit_w = lambda watts: device.asked_w.append(watts) or change(watts)
+    monkeypatch.setattr(doctor, "gpus_of_job", lambda *_: [device])
+    return device
+
+
+def test_whether_limits_may_be_set_is_asked_by_setting_what_is_set(environment, gpu):
+    permissions = found(environment)["permissions"]
+    assert (permissions.well, permissions.found) == (True, "power limits may be set")
+    assert gpu.asked_w == [250.0]
+
+
+def test_where_limits_may_not_be_set_it_says_so_and_why(environment, gpu):
+    gpu.refuse_limits()
+    permissions = found(environment)["permissions"]
+    assert (permissions.well, permissions.found) == (None, "power limits are only observed")
+    assert "was told to refuse power limits" in permissions.advice
+
+
+def test_a_limit_that_a_run_holds_is_left_to_it(environment, gpu, tmp_path):
+    write_record(tmp_path / "home" / "gpus", LimitRecord(gpu.uuid, 300.0, "job-1-1"))
+    assert found(environment)["permissions"].well is True
+    assert gpu.asked_w == []
+
+
+def test_a_variable_that_is_not_usable_does_not_turn_a_machine_into_one_without_gpus(environment):
+    environment["CUDA_VISIBLE_DEVICES"] = "garbage"
+    checks = [check for check in check_machine(environment) if check.name == "devices"]
+    assert [check.well for check in checks] == [False]

@@ -278,14 +278,83 @@ def test_a_limit_that_could_not_be_held_is_not_measured():
     assert gpu.held[-1] is None
 
 
-def test_a_limit_that_somebody_else_has_changed_is_not_measured():
-    gpu = Gpu()
+class WatchedGpu(Gpu):
+    """A GPU whose limit is read back; somebody else, or its driver, may hold it to another."""
+
+    def __init__(self):
+        super().__init__()
+        self.forced_w = None
+        self.answers = True
+
+    def is_in_force(self, limit_w):
+        return self.limit_w == limit_w if self.answers else None
+
+    def tick(self, profiling, **options):
+        told_w = self.limit_w
+        self.limit_w = told_w if self.forced_w is None else self.forced_w
+        super().tick(profiling, **options)
+
+
+def begin_watched(gpu, known=()):
     now = job()
-    profiling = Profiling(now, (), 250.0, lambda p: next_limit_w(now, p), lambda limit_w: False)
+    return Profiling(now, known, 250.0, lambda p: next_limit_w(now, p), gpu.is_in_force)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 6.0, 9.0])
+def test_a_limit_that_somebody_else_has_changed_is_not_measured(seconds):
+    gpu = WatchedGpu()
+    profiling = begin_watched(gpu)
+    gpu.train(profiling, seconds)
+    assert gpu.limit_w == 150.0
+    gpu.forced_w = 200.0
     gpu.train(profiling, 30.0)
     assert "150 W is not in force" in profiling.failure
     assert not profiling.points
     assert gpu.held[-1] is None
+
+
+def test_a_limit_that_a_driver_ignores_is_found_out_at_once():
+    gpu = WatchedGpu()
+    gpu.forced_w = 250.0
+    profiling = begin_watched(gpu)
+    gpu.train(profiling, 1.0)
+    assert "150 W is not in force" in profiling.failure
+
+
+@pytest.mark.parametrize("forced_w", [200.0, None])
+def test_a_probe_that_ends_early_is_kept_only_if_its_limit_is_in_force_at_the_end(forced_w):
+    gpu = WatchedGpu()
+    profiling = begin_watched(gpu)
+    gpu.train(profiling, 8.0)
+    gpu.limit_w = gpu.limit_w if forced_w is None else forced_w
+    profiling.finish()
+    assert list(profiling.points) == ([150.0] if forced_w is None else [])
+
+
+def test_what_was_measured_before_a_pause_counts_only_if_the_limit_was_in_force_as_it_began():
+    for forced_w, kept in ((200.0, False), (None, True)):
+        gpu = WatchedGpu()
+        profiling = begin_watched(gpu)
+        gpu.train(profiling, 8.5)
+        gpu.forced_w = forced_w
+        gpu.asleep_until = gpu.now_t + 10.0
+        gpu.train(profiling, 5.0)
+        profiling.finish()
+        assert bool(profiling.points) is kept
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_limit_that_cannot_be_read_for_a_while_is_measured_once_it_can(begins):
+    gpu = WatchedGpu()
+    profiling = begin_watched(gpu)
+    gpu.train(profiling, 0.1 if begins else 8.0)
+    gpu.answers = False
+    gpu.train(profiling, 20.0)
+    assert not profiling.points
+    gpu.answers = True
+    gpu.train(profiling, 15.0)
+    assert profiling.failure is None
+    assert 150.0 in profiling.points
 
 
 def test_only_what_the_objective_compares_must_be_known_well():

@@ -8,7 +8,16 @@ from zeusrun.schedule.environment import capture
 
 
 @pytest.mark.parametrize(
-    "name", ["PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "HF_HOME", "OMP_NUM_THREADS", "LC_ALL"]
+    "name",
+    [
+        "PATH",
+        "CUDA_HOME",
+        "LD_LIBRARY_PATH",
+        "HF_HOME",
+        "OMP_NUM_THREADS",
+        "LC_ALL",
+        "ZEUSD_HOST_PORT",
+    ],
 )
 def test_what_libraries_need_is_kept(name):
     assert capture({name: "x"}, []) == {name: "x"}

@@ -278,3 +278,12 @@ def test_a_measurement_of_several_gpus_has_a_line_for_each():
 
 def test_a_long_command_is_cut():
     assert widest(render(measurement_sheet(["x" * 300], MEASURED))) <= 80
+
+
+def test_what_is_true_of_several_gpus_is_told_once():
+    told = "the energy counter is not supported"
+    gpus = [replace(watched(replace(PLAIN, cuda_index=index)), note=told) for index in range(3)]
+    text = render(watch_sheet(gpus, 1, 80))
+    assert f"! GPU 0, 1, 2: {told}" in text
+    nameless = [replace(PLAIN, cuda_index=None, error="GPU is lost") for _ in range(2)]
+    assert "! 2 GPUs: GPU is lost" in render(gpu_sheet(nameless, 80))

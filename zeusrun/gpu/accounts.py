@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zeusrun.gpu.integrate import trapezoid_j
+from zeusrun.gpu.integrate import REACH_S, trapezoid_j
 from zeusrun.gpu.series import EnergySeries
 
 # A counter that has not moved for this long, while more than this was drawn all along, stands
@@ -45,6 +45,8 @@ class CounterAccount:
         self._leap_w = _LEAP * (max_power_w or _UNKNOWN_MAX_POWER_W)
         self._moved_s = 0.0
         self._drawing_since_s = 0.0
+        self._told_s = 0.0
+        self._misses = 0  # since it told something
 
     def look(
         self,
@@ -66,7 +68,8 @@ class CounterAccount:
         """
         last_j = self.series.last_j
         if energy_j is None:
-            return self._drop("is not supported" if last_j is None else "is not told any more")
+            return self._miss(time_s)
+        self._told_s, self._misses = time_s, 0
         if last_j is not None and energy_j < last_j:
             return self._drop(f"ran backwards, from {last_j:.1f} to {energy_j:.1f} J")
         if last_j is None or energy_j > last_j:
@@ -89,6 +92,15 @@ class CounterAccount:
         else:
             self.series.wait(time_s)
         return None
+
+    def _miss(self, time_s: float) -> str | None:
+        """Take a look at which it tells nothing: once, or for as long as energy is extrapolated."""
+        if self.series.last_j is None:
+            return self._drop("is not supported")
+        self._misses += 1
+        if self._misses == 1 or time_s - self._told_s < REACH_S:
+            return None
+        return self._drop("is not told any more")
 
     def _is_leap(self, time_s: float, step_j: float) -> bool:
         within_s = time_s - self._moved_s + _LATE_S

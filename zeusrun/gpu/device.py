@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from zeusrun.trial import EnergySource
 
 
+_SAME_LIMIT_W = 0.5
+
+
 @dataclass(frozen=True)
 class Health:
     """How a device fares, beside its power. ``None`` is what it does not tell.
@@ -106,6 +109,13 @@ class LimitableDevice(Device, Protocol):
             DeviceError: If it does not answer.
         """
 
+    def power_limit_w(self) -> float | None:
+        """Return the limit in force, read now; ``None`` if the device does not report it.
+
+        Raises:
+            DeviceError: If it does not answer.
+        """
+
     def set_power_limit_w(self, watts: float) -> None:
         """Hold the device to ``watts`` until someone sets another limit.
 
@@ -113,6 +123,11 @@ class LimitableDevice(Device, Protocol):
             LimitRefusedError: If permission is missing.
             DeviceError: If it cannot be limited, or ``watts`` is out of its range.
         """
+
+
+def is_same_limit(one_w: float, other_w: float) -> bool:
+    """Whether two readings are the same limit: a driver may round what it is told."""
+    return abs(one_w - other_w) < _SAME_LIMIT_W
 
 
 def check_power_limit(name: str, watts: float, range_w: tuple[float, float] | None) -> None:

@@ -1,14 +1,15 @@
 """The guard: a small process that outlives the launcher and puts power limits back.
 
 It waits for the end of its standard input, whose other end only the launcher has: the kernel
-closes it however the launcher dies. A launcher that has put the limits back says so before. It
-inherits the locks of the GPUs, so nobody takes a changed
-limit for the one to go back to before it is done.
+closes it however the launcher dies. Until then the launcher tells it, a line of JSON each time,
+which limits are zeusrun's; one that has put them back dismisses it. It inherits the locks of the
+GPUs, so nobody takes a changed limit for the one to go back to before it is done.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -17,17 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import DeviceError
-from zeusrun.gpu.device import LimitableDevice
-from zeusrun.gpu.limit_record import has_record
-from zeusrun.gpu.nvml import gpus_of_job
-from zeusrun.gpu.power_limit import put_back
+from zeusrun.gpu.limit_record import LimitRecord, has_record, read_record
+from zeusrun.gpu.limit_restore import put_back
+from zeusrun.gpu.nvml import gpu_by_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zeusrun.gpu.device import LimitableDevice
+
 READY, DISMISSED = b"ready\n", b"dismissed\n"
 _PATIENCE_S = 20.0  # with a GPU that does not take its limit at once
 _AGAIN_S = 0.2
+_REMEMBERED = 1 << 16  # bytes of what it was told: only the last line counts
 
 
 def main() -> None:
@@ -37,50 +40,57 @@ def main() -> None:
     found_w = {uuid: float(watts) for uuid, watts in pairs}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they are meant for the launcher
-    devices = {uuid: open_gpu(uuid, os.environ) for uuid in found_w}
+    devices: dict[str, LimitableDevice] = {uuid: gpu_by_uuid(uuid, os.environ) for uuid in found_w}
     with contextlib.suppress(BrokenPipeError):  # the launcher is dead already
         os.write(1, READY)
     os.close(1)
     said = b""
-    while more := os.read(0, 64):
-        said += more
-    # A launcher that died may have lost its records first; one that is done has left those of GPUs
-    # that it could not restore.
-    uuids = [uuid for uuid in found_w if said != DISMISSED or has_record(directory, uuid)]
+    while more := os.read(0, 4096):
+        said = (said + more)[-_REMEMBERED:]
+    left = _left(directory, found_w, said)
     give_up_s = time.monotonic() + _PATIENCE_S
-    while uuids and time.monotonic() < give_up_s:
-        uuids = [u for u in uuids if not _restored(directory, u, found_w[u], devices)]
-        if uuids:
+    while left and time.monotonic() < give_up_s:
+        left = [record for record in left if not _restored(directory, record, devices)]
+        if left:
             time.sleep(_AGAIN_S)
 
 
-def open_gpu(uuid: str, environment: Mapping[str, str]) -> LimitableDevice:
-    """Open a GPU by its UUID, whatever the environment makes visible.
+def _left(directory: Path, found_w: Mapping[str, float], said: bytes) -> list[LimitRecord]:
+    """Return what is to be put back, by what the launcher said.
 
-    Args:
-        uuid: Of the GPU.
-        environment: Read for ``ZEUSD_SOCK_PATH``.
-
-    Raises:
-        DeviceError: If it is absent.
+    A launcher that died may have lost its records first, so what it said last counts more. Without
+    a word from it they count: it writes them before it starts a guard. One that is done has left
+    those of GPUs that it could not restore.
     """
-    for device in gpus_of_job({**environment, "CUDA_VISIBLE_DEVICES": uuid}, 1):
-        if isinstance(device, LimitableDevice):
-            return device
-    raise DeviceError(f"{uuid} is not here; `nvidia-smi -L` lists the GPUs")
+    lines = said.splitlines(keepends=True)
+    told = [line for line in lines if line.startswith(b"{") and line.endswith(b"\n")]
+    if not told:
+        records = [_read(directory, uuid) for uuid in found_w]
+        return [record for record in records if record is not None]
+    return [
+        LimitRecord(uuid, found_w[uuid], "the last trial", set_w=tuple(watts))
+        for uuid, watts in json.loads(told[-1]).items()
+        if lines[-1] != DISMISSED or has_record(directory, uuid)
+    ]
 
 
-def _restored(
-    directory: Path, uuid: str, found_w: float, devices: dict[str, LimitableDevice]
-) -> bool:
-    """Try to restore the limit of a GPU; return whether it and its record are as they were.
+def _read(directory: Path, uuid: str) -> LimitRecord | None:
+    try:
+        return read_record(directory, uuid)
+    except DeviceError:
+        return None  # doctor and repair name it
+
+
+def _restored(directory: Path, record: LimitRecord, devices: dict[str, LimitableDevice]) -> bool:
+    """Try to restore the limit of a GPU; return whether its record is gone.
 
     A GPU that does not take it is opened anew the next time: its driver may have been restarted.
     """
+    uuid = record.uuid
     try:
         if uuid not in devices:
-            devices[uuid] = open_gpu(uuid, os.environ)
-        put_back(directory, devices[uuid], found_w)
+            devices[uuid] = gpu_by_uuid(uuid, os.environ)
+        put_back(directory, devices[uuid], record)
     except DeviceError:
         if uuid in devices:
             devices.pop(uuid).close()

@@ -10,16 +10,22 @@ import json
 import math
 import platform
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from zeusrun.errors import DeviceError
 from zeusrun.private_files import make_folder, replace_file
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 _VERSION = 1
 _SUFFIX = ".limit.json"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def _read_boot_id() -> str | None:
+    """Return the kernel's name for this boot (random(4)); ``None`` where there is none."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip() or None
+    except (OSError, ValueError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -30,20 +36,31 @@ class LimitRecord:
         uuid: Of the GPU.
         found_w: Its limit in watts as it was found.
         trial: The one that has changed it.
-        zeusd: Socket of the daemon that the job named for it; ``None`` if it named none.
+        zeusd: Socket or ``host:port`` of the daemon that the job named; ``None`` if it named none.
+        set_w: What zeusrun set last and what it was about to set, in watts; empty if unknown, as
+            in a record of an older zeusrun.
         host: The machine of the GPU: several may share the directory.
+        boot_id: Of the kernel; ``None`` if unknown. A power limit does not outlive a boot.
     """
 
     uuid: str
     found_w: float
     trial: str
     zeusd: str | None = None
+    set_w: tuple[float, ...] = ()
     host: str = field(default_factory=platform.node)
+    boot_id: str | None = field(default_factory=_read_boot_id)
 
     @property
     def is_elsewhere(self) -> bool:
         """Whether the GPU is in another machine."""
         return self.host != platform.node()
+
+    @property
+    def is_of_earlier_boot(self) -> bool:
+        """Whether the machine was booted since, so that nothing zeusrun had set is in force."""
+        boot_id = _read_boot_id()
+        return None not in (self.boot_id, boot_id) and self.boot_id != boot_id
 
 
 def write_record(directory: Path, record: LimitRecord) -> None:
@@ -89,13 +106,15 @@ def read_record(directory: Path, uuid: str) -> LimitRecord | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["version"] != _VERSION:
             raise DeviceError(f"{path} is of version {content['version']}, not {_VERSION}")
-        zeusd = content.get("zeusd")
+        zeusd, boot_id = content.get("zeusd"), content.get("boot_id")
         return LimitRecord(
             uuid,
             _watts(content["found_w"]),
             str(content["trial"]),
             None if zeusd is None else str(zeusd),
+            tuple(_watts(watts) for watts in content.get("set_w", ())),
             str(content["host"]),
+            None if boot_id is None else str(boot_id),
         )
     except (FileNotFoundError, NotADirectoryError):
         return None

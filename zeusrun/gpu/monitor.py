@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import DeviceError
+from zeusrun.gpu.limit_series import LimitSeries
 from zeusrun.gpu.power_csv import PowerCsv, Row
 from zeusrun.gpu.sharing import Sharing
 from zeusrun.gpu.track import LOST_S, Accounts, EnergyTrack
@@ -70,6 +71,7 @@ class EnergyMonitor:
             EnergyTrack(name, device.energy_source, device.max_power_w if device.is_gpu else None)
             for name, device in zip(self._names, self._devices, strict=True)
         ]
+        self._limits = LimitSeries()
         self._sharing = Sharing(self._devices, self._names, foreign)
         self._csv_path = csv_path
         self._csv: PowerCsv | None = None
@@ -112,7 +114,11 @@ class EnergyMonitor:
     def sample(self) -> None:
         """Look at every device now. The thread does it; without one (simulators), call it."""
         rows: list[Row] = []
-        for name, device, track in zip(self._names, self._devices, self._tracks, strict=True):
+        limits_w: list[float | None] = [None] * len(self._devices)
+        told: list[tuple[str, str]] = []
+        for place, (name, device, track) in enumerate(
+            zip(self._names, self._devices, self._tracks, strict=True)
+        ):
             if track.failed:
                 continue
             time_s = self._clock()
@@ -121,13 +127,14 @@ class EnergyMonitor:
                 reading = device.read()
             except DeviceError as error:
                 with self._lock:
-                    self.warnings.extend(track.miss(time_s, str(error)))
+                    told += [(name, text) for text in track.miss(time_s, str(error))]
                 continue
             finally:
                 self._asked = None
                 self._answers += 1
+            limits_w[place] = reading.power_limit_w
             with self._lock:
-                self.warnings.extend(track.add(time_s, reading))
+                told += [(name, text) for text in track.add(time_s, reading)]
                 power_w, cumulative_j = track.power_w(), track.cumulative_j
             if self._csv is not None:
                 rows.append(
@@ -140,6 +147,9 @@ class EnergyMonitor:
                         reading.health,
                     )
                 )
+        with self._lock:
+            self._limits.add(self._clock(), limits_w)
+            self.warnings += _merged(told)
         self._write(rows)
         warning = self._sharing.look(self._clock())
         if warning is not None:
@@ -182,6 +192,11 @@ class EnergyMonitor:
             _sum([accounts.counter_j for accounts in found]),
             _sum([accounts.integrated_j for accounts in found]),
         )
+
+    def limit_w(self, since_s: float, until_s: float) -> float | None:
+        """Return the power limit that was in force for most of a window; see ``LimitSeries``."""
+        with self._lock:
+            return self._limits.longest_w(since_s, until_s)
 
     def power_w(self) -> float | None:
         """Return the latest draw of all devices in watts.
@@ -248,8 +263,11 @@ class EnergyMonitor:
     def _judge(self) -> None:
         """Tell, at the end, which device is missing, and whose two accounts disagree."""
         with self._lock:
+            named = list(zip(self._names, self._tracks, strict=True))
+            self.warnings += _merged(
+                [(name, text) for name, track in named for text in track.end()]
+            )
             for track in self._tracks:
-                self.warnings.extend(track.end())
                 doubt = track.disagreement(self._started_s, self._clock())
                 if doubt is not None:
                     self.warnings.append(doubt)
@@ -273,6 +291,17 @@ class EnergyMonitor:
         self.warnings.append(
             f"{self._csv_path} is incomplete ({error.strerror or error}); energy is measured still"
         )
+
+
+def _merged(told: Sequence[tuple[str, str]]) -> list[str]:
+    """Return sentences on devices by their names; what is said of several alike is said once."""
+    names_of: dict[str, list[str]] = {}
+    for name, text in told:
+        names_of.setdefault(text.replace(name, "\0"), []).append(name)
+    return [
+        text.replace("\0", names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more")
+        for text, names in names_of.items()
+    ]
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

@@ -10,11 +10,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zeusrun.errors import DeviceError, LimitRefusedError
+from zeusrun.errors import DeviceError, LimitRefusedError, VisibleGpusError
 from zeusrun.gpu.device import Health, Reading, check_power_limit
 from zeusrun.gpu.nvml_answers import first_answer, unless_unsupported
 from zeusrun.gpu.nvml_health import read_health
-from zeusrun.gpu.nvml_identity import identify_gpus
+from zeusrun.gpu.nvml_identity import identify_gpus, read_pci_address
 from zeusrun.gpu.nvml_power import PowerSensor
 from zeusrun.gpu.visible import VisibleGpu, parse_visible, resolve_visible
 from zeusrun.gpu.zeusd import find_zeusd
@@ -137,6 +137,10 @@ class NvmlGpu:
         limits_mw = self._ask(self._nvml.nvmlDeviceGetPowerManagementLimitConstraints)
         return None if limits_mw is None else (limits_mw[0] / 1000, limits_mw[1] / 1000)
 
+    def power_limit_w(self) -> float | None:
+        """See ``LimitableDevice.power_limit_w``; check: ``nvidia-smi -q -d POWER``."""
+        return self._ask_milli(self._nvml.nvmlDeviceGetPowerManagementLimit)
+
     def set_power_limit_w(self, watts: float) -> None:
         """See ``LimitableDevice.set_power_limit_w``: through NVML, else through a ``zeusd``."""
         check_power_limit(self._name, watts, self.power_limit_range_w())
@@ -164,15 +168,15 @@ class NvmlGpu:
                 f"this user may not set the power limit of {self._name}: {remedy}"
             )
         try:
-            self._zeusd.set_power_limit_w(
-                self.nvml_index, watts, self._call(self._nvml.nvmlDeviceGetCount)
-            )
+            count = self._call(self._nvml.nvmlDeviceGetCount)
+            pci = self._call(read_pci_address, self._nvml, self._handle)
+            self._zeusd.set_power_limit_w(self.nvml_index, watts, count, pci)
         except LimitRefusedError as error:
             raise LimitRefusedError(
                 f"this user may not set the power limit of {self._name}, and {error}: {remedy} "
                 "where it serves this user and these GPUs"
             ) from error
-        limit_w = self._limit_w()
+        limit_w = self.power_limit_w()
         if limit_w is None or round(limit_w * 1000) != round(watts * 1000):
             raise DeviceError(
                 f"{self._zeusd} says that {self._name} is held to {watts:g} W, but its limit is "
@@ -188,15 +192,12 @@ class NvmlGpu:
         slow = self._slow
         if slow is None or now_s >= slow.until_s or slow.limits_set != limits_set:
             slow = self._slow = _SlowReading(
-                power_limit_w=_unless_failing(self._limit_w),
+                power_limit_w=_unless_failing(self.power_limit_w),
                 health=read_health(self._nvml, self._handle),
                 until_s=now_s + _SLOW_PERIOD_S,
                 limits_set=limits_set,
             )
         return slow
-
-    def _limit_w(self) -> float | None:
-        return self._ask_milli(self._nvml.nvmlDeviceGetPowerManagementLimit)
 
     def _energy_j(self) -> float | None:
         return self._ask_milli(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
@@ -225,6 +226,9 @@ class NvmlGpu:
         why = str(error)
         if isinstance(error, self._nvml.NVMLError_Uninitialized):
             why += " (its driver was restarted)"
+        if isinstance(error, self._nvml.NVMLError_GpuIsLost):
+            index = self.nvml_index
+            why += f" (GPU {index}: `nvidia-smi --gpu-reset -i {index}` or a reboot brings it back)"
         return DeviceError(f"{self._name}: NVML says {why}; see `nvidia-smi` and `dmesg`")
 
     @property
@@ -236,8 +240,8 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
     """Open the GPUs that a job with this environment will use.
 
     Args:
-        environment: The job's; read for ``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER`` and
-            ``ZEUSD_SOCK_PATH``.
+        environment: The job's; read for ``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER`` and where
+            a ``zeusd`` is (see ``find_zeusd``).
         count: How many of the visible ones it uses, the first ones in CUDA's order; ``None`` is
             all of them.
 
@@ -247,7 +251,8 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
         NVML has power for that alone; its model is the instance's, and its ``caveat`` says so.
 
     Raises:
-        DeviceError: If ``CUDA_VISIBLE_DEVICES`` names something absent, or NVML does not answer.
+        VisibleGpusError: If ``CUDA_VISIBLE_DEVICES`` is not usable.
+        DeviceError: If a GPU that it may mean is lost, or NVML does not answer.
         ValueError: If ``count`` is negative.
     """
     if count is not None and count < 0:
@@ -257,12 +262,40 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
         return []
     with _listed() as (gpus, lost):
         if lost and (entries is None or not all(isinstance(e, str) for e in entries)):
-            raise lost[0]  # an index would count past a GPU that CUDA may or may not count
+            # An index would count past a GPU that CUDA may or may not count.
+            others = "until then, name the others by UUID in CUDA_VISIBLE_DEVICES (`nvidia-smi -L`)"
+            raise DeviceError(f"{lost[0]}; {others}")
+        if lost and entries is not None:
+            entries = entries[:count]  # another one may be the lost one
         if not gpus and not lost:
             return []
         pci_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-        visible = resolve_visible(entries, gpus, pci_order=pci_order, count=count)
+        try:
+            visible = resolve_visible(entries, gpus, pci_order=pci_order, count=count)
+        except VisibleGpusError as error:
+            if lost:
+                raise DeviceError(f"{error}. It may be the one that is lost: {lost[0]}") from error
+            raise
         return _open_all(visible, find_zeusd(environment))
+
+
+def gpu_by_uuid(uuid: str, environment: Mapping[str, str]) -> NvmlGpu:
+    """Open a whole GPU by its UUID, whatever the environment makes visible.
+
+    Args:
+        uuid: Of the GPU.
+        environment: Says where a ``zeusd`` is.
+
+    Raises:
+        DeviceError: If it is absent or does not answer.
+    """
+    with _listed() as (gpus, lost):
+        for gpu in gpus:
+            if gpu.uuid == uuid:
+                return NvmlGpu(VisibleGpu(gpu.nvml_index, gpu.model), find_zeusd(environment))
+        if lost:
+            raise DeviceError(f"{uuid} does not answer. It may be the one that is lost: {lost[0]}")
+    raise DeviceError(f"{uuid} is not in this machine; `nvidia-smi -L` lists the GPUs")
 
 
 def gpus_of_machine() -> list[Device | DeviceError]:
@@ -314,17 +347,20 @@ def _listed() -> Iterator[tuple[list[GpuIdentity], list[DeviceError]]]:
         ) from error
     try:
         gpus, lost = identify_gpus(pynvml)
-        yield gpus, [_not_listed(error) for error in lost]
+        yield gpus, [_lost_gpu(index, error) for index, error in lost.items()]
     except pynvml.NVMLError as error:
-        raise _not_listed(error) from error
+        raise DeviceError(f"NVML cannot list the GPUs: {error}; see `nvidia-smi -L`") from error
     finally:
         # Each open device holds NVML by itself; a driver that was restarted has let go of us.
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
 
-def _not_listed(error: Exception) -> DeviceError:
-    return DeviceError(f"NVML cannot list the GPUs: {error}; see `nvidia-smi -L`")
+def _lost_gpu(nvml_index: int, error: Exception) -> DeviceError:
+    return DeviceError(
+        f"GPU {nvml_index} is lost: NVML says {error}. `dmesg` says why; reset it by "
+        f"`nvidia-smi --gpu-reset -i {nvml_index}`, or reboot"
+    )
 
 
 def _open_all(visible: list[VisibleGpu], zeusd: Zeusd | None) -> list[Device]:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.gpu.nvml_answers import unless_unsupported
 from zeusrun.gpu.visible import GpuIdentity
 
+if TYPE_CHECKING:
+    from zeusrun.gpu.visible import PciAddress
 
-def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], list[Exception]]:  # noqa: ANN401 - untyped module
+
+def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], dict[int, Exception]]:  # noqa: ANN401 - untyped module
     """List the GPUs that this process may use.
 
     Args:
         nvml: The module ``pynvml``, initialised.
 
     Returns:
-        GPUs in NVML's order, and NVML's error of each one that cannot tell who it is: it is lost,
-        lacks power or an interrupt, or fails in a way that has no name.
+        GPUs in NVML's order, and by its index NVML's error of each one that cannot tell who it is:
+        it is lost, lacks power or an interrupt, or fails in a way that has no name.
 
     Raises:
         pynvml.NVMLError: If NVML does not answer, or its driver was restarted meanwhile.
     """
     identities: list[GpuIdentity] = []
-    lost: list[Exception] = []
+    lost: dict[int, Exception] = {}
     for nvml_index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(nvml_index)
@@ -32,6 +35,7 @@ def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], list[Exception]]:  # no
                     uuid=nvml.nvmlDeviceGetUUID(handle),
                     model=nvml.nvmlDeviceGetName(handle),
                     mig_models=_mig_models(nvml, handle),
+                    pci=read_pci_address(nvml, handle),
                 )
             )
         except nvml.NVMLError_NoPermission:
@@ -39,8 +43,18 @@ def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], list[Exception]]:  # no
         except nvml.NVMLError_Uninitialized:
             raise
         except nvml.NVMLError as error:  # one broken GPU is nothing to the others
-            lost.append(error)
+            lost[nvml_index] = error
     return identities, lost
+
+
+def read_pci_address(nvml: Any, handle: Any) -> PciAddress | None:  # noqa: ANN401 - untyped module
+    """Return a GPU's PCI domain, bus and device; ``None`` if NVML does not tell.
+
+    Raises:
+        pynvml.NVMLError: If the GPU does not answer.
+    """
+    pci = unless_unsupported(nvml, nvml.nvmlDeviceGetPciInfo, handle)
+    return None if pci is None else (pci.domain, pci.bus, pci.device)
 
 
 def _mig_models(nvml: Any, handle: Any) -> dict[str, str]:  # noqa: ANN401 - untyped module

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Protocol
 
 from zeusrun.errors import BusyError, DeviceError, LimitRefusedError
-from zeusrun.gpu.device import LimitableDevice, check_power_limit
+from zeusrun.gpu.device import LimitableDevice, check_power_limit, is_same_limit
 from zeusrun.gpu.limit_lock import LimitLock
-from zeusrun.gpu.limit_record import (
-    LimitRecord,
-    has_record,
-    read_record,
-    recorded_gpus,
-    remove_record,
-    write_record,
-)
+from zeusrun.gpu.limit_record import LimitRecord, has_record, read_record, write_record
+from zeusrun.gpu.limit_restore import name_of, put_back, restore_limit, set_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +34,12 @@ class Guard(Protocol):
     def is_alive(self) -> bool:
         """Whether it watches still."""
 
+    def tell(self, set_w: Mapping[str, Sequence[float]]) -> None:
+        """Tell it which limits zeusrun has set or is about to set, in watts, by the GPU's UUID.
+
+        It puts back no other limit than these, and leaves other GPUs alone.
+        """
+
     def dismiss(self) -> None:
         """Tell it that the launcher has no more need of it, and wait for it to go."""
 
@@ -52,8 +51,12 @@ class LimitHolder:
     limits found are on disk, and a guard runs that outlives the launcher, before the first limit
     is changed. On leaving the block they are restored exactly.
 
+    A limit that somebody else sets meanwhile stays: from then on nothing is changed any more.
+
     Attributes:
         refused: Why the limits are left alone, in a sentence; ``None`` if they may be changed.
+        taken: That somebody else has set a limit meanwhile, in a sentence, which is ``refused``
+            then, too; ``None`` if nobody has.
         limits_w: Limits per GPU that may be tried, ascending: from the lowest that all GPUs take
             up to the lowest that was found, which somebody has set on purpose; none if refused.
         unrestored: What could not be put back on leaving the block, in a sentence; its record
@@ -75,10 +78,11 @@ class LimitHolder:
             start_guard: Starts a guard that knows the watts to go back to, by UUID, and inherits
                 file descriptors, and returns once it watches; raises a ``DeviceError`` if it
                 cannot.
-            zeusd: Socket of the daemon that the job names, for whoever has to restore its limits;
-                ``None`` if it names none.
+            zeusd: Socket or ``host:port`` of the daemon that the job names, for whoever has to
+                restore its limits; ``None`` if it names none.
         """
         self.refused: str | None = None
+        self.taken: str | None = None
         self.limits_w: tuple[float, ...] = ()
         self.unrestored: str | None = None
         self._devices = [device for device in devices if isinstance(device, LimitableDevice)]
@@ -88,7 +92,9 @@ class LimitHolder:
         self._locks: list[LimitLock] = []
         self._guard: Guard | None = None
         self._found_w: dict[str, float] = {}
-        self._changed: set[str] = set()  # the GPUs that may not be as they were found
+        # By UUID, of the GPUs that may not be as they were found: what zeusrun has set.
+        self._set_w: dict[str, tuple[float, ...]] = {}
+        self._trial = ""
 
     def __enter__(self) -> Self:
         """Take the locks, and see whether limits may be set.
@@ -112,6 +118,7 @@ class LimitHolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        told = self.taken
         try:
             self.restore()
         except DeviceError as failure:
@@ -120,6 +127,8 @@ class LimitHolder:
             self._let_go()
         if not any(has_record(self._directory, uuid) for uuid in self._found_w):
             self.unrestored = None  # the guard has done it
+        if self.taken != told:
+            self.unrestored = self.unrestored or self.taken
 
     @property
     def found_w(self) -> float | None:
@@ -129,29 +138,29 @@ class LimitHolder:
     def hold(self, watts: float, trial: str) -> None:
         """Hold every GPU to a limit, until it is told another one or the block is left.
 
+        Where it fails, the limits found are restored, as far as that is possible.
+
         Args:
             watts: For each GPU.
             trial: The one that wants it.
 
         Raises:
-            LimitRefusedError: If permission is missing; the limits are as they were found then.
-            DeviceError: If a GPU cannot be held to it. The limits are as they were found then, as
-                far as they can be restored.
+            LimitRefusedError: If permission is missing, or somebody else has set a limit since.
+            DeviceError: If a GPU cannot be held to it.
         """
+        self._trial = trial
         try:
             self.check(watts)
-            if not self._changed and set(self._found_w.values()) == {watts}:
+            self._check_own()
+            if not self._set_w and set(self._found_w.values()) == {watts}:
                 return
-            recorded = frozenset(self._changed)
-            self._changed.update(self._found_w)
             for uuid, found_w in self._found_w.items():
-                # Somebody may have removed one since.
-                if uuid not in recorded or not has_record(self._directory, uuid):
-                    record = LimitRecord(uuid, found_w, trial, self._zeusd)
-                    write_record(self._directory, record)
+                self._set_w[uuid] = (*self._set_w.get(uuid, ())[-1:], watts)
+                # Before the change, so that whoever restores it knows it for zeusrun's.
+                write_record(self._directory, self._record(uuid, found_w))
             self._ensure_guard()
             for device in self._devices:
-                device.set_power_limit_w(watts)
+                self._set(device, watts)
         except DeviceError:
             self.restore()
             raise
@@ -163,7 +172,7 @@ class LimitHolder:
             DeviceError: If the guard has died and another one cannot be started. The limits are as
                 they were found then, as far as they can be restored.
         """
-        if not self._changed:
+        if not self._set_w or (self._guard is not None and self._guard.is_alive()):
             return
         try:
             self._ensure_guard()
@@ -179,29 +188,76 @@ class LimitHolder:
             DeviceError: If it is out of the range of a GPU.
         """
         if self.refused is not None:
-            raise LimitRefusedError(self.refused)
+            raise LimitRefusedError(
+                f"a power limit of {watts:g} W cannot be held: {self.refused}. "
+                "power_limit: {mode: observe} trains without one"
+            )
         for device in self._devices:
-            check_power_limit(_name(device), watts, device.power_limit_range_w())
+            check_power_limit(name_of(device), watts, device.power_limit_range_w())
 
     def restore(self) -> None:
         """Put back the limits found, if they were changed, and remove the records.
 
+        A limit that somebody else has set stays; ``taken`` names it then.
+
         Raises:
             DeviceError: If one cannot be restored. The others are all the same; its record stays.
         """
-        if not self._changed:
+        if not self._set_w:
             return
         problems = []
         for device in self._devices:
-            if device.uuid not in self._changed:
+            uuid = device.uuid
+            if uuid not in self._set_w:
                 continue
             try:
-                put_back(self._directory, device, self._found_w[device.uuid])
-                self._changed.discard(device.uuid)
+                record = self._record(uuid, self._found_w[uuid])
+                stays = put_back(self._directory, device, record)
+                del self._set_w[uuid]
+                if stays is not None:
+                    self._take_over(stays)
             except DeviceError as error:
                 problems.append(str(error))
+        if self._guard is not None:
+            self._guard.tell(self._set_w)
         if problems:
             raise DeviceError("; ".join(problems))
+
+    def _check_own(self) -> None:
+        """Refuse to go on where a limit is neither as it was found nor as it was set.
+
+        Raises:
+            LimitRefusedError: If somebody else has set it.
+            DeviceError: If a GPU does not answer.
+        """
+        for device in self._devices:
+            found_w, now_w = self._found_w[device.uuid], device.power_limit_w()
+            own_w = self._set_w.get(device.uuid, (found_w,))
+            if now_w is not None and not any(is_same_limit(now_w, watts) for watts in own_w):
+                self._take_over(
+                    f"the power limit of {name_of(device)} stays at {now_w:g} W: it is not the "
+                    f"{own_w[-1]:g} W that it was left at, so somebody else has set it"
+                )
+                raise LimitRefusedError(self.taken)
+
+    def _take_over(self, why: str) -> None:
+        """Change nothing any more: somebody else sets limits."""
+        self.taken = self.refused = why
+        self.limits_w = ()
+
+    def _set(self, device: LimitableDevice, watts: float) -> None:
+        try:
+            set_limit(device, watts)
+        except DeviceError:
+            # What it reports right after a change is the driver's doing: it is to be put back, too.
+            now_w = device.power_limit_w()
+            if now_w is not None:
+                self._set_w[device.uuid] = (*self._set_w[device.uuid], now_w)
+            raise
+        self._set_w[device.uuid] = (watts,)
+
+    def _record(self, uuid: str, found_w: float) -> LimitRecord:
+        return LimitRecord(uuid, found_w, self._trial, self._zeusd, self._set_w[uuid])
 
     def _ensure_guard(self) -> None:
         if self._guard is not None and not self._guard.is_alive():
@@ -210,6 +266,7 @@ class LimitHolder:
         if self._guard is None:
             held = [number for lock in self._locks for number in lock.filenos()]
             self._guard = self._start_guard(self._found_w, held)
+        self._guard.tell(self._set_w)
 
     def _open(self) -> None:
         # In the same order everywhere, so that no two launchers wait for each other.
@@ -225,11 +282,11 @@ class LimitHolder:
             except DeviceError as error:
                 self.refused = str(error)
                 return
-            range_w, limit_w = device.power_limit_range_w(), device.read().power_limit_w
+            range_w, limit_w = device.power_limit_range_w(), device.power_limit_w()
             if range_w is None:
                 continue
             if limit_w is None:
-                self.refused = f"{_name(device)} does not tell its power limit"
+                self.refused = f"{name_of(device)} does not tell its power limit"
                 return
             limited.append(device)
             self._found_w[device.uuid] = limit_w
@@ -273,78 +330,6 @@ def limit_grid_w(lowest_w: float, highest_w: float) -> tuple[float, ...]:
     return (lowest_w, *inner, highest_w)
 
 
-def restore_limit(directory: Path, device: LimitableDevice) -> None:
-    """Restore the limit that is on record for a GPU, if one is, and remove the record.
-
-    The caller has the GPU's lock.
-
-    Raises:
-        DeviceError: If the record is unreadable, or the GPU does not take its limit; it stays.
-    """
-    record = read_record(directory, device.uuid)
-    if record is not None:
-        put_back(directory, device, record.found_w)
-
-
-def put_back(directory: Path, device: LimitableDevice, found_w: float) -> None:
-    """Set a limit that was found again, and remove the record of it.
-
-    Raises:
-        DeviceError: If the GPU does not take it, or the record cannot be removed; it stays.
-    """
-    try:
-        try:
-            device.set_power_limit_w(found_w)
-        except LimitRefusedError:
-            if device.read().power_limit_w != found_w:  # else there is nothing to be permitted
-                raise
-    except DeviceError as error:
-        raise DeviceError(
-            f"the power limit of {_name(device)} is not as it was found ({found_w:g} W): {error}. "
-            f"`zeusrun repair` tries again; `nvidia-smi -i {device.uuid} -pl {found_w:g}` sets it "
-            "by hand"
-        ) from error
-    remove_record(directory, device.uuid)
-
-
-def repair_limits(
-    directory: Path,
-    open_gpu: Callable[[LimitRecord], LimitableDevice],
-    *,
-    dry_run: bool = False,
-) -> tuple[list[LimitRecord], list[str], list[str]]:
-    """Restore every limit on record that no running zeusrun holds.
-
-    Args:
-        directory: Where the records are kept.
-        open_gpu: Opens the GPU of a record; raises a ``DeviceError`` if it is absent.
-        dry_run: Only look which these are.
-
-    Returns:
-        The records that were restored and removed, a sentence for each that could not be, and the
-        GPUs that somebody holds. Records of other machines that share the directory are theirs.
-    """
-    restored, problems, held = [], [], []
-    for uuid in recorded_gpus(directory):
-        lock = LimitLock(uuid, directory)
-        try:
-            if not lock.acquire():
-                held.append(uuid)  # by its launcher, or a guard that is about to restore it
-                continue
-            record = read_record(directory, uuid)
-            if record is None or record.is_elsewhere:
-                continue
-            if not dry_run:
-                with contextlib.closing(open_gpu(record)) as device:
-                    restore_limit(directory, device)
-            restored.append(record)
-        except DeviceError as error:
-            problems.append(str(error))
-        finally:
-            lock.release()
-    return restored, problems, held
-
-
 def _acquire(lock: LimitLock) -> bool:
     """Take a lock that a guard or a repair may hold for a moment yet."""
     give_up_t = time.monotonic() + _PATIENCE_S
@@ -362,10 +347,6 @@ def _busy(directory: Path, device: Device) -> BusyError:
         record = None
     who = "another zeusrun" if record is None else f"trial {record.trial}"
     return BusyError(
-        f"{_name(device)}: {who} holds its power limit. Wait for it to end, give this job other "
+        f"{name_of(device)}: {who} holds its power limit. Wait for it to end, give this job other "
         "GPUs by CUDA_VISIBLE_DEVICES, or set power_limit.mode to 'observe'"
     )
-
-
-def _name(device: Device) -> str:
-    return f"{device.model} ({device.uuid})"

@@ -93,6 +93,11 @@ class SimulatedDevice:
         self._answer()
         return self._range_w
 
+    def power_limit_w(self) -> float:
+        """See ``LimitableDevice.power_limit_w``."""
+        self._answer()
+        return self._limit_w
+
     def set_power_limit_w(self, watts: float) -> None:
         """See ``LimitableDevice.set_power_limit_w``."""
         self._answer()

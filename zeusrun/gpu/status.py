@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from zeusrun.errors import DeviceError
+from zeusrun.errors import DeviceError, VisibleGpusError
 from zeusrun.gpu.cpu import cpu_device
 from zeusrun.gpu.device import Health, LimitableDevice
 from zeusrun.gpu.nvml import gpus_of_job, gpus_of_machine
@@ -146,6 +146,8 @@ def _open_visible(environment: Mapping[str, str]) -> list[OpenGpu]:
     entries = parse_visible(environment.get(_VISIBLE))
     try:
         devices = gpus_of_job(environment, None)
+    except VisibleGpusError:  # it is no GPU that is the trouble: a submit refuses it, too
+        raise
     except DeviceError as error:
         if entries is None:  # one of them is lost, so nobody knows how CUDA counts the others
             return _open_machine({})

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from zeusrun.errors import DeviceError
+from zeusrun.errors import VisibleGpusError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +19,9 @@ _VARIABLE = "CUDA_VISIBLE_DEVICES"
 # int() would take 1_0 and other scripts' digits, and refuses thousands of them.
 _INDEX = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _MAX_SHOWN = 100
+
+
+PciAddress: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,14 @@ class GpuIdentity:
         uuid: ``GPU-…``.
         model: Product name.
         mig_models: Product name of each of its MIG instances, by its ``MIG-…`` UUID.
+        pci: Its PCI domain, bus and device; ``None`` if NVML does not tell.
     """
 
     nvml_index: int
     uuid: str
     model: str
     mig_models: Mapping[str, str] = field(default_factory=dict)
+    pci: PciAddress | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,8 @@ def parse_visible(value: str | None) -> tuple[int | str, ...] | None:
         which makes all GPUs visible.
 
     Raises:
-        DeviceError: If an entry is neither, or stands there twice, for which CUDA shows no GPU.
+        VisibleGpusError: If an entry is neither, or stands there twice, for which CUDA shows no
+            GPU.
     """
     if value is None:
         return None
@@ -79,14 +85,14 @@ def parse_visible(value: str | None) -> tuple[int | str, ...] | None:
             if entry < 0:
                 break
         else:
-            raise DeviceError(
+            raise VisibleGpusError(
                 f"{_VARIABLE}={_short(value)}: {_quoted(text)} is neither an index nor a GPU or "
                 "MIG UUID; "
                 "`nvidia-smi -L` lists them"
             )
         if entry in entries:
             twice = f"{_quoted(text)} stands there twice; name it once"
-            raise DeviceError(f"{_VARIABLE}={_short(value)}: {twice}")
+            raise VisibleGpusError(f"{_VARIABLE}={_short(value)}: {twice}")
         entries.append(entry)
     return tuple(entries)
 
@@ -101,12 +107,13 @@ def resolve_visible(
     """Find the first ``count`` visible GPUs.
 
     Stricter than CUDA, which silently shows those before an entry that names no GPU: such an entry
-    is nearly always a mistake.
+    is nearly always a mistake, even after the first ``count``.
 
     Args:
         entries: What ``parse_visible`` returned.
-        gpus: All GPUs that the job could see, in NVML's order, which is that of the PCI bus.
-        pci_order: Whether CUDA counts in that order too (``CUDA_DEVICE_ORDER=PCI_BUS_ID``).
+        gpus: All GPUs that the job could see. Indices count them by their PCI address; where one
+            is unknown, in the order given.
+        pci_order: Whether CUDA counts by PCI address (``CUDA_DEVICE_ORDER=PCI_BUS_ID``).
             Otherwise it puts the fastest first, which changes nothing among equal ones.
         count: How many of the visible ones the job uses; ``None`` is all.
 
@@ -116,38 +123,44 @@ def resolve_visible(
         shows a process the first instance and nothing else, so its GPU is the only one.
 
     Raises:
-        DeviceError: If an entry names no GPU or several, two name the same, or an index depends on
-            which of the different GPUs CUDA takes for the fastest.
+        VisibleGpusError: If an entry names no GPU or several, two name the same, or an index
+            depends on which of the different GPUs CUDA takes for the fastest.
     """
+    gpus = _by_pci_address(gpus)
     wanted = range(len(gpus)) if entries is None else entries
     by_index = all(isinstance(entry, int) for entry in wanted)
-    if by_index and any(gpu.mig_models for gpu in gpus):
-        # It depends on all visible GPUs which one comes first, not on the first ``count``.
-        found = [_find(entry, gpus) for entry in wanted]
+    found = [_find(entry, gpus) for entry in wanted]
+    if by_index:  # a MIG instance hides all the others
         found = [gpu for gpu in found if gpu.is_mig][:1] or found
-    else:
-        found = [_find(entry, gpus) for entry in wanted[:count]]
-    found = found[:count]
     unique: dict[int, VisibleGpu] = {}
-    for gpu in found:
-        if gpu.nvml_index in unique and not gpu.is_mig:
-            raise DeviceError(f"{_VARIABLE} names a {gpu.model} twice; name it once")
-        unique.setdefault(gpu.nvml_index, gpu)
+    for number, gpu in enumerate(found):
+        if gpu in found[:number] and not gpu.is_mig:
+            raise VisibleGpusError(f"{_VARIABLE} names a {gpu.model} twice; name it once")
+        if count is None or number < count:
+            unique.setdefault(gpu.nvml_index, gpu)
     indexed = any(isinstance(entry, int) for entry in wanted[:count])
     different = len({gpu.model for gpu in gpus}) > 1
     if indexed and different and not pci_order and len(unique) < len(gpus):
-        raise DeviceError(
+        raise VisibleGpusError(
             "which GPUs CUDA counts first is unknown, as they differ: set "
             f"CUDA_DEVICE_ORDER=PCI_BUS_ID, or name them by UUID in {_VARIABLE}"
         )
     return list(unique.values())
 
 
+def _by_pci_address(gpus: Sequence[GpuIdentity]) -> Sequence[GpuIdentity]:
+    """Return GPUs as CUDA counts them; NVML's own order is not promised to be the same."""
+    known = [(gpu.pci, gpu.nvml_index, gpu) for gpu in gpus if gpu.pci is not None]
+    return [gpu for _, _, gpu in sorted(known)] if len(known) == len(gpus) else gpus
+
+
 def _find(entry: int | str, gpus: Sequence[GpuIdentity]) -> VisibleGpu:
     if isinstance(entry, int):
         if entry < len(gpus):
             return _shown(gpus[entry])
-        raise DeviceError(f"{_VARIABLE} names GPU {entry}, but there are only {len(gpus)} GPUs")
+        raise VisibleGpusError(
+            f"{_VARIABLE} names GPU {entry}, but there are only {len(gpus)} GPUs"
+        )
     names = [(gpu.uuid.lower(), _shown(gpu)) for gpu in gpus] + [
         (uuid.lower(), VisibleGpu(gpu.nvml_index, model, is_mig=True))
         for gpu in gpus
@@ -168,7 +181,9 @@ def _find(entry: int | str, gpus: Sequence[GpuIdentity]) -> VisibleGpu:
         ]
     if len(matches) != 1:
         what = "no GPU of this machine" if not matches else f"{len(matches)} GPUs, not one"
-        raise DeviceError(f"{_VARIABLE}: {_quoted(entry)} names {what}; `nvidia-smi -L` lists them")
+        raise VisibleGpusError(
+            f"{_VARIABLE}: {_quoted(entry)} names {what}; `nvidia-smi -L` lists them"
+        )
     return matches[0]
 
 

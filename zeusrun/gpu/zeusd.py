@@ -1,17 +1,18 @@
 """A client of ``zeusd``, the daemon of the Zeus project that may set power limits for others.
 
-It speaks HTTP over a Unix socket; source: the documentation of zeusd. Zeusrun uses one that runs
-already and never starts one.
+It speaks HTTP over a Unix socket or a TCP port; source: the documentation of zeusd, "HTTP API
+Reference". Zeusrun uses one that runs already and never starts one.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import socket
 import stat
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.errors import DeviceError, LimitRefusedError
 from zeusrun.gpu.pid_namespace import in_first_pid_namespace
@@ -19,44 +20,57 @@ from zeusrun.gpu.pid_namespace import in_first_pid_namespace
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SOCKET_VARIABLE = "ZEUSD_SOCK_PATH"
+    from zeusrun.gpu.visible import PciAddress
+
+# What zeusd's own client reads, in this order, and the token that it sends.
+SOCKET_VARIABLE, PORT_VARIABLE, TOKEN_VARIABLE = "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT", "ZEUSD_TOKEN"
 DEFAULT_SOCKET = "/run/zeusd/zeusd.sock"
 _TIMEOUT_S = 3.0  # a limit takes it milliseconds; a daemon that hangs must not hold up training
+_HIGHEST_PORT = (1 << 16) - 1
+_HOST_PORT = re.compile(r"\[?([^/]+?)\]?:([0-9]{1,5})")
+_PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.[0-9a-f]", re.IGNORECASE)
 
 
 class Zeusd:
-    """A daemon behind a socket."""
+    """A daemon behind a socket or a port."""
 
     def __init__(
         self,
-        socket_path: Path,
+        address: Path | str,
         timeout_s: float = _TIMEOUT_S,
         *,
+        token: str | None = None,
         in_container: bool | None = None,
     ) -> None:
         """Remember where it is; nothing is asked yet.
 
         Args:
-            socket_path: Its Unix socket.
+            address: Its Unix socket, or ``host:port``.
             timeout_s: Seconds to wait for each answer.
+            token: What it knows this user by; ``None`` for none.
             in_container: Whether this process may see other GPUs than the daemon does; ``None``:
                 find out.
         """
-        self.socket_path = socket_path
+        self._address = address
         self._timeout_s = timeout_s
+        self._token = token
         self._in_container = not in_first_pid_namespace() if in_container is None else in_container
 
-    def set_power_limit_w(self, nvml_index: int, watts: float, gpu_count: int) -> None:
+    def set_power_limit_w(
+        self, nvml_index: int, watts: float, gpu_count: int, pci: PciAddress | None = None
+    ) -> None:
         """Have a GPU held to ``watts``.
 
-        The daemon knows GPUs by NVML's index in its own view, and a container may number them
-        otherwise: then another one's limit would be set. So the count must agree, and a daemon
-        that tells none (0.2) is not asked from a container; the caller reads the limit back.
+        The daemon numbers GPUs as NVML does in its own view, and a container may number them
+        otherwise: then another one's limit would be set. Where it tells PCI addresses, they say
+        which GPU is which. Otherwise the count must agree, and a daemon that tells no GPUs (0.2)
+        is not asked from a container; the caller reads the limit back.
 
         Args:
             nvml_index: NVML's number for the GPU in this process.
             watts: The limit.
             gpu_count: How many GPUs NVML has in this process.
+            pci: PCI address of the GPU; ``None`` if unknown.
 
         Raises:
             LimitRefusedError: If the daemon cannot be asked, does not let this user, or sees other
@@ -64,43 +78,57 @@ class Zeusd:
             DeviceError: If it refuses the limit, or was asked and does not answer: then it may
                 change it yet.
         """
-        self._check_view(gpu_count)
+        number = self._number_of(nvml_index, gpu_count, pci)
         milliwatts = round(watts * 1000)
-        query = f"gpu_ids={nvml_index}&power_limit_mw={milliwatts}&block=true"
+        query = f"gpu_ids={number}&power_limit_mw={milliwatts}&block=true"
         status, text = self._request("POST", f"/gpu/set_power_limit?{query}")
         if status == HTTPStatus.NOT_FOUND:  # zeusd 0.2
             body = json.dumps({"power_limit_mw": milliwatts, "block": True})
-            status, text = self._request("POST", f"/gpu/{nvml_index}/set_power_limit", body)
+            status, text = self._request("POST", f"/gpu/{number}/set_power_limit", body)
         if status == HTTPStatus.OK:
             return
         said = f"{self} answered {status} {text.strip()[:200]}".rstrip()
+        if status == HTTPStatus.UNAUTHORIZED:
+            said += f" (it takes a token with the scope gpu-control from {TOKEN_VARIABLE})"
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
             raise LimitRefusedError(said)
         raise DeviceError(f"{said}, so the power limit of GPU {nvml_index} is not {watts:g} W")
 
-    def _check_view(self, gpu_count: int) -> None:
+    def _number_of(self, nvml_index: int, gpu_count: int, pci: PciAddress | None) -> int:
+        """Return the daemon's number for a GPU."""
         status, text = self._request("GET", "/discover")
         if status != HTTPStatus.OK and self._in_container:
             raise LimitRefusedError(
                 f"{self} does not tell which GPUs it has, and a container may number them otherwise"
             )
         if status != HTTPStatus.OK:
-            return
+            return nvml_index
         try:
-            known = len(json.loads(text)["gpu_ids"])
-        except (ValueError, KeyError, TypeError):
+            numbers = _read_gpus(json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise LimitRefusedError(f"{self} does not tell which GPUs it has") from None
-        if known != gpu_count:
+        addresses = {address: number for number, address in numbers.items() if address is not None}
+        if pci is not None and len(addresses) == len(numbers) > 0:
+            if pci not in addresses:
+                where = "{:04x}:{:02x}:{:02x}.0".format(*pci)
+                raise LimitRefusedError(f"{self} does not have GPU {nvml_index}, at PCI {where}")
+            return addresses[pci]
+        if len(numbers) != gpu_count or nvml_index not in numbers:
             raise LimitRefusedError(
-                f"{self} has {known} GPUs and this process {gpu_count}, so that it may number them "
-                "otherwise"
+                f"{self} has {len(numbers)} GPUs and this process {gpu_count}, so that it may "
+                "number them otherwise"
             )
+        return nvml_index
 
     def _request(self, method: str, target: str, body: str | None = None) -> tuple[int, str]:
         from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - 20 ms, seldom needed
 
         connection = HTTPConnection("localhost", timeout=self._timeout_s)
         headers = {} if body is None else {"Content-Type": "application/json"}
+        if self._token:
+            if not self._token.isascii() or not self._token.isprintable():
+                raise LimitRefusedError(f"{TOKEN_VARIABLE} is no token: it has odd characters")
+            headers["Authorization"] = f"Bearer {self._token}"
         sent = False
         try:
             connection.sock = self._connect()
@@ -117,31 +145,85 @@ class Zeusd:
             connection.close()
 
     def _connect(self) -> socket.socket:
+        if isinstance(self._address, str):
+            return self._connect_to_port(self._address)
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connected.settimeout(self._timeout_s)
         try:
-            connected.connect(str(self.socket_path))
+            connected.connect(str(self._address))
         except OSError:
             connected.close()
             raise
         return connected
 
+    def _connect_to_port(self, address: str) -> socket.socket:
+        """Connect to a port of this machine: a daemon elsewhere would set another GPU's limit."""
+        found = _HOST_PORT.fullmatch(address)
+        refused = LimitRefusedError(f"{self} is no host:port; correct {PORT_VARIABLE}")
+        if found is None or int(found[2]) > _HIGHEST_PORT:
+            raise refused
+        try:
+            connected = socket.create_connection((found[1], int(found[2])), self._timeout_s)
+        except UnicodeError:  # no host can be called so
+            raise refused from None
+        if connected.getsockname()[0] != connected.getpeername()[0]:
+            connected.close()
+            raise LimitRefusedError(
+                f"{self} is on another machine, or in another network namespace; name the one of "
+                f"this machine, or its socket by {SOCKET_VARIABLE}"
+            )
+        return connected
+
     def __str__(self) -> str:
-        return f"zeusd ({self.socket_path})"
+        return f"zeusd ({self._address})"
+
+
+def _read_gpus(discovered: Any) -> dict[int, PciAddress | None]:  # noqa: ANN401 - any JSON
+    """Read the GPUs of ``/discover``: the PCI address of each, by its number, where it is told.
+
+    zeusd 0.3 and 0.4 list ``gpu_ids``; 0.5 lists ``gpus`` with ``id``, later ``pci_address`` as
+    well.
+    """
+    if "gpus" not in discovered:
+        return {int(number): None for number in discovered["gpu_ids"]}
+    return {int(gpu["id"]): _read_pci(gpu.get("pci_address")) for gpu in discovered["gpus"]}
+
+
+def _read_pci(text: str | None) -> PciAddress | None:
+    found = None if text is None else _PCI.fullmatch(text)
+    return None if found is None else (int(found[1], 16), int(found[2], 16), int(found[3], 16))
 
 
 def find_zeusd(environment: Mapping[str, str]) -> Zeusd | None:
     """Look for a daemon.
 
     Args:
-        environment: Read for ``ZEUSD_SOCK_PATH``; without it the default path is tried.
+        environment: Read for ``ZEUSD_SOCK_PATH``, ``ZEUSD_HOST_PORT`` and ``ZEUSD_TOKEN``; without
+            the first two the default socket is tried.
 
     Returns:
         The daemon, whether it answers or not; ``None`` if there is no socket.
     """
+    token = environment.get(TOKEN_VARIABLE, "").strip() or None
+    host_port = environment.get(PORT_VARIABLE)
+    if host_port and not environment.get(SOCKET_VARIABLE):
+        return Zeusd(host_port, token=token)
     path = Path(environment.get(SOCKET_VARIABLE) or DEFAULT_SOCKET)
     try:
         is_socket = stat.S_ISSOCK(path.stat().st_mode)
     except OSError:
         return None
-    return Zeusd(path) if is_socket else None
+    return Zeusd(path, token=token) if is_socket else None
+
+
+def named_zeusd(environment: Mapping[str, str]) -> str | None:
+    """Return the daemon that an environment names: a socket or ``host:port``; ``None`` for none."""
+    return environment.get(SOCKET_VARIABLE) or environment.get(PORT_VARIABLE) or None
+
+
+def naming_zeusd(named: str | None) -> dict[str, str]:
+    """Return the variables that name a daemon, see ``named_zeusd``; none if none is named."""
+    if named is None:
+        return {}
+    by_port = _HOST_PORT.fullmatch(named) is not None
+    return {SOCKET_VARIABLE: "" if by_port else named, PORT_VARIABLE: named if by_port else ""}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.cost import cost_j
+from zeusrun.gpu.device import is_same_limit
 from zeusrun.gpu.track import Accounts
 from zeusrun.launcher.failure import Failure, signal_name
 from zeusrun.launcher.profiling import NO_LIMITS, LimitsReport
@@ -15,12 +16,12 @@ from zeusrun.launcher.supervise import StopCause
 from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from zeusrun.launcher.process import ProcessExit
     from zeusrun.launcher.progress import EnergyBetween, Goal, Progress
     from zeusrun.launcher.supervise import StopOrder
-    from zeusrun.trial import EnergySource, Trial
+    from zeusrun.trial import EnergySource, PowerPoint, Trial
 
 
 _STOPPED_AS = {
@@ -45,6 +46,8 @@ class Bill:
         max_power_w: Maximum power summed over devices; ``None`` if unknown.
         accounts_between: The same joules by counter and by integration.
         shared: Whether others used the devices, too; ``None`` if unknown.
+        limit_between: The power limit in force for most of the time between two monotonic seconds,
+            in watts per GPU; ``None`` if unknown.
     """
 
     energy_between: EnergyBetween
@@ -52,6 +55,7 @@ class Bill:
     max_power_w: float | None
     accounts_between: Callable[[float, float], Accounts] = lambda _since, _until: UNTOLD
     shared: bool | None = None
+    limit_between: EnergyBetween = lambda _since, _until: None
 
 
 def close(
@@ -104,6 +108,7 @@ def close(
     begun_t, reached = progress.training_t, progress.reached
     time_s = energy_j = shutdown_s = None
     accounts = UNTOLD
+    limit_w: float | None = None
     curve = progress.curve
     active_t = progress.active_t
     if begun_t is not None and active_t is not None:
@@ -112,6 +117,7 @@ def close(
         # Read again from all samples: while the run went on, the last one was an extrapolation.
         energy_j = bill.energy_between(begun_t, begun_t + time_s)
         accounts = bill.accounts_between(begun_t, begun_t + time_s)
+        limit_w = limit_in_force(trial, limits.profile, bill, begun_t, begun_t + time_s)
         curve = tuple(
             point._replace(energy_j=bill.energy_between(begun_t, begun_t + point.time_s))
             for point in curve
@@ -131,7 +137,7 @@ def close(
         best_metric=progress.best_value,
         curve=curve,
         power_profile=limits.profile,
-        power_limit_w=limits.power_limit_w,
+        power_limit_w=limit_w,
         energy_counter_j=accounts.counter_j,
         energy_integrated_j=accounts.integrated_j,
         profiling_cost_j=limits.extra_cost_j,
@@ -140,6 +146,30 @@ def close(
         cause=None if not crashed else NO_WORD if failure is None else failure.cause,
         warnings=tuple(_warnings(goal, progress, exit_, stop, clean=clean)),
     )
+
+
+def limit_in_force(
+    trial: Trial, profile: Sequence[PowerPoint], bill: Bill, since_t: float, until_t: float
+) -> float | None:
+    """Return the power limit that was in force for most of a window, in watts per GPU.
+
+    Where a driver has rounded what it was told, it is called by what it was told.
+
+    Args:
+        trial: As dispatched.
+        profile: What was measured under each limit.
+        bill: What was metered.
+        since_t: Monotonic second.
+        until_t: Monotonic second.
+
+    Returns:
+        Watts; ``None`` if unknown.
+    """
+    read_w = bill.limit_between(since_t, until_t)
+    if read_w is None:
+        return None
+    told_w = [trial.power_limit_w, *(point.power_limit_w for point in profile)]
+    return next((w for w in told_w if w is not None and is_same_limit(w, read_w)), read_w)
 
 
 def _epochs(progress: Progress) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 import tempfile
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import DeviceError, ZeusrunError
 from zeusrun.gpu.cpu import cpu_device
+from zeusrun.gpu.device import LimitableDevice
 from zeusrun.gpu.limit_lock import is_held
-from zeusrun.gpu.limit_record import is_elsewhere, recorded_gpus
+from zeusrun.gpu.limit_record import has_record, is_elsewhere, recorded_gpus
 from zeusrun.gpu.nvml import gpus_of_job
-from zeusrun.gpu.zeusd import find_zeusd
 from zeusrun.launcher.paths import home_directory, limits_directory, notices_directory
 from zeusrun.launcher.torchrun import find_torchrun
 from zeusrun.trial import EnergySource
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.gpu.device import Device
-
-_CAP_SYS_ADMIN = 21
 
 
 @dataclass(frozen=True)
@@ -49,16 +46,14 @@ class Check:
 def check_machine(environment: Mapping[str, str]) -> list[Check]:
     """Return the checks, in the order in which a submit needs what they look at."""
     checks = [_check_python(), _check_torch()]
+    home = home_directory(environment)
     try:
         gpus = gpus_of_job(environment, None)
     except ZeusrunError as error:
         checks.append(Check("devices", well=False, found=str(error)))
-        gpus = []
-    checks += [_check_gpu(gpu) for gpu in gpus]
-    if not gpus:
-        checks.append(_check_cpu(environment))
-    home = home_directory(environment)
-    checks.append(_check_permission(gpus, environment))
+    else:
+        checks += [_check_gpu(gpu) for gpu in gpus] or [_check_cpu(environment)]
+        checks.append(_check_permission(gpus, home))
     checks += _check_limits(home)
     checks.append(_check_home(home))
     checks += _check_notices(home)
@@ -120,20 +115,28 @@ def _check_cpu(environment: Mapping[str, str]) -> Check:
     return Check("devices", well=None, found=found, advice=advice)
 
 
-def _check_permission(gpus: list[Device], environment: Mapping[str, str]) -> Check:
-    """Look only: whether a driver grants it is seen when a limit is set."""
-    if not gpus:
+def _check_permission(gpus: list[Device], home: Path) -> Check:
+    """Set each limit to what it is: that changes nothing, and shows whether it may be set.
+
+    One that a run holds is left to it.
+    """
+    limited = [gpu for gpu in gpus if isinstance(gpu, LimitableDevice)]
+    directory = limits_directory(home)
+    try:
+        asked = 0
+        for gpu in limited:
+            now_w = gpu.power_limit_w()
+            held = has_record(directory, gpu.uuid) or is_held(gpu.uuid)
+            if now_w is not None and gpu.power_limit_range_w() is not None:
+                asked += 1
+                if not held:
+                    gpu.set_power_limit_w(now_w)
+    except DeviceError as error:
+        found = "power limits are only observed"
+        return Check("permissions", well=None, found=found, advice=str(error))
+    if not asked:
         return Check("permissions", well=None, found="no GPU whose power limit could be set")
-    if _may_administer():
-        return Check("permissions", well=True, found="power limits may be set")
-    if find_zeusd(environment) is not None:
-        return Check("permissions", well=True, found="power limits may be set through zeusd")
-    return Check(
-        "permissions",
-        well=None,
-        found="power limits are only observed",
-        advice="setting them needs root, CAP_SYS_ADMIN, or zeusd (ZEUSD_SOCK_PATH)",
-    )
+    return Check("permissions", well=True, found="power limits may be set")
 
 
 def _check_limits(home: Path) -> list[Check]:
@@ -153,18 +156,6 @@ def _check_limits(home: Path) -> list[Check]:
         )
         for uuid in left
     ]
-
-
-def _may_administer() -> bool:
-    """Whether the kernel grants this process CAP_SYS_ADMIN (capabilities(7), bit 21)."""
-    try:
-        with open("/proc/self/status", encoding="ascii") as file:  # noqa: PTH123
-            for line in file:
-                if line.startswith("CapEff:"):
-                    return bool(int(line.split()[1], 16) >> _CAP_SYS_ADMIN & 1)
-    except (OSError, ValueError):
-        pass
-    return os.geteuid() == 0
 
 
 def _check_home(home: Path) -> Check:

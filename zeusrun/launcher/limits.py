@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.run import merged_profile
 from zeusrun.errors import DeviceError
-from zeusrun.gpu.device import LimitableDevice
-from zeusrun.gpu.guard import open_gpu
+from zeusrun.gpu.device import LimitableDevice, is_same_limit
 from zeusrun.gpu.limit_lock import is_held
 from zeusrun.gpu.limit_record import read_record
-from zeusrun.gpu.power_limit import LimitHolder, repair_limits
-from zeusrun.gpu.zeusd import SOCKET_VARIABLE
+from zeusrun.gpu.limit_restore import repair_limits
+from zeusrun.gpu.nvml import gpu_by_uuid
+from zeusrun.gpu.power_limit import LimitHolder
+from zeusrun.gpu.zeusd import named_zeusd, naming_zeusd
 from zeusrun.launcher.paths import limits_directory
 from zeusrun.launcher.process import GuardProcess
 from zeusrun.launcher.profiling import LimitsReport, Profiling
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from zeusrun.gpu.device import Device
     from zeusrun.gpu.limit_record import LimitRecord
+    from zeusrun.gpu.limit_restore import Restored
     from zeusrun.launcher.choice import Choice, Submission
     from zeusrun.launcher.paths import RunPaths
     from zeusrun.launcher.progress import EnergyBetween
@@ -51,21 +53,17 @@ def open_limits(
         return None
     directory = limits_directory(home)
     start_guard = functools.partial(GuardProcess, directory, environment)
-    return LimitHolder(devices, directory, start_guard, environment.get(SOCKET_VARIABLE))
+    return LimitHolder(devices, directory, start_guard, named_zeusd(environment))
 
 
 def restore_limits(
     home: Path, *, dry_run: bool = False
-) -> tuple[list[LimitRecord], list[str], list[str]]:
-    """Put back the power limits that dead launchers have left.
+) -> tuple[list[Restored], list[str], list[str]]:
+    """Put back the power limits that dead launchers have left; see ``repair_limits``.
 
     Args:
         home: Zeusrun's.
-        dry_run: Change nothing; return what would be restored as restored.
-
-    Returns:
-        The limits that were restored, a sentence for each that could not be, and the GPUs whose
-        limits a running zeusrun holds.
+        dry_run: Change nothing; only look what would become of them.
     """
     try:
         return repair_limits(limits_directory(home), _open_recorded, dry_run=dry_run)
@@ -74,8 +72,7 @@ def restore_limits(
 
 
 def _open_recorded(record: LimitRecord) -> LimitableDevice:
-    job_says = {} if record.zeusd is None else {SOCKET_VARIABLE: record.zeusd}
-    return open_gpu(record.uuid, {**os.environ, **job_says})
+    return gpu_by_uuid(record.uuid, {**os.environ, **naming_zeusd(record.zeusd)})
 
 
 def held_by(home: Path, uuid: str) -> str | None:
@@ -91,7 +88,6 @@ def held_by(home: Path, uuid: str) -> str | None:
 
 
 _AGAIN_S = 5.0
-_SAME_W = 0.5  # a driver may round what it is told
 
 
 class LimitControl:
@@ -145,9 +141,12 @@ class LimitControl:
 
     def let_go(self) -> None:
         """Put the limits back as they were found; what fails is tried again at the submit's end."""
+        if self._profiling is not None:
+            self._profiling.finish()  # while the limit that it measures is still in force
         if self._holder is not None:
             with contextlib.suppress(DeviceError):
                 self._holder.restore()
+            self._see_taken()
 
     def decided(self, choice: Choice) -> None:
         """Take the decision that follows a look."""
@@ -185,7 +184,8 @@ class LimitControl:
             self.let_go()
         elif not self._wound_down:
             self._tend(time.monotonic())
-            if self.probing:
+            if self._profiling is not None and self.probing:
+                self._profiling.finish()
                 self._hold(None)
 
     def report(self, looked: PowerPoint | None) -> LimitsReport:
@@ -197,15 +197,10 @@ class LimitControl:
         profiling = self._profiling
         # A mean from the first step on is no probe: the next walk is to measure that limit itself.
         points = {} if looked is None else {None: looked._replace(power_limit_w=None)}
-        held_w = self._held_w
-        if self._failed and self._holder is not None:
-            held_w = self._holder.found_w
         if profiling is None:
-            return LimitsReport(() if looked is None else (looked,), held_w)
-        profiling.finish()
+            return LimitsReport(() if looked is None else (looked,))
         profile = tuple((profiling.points or points).values())
-        in_force_w = held_w if profiling.chosen_w is None else profiling.chosen_w
-        return LimitsReport(profile, in_force_w, profiling.extra_cost_j())
+        return LimitsReport(profile, profiling.extra_cost_j())
 
     @property
     def stepped_under(self) -> frozenset[float | None]:
@@ -230,12 +225,14 @@ class LimitControl:
         choice = self._choice
         return self._policy.next_limit_w(choice.problem, choice.decision, profile)
 
-    def _is_in_force(self, limit_w: float) -> bool:
+    def _is_in_force(self, limit_w: float) -> bool | None:
+        """Whether every GPU that has a limit has this one now; ``None`` if one does not answer."""
+        gpus = [gpu for gpu in self._gpus if isinstance(gpu, LimitableDevice)]
         try:
-            read_w = [gpu.read().power_limit_w for gpu in self._gpus]
+            read_w = [gpu.power_limit_w() for gpu in gpus]
         except DeviceError:
-            return True  # the monitor's thread hears the same, and tells the user
-        return all(read is None or abs(read - limit_w) < _SAME_W for read in read_w)
+            return None  # the monitor's thread hears the same, and tells the user
+        return all(read is None or is_same_limit(read, limit_w) for read in read_w)
 
     def _hold(self, wanted_w: float | None) -> bool:
         """Hold a limit, or the one found; return whether another one is in force since now."""
@@ -251,9 +248,9 @@ class LimitControl:
                 holder.hold(wanted_w, self._trial.trial)
             self._held_w = wanted_w
         except DeviceError as error:
-            self._leave_alone(error)
-            return False
-        return True
+            self._leave_alone(str(error))
+        self._see_taken()
+        return not self._failed
 
     def _tend(self, now_t: float) -> None:
         """See to it that a guard watches, and that what could not be put back is tried again."""
@@ -266,11 +263,16 @@ class LimitControl:
                 self._holder.restore()
         except DeviceError as error:
             if not self._failed:
-                self._leave_alone(error)
+                self._leave_alone(str(error))
 
-    def _leave_alone(self, error: DeviceError) -> None:
+    def _see_taken(self) -> None:
+        """Leave limits alone once somebody else has set one."""
+        if self._holder is not None and self._holder.taken is not None and not self._failed:
+            self._leave_alone(self._holder.taken)
+
+    def _leave_alone(self, why: str) -> None:
         self._failed, self._held_w = True, None
-        why = f"power limits are left alone from now on: {error}"
+        why = f"power limits are left alone from now on: {why}"
         if self._profiling is not None:
             self._profiling.give_up(why, released=True)
         self._warn(why)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.bandit.cost import cost_j
 from zeusrun.clock import timestamp
+from zeusrun.launcher.close import limit_in_force
 from zeusrun.launcher.resume import join
 from zeusrun.private_files import read_file, write_file
 from zeusrun.trial import Outcome, Trial, TrialStatus
@@ -66,6 +67,8 @@ def describe_live(
     preempted: bool = False,
 ) -> Live:
     """Return a trial as it stands, metered up to ``progress.energy_j``."""
+    begun_t = progress.training_t
+    limit_w = None if begun_t is None else limit_in_force(trial, (), bill, begun_t, progress.now_t)
     outcome = Outcome(
         TrialStatus.LOST,
         LAUNCHER_DIED,
@@ -80,7 +83,7 @@ def describe_live(
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=progress.curve,
-        power_limit_w=progress.power_limit_w,
+        power_limit_w=limit_w,
         shared=bill.shared,
         warnings=tuple(warnings),
     )

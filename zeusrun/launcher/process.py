@@ -12,6 +12,7 @@ asked first.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import selectors
@@ -213,18 +214,26 @@ class GuardProcess:
         """See ``gpu.power_limit.Guard``."""
         return self._process.poll() is None
 
+    def tell(self, set_w: Mapping[str, Sequence[float]]) -> None:
+        """See ``gpu.power_limit.Guard``."""
+        self._write(json.dumps(set_w).encode() + b"\n")
+
     def dismiss(self) -> None:
         """See ``gpu.power_limit.Guard``."""
-        told = cast("IO[bytes]", self._process.stdin)
-        with contextlib.suppress(OSError):
-            told.write(DISMISSED)
-        with contextlib.suppress(OSError):
-            told.close()
+        self._write(DISMISSED)
+        cast("IO[bytes]", self._process.stdin).close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(self._GONE_S)  # it goes on trying where a limit was not restored
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
+
+    def _write(self, line: bytes) -> None:
+        """Write a line at once; a guard that has died is replaced, and one that hangs not fed."""
+        told = cast("IO[bytes]", self._process.stdin).fileno()
+        os.set_blocking(told, False)
+        with contextlib.suppress(OSError):
+            os.write(told, line)
 
     def _is_ready(self) -> bool:
         told = cast("IO[bytes]", self._process.stdout).fileno()

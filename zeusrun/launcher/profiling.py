@@ -7,6 +7,7 @@ sets a limit: the caller gives the steps, the joules and the time, and holds wha
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,13 +34,10 @@ class LimitsReport:
 
     Attributes:
         profile: Speed and power under each limit that was measured.
-        power_limit_w: Watts per GPU that were held at the end; ``None`` for the limit that the
-            trial was dispatched with.
         extra_cost_j: What trying other limits cost more than holding the best one throughout.
     """
 
     profile: tuple[PowerPoint, ...] = ()
-    power_limit_w: float | None = None
     extra_cost_j: float | None = None
 
 
@@ -62,7 +60,7 @@ class Profiling:
         known: Sequence[PowerPoint],
         found_w: float | None,
         ask: Callable[[Sequence[PowerPoint]], float | None],
-        is_in_force: Callable[[float], bool] = lambda _limit_w: True,
+        is_in_force: Callable[[float], bool | None] = lambda _limit_w: True,
     ) -> None:
         """Begin.
 
@@ -71,7 +69,7 @@ class Profiling:
             known: Profile of the batch size from earlier trials.
             found_w: The limit in force before anything is changed; ``None`` if there is none.
             ask: The policy's ``next_limit_w``, given all points known.
-            is_in_force: Whether every GPU has this limit now.
+            is_in_force: Whether every GPU has this limit now; ``None`` if that cannot be read.
         """
         self.points: dict[float | None, PowerPoint] = {}
         self.chosen_w: float | None = None
@@ -84,6 +82,8 @@ class Profiling:
         self._probe: Probe | None = None
         self._before: Probe | None = None  # the one that was over last
         self._begun = self._paused = self._doubted = False
+        self._confirmed = False  # that the limit was in force as the probe, or its last part, began
+        self._kept = False  # that it was when it was let go for a pause
         self._walks = 1
         self._check_t = 0.0
         self._held_steps: Counter[float | None] = Counter()
@@ -123,14 +123,17 @@ class Profiling:
         if self.failure is not None:
             return self.chosen_w
         if self._paused and stepped and self._probe is not None:
-            self._paused = False
+            self._paused = self._confirmed = False
             self._probe.hold_again(now_t, count.steps)
         try:
             self._measure(count, now_t, energy_between, wait=wait, stepped=stepped)
+            pauses = self.probing and self._probe is not None and self._probe.pauses(now_t)
+            if pauses and not self._paused:
+                self._kept = self._confirmed and self._is_held()
         except ValueError as error:
             self.give_up(f"{error}: power limits are not tried any more")
             return self.chosen_w
-        if self.probing and self._probe is not None and self._probe.pauses(now_t):
+        if pauses:
             self._paused = True  # it evaluates, saves or waits for data: that is not to be slowed
             return None
         measured_by_now = self.probing and self._probe is None
@@ -139,7 +142,7 @@ class Profiling:
         return self._limit_w
 
     def settle(self, now_t: float) -> None:
-        """Take in that the limit asked for is in force since just now: to set it takes time."""
+        """Take in that the limit asked for was set just now: to set it takes time."""
         if self._probe is not None:
             self._probe.hold_again(now_t, self._counted)
 
@@ -158,12 +161,18 @@ class Profiling:
             self._limit_w = self._found_w
 
     def finish(self) -> None:
-        """Keep what an interrupted probe has come to, if it is good enough to go on from."""
+        """Keep what an interrupted probe has come to, if it is good enough to go on from.
+
+        To be called before the limit is put back: one that is no longer in force proves nothing.
+        """
         if self._probe is None or self._limit_w in self._known:
             return
         measured = self._probe.measured(self._weights)
-        if measured is not None and measured.error <= FAIR_ERROR:
-            self.points[self._limit_w] = measured.point(self._limit_w)
+        if measured is None or measured.error > FAIR_ERROR:
+            return
+        with contextlib.suppress(ValueError):  # then the point is false, and the training over
+            if self._was_held():
+                self.points[self._limit_w] = measured.point(self._limit_w)
 
     def extra_cost_j(self) -> float | None:
         """Return what holding other limits has cost more than holding the best one throughout.
@@ -210,23 +219,44 @@ class Profiling:
             elif self.chosen_w is not None and now_t >= self._check_t:
                 self._probe = self._next(count, now_t)
             return
+        if not self._paused and not self._confirmed and now_t > self._probe.held_t:
+            self._confirmed = self._is_held()
+            if not self._confirmed:  # it cannot be read just now
+                self._probe.hold_again(now_t, count.steps)
         self._probe.look(count)
         if not self._probe.meter(now_t, energy_between):
             return
         measured = self._probe.measured(self._weights)
-        if measured is None or not measured.enough:
+        if measured is None or not measured.enough or not self._was_held():
             return
         self._take(measured.point(self._limit_w), count, now_t)
 
+    def _is_held(self) -> bool:
+        """Whether the limit that is measured is in force; ``False`` if that cannot be read.
+
+        Raises:
+            ValueError: If another one is.
+        """
+        if self._limit_w is None:  # there is none to be read
+            return True
+        in_force = self._is_in_force(self._limit_w)
+        if in_force is False:
+            limit = f"a limit of {self._limit_w:g} W"
+            raise ValueError(f"{limit} is not in force: somebody else sets them")
+        return in_force is True
+
+    def _was_held(self) -> bool:
+        """Whether it was in force up to now or, if it was let go for a pause, up to then."""
+        return self._kept if self._paused else self._confirmed and self._is_held()
+
     def _next(self, count: StepCount, now_t: float) -> Probe:
+        self._confirmed = False
         before = self._probe or self._before
         return Probe(now_t, count.steps) if before is None else before.next(now_t, count.steps)
 
     def _take(self, point: PowerPoint, count: StepCount, now_t: float) -> None:
         """Note a point. One that contradicts what was known is measured once more first."""
         limit_w, before = self._limit_w, self._known.get(self._limit_w)
-        if limit_w is not None and not self._is_in_force(limit_w):
-            raise ValueError(f"a limit of {limit_w:g} W is not in force: somebody else sets them")
         contradicts = before is not None and is_stale(before, point)
         if contradicts and not self._doubted:
             self._doubted = True

@@ -66,11 +66,8 @@ def read_found_trials(home: Path, job: str) -> list[Trial]:
 
 def _limits(home: Path, *, dry_run: bool) -> Iterator[Finding]:
     restored, problems, held = restore_limits(home, dry_run=dry_run)
-    for record in restored:
-        then = f"{record.found_w:g} W, as {record.trial} had found it"
-        done = "is to be" if dry_run else "is again"
-        text = f"the power limit of {record.uuid} {done} {then}"
-        yield Finding("limit", record.uuid, "found" if dry_run else "repaired", text)
+    for limit in restored:
+        yield Finding("limit", limit.uuid, "found" if dry_run else "repaired", limit.text)
     for text in problems:
         yield Finding("limit", str(limits_directory(home)), "problem", text)
     for uuid in held:

@@ -82,8 +82,8 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
     submission = replace(submission, spec=spec)
     with CaughtSignals() as signals:
         restored, problems, _ = restore_limits(submission.home)
-        for record in restored:
-            listener.note(f"the power limit of {record.uuid} is {record.found_w:g} W again")
+        for limit in restored:
+            listener.note(limit.text)
         for text in problems:
             listener.warn(text)
         for text in find_unused_choices(submission.spec):

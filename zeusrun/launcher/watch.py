@@ -353,6 +353,7 @@ class Watch:
             monitor.max_power_w,
             monitor.accounts_j,
             monitor.shared if self._neighbours.shared is None else self._neighbours.shared,
+            monitor.limit_w,
         )
 
     def _warn_once(self, kind: str, text: str) -> None:

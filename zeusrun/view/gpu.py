@@ -223,15 +223,24 @@ def _add_columns(table: Table, columns: Mapping[str, Literal["left", "right"]]) 
 def _notes(
     statuses: Sequence[GpuStatus], energy_notes: Sequence[str | None] = ()
 ) -> list[RenderableType]:
-    notes: list[RenderableType] = []
+    """Return what is to be said of GPUs; of several alike, once."""
+    indices_of: dict[tuple[str, str], list[int | None]] = {}
     for status, energy_note in itertools.zip_longest(statuses, energy_notes):
-        name = "GPU" if status.cuda_index is None else f"GPU {status.cuda_index}"
         trouble = status.error or energy_note  # a GPU that does not answer says why energy is gone
-        if trouble:
-            notes.append(Text(f"! {name}: {trouble}", style="yellow"))
-        if status.caveat:
-            notes.append(Text(f"· {name}: {status.caveat}", style="dim"))
+        for mark, text in (("!", trouble), ("·", status.caveat)):
+            if text:
+                indices_of.setdefault((mark, text), []).append(status.cuda_index)
+    notes = [
+        Text(f"{mark} {_gpus(indices)}: {text}", style="yellow" if mark == "!" else "dim")
+        for (mark, text), indices in indices_of.items()
+    ]
     return [Text(""), *notes] if notes else []
+
+
+def _gpus(indices: Sequence[int | None]) -> str:
+    if None in indices:
+        return "GPU" if len(indices) == 1 else f"{len(indices)} GPUs"
+    return f"GPU {', '.join(map(str, indices))}"
 
 
 def _model(status: GpuStatus, width: int) -> str:
