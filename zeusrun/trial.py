@@ -247,6 +247,7 @@ class Trial:
     cause: str | None = None
     preemptions: int = 0
     shutdown_s: float | None = None
+    forgotten: bool = False
     warnings: tuple[str, ...] = ()
 
     def finish(self, outcome: Outcome) -> Trial:
@@ -295,6 +296,16 @@ class Trial:
             finished_at=None,
             preemptions=self.preemptions + 1,
         )
+
+    def forget(self, *, forgotten: bool = True) -> Trial:
+        """Return this trial marked as one that nothing is learned from, or no longer so.
+
+        Raises:
+            ValueError: If it has not ended.
+        """
+        if not self.status.finished:
+            raise ValueError(f"trial {self.trial} is {self.status.value} and cannot be forgotten")
+        return dataclasses.replace(self, forgotten=forgotten)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; curve points become ``[epoch, time_s, energy_j, value]``."""

@@ -108,7 +108,7 @@ def _completed(problem: Problem, trials: Sequence[Trial]) -> Problem:
         if sizes:
             problem = replace(problem, samples_per_epoch=statistics.median(sizes))
     if problem.energy_measured is None:
-        sources = (trial.energy_source for trial in reversed(trials))
+        sources = (trial.energy_source for trial in reversed(trials) if not trial.forgotten)
         newest = next((source for source in sources if source is not None), None)
         problem = replace(problem, energy_measured=None if newest is None else newest.measured)
     return problem
@@ -116,7 +116,7 @@ def _completed(problem: Problem, trials: Sequence[Trial]) -> Problem:
 
 def _samples_per_epoch(trial: Trial) -> float | None:
     epochs = _epochs(trial.curve)
-    if trial.status not in _WHOLE or not trial.steps or not epochs:
+    if trial.forgotten or trial.status not in _WHOLE or not trial.steps or not epochs:
         return None
     return trial.steps * trial.global_batch_size / epochs
 
@@ -161,9 +161,9 @@ def _epochs(curve: Sequence[CurvePoint]) -> int:
 
 
 def _unrelated_end(trial: Trial) -> str | None:
-    """Return how a trial ended, if that has nothing to do with its batch size."""
-    if trial.status is TrialStatus.LOST:
-        return "ended without an outcome"
+    """Return why a trial says nothing of its batch size, if it does not."""
+    if trial.forgotten or trial.status is TrialStatus.LOST:
+        return "forgotten by 'history --forget'" if trial.forgotten else "ended without an outcome"
     if trial.status is TrialStatus.FAILED and trial.cause is None:
         return "failed without a crash"  # somebody ended it, or it never reported the metric
     return "was stopped before the first step" if _never_trained(trial) else None
