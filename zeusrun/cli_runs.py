@@ -72,9 +72,9 @@ def cancel(
     now: Annotated[bool, typer.Option("--now", help="At once, without the grace period.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a running trial as Ctrl-C would; keep a preempted one ended.
+    """Stop a running trial, or keep a preempted one from going on.
 
-    A preempted trial is not continued by the next submit then.
+    It ends as it does after Ctrl-C, wherever its zeusrun runs; the command waits for that.
     """
     from zeusrun.launcher.cancel import ask_to_cancel, cancel_preempted  # noqa: PLC0415
     from zeusrun.launcher.paths import find_run, home_directory  # noqa: PLC0415
