@@ -35,8 +35,11 @@ from zeusrun.history.base import NEWEST
 from zeusrun.view.export import print_csv, print_json, trial_records
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zeusrun.history.base import History
     from zeusrun.launcher.doctor import Check
+    from zeusrun.launcher.status import RunningTrial
     from zeusrun.trial import Trial
 
 # What a command imports and reads stays; Python's own 700 would look through it all for a tenth
@@ -70,7 +73,7 @@ def history(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     forget: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--forget", metavar="TRIAL", help="Keep a bad run, but learn nothing of it."),
+        typer.Option("--forget", metavar="TRIAL", help="Keep a bad run; learn nothing from it."),
     ] = None,
     unforget: Annotated[
         Optional[str],  # noqa: UP045
@@ -78,6 +81,8 @@ def history(
     ] = None,
 ) -> None:
     """Show what was run, what it cost, and what it saved."""
+    from zeusrun.launcher.status import read_running  # noqa: PLC0415
+
     store = open_history()
     if forget is not None or unforget is not None:
         if (forget and unforget) or job or last or as_csv:
@@ -89,12 +94,15 @@ def history(
         raise UsageError("--json and --csv exclude each other; choose one")
     by_job: dict[str, list[Trial]] = {}
     counts: dict[str, int] = {}
+    running: list[RunningTrial] = []
     programs = as_json or as_csv
     # All that is asked for, and what it is compared with.
     read = None if programs and last is None else max(last or 0, NEWEST)
     damage: HistoryError | None = None
     for name in names if not job or names[0] in store.jobs() else []:
         try:
+            # Before the history: what ends meanwhile is there with its outcome.
+            running += [] if programs else read_running(store, [name])
             by_job[name] = store.trials(name, read)
             counts[name] = store.count(name)
         except HistoryError as error:  # the healthy ones are shown all the same
@@ -111,7 +119,7 @@ def history(
         records = sorted(itertools.chain(*found), key=lambda record: str(record["started_at"]))
         (print_json if as_json else print_csv)(records)
     else:
-        _show_history(store, by_job, counts, last, empty=not names)
+        _show_history(by_job, counts, running, last, empty=not names)
     if damage is not None:
         raise damage
 
@@ -144,23 +152,20 @@ def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
 
 
 def _show_history(
-    store: History,
     by_job: dict[str, list[Trial]],
     counts: dict[str, int],
+    running: Sequence[RunningTrial],
     last: int | None,
     *,
     empty: bool,
 ) -> None:
-    from zeusrun.launcher.status import read_running  # noqa: PLC0415
     from zeusrun.view.tables import history_table  # noqa: PLC0415
 
     if empty:
         console().print("No runs yet. Start one with: zeusrun submit JOB.yaml", highlight=False)
     for name, trials in by_job.items():
-        open_ = any(not trial.status.finished for trial in trials)
-        running = {each.trial.trial: each for each in read_running(store, [name])} if open_ else {}
-        rows = last or _DEFAULT_ROWS
-        console().print(history_table(name, trials, rows, counts[name], running))
+        rows, going = last or _DEFAULT_ROWS, {each.trial.trial: each for each in running}
+        console().print(history_table(name, trials, rows, counts[name], going))
 
 
 _DEFAULT_ROWS = 30

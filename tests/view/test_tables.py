@@ -27,6 +27,7 @@ from zeusrun.view.tables import (
 from zeusrun.view.units import UNKNOWN
 
 LONG_JOB = "a-recurring-job-with-a-name-that-goes-on-and-on-for-far-more-than-eighty-columns-in-all"
+ERROR = "Traceback:\n" + "  a line that goes on" * 9 + "\nValueError"
 NOW = "2025-06-01T13:00:00.000+00:00"
 
 
@@ -195,13 +196,21 @@ def test_a_running_trial_has_its_live_numbers_and_a_dead_launcher_is_told():
         assert ("the launcher of job-1-1 is dead: zeusrun repair" in text) is not alive
 
 
+def test_a_trial_that_has_just_ended_is_shown_with_its_outcome():
+    ended = reached(1, 50.0)
+    running = {ended.trial: RunningTrial(trial(), False, None)}
+    text = render(history_table("job", [ended], None, running=running))
+    assert "REACHED" in text
+    assert "is dead" not in text
+
+
 def test_a_forgotten_trial_is_shown_as_such():
     forgotten = reached(1, 50.0, forgotten=True)
     shown = render(history_table("job", [forgotten], None))
     (row,) = [line for line in shown.splitlines() if line[:2] == "06"]
     assert row.split()[-3:] == ["50.0", "J", "forgotten"]
     sheet = render(trial_sheet(forgotten, None, run_dir_exists=True), 200)
-    assert sheet.splitlines()[0].endswith("zeusrun history --unforget job-1-1")
+    assert "again: zeusrun history --unforget job-1-1\n" in sheet
 
 
 def belief(size, **changes):
@@ -273,11 +282,10 @@ def test_a_trial_is_shown_whole_in_80_columns():
         trial(job=LONG_JOB, trial="job-1-1", learning_rate=0.1, run_dir="/x/" + LONG_JOB),
         gpu_count=0,
     )
-    text = render(
-        trial_sheet(shown.finish(outcome), "Traceback:\n  ValueError", run_dir_exists=True)
-    )
+    text = render(trial_sheet(shown.finish(outcome), ERROR, run_dir_exists=True))
     assert "/x/" + LONG_JOB in text  # it can be copied
-    assert widest(text.replace("/x/" + LONG_JOB, "")) <= 80
+    assert ERROR in text
+    assert widest(text.replace("/x/" + LONG_JOB, "").replace(ERROR, "")) <= 80
     assert "…" not in text
     joined = text.replace("\n", " ")
     for word in (

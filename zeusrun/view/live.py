@@ -98,7 +98,9 @@ class SubmitView:
         for line in lines:
             plain = line.removeprefix(f"[rank{rank}]: ")  # torch puts it before its tracebacks
             self._numbers.extend(_DECIMAL.findall(plain))
-            self._print(Text.assemble((f"[rank{rank}] ", style), Text.from_ansi(plain)))
+            whole = Text.assemble((f"[rank{rank}] ", style), Text.from_ansi(plain))
+            whole.no_wrap, whole.overflow = True, "ignore"  # lines of a traceback belong together
+            self._print(whole)
 
     def advanced(self, progress: Progress) -> None:
         """Show how far the trial is."""

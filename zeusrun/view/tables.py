@@ -55,7 +55,7 @@ def net_lines(savings: Savings) -> list[Text]:
     of = f"{compared} of {savings.ended}" if compared < savings.ended else str(compared)
     net = f"net so far: {units.gain(net_j)} of {units.energy(savings.default_j)} ({of} recurrences)"
     if net_j < 0 and savings.coming_j == 0:
-        net += "; the default is the cheapest so far"
+        net += "; the default is cheapest"
     elif savings.pays_back_in is not None:
         net += f"; pays back in about {savings.pays_back_in} more"
     bases = {_basis(each): each.default_runs for each in savings.by_trial.values()}
@@ -115,7 +115,7 @@ def history_table(
         trials: Those that are shown or compared with.
         last: How many to show; ``None`` for all of them.
         count: How many the job has in all; ``None`` for as many as are given.
-        running: Trials that have not ended, as they stand, by their id.
+        running: Trials that had not ended just before, as they stood, by their id.
     """
     shown = trials if last is None else trials[-last:] if last else []
     savings = find_savings(trials)
@@ -134,7 +134,7 @@ def history_table(
     if proved:
         table.add_column("saved", justify="right")
     for stored in shown:
-        now = running.get(stored.trial)
+        now = None if stored.status.finished else running.get(stored.trial)
         trial = stored if now is None else now.trial
         cells: list[RenderableType] = [
             units.moment(trial.started_at),
@@ -151,7 +151,8 @@ def history_table(
             *([units.percent(shares.get(trial.trial))] if proved else []),
         ]
         table.add_row(*cells, style="dim" if trial.forgotten else None)
-    dead = [each for each in running.values() if not each.alive]
+    going = [running.get(trial.trial) for trial in trials if not trial.status.finished]
+    dead = [each for each in going if each is not None and not each.alive]
     head = [Text(job, style="bold"), *net_lines(savings), Text("")]
     footnotes = _footnotes(len(trials) if count is None else count, shown, proved=proved)
     moves = tell_moves(trials)
@@ -266,13 +267,11 @@ def trial_sheet(
         alive: Whether it runs now.
     """
     head = Text.assemble((trial.trial, "bold"), "  ", status_text(trial.status, alive=alive))
-    if trial.forgotten:
-        back = f"zeusrun history --unforget {trial.trial}"
-        head.append(f"  forgotten: nothing is learned from it; {back}", style="dim")
     source = trial.energy_source.value if trial.energy_source else None
     better = "≤" if trial.mode == "min" else "≥"
     rows = [
         ("reason", trial.reason),
+        ("forgotten", _unforget(trial) if trial.forgotten else None),
         ("batch size", f"{trial.global_batch_size} ({_ranks(trial)})"),
         ("chosen", f"{trial.stage.value}: {trial.why}"),
         ("learning rate", None if trial.learning_rate is None else f"{trial.learning_rate:g}"),
@@ -303,8 +302,14 @@ def trial_sheet(
     parts: list[RenderableType] = [head, Labelled(told)]
     parts += [Text(f"! {warning}", style="yellow") for warning in trial.warnings]
     if failure:
-        parts += [Text(""), Text(failure.rstrip(), style="red")]
+        # Its lines point at each other.
+        whole = Text(failure.rstrip(), style="red", no_wrap=True, overflow="ignore")
+        parts += [Text(""), whole]
     return Group(*parts)
+
+
+def _unforget(trial: Trial) -> str:
+    return f"to learn from it again: zeusrun history --unforget {trial.trial}"
 
 
 def _profiling(trial: Trial) -> str:
