@@ -174,7 +174,7 @@ def test_history_as_json_is_the_trials_oldest_first(cli, record):
     expected = [record(3, job="b"), record(4, job="a")]
     trials = json.loads(cli("history", "--json")[1])
     assert [found["trial"] for found in trials] == ["b-1-1", "a-2-1", "b-3-1", "a-4-1"]
-    assert trials[2:] == [found.to_json() for found in expected]
+    assert trials[2:] == [{**found.to_json(), "saved_j": 0} for found in expected]
 
 
 def test_history_as_csv_has_a_header_and_a_row_for_each_trial(cli, record):
@@ -185,6 +185,83 @@ def test_history_as_csv_has_a_header_and_a_row_for_each_trial(cli, record):
     assert (first["trial"], first["status"], float(first["cost_j"])) == ("job-1-1", "REACHED", 100)
     assert first["reason"] == 'a "quoted", reason\nof two lines'
     assert (second["status"], second["cost_j"]) == ("DISPATCHED", "")
+
+
+def test_json_and_csv_say_what_each_recurrence_saved(cli, record):
+    record(1)
+    record(2, replace(DONE, cost_j=60.0), global_batch_size=16)
+    record(3, None)
+    found = json.loads(cli("history", "--json")[1])
+    assert [each["saved_j"] for each in found] == [0, 40, None]
+    (last,) = json.loads(cli("history", "job", "--json", "--last", "1")[1])
+    assert (last["trial"], last["saved_j"]) == ("job-3-1", None)
+    rows = csv.DictReader(io.StringIO(cli("history", "--csv", "--last", "2")[1]))
+    assert [row["saved_j"] for row in rows] == ["40.0", ""]
+
+
+def test_a_running_trial_is_running_in_the_history(cli, record):
+    running = record(1, None)
+    lock = RunLock(create_paths(running))
+    lock.acquire()
+    try:
+        for arguments in (["history"], ["show", "job-1-1"]):
+            assert "RUNNING" in cli(*arguments)[1]
+        assert json.loads(cli("history", "--json")[1])[0]["status"] == "DISPATCHED"
+    finally:
+        lock.release()
+
+
+def test_a_trial_is_forgotten_and_remembered(cli, record):
+    bad = record(1)
+    record(2)
+    code, out, _ = cli("history", "--forget", "job-1-1")
+    assert code == 0
+    assert "zeusrun history --unforget job-1-1" in out
+    assert "forgotten" in cli("history")[1]
+    first, second = json.loads(cli("history", "--json")[1])
+    assert (first["forgotten"], second["forgotten"]) == (True, False)
+    assert {**first, "forgotten": False, "saved_j": None} == {**bad.to_json(), "saved_j": None}
+    assert cli("history", "--forget", "1-1")[:2] == (0, "job-1-1 is forgotten already\n")
+    told = json.loads(cli("history", "--unforget", "job-1-1", "--json")[1])
+    assert told == bad.to_json()
+    assert cli("history", "--unforget", "job-1-1")[:2] == (0, "job-1-1 is not forgotten\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--forget", "job-9-1"], "there is no trial"),
+        (["--forget", "job"], "job is a job; name one of its trials"),
+        (["--forget", "job-2-1"], "job-2-1 has not ended"),
+        (["--unforget", "job-2-1"], "job-2-1 has not ended"),
+        (["--forget", "job-1-1", "--unforget", "job-1-1"], "go alone"),
+        (["job", "--forget", "job-1-1"], "go alone"),
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_forgotten_is_exit_2_and_says_why(cli, record, arguments, told):
+    record(1)
+    record(2, None)
+    code, out, err = cli("history", *arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+def test_nothing_is_learned_from_a_forgotten_trial(cli, record, zeusrun):
+    job = zeusrun.job()
+    record(1, world_size=1, max_epochs=5)
+    cli("history", "--forget", "job-1-1")
+    told = cli("explain", job)[1]
+    assert "1 trial forgotten by 'history --forget' (REACHED): left out" in told
+    beliefs = json.loads(cli("explain", job, "--json")[1])
+    assert {(each["trials"], each["cost_j"]) for each in beliefs} == {(0, None)}
+
+
+@pytest.mark.parametrize("columns", ["80", "100"])
+def test_no_help_is_cut_short(cli, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    for arguments in ([], ["gpu"], ["schedule"], ["history"], ["submit"]):
+        assert "..." not in cli(*arguments, "--help")[1].replace("[ARGS]...", "")
 
 
 def test_a_corrupt_history_is_exit_6(cli, record, zeusrun):

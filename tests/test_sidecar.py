@@ -30,7 +30,7 @@ moments = st.floats(0, 1e12)
 counts = st.integers(0, 2**40)
 events = st.one_of(
     st.builds(Started, moments, counts, counts),
-    st.builds(Ended, moments, counts, counts),
+    st.builds(Ended, moments, counts, counts, st.none() | st.booleans()),
     st.builds(Reported, moments, counts, st.dictionaries(st.text(), st.floats())),
 )
 

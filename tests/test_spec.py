@@ -42,7 +42,7 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
         "env": {},
         "instrument": True,
         "launch": {
-            "nproc_per_node": 2,
+            "nproc_per_node": 1,
             "gpus": "all",
             "nnodes": 1,
             "max_restarts": 0,

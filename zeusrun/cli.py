@@ -32,10 +32,14 @@ from zeusrun.cli_submit import JobFile, Overrides, compose, job_file, job_name, 
 from zeusrun.clock import read_clock
 from zeusrun.errors import ExitCode, HistoryError, JobFileError, UsageError, ZeusrunError
 from zeusrun.history.base import NEWEST
-from zeusrun.view.export import print_csv, print_json
+from zeusrun.view.export import print_csv, print_json, trial_records
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.history.base import History
     from zeusrun.launcher.doctor import Check
+    from zeusrun.launcher.status import RunningTrial
     from zeusrun.trial import Trial
 
 # What a command imports and reads stays; Python's own 700 would look through it all for a tenth
@@ -47,6 +51,7 @@ app = typer.Typer(
     help="A torchrun that learns: every run of a recurring training job picks the batch size "
     "that reaches the target for the least energy and time.",
     no_args_is_help=True,
+    context_settings={"max_content_width": 100},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     add_completion=False,
@@ -66,43 +71,101 @@ def history(
     ] = None,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    forget: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--forget", metavar="TRIAL", help="Keep a bad run; learn nothing from it."),
+    ] = None,
+    unforget: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--unforget", metavar="TRIAL", help="Learn from a forgotten run again."),
+    ] = None,
 ) -> None:
     """Show what was run, what it cost, and what it saved."""
+    from zeusrun.launcher.status import read_running  # noqa: PLC0415
+
     store = open_history()
+    if forget is not None or unforget is not None:
+        if (forget and unforget) or job or last or as_csv:
+            raise UsageError("--forget and --unforget go alone, or with --json")
+        _mark(store, forget or unforget or "", forgotten=forget is not None, as_json=as_json)
+        return
     names = [job_name(job)] if job else store.jobs()
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other; choose one")
     by_job: dict[str, list[Trial]] = {}
     counts: dict[str, int] = {}
-    # For programs, all that is asked for; for people, what is shown and compared with.
-    read = last if as_json or as_csv else max(last or 0, NEWEST)
+    running: list[RunningTrial] = []
+    programs = as_json or as_csv
+    # All that is asked for, and what it is compared with.
+    read = None if programs and last is None else max(last or 0, NEWEST)
     damage: HistoryError | None = None
     for name in names if not job or names[0] in store.jobs() else []:
         try:
+            # Before the history: what ends meanwhile is there with its outcome.
+            running += [] if programs else read_running(store, [name])
             by_job[name] = store.trials(name, read)
             counts[name] = store.count(name)
         except HistoryError as error:  # the healthy ones are shown all the same
             damage = damage or error
     if job and damage is None and not by_job.get(names[0]):
         raise unknown_job(store, names[0])
-    if as_json or as_csv:
-        trials = sorted(itertools.chain(*by_job.values()), key=lambda trial: trial.started_at)
-        (print_json if as_json else print_csv)([trial.to_json() for trial in trials])
+    if programs:
+        from zeusrun.bandit.savings import find_savings  # noqa: PLC0415
+
+        found = (
+            trial_records(trials[-last:] if last else trials, find_savings(trials))
+            for trials in by_job.values()
+        )
+        records = sorted(itertools.chain(*found), key=lambda record: str(record["started_at"]))
+        (print_json if as_json else print_csv)(records)
     else:
-        _show_history(by_job, counts, last, empty=not names)
+        _show_history(by_job, counts, running, last, empty=not names)
     if damage is not None:
         raise damage
 
 
+def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
+    """Have nothing learned from a trial from now on, or something again.
+
+    Raises:
+        UsageError: If there is no such trial, or it has not ended.
+    """
+    if name in store.jobs():
+        raise UsageError(f"{name} is a job; name one of its trials, such as {name}-7-1")
+    found = find_trial(name)
+    if not found.status.finished:
+        raise UsageError(
+            f"{found.trial} has not ended, and only then can it be forgotten; "
+            f"'zeusrun cancel {found.trial}' ends it, or records it if its launcher is dead"
+        )
+    changed = found.forgotten != forgotten
+    marked = store.forget(found.trial, forgotten=forgotten) if changed else found
+    if as_json:
+        print_json(marked.to_json())
+    elif not changed:
+        typer.echo(f"{found.trial} {'is forgotten already' if forgotten else 'is not forgotten'}")
+    elif forgotten:
+        typer.echo(f"{found.trial} is forgotten: it is kept, and nothing is learned from it")
+        typer.echo(f"to learn from it again: zeusrun history --unforget {found.trial}")
+    else:
+        typer.echo(f"{found.trial} is learned from again")
+
+
 def _show_history(
-    by_job: dict[str, list[Trial]], counts: dict[str, int], last: int | None, *, empty: bool
+    by_job: dict[str, list[Trial]],
+    counts: dict[str, int],
+    running: Sequence[RunningTrial],
+    last: int | None,
+    *,
+    empty: bool,
 ) -> None:
     from zeusrun.view.tables import history_table  # noqa: PLC0415
 
     if empty:
         console().print("No runs yet. Start one with: zeusrun submit JOB.yaml", highlight=False)
     for name, trials in by_job.items():
-        console().print(history_table(name, trials, last or _DEFAULT_ROWS, counts[name]))
+        rows, going = last or _DEFAULT_ROWS, {each.trial.trial: each for each in running}
+        console().print(history_table(name, trials, rows, counts[name], going))
 
 
 _DEFAULT_ROWS = 30
@@ -114,12 +177,14 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     from zeusrun.launcher.failure import read_traceback  # noqa: PLC0415
     from zeusrun.launcher.live import read_live  # noqa: PLC0415
     from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
+    from zeusrun.launcher.run_lock import launcher_lives  # noqa: PLC0415
     from zeusrun.trial import TrialStatus  # noqa: PLC0415
     from zeusrun.view.tables import trial_sheet  # noqa: PLC0415
 
-    found = find_trial(trial)
+    found, alive = find_trial(trial), False
     if not found.status.finished:
-        live = read_live(RunPaths(Path(found.run_dir)))
+        paths = RunPaths(Path(found.run_dir))
+        live, alive = read_live(paths), launcher_lives(paths)
         found = live.trial if live is not None and live.trial.trial == found.trial else found
     if as_json:
         print_json(found.to_json())
@@ -127,7 +192,7 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
         failed = found.status in {TrialStatus.FAILED, TrialStatus.OOM}
         failure = read_traceback(RunPaths(Path(found.run_dir))) if failed else None
         there = Path(found.run_dir).is_dir()
-        console().print(trial_sheet(found, failure, run_dir_exists=there))
+        console().print(trial_sheet(found, failure, run_dir_exists=there, alive=alive))
 
 
 @app.command()
@@ -137,7 +202,7 @@ def explain(
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the policy believes of every batch size, and what it would choose next."""
+    """Show what the policy believes, and what it would choose next."""
     import numpy as np  # noqa: PLC0415
 
     from zeusrun.bandit.evidence import tell_window  # noqa: PLC0415
@@ -196,7 +261,7 @@ def schema() -> None:
 
 @app.command()
 def doctor(*, as_json: AsJson = False) -> None:
-    """Check Python, torch, devices, permissions and home, and say what to do about each."""
+    """Check Python, torch, devices and home; say what to do."""
     from zeusrun.launcher.doctor import check_machine  # noqa: PLC0415
     from zeusrun.view.tables import doctor_sheet  # noqa: PLC0415
 

@@ -40,7 +40,7 @@ def status(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show what runs now, with live numbers, and what waits for its turn."""
+    """Show what runs now, and what waits for its turn."""
     from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
     from zeusrun.launcher.status import read_running  # noqa: PLC0415
     from zeusrun.launcher.tickets import read_waiting  # noqa: PLC0415
@@ -72,7 +72,10 @@ def cancel(
     now: Annotated[bool, typer.Option("--now", help="At once, without the grace period.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a running trial as Ctrl-C would, or keep a preempted one from going on."""
+    """Stop a running trial, or keep a preempted one from going on.
+
+    It ends as it does after Ctrl-C, wherever its zeusrun runs; the command waits for that.
+    """
     from zeusrun.launcher.cancel import ask_to_cancel, cancel_preempted  # noqa: PLC0415
     from zeusrun.launcher.paths import find_run, home_directory  # noqa: PLC0415
     from zeusrun.launcher.recover import recover_lost  # noqa: PLC0415
@@ -158,7 +161,10 @@ def repair(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Record lost trials, put power limits back, remove left-over files, list or restore copies."""
+    """Put right what dead processes have left; restore histories.
+
+    Record lost trials, put power limits back, remove left-over files, list or restore copies.
+    """
     from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
     from zeusrun.launcher.repair import look_after  # noqa: PLC0415
 
@@ -235,7 +241,10 @@ def prune(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove old run directories, by the job's own 'keep' or these bounds; never the history."""
+    """Remove old run directories; never the history.
+
+    What is kept is said by the job's own 'keep', or by these bounds.
+    """
     from zeusrun.jobfile.rules import size_bytes  # noqa: PLC0415
     from zeusrun.launcher.gc import Bounds, collect, remove  # noqa: PLC0415
     from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
@@ -352,6 +361,6 @@ def find_trial(name: str) -> Trial:
 
 def console(*, stderr: bool = False) -> Console:
     """Return where people read."""
-    from rich.console import Console  # noqa: PLC0415
+    from zeusrun.view.lines import WideConsole  # noqa: PLC0415
 
-    return Console(stderr=stderr)
+    return WideConsole(stderr=stderr)

@@ -128,7 +128,7 @@ def add(
 
 @schedule_app.command("list")
 def list_(*, as_json: AsJson = False) -> None:
-    """Show what is scheduled: the next times, and what became of the last."""
+    """Show what is scheduled: the next times, and the last outcome."""
     from zeusrun.view.schedule import schedule_json, schedules_sheet  # noqa: PLC0415
 
     schedules = _schedules()
@@ -212,7 +212,7 @@ def remove(job: Job) -> None:
 
 @schedule_app.command("run-now")
 def run_now(job: Job) -> None:
-    """Run a job now as its schedule would, with the variables kept for it, and watch."""
+    """Run a job now as its schedule would, and watch it."""
     from contextlib import nullcontext  # noqa: PLC0415
 
     from zeusrun.launcher.process import run_foreground  # noqa: PLC0415
@@ -255,7 +255,7 @@ def export(
         typer.Option("--to", help="Write to this folder instead."),
     ] = None,
 ) -> None:
-    """Print the same for machines without cron: systemd units, a Kubernetes CronJob."""
+    """Print a schedule as systemd units or a Kubernetes CronJob."""
     from zeusrun.schedule.environment import is_usual  # noqa: PLC0415
     from zeusrun.schedule.export import kubernetes_cronjob, systemd_units  # noqa: PLC0415
 
@@ -290,7 +290,7 @@ def export(
 
 @schedule_app.command()
 def daemon() -> None:
-    """Run all schedules in the foreground, for containers and machines without cron."""
+    """Run all schedules in the foreground, where there is no cron."""
     from zeusrun.schedule.daemon import run_daemon  # noqa: PLC0415
 
     schedules = _schedules()

@@ -60,7 +60,10 @@ def simulate(
         typer.Option(metavar="FILE", help="Draw regret over recurrences: .png, .svg or .pdf."),
     ] = None,
 ) -> None:
-    """Replay recorded or made-up jobs through the policies, with everything charged."""
+    """Replay recorded or made-up jobs through the policies.
+
+    Everything is charged: first runs, failures, retries, looks, probes of power limits.
+    """
     from dataclasses import asdict  # noqa: PLC0415
 
     from rich.console import Console  # noqa: PLC0415

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from zeusrun.bandit.savings import Savings
     from zeusrun.history.base import History
     from zeusrun.launcher.choice import Submission
     from zeusrun.launcher.notices import Notice
@@ -126,6 +127,7 @@ def run_recurrence(
     from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
     from zeusrun.launcher.patience import check_not_ended  # noqa: PLC0415
     from zeusrun.launcher.signals import CaughtSignals  # noqa: PLC0415
+    from zeusrun.view.tables import saving_lines  # noqa: PLC0415
 
     shown, home, history = console(stderr=as_json), home_directory(os.environ), open_history()
 
@@ -167,27 +169,37 @@ def run_recurrence(
                 notify(lambda: [failure_notice(spec.name, failed)])
             raise
         _remove_old_runs(spec, history, home, shown, signals.received)
+    savings = _read_savings(history, spec.name)
+    if not quiet:
+        for line in saving_lines(savings, result.trials[-1]):
+            shown.print(line, highlight=False)
     if as_json:
-        print_json(result_json(spec.name, result))
+        print_json(result_json(spec.name, result, savings))
     return result.exit_code
 
 
 def _run(submission: Submission, shown: Console, *, quiet: bool) -> SubmitResult:
     from zeusrun.launcher.submit import submit as run_submit  # noqa: PLC0415
     from zeusrun.view.live import SubmitView  # noqa: PLC0415
-    from zeusrun.view.tables import saving_line  # noqa: PLC0415
 
     with SubmitView(shown, quiet=quiet) as view:
         result = run_submit(submission, view)
         if result.attempts > 1 and result.exit_code == ExitCode.TARGET_MISSED:
             view.warn(f"the target was missed in {result.attempts} attempts")
-    if result.reached and not quiet:
-        line = saving_line(
-            submission.history.trials(submission.spec.name, NEWEST), result.trials[-1]
-        )
-        if line:
-            shown.print(line)
     return result
+
+
+def _read_savings(history: History, job: str) -> Savings:
+    """Return what the recurrences of a job saved; nothing where the history cannot be read now.
+
+    The recurrence is recorded, and how it ended is what counts.
+    """
+    from zeusrun.bandit.savings import find_savings  # noqa: PLC0415
+
+    try:
+        return find_savings(history.trials(job, NEWEST))
+    except HistoryError:
+        return find_savings([])
 
 
 def _notify(

@@ -262,7 +262,14 @@ class Trial:
     preemptions: int = 0
     shutdown_s: float | None = None
     observed_batch_size: int | None = None
+    forgotten: bool = False
     warnings: tuple[str, ...] = ()
+
+    @property
+    def teaches(self) -> bool:
+        """Whether anything may be learned from it of its batch size."""
+        own = self.observed_batch_size in {None, self.global_batch_size}
+        return own and not self.forgotten
 
     def finish(self, outcome: Outcome) -> Trial:
         """Return this trial with its outcome. A preempted one may still be cancelled.
@@ -310,6 +317,16 @@ class Trial:
             finished_at=None,
             preemptions=self.preemptions + 1,
         )
+
+    def forget(self, *, forgotten: bool = True) -> Trial:
+        """Return this trial marked as one that nothing is learned from, or no longer so.
+
+        Raises:
+            ValueError: If it has not ended.
+        """
+        if not self.status.finished:
+            raise ValueError(f"trial {self.trial} is {self.status.value} and cannot be forgotten")
+        return dataclasses.replace(self, forgotten=forgotten)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; curve points become ``[epoch, time_s, energy_j, value]``."""

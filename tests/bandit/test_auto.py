@@ -307,6 +307,13 @@ def test_explain_says_all_that_is_believed():
     assert other.verdict == "59% dearer; a try would not pay"
 
 
+def test_how_a_batch_size_that_was_never_tried_would_fail_is_unknown():
+    told = explain(*[run(64, 10)] * 4)
+    assert told[64].failure_chance < 0.01
+    assert (told[16].trials, told[16].failure_chance) == (0, None)
+    assert told[16].cost_j is not None
+
+
 def test_explain_of_nothing_claims_nothing():
     for belief in explain().values():
         assert (belief.epochs, belief.cost_j, belief.cost_range_j) == (None, None, None)

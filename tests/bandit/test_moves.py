@@ -48,6 +48,12 @@ def test_costs_that_fall_are_a_move_too():
     assert move.cost_j < 50 < move.usual.cost_j
 
 
+def test_forgotten_nights_are_no_move():
+    moved = nights(*[100.0] * 8) + nights(*[300.0] * 2, epochs=15, start=9)
+    forgotten = [dataclasses.replace(each, forgotten=each.recurrence > 8) for each in moved]
+    assert tell_moves(forgotten) == []
+
+
 def test_each_batch_size_moves_by_itself():
     trials = nights(*[100.0] * 8, *[180.0] * 2) + nights(*[50.0] * 8, arm=64, start=20)
     assert [move.global_batch_size for move in find_cost_moves(trials)] == [32]

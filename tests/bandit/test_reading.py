@@ -121,6 +121,13 @@ def test_a_lost_trial_says_nothing():
     assert read_trial(NOW, trial(64, TrialStatus.LOST)) is None
 
 
+def test_a_forgotten_trial_says_nothing_not_even_how_long_an_epoch_is():
+    past = dataclasses.replace(learned(0.5, 0.96, steps=40), forgotten=True)
+    now, runs = read_history(problem(energy_measured=None), [past])
+    assert (runs, now.samples_per_epoch, now.energy_measured) == ([], None, None)
+    assert kept(NOW, [past]) == ["1 trial forgotten by 'history --forget' (REACHED): left out"]
+
+
 def test_a_crash_is_remembered_where_it_happened():
     crash = trial(64, TrialStatus.FAILED, cause="train.py:3: ValueError")
     assert read_trial(NOW, crash).status is TrialStatus.FAILED

@@ -37,7 +37,9 @@ def test_a_few_equal_runs_do_not_make_every_other_one_strange():
         {"eta_knob": 0.1},
         {"gpu_model": "another"},
         {"world_size": 4},
+        {"learning_rate": 0.1},
         {"shared": True},
+        {"forgotten": True},
     ],
 )
 def test_runs_under_other_conditions_say_nothing(other):

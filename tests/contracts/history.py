@@ -225,6 +225,30 @@ class HistoryContract:
             history.finish("digits-1-1", REACHED)
         assert history.trials("digits") == [finished]
 
+    @pytest.mark.parametrize("number", [1, 12])
+    def test_a_trial_is_forgotten_and_learned_from_again(self, history, number):
+        for count in range(1, 13):
+            history.begin("digits", next_trial)
+            history.finish(f"digits-{count}-1", REACHED)
+        before = history.trials("digits")
+        marked = history.forget(f"digits-{number}-1")
+        assert marked == replace(before[number - 1], forgotten=True)
+        after = [*before[: number - 1], marked, *before[number:]]
+        assert history.trials("digits") == after
+        history.begin("digits", next_trial)  # what is written next keeps the mark
+        assert history.find(marked.trial) == marked
+        assert history.trials("digits")[:-1] == after
+        assert history.forget(marked.trial, forgotten=False) == before[number - 1]
+        assert history.trials("digits")[:-1] == before
+
+    def test_only_what_has_ended_is_forgotten(self, history):
+        begun = history.begin("digits", next_trial)
+        with pytest.raises(ValueError, match="DISPATCHED and cannot be forgotten"):
+            history.forget(begun.trial)
+        with pytest.raises(HistoryError, match="no trial"):
+            history.forget("digits-2-1")
+        assert history.trials("digits") == [begun]
+
     def test_an_outcome_must_be_an_end(self, history):
         begun = history.begin("digits", next_trial)
         unfinished = Outcome(TrialStatus.DISPATCHED, "not yet", "2025-06-01T12:00:09Z")

@@ -17,6 +17,7 @@ from zeusrun.bandit.kept import kept
 from zeusrun.bandit.policies import create_policy
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reading import read_history
+from zeusrun.bandit.savings import find_savings
 from zeusrun.errors import HistoryError
 from zeusrun.history.schema import encode_trial
 from zeusrun.history.storage import volume_path
@@ -25,7 +26,7 @@ from zeusrun.launcher.live import read_live
 from zeusrun.launcher.paths import create_run
 from zeusrun.launcher.record import read_outcome
 from zeusrun.trial import Outcome, Trial, TrialStatus
-from zeusrun.view.tables import history_table, saving_line, trial_sheet
+from zeusrun.view.tables import history_table, saving_lines, trial_sheet
 
 NOW = "2025-06-01T13:00:00.000+00:00"
 
@@ -68,7 +69,7 @@ def use(trials):
     console.print(history_table("job", trials, 30))
     for each in trials[:2]:
         console.print(trial_sheet(each, None, run_dir_exists=False))
-        saving_line(trials, each)
+        saving_lines(find_savings(trials), each)
 
 
 def read(folder, content):

@@ -111,6 +111,19 @@ def test_a_trial_is_found_wherever_it_is(history):
     assert history.find("digits-5-2") is None
 
 
+def test_a_forgotten_trial_is_so_for_others_and_for_an_earlier_state_of_the_history(
+    history, tmp_path
+):
+    other = TinyDBHistory(tmp_path, volume_trials=3)
+    history.forget("digits-2-1")
+    for reader in (history, other, TinyDBHistory(tmp_path)):
+        forgotten = [trial.trial for trial in reader.trials("digits") if trial.forgotten]
+        assert forgotten == ["digits-2-1"]
+    restored = history.restore("digits", None, TRIALS)  # the run directories do not know of it
+    assert (restored.trials, restored.lost) == (11, ())
+    assert history.find("digits-2-1").forgotten
+
+
 def test_a_trial_is_looked_for_in_the_volumes_that_may_hold_it(history, tmp_path):
     volume(tmp_path, 1).unlink()
     assert history.find("digits-5-1") == TRIALS[4]

@@ -214,6 +214,29 @@ def test_the_outcome_fits_its_trial():
     assert finished.finished_at == "2025-06-01T12:00:13.000+00:00"
 
 
+@pytest.mark.parametrize(
+    ("grouped", "codes", "ranks", "warned"),
+    [
+        ((False, False), (0, 0), 2, True),
+        ((False, True), (0, 0), 2, False),
+        ((None, None), (0, 0), 2, False),  # a worker that does not tell
+        ((False, False), (0, 7), 2, False),
+        ((False,), (0,), 1, False),
+        ((False,), (0,), 2, False),
+    ],
+)
+def test_ranks_that_never_met_are_told(grouped, codes, ranks, warned):
+    ends = [ended(110.0, rank, codes[rank], each) for rank, each in enumerate(grouped)]
+    progress = after(started(103.0), report(107.0, 2, 0.6), *ends)
+    found = outcome(progress, world_size=ranks).warnings
+    assert [text for text in found if text.startswith("2 ranks ran to their end")] == (
+        list(found) if warned else []
+    )
+    assert bool(found) == warned
+    again = after(started(111.0, 0), ended(112.0, 0, 0, grouped=True), start=progress)
+    assert outcome(again, world_size=ranks).warnings == ()
+
+
 def test_a_good_run_has_no_warnings():
     assert outcome(REACHED).warnings == ()
 

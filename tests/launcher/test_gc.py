@@ -130,6 +130,14 @@ def test_the_best_run_of_each_objective_stays_and_one_whose_cost_nobody_knows(
     assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [3, 5]
 
 
+def test_a_forgotten_run_is_not_the_best(history, add, tmp_path):
+    add(1, TrialStatus.REACHED, cost_j=10.0)
+    add(2, TrialStatus.REACHED, cost_j=20.0)
+    add(3)
+    history.forget("job-1-1")
+    assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [1]
+
+
 def test_all_runs_that_are_to_go_on_stay(history, add, tmp_path):
     add(1, TrialStatus.PREEMPTED)  # the next one has overtaken it
     add(2)

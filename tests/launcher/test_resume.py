@@ -138,5 +138,7 @@ def test_the_oldest_trial_that_nothing_has_overtaken_is_continued():
     assert find_preempted([trial(1, 1, TrialStatus.DISPATCHED), new]) is new  # it goes on already
     assert find_preempted([trial(1, 1, TrialStatus.REACHED), new]) is new
     assert find_preempted([old, trial(2, 1, TrialStatus.REACHED)]) is None
+    assert find_preempted([replace(old, forgotten=True)]) is None
+    assert find_preempted([old, replace(new, forgotten=True)]) is old
     last = trial(3, 1, PREEMPTED)
     assert find_preempted([old, trial(2, 1, TrialStatus.REACHED), last]) is last

@@ -128,6 +128,33 @@ def test_elsewhere_than_on_a_terminal_an_epoch_is_one_line_however_often_it_is_t
     ]
 
 
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("epoch 1: accuracy 0.1000", 0),
+        ("epoch 1: accuracy 0.10", 0),
+        ("accuracy: 10.0%", 0),
+        ("epoch 1: loss 2.3000", 1),
+        ("step 1/100", 1),
+        ("0.1", 1),
+    ],
+)
+@pytest.mark.parametrize("first", ["printed", "reported"])
+def test_elsewhere_than_on_a_terminal_an_epoch_that_the_script_prints_is_not_printed_again(
+    printed, shown, first
+):
+    screen = console()
+    with SubmitView(screen, quiet=False) as view:
+        view.dispatched(trial(), None)
+        if first == "printed":
+            view.output(0, [printed])
+        view.advanced(STATES["first report"])
+        if first == "reported":
+            view.output(0, [printed])
+        view.finished(finished(), looked=False)
+    assert screen.file.getvalue().count("  epoch 1/5") == shown
+
+
 def test_on_a_terminal_the_panel_is_gone_at_the_end_and_the_lines_remain():
     screen = console(terminal=True)
     view = SubmitView(screen, quiet=False)
@@ -224,6 +251,7 @@ def test_another_bound_is_shown_from_then_on():
     with SubmitView(screen, quiet=False) as view:
         view.dispatched(trial(), 200.0)
         view.bounded(300.0)
+        view.advanced(STATES["first report"])
         view.advanced(STATES["first report"])
     assert "of at most 300 J" in screen.file.getvalue()
 

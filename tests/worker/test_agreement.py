@@ -10,6 +10,7 @@ import pytest
 
 from tests.factories import CHILDREN, with_fake_torchrun
 from tests.worker.rank import WORKER, Rank
+from zeusrun.sidecar import Ended
 
 AT_ONCE = 2
 
@@ -33,6 +34,8 @@ def test_what_one_rank_learns_ends_both_after_the_same_epoch(tmp_path, how):
     assert (done.returncode != 0) == (how == "signal"), done.stderr + ranks.log()
     epochs = "epoch 1\nepoch 2\nepoch 3\nsaved True\n"
     assert [ranks.log("0"), ranks.log("1")] == [epochs, epochs]
+    ends = [event for event in ranks.events if isinstance(event, Ended)]
+    assert {end.grouped for end in ends} == {True}  # though they have left it by then
 
 
 def free_port():

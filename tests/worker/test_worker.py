@@ -125,7 +125,7 @@ def test_a_rank_tells_of_its_start_and_end_around_its_reports(rank, write):
     rank.run(write("import zeusrun; zeusrun.current().report(epoch=1, accuracy=0.3)"))
     started, reported, ended = rank.events
     assert (type(started), type(reported), type(ended)) == (Started, Reported, Ended)
-    assert (started.rank, ended.rank, ended.code) == (0, 0, 0)
+    assert (started.rank, ended.rank, ended.code, ended.grouped) == (0, 0, 0, False)
     assert started.t <= reported.t <= ended.t
 
 

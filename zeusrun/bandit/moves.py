@@ -130,7 +130,8 @@ def _find_outdated(trials: Sequence[Trial]) -> tuple[int, int]:
 
     Of those with the objective of the newest; the policy reads others from their curves, too.
     """
-    told = [trial for trial in trials if trial.status in _DECIDED and trial.epochs is not None]
+    counted = [trial for trial in trials if trial.teaches]
+    told = [trial for trial in counted if trial.status in _DECIDED and trial.epochs is not None]
     same = [trial for trial in told if _learning(trial) == _learning(told[-1])]
     runs = [
         Run(trial.global_batch_size, trial.recurrence, trial.status, epochs=trial.epochs)

@@ -114,7 +114,8 @@ class ArmBelief:
         epoch_cost_j: Expected joules per epoch, at the best power limit known.
         cost_j: Expected joules to the target.
         cost_range_j: 5th and 95th percentile of the cost of the next run.
-        failure_chance: Probability that a run of it is stopped or misses the target.
+        failure_chance: Probability that its next run is stopped or misses the target; ``None`` if
+            it was never tried.
         value_j: What trying it is expected to save over the horizon, less what it costs.
         chance: Probability of being chosen next.
         verdict: Where it stands, in a sentence.

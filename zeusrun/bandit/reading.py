@@ -74,7 +74,7 @@ def completed(problem: Problem, trials: Sequence[Trial]) -> Problem:
         if sizes:
             problem = replace(problem, samples_per_epoch=statistics.median(sizes))
     if problem.energy_measured is None:
-        sources = (trial.energy_source for trial in reversed(trials))
+        sources = (trial.energy_source for trial in reversed(trials) if trial.teaches)
         newest = next((source for source in sources if source is not None), None)
         problem = replace(problem, energy_measured=None if newest is None else newest.measured)
     return problem
@@ -82,7 +82,7 @@ def completed(problem: Problem, trials: Sequence[Trial]) -> Problem:
 
 def _samples_per_epoch(trial: Trial) -> float | None:
     epochs = epochs_of(trial.curve)
-    if trial.status not in WHOLE or not trial.steps or not epochs:
+    if not trial.teaches or trial.status not in WHOLE or not trial.steps or not epochs:
         return None
     return trial.steps * trial.global_batch_size / epochs
 
@@ -132,8 +132,10 @@ class _End(NamedTuple):
 
 
 def unrelated_end(trial: Trial) -> str | None:
-    """Return how a trial ended, if that has nothing to do with its batch size."""
-    if trial.observed_batch_size not in {None, trial.global_batch_size}:
+    """Return why a trial says nothing of its batch size, if it does not."""
+    if trial.forgotten:
+        return "forgotten by 'history --forget'"
+    if not trial.teaches:
         return f"trained with batch size {trial.observed_batch_size}, not with its own"
     if trial.status is TrialStatus.LOST:
         return "ended without an outcome"

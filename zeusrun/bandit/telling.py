@@ -102,14 +102,15 @@ def belief_of(position: Position, index: int, bound: Bound | None, why: str | No
     spread = math.exp(_Z90 * sd)
     learned, timed = evidence.reached or evidence.cut, evidence.epoch_cost_j
     failure_chance = value_j = None
-    if bound is not None:
+    trials = len(evidence.results.get(arm, ())) + evidence.out_of_memory.get(arm, 0)
+    if bound is not None and trials:  # of what was never tried, nobody knows
         far = (math.log(bound.cost_j) - log_cost) / sd
         failure_chance = 0.5 * math.erfc(far / math.sqrt(2))
     if values is not None and cost_j is not None and math.isfinite(values[index]):
         value_j = float(values[index]) * cost_j
     return ArmBelief(
         global_batch_size=arm,
-        trials=len(evidence.results.get(arm, ())) + evidence.out_of_memory.get(arm, 0),
+        trials=trials,
         reached=len(evidence.reached.get(arm, ())),
         epochs=math.exp(float(beliefs.log_epochs[index])) if learned else None,
         epoch_cost_j=math.exp(float(beliefs.log_epoch_cost[index])) if timed else None,

@@ -40,8 +40,8 @@ class Usual:
 def usual_cost(earlier: Sequence[Trial], trial: Trial) -> Usual | None:
     """Return what a trial should have cost; ``None`` where too little is known.
 
-    Only runs under the same conditions count: batch size, objective, hardware, and whether energy
-    was measured. A few runs are not taken to differ less than runs usually do.
+    Only runs under the same conditions count: batch size, learning rate, objective, hardware, and
+    whether energy was measured. A few runs are not taken to differ less than runs usually do.
 
     Args:
         earlier: The trials before it, oldest first.
@@ -63,15 +63,26 @@ def usual_cost(earlier: Sequence[Trial], trial: Trial) -> Usual | None:
 
 
 def has_cost(trial: Trial) -> bool:
-    """Whether a trial says what a run costs: it reached the target, and had its GPUs for itself."""
-    reached = trial.status is TrialStatus.REACHED and trial.shared is not True
-    return reached and trial.cost_j is not None and trial.cost_j > 0
+    """Whether a trial says what a run costs: it reached the target, undisturbed by others."""
+    counts = trial.status is TrialStatus.REACHED and trial.teaches
+    return counts and trial.shared is not True and trial.cost_j is not None and trial.cost_j > 0
 
 
 def conditions(trial: Trial) -> tuple[object, ...]:
-    """Return what costs can only be compared under."""
+    """Return what the costs of a batch size can only be compared under."""
+    return trial.global_batch_size, trial.learning_rate, setting(trial)
+
+
+def setting(trial: Trial) -> tuple[object, ...]:
+    """Return what any costs of a job can only be compared under: its objective and hardware.
+
+    A CPU is told from another one by its maximum power alone.
+    """
     source = trial.energy_source
+    # Energy that does not count may come from anywhere.
+    measured = trial.eta_knob != 0 and source is not None and source.measured
     objective = (trial.metric, trial.mode, trial.target, trial.eta_knob)
-    cpu_w = None if trial.gpu_count else trial.max_power_w
-    hardware = (trial.gpu_model, trial.gpu_count, trial.world_size, cpu_w)
-    return trial.global_batch_size, objective, hardware, source is not None and source.measured
+    no_matter = trial.eta_knob == 1 and trial.gpu_count > 0
+    max_power_w = None if no_matter else trial.max_power_w
+    hardware = (trial.gpu_model, trial.gpu_count, trial.world_size, max_power_w)
+    return objective, hardware, measured

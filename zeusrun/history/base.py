@@ -89,3 +89,17 @@ class History(Protocol):
             ValueError: If it is finished already, or the outcome could not be read back.
         """
         ...
+
+    def forget(self, trial: str, *, forgotten: bool = True) -> Trial:
+        """Mark a trial as one that nothing is learned from, or take the mark away again.
+
+        It is the one thing of a finished trial that changes.
+
+        Returns:
+            The trial with its mark, once it would survive a power cut.
+
+        Raises:
+            HistoryError: If there is no such trial.
+            ValueError: If it has not ended.
+        """
+        ...

@@ -74,6 +74,16 @@ class MemoryHistory:
             self._replace(known, finished)
         return finished
 
+    def forget(self, trial: str, *, forgotten: bool = True) -> Trial:
+        """See ``History.forget``."""
+        with self._lock:
+            known = self.find(trial)
+            if known is None:
+                raise unknown_trial(trial)
+            marked = known.forget(forgotten=forgotten)
+            self._replace(known, marked)
+        return marked
+
     def _replace(self, known: Trial, trial: Trial) -> None:
         trials = self._trials[known.job]
         trials[trials.index(known)] = trial

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.errors import HistoryError
 from zeusrun.history.recovery import read_tables, read_volume, restore_command
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class StoredTrials:
-    """What a history holds of a job. Volumes never change, so one look sees one moment.
+    """What a history holds of a job. Volumes keep their trials, so one look sees one moment.
 
     Args:
         path: The main file.
@@ -64,8 +64,23 @@ class StoredTrials:
         return next((t for trials in places for t in trials.values() if t.trial == trial), None)
 
     def number(self, trial: Trial) -> int:
-        """Return the record number of a trial of the main file."""
+        """Return the record number of a trial that was found."""
         return self._numbers[trial.trial]
+
+    def update_sealed(self, trial: Trial, fields: dict[str, Any]) -> None:
+        """Change fields of a trial that is in a volume. The caller holds the lock.
+
+        Raises:
+            HistoryError: If the disk refuses; the volume is then as it was.
+        """
+        number = self.number(trial)
+        volume = next(v for v in self._volumes if number in self._sealed.get(v, ()))
+        path = volume_path(self._path, volume.number)
+        tables = read_volume(path)
+        tables["trials"][str(number)] |= fields
+        with explained("write", path):
+            write_volumes(self._path, {volume.number: encode_tables(tables)})
+        del self._sealed[volume]
 
     def _holding(self, trial: str) -> Iterator[dict[int, Trial]]:
         recurrence = recurrence_of(trial)

@@ -59,7 +59,7 @@ class TinyDBHistory:
         self._directory = Path(directory).absolute()
         self._lock_timeout_s = lock_timeout_s
         self._volume_trials = volume_trials
-        # A volume never changes, and a submit reads the same ones several times.
+        # A submit reads the same volumes several times; what is forgotten meanwhile can wait.
         self._sealed: dict[str, dict[Volume, dict[int, Trial]]] = {}
 
     def jobs(self) -> list[str]:
@@ -108,16 +108,20 @@ class TinyDBHistory:
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:
         """See ``History.finish``."""
-        job = job_of(trial)
-        if job is None or job not in self.jobs():
-            raise unknown_trial(trial)
-        with self._transaction(job) as (stored, table):
-            known = stored.find(trial)
-            if known is None:
-                raise unknown_trial(trial)
+        with self._known(trial) as (known, stored, table):
             finished = known.finish(outcome)
             table.update(encode_trial(finished), doc_ids=[stored.number(known)])
             return finished
+
+    def forget(self, trial: str, *, forgotten: bool = True) -> Trial:
+        """See ``History.forget``; the volume that a trial may be in is written again."""
+        with self._known(trial) as (known, stored, table):
+            marked, number = known.forget(forgotten=forgotten), stored.number(known)
+            if number in stored.main:
+                table.update({"forgotten": forgotten}, doc_ids=[number])
+            else:
+                stored.update_sealed(known, {"forgotten": forgotten})
+            return marked
 
     def copies(self, job: str) -> list[Copy]:
         """Return the earlier states of a job's history, newest first; none for an unknown job.
@@ -179,6 +183,18 @@ class TinyDBHistory:
             memory = _Memory(stored.tables)
             yield stored, tinydb.TinyDB(storage=lambda: memory).table("trials")
             write_tables(path, memory.tables, self._volume_trials)
+
+    @contextmanager
+    def _known(self, trial: str) -> Iterator[tuple[Trial, StoredTrials, Table]]:
+        """Read the history of a trial that there is, as ``_transaction`` does."""
+        job = job_of(trial)
+        if job is None or job not in self.jobs():
+            raise unknown_trial(trial)
+        with self._transaction(job) as (stored, table):
+            known = stored.find(trial)
+            if known is None:
+                raise unknown_trial(trial)
+            yield known, stored, table
 
     @contextmanager
     def _locked(self, path: Path, job: str) -> Iterator[None]:

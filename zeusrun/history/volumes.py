@@ -1,6 +1,7 @@
 """Which trials move out of a job's main file, so that a write stays as quick as the first. Pure.
 
-A volume is a file of the oldest finished trials, never changed again. The header of the main file
+A volume is a file of the oldest finished trials, never changed again, but for the mark of one that
+is forgotten. The header of the main file
 lists its volumes; a volume that no header lists is what a dying writer left, and says nothing.
 Trials are in the order of their record numbers, across all files: what can still change stays in
 the main file however old it is.

@@ -70,7 +70,7 @@ class Launch(Section):
     """How torchrun starts the processes, in torchrun's own words."""
 
     nproc_per_node: Processes = Field(
-        2, description="Processes on this machine: a number, or gpu, cpu or auto to count devices."
+        1, description="Processes on this machine: a number, or gpu, cpu or auto to count devices."
     )
     gpus: Literal["all", "auto", "shared"] = Field(
         "all",

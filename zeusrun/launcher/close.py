@@ -144,7 +144,10 @@ def close(
         shared=bill.shared,
         shutdown_s=shutdown_s,
         cause=None if not crashed else NO_WORD if failure is None else failure.cause,
-        warnings=tuple(_warnings(goal, progress, exit_, stop, clean=clean)),
+        warnings=(
+            *_warnings(goal, progress, exit_, stop, clean=clean),
+            *_warn_of_ranks(trial, progress),
+        ),
     )
 
 
@@ -241,6 +244,19 @@ def _never_reported(goal: Goal, progress: Progress) -> str:
         f"the script never reported {goal.metric!r}; "
         f"call zeusrun.current().report({goal.metric}=...) on rank 0 after each epoch"
     )
+
+
+def _warn_of_ranks(trial: Trial, progress: Progress) -> list[str]:
+    """Tell ranks that trained the same thing several times, each by itself."""
+    ranks = trial.world_size
+    if ranks == 1 or len(progress.alone) < ranks or not _scripts_ended(trial, progress):
+        return []
+    told = (
+        f"{ranks} ranks ran to their end, and none ever joined a process group of "
+        "torch.distributed: each has trained by itself. Have the script call init_process_group, "
+        "or start one rank:  launch: {nproc_per_node: 1}"
+    )
+    return [told]
 
 
 def _warnings(

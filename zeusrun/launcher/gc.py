@@ -133,7 +133,7 @@ def collect(history: History, home: Path, job: str, bounds: Bounds, now: float) 
 def _kept(trials: Sequence[Trial]) -> frozenset[str]:
     best: dict[tuple[object, ...], Trial] = {}
     for trial in trials:
-        if trial.status is TrialStatus.REACHED:
+        if trial.status is TrialStatus.REACHED and trial.teaches:
             objective = (trial.metric, trial.mode, trial.target, trial.eta_knob)
             best[objective] = min(best.get(objective, trial), trial, key=_price)
     going_on = list_preempted(trials)

@@ -70,6 +70,7 @@ class Progress:
         reached: The curve point that first met the target.
         restarts: How often torchrun has restarted the ranks.
         exit_codes: Of the ranks whose script has ended since.
+        alone: Those of them that were in no process group.
         energy_j: Joules since training began; ``None`` if unknown.
         power_w: Watts now, summed over devices; ``None`` if unknown.
         cost_j: Cost so far; ``None`` if unknown.
@@ -96,6 +97,7 @@ class Progress:
     reached: CurvePoint | None = None
     restarts: int = 0
     exit_codes: Mapping[int, int] = field(default_factory=dict)
+    alone: frozenset[int] = frozenset()
     energy_j: float | None = None
     power_w: float | None = None
     cost_j: float | None = None
@@ -197,7 +199,9 @@ def advance(
     if isinstance(event, Asked):
         return replace(progress, asked=progress.asked | {event.choice})
     if isinstance(event, Ended):
-        return replace(progress, exit_codes={**progress.exit_codes, event.rank: event.code})
+        codes = {**progress.exit_codes, event.rank: event.code}
+        alone = {event.rank} if event.grouped is False else set()
+        return replace(progress, exit_codes=codes, alone=(progress.alone - {event.rank}) | alone)
     return _report(progress, event, goal, energy_between)
 
 

@@ -29,12 +29,12 @@ def list_preempted(trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials that later submits are to continue, oldest first.
 
     They were preempted since a recurrence last came to its end: what a later one has overtaken is
-    left.
+    left, and so is one that is forgotten.
     """
     found: list[Trial] = []
     for trial in sorted(trials, key=lambda trial: (-trial.recurrence, -trial.attempt)):
         if trial.status is TrialStatus.PREEMPTED:
-            found.append(trial)
+            found += [] if trial.forgotten else [trial]
         elif trial.status is not TrialStatus.DISPATCHED:
             break
     return found[::-1]

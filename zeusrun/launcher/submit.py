@@ -30,7 +30,7 @@ from zeusrun.launcher.secrets import (
 )
 from zeusrun.launcher.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.supervise import StopCause
-from zeusrun.launcher.unused_choices import find_unused_choices
+from zeusrun.launcher.unused_choices import find_warnings
 from zeusrun.launcher.watch import Watch
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -86,7 +86,7 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
             listener.note(limit.text)
         for text in problems:
             listener.warn(text)
-        for text in find_unused_choices(submission.spec):
+        for text in find_warnings(submission):
             listener.warn(text)
         name, home = submission.spec.name, submission.home
         recovered = recover_lost(submission.history, name, timestamp(), home)

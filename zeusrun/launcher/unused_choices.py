@@ -1,4 +1,4 @@
-"""Whether a job and its script take the batch size and the learning rate that zeusrun chooses."""
+"""What a job file leaves out: choices that never reach the script, a default that has changed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,33 @@ from typing import TYPE_CHECKING
 from zeusrun.jobfile.placeholders import find_placeholders
 
 if TYPE_CHECKING:
+    from zeusrun.launcher.choice import Submission
     from zeusrun.spec import JobSpec
 
 _MAX_SCRIPT_BYTES = 1 << 20
+_FORMER_PROCESSES = 2  # the default of launch.nproc_per_node before it was torchrun's own
+
+
+def find_warnings(submission: Submission) -> list[str]:
+    """Return what a submit warns of before it runs anything: sentences to act on.
+
+    Raises:
+        HistoryError: If the history cannot be read.
+    """
+    spec = submission.spec
+    warnings = find_unused_choices(spec)
+    last = submission.history.trials(spec.name, 1)
+    if (
+        "nproc_per_node" not in spec.launch.model_fields_set
+        and last
+        and (last[0].world_size, submission.world_size) == (_FORMER_PROCESSES, 1)
+    ):
+        warnings.append(
+            f"this run has 1 process, the last one had {_FORMER_PROCESSES}: the job file has no "
+            "launch.nproc_per_node, which is now 1 by default, as for torchrun. To keep "
+            f"{_FORMER_PROCESSES}, add  launch: {{nproc_per_node: {_FORMER_PROCESSES}}}"
+        )
+    return warnings
 
 
 def find_unused_choices(spec: JobSpec) -> list[str]:

@@ -12,20 +12,37 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from zeusrun.bandit.savings import Savings
     from zeusrun.launcher.submit import SubmitResult
 
 
-def result_json(job: str, result: SubmitResult) -> dict[str, Any]:
+def result_json(job: str, result: SubmitResult, savings: Savings) -> dict[str, Any]:
     """Return the object that ``submit --json`` prints as its last line."""
     return {
         "job": job,
         "recurrence": result.recurrence,
         "reached": result.reached,
         "exit_code": int(result.exit_code),
-        "trials": [trial.to_json() for trial in result.trials],
+        "trials": trial_records(result.trials, savings),
+        "savings": {
+            "net_j": savings.net_j,
+            "default_j": savings.default_j,
+            "recurrences": len(savings.by_trial),
+            "pays_back_in": savings.pays_back_in,
+        },
     }
+
+
+def trial_records(trials: Iterable[Trial], savings: Savings) -> list[dict[str, Any]]:
+    """Return trials as ``history --json`` has them, with what their recurrences saved.
+
+    ``saved_j`` stands at the last trial of a recurrence; it is ``None`` at the others, and where
+    nothing can be compared.
+    """
+    saved = {name: each.saved_j for name, each in savings.by_trial.items()}
+    return [{**trial.to_json(), "saved_j": saved.get(trial.trial)} for trial in trials]
 
 
 def print_json(value: object) -> None:
@@ -42,6 +59,7 @@ _TABLES = {"curve", "power_profile", "warnings"}
 def print_csv(records: Sequence[Mapping[str, Any]]) -> None:
     """Print trials as a table with a header, without what is no single value."""
     names = [f.name for f in dataclasses.fields(Trial) if f.name not in _TABLES]
+    names.append("saved_j")
     writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 from zeusrun.view import units
-from zeusrun.view.tables import plain_table
+from zeusrun.view.tables import dead_note, plain_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,11 +44,7 @@ def status_table(found: Sequence[RunningTrial], waiting: Sequence[Ticket] = ()) 
             units.power(None if live is None or not running.alive else live.power_w),
             style=None if running.alive else "dim",
         )
-    notes = [
-        Text(f"  the launcher of {running.trial.trial} is dead: zeusrun repair", style="yellow")
-        for running in found
-        if not running.alive
-    ]
+    notes = [dead_note(running) for running in found if not running.alive]
     warnings = [
         Text(f"! {running.trial.trial}: {warning}", style="yellow")
         for running in found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -11,8 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from zeusrun.bandit.moves import tell_moves
+from zeusrun.bandit.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
+from zeusrun.view.lines import Labelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from zeusrun.bandit.problem import ArmBelief
+    from zeusrun.bandit.savings import Saving, Savings
     from zeusrun.launcher.doctor import Check
+    from zeusrun.launcher.status import RunningTrial
     from zeusrun.trial import PowerPoint, Trial
 
 STATUS_STYLES = {
@@ -40,45 +44,40 @@ _SOURCE_NOTES = {
 }
 
 
-def savings(trials: Sequence[Trial]) -> dict[str, float]:
-    """Return, by trial, the share of the default arm's mean cost that a reached trial saved.
+def net_lines(savings: Savings) -> list[Text]:
+    """Return what exploring has saved so far against the default every time; none before that.
 
-    Only trials of one kind of energy and one eta_knob are compared, and the default arm itself
-    is not: its spread is no saving.
+    The first line is the net, the second what it rests on.
     """
-    costs: dict[tuple[object, ...], list[float]] = {}
-    for trial in trials:
-        if trial.status is TrialStatus.REACHED and trial.cost_j is not None:
-            costs.setdefault((trial.global_batch_size, *_kind(trial)), []).append(trial.cost_j)
-    means = {key: statistics.fmean(kept) for key, kept in costs.items()}
-    saved = {}
-    for trial in trials:
-        mean_j = means.get((trial.default_batch_size, *_kind(trial)))
-        other_arm = trial.global_batch_size != trial.default_batch_size
-        if (
-            trial.status is TrialStatus.REACHED
-            and trial.cost_j is not None
-            and other_arm
-            and mean_j
-        ):
-            saved[trial.trial] = 1.0 - trial.cost_j / mean_j
-    return saved
+    if not savings.explored:
+        return []
+    net_j, compared = savings.net_j, len(savings.by_trial)
+    of = f"{compared} of {savings.ended}" if compared < savings.ended else str(compared)
+    net = f"net so far: {units.gain(net_j)} of {units.energy(savings.default_j)} ({of} recurrences)"
+    if net_j < 0 and savings.coming_j == 0:
+        net += "; the default is cheapest"
+    elif savings.pays_back_in is not None:
+        net += f"; pays back in about {savings.pays_back_in} more"
+    bases = {_basis(each): each.default_runs for each in savings.by_trial.values()}
+    basis = next(iter(bases))
+    if len(bases) > 1:
+        basis = f"the default batch size, by its {sum(bases.values())} runs under equal conditions"
+    style = "green" if net_j >= 0 else "yellow"
+    return [Text(f"  {net}", style=style), Text(f"  against {basis}", style="dim")]
 
 
-def _kind(trial: Trial) -> tuple[object, ...]:
-    """Return what must be equal for two costs to be compared."""
-    return (trial.energy_source, trial.eta_knob, trial.target, trial.gpu_model, trial.gpu_count)
+def saving_lines(savings: Savings, trial: Trial) -> list[Text]:
+    """Return what the recurrence that a trial has ended saved, and what all have so far."""
+    saving = savings.by_trial.get(trial.trial)
+    if saving is None:
+        return []
+    own = Text(f"  this recurrence: {units.gain(saving.saved_j)} against {_basis(saving)}")
+    return [*([own] if saving.explored else []), *net_lines(savings)[:1]]
 
 
-def saving_line(trials: Sequence[Trial], trial: Trial) -> Text | None:
-    """Return one line on what a reached trial saved against the default arm, if that is known."""
-    saved = savings(trials).get(trial.trial)
-    if saved is None:
-        return None
-    words, style = ("cheaper", "green") if saved >= 0 else ("dearer", "yellow")
-    share = units.percent(abs(saved))
-    baseline = f"the default batch size, {trial.default_batch_size}, on average so far"
-    return Text(f"  {share} {words} than {baseline}", style=style)
+def _basis(saving: Saving) -> str:
+    runs = "1 run" if saving.default_runs == 1 else f"the mean of {saving.default_runs} runs"
+    return f"batch size {saving.default}: {units.energy(saving.default_j)}, {runs}"
 
 
 def plan_sheet(
@@ -103,19 +102,24 @@ def _ranks(trial: Trial) -> str:
 
 
 def history_table(
-    job: str, trials: Sequence[Trial], last: int | None, count: int | None = None
+    job: str,
+    trials: Sequence[Trial],
+    last: int | None,
+    count: int | None = None,
+    running: Mapping[str, RunningTrial] = MappingProxyType({}),
 ) -> RenderableType:
-    """Return the trials of a job, oldest first, only the last so many if asked.
+    """Return what was saved, and the trials of a job, oldest first, only the last so many if asked.
 
     Args:
         job: Its name.
         trials: Those that are shown or compared with.
         last: How many to show; ``None`` for all of them.
         count: How many the job has in all; ``None`` for as many as are given.
+        running: Trials that had not ended just before, as they stood, by their id.
     """
     shown = trials if last is None else trials[-last:] if last else []
-    saved = savings(trials)
-    table = plain_table(title=job)
+    savings = find_savings(trials)
+    table = plain_table()
     table.add_column("when", no_wrap=True)
     table.add_column("run", no_wrap=True)
     table.add_column("batch", justify="right")
@@ -125,10 +129,13 @@ def history_table(
     for name in ("epochs", "time", "energy", "cost"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("status", no_wrap=True)
-    proved = any(trial.trial in saved for trial in shown)
+    shares = {name: each.share for name, each in savings.by_trial.items() if each.explored}
+    proved = any(trial.trial in shares for trial in shown)
     if proved:
         table.add_column("saved", justify="right")
-    for trial in shown:
+    for stored in shown:
+        now = None if stored.status.finished else running.get(stored.trial)
+        trial = stored if now is None else now.trial
         cells: list[RenderableType] = [
             units.moment(trial.started_at),
             f"{trial.recurrence}-{trial.attempt}",
@@ -138,30 +145,37 @@ def history_table(
             units.duration(trial.time_s),
             units.energy(trial.energy_j, trial.energy_source),
             units.energy(trial.cost_j),
-            status_text(trial.status),
-            *([units.percent(saved.get(trial.trial))] if proved else []),
+            Text("forgotten")
+            if trial.forgotten
+            else status_text(trial.status, alive=now is not None and now.alive),
+            *([units.percent(shares.get(trial.trial))] if proved else []),
         ]
-        table.add_row(*cells)
-    footnotes = _footnotes(len(trials) if count is None else count, shown)
+        table.add_row(*cells, style="dim" if trial.forgotten else None)
+    going = [running.get(trial.trial) for trial in trials if not trial.status.finished]
+    dead = [each for each in going if each is not None and not each.alive]
+    head = [Text(job, style="bold"), *net_lines(savings), Text("")]
+    footnotes = _footnotes(len(trials) if count is None else count, shown, proved=proved)
     moves = tell_moves(trials)
-    return Group(table, *footnotes, *([notes_sheet(moves)] if moves else []))
+    notes = [notes_sheet(moves)] if moves else []
+    return Group(*head, table, *footnotes, *map(dead_note, dead), *notes)
+
+
+def dead_note(running: RunningTrial) -> Text:
+    """Return what to do about a trial whose launcher is dead."""
+    text = f"  the launcher of {running.trial.trial} is dead: zeusrun repair"
+    return Text(text, style="yellow")
 
 
 def notes_sheet(texts: Sequence[str]) -> RenderableType:
     """Return sentences that somebody should read, one below the other."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(style="yellow", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for text in texts:
-        grid.add_row("!", Text(text))
-    return grid
+    return Labelled([(Text("!", style="yellow"), Text(text)) for text in texts], gap=1)
 
 
-def _footnotes(count: int, shown: Sequence[Trial]) -> Iterable[Text]:
+def _footnotes(count: int, shown: Sequence[Trial], *, proved: bool) -> Iterable[Text]:
     sources = {trial.energy_source for trial in shown}
     notes = [note for source, note in _SOURCE_NOTES.items() if source in sources]
-    if savings(shown):
-        notes.append("saved: against the default's mean cost")
+    if proved:
+        notes.append("saved: with all attempts")
     if len({trial.eta_knob for trial in shown}) > 1:
         notes.append("costs of different eta_knob")
     if len(shown) < count:
@@ -195,10 +209,12 @@ def explain_table(
     """
     table = plain_table(title=title)
     valued = any(belief.value_j is not None for belief in beliefs)
-    for name in ("batch", "reached", "epochs", "J/epoch", "cost", "90 % range", "fails"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("worth", "next") if valued else ("next",):
-        table.add_column(name, justify="right", no_wrap=True)
+    for name in (
+        *("batch", "reached", "epochs", "cost/\nepoch", "cost", "90 % range", "risk"),
+        *(("worth",) if valued else ()),
+        "next",
+    ):
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     verdicts = Table.grid(padding=(0, 2, 0, 0))
     verdicts.add_column(justify="right", no_wrap=True, min_width=5)
     verdicts.add_column(overflow="fold")
@@ -213,14 +229,15 @@ def explain_table(
             units.energy(belief.cost_j),
             units.energy_range(belief.cost_range_j),
             units.percent(belief.failure_chance),
-            *([units.energy(belief.value_j).replace("-", "−")] if valued else []),  # noqa: RUF001
+            *([_worth(belief)] if valued else []),
             units.percent(belief.chance),
             style="bold" if likely else None,
         )
         verdicts.add_row(Text(arm), Text(belief.verdict), style=None if likely else "dim")
     notes = [
         Text(""),
-        Text("  90 % range: of the next run · fails: is stopped, or misses", style="dim"),
+        Text("  90 % range: of the cost of the next run", style="dim"),
+        Text("  risk: that it costs more than it may and is stopped, or misses", style="dim"),
     ]
     notes += [Text(f"  worth: {_WORTH}", style="dim")] if valued else []
     if limits:
@@ -233,16 +250,28 @@ def explain_table(
 _WORTH = "what a try would save in the recurrences to come, less its cost"
 
 
-def trial_sheet(trial: Trial, failure: str | None, *, run_dir_exists: bool) -> RenderableType:
-    """Return everything about one trial."""
-    head = Text.assemble((trial.trial, "bold"), "  ", status_text(trial.status))
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
+def _worth(belief: ArmBelief) -> str:
+    """Return what a try is worth; that of what runs anyway is none."""
+    return units.gain(belief.value_j) if belief.value_j else units.UNKNOWN
+
+
+def trial_sheet(
+    trial: Trial, failure: str | None, *, run_dir_exists: bool, alive: bool = False
+) -> RenderableType:
+    """Return everything about one trial.
+
+    Args:
+        trial: As recorded, or as it stands.
+        failure: The traceback of a crash.
+        run_dir_exists: Whether its files are there.
+        alive: Whether it runs now.
+    """
+    head = Text.assemble((trial.trial, "bold"), "  ", status_text(trial.status, alive=alive))
     source = trial.energy_source.value if trial.energy_source else None
     better = "≤" if trial.mode == "min" else "≥"
     rows = [
         ("reason", trial.reason),
+        ("forgotten", _unforget(trial) if trial.forgotten else None),
         ("batch size", f"{trial.global_batch_size} ({_ranks(trial)})"),
         ("chosen", f"{trial.stage.value}: {trial.why}"),
         ("learning rate", None if trial.learning_rate is None else f"{trial.learning_rate:g}"),
@@ -268,14 +297,19 @@ def trial_sheet(trial: Trial, failure: str | None, *, run_dir_exists: bool) -> R
         ("", units.sparkline([point.value for point in trial.curve])),
         ("run", trial.run_dir if run_dir_exists else f"{trial.run_dir} (gone)"),
     ]
-    for name, value in rows:
-        if value:
-            grid.add_row(Text(name), Text(value))  # what users wrote is no markup
-    parts: list[RenderableType] = [head, grid]
+    # What users wrote is no markup.
+    told = [(Text(name, style="dim"), Text(value)) for name, value in rows if value]
+    parts: list[RenderableType] = [head, Labelled(told)]
     parts += [Text(f"! {warning}", style="yellow") for warning in trial.warnings]
     if failure:
-        parts += [Text(""), Text(failure.rstrip(), style="red")]
+        # Its lines point at each other.
+        whole = Text(failure.rstrip(), style="red", no_wrap=True, overflow="ignore")
+        parts += [Text(""), whole]
     return Group(*parts)
+
+
+def _unforget(trial: Trial) -> str:
+    return f"to learn from it again: zeusrun history --unforget {trial.trial}"
 
 
 def _profiling(trial: Trial) -> str:
@@ -294,22 +328,19 @@ def _speed(point: PowerPoint) -> str:
 def doctor_sheet(checks: Sequence[Check]) -> RenderableType:
     """Return the checks of ``doctor``."""
     marks = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
+    rows = []
     for check in checks:
         mark, style = marks[check.well]
         body = Text(check.found)
         if check.advice:
             body.append(f"\n→ {check.advice}", style="yellow" if check.well is False else "dim")
-        grid.add_row(Text(mark, style=style), Text(check.name, style="bold"), body)
-    return grid
+        rows.append((Text.assemble((mark, style), (f" {check.name}", "bold")), body))
+    return Labelled(rows, gap=1)
 
 
-def status_text(status: TrialStatus) -> Text:
-    """Return a status in its colour."""
-    return Text(status.value, style=STATUS_STYLES[status])
+def status_text(status: TrialStatus, *, alive: bool = False) -> Text:
+    """Return a status in its colour; that of a trial whose launcher lives is ``RUNNING``."""
+    return Text("RUNNING" if alive else status.value, style=STATUS_STYLES[status])
 
 
 def plain_table(title: str | None = None) -> Table:

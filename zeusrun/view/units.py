@@ -26,6 +26,12 @@ def energy(joules: float | None, source: EnergySource | None = None) -> str:
     return mark + energy_text(joules)
 
 
+def gain(joules: float) -> str:
+    """Return joules won with their sign: ``+412 J``, ``−143 J``."""  # noqa: RUF002
+    sign = "+" if joules > 0 else "−" if joules < 0 else ""  # noqa: RUF001
+    return sign + energy_text(abs(joules))
+
+
 def energy_range(range_j: tuple[float, float] | None) -> str:
     """Return two amounts of joules in the unit of the larger one: ``0.62-1.01 kJ``."""
     if range_j is None:

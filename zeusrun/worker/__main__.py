@@ -71,7 +71,7 @@ def main() -> NoReturn:
     if error is not None and code != 0:
         path = os.path.join(run_dir, "error.json")  # noqa: PTH118
         record_failure(path, rank, restart, error, error.__traceback__, mask=mask)
-    _record(sidecar, Ended(time.monotonic(), rank, code))
+    _record(sidecar, Ended(time.monotonic(), rank, code, _was_grouped()))
     _exit(0 if _is_ended_by_zeusrun(run_dir) else code)
 
 
@@ -115,6 +115,15 @@ def _hide_secrets() -> Mask:
     mask = mask_environment(os.environ)
     mask_output(mask)
     return mask
+
+
+def _was_grouped() -> bool:
+    """Whether this rank was in a process group at its end, or whenever it asked or reported."""
+    if "torch.distributed" not in sys.modules:
+        return False
+    from zeusrun.worker.run import current_run, is_grouped  # noqa: PLC0415 - most have it by now
+
+    return current_run().grouped or is_grouped()
 
 
 def _end_of_run() -> tuple[BaseException | None, int]:

@@ -36,6 +36,8 @@ class Run:
         trial: Identity of this trial, or ``None`` outside zeusrun.
         checkpoint_dir: Where checkpoints of this trial belong, or ``None`` outside zeusrun.
         ended_by_stranger: Whether a SIGTERM that zeusrun did not send has ended the training.
+        grouped: Whether it was in a process group of ``torch.distributed`` when it last looked, or
+            before.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -53,6 +55,7 @@ class Run:
         self._unsent: list[Asked | Reported] = []
         self._stopping = False
         self.ended_by_stranger = False
+        self.grouped = False
         self._listening = False
         self._pid = 0
         self._writer: EventWriter | None = None
@@ -113,6 +116,7 @@ class Run:
             TypeError: If a metric is not a number.
             ValueError: If it is an array of more than one number.
         """
+        self.grouped = self.grouped or is_grouped()
         if not self.active or self.rank != 0:
             return
         values = {name: _number(name, value) for name, value in metrics.items()}
@@ -147,6 +151,7 @@ class Run:
         if not self.active:
             return False
         self._listen()
+        self.grouped = self.grouped or is_grouped()
         self._stopping = _any_rank(flag=self._stopping or self._told_to_stop())
         return self._stopping
 
@@ -242,19 +247,24 @@ def _number(name: str, value: SupportsFloat) -> float:
         raise type(error)(f"zeusrun: metric {name!r} is not one number: {error}") from None
 
 
+def is_grouped() -> bool:
+    """Whether this process is in a process group; torch is not imported for it."""
+    # A torch that was built without it, or could not be imported, has no such function.
+    ask = getattr(sys.modules.get("torch.distributed"), "is_initialized", None)
+    return ask is not None and bool(ask())
+
+
 def _any_rank(*, flag: bool) -> bool:
     """Whether the flag is set on any rank; ranks that do not talk to each other answer alone.
 
     The object collective chooses the device that the group's backend needs. On GPUs it would take
     the current one, which is 0 on every rank of a script that never calls ``set_device``.
     """
-    if "torch.distributed" not in sys.modules:
+    if not is_grouped():
         return flag
     import torch  # noqa: PLC0415 - the script has imported it
     from torch import distributed  # noqa: PLC0415
 
-    if not distributed.is_available() or not distributed.is_initialized():
-        return flag
     flags: list[bool] = [False] * distributed.get_world_size()
     with contextlib.ExitStack() as stack:
         nccl_only = "nccl" in (backend := distributed.get_backend()) and "gloo" not in backend

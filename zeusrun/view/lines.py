@@ -1,0 +1,82 @@
+"""Lines that break between words only: a path can be copied whole, however narrow the terminal."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.console import ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+_LEAST_ROOM = 20
+
+
+def break_lines(text: Text, width: int) -> list[Text]:
+    """Return the lines of a text, broken between words; a word that is wider stays whole."""
+    lines: list[Text] = []
+    for line in text.split(allow_blank=True):
+        breaks, used = [], 0
+        for word in re.finditer(r"\s*\S+", line.plain):
+            needs = cell_len(word.group())
+            if used and used + needs > width:
+                start = word.end() - len(word.group().lstrip())
+                breaks.append(start)
+                used, needs = 0, cell_len(line.plain[start : word.end()])
+            used += needs
+        broken = line.divide(breaks)
+        for part in broken:
+            part.rstrip()
+        lines += broken
+    return lines
+
+
+class WideConsole(Console):
+    """A console that neither cuts nor breaks the words of a text; tables are as wide as it is."""
+
+    def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as rich has it
+        """Print as ``Console.print`` does."""
+        super().print(*objects, **{"overflow": "ignore", "crop": False, **options})
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render as ``Console.render`` does; rich would break no line that must not be cut."""
+        if (
+            isinstance(renderable, Text)
+            and options is not None
+            and options.overflow == "ignore"
+            and not (options.no_wrap or renderable.no_wrap)
+        ):
+            lines = break_lines(renderable, options.max_width)
+            renderable = Text("\n", end=renderable.end).join(lines)
+        return super().render(renderable, options)
+
+
+class Labelled:
+    """Texts with a label each, one below the other; a long one goes on below its own beginning.
+
+    Args:
+        rows: Labels and texts.
+        gap: Columns between them.
+    """
+
+    def __init__(self, rows: Sequence[tuple[Text, Text]], gap: int = 2) -> None:
+        self._rows = rows
+        self._indent = max((label.cell_len for label, _ in rows), default=0) + gap
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Yield the lines."""
+        room = max(_LEAST_ROOM, options.max_width - self._indent)
+        for label, text in self._rows:
+            head = label.copy()
+            for line in break_lines(text, room):
+                head.pad_right(self._indent - head.cell_len)
+                yield Text.assemble(head, line, no_wrap=True, overflow="ignore")
+                head = Text()
