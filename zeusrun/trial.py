@@ -268,8 +268,7 @@ class Trial:
     @property
     def teaches(self) -> bool:
         """Whether anything may be learned from it of its batch size."""
-        own = self.observed_batch_size in {None, self.global_batch_size}
-        return own and not self.forgotten
+        return not self.forgotten and self.observed_batch_size in {None, self.global_batch_size}
 
     def finish(self, outcome: Outcome) -> Trial:
         """Return this trial with its outcome. A preempted one may still be cancelled.
@@ -288,13 +287,7 @@ class Trial:
         return dataclasses.replace(self, **values)
 
     def ended_as(self, status: TrialStatus, reason: str, finished_at: str) -> Outcome:
-        """Return an outcome with what this trial has taken so far, and no more.
-
-        Args:
-            status: How it ends.
-            reason: Why.
-            finished_at: RFC 3339.
-        """
+        """Return an outcome with what this trial has taken so far, and no more."""
         taken = {field.name: getattr(self, field.name) for field in dataclasses.fields(Outcome)}
         return Outcome(**{**taken, "status": status, "reason": reason, "finished_at": finished_at})
 
