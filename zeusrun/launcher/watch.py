@@ -17,7 +17,7 @@ from zeusrun.launcher.cancel import read_cancel, why_cancelled
 from zeusrun.launcher.choice import decide_again, why_left
 from zeusrun.launcher.close import Bill, close
 from zeusrun.launcher.command import build_command
-from zeusrun.launcher.failure import read_failure, torchrun_was_signalled
+from zeusrun.launcher.failure import read_failure, run_deleted, torchrun_was_signalled
 from zeusrun.launcher.host_memory import count_oom_kills
 from zeusrun.launcher.limits import LimitControl
 from zeusrun.launcher.live import describe_live, write_live
@@ -28,6 +28,7 @@ from zeusrun.launcher.process import TICK_S, ProcessExit, run
 from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
 from zeusrun.launcher.remarks import find_remarks
 from zeusrun.launcher.resume import join
+from zeusrun.launcher.signals import how_at_once
 from zeusrun.launcher.stall_control import StallControl
 from zeusrun.launcher.supervise import (
     StopCause,
@@ -167,7 +168,8 @@ class Watch:
                 grace_s = self._submission.spec.launch.grace_period_s
                 preempted = order.cause is StopCause.PREEMPTED
                 then = ", and the next submit goes on with it" if preempted else ""
-                again = f"within {grace_s:g} s{then}; the same again stops it at once"
+                faster = how_at_once(self._signals.received[0], cancelled=self._cancelled)
+                again = f"within {grace_s:g} s{then}; {faster}"
                 how = "at once" if order.level is StopLevel.KILL else again
                 self._listener.warn(f"{order.reason}: the training ends {how}")
             elif order.level >= StopLevel.TERMINATE:
@@ -354,7 +356,8 @@ class Watch:
 
     def _close(self, exit_: ProcessExit) -> Outcome:
         monitor, trial = self._monitor, self._trial
-        failure = self._stalls.failure() or read_failure(
+        failure = run_deleted(self._paths) or self._stalls.failure()
+        failure = failure or read_failure(
             self._paths, self._progress.restarts, self._oom_kills_since()
         )
         outcome = close(
