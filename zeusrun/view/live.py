@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
+from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.tables import STATUS_STYLES, limit_text, trial_head
@@ -91,7 +92,9 @@ class SubmitView:
         style = _RANK_STYLES[rank % len(_RANK_STYLES)]
         for line in lines:
             plain = line.removeprefix(f"[rank{rank}]: ")  # torch puts it before its tracebacks
-            self._print(Text.assemble((f"[rank{rank}] ", style), Text.from_ansi(plain)))
+            self._print(
+                Text.assemble((f"[rank{rank}] ", style), Text.from_ansi(plain_log_line(plain)))
+            )
 
     def advanced(self, progress: Progress) -> None:
         """Show how far the trial is."""
