@@ -19,6 +19,7 @@ def fault(number, filename=None):
     [
         (MemoryError(), "there is not enough memory for zeusrun itself; end other programs"),
         (ImportError("x.so: failed to map segment from shared object"), "not enough memory"),
+        (RuntimeError("can't start new thread"), "no thread can be started; end other processes"),
         (fault(errno.ENOMEM), "Cannot allocate memory; end other programs"),
         (fault(errno.EMFILE, "/a"), "/a: Too many open files; raise the limit of open files"),
         (fault(errno.ENOSPC, "/a"), "/a: No space left on device; free some space on that disk"),

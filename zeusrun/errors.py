@@ -18,6 +18,7 @@ SHORTAGES = {
 """What to do where the machine has no more of something, by errno."""
 
 # What the dynamic loader and CPython say where a library found no memory.
+_NO_THREAD = "can't start new thread"
 _UNLOADED = re.compile("failed to map segment|annot allocate memory", re.IGNORECASE)
 
 
@@ -107,6 +108,8 @@ def describe_shortage(error: Exception) -> str | None:
         isinstance(error, ImportError) and _UNLOADED.search(str(error))
     ):
         return f"there is not enough memory for zeusrun itself; {SHORTAGES[errno.ENOMEM]}"
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return f"no thread can be started; {SHORTAGES[errno.EAGAIN]}"
     if not isinstance(error, OSError) or error.errno not in SHORTAGES:
         return None
     where = "" if error.filename is None else f"{error.filename}: "

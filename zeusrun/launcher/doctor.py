@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from zeusrun.gpu.device import Device
 
 _CAP_SYS_ADMIN = 21
+_RUN_BYTES = 64 << 10  # what a submit reserves for an outcome
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,7 @@ def _check_home(home: Path) -> Check:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=home) as folder:
             path = Path(folder) / "lock"
+            path.write_bytes(bytes(_RUN_BYTES))
             otherwise = "its file system has no locks (flock); set ZEUSRUN_HOME to one that has"
             locked = _try_locks(path)
     except HistoryError as error:
