@@ -236,7 +236,7 @@ def _check_schedules() -> list[Check]:
     found = [check_job(schedules, job, now) for job in jobs]
     checks = [Check("schedule", False if each.stops else None, each.text) for each in found if each]
     if not has_mail_program():
-        advice = "`notify` in the job file tells you by other means, or install one: msmtp-mta"
+        advice = "add `notify` to the job file, or install a mail program such as msmtp-mta"
         what = "no mail program (sendmail): what cron would mail is lost"
         checks.append(Check("mail", well=None, found=what, advice=advice))
     count = "1 job runs by itself" if len(jobs) == 1 else f"{len(jobs)} jobs run by themselves"

@@ -62,8 +62,8 @@ def test_what_only_the_user_can_write_is_trusted(tmp_path, of):
 @pytest.mark.parametrize(
     ("of", "said", "mended_by"),
     [
-        ({"owner": OTHER}, "belongs to other, and what lies there would run as me", "sudo chown"),
-        ({"uid": 0, "owner": ME}, "belongs to me, and what lies there would run as root", "chown"),
+        ({"owner": OTHER}, "belongs to other, who could run commands as me", "sudo chown"),
+        ({"uid": 0, "owner": ME}, "belongs to me, who could run commands as root", "chown"),
         ({"uid": 0, "owner": 4242}, "belongs to 4242", "chown -R root"),
         ({"mode": 0o777}, "can be written by everybody", ": chmod go-w"),
         ({"mode": 0o1777, "owner": 0}, "can be written by everybody", ": sudo chmod go-w"),

@@ -56,10 +56,10 @@ def find_fault(folder: Path, status: os.stat_result, uid: int) -> str | None:
         uid: Of the user who runs zeusrun.
     """
     quoted, me, owner = shlex.quote(str(folder)), _user(uid), _user(status.st_uid)
-    run = f"what lies there would run as {me}"
+    may = f"who could run commands as {me} through it"
     if status.st_uid not in {uid, _ROOT}:
         return (
-            f"{folder} belongs to {owner}, and {run}. Run zeusrun as {owner}, or set ZEUSRUN_HOME "
+            f"{folder} belongs to {owner}, {may}. Run zeusrun as {owner}, or set ZEUSRUN_HOME "
             f"to a directory of {me}'s own. If it is meant to be {me}'s, look at what it holds, "
             f"then: {'' if uid == _ROOT else 'sudo '}chown -R {me} {quoted}"
         )
@@ -71,7 +71,7 @@ def find_fault(folder: Path, status: os.stat_result, uid: int) -> str | None:
         return None
     sudo = "" if status.st_uid == uid else "sudo "
     return (
-        f"{folder} can be written by {writers}, and {run}. Look at what it holds, then: "
+        f"{folder} can be written by {writers}, {may}. Look at what it holds, then: "
         f"{sudo}chmod go-w {quoted}"
     )
 
