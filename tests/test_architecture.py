@@ -20,6 +20,7 @@ ROOMS = {
     "target": set(),
     "trial": {"errors", "clock"},
     "masking": set(),
+    "plain_text": set(),
     "private_files": set(),
     "file_lock": {"errors", "private_files"},
     "sidecar": {"errors", "private_files"},
@@ -31,19 +32,22 @@ ROOMS = {
     "history": VALUES | {"private_files", "file_lock"},
     "launcher": VALUES
     | {"sidecar", "jobfile", "spec", "bandit", "gpu", "history", "masking", "private_files"}
-    | {"file_lock"},
+    | {"file_lock", "plain_text"},
     "simulate": VALUES | {"bandit"},
     "view": VALUES
-    | {"sidecar", "spec", "bandit", "gpu", "history", "launcher", "schedule", "simulate"},
+    | {"sidecar", "spec", "bandit", "gpu", "history", "launcher", "schedule", "simulate"}
+    | {"plain_text"},
     "cli_simulate": VALUES | {"simulate", "view"},
     "cli_gpu": VALUES | {"gpu", "launcher", "view"},
-    "schedule": VALUES | {"jobfile", "spec", "launcher", "private_files", "file_lock"},
-    "cli_runs": VALUES | {"jobfile", "spec", "history", "launcher", "schedule", "view"},
+    "schedule": VALUES
+    | {"jobfile", "spec", "launcher", "private_files", "file_lock", "plain_text"},
+    "cli_runs": VALUES
+    | {"jobfile", "spec", "history", "launcher", "schedule", "view", "plain_text"},
     "cli_schedule": VALUES
-    | {"jobfile", "spec", "launcher", "schedule", "view", "cli_runs", "cli_submit"},
+    | {"jobfile", "spec", "launcher", "schedule", "view", "cli_runs", "cli_submit", "plain_text"},
     "cli_submit": VALUES | {"jobfile", "spec", "bandit", "history", "launcher", "view", "cli_runs"},
     "cli": VALUES
-    | {"spec", "bandit", "gpu", "history", "launcher", "schedule", "view"}
+    | {"spec", "bandit", "gpu", "history", "launcher", "schedule", "view", "plain_text"}
     | {"cli_gpu", "cli_runs", "cli_schedule", "cli_simulate", "cli_submit", "__init__"},
     "__main__": {"cli", "launcher"},
     "__init__": {"worker"},  # zeusrun.current()

@@ -365,6 +365,68 @@ def test_an_unknown_trial_is_exit_2_and_says_where_to_look(cli, record, verb):
     assert "zeusrun history" in err
 
 
+def test_a_run_that_there_is_not_is_told_with_those_of_its_job(cli, record):
+    record(1)
+    record(2)
+    _, _, err = cli("show", "job-99-1")
+    assert "job has no run 99-1; its runs are 1-1, 2-1" in err
+    for recurrence in range(3, 12):
+        record(recurrence)
+    assert "its newest runs are 4-1, 5-1" in cli("show", "job-99-1")[2]
+
+
+def test_a_blank_line_parts_the_jobs_of_a_history(cli, record):
+    record(1)
+    record(1, job="other")
+    out = cli("history")[1]
+    before, after = out.split("\nother")
+    assert before.endswith("\n")
+    assert not before.startswith("\n")
+    assert not after.endswith("\n\n")
+
+
+EVIL = "\x1b]0;not yours\x1b\\\x9b2J\u202e"
+
+
+def test_what_scripts_have_written_is_shown_and_not_obeyed(cli, record):
+    failed = record(1, replace(DONE, reason=f"=1+1 {EVIL}", best_metric=-1.0), metric=EVIL)
+    (Path(failed.run_dir) / "logs" / "rank0.log").write_text(f"{EVIL}\x1b[31mred\tword\n")
+    shown = [cli("show", "job-1-1"), cli("history", "--csv"), cli("logs", "job-1-1")]
+    shown += [cli("history", "--json"), cli("cancel", "job-1-1")]
+    for code, out, _ in shown:
+        assert code == 0
+        assert not set("\x1b\x9b\u202e\x07") & set(out), out
+    (row,) = csv.DictReader(io.StringIO(shown[1][1]))
+    assert row["reason"] == r"'=1+1 \x9b2J\u202e"
+    assert row["best_metric"] == "-1.0"
+    assert "red\tword" in shown[2][1]
+    assert json.loads(shown[3][1])[0]["metric"] == EVIL
+
+
+def test_raw_logs_are_the_bytes_that_were_written(record, zeusrun):
+    logged = record(1)
+    content = EVIL.encode() + b"\xff 10%\r50%\n"
+    (Path(logged.run_dir) / "logs" / "rank0.log").write_bytes(content)
+    done = subprocess.run(
+        zeusrun.argv("logs", "job-1-1", "--rank", "0", "--raw"),
+        env=zeusrun.environment,
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == content
+
+
+def test_the_parts_of_a_log_are_told_apart(cli, record):
+    logged = record(1)
+    part = Path(logged.run_dir) / "part1" / "logs"
+    part.mkdir(parents=True)
+    (part / "rank0.log").write_text("before\n")
+    (Path(logged.run_dir) / "logs" / "rank0.log").write_text("after\n")
+    shown = "── part 1 of 2 ──\n[rank0] before\n── part 2 of 2 ──\n[rank0] after\n"
+    assert cli("logs", "job-1-1") == (0, shown, "")
+    assert cli("logs", "job-1-1", "--raw")[1] == "[rank0] before\n[rank0] after\n"
+
+
 def test_logs_prints_what_the_ranks_printed(cli, record):
     logged = record(1)
     for rank in (0, 1):
@@ -626,3 +688,35 @@ runpy.run_module("zeusrun", run_name="__main__")
     )
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr == f"zeusrun: job: ended by {number} before it began\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "zeusrun: there is not enough memory for zeusrun itself"),
+        (OSError(28, "No space left on device", "/x"), "zeusrun: /x: No space left on device; "),
+    ],
+)
+def test_a_shortage_is_no_bug(cli, monkeypatch, error, said):
+    def fail():
+        raise error
+
+    monkeypatch.setattr("zeusrun.cli.app", fail)
+    code, _, err = cli("history")
+    assert (code, err.startswith(said)) == (5, True)
+
+
+def test_a_bug_whose_traceback_cannot_be_kept_is_told_all_the_same(cli, monkeypatch):
+    def fail():
+        raise ValueError("\x1b[2Jodd")
+
+    def refuse(*_arguments, **_options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("zeusrun.cli.app", fail)
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
+    code, _, err = cli("history")
+    assert code == 1
+    assert "this is a bug in zeusrun: ValueError: odd." in err
+    assert "could not be written (No space left on device); it ends in" in err
+    assert "test_cli.py:" in err

@@ -261,6 +261,11 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
             "10: 'batch_size.default' must be one of the candidates (32, 64), not 48",
         ),
         (
+            "  default: 64\n  candidates: [32, 64]",
+            "  candidates: [8, 16]",
+            "9: 'batch_size.default' must be one of the candidates (8, 16); where it is not given it is 64",
+        ),
+        (
             "[32, 64]",
             "[]",
             "11: 'batch_size.candidates' must be a list of at least one, not an empty list",
@@ -329,6 +334,11 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         ("{THREADS: 1}", "{X: [1]}", "4: 'env.X' must be text, not a list"),
         ("{THREADS: 1}", '{X: "a\\0b"}', "4: 'env.X' holds a NUL character"),
         ("{THREADS: 1}", '{X: "\\ud800"}', "4: half a surrogate pair ('\\ud800') is no text"),
+        (
+            "launch:",
+            "notify: {url: 'https://me:secret@host/hook'}\nlaunch:",
+            "12: 'notify.url' must not hold a user name or password, which every copy",
+        ),
         # placeholders and paths
         (
             "${learning_rate}",

@@ -399,3 +399,35 @@ def test_a_cronjob_of_kubernetes_says_the_same(zeusrun, schedule):
     refused = schedule("export", "job", "--kubernetes-cronjob", "--image", "example/train:1")
     assert refused.returncode == 2
     assert "Kubernetes knows no overlap 'queue'" in refused.stderr
+
+
+def test_a_home_that_would_write_lines_into_the_crontab_is_refused(zeusrun, schedule, tmp_path):
+    home = tmp_path / "home\n* * * * * touch evil #"
+    done = schedule("add", zeusrun.job(), "@daily", ZEUSRUN_HOME=str(home))
+    assert done.returncode == 2
+    assert "cannot stand in a crontab" in done.stderr
+    assert not home.exists()
+
+
+def test_what_others_may_write_runs_nothing(zeusrun, schedule):
+    schedule("add", zeusrun.job(), "@daily")
+    (zeusrun.home / "schedules").chmod(0o777)
+    for verb in (["tick"], ["run-now", "job"], ["list"]):
+        done = schedule(*verb)
+        assert done.returncode == 6
+        assert "can be written by everybody" in done.stderr
+        assert "chmod go-w" in done.stderr
+    assert "can be written by everybody" in flat(zeusrun("doctor").stdout)
+
+
+def test_removing_what_is_not_scheduled_leaves_nothing(zeusrun, schedule):
+    assert schedule("remove", "nosuch").returncode == 2
+    assert not (zeusrun.home / "schedules").exists()
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_doctor_says_whether_cron_can_mail(cli, zeusrun, monkeypatch, installed):
+    monkeypatch.setattr("zeusrun.schedule.health.has_mail_program", lambda: installed)
+    assert "no mail program" not in cli("doctor")[1]
+    cli("schedule", "add", zeusrun.job(), "@daily", "--no-cron")
+    assert ("no mail program (sendmail)" in cli("doctor")[1]) is not installed

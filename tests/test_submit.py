@@ -567,6 +567,26 @@ def test_a_disk_too_full_for_the_history_keeps_the_outcome_for_the_next_submit(z
 UNFINISHED = {"status": TrialStatus.DISPATCHED, "run_dir": "/nowhere"}
 
 
+def test_a_script_that_deletes_its_run_directory_has_failed_and_says_nothing_of_its_arm(zeusrun):
+    deletes = zeusrun.job("deletes.py", args=["."], objective={"max_epochs": 1})
+    code, result, _ = zeusrun.submit(deletes)
+    trial = only_trial(result)
+    assert (code, trial["status"], trial["cause"]) == (3, "FAILED", None)
+    assert "the run directory was deleted while the training ran" in trial["reason"]
+    assert zeusrun.history() == [trial]
+
+
+def test_a_history_that_is_deleted_while_a_trial_runs_is_named_and_can_be_restored(zeusrun):
+    deletes = zeusrun.job("deletes.py", args=["../../../history"], objective={"max_epochs": 1})
+    code, _, seen = zeusrun.submit(deletes)
+    assert code == 6
+    assert "The history was deleted or replaced while the trial ran" in " ".join(seen.split())
+    assert "`zeusrun repair --restore job` records it" in " ".join(seen.split())
+    assert "only in run directories" in zeusrun("repair").stdout
+    assert zeusrun("repair", "--restore", "job").returncode == 0
+    assert [trial["status"] for trial in zeusrun.history()] == ["MISSED"]
+
+
 def test_a_corrupt_history_is_set_aside_and_named_and_nothing_is_started(zeusrun):
     zeusrun.submit(zeusrun.job())
     path = zeusrun.home / "history" / "job.json"

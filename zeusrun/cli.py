@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import itertools
@@ -30,8 +31,16 @@ from zeusrun.cli_schedule import schedule_app
 from zeusrun.cli_simulate import simulate
 from zeusrun.cli_submit import JobFile, Overrides, compose, job_file, job_name, rerun, submit
 from zeusrun.clock import read_clock
-from zeusrun.errors import ExitCode, HistoryError, JobFileError, UsageError, ZeusrunError
+from zeusrun.errors import (
+    ExitCode,
+    HistoryError,
+    JobFileError,
+    UsageError,
+    ZeusrunError,
+    describe_shortage,
+)
 from zeusrun.history.base import NEWEST
+from zeusrun.plain_text import plain_text
 from zeusrun.view.export import print_csv, print_json, trial_records
 
 if TYPE_CHECKING:
@@ -163,7 +172,9 @@ def _show_history(
 
     if empty:
         console().print("No runs yet. Start one with: zeusrun submit JOB.yaml", highlight=False)
-    for name, trials in by_job.items():
+    for number, (name, trials) in enumerate(by_job.items()):
+        if number:
+            typer.echo()
         rows, going = last or _DEFAULT_ROWS, {each.trial.trial: each for each in running}
         console().print(history_table(name, trials, rows, counts[name], going))
 
@@ -248,7 +259,7 @@ def validate(job: JobFile, *, overrides: Overrides = None) -> None:
     arms = ", ".join(map(str, spec.batch_size.candidates))
     typer.echo(f"{job}: job '{spec.name}' is well-formed; batch sizes {arms}")
     for text in find_unused_choices(spec):
-        typer.echo(f"zeusrun: warning: {job}: {text}", err=True)
+        typer.echo(plain_text(f"zeusrun: warning: {job}: {text}"), err=True)
 
 
 @app.command()
@@ -277,16 +288,23 @@ def doctor(*, as_json: AsJson = False) -> None:
 def _check_schedules() -> list[Check]:
     """Look whether anybody starts what is scheduled, and whether it could run."""
     from zeusrun.launcher.doctor import Check  # noqa: PLC0415
-    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
-    from zeusrun.schedule.health import check_job, find_neglect  # noqa: PLC0415
+    from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
+    from zeusrun.schedule.health import check_job, find_neglect, has_mail_program  # noqa: PLC0415
     from zeusrun.schedule.store import Schedules  # noqa: PLC0415
 
-    schedules, now = Schedules(home_directory(os.environ)), read_clock()
+    try:
+        schedules, now = Schedules(trusted_home(os.environ)), read_clock()
+    except HistoryError:
+        return []  # the check of the home has said why
     jobs = schedules.jobs()
     if not jobs:
         return []
     found = [check_job(schedules, job, now) for job in jobs]
     checks = [Check("schedule", False if each.stops else None, each.text) for each in found if each]
+    if not has_mail_program():
+        advice = "add `notify` to the job file, or install a mail program such as msmtp-mta"
+        what = "no mail program (sendmail): what cron would mail is lost"
+        checks.append(Check("mail", well=None, found=what, advice=advice))
     count = "1 job runs by itself" if len(jobs) == 1 else f"{len(jobs)} jobs run by themselves"
     neglect = find_neglect(schedules, now)
     if neglect is None:
@@ -333,7 +351,7 @@ def main() -> NoReturn:
     try:
         app()
     except ZeusrunError as error:
-        print(f"zeusrun: {error}", file=sys.stderr)  # noqa: T201
+        _say(str(error))
         sys.exit(error.exit_code)
     except SystemExit as end:
         if not isinstance(end.__context__, BrokenPipeError):
@@ -342,23 +360,36 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(ExitCode.REACHED)
     except Exception as error:  # noqa: BLE001 - a traceback is for us, not for a user
-        _report_bug(error)
-        sys.exit(ExitCode.BUG)
+        shortage = describe_shortage(error)
+        _say(shortage or _report_bug(error))
+        sys.exit(ExitCode.LAUNCH if shortage else ExitCode.BUG)
     sys.exit(ExitCode.REACHED)
 
 
-def _report_bug(error: Exception) -> None:
-    """Say that zeusrun has a bug, and keep its traceback in a file."""
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it, or it goes to a disk that is full
+        print(plain_text(f"zeusrun: {text}"), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _report_bug(error: Exception) -> str:
+    """Keep the traceback of a bug in a file; return what to say."""
     import tempfile  # noqa: PLC0415
     import traceback  # noqa: PLC0415
 
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="zeusrun-bug-", suffix=".txt", delete=False, encoding="utf-8"
-    ) as file:
-        file.write(text)
-    print(  # noqa: T201
-        f"zeusrun: this is a bug in zeusrun: {type(error).__name__}: {error}. What had been "
-        f"recorded is kept. The traceback is in {file.name}; please report it.",
-        file=sys.stderr,
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="zeusrun-bug-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(text)
+        where = f"The traceback is in {file.name}; please report it."
+    except OSError as problem:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = (
+            f"Its traceback could not be written ({problem.strerror}); it ends in "
+            f"{last.filename}:{last.lineno}. Please report it."
+        )
+    return (
+        f"this is a bug in zeusrun: {type(error).__name__}: {error}. What had been recorded is "
+        f"kept. {where}"
     )

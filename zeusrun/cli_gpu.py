@@ -36,9 +36,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 @gpu_app.callback(invoke_without_command=True)
 def gpu(context: typer.Context, *, everything: Everything = False, as_json: AsJson = False) -> None:
     """Show this machine's GPUs as a job started now would see them."""
-    from rich.console import Console  # noqa: PLC0415
-
     from zeusrun.gpu.status import read_status  # noqa: PLC0415
+    from zeusrun.view.console import PlainConsole  # noqa: PLC0415
     from zeusrun.view.gpu import gpu_sheet  # noqa: PLC0415
 
     if context.invoked_subcommand is not None:
@@ -50,7 +49,7 @@ def gpu(context: typer.Context, *, everything: Everything = False, as_json: AsJs
     if as_json:
         print_json([status.to_json() for status in statuses])
     elif statuses:
-        console = Console()
+        console = PlainConsole()
         console.print(gpu_sheet(statuses, console.width), highlight=False)
     else:
         _print_no_gpu(everything=everything)
@@ -63,13 +62,13 @@ def watch(
     everything: Everything = False,
 ) -> None:
     """Show them again and again until Ctrl-C; piped: as CSV."""
-    from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
 
     from zeusrun.launcher.signals import CaughtSignals  # noqa: PLC0415
+    from zeusrun.view.console import PlainConsole  # noqa: PLC0415
     from zeusrun.view.gpu import WATCH_COLUMNS, watch_lines, watch_sheet  # noqa: PLC0415
 
-    console = Console()
+    console = PlainConsole()
     with CaughtSignals() as signals, _opened(everything=everything) as gpus:
         if not gpus:
             _print_no_gpu(everything=everything)
@@ -98,10 +97,9 @@ def measure(
     cpu: Annotated[bool, typer.Option("--cpu", help="Meter the CPU, not the GPUs.")] = False,
 ) -> None:
     """Run any command, and tell the time and the energy that it took."""
-    from rich.console import Console  # noqa: PLC0415
-
     from zeusrun.launcher.machine import job_devices  # noqa: PLC0415
     from zeusrun.launcher.measure import measure as run_measured  # noqa: PLC0415
+    from zeusrun.view.console import PlainConsole  # noqa: PLC0415
     from zeusrun.view.measure import measurement_sheet  # noqa: PLC0415
 
     devices, _ = job_devices("cpu" if cpu else "auto", os.environ)
@@ -111,11 +109,11 @@ def measure(
         measured = run_measured(command, devices)
         # Before the devices are let go: a driver may hang in that.
         if as_json:
-            Console().out()  # the command may have left its last line open
+            PlainConsole().out()  # the command may have left its last line open
             print_json(measured.to_json())
         else:
             sheet = measurement_sheet(command, measured)
-            Console(stderr=True).print(sheet, highlight=False)
+            PlainConsole(stderr=True).print(sheet, highlight=False)
     raise typer.Exit(measured.exit_code)
 
 
@@ -161,10 +159,9 @@ def _held_by() -> Callable[[str], str | None]:
 
 
 def _print_no_gpu(*, everything: bool) -> None:
-    from rich.console import Console  # noqa: PLC0415
-
     from zeusrun.gpu.status import read_cpu  # noqa: PLC0415
+    from zeusrun.view.console import PlainConsole  # noqa: PLC0415
     from zeusrun.view.gpu import no_gpu_line  # noqa: PLC0415
 
     visible = None if everything else os.environ.get(_VISIBLE)
-    Console().print(no_gpu_line(read_cpu(os.environ), visible), highlight=False)
+    PlainConsole().print(no_gpu_line(read_cpu(os.environ), visible), highlight=False)

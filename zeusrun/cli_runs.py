@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import time
@@ -13,6 +12,7 @@ import typer
 
 from zeusrun.clock import read_clock, timestamp
 from zeusrun.errors import DeviceError, HistoryError, UsageError, ZeusrunError
+from zeusrun.plain_text import plain_log_line, plain_text
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show what runs now, and what waits for its turn."""
-    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+    from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
     from zeusrun.launcher.status import read_running  # noqa: PLC0415
     from zeusrun.launcher.tickets import read_waiting  # noqa: PLC0415
     from zeusrun.view.status import status_table  # noqa: PLC0415
@@ -54,7 +54,7 @@ def status(
             found += read_running(store, [name])
         except HistoryError as error:  # the healthy ones are shown all the same
             damage = damage or error
-    waiting = read_waiting(home_directory(os.environ), job)
+    waiting = read_waiting(trusted_home(os.environ), job)
     if as_json:
         queue = [{"trial": None, **ticket.to_json()} for ticket in waiting]
         print_json([*(running.to_json() for running in found), *queue])
@@ -77,12 +77,13 @@ def cancel(
     It ends as it does after Ctrl-C, wherever its zeusrun runs; the command waits for that.
     """
     from zeusrun.launcher.cancel import ask_to_cancel, cancel_preempted  # noqa: PLC0415
-    from zeusrun.launcher.paths import find_run, home_directory  # noqa: PLC0415
+    from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
+    from zeusrun.launcher.paths import find_run  # noqa: PLC0415
     from zeusrun.launcher.recover import recover_lost  # noqa: PLC0415
     from zeusrun.launcher.run_lock import launcher_lives  # noqa: PLC0415
     from zeusrun.trial import TrialStatus  # noqa: PLC0415
 
-    store, home = open_history(), home_directory(os.environ)
+    store, home = open_history(), trusted_home(os.environ)
     going = store.unfinished(name) if name in store.jobs() else []
     if len(going) > 1:
         names = ", ".join(trial.trial for trial in going)
@@ -113,7 +114,8 @@ def cancel(
         print_json(ended.to_json())
     else:
         already = "" if running or was_preempted else "had ended before: it "
-        typer.echo(f"{ended.trial} {already}is {ended.status.value}: {ended.reason}")
+        reason = plain_text(ended.reason or "")
+        typer.echo(f"{ended.trial} {already}is {ended.status.value}: {reason}")
 
 
 def _grace_s(paths: RunPaths) -> float:
@@ -165,10 +167,10 @@ def repair(
 
     Record lost trials, put power limits back, remove left-over files, list or restore copies.
     """
-    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+    from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
     from zeusrun.launcher.repair import look_after  # noqa: PLC0415
 
-    home = home_directory(os.environ)
+    home = trusted_home(os.environ)
     if restore is not None:
         _restore(home, restore, copy, dry_run=dry_run, as_json=as_json)
         return
@@ -247,14 +249,14 @@ def prune(
     """
     from zeusrun.jobfile.rules import size_bytes  # noqa: PLC0415
     from zeusrun.launcher.gc import Bounds, collect, remove  # noqa: PLC0415
-    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+    from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
     from zeusrun.view.repair import old_runs_sheet  # noqa: PLC0415
 
     try:
         given = Bounds(last, days, None if size is None else size_bytes(size))
     except ValueError as error:
         raise UsageError(f"--size {error}") from None
-    store, home = open_history(), home_directory(os.environ)
+    store, home = open_history(), trusted_home(os.environ)
     now = read_clock()
     found, bounded = [], bool(given)
     for name in store.jobs() if job is None else [known_job(store, job)]:
@@ -296,11 +298,15 @@ def logs(
         Optional[int],  # noqa: UP045
         typer.Option("--rank", min=0, help="Only this rank."),
     ] = None,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Print the lines as they were written, byte for byte."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object a line: rank and line.")
     ] = False,
 ) -> None:
-    """Print what the ranks of a trial printed."""
+    """Print what the ranks of a trial printed: text and colours, and no control characters."""
     from zeusrun.launcher.logs import follow_logs, log_tails  # noqa: PLC0415
     from zeusrun.launcher.paths import RunPaths, earlier_parts  # noqa: PLC0415
 
@@ -311,24 +317,30 @@ def logs(
     ranks = range(found.world_size) if rank is None else [rank]
     if rank is not None and rank >= found.world_size:
         raise UsageError(f"--rank {rank}: {found.trial} has ranks 0 to {found.world_size - 1}")
-    earlier = [
-        follow_logs(part, log_tails(part, ranks), follow=False) for part in earlier_parts(paths)
-    ]
-    last = follow_logs(paths, log_tails(paths, ranks), follow=follow)
-    for number, line in itertools.chain(*earlier, last):
-        if as_json:
-            typer.echo(json.dumps({"rank": number, "line": line}))
-        else:
+    if as_json and raw:
+        raise UsageError("--json and --raw exclude each other; choose one")
+    parts = [*earlier_parts(paths), paths]
+    for part_number, part in enumerate(parts, 1):
+        if len(parts) > 1 and not (as_json or raw):
+            typer.echo(f"── part {part_number} of {len(parts)} ──")
+        going = follow and part is paths
+        for number, line in follow_logs(part, log_tails(part, ranks), follow=going, raw=raw):
             prefix = "" if rank is not None else f"[rank{number}] "
-            typer.echo(prefix + line.removeprefix(f"[rank{number}]: "))  # torch's own
+            if as_json:
+                typer.echo(json.dumps({"rank": number, "line": line}))
+            elif raw:
+                typer.echo(os.fsencode(prefix + line))
+            else:
+                plain = plain_log_line(line.removeprefix(f"[rank{number}]: "))  # torch's own
+                typer.echo(prefix + plain)
 
 
 def open_history() -> TinyDBHistory:
     """Return the history under zeusrun's home."""
     from zeusrun.history.tinydb import TinyDBHistory  # noqa: PLC0415
-    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+    from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
 
-    return TinyDBHistory(home_directory(os.environ) / "history")
+    return TinyDBHistory(trusted_home(os.environ) / "history")
 
 
 def known_job(store: History, name: str) -> str:
@@ -361,6 +373,6 @@ def find_trial(name: str) -> Trial:
 
 def console(*, stderr: bool = False) -> Console:
     """Return where people read."""
-    from zeusrun.view.lines import WideConsole  # noqa: PLC0415
+    from zeusrun.view.console import PlainConsole  # noqa: PLC0415
 
-    return WideConsole(stderr=stderr)
+    return PlainConsole(stderr=stderr)

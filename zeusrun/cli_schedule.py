@@ -17,6 +17,7 @@ from zeusrun.cli_submit import JobFile, job_name, run_recurrence
 from zeusrun.clock import read_clock, timestamp
 from zeusrun.errors import ExitCode, HistoryError, LaunchError, UsageError
 from zeusrun.jobfile.rules import CatchUp, Overlap  # noqa: TC001 - typer evaluates them
+from zeusrun.plain_text import plain_text
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def add(
 
     spec = load_spec(job)
     schedules = _schedules()
+    command = _cron_command(schedules) if cron else None
     flags = {
         "cron": when,
         "tz": tz,
@@ -105,11 +107,11 @@ def add(
         if known is not None:
             schedule = note_dropped(known, schedule, timestamp(now))
         held.write(schedule)
-    notes = _install(schedules) if cron else []
+    notes = [] if command is None else _install(schedules, command)
     if as_json:
         print_json(schedule_json(schedule, read_clock()))
         for note in notes:
-            typer.echo(f"! {note}", err=True)
+            typer.echo(plain_text(f"! {note}"), err=True)
         return
     first = schedule.rules.timetable.local(next(schedule.rules.timetable.following(read_clock())))
     rules = describe_rules(schedule)
@@ -349,14 +351,14 @@ def _note(texts: Sequence[str]) -> None:
 
 
 def _tell(text: str) -> None:
-    typer.echo(f"zeusrun: {text}")
+    typer.echo(plain_text(f"zeusrun: {text}"))
 
 
 def _schedules() -> Schedules:
-    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
+    from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
     from zeusrun.schedule.store import Schedules  # noqa: PLC0415
 
-    return Schedules(home_directory(os.environ))
+    return Schedules(trusted_home(os.environ))
 
 
 def _terminal() -> dict[str, str]:
@@ -365,13 +367,19 @@ def _terminal() -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-def _install(schedules: Schedules) -> list[str]:
+def _cron_command(schedules: Schedules) -> str:
+    from zeusrun.schedule.crontab import build_command  # noqa: PLC0415
+
+    return build_command(sys.executable, schedules.directory.parent, _needed())
+
+
+def _install(schedules: Schedules, command: str) -> list[str]:
     """Have cron run the schedules; return what a user should know."""
     from zeusrun.schedule.crontab import add_entry  # noqa: PLC0415
 
     try:
         with schedules.editing_crontab():
-            add_entry(schedules.directory.parent, sys.executable, _needed())
+            add_entry(schedules.directory.parent, command)
     except LaunchError as error:
         advice = "" if "; " in str(error) else "; mend that, or run `zeusrun schedule daemon`"
         return [f"{error}{advice}"]

@@ -123,13 +123,13 @@ def run_recurrence(
         ZeusrunError: As ``submit`` does, or if another run is in the way.
     """
     from zeusrun.launcher.admission import admitted  # noqa: PLC0415
+    from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
     from zeusrun.launcher.notices import build_notices, failure_notice, lost_notices  # noqa: PLC0415
-    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
     from zeusrun.launcher.patience import check_not_ended  # noqa: PLC0415
     from zeusrun.launcher.signals import CaughtSignals  # noqa: PLC0415
     from zeusrun.view.tables import saving_lines  # noqa: PLC0415
 
-    shown, home, history = console(stderr=as_json), home_directory(os.environ), open_history()
+    shown, home, history = console(stderr=as_json), trusted_home(os.environ), open_history()
 
     def tell(text: str) -> None:
         if not quiet:
@@ -244,8 +244,8 @@ def compose(
     """
     from zeusrun.bandit.policies import create_policy  # noqa: PLC0415
     from zeusrun.launcher.choice import Submission  # noqa: PLC0415
+    from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
     from zeusrun.launcher.machine import job_devices  # noqa: PLC0415
-    from zeusrun.launcher.paths import home_directory  # noqa: PLC0415
     from zeusrun.launcher.torchrun import find_torchrun  # noqa: PLC0415
 
     inherited = dict(os.environ)
@@ -265,7 +265,7 @@ def compose(
         devices=devices,
         world_size=world_size,
         torchrun=find_torchrun(),
-        home=home_directory(os.environ),
+        home=trusted_home(os.environ),
         environment=inherited,
         forced_batch_size=batch_size,
     )

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from enum import IntEnum
+
+SHORTAGES = {
+    errno.ENOSPC: "free some space on that disk",
+    errno.EDQUOT: "free some of your quota on that disk",
+    errno.EFBIG: "raise the file size limit (`ulimit -f`)",
+    errno.EMFILE: "raise the limit of open files: `ulimit -n 1024`",
+    errno.ENFILE: "this machine has too many open files; end what does not need them",
+    errno.ENOMEM: "end other programs, or raise the memory limit (`ulimit -v`, or the container's)",
+    errno.EAGAIN: "end other processes, or raise their limit (`ulimit -u`, or the container's)",
+}
+"""What to do where the machine has no more of something, by errno."""
+
+# What the dynamic loader and CPython say where a library found no memory.
+_NO_THREAD = "can't start new thread"
+_UNLOADED = re.compile("failed to map segment|annot allocate memory", re.IGNORECASE)
 
 
 class ExitCode(IntEnum):
@@ -82,3 +99,22 @@ class HistoryError(ZeusrunError):
     """The history cannot be read or written."""
 
     exit_code = ExitCode.HISTORY
+
+
+def advice_on(error: OSError, otherwise: str) -> str:
+    """Return what to do about an error of the operating system: its shortage, else another."""
+    return SHORTAGES.get(error.errno or 0, otherwise)
+
+
+def describe_shortage(error: Exception) -> str | None:
+    """Return a sentence on what the machine has run out of; ``None`` if it is not that."""
+    if isinstance(error, MemoryError) or (
+        isinstance(error, ImportError) and _UNLOADED.search(str(error))
+    ):
+        return f"there is not enough memory for zeusrun itself; {SHORTAGES[errno.ENOMEM]}"
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return f"no thread can be started; {SHORTAGES[errno.EAGAIN]}"
+    if not isinstance(error, OSError) or error.errno not in SHORTAGES:
+        return None
+    where = "" if error.filename is None else f"{error.filename}: "
+    return f"{where}{error.strerror}; {SHORTAGES[error.errno]}"

@@ -10,7 +10,7 @@ import pytest
 from tests.factories import build_trial as trial
 from tests.launcher.values import GOAL, after, ended, report, started, ten_watts
 from zeusrun.launcher.close import Bill, close
-from zeusrun.launcher.failure import Failure
+from zeusrun.launcher.failure import RUN_DELETED, Failure
 from zeusrun.launcher.process import ProcessExit
 from zeusrun.launcher.progress import Goal, take_step_clock
 from zeusrun.launcher.supervise import StopCause, StopLevel, StopOrder
@@ -21,6 +21,7 @@ METERED = Bill(ten_watts, EnergySource.COUNTER, 40.0)
 UNMETERED = Bill(lambda _since, _until: None, None, 40.0)
 
 RAISED = Failure(1, out_of_memory=False, reason="rank 1 at train.py:3: ValueError: broken")
+DELETED = Failure(None, out_of_memory=False, reason=f"{RUN_DELETED}; keep it")
 FULL = Failure(0, out_of_memory=True, reason="rank 0: MemoryError")
 
 NOTHING = after()
@@ -64,6 +65,10 @@ TARGET, HOPELESS, LOOKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(order, Sto
         (SILENT, 0, None, None, "FAILED", "never reported 'accuracy'; call zeusrun.current()"),
         (NOTHING, 0, None, None, "FAILED", "never reported 'accuracy'; call zeusrun.current()"),
         (OTHER_NAME, 0, None, None, "FAILED", "it reported acuracy, loss. Correct objective"),
+        # It deleted its run directory: what it reported last is not known.
+        (MISSED, 0, None, DELETED, "FAILED", RUN_DELETED),
+        (SILENT, 0, None, DELETED, "FAILED", RUN_DELETED),
+        (REACHED, 0, None, DELETED, "REACHED", "accuracy 0.6"),
         # It crashed.
         (MISSED, 1, None, RAISED, "FAILED", RAISED.reason),
         (MISSED, 1, None, FULL, "OOM", FULL.reason),
@@ -285,3 +290,9 @@ def test_the_limit_recorded_is_the_one_that_was_in_force_while_it_trained():
 def test_a_limit_that_the_driver_rounded_is_called_by_what_it_was_told():
     found = outcome(REACHED, bill=limited(249.9), power_limit_w=250.0)
     assert found.power_limit_w == 250.0
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_deleted_run_directory_is_no_crash_of_its_batch_size(code):
+    found = outcome(MISSED, code, failure=DELETED)
+    assert (found.status, found.cause) == (TrialStatus.FAILED, None)

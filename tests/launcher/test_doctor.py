@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import platform
 import sys
 
@@ -129,3 +130,34 @@ def test_a_variable_that_is_not_usable_does_not_turn_a_machine_into_one_without_
     environment["CUDA_VISIBLE_DEVICES"] = "garbage"
     checks = [check for check in check_machine(environment) if check.name == "devices"]
     assert [check.well for check in checks] == [False]
+
+
+def test_a_home_without_locks_is_not_well(environment, monkeypatch):
+    def refuse(_descriptor, _operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("zeusrun.file_lock.fcntl.flock", refuse)
+    home = found(environment)["home"]
+    assert (home.well, "No locks available" in home.found) == (False, True)
+    assert "has no locks" in home.advice
+
+
+def test_a_home_whose_locks_keep_nobody_out_is_not_well(environment, monkeypatch):
+    monkeypatch.setattr("zeusrun.file_lock.fcntl.flock", lambda _descriptor, _operation: None)
+    home = found(environment)["home"]
+    assert (home.well, "gives one lock to two holders" in home.found) == (False, True)
+
+
+def test_a_full_disk_is_named(environment, monkeypatch):
+    def refuse(_descriptor, _operation):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("zeusrun.file_lock.fcntl.flock", refuse)
+    assert found(environment)["home"].advice == "free some space on that disk"
+
+
+def test_a_home_that_others_may_write_is_not_well(environment, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home").chmod(0o777)
+    home = found(environment)["home"]
+    assert (home.well, "chmod go-w" in home.found) == (False, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -76,3 +77,11 @@ def test_following_gives_lines_as_they_come_until_the_launcher_is_gone(paths):
         thread.join(30)
     assert not thread.is_alive()
     assert seen == [(0, "one"), (0, "two"), (0, "no newline")]
+
+
+def test_raw_lines_are_as_they_were_written(paths):
+    content = b"10%\r50%\x1b[2J\xff\ntwo\r\n"
+    paths.rank_log(0).write_bytes(content)
+    tails = log_tails(paths, [0])
+    lines = [line for _, line in follow_logs(paths, tails, follow=False, raw=True)]
+    assert os.fsencode("\n".join(lines)) + b"\n" == content

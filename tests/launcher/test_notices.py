@@ -15,11 +15,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import psutil
 import pytest
 
-from tests.factories import build_trial
+from tests.factories import build_trial, load_job
 from tests.runs import start_and_wait, wait_for
 from zeusrun.errors import LaunchError
-from zeusrun.launcher.deliver import deliver_all
-from zeusrun.launcher.notices import build_notices, failure_notice, lost_notices
+from zeusrun.launcher.deliver import _log, deliver_all
+from zeusrun.launcher.notices import _letter, build_notices, failure_notice, lost_notices
 from zeusrun.launcher.submit import SubmitResult
 from zeusrun.trial import EnergySource, Outcome, TrialStatus
 
@@ -308,3 +308,15 @@ def test_a_submit_tells_who_asked_for_it_and_does_not_wait(zeusrun, server):
     folder = zeusrun.home / "notices"
     wait_for(lambda: [name for name in os.listdir(folder) if name.endswith(".json")] == [])
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_notice_holds_nothing_that_a_terminal_obeys(tmp_path):
+    evil = "\x1b]0;not yours\x1b\\\x9b2J\u202e"
+    spec = load_job(tmp_path, notify={"command": ["true"], "on": ["lost"]})
+    lost = dataclasses.replace(trial(1, TrialStatus.LOST), reason=f"died {evil}")
+    letter = _letter(spec, lost_notices([lost])[0])
+    assert letter["notice"]["reason"] == r"died \x9b2J\u202e"
+    assert letter["notice"]["text"] == r"job-1-1 was lost: died \x9b2J\u202e"
+    path = tmp_path / "failed.log"
+    _log(path, f"{evil}\nsecond line")
+    assert path.read_text().endswith(r" \x9b2J\u202e second line" + "\n")

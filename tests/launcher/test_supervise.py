@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.launcher.values import after, report
+from zeusrun.launcher.signals import how_at_once
 from zeusrun.launcher.supervise import Bounds, StopCause, StopLevel, Verdict, supervise
 
 FREE = Bounds(cost_bound_j=None, timeout_s=None, stop_at_target=True)
@@ -94,3 +95,9 @@ def test_what_a_scheduler_sends_is_a_preemption(number):
     assert (order.level, order.cause) == (StopLevel.TERMINATE, StopCause.PREEMPTED)
     order = supervise(REACHED, Bounds(None, None, stop_at_target=True), [number, signal.SIGINT])
     assert (order.level, order.cause) == (StopLevel.KILL, StopCause.PREEMPTED)
+
+
+def test_how_to_end_it_at_once_is_named_for_each_way_to_end_it():
+    assert how_at_once(signal.SIGINT, cancelled=False) == "press Ctrl-C again to end it at once"
+    assert how_at_once(signal.SIGTERM, cancelled=False) == "send SIGTERM again to end it at once"
+    assert how_at_once(signal.SIGINT, cancelled=True) == "`zeusrun cancel --now` ends it at once"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeusrun.errors import LaunchError
+from zeusrun.errors import LaunchError, UsageError
 from zeusrun.schedule.crontab import (
     add_entry,
     build_command,
@@ -22,6 +23,7 @@ from zeusrun.schedule.crontab import (
     uninstall,
     write_crontab,
 )
+from zeusrun.schedule.export import systemd_units
 
 HOME = Path("/home/me/zeusrun")
 COMMAND = build_command("/venv/bin/python", HOME)
@@ -109,6 +111,26 @@ def test_the_command_means_the_same_to_a_shell_whatever_the_paths_hold(home, tmp
     assert shlex.split(command)[0] == "cd"
 
 
+@pytest.mark.parametrize(
+    ("python", "home", "variable", "named"),
+    [
+        ("/python", "/home/me\n* * * * * evil", "A=b", r"ZEUSRUN_HOME \('/home/me\\n\* "),
+        ("/bin/\r/python", "/home/me", "A=b", r"'/bin/\\r/python': "),
+        ("/python", "/home/me", "PYTHONPATH=/a\n/b", r"PYTHONPATH \('/a\\n/b'\): "),
+    ],
+)
+def test_what_would_make_lines_of_its_own_is_refused(python, home, variable, named):
+    for build in (build_command, systemd_units):
+        with pytest.raises(UsageError, match=named + ".*cannot stand in a crontab"):
+            build(python, Path(home), [variable])
+
+
+def test_a_path_of_any_bytes_is_written_as_it_is():
+    home = Path(os.fsdecode(b"/home/\xff"))
+    command = build_command("/python", home)
+    assert b"'ZEUSRUN_HOME=/home/\xff'" in install(b"", home, command)
+
+
 @pytest.fixture
 def crontab(tmp_path, monkeypatch):
     """Put a crontab(1) of our own on the path, which keeps a file."""
@@ -146,10 +168,10 @@ def test_in_the_second_in_which_cron_looks_nothing_is_changed(crontab, monkeypat
 
     monkeypatch.setattr("zeusrun.schedule.crontab.time.sleep", edit_meanwhile)
     monkeypatch.setattr("zeusrun.schedule.crontab.read_clock", lambda: 6_000_000_000.5)
-    add_entry(HOME, "/python", [])
+    add_entry(HOME, COMMAND)
     assert waited == [1.5]
     assert crontab.read_bytes().startswith(b"# another one's\n# zeusrun: ")
-    add_entry(HOME, "/python", [])  # which changes nothing
+    add_entry(HOME, COMMAND)  # which changes nothing
     monkeypatch.setattr("zeusrun.schedule.crontab.read_clock", lambda: 6_000_000_030.0)
     remove_entry(HOME)
     assert waited == [1.5, 0.0]

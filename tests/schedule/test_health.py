@@ -9,7 +9,7 @@ import pytest
 from tests.schedule.model import AT
 from zeusrun.schedule import health
 from zeusrun.schedule.crontab import marker
-from zeusrun.schedule.health import find_neglect
+from zeusrun.schedule.health import find_neglect, has_mail_program
 from zeusrun.schedule.tick import tick
 
 
@@ -61,3 +61,13 @@ def test_cron_gets_its_minute(schedules, nightly, crontab):
     crontab()
     nightly()
     assert find_neglect(schedules, AT) is None
+
+
+def test_a_mail_program_is_one_that_cron_finds(tmp_path, monkeypatch):
+    monkeypatch.setattr("zeusrun.schedule.health.shutil.which", lambda _name, path: None)
+    assert not has_mail_program()
+    monkeypatch.undo()
+    (tmp_path / "sendmail").write_text("#!/bin/sh\n")
+    (tmp_path / "sendmail").chmod(0o755)
+    monkeypatch.setattr("zeusrun.schedule.health.os.defpath", str(tmp_path))
+    assert has_mail_program()

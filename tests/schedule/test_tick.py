@@ -23,6 +23,13 @@ from zeusrun.schedule.tick import start_due, tick
 from zeusrun.schedule.timetable import Timetable
 
 
+def look(schedules, now):
+    """Do what cron does every minute; return the sentences that are told."""
+    told = []
+    start_due(schedules, now, told.append)
+    return told
+
+
 def test_a_schedule_is_read_as_it_was_written(schedules, nightly):
     written = nightly(cursor=Cursor(AT, AT - 60), firings=(Firing(AT, "ended", "then", 4, "why"),))
     assert schedules.read("digits") == written
@@ -145,9 +152,9 @@ def test_what_went_wrong_is_kept_and_told_once(schedules, nightly, error, result
     with pytest.raises(type(error)):
         fire(schedules, "digits", AT, run)
     assert schedules.read("digits").firings[0].result == result
-    (sentence,) = tick(schedules, AT + 60).told
+    (sentence,) = look(schedules, AT + 60)
     assert told in sentence
-    assert tick(schedules, AT + 120).told == ()
+    assert look(schedules, AT + 120) == []
 
 
 @pytest.mark.parametrize(
@@ -185,10 +192,23 @@ def test_a_run_whose_zeusrun_was_killed_is_lost_and_told(schedules, nightly, tmp
         assert child.stdout.readline() == b"runs\n"
         assert tick(schedules, AT + 60).told == ()
         child.send_signal(signal.SIGKILL)
-    (sentence,) = tick(schedules, AT + 120).told
+    (sentence,) = look(schedules, AT + 120)
     assert "its zeusrun died" in sentence
     assert schedules.read("digits").firings[0].result == "lost"
-    assert tick(schedules, AT + 180).told == ()
+    assert look(schedules, AT + 180) == []
+
+
+def test_a_look_that_is_killed_before_it_has_told_leaves_it_to_the_next(schedules, nightly):
+    nightly(firings=(Firing(AT - DAY_S, "lost", "then", why="its zeusrun died"),))
+
+    def die(_text):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start_due(schedules, AT - 90, die)
+    assert schedules.read("digits").firings[0].told is False
+    assert len(look(schedules, AT - 60 - 30)) == 1
+    assert schedules.read("digits").firings[0].told is True
 
 
 def test_a_paused_job_is_not_started_and_what_it_left_out_is_not_caught_up(schedules, nightly):
@@ -380,7 +400,7 @@ def test_processes_that_never_begin_are_five_and_then_it_is_missed(schedules, ni
     nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up="once", key="digits"))
     ticks = [tick(schedules, AT + 60 * minute) for minute in range(30)]
     assert sum(len(each.due) for each in ticks) == 5
-    (sentence,) = [text for each in ticks for text in each.told]
+    (sentence,) = {text for each in ticks for text in each.told}  # until it was told
     assert "was started for it 5 times, and never began" in sentence
     assert schedules.read("digits").firings[0].result == "missed"
 

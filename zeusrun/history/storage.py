@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import HistoryError
+from zeusrun.errors import SHORTAGES, HistoryError
 from zeusrun.file_lock import FileLock
 from zeusrun.private_files import make_folder
 
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 _ACCESS = "give yourself access to it, or point ZEUSRUN_HOME to a directory of your own"
 _IN_THE_WAY = "a directory is expected there: move the file in the way, or change ZEUSRUN_HOME"
 _ADVICE = {
-    errno.ENOSPC: "free some space on that disk",
-    errno.EDQUOT: "free some of your quota on that disk",
-    errno.EFBIG: "raise the file size limit (`ulimit -f`)",
+    **SHORTAGES,
     errno.EROFS: _ACCESS,
     errno.EACCES: _ACCESS,
     errno.EPERM: _ACCESS,

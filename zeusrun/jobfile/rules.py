@@ -87,6 +87,11 @@ def check_url(text: str) -> str:
     """Return ``text`` if a notice can be posted to it."""
     if not re.fullmatch(r"https?://[^\s/]+\S*", text):
         raise ValueError("must begin with http:// or https:// and name a host")
+    if "@" in re.split(r"[/?#]", text.partition("://")[2])[0]:
+        raise ValueError(
+            "must not hold a user name or password, which every copy of the job file would keep; "
+            "post with notify.command (`curl --netrc` reads them from a file of yours)"
+        )
     return text
 
 

@@ -114,6 +114,9 @@ class Objective(Section):
     )
 
 
+_DEFAULT_BATCH_SIZE = 64
+
+
 class BatchSizes(Section):
     """The arms: global batch sizes, samples per optimizer step over all ranks."""
 
@@ -122,14 +125,19 @@ class BatchSizes(Section):
         Field(strict=False, min_length=1),
         AfterValidator(check_candidates),
     ] = Field(description="Global batch sizes to choose from; kept in ascending order.")
-    default: int = Field(64, ge=1, description="Where exploration starts; one of the candidates.")
+    default: int = Field(
+        _DEFAULT_BATCH_SIZE, ge=1, description="Where exploration starts; one of the candidates."
+    )
 
     @field_validator("default")
     @classmethod
     def _check_default(cls, default: int, info: ValidationInfo) -> int:
         sizes = info.data.get("candidates")
         if sizes is not None and default not in sizes:
-            raise ValueError(f"must be one of the candidates ({listed(sizes)}), not {default}")
+            one = f"must be one of the candidates ({listed(sizes)})"
+            if default == _DEFAULT_BATCH_SIZE:
+                raise ValueError(f"{one}; where it is not given it is {default}")
+            raise ValueError(f"{one}, not {default}")
         return default
 
 

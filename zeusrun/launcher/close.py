@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zeusrun.bandit.cost import cost_j
 from zeusrun.gpu.device import is_same_limit
 from zeusrun.gpu.track import Accounts
-from zeusrun.launcher.failure import Failure, signal_name
+from zeusrun.launcher.failure import RUN_DELETED, Failure, signal_name
 from zeusrun.launcher.profiling import NO_LIMITS, LimitsReport
 from zeusrun.launcher.supervise import StopCause
 from zeusrun.trial import Outcome, TrialStatus
@@ -104,7 +104,8 @@ def close(
         failure = Failure(None, out_of_memory=False, reason=reason)
     status, reason = _verdict(goal, progress, stop, failure, clean=clean)
     # Whoever ends torchrun by a signal means it; what failed by itself may be tried once more.
-    crashed = status is TrialStatus.FAILED and not (clean or by_stranger or ordered)
+    by_itself = not (clean or by_stranger or ordered or _deleted(failure))
+    crashed = status is TrialStatus.FAILED and by_itself
     begun_t, reached = progress.training_t, progress.reached
     time_s = energy_j = shutdown_s = None
     accounts = UNTOLD
@@ -218,7 +219,7 @@ def _verdict(
         if looked and out_of_memory and failure is not None and not clean:
             return TrialStatus.OOM, failure.sentence  # on its way out; that teaches, too
         return _STOPPED_AS.get(stop.cause, TrialStatus.STOPPED), stop.reason
-    if not clean:
+    if not clean or _deleted(failure):
         cause = NO_WORD if failure is None else failure.sentence
         after = f"after the target was reached in epoch {reached.epoch}, " if reached else ""
         return (TrialStatus.OOM if out_of_memory else TrialStatus.FAILED), after + cause
@@ -227,6 +228,11 @@ def _verdict(
     best = "no finite value" if progress.best_value is None else f"best {progress.best_value:.4g}"
     epochs = f"{progress.epochs} epoch" + ("" if progress.epochs == 1 else "s")
     return TrialStatus.MISSED, f"{goal.metric} {best} after {epochs}, target {goal.target:g}"
+
+
+def _deleted(failure: Failure | None) -> bool:
+    """Whether the script deleted its run directory: that says nothing of its batch size."""
+    return failure is not None and failure.reason.startswith(RUN_DELETED)
 
 
 def _timed_out(stop: StopOrder | None) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 from zeusrun.clock import timestamp
 from zeusrun.file_lock import FileLock
 from zeusrun.launcher.process_beside import run_bounded
+from zeusrun.plain_text import plain_text
 from zeusrun.private_files import open_for_writing, read_file, replace_file
 
 _PAUSES_S = (0.0, 2.0, 15.0)
@@ -137,7 +138,8 @@ def _log(path: Path, text: str) -> None:
             path.replace(path.with_name(f"{path.name}.1"))
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         with open(open_for_writing(path, flags), "ab") as file:  # noqa: PTH123 - a descriptor
-            file.write(f"{timestamp()} {text}\n".encode())
+            line = plain_text(text).replace("\n", " ")
+            file.write(f"{timestamp()} {line}\n".encode(errors="replace"))
 
 
 if __name__ == "__main__":

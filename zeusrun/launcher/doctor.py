@@ -6,23 +6,27 @@ import platform
 import sys
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import DeviceError, ZeusrunError
+from zeusrun.errors import DeviceError, HistoryError, ZeusrunError, advice_on
+from zeusrun.file_lock import FileLock
 from zeusrun.gpu.cpu import cpu_device
 from zeusrun.gpu.device import LimitableDevice
 from zeusrun.gpu.limit_lock import is_held
 from zeusrun.gpu.limit_record import has_record, is_elsewhere, recorded_gpus
 from zeusrun.gpu.nvml import gpus_of_job
+from zeusrun.launcher.home import trusted_home
 from zeusrun.launcher.paths import home_directory, limits_directory, notices_directory
 from zeusrun.launcher.torchrun import find_torchrun
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from zeusrun.gpu.device import Device
+
+_RUN_BYTES = 64 << 10  # what a submit reserves for an outcome
 
 
 @dataclass(frozen=True)
@@ -159,15 +163,37 @@ def _check_limits(home: Path) -> list[Check]:
 
 
 def _check_home(home: Path) -> Check:
+    """Write to the home and lock there, as a submit does: only an attempt tells."""
+    otherwise = "make it writable, or set ZEUSRUN_HOME to a directory that is"
     try:
+        trusted_home({"ZEUSRUN_HOME": str(home)})
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryFile(dir=home):
-            pass
+        with tempfile.TemporaryDirectory(dir=home) as folder:
+            path = Path(folder) / "lock"
+            path.write_bytes(bytes(_RUN_BYTES))
+            otherwise = "its file system has no locks (flock); set ZEUSRUN_HOME to one that has"
+            locked = _try_locks(path)
+    except HistoryError as error:
+        return Check("home", well=False, found=str(error))
     except OSError as error:
-        return Check(
-            "home",
-            well=False,
-            found=f"{home}: {error.strerror}",
-            advice="make it writable, or set ZEUSRUN_HOME to a directory that is",
-        )
+        found = f"{home}: {error.strerror}"
+        return Check("home", well=False, found=found, advice=advice_on(error, otherwise))
+    if not locked:
+        found = f"{home}: its file system gives one lock to two holders"
+        advice = "two runs would overwrite each other's records; set ZEUSRUN_HOME to a local disk"
+        return Check("home", well=False, found=found, advice=advice)
     return Check("home", well=True, found=str(home))
+
+
+def _try_locks(path: Path) -> bool:
+    """Whether a file that is locked cannot be locked again.
+
+    Raises:
+        OSError: If it cannot be locked at all.
+    """
+    held, second = FileLock(path), FileLock(path)
+    try:
+        return held.acquire() and not second.acquire()
+    finally:
+        second.release()
+        held.release()

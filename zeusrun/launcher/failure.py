@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.paths import RunPaths
 
 STALLED = "stalled"
+RUN_DELETED = "the run directory was deleted while the training ran"
 OUT_OF_HOST_MEMORY = "the host ran out of memory, and the kernel chose it"
 
 _LOG_TAIL_BYTES = 64_000
@@ -103,6 +104,17 @@ def read_failure(paths: RunPaths, restarts: int, oom_kills: int | None = None) -
         return _with_last_line(said, paths)
     found = _killed(log, oom_kills) or said or _from_torchrun(log)
     return None if found is None else _with_last_line(found, paths)
+
+
+def run_deleted(paths: RunPaths) -> Failure | None:
+    """Return the failure of a training that has deleted its run directory; ``None`` if it has not.
+
+    What it reported is deleted, too, so that nothing says whether it reached its target.
+    """
+    if paths.trial.exists():  # from before the training starts
+        return None
+    reason = f"{RUN_DELETED}; the script must leave {paths.run_dir} (ZEUSRUN_RUN_DIR) as it is"
+    return Failure(None, out_of_memory=False, reason=reason)
 
 
 def is_permanent(reason: str, cause: str, *, same_choice: bool) -> bool:

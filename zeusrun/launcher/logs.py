@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,16 @@ def log_tails(paths: RunPaths, ranks: Iterable[int]) -> dict[int, LineTail]:
     return {rank: LineTail(paths.rank_log(rank)) for rank in ranks}
 
 
-def read_text_lines(tail: LineTail, *, final: bool = False) -> list[str]:
-    """Return the new lines of a log as text; of a progress bar, what it showed last."""
+def read_text_lines(tail: LineTail, *, final: bool = False, raw: bool = False) -> list[str]:
+    """Return the new lines of a log as text; of a progress bar, what it showed last.
+
+    Args:
+        tail: Of the log.
+        final: Whether a last line without an end is one, too.
+        raw: Leave everything as it is; ``os.fsencode`` returns the bytes.
+    """
+    if raw:
+        return [os.fsdecode(line) for line in tail.read_lines(final=final)]
     return [
         line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
         for line in tail.read_lines(final=final)
@@ -30,16 +39,21 @@ def read_text_lines(tail: LineTail, *, final: bool = False) -> list[str]:
 
 
 def follow_logs(
-    paths: RunPaths, tails: Mapping[int, LineTail], *, follow: bool
+    paths: RunPaths, tails: Mapping[int, LineTail], *, follow: bool, raw: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """Yield ``(rank, line)``; with ``follow`` until the launcher of the trial is gone."""
+    """Yield ``(rank, line)``; with ``follow`` until the launcher of the trial is gone.
+
+    With ``raw``, lines are as ``read_text_lines`` has them.
+    """
     running = follow
     while running:
         running = launcher_lives(paths)
-        lines = [(rank, line) for rank, tail in tails.items() for line in read_text_lines(tail)]
+        lines = [
+            (rank, line) for rank, tail in tails.items() for line in read_text_lines(tail, raw=raw)
+        ]
         yield from lines
         if running and not lines:
             time.sleep(_POLL_S)
     for rank, tail in tails.items():
-        while rest := read_text_lines(tail, final=True):
+        while rest := read_text_lines(tail, final=True, raw=raw):
             yield from ((rank, line) for line in rest)

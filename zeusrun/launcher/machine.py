@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import DeviceError
+from zeusrun.errors import SHORTAGES, DeviceError, LaunchError
 from zeusrun.gpu.cpu import cpu_device
 from zeusrun.gpu.nvml import gpus_of_job
 
@@ -30,6 +32,28 @@ def job_devices(
     gpus = [] if nproc_per_node == "cpu" else gpus_of_job(environment, count)
     world_size = resolve_world_size(nproc_per_node, len(gpus), usable_cpu_count())
     return gpus or [cpu_device(environment)], world_size
+
+
+def check_descriptors(world_size: int) -> None:
+    """Check that torchrun and this process may open as many files as they need.
+
+    With 12 descriptors torchrun (torch 2.13) hangs for ever without a word; with 24 it fails; 40
+    are enough for two ranks.
+
+    Raises:
+        LaunchError: If not.
+    """
+    needed = _DESCRIPTORS + _DESCRIPTORS_A_RANK * world_size
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and allowed < needed:
+        raise LaunchError(
+            f"only {allowed} files may be open at once, and {world_size} "
+            f"rank{'' if world_size == 1 else 's'} need {needed}; {SHORTAGES[errno.EMFILE]}"
+        )
+
+
+_DESCRIPTORS = 32
+_DESCRIPTORS_A_RANK = 4
 
 
 def resolve_world_size(nproc_per_node: int | str, gpu_count: int, cpu_count: int) -> int:

@@ -1,4 +1,4 @@
-"""Who is told how a recurrence ended: what there is to tell (pure), and the way out of the house.
+"""Who is told how a recurrence ended: what there is to tell (pure), and how it is sent.
 
 A notice is a file first, delivered by a process of its own: neither a slow server nor a reboot
 loses it or holds up a run.
@@ -19,6 +19,7 @@ from zeusrun.clock import timestamp
 from zeusrun.errors import ExitCode
 from zeusrun.launcher.paths import notices_directory
 from zeusrun.launcher.process_beside import start_detached
+from zeusrun.plain_text import plain_text
 from zeusrun.private_files import make_folder, replace_file
 from zeusrun.trial import TrialStatus
 
@@ -178,8 +179,9 @@ def send(
 
 def _letter(spec: JobSpec, notice: Notice) -> dict[str, Any]:
     notify = spec.notify
+    told = asdict(notice).items()
     return {
-        "notice": asdict(notice),
+        "notice": {k: plain_text(v) if isinstance(v, str) else v for k, v in told},
         "url": notify.url,
         "command": spec.notify_command(),
         "timeout_s": notify.timeout_s,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 
-from zeusrun.errors import HistoryError
+from zeusrun.errors import HistoryError, advice_on
 from zeusrun.history.rules import job_of
 from zeusrun.private_files import make_folder, open_for_writing, remove_link, write_file
 from zeusrun.sidecar import ENDING
@@ -267,9 +267,10 @@ def earlier_parts(paths: RunPaths) -> list[RunPaths]:
 
 def unwritable_home(home: Path, error: OSError) -> HistoryError:
     """Return the error for a home that refuses to be written."""
+    advice = advice_on(error, "make it writable, or set ZEUSRUN_HOME to a directory that is")
     return HistoryError(
         f"{error.filename or home}: {error.strerror or error}; zeusrun keeps its history and runs "
-        f"under {home}. Make it writable, or set ZEUSRUN_HOME to a directory that is."
+        f"under {home}: {advice}"
     )
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-from zeusrun.errors import DeviceError, LaunchError
+from zeusrun.errors import DeviceError, LaunchError, advice_on
 from zeusrun.gpu.guard import DISMISSED
 from zeusrun.launcher.paths import open_torchrun_log, tell_to_stop
 from zeusrun.launcher.signals import ENDING, CaughtSignals
@@ -143,7 +143,8 @@ class Warden:
                 start_new_session=True,
             )
         except OSError as error:
-            raise LaunchError(f"no process can be started: {error}") from error
+            advice = advice_on(error, "check the interpreter that runs zeusrun")
+            raise LaunchError(f"no process can be started: {error}; {advice}") from error
         return self
 
     @property
@@ -262,9 +263,10 @@ def _start(command: Command, paths: RunPaths) -> subprocess.Popen[bytes]:
                 start_new_session=True,
             )
     except OSError as error:
+        advice = advice_on(error, "check launch and workdir in the job file")
         raise LaunchError(
             f"torchrun could not be started: {error.filename or command.argv[0]}: "
-            f"{error.strerror}. Check launch and workdir in the job file."
+            f"{error.strerror}; {advice}"
         ) from error
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.errors import HistoryError
 from zeusrun.launcher.live import LAUNCHER_DIED, read_live
 from zeusrun.launcher.paths import RunPaths, find_run
 from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
@@ -125,6 +126,21 @@ def outcome_so_far(
         shared=left.shared,
         warnings=tuple(dict.fromkeys((*left.warnings, *seen.warnings))),
     )
+
+
+def where_kept(history: History, trial: Trial, paths: RunPaths) -> str:
+    """Say where the outcome of a trial is that its history could not take, and who records it."""
+    try:
+        known = history.find(trial.trial)
+    except HistoryError:
+        known = trial
+    kept = f"Its outcome is kept in {paths.trial}"
+    if known is None:
+        return (
+            "The history was deleted or replaced while the trial ran. "
+            f"{kept}; `zeusrun repair --restore {trial.job}` records it."
+        )
+    return f"{kept}." if known.status.finished else f"{kept}; the next submit records it."
 
 
 def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:

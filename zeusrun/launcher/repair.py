@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError
+from zeusrun.history.rules import is_job_name
 from zeusrun.launcher.limits import restore_limits
 from zeusrun.launcher.paths import RunPaths, limits_directory, runs_directory
 from zeusrun.launcher.record import read_outcome, read_record
@@ -48,7 +49,8 @@ def look_after(history: TinyDBHistory, home: Path, *, dry_run: bool) -> list[Fin
         dry_run: Change nothing.
     """
     found = list(_limits(home, dry_run=dry_run))
-    for job in history.jobs():
+    # A history that was deleted leaves run directories.
+    for job in sorted({*history.jobs(), *_jobs_with_runs(home)}):
         try:
             found += _trials(history, home, job, dry_run=dry_run)
             found += _files(history, home, job, dry_run=dry_run)
@@ -111,6 +113,14 @@ def _files(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> It
             f"take them in with `zeusrun repair --restore {job}`"
         )
         yield Finding("history", job, "found", text)
+
+
+def _jobs_with_runs(home: Path) -> list[str]:
+    try:
+        names = [path.name for path in (home / "runs").iterdir() if path.is_dir()]
+    except OSError:
+        return []
+    return list(filter(is_job_name, names))
 
 
 def _copies(history: TinyDBHistory, job: str) -> Iterator[Finding]:

@@ -64,6 +64,13 @@ def why_not_continued(submission: Submission, trial: Trial, *, has_files: bool) 
     return next((reason for reason, holds in refusals.items() if holds), None)
 
 
+def cost_with_earlier(trial: Trial, spent_j: float | None) -> float | None:
+    """Return a cost with what a trial had cost before it was preempted, in joules."""
+    if trial.time_s is None or spent_j is None:
+        return spent_j
+    return None if trial.cost_j is None else trial.cost_j + spent_j
+
+
 def join(trial: Trial, outcome: Outcome) -> Outcome:
     """Add what a trial had taken before it was preempted to what its last part has taken.
 

@@ -18,6 +18,20 @@ PREEMPTING = (signal.SIGTERM, signal.SIGUSR1)
 ENDING = (signal.SIGINT, signal.SIGHUP, *PREEMPTING)
 
 
+def how_at_once(number: int, *, cancelled: bool) -> str:
+    """Say how to end a training at once that is already told to end.
+
+    Args:
+        number: The signal that told it.
+        cancelled: Whether that was for ``zeusrun cancel``.
+    """
+    if cancelled:
+        return "`zeusrun cancel --now` ends it at once"
+    if number == signal.SIGINT:
+        return "press Ctrl-C again to end it at once"
+    return f"send {signal.Signals(number).name} again to end it at once"
+
+
 @dataclass
 class CaughtSignals:
     """A context manager that collects signals; those ignored before (``nohup``) stay ignored.

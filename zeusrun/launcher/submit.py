@@ -18,9 +18,10 @@ from zeusrun.launcher.command import placeholder_values
 from zeusrun.launcher.dispatch import dispatch
 from zeusrun.launcher.failure import is_permanent
 from zeusrun.launcher.limits import open_limits, restore_limits
+from zeusrun.launcher.machine import check_descriptors
 from zeusrun.launcher.paths import find_run, has_checkpoint
 from zeusrun.launcher.record import write_record
-from zeusrun.launcher.recover import outcome_so_far, recover_lost
+from zeusrun.launcher.recover import outcome_so_far, recover_lost, where_kept
 from zeusrun.launcher.secrets import (
     mask_job,
     mask_listener,
@@ -78,6 +79,7 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
         ZeusrunError: Before a trial is dispatched, if it could not be started, or when its
             outcome could not be recorded.
     """
+    check_descriptors(submission.world_size)
     spec = restore_secrets(submission.spec, submission.environment)
     submission = replace(submission, spec=spec)
     with CaughtSignals() as signals:
@@ -319,7 +321,9 @@ def _attempt(
         try:
             outcome, stop = Watch(submission, listener, signals, dispatched, mask).run()
         except BaseException as error:
-            outcome = _broken_off(dispatched, f"zeusrun could not run it: {error}")
+            outcome = _broken_off(
+                dispatched, f"zeusrun could not run it: {str(error) or type(error).__name__}"
+            )
             _record(submission.history, dispatched, mask_outcome(outcome, mask))
             raise
         finished = _record(submission.history, dispatched, mask_outcome(outcome, mask))
@@ -388,9 +392,7 @@ def _record(history: History, dispatched: Dispatched, outcome: Outcome) -> Trial
         return history.finish(trial.trial, outcome)
     except (HistoryError, ValueError) as error:  # ValueError: another zeusrun took it for lost
         where = (
-            f"Its outcome is kept in {paths.trial}; the next submit records it."
-            if kept
-            else "Its outcome could not be kept beside the run either."
+            where_kept(history, trial, paths) if kept else "It is not kept beside the run either."
         )
         raise HistoryError(
             f"{trial.trial} ended as {outcome.status.value} ({outcome.reason}), but the history "

@@ -16,9 +16,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.clock import timestamp
-from zeusrun.errors import HistoryError
-from zeusrun.file_lock import FileLock
-from zeusrun.private_files import make_folder, read_file, write_file
+from zeusrun.errors import HistoryError, advice_on
+from zeusrun.file_lock import FileLock, SafeLock
+from zeusrun.private_files import read_file, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ class Tickets:
     def __init__(self, home: Path) -> None:
         """Remember where; nothing is read yet."""
         self._directory = home / "submits"
-        self._lock = FileLock(self._directory / "lock")
+        self._lock = SafeLock(self._directory / "lock")
 
     def __enter__(self) -> Self:
         """Wait for everybody else.
@@ -74,15 +74,7 @@ class Tickets:
         Raises:
             HistoryError: If the home cannot be written, or somebody does not let go.
         """
-        try:
-            make_folder(self._directory)
-            taken = self._lock.acquire(_PATIENCE_S)
-        except OSError as error:
-            raise HistoryError(
-                f"{self._directory} cannot be written: {error.strerror}; give yourself access to "
-                "it, or point ZEUSRUN_HOME to a directory of your own"
-            ) from error
-        if not taken:
+        if not self._lock.acquire(_PATIENCE_S):
             raise HistoryError(
                 f"another process holds {self._directory / 'lock'} and does not let go; "
                 f"`fuser -v {self._directory / 'lock'}` names it"
@@ -204,7 +196,8 @@ class HeldTicket:
             write_file(fresh, json.dumps(self.ticket.to_json()).encode())
             fresh.replace(path)  # not synced: after a power cut nobody holds a ticket
         except OSError as error:
-            raise HistoryError(f"{path} cannot be written: {error.strerror}") from error
+            advice = advice_on(error, "give yourself access to it")
+            raise HistoryError(f"{path} cannot be written: {error.strerror}; {advice}") from error
 
     def release(self) -> None:
         """Go. More than once is fine."""

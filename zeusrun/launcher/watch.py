@@ -17,7 +17,7 @@ from zeusrun.launcher.cancel import read_cancel, why_cancelled
 from zeusrun.launcher.choice import decide_again, why_left
 from zeusrun.launcher.close import Bill, close
 from zeusrun.launcher.command import build_command
-from zeusrun.launcher.failure import read_failure, torchrun_was_signalled
+from zeusrun.launcher.failure import read_failure, run_deleted, torchrun_was_signalled
 from zeusrun.launcher.host_memory import count_oom_kills
 from zeusrun.launcher.limits import LimitControl
 from zeusrun.launcher.live import describe_live, write_live
@@ -29,7 +29,8 @@ from zeusrun.launcher.process import TICK_S, ProcessExit, run
 from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
 from zeusrun.launcher.ranks import RankProcesses
 from zeusrun.launcher.remarks import find_remarks
-from zeusrun.launcher.resume import join
+from zeusrun.launcher.resume import cost_with_earlier, join
+from zeusrun.launcher.signals import how_at_once
 from zeusrun.launcher.stall_control import StallControl
 from zeusrun.launcher.supervise import (
     BY_SIGNAL,
@@ -178,7 +179,8 @@ class Watch:
                 grace_s = self._submission.spec.launch.grace_period_s
                 preempted = order.cause is StopCause.PREEMPTED
                 then = ", and the next submit goes on with it" if preempted else ""
-                again = f"within {grace_s:g} s{then}; the same again stops it at once"
+                faster = how_at_once(self._signals.received[0], cancelled=self._cancelled)
+                again = f"within {grace_s:g} s{then}; {faster}"
                 how = "at once" if order.level is StopLevel.KILL else again
                 self._listener.warn(f"{order.reason}: the training ends {how}")
             elif order.level >= StopLevel.TERMINATE:
@@ -234,7 +236,7 @@ class Watch:
             progress = replace(progress, energy_j=energy_j, power_w=monitor.power_w())
             if not progress.may_be_baseline:
                 spent = cost_j(energy_j, monitor.max_power_w, progress.time_s, trial.eta_knob)
-                progress = replace(progress, cost_j=self._with_earlier(spent))
+                progress = replace(progress, cost_j=cost_with_earlier(trial, spent))
             self._decide_again(progress)
         self._write_live(progress)
         self._progress = progress
@@ -293,16 +295,12 @@ class Watch:
         choice, point = self._choice, progress.curve[-1]
         eta_knob = self._trial.eta_knob
         spent = cost_j(point.energy_j, self._monitor.max_power_w, point.time_s, eta_knob)
-        running = Running(progress.epochs, self._with_earlier(spent), progress.best_value)
+        running = Running(
+            progress.epochs, cost_with_earlier(self._trial, spent), progress.best_value
+        )
         reason = self._submission.policy.review(choice.problem, choice.decision, running)
         if reason is not None:
             self._verdict = Verdict(StopCause.HOPELESS, reason)
-
-    def _with_earlier(self, spent_j: float | None) -> float | None:
-        """Add what a trial had cost before it was preempted."""
-        if self._trial.time_s is None or spent_j is None:
-            return spent_j
-        return None if self._trial.cost_j is None else self._trial.cost_j + spent_j
 
     def _write_live(self, progress: Progress) -> None:
         """Leave word of how the trial stands: about once a second, and after each epoch."""
@@ -368,7 +366,8 @@ class Watch:
 
     def _close(self, exit_: ProcessExit) -> Outcome:
         monitor, trial = self._monitor, self._trial
-        failure = self._stalls.failure() or read_failure(
+        failure = run_deleted(self._paths) or self._stalls.failure()
+        failure = failure or read_failure(
             self._paths, self._progress.restarts, self._oom_kills_since()
         )
         outcome = close(

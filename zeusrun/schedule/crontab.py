@@ -6,13 +6,15 @@ python-crontab is not used for this: it writes the lines of others anew (spaces,
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
-from zeusrun.errors import LaunchError
+from zeusrun.errors import LaunchError, UsageError
 from zeusrun.launcher.process_beside import run_briefly
+from zeusrun.plain_text import has_control_character
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,21 +32,45 @@ def build_command(python: str, home: Path, variables: Sequence[str] = ()) -> str
         python: The interpreter that has zeusrun; absolute.
         home: Zeusrun's.
         variables: ``NAME=value`` each, needed to import it.
+
+    Raises:
+        UsageError: If one of them holds a control character.
     """
-    told = [f"ZEUSRUN_HOME={home}", *variables]
+    told = check_words(python, home, variables)
     argv = ["/usr/bin/env", *told, python, "-m", "zeusrun", "schedule", "tick"]
     # A % would end the command (crontab(5)). At "/", no folder of the user is taken for a package.
     return f"* * * * * cd / && {shlex.join(argv)}".replace("%", r"\%")
 
 
+def check_words(python: str, home: Path, variables: Sequence[str]) -> list[str]:
+    """Return the variables of the command that starts what is due, the home among them.
+
+    A crontab and a unit of systemd have one line for it: what follows the end of a line would be
+    a line of its own, and run as a command.
+
+    Raises:
+        UsageError: If a value, or the interpreter, holds a control character.
+    """
+    told = [f"ZEUSRUN_HOME={home}", *variables]
+    for word in (*told, python):
+        if has_control_character(word):
+            name, found, value = word.partition("=")
+            what = f"{name} ({value!r})" if found and word in told else f"{word!r}"
+            raise UsageError(
+                f"{what}: a line break or another control character cannot stand in a crontab or "
+                "a systemd unit; use a path without it"
+            )
+    return told
+
+
 def marker(home: Path) -> bytes:
     """Return the line before zeusrun's own, by which it is found again."""
-    return f"# zeusrun: runs what `zeusrun schedule list` shows ({home})".encode()
+    return os.fsencode(f"# zeusrun: runs what `zeusrun schedule list` shows ({home})")
 
 
 def install(text: bytes, home: Path, command: str) -> bytes:
     """Return a crontab with zeusrun's entry in it, at its end or where it was."""
-    entry = marker(home) + b"\n" + command.encode() + b"\n"
+    entry = marker(home) + b"\n" + os.fsencode(command) + b"\n"
     place = _find(text, home)
     if place is not None:
         start, end, joined = place
@@ -81,13 +107,16 @@ def _find(text: bytes, home: Path) -> tuple[int, int, bool] | None:
     return None
 
 
-def add_entry(home: Path, python: str, variables: Sequence[str]) -> None:
-    """Put zeusrun's entry into the user's crontab, once; see ``build_command``.
+def add_entry(home: Path, command: str) -> None:
+    """Put zeusrun's entry into the user's crontab, once.
+
+    Args:
+        home: Zeusrun's.
+        command: What ``build_command`` returns.
 
     Raises:
         LaunchError: If that is not possible; the crontab is as it was.
     """
-    command = build_command(python, home, variables)
     _edit(lambda text: install(text, home, command))
 
 

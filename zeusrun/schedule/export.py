@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from zeusrun.errors import UsageError
+from zeusrun.schedule.crontab import check_words
 from zeusrun.schedule.due import ON_TIME_S
 from zeusrun.schedule.timetable import read_zone_name
 
@@ -54,10 +55,14 @@ def systemd_units(python: str, home: Path, variables: Sequence[str] = ()) -> dic
 
     They know no times: every minute they start what is due, so that overlaps, pauses and missed
     runs are the same as with cron.
+
+    Raises:
+        UsageError: If one of them holds a control character.
     """
+    told = check_words(python, home, variables)
     words = ("-m", "zeusrun", "schedule", "tick")  # a $ in the path of a program is no variable
     command = " ".join([_quoted(python), *(_quoted(word).replace("$", "$$") for word in words)])
-    variable = " ".join(_quoted(each) for each in (f"ZEUSRUN_HOME={home}", *variables))
+    variable = " ".join(map(_quoted, told))
     return {
         "zeusrun-schedule.service": _SERVICE.format(variable=variable, command=command),
         "zeusrun-schedule.timer": _TIMER,
@@ -67,7 +72,6 @@ def systemd_units(python: str, home: Path, variables: Sequence[str] = ()) -> dic
 def _quoted(word: str) -> str:
     """Return a word as systemd reads it (systemd.syntax(7), systemd.unit(5))."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    escaped = escaped.replace("\n", "\\n")
     return f'"{escaped}"' if re.search(r"[\s\"';\\]", word) else escaped
 
 

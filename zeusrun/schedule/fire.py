@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock, timestamp
-from zeusrun.errors import BusyError, ExitCode, LaunchError, ZeusrunError
+from zeusrun.errors import BusyError, ExitCode, LaunchError, ZeusrunError, advice_on
 from zeusrun.file_lock import FileLock
 from zeusrun.launcher.signals import CaughtSignals
 from zeusrun.private_files import open_for_writing
@@ -47,9 +47,10 @@ def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float
         finally:
             os.close(log)
     except OSError as error:
+        add = f"`zeusrun schedule add {schedule.job_file}`"
+        advice = advice_on(error, f"{add} with a zeusrun that works sets it up again")
         raise LaunchError(
-            f"{schedule.job} cannot be started: {error.filename}: {error.strerror}; "
-            f"`zeusrun schedule add {schedule.job_file}` with a zeusrun that works sets it up again"
+            f"{schedule.job} cannot be started: {error.filename}: {error.strerror}; {advice}"
         ) from error
 
 

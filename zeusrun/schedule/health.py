@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -53,6 +55,11 @@ def check_job(schedules: Schedules, job: str, now: float) -> Problem | None:
         return Problem(f"{job} cannot run: {error}{moved}", stops=True)
     difference = find_difference(schedule, spec, now)
     return None if difference is None else Problem(f"{job}: {difference}", stops=spec.name != job)
+
+
+def has_mail_program() -> bool:
+    """Whether cron can mail what its commands print: all mail programs come with a ``sendmail``."""
+    return shutil.which("sendmail", path=f"/usr/sbin:/usr/lib:{os.defpath}") is not None
 
 
 def find_neglect(schedules: Schedules, now: float) -> tuple[str, str] | None:

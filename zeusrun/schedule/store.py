@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from zeusrun.errors import ExitCode, HistoryError, UsageError
+from zeusrun.errors import ExitCode, HistoryError, UsageError, advice_on
 from zeusrun.file_lock import SafeLock
 from zeusrun.jobfile.rules import CatchUp, Overlap, check_job_name
 from zeusrun.private_files import read_file, replace_file
@@ -213,9 +213,9 @@ class Schedules:
             UsageError: If there is none.
             HistoryError: If it cannot be removed.
         """
+        if not self.path(job).exists():
+            self.read(job)
         with self._locked(job):
-            if not self.path(job).exists():
-                self.read(job)
             try:
                 self.path(job).unlink(missing_ok=True)
                 for lock in self.directory.glob(f"{glob.escape(job)}@*.lock"):
@@ -286,7 +286,10 @@ class HeldSchedule:
             if schedule != self.schedule:
                 replace_file(self.path, content)
         except OSError as error:
-            raise HistoryError(f"{self.path} cannot be written: {error.strerror}") from error
+            advice = advice_on(error, "give yourself access to it")
+            raise HistoryError(
+                f"{self.path} cannot be written: {error.strerror}; {advice}"
+            ) from error
         self.schedule = schedule
         return schedule
 

@@ -17,7 +17,7 @@ from zeusrun.schedule.fire import PERIOD_S, is_dead, start_occurrence
 from zeusrun.schedule.store import UNDERWAY, Firing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from zeusrun.launcher.process_beside import Detached
     from zeusrun.schedule.store import Schedule, Schedules
@@ -32,10 +32,12 @@ class Ticked:
     Attributes:
         due: What is to be started, with the occurrence.
         told: Sentences for whoever looks after the machine.
+        untold: By job, the occurrences that they are about: to be marked once they are printed.
     """
 
     due: tuple[tuple[Schedule, float], ...]
     told: tuple[str, ...]
+    untold: Mapping[str, frozenset[float]]
 
 
 def start_due(
@@ -49,8 +51,6 @@ def start_due(
         tell: Takes sentences for whoever looks after the machine.
     """
     ticked = tick(schedules, now)
-    for text in ticked.told:
-        tell(text)
     started = []
     for schedule, occurrence in ticked.due:
         try:
@@ -60,7 +60,20 @@ def start_due(
                 schedules.update(schedule.job, partial(_take_back, occurrence))
             for text in _seldom(schedules, str(error), now):
                 tell(text)
+    for text in ticked.told:
+        tell(text)
+    # Not before: a look that is killed in between is to tell twice rather than never.
+    for job, occurrences in ticked.untold.items():
+        with contextlib.suppress(ZeusrunError):  # removed meanwhile, or a full disk: told again
+            schedules.update(job, partial(_mark_told, occurrences))
     return started
+
+
+def _mark_told(occurrences: Collection[float], schedule: Schedule) -> Schedule:
+    firings = (
+        replace(each, told=each.told or each.occurrence in occurrences) for each in schedule.firings
+    )
+    return replace(schedule, firings=tuple(firings))
 
 
 def _take_back(occurrence: float, schedule: Schedule) -> Schedule:
@@ -82,23 +95,26 @@ def tick(schedules: Schedules, now: float) -> Ticked:
         write_file(schedules.heartbeat, b"")
     due: list[tuple[Schedule, float]] = []
     told: list[str] = []
+    untold: dict[str, frozenset[float]] = {}
     for job in schedules.jobs():
         try:
             with schedules.hold(job) as held:
                 if held.schedule is None:
                     continue  # it has just been removed
-                schedule, sentences = _decide(schedules, held.schedule, now)
+                schedule = _decide(schedules, held.schedule, now)
                 occurrence = _to_start(schedules, schedule, now)
                 if occurrence is not None:
                     cursor = replace(schedule.cursor, tries=schedule.cursor.tries + 1)
                     schedule = replace(schedule, cursor=cursor)
                     due.append((schedule, occurrence))
                 held.write(schedule)
-            told += sentences
+            if settled := [each for each in schedule.firings if _is_untold(each)]:
+                told += _sentences(schedules, schedule, settled)
+                untold[job] = frozenset(each.occurrence for each in settled)
         except ZeusrunError as error:
             due = [each for each in due if each[0].job != job]  # decided, but not on disk
             told += _seldom(schedules, str(error), now)
-    return Ticked(tuple(due), tuple(told))
+    return Ticked(tuple(due), tuple(told), untold)
 
 
 def _to_start(schedules: Schedules, schedule: Schedule, now: float) -> float | None:
@@ -124,7 +140,7 @@ def _seldom(schedules: Schedules, text: str, now: float) -> list[str]:
     return [text]
 
 
-def _decide(schedules: Schedules, schedule: Schedule, now: float) -> tuple[Schedule, list[str]]:
+def _decide(schedules: Schedules, schedule: Schedule, now: float) -> Schedule:
     at = timestamp(now)
     for firing in schedule.firings:
         if firing.result in UNDERWAY and is_dead(schedules, schedule.job, firing.occurrence):
@@ -141,9 +157,7 @@ def _decide(schedules: Schedules, schedule: Schedule, now: float) -> tuple[Sched
         for missed in found.missed:
             if missed.occurrence not in decided:
                 schedule = schedule.note(Firing(missed.occurrence, "missed", at, why=missed.why))
-    told = _untold(schedules, schedule)
-    firings = (replace(each, told=each.result not in UNDERWAY) for each in schedule.firings)
-    return replace(schedule, firings=tuple(firings)), told
+    return schedule
 
 
 def _was_early(firing: Firing) -> bool:
@@ -155,17 +169,21 @@ def _was_early(firing: Firing) -> bool:
     return settled < firing.occurrence - PERIOD_S
 
 
-def _untold(schedules: Schedules, schedule: Schedule) -> list[str]:
-    """Return a sentence on each occurrence that did not go well, and has not been told."""
+def _is_untold(firing: Firing) -> bool:
+    return not firing.told and firing.result not in UNDERWAY
+
+
+def _sentences(schedules: Schedules, schedule: Schedule, untold: Sequence[Firing]) -> list[str]:
+    """Return a sentence on each occurrence that did not go well; one on all that were missed."""
     log = schedules.log(schedule.job)
     told = []
-    missed = [f for f in schedule.firings if f.result == "missed" and not f.told]
+    missed = [firing for firing in untold if firing.result == "missed"]
     if missed:
         first, last = (_when(schedule, each.occurrence) for each in (missed[0], missed[-1]))
         times = first if len(missed) == 1 else f"{len(missed)} times from {first} to {last}"
         told.append(f"{schedule.job} did not run {times}: {missed[-1].why}")
-    for firing in schedule.firings:
-        if firing.told or firing.result in UNDERWAY or firing.exit_code == ExitCode.REACHED:
+    for firing in untold:
+        if firing.exit_code == ExitCode.REACHED:
             continue
         when = _when(schedule, firing.occurrence)
         if firing.result == "skipped":

@@ -9,6 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.plain_text import plain_json, plain_text
 from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def trial_records(trials: Iterable[Trial], savings: Savings) -> list[dict[str, A
 def print_json(value: object) -> None:
     """Print a value as one line. A reader who has gone does not change how the command ends."""
     try:
-        print(json.dumps(value, ensure_ascii=False, allow_nan=False), flush=True)  # noqa: T201
+        document = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        print(plain_json(document), flush=True)  # noqa: T201
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -62,4 +64,15 @@ def print_csv(records: Sequence[Mapping[str, Any]]) -> None:
     names.append("saved_j")
     writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(records)
+    writer.writerows({name: csv_cell(each.get(name)) for name in names} for each in records)
+
+
+def csv_cell(value: object) -> object:
+    """Return a value as a cell: text that a spreadsheet would take for a formula begins with '."""
+    if not isinstance(value, str):
+        return value
+    text = plain_text(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+_FORMULA = ("=", "+", "-", "@", "\t")

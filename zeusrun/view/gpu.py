@@ -14,6 +14,7 @@ from rich.text import Text
 
 from zeusrun.trial import EnergySource
 from zeusrun.view import units
+from zeusrun.view.export import csv_cell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -204,7 +205,7 @@ def watch_lines(watched: Sequence[WatchedGpu], elapsed_s: float) -> str:
                 _number(status.sm_clock_mhz),
                 _number(status.memory_clock_mhz),
                 None if reasons is None else "+".join(reasons) or "none",
-                status.error,
+                csv_cell(status.error),
             ]
         )
     return text.getvalue().rstrip("\n")

@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
+from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.tables import STATUS_STYLES, limit_text, trial_head
@@ -98,7 +99,7 @@ class SubmitView:
         for line in lines:
             plain = line.removeprefix(f"[rank{rank}]: ")  # torch puts it before its tracebacks
             self._numbers.extend(_DECIMAL.findall(plain))
-            whole = Text.assemble((f"[rank{rank}] ", style), Text.from_ansi(plain))
+            whole = Text.assemble((f"[rank{rank}] ", style), Text.from_ansi(plain_log_line(plain)))
             whole.no_wrap, whole.overflow = True, "ignore"  # lines of a traceback belong together
             self._print(whole)
 

@@ -1,0 +1,36 @@
+"""What a submit needs of its machine before it starts anything."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+
+from zeusrun.errors import ExitCode, LaunchError
+from zeusrun.launcher.machine import check_descriptors
+
+
+@pytest.fixture
+def limit(monkeypatch):
+    """Let this process open so many files."""
+
+    def put(count):
+        monkeypatch.setattr(
+            "zeusrun.launcher.machine.resource.getrlimit", lambda _which: (count, count)
+        )
+
+    return put
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(40, 2), (1024, 128), (resource.RLIM_INFINITY, 8)])
+def test_enough_descriptors_are_enough(limit, count, ranks):
+    limit(count)
+    check_descriptors(ranks)
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(12, 1), (24, 2), (256, 64)])
+def test_too_few_are_told_before_torchrun_hangs(limit, count, ranks):
+    limit(count)
+    with pytest.raises(LaunchError, match=f"only {count} files .* `ulimit -n 1024`") as refused:
+        check_descriptors(ranks)
+    assert refused.value.exit_code == ExitCode.LAUNCH

@@ -1,0 +1,57 @@
+"""Text of others before it is shown: nothing in it may act on a terminal or reorder what is read.
+
+Exception messages, names of metrics and lines of logs come from training scripts and their data.
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Whole escape sequences as ECMA-48 has them: CSI, then OSC and other strings up to their end; and
+# the first half of an end of line as Windows has it.
+_SEQUENCE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|\r(?=\n)"
+)
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_RESET = "\x1b[0m"
+_LINE = "\t\n"
+_CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
+# Marks, embeddings, overrides and isolates of bidirectional text; separators of lines.
+_BIDI = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+_HARMFUL = re.compile(f"[{_CONTROL}{_BIDI}]")
+_ANY_CONTROL = re.compile(f"[{_LINE}{_CONTROL}]")
+
+
+def plain_text(text: str) -> str:
+    r"""Return text that a terminal only prints; tabs and ends of lines stay.
+
+    Escape sequences are taken out; any other control character, and those that change the
+    direction of writing, appear as ``\x07`` or ``\u202e``.
+    """
+    return _HARMFUL.sub(_spelt, _SEQUENCE.sub("", text)) if _HARMFUL.search(text) else text
+
+
+def plain_log_line(line: str) -> str:
+    """Return a line of a log as ``plain_text`` does, but with its colours."""
+    if not _HARMFUL.search(line):
+        return line
+    texts, colours = _COLOUR.split(line), _COLOUR.findall(line)
+    parts = [plain_text(texts[0])]
+    for colour, text in zip(colours, texts[1:], strict=True):
+        parts += [colour, plain_text(text)]
+    return "".join(parts) + _RESET * bool(colours)  # the next line is not of this colour
+
+
+def plain_json(document: str) -> str:
+    """Return a JSON document with the same values, in which harmful characters are escaped."""
+    return _HARMFUL.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
+
+
+def has_control_character(text: str) -> bool:
+    """Whether text holds the end of a line or another control character."""
+    return _ANY_CONTROL.search(text) is not None
+
+
+def _spelt(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
