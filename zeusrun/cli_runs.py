@@ -300,13 +300,13 @@ def logs(
     ] = None,
     raw: Annotated[
         bool,
-        typer.Option("--raw", help="Print the lines as they were written, byte for byte."),
+        typer.Option("--raw", help="Print the lines byte for byte, control characters included."),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object a line: rank and line.")
     ] = False,
 ) -> None:
-    """Print what the ranks of a trial printed: text and colours, and no control characters."""
+    """Print what the ranks of a trial printed."""
     from zeusrun.launcher.logs import follow_logs, log_tails  # noqa: PLC0415
     from zeusrun.launcher.paths import RunPaths, earlier_parts  # noqa: PLC0415
 
