@@ -143,7 +143,7 @@ class Zeusrun:
             env={**self.environment, **env},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
 

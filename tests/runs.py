@@ -15,7 +15,7 @@ def only_trial(result):
     return trial
 
 
-def wait_for(condition, seconds=60.0, what="it"):
+def wait_for(condition, seconds=300.0, what="it"):
     """Return what ``condition`` returns, once that is true.
 
     For files and states of other processes, which have no event to wait for.

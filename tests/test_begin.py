@@ -42,12 +42,12 @@ def test_a_new_trial_that_is_stored_all_the_same_is_ended(zeusrun, run, monkeypa
 
 
 def test_a_preempted_trial_that_was_to_go_on_is_preempted_still(zeusrun, run, monkeypatch):  # noqa: F811
-    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100})
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 1000})
     child = zeusrun.start("submit", job)
     live = zeusrun.run_dir() / "live.json"
     wait_for(lambda: live.exists() and json.loads(live.read_text())["trial"]["epochs"])
     child.send_signal(signal.SIGTERM)
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     (cut,) = zeusrun.history()
     fail_once(monkeypatch)
     with pytest.raises(HistoryError, match="Input/output error"):

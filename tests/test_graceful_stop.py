@@ -18,7 +18,7 @@ def job(zeusrun):
         # A restart would show: it would save as life 1.
         launch = {"nproc_per_node": 2, "grace_period_s": 60, "max_restarts": 1}
         changes = {
-            "objective": {"max_epochs": 100},
+            "objective": {"max_epochs": 1000},
             "launch": launch,
             "stall": {"action": "off"},
             **changes,
@@ -30,7 +30,7 @@ def job(zeusrun):
 
 def end(zeusrun, child):
     """Wait for a submit; return its exit code, its trial, and what each rank saved."""
-    seen, _ = child.communicate(timeout=120)
+    seen, _ = child.communicate(timeout=300)
     (trial,) = zeusrun.history()
     folder = zeusrun.run_dir() / "checkpoints"
     logs = "".join(path.read_text() for path in (zeusrun.run_dir() / "logs").glob("rank?.log"))

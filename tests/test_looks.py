@@ -280,7 +280,7 @@ def test_a_run_that_falls_behind_the_pace_is_stopped_long_before_its_bound(zeusr
     pace = tuple((epoch, 0.05 * epoch) for epoch in range(1, 11))
     bound = Bound(5 * reached.cost_j, (pace,))
     stuck = zeusrun.job(
-        args=["--epoch-s", "0.3", "--gain", "0.0001"], objective={"max_epochs": 100}, attempts=1
+        args=["--epoch-s", "0.3", "--gain", "0.0001"], objective={"max_epochs": 1000}, attempts=1
     )
     result, _ = run(stuck, Scripted(dataclasses.replace(OTHER, bound=bound)))
     (stopped,) = result.trials

@@ -13,7 +13,7 @@ from zeusrun.launcher.paths import RunPaths, reopen_run
 
 
 def job(zeusrun, *args, **changes):
-    objective = {"max_epochs": 100, **changes.pop("objective", {})}
+    objective = {"max_epochs": 1000, **changes.pop("objective", {})}
     return zeusrun.job("checkpoints.py", args=list(args), objective=objective, **changes)
 
 
@@ -23,7 +23,7 @@ def preempt(zeusrun, job_file, number=signal.SIGTERM, epochs=2):
     child = zeusrun.start("submit", job_file)
     wait_for(lambda: reports(zeusrun) != before and reports(zeusrun) >= epochs)
     child.send_signal(number)
-    seen, _ = child.communicate(timeout=60)
+    seen, _ = child.communicate(timeout=300)
     return child.returncode, seen
 
 
@@ -90,7 +90,7 @@ def test_an_end_that_was_due_anyway_is_no_preemption(zeusrun):
     child = zeusrun.start("submit", ends, "--quiet")
     wait_for(lambda: reports(zeusrun) >= 1)
     child.send_signal(signal.SIGTERM)  # the script is in its last epoch, or told to stop before it
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     (trial,) = zeusrun.history()
     expected = "MISSED" if trial["epochs"] == 2 else "PREEMPTED"
     assert (trial["status"], child.returncode) == (expected, 75)
@@ -104,7 +104,7 @@ def test_a_launcher_that_dies_in_a_later_part_loses_nothing_of_the_earlier_ones(
     moved = Path(cut["run_dir"]) / "part1" / "metrics.jsonl"  # else its reports are still here
     wait_for(lambda: moved.exists() and reports(zeusrun) >= 2)
     child.kill()
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     code, _, _ = zeusrun.submit(zeusrun.job())
     lost, trial = zeusrun.history()
     assert (code, trial["status"]) == (0, "REACHED")
@@ -132,7 +132,7 @@ def test_a_launcher_that_is_killed_while_it_is_preempted_has_preempted_its_trial
     child.send_signal(signal.SIGTERM)
     wait_for(lambda: json.loads(live.read_text())["preempted"])
     child.kill()
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     code, result, _ = zeusrun.submit(job(zeusrun, "--reaches", "2"))
     trial = only_trial(result)
     assert (code, trial["trial"], trial["preemptions"]) == (0, "job-1-1", 1), trial["reason"]
@@ -144,7 +144,7 @@ def test_attempts_and_their_causes_are_counted_over_a_preemption(zeusrun):
     sidecar = zeusrun.run_dir("job-1-2") / "metrics.jsonl"
     wait_for(lambda: sidecar.exists() and b'"reported"' in sidecar.read_bytes())
     child.send_signal(signal.SIGTERM)
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     code, result, seen = zeusrun.submit(fails)
     assert (code, only_trial(result)["trial"]) == (3, "job-1-2")
     assert "two attempts have failed alike, so no third is made" in seen

@@ -132,5 +132,5 @@ def test_logs_follow_until_the_trial_is_over(zeusrun, running):
     wait_for(lambda: psutil.Process(follower.pid).is_running())
     child.send_signal(signal.SIGINT)
     child.send_signal(signal.SIGINT)
-    seen, _ = follower.communicate(timeout=60)
+    seen, _ = follower.communicate(timeout=300)
     assert "[rank0] ready" in seen

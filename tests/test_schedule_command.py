@@ -209,7 +209,7 @@ def test_a_run_that_fails_is_told_by_a_later_tick_and_a_good_one_is_not(zeusrun,
 
 
 def test_forbid_skips_a_run_whose_job_runs_already(zeusrun, schedule):
-    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100})
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 1000})
     schedule("add", job, "@yearly", "--overlap", "forbid")
     first = start_and_wait(zeusrun, job)
     done = schedule("run-now", "job")
@@ -217,17 +217,17 @@ def test_forbid_skips_a_run_whose_job_runs_already(zeusrun, schedule):
     assert "job runs already (job-1-1 since " in flat(done.stderr)
     assert firings(schedule) == [("skipped", 75)]
     first.send_signal(signal.SIGINT)
-    first.communicate(timeout=60)
+    first.communicate(timeout=300)
     assert len(zeusrun.history()) == 1
 
 
 def test_replace_ends_the_older_run_gently_and_runs(zeusrun, schedule):
-    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100}, args=["--reaches", "40"])
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 1000})
     schedule("add", job, "@yearly", "--overlap", "replace")
     first = start_and_wait(zeusrun, job)
     done = zeusrun("submit", zeusrun.job(), "--overlap", "replace")
     assert done.returncode == 0, done.stderr
-    first.communicate(timeout=60)
+    first.communicate(timeout=300)
     assert first.returncode == 75
     older, newer = zeusrun.history()
     assert older["reason"] == "a newer run of the job took its place"
@@ -239,14 +239,14 @@ def test_replace_ends_the_older_run_gently_and_runs(zeusrun, schedule):
 def test_replace_ends_no_run_that_came_after_it(zeusrun):
     slow = zeusrun.job("ignores_sigterm.py", launch={"grace_period_s": 8})
     first = start_and_wait(zeusrun, slow)
-    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100}, args=["--reaches", "20"])
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 1000}, args=["--reaches", "20"])
     second = zeusrun.start("submit", job, "--overlap", "replace")
     cancel = zeusrun.run_dir() / "cancel"
     wait_for(cancel.exists)
     third = zeusrun.start("submit", job, "--overlap", "allow")
     codes = []
     for child in (third, second, first):
-        child.communicate(timeout=60)
+        child.communicate(timeout=300)
         codes.append(child.returncode)
     assert codes == [0, 0, 75]
     cancelled = [each["trial"] for each in zeusrun.history() if each["status"] == "CANCELLED"]
@@ -254,7 +254,9 @@ def test_replace_ends_no_run_that_came_after_it(zeusrun):
 
 
 def test_queue_waits_for_its_turn_and_a_third_run_is_skipped(zeusrun):
-    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100}, args=["--reaches", "20"])
+    go = zeusrun.folder / "go"
+    args = ["--reaches-with", str(go)]
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 1000}, args=args)
     first = start_and_wait(zeusrun, job)
     second = zeusrun.start("submit", job, "--overlap", "queue")
     submits = zeusrun.home / "submits"
@@ -262,8 +264,9 @@ def test_queue_waits_for_its_turn_and_a_third_run_is_skipped(zeusrun):
     third = zeusrun("submit", job, "--overlap", "queue")
     assert third.returncode == 75
     assert "another run waits for its turn" in flat(third.stderr)
+    go.touch()
     for child in (first, second):
-        assert child.wait(60) == 0
+        assert child.wait(300) == 0
         child.stdout.close()
     one, two = zeusrun.history()
     assert one["finished_at"] <= two["started_at"]
@@ -272,7 +275,7 @@ def test_queue_waits_for_its_turn_and_a_third_run_is_skipped(zeusrun):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
 def test_a_run_that_waits_can_be_ended(zeusrun, schedule, number, code):
-    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100})
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 1000})
     schedule("add", job, "@yearly", "--overlap", "queue")
     first = start_and_wait(zeusrun, job)
     second = zeusrun.start("schedule", "run-now", "job")
@@ -280,12 +283,12 @@ def test_a_run_that_waits_can_be_ended(zeusrun, schedule, number, code):
     wait_for(lambda: len(list(submits.glob("*.json"))) == 2)
     assert firings(schedule) == [("waiting", None)]
     second.send_signal(number)
-    said, _ = second.communicate(timeout=60)
+    said, _ = second.communicate(timeout=300)
     assert second.returncode == code
     assert f"ended by {number.name} before it began" in flat(said)
     assert firings(schedule) == [("skipped", code)]
     first.send_signal(signal.SIGINT)
-    first.communicate(timeout=60)
+    first.communicate(timeout=300)
     assert len(zeusrun.history()) == 1
 
 
@@ -308,22 +311,22 @@ def test_a_signal_while_old_runs_are_removed_changes_nothing_about_the_run(zeusr
         if "removes" in line:
             child.send_signal(signal.SIGTERM)
             break
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     assert child.returncode == 0
     assert [trial["status"] for trial in zeusrun.history()] == ["REACHED"] * 2
 
 
 def test_a_killed_run_is_in_nobodys_way(zeusrun):
-    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100})
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 1000})
     first = start_and_wait(zeusrun, job)
     first.kill()
-    first.communicate(timeout=60)
+    first.communicate(timeout=300)
     code, result, seen = zeusrun.submit(zeusrun.job(), "--overlap", "forbid")
     assert (code, only_trial(result)["trial"]) == (0, "job-2-1"), seen
 
 
 def test_the_daemon_starts_what_is_due_and_hands_over_when_it_is_ended(zeusrun, schedule):
-    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100})
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 1000})
     schedule("add", job, "@daily")
     make_due(zeusrun)
     daemon = zeusrun.start("schedule", "daemon")
@@ -332,7 +335,7 @@ def test_the_daemon_starts_what_is_due_and_hands_over_when_it_is_ended(zeusrun, 
     assert second.returncode == 75
     assert "a daemon runs these schedules already" in flat(second.stderr)
     daemon.send_signal(signal.SIGTERM)
-    said, _ = daemon.communicate(timeout=60)
+    said, _ = daemon.communicate(timeout=300)
     assert daemon.returncode == 0
     assert said.splitlines()[0] == "zeusrun: 1 job looked after, every minute"
     assert "job is started; its output is in" in said

@@ -336,7 +336,7 @@ def test_a_signal_stops_the_training_and_still_records_it(zeusrun, number, scrip
     job = zeusrun.job(script, args=args, objective={"max_epochs": 100_000})
     child = start_and_wait(zeusrun, job)
     child.send_signal(number)
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     (trial,) = zeusrun.history()
     preempted = number is signal.SIGTERM
     assert child.returncode == (75 if preempted else 128 + number)
@@ -352,7 +352,7 @@ def test_a_second_signal_stops_at_once(zeusrun):
     child.send_signal(signal.SIGINT)
     wait_for((zeusrun.run_dir() / "stop").exists)
     child.send_signal(signal.SIGINT)
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     (trial,) = zeusrun.history()
     assert (child.returncode, trial["status"]) == (130, "CANCELLED")
     assert survivors(trial) == []
@@ -364,7 +364,7 @@ def test_a_training_that_a_stranger_ends_is_failed_and_never_a_miss(zeusrun, num
     child = start_and_wait(zeusrun, job)
     torchrun = agent_of(child)
     torchrun.send_signal(number)
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     (trial,) = zeusrun.history()
     assert (child.returncode, trial["status"]) == (3, "FAILED")
     assert number.name in trial["reason"]
@@ -375,7 +375,7 @@ def test_a_script_that_takes_a_strangers_sigterm_for_its_end_has_not_missed(zeus
     child = start_and_wait(zeusrun, zeusrun.job("leaves_politely.py"))
     torchrun = agent_of(child)
     torchrun.terminate()
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     (trial,) = zeusrun.history()
     assert (child.returncode, trial["status"]) == (3, "FAILED")
     assert trial["reason"] == "a SIGTERM that zeusrun did not send ended torchrun"
@@ -400,7 +400,7 @@ def test_the_result_of_a_submit_nobody_reads_is_still_its_exit_code(zeusrun):
         stderr=subprocess.DEVNULL,
     )
     child.stdout.close()
-    assert child.wait(timeout=60) == 3
+    assert child.wait(timeout=300) == 3
 
 
 @pytest.mark.torchrun
@@ -453,7 +453,7 @@ def test_the_trial_of_a_killed_launcher_is_lost_and_its_orphans_are_ended(zeusru
     live = zeusrun.run_dir() / "live.json"
     wait_for(lambda: live.exists() and json.loads(live.read_text())["trial"]["epochs"])
     child.kill()
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     wait_for(lambda: not survivors({"run_dir": str(zeusrun.run_dir())}))  # by nobody's doing
     (zeusrun.run_dir() / "live.tmp").touch()  # as if it had died while it wrote
     zeusrun.submit(zeusrun.job())
@@ -475,7 +475,7 @@ def test_no_rank_outlives_its_launcher_whoever_dies_with_it(zeusrun, victims):
     by_name = {"launcher": child, "torchrun": torchrun, "warden": warden}
     for name in victims:
         by_name[name].kill()
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     grandchild = int((zeusrun.run_dir() / "grandchild").read_text())
     left = {} if "warden" not in victims else {grandchild}  # not a rank; the next submit ends it
     wait_for(
@@ -489,7 +489,7 @@ def test_no_rank_outlives_its_launcher_whoever_dies_with_it(zeusrun, victims):
 def test_two_submits_at_once_get_different_numbers(zeusrun):
     job = zeusrun.job(args=["--epoch-s", "0.5"], policy={"name": "zeus"})
     children = [zeusrun.start("submit", job) for _ in range(3)]
-    assert [child.wait(timeout=120) for child in children] == [0, 0, 0]
+    assert [child.wait(timeout=300) for child in children] == [0, 0, 0]
     trials = zeusrun.history()
     assert sorted(t["recurrence"] for t in trials) == [1, 2, 3]
     assert sum(t["stage"] == "explore" for t in trials) == 1

@@ -55,7 +55,7 @@ class Run:
     process: psutil.Popen
     paths: object
 
-    def told(self, name, rank=0, restart=0, seconds=60.0):
+    def told(self, name, rank=0, restart=0, seconds=300.0):
         """Return what a rank has told under a name, once it is there."""
         path = self.paths.run_dir / f"{name}-{rank}-{restart}"
         deadline_t = time.monotonic() + seconds
@@ -70,7 +70,7 @@ class Run:
 
     def wait(self):
         """Return the exit code."""
-        return self.process.wait(60)
+        return self.process.wait(300)
 
     @property
     def log(self):

@@ -24,7 +24,7 @@ def run_python(arguments, library_folder, **variables):
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
@@ -127,6 +127,6 @@ def test_training_keeps_the_gpu_busy_and_lists_its_process(gpu_machine):
         "reading = gpu.read(); print(*gpu.compute_processes(), reading.power_w)"
     )
     with subprocess.Popen([sys.executable, script, "--steps", "9999"], env=environment) as child:
-        seen = subprocess.check_output([sys.executable, "-c", watch], env=environment, timeout=60)
+        seen = subprocess.check_output([sys.executable, "-c", watch], env=environment, timeout=300)
         child.kill()
     assert seen.decode().split() == [str(child.pid), "250.0"]

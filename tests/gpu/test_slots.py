@@ -80,7 +80,7 @@ def gpu_of(zeusrun, name):
 
 def end(child):
     child.send_signal(signal.SIGINT)
-    child.wait(60)
+    child.wait(300)
 
 
 def test_jobs_get_free_gpus_and_the_next_waits_in_order(zeusrun, start, machine):

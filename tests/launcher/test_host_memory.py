@@ -66,7 +66,7 @@ def test_a_rank_that_the_kernel_kills_for_memory_has_run_out_of_memory(zeusrun, 
         preexec_fn=lambda: small_group.write_text(str(os.getpid())),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     trials = zeusrun.history()

@@ -64,7 +64,7 @@ def test_a_run_on_gpus_asks_the_gpus(tmp_path, other):
 def test_two_submits_at_once_are_both_marked_and_one_alone_is_not(zeusrun):
     def start(name):
         args = ["--epoch-s", "0.5", "--gain", "0.001"]
-        job = zeusrun.job(name=name, args=args, objective={"max_epochs": 100}, attempts=1)
+        job = zeusrun.job(name=name, args=args, objective={"max_epochs": 400}, attempts=1)
         child = zeusrun.start("submit", job)
         live = zeusrun.run_dir(f"{name}-1-1") / "live.json"
         wait_for(live.exists)

@@ -270,14 +270,14 @@ def test_what_nobody_can_read_is_removed(leave, tmp_path):
 
 def test_a_lost_run_is_told_though_the_next_one_is_killed_too(zeusrun, server):
     notify = {"url": server.url}
-    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 100}, notify=notify)
+    job = zeusrun.job("checkpoints.py", objective={"max_epochs": 1000}, notify=notify)
     first = start_and_wait(zeusrun, job)
     first.kill()
-    first.communicate(timeout=60)
+    first.communicate(timeout=300)
     second = start_and_wait(zeusrun, job, "job-2-1")
     wait_for(lambda: server.got)  # while the second runs
     second.kill()
-    second.communicate(timeout=60)
+    second.communicate(timeout=300)
     assert [(body["event"], body["trial"]) for _, body in server.got] == [("lost", "job-1-1")]
 
 

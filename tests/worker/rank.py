@@ -55,7 +55,7 @@ class Rank:
 
     def run(self, *arguments, cwd=None, **changes):
         """Run to the end; return ``(exit code, what it printed)``."""
-        code = self.start(*arguments, cwd=cwd, **changes).wait(timeout=120)
+        code = self.start(*arguments, cwd=cwd, **changes).wait(timeout=300)
         return code, self.log(changes.get("RANK", "0"))
 
     def log(self, rank="0"):
@@ -86,7 +86,7 @@ def run_plain(*arguments, cwd=None):
         stderr=subprocess.STDOUT,
         text=True,
         cwd=cwd,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     return done.returncode, done.stdout

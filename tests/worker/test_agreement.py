@@ -27,7 +27,7 @@ def test_what_one_rank_learns_ends_both_after_the_same_epoch(tmp_path, how):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     # A SIGTERM that is not zeusrun's has cut the training short, however well the script took it.
@@ -60,6 +60,6 @@ def test_ddp_training_ends_with_0_every_time(tmp_path, repeats):
                 child = ranks.start(CHILDREN / "trains_ddp.py", RANK=rank, **told)
                 started.append((ranks, rank, child))
         for ranks, rank, child in started:
-            assert child.wait(timeout=120) == 0, ranks.log(rank)
+            assert child.wait(timeout=300) == 0, ranks.log(rank)
             assert ranks.log(rank).endswith("the end\n")
             assert not (ranks.run_dir / "error.json").exists()
