@@ -144,7 +144,7 @@ def run_disks(folder: Path) -> Iterator[Experiment]:
 @contextmanager
 def _small_disk(directory: Path) -> Iterator[bool]:
     """Mount a small disk over a directory; yields whether that was permitted."""
-    size = f"size={_DISK_MB}m"
+    size = f"size={_DISK_MB}m,mode=700"  # by default everybody may write to a tmpfs
     mount = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(directory)]
     try:
         mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0

@@ -528,7 +528,7 @@ def test_a_home_that_cannot_be_written_is_exit_6_and_says_what_to_set(zeusrun):
 def small_disk(zeusrun):
     """A home on a disk of two megabytes."""
     zeusrun.home.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(zeusrun.home)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(zeusrun.home)]
     if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("needs the right to mount a tmpfs")
     yield zeusrun.home

@@ -11,6 +11,7 @@ from zeusrun.clock import timestamp
 from zeusrun.errors import BusyError, HistoryError
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.choice import choose_next
+from zeusrun.launcher.machine import check_descriptors
 from zeusrun.launcher.paths import RunPaths, create_run, reopen_run, unwritable_home
 from zeusrun.launcher.record import reserve_record
 from zeusrun.launcher.run_lock import RunLock, remove_unbegun
@@ -54,8 +55,10 @@ def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Di
 
     Raises:
         HistoryError: If the history or the run directory cannot be written; nothing is left.
+        LaunchError: If torchrun could not open the files that it needs; nothing is left.
         UsageError: If the user's own choice is not among the candidates.
     """
+    check_descriptors(submission.world_size)
     prepared: list[Dispatched] = []
 
     def choose(trials: list[Trial]) -> Trial:

@@ -72,7 +72,8 @@ def find_fault(folder: Path, status: os.stat_result, uid: int) -> str | None:
     sudo = "" if status.st_uid == uid else "sudo "
     return (
         f"{folder} can be written by {writers}, {may}. Look at what it holds, then: "
-        f"{sudo}chmod go-w {quoted}"
+        f"{sudo}chmod go-w {quoted}. Or set ZEUSRUN_HOME to a directory that does not exist yet: "
+        f"zeusrun makes it for {me} alone"
     )
 
 

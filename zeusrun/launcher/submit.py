@@ -18,7 +18,6 @@ from zeusrun.launcher.command import placeholder_values
 from zeusrun.launcher.dispatch import dispatch
 from zeusrun.launcher.failure import is_permanent
 from zeusrun.launcher.limits import open_limits, restore_limits
-from zeusrun.launcher.machine import check_descriptors
 from zeusrun.launcher.paths import find_run, has_checkpoint
 from zeusrun.launcher.record import write_record
 from zeusrun.launcher.recover import outcome_so_far, recover_lost, where_kept
@@ -79,7 +78,6 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
         ZeusrunError: Before a trial is dispatched, if it could not be started, or when its
             outcome could not be recorded.
     """
-    check_descriptors(submission.world_size)
     spec = restore_secrets(submission.spec, submission.environment)
     submission = replace(submission, spec=spec)
     with CaughtSignals() as signals:
