@@ -84,6 +84,11 @@ def test_a_value_that_is_not_finite_is_shown_as_such(state, text):
     assert text in str(epoch_line(trial(), STATES[state], None))
 
 
+def test_no_energy_is_never_told_as_0():
+    text = str(epoch_line(trial(), replace(STATES["first report"], energy_j=0.0), None))
+    assert text.endswith(f"2.0 s · {UNKNOWN}")
+
+
 def tell_all(view):
     """Tell a view of a whole trial."""
     running = trial(learning_rate=0.1)

@@ -162,6 +162,15 @@ def test_the_net_of_exploring_stands_above_the_table_with_what_it_rests_on():
     assert [row.split()[-1] for row in rows] == [UNKNOWN, UNKNOWN, "\u2212217%", "36%"]
 
 
+def test_a_loss_is_not_made_good_while_the_default_is_in_use():
+    trials = [
+        reached(1, 138.0, stage=Stage.EXPLOIT),
+        reached(2, 300.0, global_batch_size=64, stage=Stage.EXPLORE),
+    ]
+    text = render(history_table("job", trials, None))
+    assert "of 276 J (2 recurrences); the default is in use\n" in text
+
+
 def test_what_cannot_be_compared_is_counted():
     trials = [
         reached(1, 50.0),

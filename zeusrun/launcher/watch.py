@@ -229,10 +229,11 @@ class Watch:
             probing=self._limits.probing,
         )
         if progress.training_t is not None and not final:
-            # A tick back lies within the samples; at this moment joules would be extrapolated.
+            # A tick back lies within the samples; at this moment joules are extrapolated, which is
+            # better than none only in the first tick.
             seen_t = max(progress.training_t, progress.now_t - TICK_S)
-            seen = seen_t > progress.training_t  # else there is nothing to meter yet
-            energy_j = monitor.energy_j(progress.training_t, seen_t) if seen else None
+            seen_t = seen_t if seen_t > progress.training_t else max(seen_t, progress.now_t)
+            energy_j = monitor.energy_j(progress.training_t, seen_t)
             progress = replace(progress, energy_j=energy_j, power_w=monitor.power_w())
             if not progress.may_be_baseline:
                 spent = cost_j(energy_j, monitor.max_power_w, progress.time_s, trial.eta_knob)

@@ -181,7 +181,7 @@ def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
         f"epoch {progress.epochs}/{trial.max_epochs}",
         f"{trial.metric} {_value(progress.last_value)} (target {trial.target:g})",
         units.duration(progress.time_s),
-        units.energy(progress.energy_j),
+        units.energy(progress.energy_j or None),  # too little to be metered yet
     ]
     if bound_j is not None:
         parts.append(f"cost {units.energy(progress.cost_j)} of at most {units.energy(bound_j)}")

@@ -55,7 +55,7 @@ def net_lines(savings: Savings) -> list[Text]:
     of = f"{compared} of {savings.ended}" if compared < savings.ended else str(compared)
     net = f"net so far: {units.gain(net_j)} of {units.energy(savings.default_j)} ({of} recurrences)"
     if net_j < 0 and savings.coming_j == 0:
-        net += "; the default is cheapest"
+        net += "; the default is in use"
     elif savings.pays_back_in is not None:
         net += f"; pays back in about {savings.pays_back_in} more"
     bases = {_basis(each): each.default_runs for each in savings.by_trial.values()}
