@@ -240,6 +240,35 @@ def test_a_failure_that_cost_next_to_nothing_does_not_end_the_trying():
     assert choose(*runs).stage is Stage.RETRY
 
 
+def test_the_last_attempt_goes_to_what_is_proven_though_nothing_is_lost_yet():
+    runs = [run(64, 10), run(32, 12)]
+    first = choose(*runs).global_batch_size
+    runs.append(run(first, 1, status=STOPPED, recurrence=1000))
+    assert choose(*runs).stage is Stage.EXPLORE
+    decision = choose(*runs, last_attempt=True)
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.RETRY)
+    assert decision.why == (
+        f"{first} failed in this recurrence; 64 has reached the target before; this is the last "
+        "attempt allowed"
+    )
+    assert decision.bound is not None
+
+
+def test_the_last_attempt_is_not_bounded_once_the_best_has_failed():
+    """All data got harder: under bounds of before, every batch size would be stopped."""
+    failed = run(64, 20, status=STOPPED, stage=Stage.EXPLOIT, recurrence=1000)
+    assert choose(*settled(), failed).bound is not None
+    decision = choose(*settled(), failed, last_attempt=True)
+    assert (decision.global_batch_size, decision.bound) == (32, None)
+    tried = run(128, 15, status=STOPPED, recurrence=1000)
+    assert choose(*settled(), tried, last_attempt=True).bound is not None
+
+
+def test_after_a_crash_of_the_best_the_last_attempt_runs_it_again():
+    decision = choose(run(64, 10), crash(64, 7), last_attempt=True, **TWO)
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.EXPLOIT)
+
+
 def test_a_proven_arm_is_retried_under_the_users_own_bound():
     runs = [run(64, 10)] * 5 + [run(128, 18)] * 5
     runs.append(run(64, 9, status=STOPPED, recurrence=1000))
@@ -265,6 +294,28 @@ def test_a_moved_job_is_learned_again():
         runs.append(run(arm, {16: 16, 32: 12, 64: 80, 128: 14, 256: 16}[arm]))
     assert seen[0] == 64
     assert seen[-20:].count(32) >= 18
+
+
+def test_after_the_job_has_moved_the_search_begins_where_the_target_was_reached_last():
+    past = [run(64, 10)] * 3 + [run(128, 10)] * 3 + [run(256, 10)] * 3
+    past += [run(256, 40, status=MISSED, recurrence=n) for n in (999, 1000)]
+    decision = choose(*past)
+    assert decision.global_batch_size == 128
+    assert decision.why.endswith(
+        "of the batch sizes not tried, 128 is nearest to 256, which reached it last"
+    )
+    past += [run(arm, 40, status=MISSED, recurrence=1000) for arm in (128, 64, 32, 16)]
+    decision = choose(*past)
+    assert decision.global_batch_size == 256
+    assert "whatever the batch size; so 256, which is nearest to what reached" in decision.why
+
+
+def test_what_reached_the_target_last_comes_first_if_others_have_failed():
+    past = [run(64, 10)] * 3 + [run(256, 10)]
+    past += [run(64, 40, status=MISSED, recurrence=n) for n in (999, 1000)]
+    decision = choose(*past)
+    assert decision.global_batch_size == 256
+    assert decision.why.endswith("; 256 reached it last")
 
 
 def test_it_says_that_the_job_has_moved():

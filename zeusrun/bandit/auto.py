@@ -92,10 +92,11 @@ def _select(position: Position) -> tuple[int, Stage, str]:
     tried_now = evidence.crashed_now | evidence.failed_now
     if evidence.crashed_now and beliefs.arms[incumbent] not in tried_now:
         return incumbent, Stage.RETRY, why_after_crash(position, incumbent)
-    if evidence.failed_now and _enough_of_trying(position, incumbent):
+    last = position.problem.last_attempt
+    if evidence.failed_now and (last or _enough_of_trying(position, incumbent)):
         index = _proven(position, incumbent)
         return index, Stage.RETRY, why_retry(position, index)
-    best = incumbent if values is None else int(values.argmax())
+    best = incumbent if values is None or last else int(values.argmax())
     if best == incumbent:
         return incumbent, Stage.EXPLOIT, why_incumbent(position, incumbent)
     why = why_try(position, best, incumbent)
@@ -105,22 +106,22 @@ def _select(position: Position) -> tuple[int, Stage, str]:
 
 
 def _first(position: Position) -> int:
-    """Nothing has reached the target: the nearest to the default that was not tried.
+    """Nothing has reached the target: what was not tried, outwards from where to begin.
 
-    When none is left, the default alone, until the target or something else changes. It may be in
-    flight already: until something has reached the target no trial has a bound, and spreading out
-    costs more than it teaches (docs/policies.md).
+    That is the default, or after the job has moved the arm that reached the target last: the best
+    one now is rarely far from it. When none is left, that one alone, until the target or something
+    else changes. It may be in flight already: until something has reached the target no trial has
+    a bound, and spreading out costs more than it teaches (docs/policies.md).
     """
     problem, evidence = position.problem, position.evidence
-
+    begin = evidence.last_reached or problem.default
     untried = [
         arm
         for arm in evidence.fitting
         if not evidence.results.get(arm) and not evidence.out_of_memory.get(arm)
     ]
-    options = untried or [arm for arm in evidence.fitting if arm == problem.default]
-    options = options or list(evidence.fitting) or [problem.default]
-    arm = min(options, key=lambda arm: (abs(math.log(arm / problem.default)), arm))
+    options = untried or evidence.fitting or [problem.default]
+    arm = min(options, key=lambda arm: (abs(math.log(arm / begin)), arm))
     return problem.candidates.index(arm)
 
 
@@ -151,10 +152,16 @@ def _worth_a_look(position: Position, index: int) -> bool:
 
 
 def _bound(position: Position, index: int, *, proven: bool) -> Bound | None:
-    """What is proven may cost what the user allows, a try only what keeps it of interest."""
+    """What is proven may cost what the user allows, a try only what keeps it of interest.
+
+    Once the best known has failed in the recurrence, what a run costs today is not known. Then the
+    last attempt is not bounded: a bound of before may stop every batch size.
+    """
     beliefs, factor = position.beliefs, position.problem.cost_factor
     incumbent, cost_j = beliefs.incumbent, beliefs.incumbent_cost_j
     if factor is None or incumbent is None or cost_j is None:
+        return None
+    if position.problem.last_attempt and position.evidence.proven_failed_now:
         return None
     if proven or index == incumbent:
         return Bound(factor * cost_j)
