@@ -6,8 +6,8 @@ import pytest
 
 from tests.bandit.runs import run
 from tests.bandit.scripts import MISSED, OOM, STOPPED, trial
-from zeusrun.bandit.attempts import has_failed, is_last_attempt, is_target_in_doubt
-from zeusrun.trial import TrialStatus
+from zeusrun.bandit.attempts import is_last_attempt, is_repeat, is_target_in_doubt
+from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 LOOKED = trial(128, TrialStatus.CANCELLED)
 
@@ -32,11 +32,21 @@ def test_the_last_attempt_is_the_last_one_allowed_after_a_failure(trials, attemp
     assert is_last_attempt(trials, attempts) is last
 
 
-def test_an_arm_has_failed_if_it_did_or_a_smaller_one_did_not_fit():
+def repeats(trials, bound=None):
+    tries = [Decision(arm, Stage.RETRY, "", bound=bound) for arm in (16, 32, 64, 128, 256)]
+    return [each.global_batch_size for each in tries if is_repeat(each, trials)]
+
+
+def test_what_missed_or_did_not_fit_or_is_larger_than_that_is_a_repeat():
     trials = [trial(32, MISSED), trial(128, OOM), trial(16, TrialStatus.FAILED), LOOKED]
-    failed = [arm for arm in (16, 32, 64, 128, 256) if has_failed(arm, trials)]
-    assert failed == [32, 128, 256]
-    assert not has_failed(64, [])
+    assert repeats(trials) == repeats(trials, Bound(9.0)) == [32, 128, 256]
+    assert repeats([]) == []
+
+
+def test_what_was_stopped_for_its_cost_may_run_again_without_a_bound():
+    trials = [trial(32, STOPPED), trial(64, MISSED)]
+    assert repeats(trials, Bound(9.0)) == [32, 64]
+    assert repeats(trials) == [64]
 
 
 def test_a_target_is_in_doubt_once_two_arms_have_missed_what_nothing_ever_reached():

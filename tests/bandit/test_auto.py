@@ -219,12 +219,12 @@ def test_what_is_stopped_in_its_first_epoch_is_not_tried_for_ever():
     assert arms.count(128) <= 2
 
 
-def test_when_nothing_proven_is_left_what_is_expected_cheapest_follows():
+def test_when_nothing_proven_is_left_what_is_nearest_to_the_last_success_follows():
     runs = [run(64, 10)] * 4
     runs.append(run(64, 21, status=STOPPED, recurrence=1000))
     decision = choose(*runs)
     assert (decision.stage, decision.global_batch_size) == (Stage.RETRY, 128)
-    assert "of what is left, 128 is expected cheapest" in decision.why
+    assert "of what is left, 128 is nearest to 64, which reached the target last" in decision.why
     runs += [run(a, 9, status=STOPPED, recurrence=1000) for a in (16, 32, 128, 256)]
     assert choose(*runs).global_batch_size == 64
 
@@ -259,7 +259,9 @@ def test_the_last_attempt_is_not_bounded_once_the_best_has_failed():
     failed = run(64, 20, status=STOPPED, stage=Stage.EXPLOIT, recurrence=1000)
     assert choose(*settled(), failed).bound is not None
     decision = choose(*settled(), failed, last_attempt=True)
-    assert (decision.global_batch_size, decision.bound) == (32, None)
+    assert (decision.global_batch_size, decision.bound) == (64, None)  # it was only stopped
+    missed = failed._replace(status=MISSED)
+    assert choose(*settled(), missed, last_attempt=True).global_batch_size == 32
     tried = run(128, 15, status=STOPPED, recurrence=1000)
     assert choose(*settled(), tried, last_attempt=True).bound is not None
 
@@ -308,6 +310,22 @@ def test_after_the_job_has_moved_the_search_begins_where_the_target_was_reached_
     decision = choose(*past)
     assert decision.global_batch_size == 256
     assert "whatever the batch size; so 256, which is nearest to what reached" in decision.why
+
+
+def test_after_a_move_what_was_only_stopped_at_an_old_bound_runs_again():
+    past = [run(arm, 10) for arm in (128, 256, 64) for _ in range(3)]
+    stopped = [
+        run(arm, 25, status=STOPPED, stage=Stage.RETRY, recurrence=1000) for arm in (64, 128)
+    ]
+    decision = choose(*past, *stopped)
+    assert (decision.global_batch_size, decision.bound) == (64, None)
+    assert decision.why.endswith("; 64 reached it last")
+    missed = run(64, 40, status=MISSED, recurrence=1000)
+    assert choose(*past, *stopped, missed).global_batch_size == 32
+    missed = [missed, run(32, 40, status=MISSED, recurrence=1000)]
+    decision = choose(*past, *stopped, *missed)
+    assert decision.global_batch_size == 128
+    assert "128 was only stopped at an old bound, and is nearest to 64, which" in decision.why
 
 
 def test_what_reached_the_target_last_comes_first_if_others_have_failed():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.bandit.run import Run
-    from zeusrun.trial import Trial
+    from zeusrun.trial import Decision, Trial
 
 OUTDONE = FAILED | {TrialStatus.OOM}
 """Endings after which another batch size may still reach the target, and the same one not."""
@@ -31,17 +31,20 @@ def is_last_attempt(made: Sequence[Trial], attempts: int) -> bool:
     return failed > 0 and failed + 1 >= attempts
 
 
-def has_failed(arm: int, made: Sequence[Trial]) -> bool:
-    """Whether an arm has failed in the recurrence, or is larger than one that did not fit.
+def is_repeat(decision: Decision, made: Sequence[Trial]) -> bool:
+    """Whether a decision repeats what failed in the recurrence, or exceeds what did not fit.
 
-    It is not repeated in the recurrence, as its last attempt neither: most scripts do the same
-    again with the same data, batch size and seed.
+    Then the recurrence ends, before its last attempt, too: with the same data, batch size and seed
+    most scripts miss the target again. A trial that was only stopped for its cost may run again
+    without a bound.
 
     Args:
-        arm: The arm.
+        decision: Of the next attempt.
         made: The trials of the recurrence so far.
     """
-    failed = {trial.global_batch_size for trial in made if trial.status in OUTDONE}
+    arm = decision.global_batch_size
+    final = OUTDONE if decision.bound else OUTDONE - {TrialStatus.STOPPED}
+    failed = {trial.global_batch_size for trial in made if trial.status in final}
     too_large = [trial.global_batch_size for trial in made if trial.status is TrialStatus.OOM]
     return arm in failed or arm >= min(too_large, default=arm + 1)
 

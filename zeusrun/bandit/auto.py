@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from zeusrun.bandit.evidence import PROVEN, was_bounded
 from zeusrun.bandit.limits import first_limit_w, next_limit_w
 from zeusrun.bandit.position import Position, assess
 from zeusrun.bandit.stopping import hopeless
@@ -24,7 +27,7 @@ from zeusrun.bandit.telling import (
 from zeusrun.trial import Bound, Decision, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.random import Generator
 
@@ -49,7 +52,7 @@ class Auto:
         index, stage, why = _select(position)
         arm = position.beliefs.arms[index]
         limit_w = first_limit_w(problem, runs, arm)
-        proven = stage in {Stage.EXPLOIT, Stage.RETRY}
+        proven = stage in PROVEN
         return Decision(arm, stage, why, limit_w, _bound(position, index, proven=proven))
 
     def next_limit_w(
@@ -94,7 +97,8 @@ def _select(position: Position) -> tuple[int, Stage, str]:
         return incumbent, Stage.RETRY, why_after_crash(position, incumbent)
     last = position.problem.last_attempt
     if evidence.failed_now and (last or _enough_of_trying(position, incumbent)):
-        index = _proven(position, incumbent)
+        chosen = _likeliest if last and evidence.proven_failed_now else _proven
+        index = chosen(position, incumbent)
         return index, Stage.RETRY, why_retry(position, index)
     best = incumbent if values is None or last else int(values.argmax())
     if best == incumbent:
@@ -118,7 +122,8 @@ def _first(position: Position) -> int:
     untried = [
         arm
         for arm in evidence.fitting
-        if not evidence.results.get(arm) and not evidence.out_of_memory.get(arm)
+        if not evidence.out_of_memory.get(arm)
+        and all(was_bounded(run) for run in evidence.results.get(arm, ()))
     ]
     options = untried or evidence.fitting or [problem.default]
     arm = min(options, key=lambda arm: (abs(math.log(arm / begin)), arm))
@@ -126,13 +131,39 @@ def _first(position: Position) -> int:
 
 
 def _proven(position: Position, incumbent: int) -> int:
-    """After a failure: what has not failed in this recurrence, if possible what is proven."""
+    """After a failure: what is proven and has not failed in this recurrence, at the least cost."""
     evidence, beliefs = position.evidence, position.beliefs
     free = set(evidence.fitting) - evidence.failed_now
-    usable = free & set(evidence.reached) or free
-    left = [i for i, arm in enumerate(beliefs.arms) if arm in usable]
     expected = beliefs.mean + beliefs.covariance.diagonal() / 2
-    return min(left, key=lambda i: float(expected[i]), default=incumbent)
+    proven = [i for i, arm in enumerate(beliefs.arms) if arm in free & set(evidence.reached)]
+    return min(
+        proven, key=lambda i: float(expected[i]), default=_nearest(position, free, incumbent)
+    )
+
+
+def _nearest(position: Position, free: Collection[int], incumbent: int) -> int:
+    """Return what is nearest to the arm that reached the target last, of two the cheaper one."""
+    arms, mean = position.beliefs.arms, position.beliefs.mean
+    begin = position.evidence.last_reached or arms[incumbent]
+
+    def rank(i: int) -> tuple[float, float]:
+        return round(abs(math.log(arms[i] / begin)), 9), float(mean[i])
+
+    return min((i for i, arm in enumerate(arms) if arm in free), key=rank, default=incumbent)
+
+
+def _likeliest(position: Position, incumbent: int) -> int:
+    """The last attempt after the best known has failed: what is most likely to reach the target.
+
+    It is not bounded, so what was only stopped in the recurrence may run again; what missed the
+    target may not. The chance is that of fewer epochs than ``max_epochs``.
+    """
+    evidence, beliefs = position.evidence, position.beliefs
+    free = set(evidence.fitting) - evidence.missed_now
+    proven = [i for i, arm in enumerate(beliefs.arms) if arm in free & set(evidence.reached)]
+    sd = np.sqrt(np.maximum(0.0, beliefs.covariance.diagonal()) + beliefs.run_sd**2)
+    spare = (math.log(position.problem.max_epochs) - beliefs.log_epochs) / sd
+    return max(proven, key=lambda i: float(spare[i]), default=_nearest(position, free, incumbent))
 
 
 def _enough_of_trying(position: Position, incumbent: int) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FAILED = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED})
 CRASH_LIMIT = 2  # recurrences in which a script crashed with a batch size and not with another
-_PROVEN = frozenset({Stage.EXPLOIT, Stage.RETRY})
+PROVEN = frozenset({Stage.EXPLOIT, Stage.RETRY})  # run as the best known, not to try them
 SPEED_RUNS = 3  # newest ones that a speed is averaged over: machines change, too
 
 
@@ -43,7 +43,9 @@ class Evidence:
         out_of_memory: How often each arm ran out of memory.
         in_flight: Arms of recurrences in flight.
         failed_now: Arms that failed in the recurrence being decided.
-        proven_failed_now: Whether one of these was run as the best known, not to try it.
+        missed_now: Those among them that missed the target or did not fit in memory: what was only
+            stopped may reach it under a higher bound.
+        proven_failed_now: Whether an arm that was run as the best known failed in the recurrence.
         lost_now_j: What these failures have cost, as far as that is known.
         moved: Finished runs that no longer count, because the job has moved since.
         last_reached: Arm of the newest run that reached the target, before the job moved or
@@ -62,6 +64,7 @@ class Evidence:
     out_of_memory: Mapping[int, int]
     in_flight: frozenset[int]
     failed_now: frozenset[int]
+    missed_now: frozenset[int]
     proven_failed_now: bool
     lost_now_j: float
     moved: int
@@ -117,7 +120,10 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         out_of_memory=out_of_memory,
         in_flight=frozenset(in_flight),
         failed_now=_failed_now(problem, lost),
-        proven_failed_now=any(run.status in FAILED and run.stage in _PROVEN for run in lost),
+        missed_now=_failed_now(
+            problem, [run for run in lost if run.status is not TrialStatus.STOPPED]
+        ),
+        proven_failed_now=any(run.status in FAILED and run.stage in PROVEN for run in lost),
         lost_now_j=sum((run.epochs or 1) * (run.epoch_cost_j or 0.0) for run in lost),
         moved=moved,
         last_reached=last_reached,
@@ -131,6 +137,11 @@ def _failed_now(problem: Problem, lost: Sequence[Run]) -> frozenset[int]:
     return frozenset(
         failed.union(arm for arm in problem.candidates if too_large and arm > min(too_large))
     )
+
+
+def was_bounded(run: Run) -> bool:
+    """Whether a run of what was known best was only stopped, so that its bound may be to blame."""
+    return run.status is TrialStatus.STOPPED and run.stage in PROVEN
 
 
 def _has_reached(run: Run) -> bool:

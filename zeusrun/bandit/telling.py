@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.choice import HORIZON
 from zeusrun.bandit.cost import energy_text
-from zeusrun.bandit.evidence import CRASH_LIMIT, FAILED
+from zeusrun.bandit.evidence import CRASH_LIMIT, FAILED, was_bounded
 from zeusrun.bandit.problem import ArmBelief
 
 if TYPE_CHECKING:
@@ -28,11 +28,14 @@ def why_first(position: Position, index: int) -> str:
         nothing = f"nothing has reached the target since the job moved, {left_out}"
     elif last is not None:
         nothing = "no batch size that may still run has reached the target yet"
-    if evidence.results.get(arm) or evidence.out_of_memory.get(arm):
+    own = evidence.results.get(arm, ())
+    if any(not was_bounded(run) for run in own) or evidence.out_of_memory.get(arm):
         which = "as it was asked for" if last is None else "which is nearest to what reached it"
         return f"{nothing}, whatever the batch size; so {arm}, {which}"
     if arm == last:
         return f"{nothing}; {arm} reached it last"
+    if own:
+        return f"{nothing}; {arm} was only stopped at an old bound, and is nearest to {begin}"
     if last is None and arm == position.problem.default:
         return f"{arm} is the default, and {nothing}"
     return f"{nothing}; of the batch sizes not tried, {arm} is nearest to {begin}"
@@ -49,7 +52,11 @@ def why_retry(position: Position, index: int) -> str:
     last = "; this is the last attempt allowed" if position.problem.last_attempt else ""
     if arm in position.evidence.reached:
         return f"{failed} failed in this recurrence; {arm} has reached the target before{last}"
-    return f"{failed} failed in this recurrence; of what is left, {arm} is expected cheapest{last}"
+    begin = position.evidence.last_reached
+    return (
+        f"{failed} failed in this recurrence; of what is left, {arm} is nearest to {begin}, which "
+        f"reached the target last{last}"
+    )
 
 
 def why_after_crash(position: Position, index: int) -> str:

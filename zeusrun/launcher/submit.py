@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.attempts import OUTDONE, has_failed, is_target_in_doubt
+from zeusrun.bandit.attempts import OUTDONE, is_repeat, is_target_in_doubt
 from zeusrun.bandit.cost import energy_text
 from zeusrun.bandit.evidence import FAILED
 from zeusrun.bandit.reading import read_history
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.supervise import StopOrder
     from zeusrun.masking import Mask
     from zeusrun.spec import JobSpec
-    from zeusrun.trial import Trial
+    from zeusrun.trial import Decision, Trial
 
 
 @dataclass(frozen=True)
@@ -226,23 +226,23 @@ def _first_night(submission: Submission, attempts: Sequence[Trial]) -> str | Non
     )
 
 
-def _next_arm(submission: Submission, attempts: Sequence[Trial]) -> int:
-    """Return the batch size of the next attempt of a recurrence."""
+def _next_decision(submission: Submission, attempts: Sequence[Trial]) -> Decision:
+    """Return what the next attempt of a recurrence would carry out."""
     trials = submission.history.trials(submission.spec.name, NEWEST)
     problem = build_problem(submission, trials, attempts[0].recurrence)
-    choice = decide(submission, problem, trials, attempts[-1].attempt + 1)
-    return choice.decision.global_batch_size
+    return decide(submission, problem, trials, attempts[-1].attempt + 1).decision
 
 
 def _would_crash_again(submission: Submission, attempts: Sequence[Trial]) -> bool:
     trial = attempts[-1]
-    same = _next_arm(submission, attempts) == trial.global_batch_size
+    following = _next_decision(submission, attempts).global_batch_size
+    same = following == trial.global_batch_size
     return is_permanent(trial.reason or "", trial.cause or "", same_choice=same)
 
 
 def _another_choice(submission: Submission, attempts: Sequence[Trial]) -> bool:
     """Whether the next attempt would be anything but what has just failed to reach the target."""
-    return not has_failed(_next_arm(submission, attempts), attempts)
+    return not is_repeat(_next_decision(submission, attempts), attempts)
 
 
 def _nothing_left(spec: JobSpec, attempts: Sequence[Trial]) -> str:

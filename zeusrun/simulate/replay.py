@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zeusrun.bandit.attempts import has_failed, is_last_attempt, is_target_in_doubt
+from zeusrun.bandit.attempts import is_last_attempt, is_repeat, is_target_in_doubt
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reading import read_trial
 from zeusrun.bandit.run import Run
@@ -180,7 +180,7 @@ class _Replay:
             problem = replace(problem, recurrence=recurrence, last_attempt=last)
             self._problem = problem
         decision = self._policy.choose(problem, self._runs, self._rng)
-        if has_failed(decision.global_batch_size, made):
+        if is_repeat(decision, made):
             return False
         courses = job.courses(decision.global_batch_size, recurrence)
         course = courses[int(self._world.integers(len(courses)))]
