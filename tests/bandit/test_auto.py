@@ -328,6 +328,29 @@ def test_after_a_move_what_was_only_stopped_at_an_old_bound_runs_again():
     assert "128 was only stopped at an old bound, and is nearest to 64, which" in decision.why
 
 
+def test_the_last_attempt_after_a_move_goes_to_what_has_needed_the_fewest_epochs():
+    past = [run(16, 5), run(32, 7), *[run(256, 10)] * 3]
+    past += [run(arm, 40, status=MISSED, recurrence=1000) for arm in (256, 256, 128, 64)]
+    assert choose(*past).global_batch_size == 32
+    decision = choose(*past, last_attempt=True)
+    assert decision.global_batch_size == 16
+    assert "this is the last attempt allowed, and 16 has reached it before" in decision.why
+    assert choose(*past[:-1], last_attempt=True).global_batch_size == 64  # it may be near yet
+
+
+def test_the_last_attempt_judges_by_how_far_what_was_stopped_had_come():
+    def pace(epochs):
+        return tuple((max(1, round(epochs * n / 10)), n / 10) for n in range(1, 11))
+
+    past = [*[run(64, 10, pace=pace(10))] * 4, *[run(32, 12, pace=pace(12))] * 4]
+    half, third = pace(40)[:5], pace(30)[:6]
+    stopped = {"status": STOPPED, "stage": Stage.EXPLOIT, "recurrence": 1000}
+    past += [run(64, 20, pace=half, **stopped), run(32, 18, pace=third, **stopped)]
+    decision = choose(*past, last_attempt=True)
+    assert (decision.global_batch_size, decision.bound) == (32, None)
+    assert "64 failed in this recurrence; 32 has reached the target before" in decision.why
+
+
 def test_what_reached_the_target_last_comes_first_if_others_have_failed():
     past = [run(64, 10)] * 3 + [run(256, 10)]
     past += [run(64, 40, status=MISSED, recurrence=n) for n in (999, 1000)]

@@ -96,7 +96,7 @@ def test_as_in_a_submit_two_misses_end_a_recurrence_before_anything_has_reached_
     assert arms_by_recurrence(play(policy, 2, job(FOUR, default=32))) == [[8, 16], [32]]
 
 
-@pytest.mark.parametrize("seed", [1, 5])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_a_best_batch_size_that_moves_far_leaves_no_recurrence_without_a_model(seed):
     made = FAMILIES["glide"](np.random.default_rng([seed, 77]))
     played = replay(made, POLICIES["auto"](), build_problem(made, 0.5, 2.0), 50, seed)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zeusrun.bandit.beliefs import way_gone
 from zeusrun.bandit.evidence import PROVEN, was_bounded
 from zeusrun.bandit.limits import first_limit_w, next_limit_w
 from zeusrun.bandit.position import Position, assess
@@ -27,7 +28,7 @@ from zeusrun.bandit.telling import (
 from zeusrun.trial import Bound, Decision, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from numpy.random import Generator
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 LOOK_S = 30.0  # of training show an arm's speed
 LOOK_SHARE = 0.2  # of a run that a look may cost
 LOST_SHARE = 0.2  # of a run that failures may cost before only the proven may follow
+LEAP = 3  # failures of a recurrence after which the best is not near where it was
 PACES = 5  # learning curves that a trial is compared with
 
 
@@ -125,6 +127,12 @@ def _first(position: Position) -> int:
         if not evidence.out_of_memory.get(arm)
         and all(was_bounded(run) for run in evidence.results.get(arm, ()))
     ]
+    if problem.last_attempt and len(evidence.failed_now) >= LEAP:
+        # The best has moved far. What has needed the fewest epochs can spare most of them.
+        proven = [arm for arm in untried if arm in evidence.successes]
+        if proven:
+            arm = min(proven, key=lambda arm: evidence.successes[arm])
+            return problem.candidates.index(arm)
     options = untried or evidence.fitting or [problem.default]
     arm = min(options, key=lambda arm: (abs(math.log(arm / begin)), arm))
     return problem.candidates.index(arm)
@@ -156,14 +164,30 @@ def _likeliest(position: Position, incumbent: int) -> int:
     """The last attempt after the best known has failed: what is most likely to reach the target.
 
     It is not bounded, so what was only stopped in the recurrence may run again; what missed the
-    target may not. The chance is that of fewer epochs than ``max_epochs``.
+    target may not. The chance is that of fewer epochs than ``max_epochs``: the learning curve of
+    what was stopped shows how many it would have taken, and how far off the others may be today.
     """
     evidence, beliefs = position.evidence, position.beliefs
     free = set(evidence.fitting) - evidence.missed_now
     proven = [i for i, arm in enumerate(beliefs.arms) if arm in free & set(evidence.reached)]
     sd = np.sqrt(np.maximum(0.0, beliefs.covariance.diagonal()) + beliefs.run_sd**2)
-    spare = (math.log(position.problem.max_epochs) - beliefs.log_epochs) / sd
+    log_epochs = beliefs.log_epochs.copy()
+    today = {beliefs.arms.index(arm): math.log(epochs) for arm, epochs in _stretched(position)}
+    if today:
+        log_epochs += sum(log - log_epochs[i] for i, log in today.items()) / len(today)
+        log_epochs[list(today)] = list(today.values())
+    spare = (math.log(position.problem.max_epochs) - log_epochs) / sd
     return max(proven, key=lambda i: float(spare[i]), default=_nearest(position, free, incumbent))
+
+
+def _stretched(position: Position) -> Iterator[tuple[int, float]]:
+    """Yield arms that were stopped in the recurrence, and the epochs that they would have taken."""
+    problem, evidence = position.problem, position.evidence
+    paces = [runs[-1].pace for runs in evidence.reached.values() if runs[-1].pace]
+    for arm in evidence.failed_now.difference(evidence.missed_now).intersection(problem.candidates):
+        run = evidence.results[arm][-1]
+        if paces and run.pace and run.epochs:
+            yield arm, run.epochs / way_gone(problem.mode, paces, run.pace[-1][1])
 
 
 def _enough_of_trying(position: Position, incumbent: int) -> bool:

@@ -48,8 +48,8 @@ class Evidence:
         proven_failed_now: Whether an arm that was run as the best known failed in the recurrence.
         lost_now_j: What these failures have cost, as far as that is known.
         moved: Finished runs that no longer count, because the job has moved since.
-        last_reached: Arm of the newest run that reached the target, before the job moved or
-            since; ``None`` if none ever has.
+        successes: Epochs of each arm's newest run that reached the target, before the job moved or
+            since; the newest of all is last.
     """
 
     results: Mapping[int, Sequence[Run]]
@@ -68,7 +68,12 @@ class Evidence:
     proven_failed_now: bool
     lost_now_j: float
     moved: int
-    last_reached: int | None
+    successes: Mapping[int, int]
+
+    @property
+    def last_reached(self) -> int | None:
+        """Arm of the newest run that reached the target; ``None`` if none ever has."""
+        return next(reversed(tuple(self.successes)), None)
 
 
 def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
@@ -91,7 +96,11 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
     ever = {run.arm for run in told if _has_reached(run)}
     of_the_job = {recurrence for recurrence, arm in crashed if arm in ever}
     crashes = Counter(arm for recurrence, arm in crashed if recurrence not in of_the_job)
-    last_reached = next((run.arm for run in reversed(told) if _has_reached(run)), None)
+    successes: dict[int, int] = {}
+    for run in told:
+        if _has_reached(run):
+            successes.pop(run.arm, None)
+            successes[run.arm] = run.epochs or 1
     moved = first_valid(told)
     if moved:
         cut = [run for run in cut if run.recurrence >= told[moved].recurrence]
@@ -126,7 +135,7 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         proven_failed_now=any(run.status in FAILED and run.stage in PROVEN for run in lost),
         lost_now_j=sum((run.epochs or 1) * (run.epoch_cost_j or 0.0) for run in lost),
         moved=moved,
-        last_reached=last_reached,
+        successes=successes,
     )
 
 

@@ -34,6 +34,8 @@ def why_first(position: Position, index: int) -> str:
         return f"{nothing}, whatever the batch size; so {arm}, {which}"
     if arm == last:
         return f"{nothing}; {arm} reached it last"
+    if position.problem.last_attempt and arm in evidence.successes:
+        return f"{nothing}; this is the last attempt allowed, and {arm} has reached it before"
     if own:
         return f"{nothing}; {arm} was only stopped at an old bound, and is nearest to {begin}"
     if last is None and arm == position.problem.default:
