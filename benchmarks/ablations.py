@@ -44,7 +44,7 @@ VARIANTS: Mapping[str, Mapping[str, float]] = {
     "bound at 2 sd": {"beliefs.BOUND_SDS": 2.0},
     "horizon 15": {"choice.HORIZON": 15},
     "horizon 60": {"choice.HORIZON": 60},
-    "no notice of drift": {"drift.KNOWN": 10**9},
+    "no notice of drift": {"drift.KNOWN": 10**9, "drift.SURPRISE_SDS": float("inf")},
 }
 
 

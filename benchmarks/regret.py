@@ -88,7 +88,7 @@ def _regret(episode: Episode, horizon: int) -> float:
 
 
 def to_never(episodes: Iterable[Episode], horizon: int) -> np.ndarray:
-    """Cost against never optimising, by seed."""
+    """Cost against never optimising, by seed; 0 where the default never reaches the target."""
     return np.array(
         [each.spent[:horizon, 0].sum() / each.never[:horizon, 0].sum() for each in episodes]
     )
@@ -190,9 +190,10 @@ def families(console: Console, seeds: int) -> None:
     print("\n### Made-up jobs, one a seed, T=50\n")
     print(
         "| family | regret in best runs, `auto` | `zeus` | ratio of means | ratio of medians "
-        "| `auto` ÷ never optimising: mean; median (p5 to p95) | worst |"
+        "| `auto` ÷ never optimising: mean; median (p5 to p95) | worst "
+        "| no model, of those at the last attempt: `auto` | `zeus` |"
     )
-    print("|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|")
     for name in FAMILIES:
         own = {
             policy: [e for e in episodes if (e.name, e.policy) == (name, policy)]
@@ -200,11 +201,20 @@ def families(console: Console, seeds: int) -> None:
         }
         auto, zeus = regrets(own["auto"], 50), regrets(own["zeus"], 50)
         never = to_never(own["auto"], 50)
+        against = f"{never.mean():.3f}; {spread(never, 3)} | {never.max():.2f}"
+        if not never.all():
+            against = "– | –"  # noqa: RUF001
         print(
             f"| {name} | {spread(auto)} | {spread(zeus)} | {auto.mean() / zeus.mean():.2f} "
-            f"| {np.median(auto) / np.median(zeus):.2f} | {never.mean():.3f}; {spread(never, 3)} "
-            f"| {never.max():.2f} |"
+            f"| {np.median(auto) / np.median(zeus):.2f} | {against} "
+            f"| {_gave_up(own['auto'])} | {_gave_up(own['zeus'])} |"
         )
+
+
+def _gave_up(episodes: Sequence[Episode]) -> str:
+    """Recurrences without a model, of those that came to their last attempt."""
+    gave_up = sum(int((~each.reached).sum()) for each in episodes)
+    return f"{gave_up} of {sum(each.last_attempts for each in episodes)}"
 
 
 def errors(console: Console, jobs: int) -> None:

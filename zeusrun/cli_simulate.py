@@ -46,6 +46,9 @@ def simulate(
     cost_factor: Annotated[
         float, typer.Option(help="Stop at this multiple of the cheapest run; inf: never.")
     ] = 2.0,
+    attempts: Annotated[
+        int, typer.Option(min=1, help="Attempts of a recurrence, as `attempts` of a job file.")
+    ] = 5,
     in_flight: Annotated[int, typer.Option(min=1, help="Runs under way at any time.")] = 1,
     load: Annotated[
         Optional[float],  # noqa: UP045
@@ -81,6 +84,7 @@ def simulate(
         recurrences=recurrences,
         eta_knob=eta_knob,
         cost_factor=None if cost_factor == math.inf else cost_factor,
+        attempts=attempts,
         in_flight=in_flight,
         load=load,
     )

@@ -219,12 +219,12 @@ def test_what_is_stopped_in_its_first_epoch_is_not_tried_for_ever():
     assert arms.count(128) <= 2
 
 
-def test_when_nothing_proven_is_left_what_is_expected_cheapest_follows():
+def test_when_nothing_proven_is_left_what_is_nearest_to_the_last_success_follows():
     runs = [run(64, 10)] * 4
     runs.append(run(64, 21, status=STOPPED, recurrence=1000))
     decision = choose(*runs)
     assert (decision.stage, decision.global_batch_size) == (Stage.RETRY, 128)
-    assert "of what is left, 128 is expected cheapest" in decision.why
+    assert "of what is left, 128 is nearest to 64, which reached the target last" in decision.why
     runs += [run(a, 9, status=STOPPED, recurrence=1000) for a in (16, 32, 128, 256)]
     assert choose(*runs).global_batch_size == 64
 
@@ -238,6 +238,37 @@ def test_a_failure_that_cost_next_to_nothing_does_not_end_the_trying():
     assert decision.global_batch_size not in {first, 64}
     runs.append(run(decision.global_batch_size, 2, status=STOPPED, recurrence=1000))
     assert choose(*runs).stage is Stage.RETRY
+
+
+def test_the_last_attempt_goes_to_what_is_proven_though_nothing_is_lost_yet():
+    runs = [run(64, 10), run(32, 12)]
+    first = choose(*runs).global_batch_size
+    runs.append(run(first, 1, status=STOPPED, recurrence=1000))
+    assert choose(*runs).stage is Stage.EXPLORE
+    decision = choose(*runs, last_attempt=True)
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.RETRY)
+    assert decision.why == (
+        f"{first} failed in this recurrence; 64 has reached the target before; this is the last "
+        "attempt allowed"
+    )
+    assert decision.bound is not None
+
+
+def test_the_last_attempt_is_not_bounded_once_the_best_has_failed():
+    """All data got harder: under bounds of before, every batch size would be stopped."""
+    failed = run(64, 20, status=STOPPED, stage=Stage.EXPLOIT, recurrence=1000)
+    assert choose(*settled(), failed).bound is not None
+    decision = choose(*settled(), failed, last_attempt=True)
+    assert (decision.global_batch_size, decision.bound) == (64, None)  # it was only stopped
+    missed = failed._replace(status=MISSED)
+    assert choose(*settled(), missed, last_attempt=True).global_batch_size == 32
+    tried = run(128, 15, status=STOPPED, recurrence=1000)
+    assert choose(*settled(), tried, last_attempt=True).bound is not None
+
+
+def test_after_a_crash_of_the_best_the_last_attempt_runs_it_again():
+    decision = choose(run(64, 10), crash(64, 7), last_attempt=True, **TWO)
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.EXPLOIT)
 
 
 def test_a_proven_arm_is_retried_under_the_users_own_bound():
@@ -265,6 +296,67 @@ def test_a_moved_job_is_learned_again():
         runs.append(run(arm, {16: 16, 32: 12, 64: 80, 128: 14, 256: 16}[arm]))
     assert seen[0] == 64
     assert seen[-20:].count(32) >= 18
+
+
+def test_after_the_job_has_moved_the_search_begins_where_the_target_was_reached_last():
+    past = [run(64, 10)] * 3 + [run(128, 10)] * 3 + [run(256, 10)] * 3
+    past += [run(256, 40, status=MISSED, recurrence=n) for n in (999, 1000)]
+    decision = choose(*past)
+    assert decision.global_batch_size == 128
+    assert decision.why.endswith(
+        "of the batch sizes not tried, 128 is nearest to 256, which reached it last"
+    )
+    past += [run(arm, 40, status=MISSED, recurrence=1000) for arm in (128, 64, 32, 16)]
+    decision = choose(*past)
+    assert decision.global_batch_size == 256
+    assert "whatever the batch size; so 256, which is nearest to what reached" in decision.why
+
+
+def test_after_a_move_what_was_only_stopped_at_an_old_bound_runs_again():
+    past = [run(arm, 10) for arm in (128, 256, 64) for _ in range(3)]
+    stopped = [
+        run(arm, 25, status=STOPPED, stage=Stage.RETRY, recurrence=1000) for arm in (64, 128)
+    ]
+    decision = choose(*past, *stopped)
+    assert (decision.global_batch_size, decision.bound) == (64, None)
+    assert decision.why.endswith("; 64 reached it last")
+    missed = run(64, 40, status=MISSED, recurrence=1000)
+    assert choose(*past, *stopped, missed).global_batch_size == 32
+    missed = [missed, run(32, 40, status=MISSED, recurrence=1000)]
+    decision = choose(*past, *stopped, *missed)
+    assert decision.global_batch_size == 128
+    assert "128 was only stopped at an old bound, and is nearest to 64, which" in decision.why
+
+
+def test_the_last_attempt_after_a_move_goes_to_what_has_needed_the_fewest_epochs():
+    past = [run(16, 5), run(32, 7), *[run(256, 10)] * 3]
+    past += [run(arm, 40, status=MISSED, recurrence=1000) for arm in (256, 256, 128, 64)]
+    assert choose(*past).global_batch_size == 32
+    decision = choose(*past, last_attempt=True)
+    assert decision.global_batch_size == 16
+    assert "this is the last attempt allowed, and 16 has reached it before" in decision.why
+    assert choose(*past[:-1], last_attempt=True).global_batch_size == 64  # it may be near yet
+
+
+def test_the_last_attempt_judges_by_how_far_what_was_stopped_had_come():
+    def pace(epochs):
+        return tuple((max(1, round(epochs * n / 10)), n / 10) for n in range(1, 11))
+
+    past = [*[run(64, 10, pace=pace(10))] * 4, *[run(32, 12, pace=pace(12))] * 4]
+    half, third = pace(40)[:5], pace(30)[:6]
+    stopped = {"status": STOPPED, "stage": Stage.EXPLOIT, "recurrence": 1000}
+    past += [run(64, 20, pace=half, **stopped), run(32, 18, pace=third, **stopped)]
+    decision = choose(*past, last_attempt=True)
+    assert (decision.global_batch_size, decision.bound) == (32, None)
+    assert "64 failed in this recurrence; 32 has reached the target before" in decision.why
+
+
+def test_what_reached_the_target_last_comes_first_if_others_have_failed():
+    past = [run(64, 10)] * 3 + [run(256, 10)]
+    past += [run(64, 40, status=MISSED, recurrence=n) for n in (999, 1000)]
+    decision = choose(*past)
+    assert decision.global_batch_size == 256
+    assert decision.why.endswith("; 256 reached it last")
 
 
 def test_it_says_that_the_job_has_moved():

@@ -45,6 +45,18 @@ def test_a_run_that_was_stopped_in_its_usual_epochs_was_only_dearer():
     assert first_valid([*STEADY, *[run(64, 10, status=STOPPED)] * 4]) == 0
 
 
+def test_a_run_of_another_arm_does_not_make_it_an_accident():
+    other = [run(32, 10)] * 4
+    early = run(64, 3, status=STOPPED)
+    for between in (other[-1], early):
+        assert first_valid([*STEADY, *other, run(64, 30), between, run(64, 30)]) == 8
+
+
+def test_one_run_of_an_arm_is_enough_once_the_job_has_shown_its_spread():
+    assert first_valid([*STEADY[:2], run(32, 10), run(32, 99), run(32, 99)]) == 0
+    assert first_valid([*STEADY, *STEADY, run(32, 10), run(32, 99), run(64, 99)]) == 9
+
+
 def test_arms_less_known_neither_count_nor_break_a_row():
     assert first_valid([*STEADY, run(64, 30), run(256, 99, status=STOPPED), run(64, 30)]) == 4
 

@@ -14,7 +14,7 @@ from zeusrun.bandit.kept import kept
 from zeusrun.bandit.policies import POLICIES, create_policy
 from zeusrun.bandit.reading import read_history
 from zeusrun.bandit.run import Running
-from zeusrun.trial import PowerPoint, TrialStatus
+from zeusrun.trial import PowerPoint, Stage, TrialStatus
 
 names = pytest.mark.parametrize("name", POLICIES)
 
@@ -86,6 +86,23 @@ def test_a_failed_batch_size_is_not_repeated_at_once_while_another_is_proven(nam
     runs = [run(arm, 10) for arm in (32, 64, 128) for _ in range(3)]
     runs.append(run(64, 9, status=TrialStatus.STOPPED, recurrence=1000))
     assert create_policy(name).choose(problem(), runs, rng()).global_batch_size != 64
+
+
+@pytest.mark.parametrize("name", ["auto", "zeus", "grid"])
+def test_the_last_attempt_goes_to_what_reaches_the_target_most_reliably(name):
+    runs = [run(64, 10), run(32, 12), run(32, 12, status=TrialStatus.STOPPED)]
+    runs.append(run(128, 1, status=TrialStatus.STOPPED, recurrence=1000))
+    decision = create_policy(name).choose(problem(last_attempt=True), runs, rng())
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.RETRY)
+    assert "the last attempt allowed" in decision.why
+
+
+@names
+def test_a_last_attempt_before_anything_has_reached_the_target_is_a_choice_as_any(name):
+    runs = [run(64, 40, status=TrialStatus.MISSED, recurrence=1000)]
+    policy, now = create_policy(name), problem(last_attempt=True)
+    arm = policy.choose(now, runs, rng()).global_batch_size
+    assert arm == policy.choose(problem(), runs, rng()).global_batch_size
 
 
 def test_fixed_never_leaves_the_default_and_never_stops_it():

@@ -101,6 +101,23 @@ def test_failures_that_told_of_the_move_are_not_held_against_an_arm():
     assert [each.status for each in evidence.results[64]] == [TrialStatus.REACHED]
 
 
+def test_an_arm_that_missed_the_target_since_the_move_stays_failed():
+    """No bound of before ended it: it ran all of its epochs."""
+    runs = [run(64, 10, recurrence=n) for n in range(5)]
+    runs += [run(64, 40, status=MISSED, recurrence=5)] * 2 + [run(128, 40, status=MISSED)]
+    runs += [run(32, 10, recurrence=5), run(32, 10, recurrence=6)]
+    evidence = gather(problem(), runs)
+    assert evidence.moved == 5
+    assert {arm: len(own) for arm, own in evidence.results.items()} == {32: 2, 64: 2, 128: 1}
+
+
+def test_the_arm_that_reached_the_target_last_is_known_also_after_a_move():
+    assert gather(problem(), []).last_reached is None
+    runs = [*[run(64, 10)] * 5, run(32, 12), *[run(64, 40, status=MISSED)] * 2]
+    evidence = gather(problem(), runs)
+    assert (evidence.reached, evidence.last_reached) == ({}, 32)
+
+
 def test_a_window_of_one_does_not_forget_that_an_arm_works():
     runs = [*[run(64, 10)] * 9, run(64, 21, status=STOPPED)]
     evidence = gather(problem(window=1), runs)

@@ -55,12 +55,14 @@ def test_an_empty_study_is_an_empty_table():
     assert "workload" in shown(simulation_sheet("title", [], 80), 80)
 
 
-def test_what_never_reached_is_told():
+def test_recurrences_without_a_model_are_counted_in_a_column():
     made = job({8: [Course(None, ())], 16: [Course(2, ((2, 1.0),))]})
     few = Settings(recurrences=2)
     own = summarise(run_study([Scenario.of_job(made)], ["fixed"], [0], few), ["fixed"])
     text = shown(simulation_sheet("title", own, 80), 80)
-    assert "! toy, fixed: 100.0% of the recurrences never reached the target" in text
+    assert "! toy, fixed: 2 of 2 recurrences ended without a model" in text
+    header, row = (line.split() for line in text.splitlines() if line.startswith(("work", "toy")))
+    assert (header[-1], row[-1]) == ("up", "2")
 
 
 @pytest.mark.parametrize(
@@ -131,14 +133,14 @@ def test_it_works_with_nothing_at_hand(zeusrun, tmp_path):
 def test_json_of_traces_with_a_figure(zeusrun, tmp_path):
     done = zeusrun(
         "simulate", "--trace-dir", write(tmp_path), "--gpu", "toy", "--policy", "fixed",
-        "--in-flight", 2, "--cost-factor", "inf", "--json", "--plot", "f.svg", *FEW,
+        "--in-flight", 2, "--attempts", 3, "--cost-factor", "inf", "--json", "--plot", "f.svg", *FEW,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert found["settings"] == {
         "trace_dir": str(tmp_path), "gpu": "toy", "first_seed": 0, "cluster": None, "seeds": 2,
         "policies": ["fixed"], "recurrences": 6, "eta_knob": 0.5, "cost_factor": None,
-        "in_flight": 2, "load": None,
+        "attempts": 3, "in_flight": 2, "load": None,
     }  # fmt: skip
     (result,) = found["results"]
     assert (result["workload"], result["policy"]) == ("cifar100", "fixed")

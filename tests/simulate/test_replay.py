@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.simulate.traces import Scripted, job
@@ -9,7 +10,8 @@ from zeusrun.bandit.auto import LOOK_S
 from zeusrun.bandit.policies import POLICIES
 from zeusrun.simulate.engine import PROBE_S
 from zeusrun.simulate.job import Course, Rate
-from zeusrun.simulate.replay import ATTEMPTS_LIMIT, Arrival, build_problem, replay
+from zeusrun.simulate.replay import Arrival, build_problem, replay
+from zeusrun.simulate.synthetic import FAMILIES
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 EIGHT = Decision(8, Stage.EXPLOIT, "")
@@ -68,10 +70,38 @@ def test_a_miss_is_retried_at_once_within_the_recurrence():
     assert (second.start_s, second.trial.cost_j) == (first.end_s, 4 * 100 * 150)
 
 
-def test_a_recurrence_gives_up_in_the_end():
-    played = play(Scripted(EIGHT), 2, job(MISSES))
-    assert [each.trial.recurrence for each in played].count(1) == ATTEMPTS_LIMIT
-    assert played[-1].trial.recurrence == 2
+FOUR = {arm: [Course(None, ())] for arm in (4, 8, 16)} | {32: [Course(2, ((2, 1.0),))]}
+FIRST_REACHED = Decision(32, Stage.EXPLORE, "")
+
+
+def arms_by_recurrence(played):
+    return [[p.trial.global_batch_size for p in played if p.trial.recurrence == n] for n in (1, 2)]
+
+
+def test_a_recurrence_ends_after_its_last_attempt():
+    tries = [Decision(arm, Stage.EXPLORE, "") for arm in (4, 8, 16, 32)]
+    policy = Scripted(FIRST_REACHED, *tries)
+    played = play(policy, 2, job(FOUR, default=32), attempts=3)
+    assert arms_by_recurrence(played) == [[32], [4, 8, 16]]
+    assert policy.last_attempts == [False, False, False, True]
+
+
+def test_as_in_a_submit_nothing_that_failed_is_repeated_in_a_recurrence():
+    policy = Scripted(FIRST_REACHED, EIGHT, EIGHT)
+    assert arms_by_recurrence(play(policy, 2, job(FOUR, default=32))) == [[32], [8]]
+
+
+def test_as_in_a_submit_two_misses_end_a_recurrence_before_anything_has_reached_the_target():
+    policy = Scripted(EIGHT, SIXTEEN, FIRST_REACHED)
+    assert arms_by_recurrence(play(policy, 2, job(FOUR, default=32))) == [[8, 16], [32]]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_best_batch_size_that_moves_far_leaves_no_recurrence_without_a_model(seed):
+    made = FAMILIES["glide"](np.random.default_rng([seed, 77]))
+    played = replay(made, POLICIES["auto"](), build_problem(made, 0.5, 2.0), 50, seed)
+    reached = {p.trial.recurrence for p in played if p.trial.status is TrialStatus.REACHED}
+    assert len(reached) == 50
 
 
 def test_what_is_only_looked_at_is_no_attempt():

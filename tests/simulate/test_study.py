@@ -41,13 +41,29 @@ def test_an_episode_adds_up_by_recurrence():
 
 
 def test_failed_attempts_are_charged_to_their_recurrence():
+    made = job({8: [Course(None, ())], 16: [Course(2, ((2, 1.0),))]}, default=16)
+    episode = simulate(Scenario.of_job(made), "grid", 0, Settings(recurrences=4, cost_factor=None))
+    assert (episode.attempts, episode.failed) == (5, 1)
+    assert episode.spent[:, 2].tolist() == [200, 1000 + 200, 200, 200]
+    assert episode.reached.all()
+
+
+def test_a_recurrence_without_a_model_is_charged_and_counted():
     made = job({8: [Course(None, ()), Course(2, ((2, 1.0),))]})
-    episode = simulate(Scenario.of_job(made), "fixed", 0, Settings(recurrences=40))
-    assert episode.failed > 0
-    assert episode.attempts == 40 + episode.failed
-    runs = episode.spent[:, 2].sum()
-    assert runs == 40 * 200 + episode.failed * 1000
+    settings = Settings(recurrences=40)
+    episode = simulate(Scenario.of_job(made), "fixed", 0, settings)
+    assert 0 < episode.failed < 40 == episode.attempts  # what failed is not repeated
+    assert episode.spent[:, 2].sum() == (40 - episode.failed) * 200 + episode.failed * 1000
     assert episode.best[0, 2] == (10 + 2) * 100  # as often as not it takes one more
+    (summary,) = summarise([episode], ["fixed"])
+    assert summary.unreached == episode.last_attempts == episode.failed
+
+
+def test_a_recurrence_makes_as_many_attempts_as_it_is_allowed():
+    made = job({8: [Course(None, ())], 16: [Course(2, ((2, 1.0),))]}, default=16)
+    episode = simulate(Scenario.of_job(made), "grid", 0, Settings(recurrences=3, attempts=1))
+    assert episode.reached.tolist() == [True, False, True]
+    assert episode.last_attempts == 3
 
 
 def test_a_job_that_nothing_can_finish_is_an_error():

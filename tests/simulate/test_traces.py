@@ -45,15 +45,15 @@ def test_a_job_has_the_batch_sizes_that_both_traces_have(tmp_path):
 HOLE = POWER.replace("cifar100,net,512,sgd,200,20,150\n", "")  # 512 was only held at 100 W
 
 
-def test_limits_that_one_batch_size_lacks_count_for_none(tmp_path):
+def test_a_limit_that_one_batch_size_lacks_is_kept_for_the_others(tmp_path):
     (job,) = load_jobs(write(tmp_path, power=HOLE), "toy")
-    assert job.power_limits_w == (100,)
-    assert {arm: set(rates) for arm, rates in job.rates.items()} == {512: {100}, 1024: {100}}
+    assert job.power_limits_w == (100, 200)
+    assert {arm: set(rates) for arm, rates in job.rates.items()} == {512: {100}, 1024: {100, 200}}
     assert job.max_power_w == 200
-    # 5 epochs of 20 s at 80 W: nobody may set the 200 W under which 1024 is cheaper
-    assert best_limit_w(job, 1024, 0.5) == 100
-    assert expected_cost_j(job, 1024, 0.5, 1) == 5 * 20 * (80 + 200) / 2
-    assert never_optimising(job, 1.0, 1) == (5 * 20 * 80, 5 * 20 * 80, 100)
+    # 5 epochs of 10 s at 190 W
+    assert best_limit_w(job, 1024, 0.5) == 200
+    assert expected_cost_j(job, 1024, 0.5, 1) == 5 * 10 * (190 + 200) / 2
+    assert never_optimising(job, 1.0, 1) == (5 * 10 * 190, 5 * 10 * 190, 50)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -63,19 +63,19 @@ def test_a_trace_with_a_hole_is_simulated(tmp_path, policy):
     assert episode.reached.all()
 
 
-def test_batch_sizes_without_a_limit_in_common(tmp_path):
+@pytest.mark.parametrize("policy", POLICIES)
+def test_batch_sizes_without_a_limit_in_common_are_simulated(tmp_path, policy):
     power = HOLE.replace("cifar100,net,1024,sgd,100,20,80\n", "")
-    with pytest.raises(UsageError) as caught:
-        load_jobs(write(tmp_path, power=power), "toy")
-    assert "cifar100: no power limit was measured for every batch size" in str(caught.value)
-    assert "(512 under 100 W; 1024 under 200 W)" in str(caught.value)
+    (job,) = load_jobs(write(tmp_path, power=power), "toy")
+    assert {arm: set(rates) for arm, rates in job.rates.items()} == {512: {100}, 1024: {200}}
+    (episode,) = run_study([Scenario.of_job(job)], [policy], [0], Settings(recurrences=10))
+    assert episode.reached.all()
 
 
-def test_a_job_of_uneven_limits_is_refused():
-    uneven = {8: {100.0: Rate(1, 1)}, 16: {200.0: Rate(1, 1)}}
-    for rates in (uneven, {8: {}, 16: {}}, {}):
-        with pytest.raises(ValueError, match="a rate under the same limits"):
-            replace(made_job(), rates=rates)
+@pytest.mark.parametrize("rates", [{8: {200.0: Rate(1, 1)}, 16: {}}, {}])
+def test_a_batch_size_without_a_rate_is_refused(rates):
+    with pytest.raises(ValueError, match="needs a rate under a power limit"):
+        replace(made_job(), rates=rates)
 
 
 def test_expected_costs_by_hand(tmp_path):

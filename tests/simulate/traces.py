@@ -55,9 +55,11 @@ class Scripted:
 
     def __init__(self, *decisions, stop_after=None):
         self.decisions, self.stop_after, self.seen = list(decisions), stop_after, []
+        self.last_attempts = []
 
     def choose(self, problem, runs, rng):
         self.seen.append((problem.recurrence, [(run.arm, run.status.value) for run in runs]))
+        self.last_attempts.append(problem.last_attempt)
         return self.decisions.pop(0) if len(self.decisions) > 1 else self.decisions[0]
 
     def next_limit_w(self, problem, decision, profile):

@@ -10,6 +10,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from zeusrun.bandit.beliefs import way_gone
+from zeusrun.bandit.evidence import PROVEN, was_bounded
 from zeusrun.bandit.limits import first_limit_w, next_limit_w
 from zeusrun.bandit.position import Position, assess
 from zeusrun.bandit.stopping import hopeless
@@ -24,7 +28,7 @@ from zeusrun.bandit.telling import (
 from zeusrun.trial import Bound, Decision, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from numpy.random import Generator
 
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 LOOK_S = 30.0  # of training show an arm's speed
 LOOK_SHARE = 0.2  # of a run that a look may cost
 LOST_SHARE = 0.2  # of a run that failures may cost before only the proven may follow
+LEAP = 3  # failures of a recurrence after which the best is not near where it was
 PACES = 5  # learning curves that a trial is compared with
 
 
@@ -49,7 +54,7 @@ class Auto:
         index, stage, why = _select(position)
         arm = position.beliefs.arms[index]
         limit_w = first_limit_w(problem, runs, arm)
-        proven = stage in {Stage.EXPLOIT, Stage.RETRY}
+        proven = stage in PROVEN
         return Decision(arm, stage, why, limit_w, _bound(position, index, proven=proven))
 
     def next_limit_w(
@@ -92,10 +97,12 @@ def _select(position: Position) -> tuple[int, Stage, str]:
     tried_now = evidence.crashed_now | evidence.failed_now
     if evidence.crashed_now and beliefs.arms[incumbent] not in tried_now:
         return incumbent, Stage.RETRY, why_after_crash(position, incumbent)
-    if evidence.failed_now and _enough_of_trying(position, incumbent):
-        index = _proven(position, incumbent)
+    last = position.problem.last_attempt
+    if evidence.failed_now and (last or _enough_of_trying(position, incumbent)):
+        chosen = _likeliest if last and evidence.proven_failed_now else _proven
+        index = chosen(position, incumbent)
         return index, Stage.RETRY, why_retry(position, index)
-    best = incumbent if values is None else int(values.argmax())
+    best = incumbent if values is None or last else int(values.argmax())
     if best == incumbent:
         return incumbent, Stage.EXPLOIT, why_incumbent(position, incumbent)
     why = why_try(position, best, incumbent)
@@ -105,33 +112,82 @@ def _select(position: Position) -> tuple[int, Stage, str]:
 
 
 def _first(position: Position) -> int:
-    """Nothing has reached the target: the nearest to the default that was not tried.
+    """Nothing has reached the target: what was not tried, outwards from where to begin.
 
-    When none is left, the default alone, until the target or something else changes. It may be in
-    flight already: until something has reached the target no trial has a bound, and spreading out
-    costs more than it teaches (docs/policies.md).
+    That is the default, or after the job has moved the arm that reached the target last: the best
+    one now is rarely far from it. When none is left, that one alone, until the target or something
+    else changes. It may be in flight already: until something has reached the target no trial has
+    a bound, and spreading out costs more than it teaches (docs/policies.md).
     """
     problem, evidence = position.problem, position.evidence
-
+    begin = evidence.last_reached or problem.default
     untried = [
         arm
         for arm in evidence.fitting
-        if not evidence.results.get(arm) and not evidence.out_of_memory.get(arm)
+        if not evidence.out_of_memory.get(arm)
+        and all(was_bounded(run) for run in evidence.results.get(arm, ()))
     ]
-    options = untried or [arm for arm in evidence.fitting if arm == problem.default]
-    options = options or list(evidence.fitting) or [problem.default]
-    arm = min(options, key=lambda arm: (abs(math.log(arm / problem.default)), arm))
+    if problem.last_attempt and len(evidence.failed_now) >= LEAP:
+        # The best has moved far. What has needed the fewest epochs can spare most of them.
+        proven = [arm for arm in untried if arm in evidence.successes]
+        if proven:
+            arm = min(proven, key=lambda arm: evidence.successes[arm])
+            return problem.candidates.index(arm)
+    options = untried or evidence.fitting or [problem.default]
+    arm = min(options, key=lambda arm: (abs(math.log(arm / begin)), arm))
     return problem.candidates.index(arm)
 
 
 def _proven(position: Position, incumbent: int) -> int:
-    """After a failure: what has not failed in this recurrence, if possible what is proven."""
+    """After a failure: what is proven and has not failed in this recurrence, at the least cost."""
     evidence, beliefs = position.evidence, position.beliefs
     free = set(evidence.fitting) - evidence.failed_now
-    usable = free & set(evidence.reached) or free
-    left = [i for i, arm in enumerate(beliefs.arms) if arm in usable]
     expected = beliefs.mean + beliefs.covariance.diagonal() / 2
-    return min(left, key=lambda i: float(expected[i]), default=incumbent)
+    proven = [i for i, arm in enumerate(beliefs.arms) if arm in free & set(evidence.reached)]
+    return min(
+        proven, key=lambda i: float(expected[i]), default=_nearest(position, free, incumbent)
+    )
+
+
+def _nearest(position: Position, free: Collection[int], incumbent: int) -> int:
+    """Return what is nearest to the arm that reached the target last, of two the cheaper one."""
+    arms, mean = position.beliefs.arms, position.beliefs.mean
+    begin = position.evidence.last_reached or arms[incumbent]
+
+    def rank(i: int) -> tuple[float, float]:
+        return round(abs(math.log(arms[i] / begin)), 9), float(mean[i])
+
+    return min((i for i, arm in enumerate(arms) if arm in free), key=rank, default=incumbent)
+
+
+def _likeliest(position: Position, incumbent: int) -> int:
+    """The last attempt after the best known has failed: what is most likely to reach the target.
+
+    It is not bounded, so what was only stopped in the recurrence may run again; what missed the
+    target may not. The chance is that of fewer epochs than ``max_epochs``: the learning curve of
+    what was stopped shows how many it would have taken, and how far off the others may be today.
+    """
+    evidence, beliefs = position.evidence, position.beliefs
+    free = set(evidence.fitting) - evidence.missed_now
+    proven = [i for i, arm in enumerate(beliefs.arms) if arm in free & set(evidence.reached)]
+    sd = np.sqrt(np.maximum(0.0, beliefs.covariance.diagonal()) + beliefs.run_sd**2)
+    log_epochs = beliefs.log_epochs.copy()
+    today = {beliefs.arms.index(arm): math.log(epochs) for arm, epochs in _stretched(position)}
+    if today:
+        log_epochs += sum(log - log_epochs[i] for i, log in today.items()) / len(today)
+        log_epochs[list(today)] = list(today.values())
+    spare = (math.log(position.problem.max_epochs) - log_epochs) / sd
+    return max(proven, key=lambda i: float(spare[i]), default=_nearest(position, free, incumbent))
+
+
+def _stretched(position: Position) -> Iterator[tuple[int, float]]:
+    """Yield arms that were stopped in the recurrence, and the epochs that they would have taken."""
+    problem, evidence = position.problem, position.evidence
+    paces = [runs[-1].pace for runs in evidence.reached.values() if runs[-1].pace]
+    for arm in evidence.failed_now.difference(evidence.missed_now).intersection(problem.candidates):
+        run = evidence.results[arm][-1]
+        if paces and run.pace and run.epochs:
+            yield arm, run.epochs / way_gone(problem.mode, paces, run.pace[-1][1])
 
 
 def _enough_of_trying(position: Position, incumbent: int) -> bool:
@@ -151,10 +207,16 @@ def _worth_a_look(position: Position, index: int) -> bool:
 
 
 def _bound(position: Position, index: int, *, proven: bool) -> Bound | None:
-    """What is proven may cost what the user allows, a try only what keeps it of interest."""
+    """What is proven may cost what the user allows, a try only what keeps it of interest.
+
+    Once the best known has failed in the recurrence, what a run costs today is not known. Then the
+    last attempt is not bounded: a bound of before may stop every batch size.
+    """
     beliefs, factor = position.beliefs, position.problem.cost_factor
     incumbent, cost_j = beliefs.incumbent, beliefs.incumbent_cost_j
     if factor is None or incumbent is None or cost_j is None:
+        return None
+    if position.problem.last_attempt and position.evidence.proven_failed_now:
         return None
     if proven or index == incumbent:
         return Bound(factor * cost_j)

@@ -183,7 +183,7 @@ def _epochs(
     paces = paces or _furthest(problem.mode, evidence.cut.values())
     for arm, runs in evidence.cut.items():
         for run in runs:
-            share = _way_gone(problem.mode, paces, run.pace[-1][1])
+            share = way_gone(problem.mode, paces, run.pace[-1][1])
             counts.setdefault(arm, []).append(((run.epochs or 1) / share, share * share))
     return counts
 
@@ -198,7 +198,7 @@ def _furthest(mode: str, cut: Iterable[Sequence[Run]]) -> list[Pace]:
     return [best] if best else []
 
 
-def _way_gone(mode: str, paces: Sequence[Pace], value: float) -> float:
+def way_gone(mode: str, paces: Sequence[Pace], value: float) -> float:
     """Return way to a value ÷ whole way, in epochs, averaged over the runs that went it."""
     total = 0.0
     for pace in paces:

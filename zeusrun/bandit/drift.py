@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.run import Run
 
-KNOWN = 3  # runs that an arm must have reached the target in before one can surprise
+KNOWN = 3  # runs in which an arm must have reached the target before one can surprise
+REPEATS = 6  # of runs of any arm, after which one run of an arm is enough to compare epochs with
 SURPRISE_SDS = 5.0
 
 
@@ -21,10 +22,11 @@ def first_valid(runs: Sequence[Run]) -> int:
     """Return the index of the first run that still describes the job; 0 if nothing has moved.
 
     Two surprises in a row, both for the worse or both for the better, and all that came before
-    the first of them belongs to another job. In an arm that has reached the target ``KNOWN``
+    the first of them belongs to another job. A run as usual of the arm that surprised shows that it
+    was an accident. In an arm that has reached the target ``KNOWN``
     times a run surprises if it misses the target, or if its epochs are ``SURPRISE_SDS`` standard
     deviations off what the arm takes on average; stopped before that, it was only dearer by the
-    epoch. Runs of arms less known neither count nor break a row.
+    epoch. Such runs, and those of arms less known, neither count nor break a row.
 
     Args:
         runs: Runs that reached the target or failed to, in order of start.
@@ -32,13 +34,13 @@ def first_valid(runs: Sequence[Run]) -> int:
     first, last, spread = 0, 0, Spread()
     suspect: int | None = None  # index of a surprise that has not been weighed yet
     for index, run in enumerate(runs):
-        surprise = _surprise(spread, run)
+        surprise, reached = _surprise(spread, run), run.status is TrialStatus.REACHED
         if surprise and suspect is not None and surprise == last:
             first, spread = suspect, Spread()
             for earlier in runs[first:index]:
                 _add(spread, earlier)
             suspect, surprise = None, 0
-        elif suspect is not None and spread.runs(run.arm) >= KNOWN:
+        elif suspect is not None and reached and run.arm == runs[suspect].arm:
             _add(spread, runs[suspect])  # it was an accident
             suspect = None
         if surprise:
@@ -50,11 +52,11 @@ def first_valid(runs: Sequence[Run]) -> int:
 
 def _surprise(spread: Spread, run: Run) -> int:
     """Return 1 for a bad surprise, -1 for a good one, 0 for none."""
-    if spread.runs(run.arm) < KNOWN:
-        return 0
-    if run.status is TrialStatus.MISSED:
-        return 1
     runs = spread.runs(run.arm)
+    if run.status is TrialStatus.MISSED:
+        return int(runs >= KNOWN)
+    if not runs or (runs < KNOWN and spread.repeats < REPEATS):
+        return 0
     far = (math.log(run.epochs or 1) - spread.mean(run.arm)) / (spread.sd * math.sqrt(1 + 1 / runs))
     if run.status is TrialStatus.STOPPED:
         far = max(0.0, far)

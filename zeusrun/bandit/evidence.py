@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zeusrun.bandit.drift import first_valid
 from zeusrun.bandit.ledger import fitting, trained_arms
 from zeusrun.bandit.spread import Spread
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FAILED = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED})
 CRASH_LIMIT = 2  # recurrences in which a script crashed with a batch size and not with another
+PROVEN = frozenset({Stage.EXPLOIT, Stage.RETRY})  # run as the best known, not to try them
 SPEED_RUNS = 3  # newest ones that a speed is averaged over: machines change, too
 
 
@@ -42,8 +43,13 @@ class Evidence:
         out_of_memory: How often each arm ran out of memory.
         in_flight: Arms of recurrences in flight.
         failed_now: Arms that failed in the recurrence being decided.
+        missed_now: Those among them that missed the target or did not fit in memory: what was only
+            stopped may reach it under a higher bound.
+        proven_failed_now: Whether an arm that was run as the best known failed in the recurrence.
         lost_now_j: What these failures have cost, as far as that is known.
         moved: Finished runs that no longer count, because the job has moved since.
+        successes: Epochs of each arm's newest run that reached the target, before the job moved or
+            since; the newest of all is last.
     """
 
     results: Mapping[int, Sequence[Run]]
@@ -58,8 +64,16 @@ class Evidence:
     out_of_memory: Mapping[int, int]
     in_flight: frozenset[int]
     failed_now: frozenset[int]
+    missed_now: frozenset[int]
+    proven_failed_now: bool
     lost_now_j: float
     moved: int
+    successes: Mapping[int, int]
+
+    @property
+    def last_reached(self) -> int | None:
+        """Arm of the newest run that reached the target; ``None`` if none ever has."""
+        return next(reversed(tuple(self.successes)), None)
 
 
 def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
@@ -82,6 +96,11 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
     ever = {run.arm for run in told if _has_reached(run)}
     of_the_job = {recurrence for recurrence, arm in crashed if arm in ever}
     crashes = Counter(arm for recurrence, arm in crashed if recurrence not in of_the_job)
+    successes: dict[int, int] = {}
+    for run in told:
+        if _has_reached(run):
+            successes.pop(run.arm, None)
+            successes[run.arm] = run.epochs or 1
     moved = first_valid(told)
     if moved:
         cut = [run for run in cut if run.recurrence >= told[moved].recurrence]
@@ -110,8 +129,13 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         out_of_memory=out_of_memory,
         in_flight=frozenset(in_flight),
         failed_now=_failed_now(problem, lost),
+        missed_now=_failed_now(
+            problem, [run for run in lost if run.status is not TrialStatus.STOPPED]
+        ),
+        proven_failed_now=any(run.status in FAILED and run.stage in PROVEN for run in lost),
         lost_now_j=sum((run.epochs or 1) * (run.epoch_cost_j or 0.0) for run in lost),
         moved=moved,
+        successes=successes,
     )
 
 
@@ -124,19 +148,26 @@ def _failed_now(problem: Problem, lost: Sequence[Run]) -> frozenset[int]:
     )
 
 
+def was_bounded(run: Run) -> bool:
+    """Whether a run of what was known best was only stopped, so that its bound may be to blame."""
+    return run.status is TrialStatus.STOPPED and run.stage in PROVEN
+
+
 def _has_reached(run: Run) -> bool:
     return run.status is TrialStatus.REACHED and run.epochs is not None
 
 
 def _restarted(told: Sequence[Run]) -> list[Run]:
-    """Leave out what failed until something reached the target again.
+    """Leave out what was stopped until something reached the target again.
 
     These trials were held to bounds of before the job moved: they say that it has, and no more.
+    One that ran all of its epochs and missed the target is a failure of today.
     """
     again = next((run.recurrence for run in told if run.status is TrialStatus.REACHED), None)
     if again is None:
         return list(told)
-    return [run for run in told if run.status not in FAILED or run.recurrence > again]
+    stopped = TrialStatus.STOPPED
+    return [run for run in told if run.status is not stopped or run.recurrence > again]
 
 
 def tell_window(problem: Problem, runs: Sequence[Run]) -> str | None:

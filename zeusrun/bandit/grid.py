@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.cost import energy_text
-from zeusrun.bandit.ledger import Ledger, build_ledger
+from zeusrun.bandit.ledger import Ledger, build_ledger, likeliest_arm
 from zeusrun.bandit.limits import sweep_limit_w
 from zeusrun.bandit.run import merged_profile
 from zeusrun.bandit.stopping import hopeless
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class Grid:
     """What a careful person does by hand: the default first, then the others in order.
 
-    A batch size that fails is not tried again, unless none has reached the target.
+    A batch size that fails is not tried again, unless none has reached the target. The last attempt
+    of a recurrence goes to what has reached it most reliably.
     """
 
     name = "grid"
@@ -69,6 +70,9 @@ class Grid:
 
 
 def _next(problem: Problem, ledger: Ledger, runs: Sequence[Run]) -> tuple[int, Stage, str]:
+    likeliest = likeliest_arm(ledger) if problem.last_attempt else None
+    if likeliest is not None:
+        return likeliest[0], Stage.RETRY, likeliest[1]
     busy = {run.arm for run in runs if run.status is TrialStatus.DISPATCHED}
     tried = {*ledger.results, *ledger.out_of_memory}
     order = sorted(ledger.fitting, key=lambda arm: (arm != problem.default, arm))

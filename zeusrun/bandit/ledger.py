@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -81,6 +82,33 @@ def build_ledger(problem: Problem, runs: Sequence[Run]) -> Ledger:
         not_now=frozenset(not_now),
         exploring=exploring,
     )
+
+
+def likeliest_arm(ledger: Ledger) -> tuple[int, str] | None:
+    """Return the arm that has reached the target most reliably, and a sentence that says so.
+
+    It is for the last attempt of a recurrence. Arms are compared by plain counts,
+    ``(reached + 1) / (runs + 2)``, then by their cheapest run; those that failed in the
+    recurrence are left out.
+
+    Returns:
+        ``None`` where nothing else has ever reached the target.
+    """
+    runs = {arm: ledger.results.get(arm, ()) for arm in ledger.fitting if arm not in ledger.not_now}
+    reached = {
+        arm: sum(run.status is TrialStatus.REACHED for run in own) for arm, own in runs.items()
+    }
+    options = [arm for arm, times in reached.items() if times]
+    if not options:
+        return None
+
+    def rank(arm: int) -> tuple[float, float]:
+        share = (reached[arm] + 1) / (len(runs[arm]) + 2)
+        return -share, min(ledger.costs_j.get(arm, ()), default=math.inf)
+
+    arm = min(options, key=rank)
+    told = f"{reached[arm]} of {len(runs[arm])} runs"
+    return arm, f"this is the last attempt allowed, and {arm} has reached the target in {told}"
 
 
 def trained_arms(runs: Iterable[Run]) -> set[int]:

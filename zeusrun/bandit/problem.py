@@ -46,6 +46,8 @@ class Problem:
         cost_factor: Stop a trial at this multiple of the best cost; ``None`` never stops one.
         window: Costs per arm to look back on; ``None`` is all of them.
         recurrence: Number of the recurrence being decided.
+        last_attempt: Whether earlier attempts of the recurrence have failed and this is the last
+            one allowed: it goes to the batch size most likely to reach the target.
         world_size: Ranks of the job.
         gpu_model: Model of the job's GPUs, or ``None`` without one.
         gpu_count: GPUs of the job.
@@ -72,6 +74,7 @@ class Problem:
     cost_factor: float | None = None
     window: int | None = None
     recurrence: int
+    last_attempt: bool = False
     world_size: int
     gpu_model: str | None = None
     gpu_count: int = 0

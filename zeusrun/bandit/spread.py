@@ -22,6 +22,11 @@ class Spread:
         """Standard deviation of one run's log epochs."""
         return math.sqrt(self._squares / self._freedom)
 
+    @property
+    def repeats(self) -> int:
+        """How many runs were added beyond the first of their arm."""
+        return round(self._freedom - RUN_SD_WEIGHT)
+
     def runs(self, arm: int) -> int:
         """Return how many runs of an arm were added."""
         return self._means.get(arm, (0, 0.0))[0]

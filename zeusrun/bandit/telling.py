@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.choice import HORIZON
 from zeusrun.bandit.cost import energy_text
-from zeusrun.bandit.evidence import CRASH_LIMIT, FAILED
+from zeusrun.bandit.evidence import CRASH_LIMIT, FAILED, was_bounded
 from zeusrun.bandit.problem import ArmBelief
 
 if TYPE_CHECKING:
@@ -19,16 +19,28 @@ _Z90 = 1.645  # 90 % of a Gaussian lies within this many standard deviations
 
 def why_first(position: Position, index: int) -> str:
     """Why an arm is run while nothing has reached the target."""
-    arm, default = position.beliefs.arms[index], position.problem.default
-    moved = position.evidence.moved
+    evidence, arm = position.evidence, position.beliefs.arms[index]
+    last = evidence.last_reached
+    begin = "the default" if last is None else f"{last}, which reached it last"
     nothing = "nothing has reached the target yet"
-    if moved:
-        nothing = f"nothing has reached the target since the job moved, {_left_out(moved)}"
-    if position.evidence.results.get(arm) or position.evidence.out_of_memory.get(arm):
-        return f"{nothing}, whatever the batch size; so {arm}, as it was asked for"
-    if arm == default:
+    if evidence.moved:
+        left_out = _left_out(evidence.moved)
+        nothing = f"nothing has reached the target since the job moved, {left_out}"
+    elif last is not None:
+        nothing = "no batch size that may still run has reached the target yet"
+    own = evidence.results.get(arm, ())
+    if any(not was_bounded(run) for run in own) or evidence.out_of_memory.get(arm):
+        which = "as it was asked for" if last is None else "which is nearest to what reached it"
+        return f"{nothing}, whatever the batch size; so {arm}, {which}"
+    if arm == last:
+        return f"{nothing}; {arm} reached it last"
+    if position.problem.last_attempt and arm in evidence.successes:
+        return f"{nothing}; this is the last attempt allowed, and {arm} has reached it before"
+    if own:
+        return f"{nothing}; {arm} was only stopped at an old bound, and is nearest to {begin}"
+    if last is None and arm == position.problem.default:
         return f"{arm} is the default, and {nothing}"
-    return f"{nothing}; of the batch sizes not tried, {arm} is nearest to the default"
+    return f"{nothing}; of the batch sizes not tried, {arm} is nearest to {begin}"
 
 
 def _left_out(moved: int) -> str:
@@ -39,9 +51,14 @@ def why_retry(position: Position, index: int) -> str:
     """Why an arm is run after a failure in the same recurrence."""
     failed = ", ".join(map(str, sorted(position.evidence.failed_now)))
     arm = position.beliefs.arms[index]
+    last = "; this is the last attempt allowed" if position.problem.last_attempt else ""
     if arm in position.evidence.reached:
-        return f"{failed} failed in this recurrence; {arm} has reached the target before"
-    return f"{failed} failed in this recurrence; of what is left, {arm} is expected cheapest"
+        return f"{failed} failed in this recurrence; {arm} has reached the target before{last}"
+    begin = position.evidence.last_reached
+    return (
+        f"{failed} failed in this recurrence; of what is left, {arm} is nearest to {begin}, which "
+        f"reached the target last{last}"
+    )
 
 
 def why_after_crash(position: Position, index: int) -> str:

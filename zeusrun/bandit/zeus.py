@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.cost import energy_text
-from zeusrun.bandit.ledger import Ledger, build_ledger
+from zeusrun.bandit.ledger import Ledger, build_ledger, likeliest_arm
 from zeusrun.bandit.limits import sweep_limit_w
 from zeusrun.bandit.plan import Plan, build_plan
 from zeusrun.bandit.run import merged_profile
 from zeusrun.bandit.stopping import hopeless
 from zeusrun.bandit.summary import summarise
 from zeusrun.bandit.thompson import chances, draw_j
-from zeusrun.trial import Bound, Decision
+from zeusrun.trial import Bound, Decision, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,8 @@ class Zeus:
     anew: ``Problem.window`` limits only the costs per arm that Thompson sampling and the bound
     look back on, so an arm once pruned stays so. While another recurrence's exploration is in
     flight, a recurrence runs the cheapest arm known instead. Thompson sampling needs no such
-    care, it draws anew each time.
+    care, it draws anew each time. Not of the paper: the last attempt of a recurrence goes to the
+    arm that has reached the target most reliably.
 
     Its bound is ``cost_factor`` times the cheapest known cost, its power limits a full sweep.
     """
@@ -46,7 +47,10 @@ class Zeus:
         """Choose the batch size of the next trial; ``rng`` is used by Thompson sampling alone."""
         ledger = build_ledger(problem, runs)
         plan = build_plan(problem, ledger)
-        arm, why = plan.arm, plan.why
+        arm, stage, why = plan.arm, plan.stage, plan.why
+        likeliest = likeliest_arm(ledger) if problem.last_attempt else None
+        if likeliest is not None:
+            arm, stage, why = likeliest[0], Stage.RETRY, likeliest[1]
         if arm is None:
             drawn = draw_j(plan.beliefs, rng)
             arm, second = sorted(drawn, key=lambda arm: (drawn[arm], arm))[:2]
@@ -58,7 +62,7 @@ class Zeus:
             )
         profile = merged_profile(ledger.results.get(arm, ())) if problem.power_limits_w else ()
         limit_w = sweep_limit_w(problem, profile)
-        return Decision(arm, plan.stage, why, limit_w, _bound(problem, ledger, plan))
+        return Decision(arm, stage, why, limit_w, _bound(problem, ledger, plan))
 
     def next_limit_w(
         self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]

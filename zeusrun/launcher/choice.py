@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zeusrun.bandit.attempts import is_last_attempt
 from zeusrun.bandit.auto import bound_of_proven
 from zeusrun.bandit.cost import energy_text
 from zeusrun.bandit.kept import kept
@@ -19,7 +20,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.launcher.command import build_command
 from zeusrun.launcher.paths import RunPaths, find_run, highest_recurrence, runs_directory
 from zeusrun.launcher.resume import find_preempted, why_not_continued
-from zeusrun.trial import Decision, Stage, Trial, TrialStatus
+from zeusrun.trial import Decision, Stage, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from zeusrun.launcher.command import Command
     from zeusrun.launcher.torchrun import Torchrun
     from zeusrun.spec import JobSpec
-
-OUTDONE = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED, TrialStatus.OOM})
-"""Endings after which another batch size may still reach the target, and the same one not."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +108,7 @@ def build_problem(
     """Return what the policy is asked, by default of the next recurrence of the job."""
     spec, gpus = submission.spec, submission.gpus
     sources = [device.energy_source for device in submission.devices]
+    made = [trial for trial in trials if trial.recurrence == recurrence]
     sizes = {*spec.batch_size.candidates, *(trial.global_batch_size for trial in trials)}
     return Problem(
         candidates=spec.batch_size.candidates,
@@ -122,6 +121,7 @@ def build_problem(
         cost_factor=spec.early_stop.cost_factor,
         window=spec.policy.window,
         recurrence=next_recurrence(submission, trials) if recurrence is None else recurrence,
+        last_attempt=is_last_attempt(made, spec.attempts),
         world_size=submission.world_size,
         gpu_model=gpus[0].model if gpus else None,
         gpu_count=len(gpus),

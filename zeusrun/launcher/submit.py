@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.bandit.attempts import OUTDONE, is_repeat, is_target_in_doubt
 from zeusrun.bandit.cost import energy_text
+from zeusrun.bandit.evidence import FAILED
 from zeusrun.bandit.reading import read_history
 from zeusrun.clock import timestamp
 from zeusrun.errors import DeviceError, ExitCode, HistoryError
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.cancel import REPLACED_BY_NEWER
-from zeusrun.launcher.choice import OUTDONE, build_problem, decide
+from zeusrun.launcher.choice import build_problem, decide
 from zeusrun.launcher.command import placeholder_values
 from zeusrun.launcher.dispatch import dispatch
 from zeusrun.launcher.failure import is_permanent
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.supervise import StopOrder
     from zeusrun.masking import Mask
     from zeusrun.spec import JobSpec
-    from zeusrun.trial import Trial
+    from zeusrun.trial import Decision, Trial
 
 
 @dataclass(frozen=True)
@@ -202,23 +204,19 @@ def _ended_by_look(trial: Trial, stop: StopOrder | None) -> bool:
 
 
 def _first_night(submission: Submission, attempts: Sequence[Trial]) -> str | None:
-    """Return why no further batch size is tried before anything has ever reached the target.
-
-    If two batch sizes miss, the target is as likely to be wrong as the batch sizes.
-    """
-    missed = [t for t in attempts if t.status in {TrialStatus.MISSED, TrialStatus.STOPPED}]
-    if len({trial.global_batch_size for trial in missed}) < 2:
+    """Return why no further batch size is tried before anything has ever reached the target."""
+    if len(attempts) < 2:
         return None
     trials = submission.history.trials(submission.spec.name, NEWEST)
     problem = build_problem(submission, trials, attempts[0].recurrence)
     _, runs = read_history(problem, trials)
-    if any(run.status is TrialStatus.REACHED for run in runs):
+    if not is_target_in_doubt(attempts, runs):
         return None
     objective = submission.spec.objective
     best = ", ".join(
         f"{trial.best_metric:.4g} with batch size {trial.global_batch_size}"
-        for trial in missed
-        if trial.best_metric is not None
+        for trial in attempts
+        if trial.status in FAILED and trial.best_metric is not None
     )
     goal = f"{objective.metric} {objective.target:g}"
     return (
@@ -228,26 +226,23 @@ def _first_night(submission: Submission, attempts: Sequence[Trial]) -> str | Non
     )
 
 
-def _next_arm(submission: Submission, attempts: Sequence[Trial]) -> int:
-    """Return the batch size of the next attempt of a recurrence."""
+def _next_decision(submission: Submission, attempts: Sequence[Trial]) -> Decision:
+    """Return what the next attempt of a recurrence would carry out."""
     trials = submission.history.trials(submission.spec.name, NEWEST)
     problem = build_problem(submission, trials, attempts[0].recurrence)
-    choice = decide(submission, problem, trials, attempts[-1].attempt + 1)
-    return choice.decision.global_batch_size
+    return decide(submission, problem, trials, attempts[-1].attempt + 1).decision
 
 
 def _would_crash_again(submission: Submission, attempts: Sequence[Trial]) -> bool:
     trial = attempts[-1]
-    same = _next_arm(submission, attempts) == trial.global_batch_size
+    following = _next_decision(submission, attempts).global_batch_size
+    same = following == trial.global_batch_size
     return is_permanent(trial.reason or "", trial.cause or "", same_choice=same)
 
 
 def _another_choice(submission: Submission, attempts: Sequence[Trial]) -> bool:
     """Whether the next attempt would be anything but what has just failed to reach the target."""
-    arm = _next_arm(submission, attempts)
-    failed = {trial.global_batch_size for trial in attempts if trial.status in OUTDONE}
-    too_large = [t.global_batch_size for t in attempts if t.status is TrialStatus.OOM]
-    return arm not in failed and arm < min(too_large, default=arm + 1)
+    return not is_repeat(_next_decision(submission, attempts), attempts)
 
 
 def _nothing_left(spec: JobSpec, attempts: Sequence[Trial]) -> str:

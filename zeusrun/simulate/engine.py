@@ -6,7 +6,7 @@ best one. A trial is stopped within an epoch when its cost passes the bound, as 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto import LOOK_S
@@ -67,13 +67,26 @@ def run_trial(play: Play, decision: Decision, course: Course, *, attempt: int, n
     return _Simulation(play, decision, course).run(attempt, name)
 
 
+def _under_own_limits(play: Play, decision: Decision) -> tuple[Play, Decision]:
+    """Leave only the limits that the arm was measured under, where it lacks some of the job's."""
+    arm = decision.global_batch_size
+    limits_w = tuple(sorted(play.job.rates[arm]))
+    if decision.power_limit_w is None or limits_w == play.problem.power_limits_w:
+        return play, decision
+    problem = replace(play.problem, power_limits_w=limits_w)
+    known = merged_profile([run for run in play.runs if run.arm == arm])
+    limit_w = play.policy.next_limit_w(problem, decision, known)
+    return replace(play, problem=problem), replace(decision, power_limit_w=limit_w)
+
+
 class _Simulation:
     """A trial on its way."""
 
     def __init__(self, play: Play, decision: Decision, course: Course) -> None:
-        self._play, self._decision, self._course = play, decision, course
         self._arm = decision.global_batch_size
         self._rates = play.job.rates[self._arm]
+        play, decision = _under_own_limits(play, decision)
+        self._play, self._decision, self._course = play, decision, course
         self._time_s = self._energy_j = 0.0
         self._epochs = 0
         self._begun = 0.0  # share of the next epoch that is done

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from zeusrun.bandit.attempts import is_last_attempt, is_repeat, is_target_in_doubt
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reading import read_trial
 from zeusrun.bandit.run import Run
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
     from zeusrun.simulate.job import SimulatedJob
     from zeusrun.trial import Trial
 
-ATTEMPTS_LIMIT = 50
-"""Attempts of a recurrence, and looks beside them; then it ends without the target."""
+ATTEMPTS = 5
+"""Attempts of a recurrence, as a job file has it by default."""
+
+LOOKS_LIMIT = 50
+"""Looks of a recurrence; then it ends without the target."""
 
 _END, _START = 0, 1  # at the same moment, what ends is seen by what starts
 
@@ -77,13 +81,16 @@ def replay(
     recurrences: int,
     seed: int | Sequence[int],
     *,
+    attempts: int = ATTEMPTS,
     in_flight: int = 1,
     arrivals: Sequence[Arrival] = (),
 ) -> list[Played]:
     """Run recurrences of a job under a policy.
 
-    A trial that misses the target is followed at once by the next attempt. Until it ends, others
-    see of a trial no more than that it runs.
+    A trial that misses the target is followed at once by the next attempt, as in a submit: up to
+    ``attempts`` of them, none with a batch size that has failed in the recurrence, and no third
+    one before anything has ever reached the target. Until it ends, others see of a trial no more
+    than that it runs.
 
     Args:
         job: The job.
@@ -91,6 +98,7 @@ def replay(
         problem: See ``build_problem``; its recurrence is set here.
         recurrences: How many.
         seed: Of the courses that runs take, and of the policy's own draws.
+        attempts: How many a recurrence may make.
         in_flight: Recurrences under way at any time: the next begins when one ends.
         arrivals: When each recurrence begins instead, whatever else runs; one each, by time.
 
@@ -102,7 +110,8 @@ def replay(
     """
     if in_flight < 1 or (arrivals and len(arrivals) != recurrences):
         raise ValueError(f"{recurrences} recurrences, {len(arrivals)} arrivals, {in_flight=}")
-    return _Replay(job, policy, problem, seed, arrivals).play(recurrences, in_flight)
+    state = _Replay(job, policy, problem, seed, attempts=attempts, arrivals=arrivals)
+    return state.play(recurrences, in_flight)
 
 
 class _Replay:
@@ -114,56 +123,65 @@ class _Replay:
         policy: Policy,
         problem: Problem,
         seed: int | Sequence[int],
+        *,
+        attempts: int,
         arrivals: Sequence[Arrival],
     ) -> None:
         entropy = [seed] if isinstance(seed, int) else list(seed)
         self._world = np.random.default_rng([*entropy, 1])
         self._rng = np.random.default_rng([*entropy, 2])
         self._job, self._policy, self._problem = job, policy, problem
-        self._arrivals = arrivals
+        self._attempts, self._arrivals = attempts, arrivals
         self._played: list[Played] = []
         self._runs: list[Run] = []  # as policies see ``_played``
-        self._looks: Counter[int] = Counter()
-        # (time, _END, index of the trial, 0) or (time, _START, recurrence, attempt)
-        self._events: list[tuple[float, int, int, int]] = []
+        self._made: defaultdict[int, list[Trial]] = defaultdict(list)  # by recurrence
+        # (time, _END, index of the trial) or (time, _START, recurrence)
+        self._events: list[tuple[float, int, int]] = []
 
     def play(self, recurrences: int, in_flight: int) -> list[Played]:
         first = len(self._arrivals) or min(in_flight, recurrences)
         starts = [arrival.start_s for arrival in self._arrivals] or [0.0] * first
-        self._events = [(time_s, _START, n, 1) for n, time_s in enumerate(starts, 1)]
+        self._events = [(time_s, _START, n) for n, time_s in enumerate(starts, 1)]
         heapify(self._events)
         following = first + 1
         while self._events:
-            now_s, kind, number, attempt = heappop(self._events)
+            now_s, kind, number = heappop(self._events)
             if kind == _START:
-                self._start(number, attempt, now_s)
-                continue
-            trial = self._played[number].trial
-            self._runs[number] = _read(self._problem, trial)
-            looked = trial.status is TrialStatus.CANCELLED
-            self._looks[trial.recurrence] += looked
-            if not self._over(trial):
-                attempt = trial.attempt + (not looked)
-                heappush(self._events, (now_s, _START, trial.recurrence, attempt))
-            elif following <= recurrences:
-                heappush(self._events, (now_s, _START, following, 1))
+                over = not self._start(number, now_s)
+            else:
+                trial = self._played[number].trial
+                self._runs[number] = _read(self._problem, trial)
+                self._made[trial.recurrence].append(trial)
+                over = self._over(trial.recurrence)
+                if not over:
+                    heappush(self._events, (now_s, _START, trial.recurrence))
+            if over and following <= recurrences:
+                heappush(self._events, (now_s, _START, following))
                 following += 1
         return self._played
 
-    def _over(self, trial: Trial) -> bool:
-        """Whether the recurrence of a finished trial is over."""
-        if trial.status is TrialStatus.REACHED:
+    def _over(self, recurrence: int) -> bool:
+        """Whether a recurrence ends with the last of its trials so far."""
+        made = self._made[recurrence]
+        if made[-1].status is TrialStatus.REACHED:
             return True
-        if trial.status is TrialStatus.CANCELLED:
-            return self._looks[trial.recurrence] >= ATTEMPTS_LIMIT
-        return trial.attempt >= ATTEMPTS_LIMIT
+        looks = sum(trial.status is TrialStatus.CANCELLED for trial in made)
+        if looks >= LOOKS_LIMIT or len(made) - looks >= self._attempts:
+            return True
+        return is_target_in_doubt(made, self._runs)
 
-    def _start(self, recurrence: int, attempt: int, now_s: float) -> None:
-        job = self._job
+    def _start(self, recurrence: int, now_s: float) -> bool:
+        """Start the next trial of a recurrence; return whether there was one left to start."""
+        job, made = self._job, self._made[recurrence]
+        attempt = 1 + sum(trial.status is not TrialStatus.CANCELLED for trial in made)
+        last = is_last_attempt(made, self._attempts)
         problem = self._problem
-        if problem.recurrence != recurrence:
-            problem = self._problem = replace(problem, recurrence=recurrence)
+        if (problem.recurrence, problem.last_attempt) != (recurrence, last):
+            problem = replace(problem, recurrence=recurrence, last_attempt=last)
+            self._problem = problem
         decision = self._policy.choose(problem, self._runs, self._rng)
+        if is_repeat(decision, made):
+            return False
         courses = job.courses(decision.global_batch_size, recurrence)
         course = courses[int(self._world.integers(len(courses)))]
         play = Play(job, self._policy, problem, self._runs, self._rng)
@@ -171,10 +189,11 @@ class _Replay:
         trial = run_trial(play, decision, course, attempt=attempt, name=name)
         stretch = self._arrivals[recurrence - 1].stretch if self._arrivals else 1.0
         end_s = now_s + (trial.time_s or 0.0) * stretch
-        heappush(self._events, (end_s, _END, len(self._played), 0))
+        heappush(self._events, (end_s, _END, len(self._played)))
         self._played.append(Played(trial, now_s, end_s))
         arm, stage = trial.global_batch_size, trial.stage
         self._runs.append(Run(arm, recurrence, TrialStatus.DISPATCHED, stage))
+        return True
 
 
 def _read(problem: Problem, trial: Trial) -> Run:

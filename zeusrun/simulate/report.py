@@ -66,7 +66,7 @@ class Summary:
         attempts: Per recurrence.
         looks: Trials per recurrence that were only looked at.
         failed_share: Of the attempts.
-        unreached: Recurrences that gave up.
+        unreached: Recurrences of all seeds in which no attempt reached the target.
     """
 
     workload: str

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from zeusrun.bandit.policies import POLICIES
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import best_arm, expected, never_optimising
-from zeusrun.simulate.replay import build_problem, replay
+from zeusrun.simulate.replay import ATTEMPTS, build_problem, replay
 from zeusrun.simulate.workloads import did_you_mean
 from zeusrun.trial import TrialStatus
 
@@ -40,6 +40,7 @@ class Settings:
         recurrences: Of every job; those of a cluster trace may have fewer.
         eta_knob: Weight of energy in the cost.
         cost_factor: Stop a trial at this multiple of the cheapest cost; ``None`` never stops one.
+        attempts: That a recurrence may make.
         in_flight: Recurrences under way at any time.
         load: Random arrivals instead; see ``Scenario.arrivals``.
     """
@@ -47,6 +48,7 @@ class Settings:
     recurrences: int = 50
     eta_knob: float = 0.5
     cost_factor: float | None = 2.0
+    attempts: int = ATTEMPTS
     in_flight: int = 1
     load: float | None = None
 
@@ -63,10 +65,11 @@ class Episode:
         spent: What each recurrence took, failed attempts, looks and profiling included.
         best: What the best batch size takes on average, at its best power limit.
         never: What the default takes on average at its highest power limit.
-        reached: Whether each recurrence reached the target in the end.
+        reached: Whether an attempt of each recurrence reached the target.
         arms: Attempts by batch size.
         attempts: Trials without those that were only looked at.
         failed: Those among them that missed the target.
+        last_attempts: Recurrences that made their last attempt allowed, or ended without a model.
         looks: Trials that were only looked at.
         best_arm: The best batch size, at the first recurrence.
     """
@@ -82,6 +85,7 @@ class Episode:
     arms: Mapping[int, int]
     attempts: int
     failed: int
+    last_attempts: int
     looks: int
     best_arm: int
 
@@ -156,6 +160,7 @@ def simulate(scenario: Scenario, policy: str, seed: int, settings: Settings) -> 
         build_problem(job, settings.eta_knob, settings.cost_factor),
         recurrences,
         [seed, *scenario.salt],
+        attempts=settings.attempts,
         in_flight=settings.in_flight,
         arrivals=arrivals,
     )
@@ -163,6 +168,7 @@ def simulate(scenario: Scenario, policy: str, seed: int, settings: Settings) -> 
     scale = np.array(ratios)[:, None]
     starts_s, spent, reached = _charged(played, recurrences)
     counted = [each.trial for each in played if each.trial.status is not TrialStatus.CANCELLED]
+    made = np.bincount([trial.recurrence - 1 for trial in counted], minlength=recurrences)
     best, never = _references(job, settings.eta_knob, recurrences)
     return Episode(
         name=scenario.name,
@@ -176,6 +182,7 @@ def simulate(scenario: Scenario, policy: str, seed: int, settings: Settings) -> 
         arms=Counter(trial.global_batch_size for trial in counted),
         attempts=len(counted),
         failed=sum(trial.status is not TrialStatus.REACHED for trial in counted),
+        last_attempts=int(np.sum(~reached | (made >= settings.attempts))),
         looks=len(played) - len(counted),
         best_arm=best_arm(job, settings.eta_knob, 1),
     )
@@ -231,6 +238,7 @@ def _merged(episodes: Sequence[Episode]) -> Episode:
         arms=sum((Counter(each.arms) for each in episodes), Counter()),
         attempts=sum(each.attempts for each in episodes),
         failed=sum(each.failed for each in episodes),
+        last_attempts=sum(each.last_attempts for each in episodes),
         looks=sum(each.looks for each in episodes),
         best_arm=first.best_arm,
     )

@@ -37,7 +37,8 @@ class Law:
         default: The user's own.
         least_epochs: Epochs that the smallest batch size would take.
         critical: Batch size at which epochs have doubled.
-        hill: ``(batch size, log height)`` of a hill of epochs between two valleys.
+        hill: ``(batch size, log height)`` of a hill of epochs between two valleys; below 0 it is a
+            valley.
         run_sd: Standard deviation of log epochs between runs.
         converging: Smallest and largest batch size that reaches the target at all.
         epoch_s: Seconds of an endlessly large batch size for an epoch.
@@ -219,6 +220,37 @@ def creep(rng: Generator) -> SimulatedJob:
     return build_job("creep", [(n, _enough(each)) for n, each in eras], rng)
 
 
+def glide(rng: Generator) -> SimulatedJob:
+    """A narrow valley moves over 3 to 6 doublings; what lies outside it misses the target.
+
+    The default is the best at first. Later it may not reach the target at all.
+    """
+    law = draw_law(rng)
+    count = int(rng.integers(8, 12))
+    arms = tuple(law.arms[0] * 2**k for k in range(count))
+    way = float(rng.uniform(3, 6))
+    start = float(rng.uniform(0.5, count - 1.5 - way))
+    first, last = (start, start + way) if rng.integers(2) else (start + way, start)
+    depth = float(rng.uniform(1.5, 5))
+    law = replace(
+        law,
+        arms=arms,
+        default=arms[round(first)],
+        least_epochs=law.least_epochs * math.exp(depth),
+        critical=arms[-1] * 8.0,
+        overhead=float(np.exp(rng.uniform(math.log(arms[0] / 4), math.log(arms[2])))),
+        converging=(arms[0], arms[-1]),
+    )
+
+    def at(recurrence: int) -> Law:
+        centre = arms[0] * 2 ** (first + (last - first) * (recurrence - 1) / 48)
+        return replace(law, hill=(centre, -depth))
+
+    max_epochs = _enough(at(1)).max_epochs
+    eras = [(n, replace(at(n), max_epochs=max_epochs)) for n in range(1, 50, 4)]
+    return build_job("glide", eras, rng)
+
+
 def _everywhere(law: Law) -> tuple[int, int]:
     return law.arms[0], law.arms[-1]
 
@@ -238,5 +270,6 @@ FAMILIES: Mapping[str, Callable[[Generator], SimulatedJob]] = {
     "heavy-noise": heavy_noise,
     "drift": drift,
     "creep": creep,
+    "glide": glide,
 }
 """Jobs to draw at random, by name."""

@@ -87,9 +87,8 @@ def build_job(
 ) -> SimulatedJob:
     """Build a job of the batch sizes that were both trained and measured.
 
-    Power limits that were not measured for all of them are left out: no policy may set them. The
-    default is at most the largest of them. If a dataset was trained in several ways, the one
-    with most batch sizes counts.
+    Each has the power limits that it was measured under. The default is at most the largest of
+    them. If a dataset was trained in several ways, the one with most batch sizes counts.
 
     Args:
         workload: Which.
@@ -133,29 +132,9 @@ def build_job(
         target=workload.target,
         max_epochs=workload.max_epochs,
         max_power_w=max_power_w,
-        rates=_same_limits(name, {arm: power[key][arm] for arm in arms}),
+        rates={arm: power[key][arm] for arm in arms},
         eras=[(1, courses)],
     )
-
-
-def _same_limits(
-    name: str, rates: Mapping[int, Mapping[float, Rate]]
-) -> Mapping[int, Mapping[float, Rate]]:
-    """Keep the power limits that every batch size was measured under."""
-    common = set.intersection(*map(set, rates.values()))
-    if not common:
-        measured = "; ".join(
-            f"{arm} under {', '.join(f'{limit:g}' for limit in sorted(own))} W"
-            for arm, own in rates.items()
-        )
-        raise UsageError(
-            f"{name}: no power limit was measured for every batch size ({measured}); add rows to "
-            "the power trace, or take the batch sizes without out of it"
-        )
-    return {
-        arm: {limit: rate for limit, rate in own.items() if limit in common}
-        for arm, own in rates.items()
-    }
 
 
 def build_course(levels: Levels, workload: Workload) -> Course:

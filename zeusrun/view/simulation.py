@@ -29,6 +29,8 @@ _NOTES = (
     ("zeus", "policy zeus, as published"),
     ("best", "the best batch size from the start, as if it were known"),
     ("energy, time", "against never optimising, too"),
+    ("gave up", "recurrences of all seeds that ended without a model; they are charged"),
+    ("", "what their attempts took"),
 )
 _WIDE_NOTES = (
     ("cost", "of all recurrences, mean over seeds"),
@@ -52,11 +54,12 @@ def simulation_sheet(
     """
     wide = width >= _WIDE
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("\nworkload", no_wrap=True, max_width=16)
+    table.add_column("\nworkload", no_wrap=True, max_width=13)
     table.add_column("\npolicy", no_wrap=True)
     names = [*(["\ncost"] if wide else []), "regret\nmean", "\nmedian"]
     names += ["\n5–95 %"] if wide else []  # noqa: RUF001
     names += ["cost vs\ndefault", "\nzeus", "\nbest", "\nenergy", "\ntime"]
+    names.append("gave\nup")
     names += ["\ntries", "\nfailed"] if wide else []
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
@@ -86,6 +89,7 @@ def _cells(each: Summary, *, wide: bool) -> list[RenderableType]:
         _change(each.to_best.cost),
         _change(each.to_never.energy),
         _change(each.to_never.time),
+        str(each.unreached),
     ]
     if wide:
         cells += [f"{each.attempts:.2f}", units.percent(each.failed_share)]
@@ -104,8 +108,8 @@ def _findings(summaries: Sequence[Summary]) -> Iterator[Text]:
         yield Text.assemble("  ", (policy, "bold"), text)
     for each in summaries:
         if each.unreached:
-            share = each.unreached / (each.seeds * each.recurrences)
-            text = f"{share:.1%} of the recurrences never reached the target"
+            of_all = f"{each.unreached} of {each.seeds * each.recurrences} recurrences"
+            text = f"{of_all} ended without a model"
             yield Text(f"  ! {each.workload}, {each.policy}: {text}", style="yellow")
 
 
