@@ -351,6 +351,13 @@ def test_the_last_attempt_judges_by_how_far_what_was_stopped_had_come():
     assert "64 failed in this recurrence; 32 has reached the target before" in decision.why
 
 
+def test_a_recurrence_that_is_older_than_the_move_comes_to_its_last_attempt():
+    """Another one, begun later, has reached the target by now; what stopped this one is forgotten."""
+    stopped = run(128, 40, status=STOPPED, stage=Stage.EXPLOIT, recurrence=1000)
+    past = [*[run(128, 10)] * 3, stopped, stopped, run(64, 10, recurrence=1001)]
+    assert choose(*past, last_attempt=True).global_batch_size == 64
+
+
 def test_what_reached_the_target_last_comes_first_if_others_have_failed():
     past = [run(64, 10)] * 3 + [run(256, 10)]
     past += [run(64, 40, status=MISSED, recurrence=n) for n in (999, 1000)]

@@ -58,6 +58,7 @@ problems = st.builds(
     window=st.sampled_from((None, 1, 3)),
     max_epochs=st.sampled_from((40, 50)),
     energy_measured=st.sampled_from((None, True)),
+    last_attempt=st.booleans(),
 )
 
 

@@ -25,7 +25,7 @@ from zeusrun.bandit.telling import (
     why_retry,
     why_try,
 )
-from zeusrun.trial import Bound, Decision, Stage
+from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -185,9 +185,9 @@ def _stretched(position: Position) -> Iterator[tuple[int, float]]:
     problem, evidence = position.problem, position.evidence
     paces = [runs[-1].pace for runs in evidence.reached.values() if runs[-1].pace]
     for arm in evidence.failed_now.difference(evidence.missed_now).intersection(problem.candidates):
-        run = evidence.results[arm][-1]
-        if paces and run.pace and run.epochs:
-            yield arm, run.epochs / way_gone(problem.mode, paces, run.pace[-1][1])
+        for run in evidence.results.get(arm, ())[-1:]:  # none, if it is of before the job moved
+            if run.status is TrialStatus.STOPPED and paces and run.pace and run.epochs:
+                yield arm, run.epochs / way_gone(problem.mode, paces, run.pace[-1][1])
 
 
 def _enough_of_trying(position: Position, incumbent: int) -> bool:
