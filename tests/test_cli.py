@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -720,3 +721,15 @@ def test_a_bug_whose_traceback_cannot_be_kept_is_told_all_the_same(cli, monkeypa
     assert "this is a bug in zeusrun: ValueError: odd." in err
     assert "could not be written (No space left on device); it ends in" in err
     assert "test_cli.py:" in err
+
+
+def test_a_second_signal_ends_a_submit_whose_job_file_is_never_read(zeusrun):
+    job = zeusrun.folder / "never.yaml"
+    os.mkfifo(job)
+    child = zeusrun.start("submit", str(job))
+    held = os.open(job, os.O_WRONLY)  # once it reads
+    while child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+    os.close(held)
+    assert child.wait() == -signal.SIGTERM

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import signal
 
@@ -117,6 +118,7 @@ def run(zeusrun):
     return run_job
 
 
+MACHINE_W = 10.0 * len(os.sched_getaffinity(0))  # of the estimated CPU
 LOOK = Decision(16, Stage.LOOK, "16 may be cheaper", bound=Bound(1e9))
 OTHER = Decision(32, Stage.EXPLOIT, "32 has proved cheapest")
 
@@ -166,7 +168,7 @@ def known(zeusrun):
         time_s=2.0,
         energy_j=20.0,
         energy_source=EnergySource.ESTIMATED,
-        max_power_w=40.0,
+        max_power_w=MACHINE_W,
         epochs=2,
         steps=200,
         curve=curve,
@@ -263,7 +265,7 @@ def test_a_batch_size_of_the_users_own_is_held_to_what_the_job_file_allows(zeusr
     result, told = run(job, Scripted(tight), forced_batch_size=64)
     (trained,) = result.trials
     assert (trained.status, trained.global_batch_size) == (TrialStatus.REACHED, 64)
-    usual_j = 0.5 * 20.0 + 0.5 * 40.0 * 2.0
+    usual_j = 0.5 * 20.0 + 0.5 * MACHINE_W * 2.0
     assert told.bounds == [pytest.approx(1e6 * usual_j, rel=0.02)]  # the mean of a lognormal
     never = zeusrun.job(early_stop={"cost_factor": None})
     assert run(never, Scripted(tight), forced_batch_size=64)[1].bounds == [None]

@@ -10,6 +10,7 @@ import pytest
 
 from tests.runs import only_trial, survivors, wait_for
 from zeusrun.launcher.paths import RunPaths, reopen_run
+from zeusrun.launcher.run_lock import RunLock
 
 
 def job(zeusrun, *args, **changes):
@@ -169,6 +170,17 @@ def test_a_preempted_trial_that_is_cancelled_does_not_go_on(zeusrun):
     assert again == f"job-1-1 had ended before: it is CANCELLED: {reason}\n"
     code, result, _ = zeusrun.submit(job(zeusrun, "--reaches", "1"))
     assert (code, only_trial(result)["trial"]) == (0, "job-2-1")
+
+
+def test_a_preempted_trial_that_another_process_is_at_is_not_cancelled(zeusrun):
+    preempt(zeusrun, job(zeusrun))
+    (cut,) = zeusrun.history()
+    lock = RunLock(RunPaths(Path(cut["run_dir"])))
+    assert lock.acquire()
+    done = zeusrun("cancel", "job-1-1")
+    lock.release()
+    assert (done.returncode, zeusrun.history()) == (75, [cut])
+    assert "a submit goes on with it; cancel it again" in " ".join(done.stderr.split())
 
 
 def test_a_dry_run_shows_the_trial_that_would_go_on(zeusrun):

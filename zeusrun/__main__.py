@@ -12,10 +12,11 @@ def main() -> NoReturn:
     """Run the command; never returns.
 
     A submit takes a tenth of a second to import what it needs. A signal of that time counts, too:
-    unhandled, SIGUSR1 would end it by the signal instead of with 75.
+    unhandled, SIGUSR1 would end it by the signal instead of with 75. A second one is obeyed at
+    once: a job file on a dead disk may never be read.
     """
     if sys.argv[1:2] in (["submit"], ["rerun"]):
-        CaughtSignals().__enter__()  # for as long as the process lives
+        CaughtSignals(impatient=True).__enter__()  # for as long as the process lives
     from zeusrun.cli import main as run  # noqa: PLC0415
 
     run()

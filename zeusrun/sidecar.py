@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VERSION = 1
+CHOICES = frozenset({"batch_size", "learning_rate"})
 ENDING = b"ending"  # in the stop file, once zeusrun ends the ranks and does not just ask
 MAX_LINE_BYTES = 8 << 20
 MAX_WARNINGS = 5
@@ -117,7 +118,8 @@ def decode_event(line: bytes) -> Event | None:
         ended = Ended(_number(record, "t"), _count(record, "rank"), _count(record, "code"))
         return replace(ended, grouped=grouped) if type(grouped) is bool else ended
     if kind == "asked":
-        return Asked(_number(record, "t"), str(record.get("choice")))
+        asked = Asked(_number(record, "t"), str(record.get("choice")))
+        return asked if asked.choice in CHOICES else None
     if kind == "reported":
         metrics = record.get("metrics")
         if not isinstance(metrics, dict):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import replace
 
 import pytest
 
+from tests.launcher.values import LAUNCHED
 from tests.runs import wait_for
 from zeusrun.launcher.neighbours import Neighbours
 from zeusrun.launcher.tickets import Tickets
@@ -21,7 +23,7 @@ def other(tmp_path):
         def write(**changes):
             with Tickets(tmp_path) as tickets:
                 held = tickets.take("other", "running")
-            record = {**held.ticket.to_json(), "pid": process.pid, **changes}
+            record = {**held.ticket.to_json(), "on_cpu": True, "pid": process.pid, **changes}
             path = tickets.path(held.ticket.number)
             path.write_text(json.dumps(record))
             return path
@@ -30,34 +32,47 @@ def other(tmp_path):
         process.kill()
 
 
+def at(now_t, **changes):
+    return replace(LAUNCHED, **{"now_t": now_t, "training_t": 101.0, **changes})
+
+
+def test_only_what_is_beside_the_training_itself_counts(tmp_path, other):
+    neighbours = Neighbours(tmp_path, on_cpu=True)
+    other()
+    for n in range(3):
+        assert neighbours.look(at(100.0 + n, training_t=None)) is None
+        assert neighbours.look(at(200.0 + n, exit_codes={0: 0})) is None
+    assert neighbours.shared is False
+
+
 def test_a_run_beside_it_is_found_once_two_looks_have_seen_it(tmp_path, other):
     neighbours = Neighbours(tmp_path, on_cpu=True)
     path = other()
-    assert neighbours.look(100.0) is None
+    assert neighbours.look(at(100.0)) is None
     path.rename(path.with_name("9.json"))  # that one has gone, and another one come
-    assert neighbours.look(102.0) is None
+    assert neighbours.look(at(102.0)) is None
     assert neighbours.shared is False
-    assert "other trains on this CPU at the same time" in neighbours.look(104.0)
+    assert "other trains on this CPU at the same time" in neighbours.look(at(104.0))
     assert neighbours.shared is True
-    assert neighbours.look(106.0) is None
+    assert neighbours.look(at(106.0)) is None
 
 
 @pytest.mark.parametrize(
-    "changes", [{"pid": os.getpid()}, {"pid": 2**22 + 1}, {"gpus": ["GPU-0"]}, {"state": "waiting"}]
+    "changes", [{"pid": os.getpid()}, {"pid": 2**22 + 1}, {"on_cpu": False}, {"host": "another"}]
 )
-def test_its_own_ticket_and_those_of_dead_waiting_and_gpu_submits_do_not_count(
+def test_its_own_ticket_and_those_of_dead_gpu_and_other_machines_submits_do_not_count(
     tmp_path, other, changes
 ):
     neighbours = Neighbours(tmp_path, on_cpu=True)
     other(**changes)
-    assert [neighbours.look(100.0 + 2 * n) for n in range(3)] == [None] * 3
+    assert [neighbours.look(at(100.0 + 2 * n)) for n in range(3)] == [None] * 3
     assert neighbours.shared is False
 
 
 def test_a_run_on_gpus_asks_the_gpus(tmp_path, other):
     neighbours = Neighbours(tmp_path, on_cpu=False)
     other()
-    assert [neighbours.look(100.0 + 2 * n) for n in range(3)] == [None] * 3
+    assert [neighbours.look(at(100.0 + 2 * n)) for n in range(3)] == [None] * 3
     assert neighbours.shared is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -172,3 +173,26 @@ def test_torchrun_is_to_end_ranks_that_would_die_of_sigterm_or_have_died_or_are_
     process.wait()
     assert ranks.ask_to_end()  # it may have said that it ended; that is read before the next time
     assert not ranks.ask_to_end()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM, errno.EMFILE])
+def test_without_descriptors_of_processes_a_rank_is_asked_all_the_same(
+    start, paths, monkeypatch, number
+):
+    def refuse(_pid):
+        raise OSError(number, os.strerror(number))
+
+    event, process = start("import time\n" + HANDLER)
+    ranks = RankProcesses(paths.run_dir)
+    ranks.take(event)
+    monkeypatch.setattr("os.pidfd_open", refuse)
+    assert ranks.ask_to_end()
+    assert process.wait() == 1  # got it once
+
+
+def test_ranks_that_are_not_all_known_are_left_to_torchrun(start, paths):
+    event, process = start("import time\n" + HANDLER)
+    ranks = RankProcesses(paths.run_dir, world_size=2)
+    ranks.take(event)
+    assert not ranks.ask_to_end()
+    assert process.poll() is None

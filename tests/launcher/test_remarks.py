@@ -49,13 +49,13 @@ def test_a_script_that_never_asks_for_a_choice_is_told_once_it_reports():
     assert remarks(*both, to_ask_for=to_ask_for) == {}
 
 
-def compared(steps, epochs, then_steps, batch_size=32, then_batch_size=64, **then):
+def compared(steps, epochs, then_steps, *, batch_size=32, then_batch_size=64, now=(), **then):
     """Return what is told of a run after so many steps, beside one that took so many in 4 epochs."""
     curve = tuple(CurvePoint(n, float(n), None, 0.1) for n in range(1, 5))
     outcome = replace(REACHED, steps=then_steps, curve=curve, epochs=4)
     earlier = replace(build_trial(global_batch_size=then_batch_size).finish(outcome), **then)
     progress = replace(after(report(101.0, 1, 0.1)), steps=steps, epochs=epochs)
-    trial = build_trial(2, global_batch_size=batch_size)
+    trial = build_trial(2, global_batch_size=batch_size, **dict(now))
     return find_remarks(progress, trial, stops_at_target=True, earlier=[earlier])
 
 
@@ -87,7 +87,15 @@ def test_as_many_steps_an_epoch_with_another_batch_size_are_a_contradiction(epoc
 
 
 @pytest.mark.parametrize(
-    "then", [{"curve": ()}, {"preemptions": 1}, {"global_batch_size": 32}, {"status": LOST}]
+    "then", [{"curve": ()}, {"preemptions": 1}, {"forgotten": True}, {"status": LOST}]
 )
 def test_only_whole_runs_with_another_batch_size_are_compared_with(then):
     assert compared(400, 4, 400, **then) == {}
+
+
+def test_a_run_with_the_same_batch_size_is_not_compared_with():
+    assert compared(400, 4, 4000, then_batch_size=32) == {}
+
+
+def test_the_steps_of_a_resumed_run_are_of_its_last_part_alone():
+    assert compared(400, 4, 400, now={"preemptions": 1}) == {}

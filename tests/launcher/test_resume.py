@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import build_trial
-from zeusrun.launcher.resume import find_preempted, join
+from zeusrun.launcher.resume import CANCELLED_LATER, find_preempted, join
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, TrialStatus
 
 COUNTER, INTEGRATED = EnergySource.COUNTER, EnergySource.INTEGRATED
@@ -142,3 +142,10 @@ def test_the_oldest_trial_that_nothing_has_overtaken_is_continued():
     assert find_preempted([old, replace(new, forgotten=True)]) is old
     last = trial(3, 1, PREEMPTED)
     assert find_preempted([old, trial(2, 1, TrialStatus.REACHED), last]) is last
+
+
+def test_an_older_one_goes_on_after_the_newer_one_was_cancelled():
+    older, newer = (build_trial(number).finish(part(PREEMPTED)) for number in (1, 2))
+    assert find_preempted([older, newer]) == older
+    cancelled = newer.finish(newer.ended_as(TrialStatus.CANCELLED, CANCELLED_LATER, "later"))
+    assert find_preempted([older, cancelled]) == older

@@ -419,3 +419,13 @@ def test_what_a_script_asks_for_is_told_once_by_rank_0(rank, write):
     rank.run(script, RANK="1", WORLD_SIZE="2")
     told = [event.choice for event in rank.events if isinstance(event, Asked)]
     assert told == ["batch_size", "learning_rate"]
+
+
+def test_a_script_that_breaks_its_environment_has_ended_well_all_the_same(rank, write):
+    script = write("""
+        import os, sys, types
+        sys.modules["torch.distributed"] = types.ModuleType("torch.distributed")
+        os.environ["RANK"] = ""
+    """)
+    assert rank.run(script) == (0, "")
+    assert rank.events[-1].code == 0

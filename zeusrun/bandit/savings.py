@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.bandit.usual import conditions, has_cost, setting
 from zeusrun.trial import Stage, TrialStatus
@@ -83,6 +83,13 @@ class Savings:
         return math.ceil(-self.net_j / self.coming_j)
 
 
+class _Defaults(NamedTuple):
+    """Runs of the default batch size under one learning rate, and their costs together."""
+
+    runs: int = 0
+    cost_j: float = 0.0
+
+
 def find_savings(trials: Sequence[Trial]) -> Savings:
     """Compare each recurrence, with all its attempts, with what the default batch size costs.
 
@@ -95,11 +102,13 @@ def find_savings(trials: Sequence[Trial]) -> Savings:
         trials: Of one job, oldest first.
     """
     recurrences: defaultdict[int, list[Trial]] = defaultdict(list)
-    defaults: defaultdict[tuple[object, ...], list[Trial]] = defaultdict(list)
+    defaults: defaultdict[tuple[object, ...], dict[float | None, _Defaults]] = defaultdict(dict)
     for trial in trials:
         recurrences[trial.recurrence].append(trial)
         if trial.global_batch_size == trial.default_batch_size and _is_usable(trial):
-            defaults[_job(trial)].append(trial)
+            by_rate, rate = defaults[_job(trial)], trial.learning_rate
+            before = by_rate.pop(rate, _Defaults())  # the newest rate comes last
+            by_rate[rate] = _Defaults(before.runs + 1, before.cost_j + (trial.cost_j or 0.0))
     ended = [own for own in recurrences.values() if not _OPEN & {each.status for each in own}]
     by_trial: dict[str, Saving] = {}
     newest: Trial | None = None
@@ -120,16 +129,16 @@ def _job(trial: Trial) -> tuple[object, ...]:
     return trial.default_batch_size, setting(trial)
 
 
-def _compare(own: Sequence[Trial], defaults: Sequence[Trial]) -> Saving | None:
+def _compare(own: Sequence[Trial], defaults: _Defaults | None) -> Saving | None:
     """Compare the attempts of a recurrence with runs of the default; ``None`` if that is unfair."""
     last, default = own[-1], own[-1].default_batch_size
     spent = [_spent_j(each) for each in own]
     known = [cost_j for cost_j in spent if cost_j is not None]
     unlike = any(each.cost_j is not None and _job(each) != _job(last) for each in own)
     odd = own[0].attempt != 1 or any(not each.teaches or each.shared is True for each in own)
-    if default is None or not defaults or odd or unlike or len(known) < len(spent):
+    if default is None or defaults is None or odd or unlike or len(known) < len(spent):
         return None
-    mean_j = _mean_j(defaults)
+    mean_j = defaults.cost_j / defaults.runs
     others = [each for each in own if each.global_batch_size != default]
     if last.status is TrialStatus.REACHED:
         saved_j = mean_j - sum(known)
@@ -138,7 +147,7 @@ def _compare(own: Sequence[Trial], defaults: Sequence[Trial]) -> Saving | None:
         if not lost:
             return None  # not by another batch size: the default would have failed as well
         saved_j = -sum(lost)
-    return Saving(saved_j, mean_j, len(defaults), default, explored=bool(others))
+    return Saving(saved_j, mean_j, defaults.runs, default, explored=bool(others))
 
 
 def _spent_j(trial: Trial) -> float | None:
@@ -148,21 +157,19 @@ def _spent_j(trial: Trial) -> float | None:
     return trial.cost_j if 0 <= trial.cost_j < _MOST_J else None
 
 
-def _comparable(defaults: Sequence[Trial], trial: Trial) -> list[Trial]:
+def _comparable(by_rate: Mapping[float | None, _Defaults], trial: Trial) -> _Defaults | None:
     """Return the runs of the default whose learning rate belongs to the same rule.
 
     A job file knows three rules: the rate stays, or grows with the batch size or with its root.
     Where runs of the default under several rates fit, the newest rate counts.
     """
     if trial.default_batch_size is None:
-        return []
+        return None
     ratio = trial.global_batch_size / trial.default_batch_size
-    fitting = [
-        each.learning_rate
-        for each in defaults
-        if _same_rule(trial.learning_rate, each.learning_rate, ratio)
-    ]
-    return [each for each in defaults if fitting and each.learning_rate == fitting[-1]]
+    for rate in reversed(list(by_rate)):
+        if _same_rule(trial.learning_rate, rate, ratio):
+            return by_rate[rate]
+    return None
 
 
 def _same_rule(rate: float | None, default: float | None, ratio: float) -> bool:
@@ -184,8 +191,6 @@ def _coming_j(trials: Sequence[Trial], newest: Trial, saving: Saving) -> float |
     if in_use is None or in_use.global_batch_size == saving.default:
         return None if in_use is None else 0.0
     same = [each for each in trials if _is_usable(each) and conditions(each) == conditions(in_use)]
-    return saving.default_j - _mean_j(same) if same else None
-
-
-def _mean_j(trials: Sequence[Trial]) -> float:
-    return sum(each.cost_j or 0.0 for each in trials) / len(trials)
+    if not same:
+        return None
+    return saving.default_j - sum(each.cost_j or 0.0 for each in same) / len(same)

@@ -10,8 +10,10 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from zeusrun.errors import BusyError
 from zeusrun.launcher.paths import find_run
 from zeusrun.launcher.record import write_record
+from zeusrun.launcher.resume import CANCELLED_LATER
 from zeusrun.launcher.run_lock import RunLock
 from zeusrun.private_files import read_file, write_file
 from zeusrun.trial import TrialStatus
@@ -60,7 +62,7 @@ def why_cancelled(paths: RunPaths) -> str:
 
 
 def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: str) -> None:
-    """Cancel a preempted trial, unless another process has just changed it.
+    """Cancel a preempted trial.
 
     Args:
         history: Where it is.
@@ -69,17 +71,20 @@ def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: st
         finished_at: RFC 3339.
 
     Raises:
+        BusyError: If another process is at it.
         HistoryError: If the history cannot be read or written.
     """
     paths = find_run(home, trial)
     lock = None if paths is None else RunLock(paths)
+    busy = BusyError(
+        f"{trial.trial} is just being recorded, or a submit goes on with it; cancel it again"
+    )
     if lock is not None and not lock.acquire_or_gone():
-        return  # a submit goes on with it
+        raise busy
     try:
         if history.find(trial.trial) != trial:
-            return
-        reason = "cancelled by 'zeusrun cancel' after it was preempted"
-        outcome = trial.ended_as(TrialStatus.CANCELLED, reason, finished_at)
+            raise busy
+        outcome = trial.ended_as(TrialStatus.CANCELLED, CANCELLED_LATER, finished_at)
         if paths is not None:
             write_record(paths, trial.finish(outcome))
         history.finish(trial.trial, outcome)

@@ -26,10 +26,12 @@ class GpuWish:
     Attributes:
         pool: UUIDs that it may have; none, and it wants none for itself.
         count: How many of them; ``None`` for all.
+        shares: Whether it runs on GPUs that others may use, too.
     """
 
     pool: tuple[str, ...] = ()
     count: int | None = None
+    shares: bool = False
 
 
 def read_wish(spec: JobSpec, environment: Mapping[str, str]) -> GpuWish:
@@ -44,7 +46,7 @@ def read_wish(spec: JobSpec, environment: Mapping[str, str]) -> GpuWish:
     """
     launch = spec.launch
     if launch.gpus == "shared" or launch.nproc_per_node == "cpu":
-        return GpuWish()
+        return GpuWish(shares=launch.nproc_per_node != "cpu")
     ranks = launch.nproc_per_node if isinstance(launch.nproc_per_node, int) else None
     chooses = launch.gpus == "auto"
     with ExitStack() as opened:
@@ -106,7 +108,8 @@ def take_gpus(
             present = tickets.present()
             got = choose_gpus(wish, held.ticket, present)
             if got is not None:
-                held.show(state="running", gpus=got, holds=True)
+                on_cpu = not (wish.pool or wish.shares)
+                held.show(state="running", gpus=got, holds=True, on_cpu=on_cpu)
                 return got
             if patience is not None and (held.ticket.state, held.ticket.gpus) != waiting:
                 held.show(state="waiting", gpus=wish.pool)

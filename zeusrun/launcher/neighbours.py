@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from typing import TYPE_CHECKING
 
 from psutil import pid_exists
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from zeusrun.launcher.progress import Progress
     from zeusrun.launcher.tickets import Ticket
 
 _PERIOD_S = 1.0
@@ -40,18 +42,19 @@ class Neighbours:
         self._due_t = 0.0
         self._before: frozenset[int] = frozenset()
 
-    def look(self, now_t: float) -> str | None:
-        """Look, if it is time to.
+    def look(self, progress: Progress) -> str | None:
+        """Look, if it is time to and the run trains: only then its time and energy count.
 
         Args:
-            now_t: Monotonic second.
+            progress: Of the run, now.
 
         Returns:
             A sentence for the user once others are found.
         """
-        if self.shared is not False or now_t < self._due_t:
+        trains = progress.training_t is not None and not progress.exit_codes
+        if self.shared is not False or not trains or progress.now_t < self._due_t:
             return None
-        self._due_t = now_t + _PERIOD_S
+        self._due_t = progress.now_t + _PERIOD_S
         found = _on_cpu_beside(self._tickets.on_disk())
         again = sorted(ticket.job for ticket in found if ticket.number in self._before)
         self._before = frozenset(ticket.number for ticket in found)
@@ -66,6 +69,6 @@ class Neighbours:
 
 
 def _on_cpu_beside(tickets: Sequence[Ticket]) -> list[Ticket]:
-    """Return the tickets of other live submits that run and have no GPU of their own."""
-    beside = [t for t in tickets if t.state == "running" and not t.gpus and t.pid != os.getpid()]
-    return [ticket for ticket in beside if pid_exists(ticket.pid)]
+    """Return the tickets of other live submits that run on this machine's CPU."""
+    beside = [t for t in tickets if t.on_cpu and t.host == platform.node()]
+    return [t for t in beside if t.pid != os.getpid() and pid_exists(t.pid)]

@@ -192,7 +192,9 @@ def tell_to_stop(paths: RunPaths, *, ending: bool) -> None:
     Raises:
         OSError: If it cannot be made.
     """
-    write_file(paths.stop, ENDING if ending else b"")
+    fresh = paths.stop.with_suffix(".new")
+    write_file(fresh, ENDING if ending else b"")
+    fresh.replace(paths.stop)
 
 
 def find_run(home: Path, trial: Trial) -> RunPaths | None:

@@ -22,8 +22,9 @@ _SIGNALS_CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 class RankProcesses:
     """The living ranks of one run."""
 
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = str(run_dir)
+    def __init__(self, run_dir: Path, world_size: int = 1) -> None:
+        """Prepare for so many ranks; none is known yet."""
+        self._run_dir, self._world_size = str(run_dir), world_size
         self._processes: dict[int, psutil.Process] = {}
         self._ended: set[int] = set()  # whose script has ended
         self._gone: set[int] = set()  # whose process had ended when they were asked last
@@ -54,19 +55,18 @@ class RankProcesses:
         end those that save; it is left until they have ended.
 
         Returns:
-            Whether the run ends by it. False where no rank that is left handles SIGTERM, where none
-            is known, or where one has died without a word, so that torchrun would start it again.
+            Whether the run ends by it. False where no rank that is left handles SIGTERM, where one
+            is unknown, or where one has died without a word, so that torchrun would start it again.
         """
         left = {rank: each for rank, each in self._processes.items() if _state(each) is not None}
         died = self._gone - self._ended - left.keys()  # what it had said has been read since
         self._gone = self._processes.keys() - left.keys()
-        if not self._processes or died:
+        if len(self._processes) < self._world_size or died:
             return False
         able = [each for each in left.values() if _handles(each, signal.SIGTERM)]
         for process in able:
-            if process.pid not in self._asked:
+            if process.pid not in self._asked and _send(process, signal.SIGTERM):
                 self._asked.add(process.pid)
-                _send(process, signal.SIGTERM)
         return bool(able) or left.keys() <= self._ended
 
     def all_live(self) -> bool:
@@ -122,19 +122,24 @@ def _state(process: psutil.Process) -> str | None:
 
 
 def _send(process: psutil.Process, number: int) -> bool:
-    """Send a signal through a descriptor of the process: one that takes its pid never gets it."""
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except OSError:  # it has ended
-        return False
-    try:
-        if not process.is_running():
+    """Send a signal through a descriptor of the process: one that takes its pid never gets it.
+
+    Where the kernel or a sandbox knows no such descriptors, psutil compares start times instead.
+    """
+    with contextlib.ExitStack() as opened:
+        try:
+            descriptor = os.pidfd_open(process.pid)
+            opened.callback(os.close, descriptor)
+            if not process.is_running():
+                return False
+            signal.pidfd_send_signal(descriptor, number)
+        except (ProcessLookupError, psutil.Error):  # it has ended
             return False
-        signal.pidfd_send_signal(descriptor, number)
-    except (psutil.Error, OSError):
-        return False
-    finally:
-        os.close(descriptor)
+        except OSError:
+            try:
+                process.send_signal(number)
+            except (psutil.Error, OSError):
+                return False
     return True
 
 

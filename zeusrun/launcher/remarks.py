@@ -75,7 +75,8 @@ def _compare_epochs(progress: Progress, trial: Trial, earlier: Sequence[Trial]) 
     last batch.
     """
     other = _newest_with_other_batch_size(trial, earlier)
-    if other is None or not progress.steps or progress.epochs < 1 or progress.restarts:
+    again = progress.restarts or trial.preemptions  # steps are of its last part alone
+    if other is None or not progress.steps or progress.epochs < 1 or again:
         return None
     (then_steps, then), steps, epochs = other, progress.steps, progress.epochs
     size, then_size = trial.global_batch_size, then.global_batch_size
@@ -99,6 +100,7 @@ def _newest_with_other_batch_size(
     """Return the steps an epoch took in the newest whole run with another batch size, and it."""
     for then in reversed(earlier):
         whole = then.status in {TrialStatus.REACHED, TrialStatus.MISSED} and not then.preemptions
+        whole = whole and then.teaches
         epochs = epochs_of(then.curve)
         if whole and then.steps and epochs and then.global_batch_size != trial.global_batch_size:
             return then.steps / epochs, then

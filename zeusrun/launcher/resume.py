@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from zeusrun.launcher.choice import Submission
     from zeusrun.trial import EnergySource, Outcome, Trial
 
+CANCELLED_LATER = "cancelled by 'zeusrun cancel' after it was preempted"
+
 _Amount = TypeVar("_Amount", int, float)
 
 
@@ -35,7 +37,7 @@ def list_preempted(trials: Sequence[Trial]) -> list[Trial]:
     for trial in sorted(trials, key=lambda trial: (-trial.recurrence, -trial.attempt)):
         if trial.status is TrialStatus.PREEMPTED:
             found += [] if trial.forgotten else [trial]
-        elif trial.status is not TrialStatus.DISPATCHED:
+        elif trial.status is not TrialStatus.DISPATCHED and trial.reason != CANCELLED_LATER:
             break
     return found[::-1]
 

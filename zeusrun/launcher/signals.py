@@ -41,10 +41,13 @@ class CaughtSignals:
     Attributes:
         numbers: The signals.
         received: Those that came, in order of arrival.
+        impatient: Whether a second one does what it would have done without this. Over as soon as
+            another context manager is entered within.
     """
 
     numbers: Sequence[int] = ENDING
     received: list[int] = field(default_factory=list)
+    impatient: bool = False
     _before: dict[int, object] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
@@ -54,6 +57,7 @@ class CaughtSignals:
             outer = getattr(handler, "__self__", None)
             if isinstance(outer, CaughtSignals):
                 self.received = outer.received
+                outer.impatient = False
             elif handler is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._catch)
         return self
@@ -64,4 +68,7 @@ class CaughtSignals:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _catch(self, number: int, _frame: FrameType | None) -> None:
+        if self.impatient and self.received:
+            self.__exit__()
+            signal.raise_signal(number)
         self.received.append(number)

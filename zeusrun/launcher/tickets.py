@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import re
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -44,6 +45,8 @@ class Ticket:
         gpus: UUIDs of the GPUs that it has, or wants.
         replaces: Whether earlier ones of its job are to end for it.
         holds: Whether it has them.
+        on_cpu: Whether it runs without any GPU.
+        host: Name of its machine.
     """
 
     number: int
@@ -54,6 +57,8 @@ class Ticket:
     gpus: tuple[str, ...] = ()
     replaces: bool = False
     holds: bool = False
+    on_cpu: bool = False
+    host: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``status --json`` prints."""
@@ -115,7 +120,8 @@ class Tickets:
             number = max(number, found)
             if not alive:
                 self.remove(found)
-        ticket = Ticket(number + 1, job, os.getpid(), state, timestamp(), gpus, replaces)
+        came, host = timestamp(), platform.node()
+        ticket = Ticket(number + 1, job, os.getpid(), state, came, gpus, replaces, host=host)
         held = HeldTicket(self, ticket)
         held.show()
         return held

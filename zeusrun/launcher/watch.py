@@ -90,7 +90,7 @@ class Watch:
         self._limits = LimitControl(
             submission, trial, dispatched.paths, dispatched.choice, self._warn
         )
-        self._ranks = RankProcesses(self._paths.run_dir)
+        self._ranks = RankProcesses(self._paths.run_dir, trial.world_size)
         self._stalls = StallControl(
             spec, trial, self._paths, self._warn, listener.note, ranks=self._ranks
         )
@@ -244,7 +244,7 @@ class Watch:
         for rank, tail in self._logs.items():
             show = functools.partial(self._show_log, rank, tail, final=final)
             self._read(self._paths.rank_log(rank), show, None)
-        if (text := self._neighbours.look(progress.now_t)) is not None:
+        if (text := self._neighbours.look(progress)) is not None:
             self._warn(text)
         stops = self._bounds.stop_at_target
         remarks = find_remarks(

@@ -123,7 +123,10 @@ def _was_grouped() -> bool:
         return False
     from zeusrun.worker.run import current_run, is_grouped  # noqa: PLC0415 - most have it by now
 
-    return current_run().grouped or is_grouped()
+    try:
+        return current_run().grouped or is_grouped()
+    except Exception:  # noqa: BLE001 - it is only for a warning, and the script may change anything
+        return False
 
 
 def _end_of_run() -> tuple[BaseException | None, int]:
