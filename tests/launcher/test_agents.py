@@ -20,6 +20,10 @@ class TestFakeTorchrun(AgentContract):
     def environment(self):
         return with_fake_torchrun(own_environment())
 
+    @pytest.mark.long
+    def test_ddp_trains_with_data_loader_workers_and_goes_on_after_a_restart(self, start):
+        super().test_ddp_trains_with_data_loader_workers_and_goes_on_after_a_restart(start)
+
     def test_zeusrun_finds_it_and_its_options(self, environment):
         program = (
             "from zeusrun.launcher.torchrun import find_torchrun; print(*find_torchrun().flags)"
