@@ -50,6 +50,7 @@ def test_a_preempted_training_ends_after_its_epoch_and_all_ranks_save(zeusrun, j
     assert saved == [{"epochs": trial["epochs"], "life": 0, "steps": steps}] * 2
 
 
+@pytest.mark.long
 def test_so_does_a_cancelled_one(zeusrun, job):
     child = start_and_wait(zeusrun, job())
     assert zeusrun("cancel", "job-1-1").returncode == 0
@@ -70,6 +71,7 @@ def test_a_rank_that_ends_first_does_not_keep_another_from_saving(zeusrun, job):
     assert codes == [143, 143]
 
 
+@pytest.mark.long
 def test_a_rank_that_would_die_of_the_signal_is_left_until_the_others_have_saved(zeusrun, job):
     child = start_and_wait(zeusrun, job("--handler", "0"))
     child.send_signal(signal.SIGTERM)
