@@ -74,7 +74,7 @@ class MemoryHistory:
             self._replace(known, finished)
         return finished
 
-    def forget(self, trial: str, *, forgotten: bool = True) -> Trial:
+    def forget(self, trial: str, *, forgotten: bool) -> Trial:
         """See ``History.forget``."""
         with self._lock:
             known = self.find(trial)
