@@ -1,4 +1,4 @@
-"""A history that lives as long as the process: for simulations and tests."""
+"""A history that lives as long as the process: for tests."""
 
 from __future__ import annotations
 
