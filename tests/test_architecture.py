@@ -37,8 +37,8 @@ ROOMS = {
     "view": VALUES
     | {"sidecar", "spec", "bandit", "gpu", "history", "launcher", "schedule", "simulate"}
     | {"plain_text"},
-    "cli_simulate": VALUES | {"simulate", "view"},
-    "cli_gpu": VALUES | {"gpu", "launcher", "view"},
+    "cli_simulate": VALUES | {"simulate", "view", "cli_runs"},
+    "cli_gpu": VALUES | {"gpu", "launcher", "view", "cli_runs"},
     "schedule": VALUES
     | {"jobfile", "spec", "launcher", "private_files", "file_lock", "plain_text"},
     "cli_runs": VALUES

@@ -30,7 +30,7 @@ moments = st.floats(0, 1e12)
 counts = st.integers(0, 2**40)
 events = st.one_of(
     st.builds(Started, moments, counts, counts),
-    st.builds(Ended, moments, counts, counts, st.none() | st.booleans()),
+    st.builds(Ended, moments, counts, counts, st.booleans()),
     st.builds(Reported, moments, counts, st.dictionaries(st.text(), st.floats())),
 )
 
@@ -79,6 +79,12 @@ def test_any_bytes_give_an_event_or_a_value_error(line):
 def test_a_bad_line_says_what_is_wrong_with_it(line, word):
     with pytest.raises(ValueError, match=word):
         decode_event(line)
+
+
+def test_a_rank_counts_as_grouped_unless_its_worker_says_otherwise():
+    line = b'{"event":"ended","t":1,"rank":0,"code":0%s}'
+    given = (b"", b',"grouped":true', b',"grouped":"x"', b',"grouped":false')
+    assert [decode_event(line % each).grouped for each in given] == [True, True, True, False]
 
 
 def test_python_spelling_of_nan_and_huge_integers_is_read(tmp_path):

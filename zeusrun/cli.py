@@ -147,12 +147,9 @@ def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
             f"{found.trial} has not ended, and only then can it be forgotten; "
             f"'zeusrun cancel {found.trial}' ends it, or records it if its launcher is dead"
         )
-    changed = found.forgotten != forgotten
-    marked = store.forget(found.trial, forgotten=forgotten) if changed else found
+    marked = store.forget(found.trial, forgotten=forgotten)
     if as_json:
         print_json(marked.to_json())
-    elif not changed:
-        typer.echo(f"{found.trial} {'is forgotten already' if forgotten else 'is not forgotten'}")
     elif forgotten:
         typer.echo(f"{found.trial} is forgotten: it is kept, and nothing is learned from it")
         typer.echo(f"to learn from it again: zeusrun history --unforget {found.trial}")

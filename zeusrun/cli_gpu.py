@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from zeusrun.cli_runs import console
 from zeusrun.errors import ExitCode, UsageError
 from zeusrun.view.export import print_json
 
@@ -37,7 +38,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 def gpu(context: typer.Context, *, everything: Everything = False, as_json: AsJson = False) -> None:
     """Show this machine's GPUs as a job started now would see them."""
     from zeusrun.gpu.status import read_status  # noqa: PLC0415
-    from zeusrun.view.console import PlainConsole  # noqa: PLC0415
     from zeusrun.view.gpu import gpu_sheet  # noqa: PLC0415
 
     if context.invoked_subcommand is not None:
@@ -49,8 +49,8 @@ def gpu(context: typer.Context, *, everything: Everything = False, as_json: AsJs
     if as_json:
         print_json([status.to_json() for status in statuses])
     elif statuses:
-        console = PlainConsole()
-        console.print(gpu_sheet(statuses, console.width), highlight=False)
+        shown = console()
+        shown.print(gpu_sheet(statuses, shown.width), highlight=False)
     else:
         _print_no_gpu(everything=everything)
 
@@ -65,23 +65,22 @@ def watch(
     from rich.live import Live  # noqa: PLC0415
 
     from zeusrun.launcher.signals import CaughtSignals  # noqa: PLC0415
-    from zeusrun.view.console import PlainConsole  # noqa: PLC0415
     from zeusrun.view.gpu import WATCH_COLUMNS, watch_lines, watch_sheet  # noqa: PLC0415
 
-    console = PlainConsole()
+    shown = console()
     with CaughtSignals() as signals, _opened(everything=everything) as gpus:
         if not gpus:
             _print_no_gpu(everything=everything)
             return
         looks = _looks(gpus, period, signals.received)
-        if console.is_terminal:
-            with Live(console=console, auto_refresh=False) as live:
+        if shown.is_terminal:
+            with Live(console=shown, auto_refresh=False) as live:
                 for elapsed_s, watched in looks:
-                    live.update(watch_sheet(watched, elapsed_s, console.width), refresh=True)
+                    live.update(watch_sheet(watched, elapsed_s, shown.width), refresh=True)
         else:
-            console.out(",".join(WATCH_COLUMNS), highlight=False)
+            shown.out(",".join(WATCH_COLUMNS), highlight=False)
             for elapsed_s, watched in looks:
-                console.out(watch_lines(watched, elapsed_s), highlight=False)
+                shown.out(watch_lines(watched, elapsed_s), highlight=False)
     ended_by = signals.received[0]
     raise typer.Exit(0 if ended_by == signal.SIGINT else ExitCode.SIGNAL_BASE + ended_by)
 
@@ -99,7 +98,6 @@ def measure(
     """Run any command, and tell the time and the energy that it took."""
     from zeusrun.launcher.machine import job_devices  # noqa: PLC0415
     from zeusrun.launcher.measure import measure as run_measured  # noqa: PLC0415
-    from zeusrun.view.console import PlainConsole  # noqa: PLC0415
     from zeusrun.view.measure import measurement_sheet  # noqa: PLC0415
 
     devices, _ = job_devices("cpu" if cpu else "auto", os.environ)
@@ -109,11 +107,11 @@ def measure(
         measured = run_measured(command, devices)
         # Before the devices are let go: a driver may hang in that.
         if as_json:
-            PlainConsole().out()  # the command may have left its last line open
+            console().out()  # the command may have left its last line open
             print_json(measured.to_json())
         else:
             sheet = measurement_sheet(command, measured)
-            PlainConsole(stderr=True).print(sheet, highlight=False)
+            console(stderr=True).print(sheet, highlight=False)
     raise typer.Exit(measured.exit_code)
 
 
@@ -160,8 +158,7 @@ def _held_by() -> Callable[[str], str | None]:
 
 def _print_no_gpu(*, everything: bool) -> None:
     from zeusrun.gpu.status import read_cpu  # noqa: PLC0415
-    from zeusrun.view.console import PlainConsole  # noqa: PLC0415
     from zeusrun.view.gpu import no_gpu_line  # noqa: PLC0415
 
     visible = None if everything else os.environ.get(_VISIBLE)
-    PlainConsole().print(no_gpu_line(read_cpu(os.environ), visible), highlight=False)
+    console().print(no_gpu_line(read_cpu(os.environ), visible), highlight=False)

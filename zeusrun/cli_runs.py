@@ -41,12 +41,11 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show what runs now, and what waits for its turn."""
-    from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
     from zeusrun.launcher.status import read_running  # noqa: PLC0415
     from zeusrun.launcher.tickets import read_waiting  # noqa: PLC0415
     from zeusrun.view.status import status_table  # noqa: PLC0415
 
-    store = open_history()
+    home, store = open_home()
     damage: HistoryError | None = None
     found = []
     for name in store.jobs() if job is None else [known_job(store, job)]:
@@ -54,7 +53,7 @@ def status(
             found += read_running(store, [name])
         except HistoryError as error:  # the healthy ones are shown all the same
             damage = damage or error
-    waiting = read_waiting(trusted_home(os.environ), job)
+    waiting = read_waiting(home, job)
     if as_json:
         queue = [{"trial": None, **ticket.to_json()} for ticket in waiting]
         print_json([*(running.to_json() for running in found), *queue])
@@ -77,13 +76,12 @@ def cancel(
     It ends as it does after Ctrl-C, wherever its zeusrun runs; the command waits for that.
     """
     from zeusrun.launcher.cancel import ask_to_cancel, cancel_preempted  # noqa: PLC0415
-    from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
     from zeusrun.launcher.paths import find_run  # noqa: PLC0415
     from zeusrun.launcher.recover import recover_lost  # noqa: PLC0415
     from zeusrun.launcher.run_lock import launcher_lives  # noqa: PLC0415
     from zeusrun.trial import TrialStatus  # noqa: PLC0415
 
-    store, home = open_history(), trusted_home(os.environ)
+    home, store = open_home()
     going = store.unfinished(name) if name in store.jobs() else []
     if len(going) > 1:
         names = ", ".join(trial.trial for trial in going)
@@ -167,16 +165,15 @@ def repair(
 
     Record lost trials, put power limits back, remove left-over files, list or restore copies.
     """
-    from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
     from zeusrun.launcher.repair import look_after  # noqa: PLC0415
 
-    home = trusted_home(os.environ)
+    home, store = open_home()
     if restore is not None:
         _restore(home, restore, copy, dry_run=dry_run, as_json=as_json)
         return
     if copy is not None:
         raise UsageError("--copy says what --restore starts from; name the job with --restore JOB")
-    found = look_after(open_history(), home, dry_run=dry_run)
+    found = look_after(store, home, dry_run=dry_run)
     if as_json:
         print_json([vars(finding) for finding in found])
     else:
@@ -249,14 +246,13 @@ def prune(
     """
     from zeusrun.jobfile.rules import size_bytes  # noqa: PLC0415
     from zeusrun.launcher.gc import Bounds, collect, remove  # noqa: PLC0415
-    from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
     from zeusrun.view.repair import old_runs_sheet  # noqa: PLC0415
 
     try:
         given = Bounds(last, days, None if size is None else size_bytes(size))
     except ValueError as error:
         raise UsageError(f"--size {error}") from None
-    store, home = open_history(), trusted_home(os.environ)
+    home, store = open_home()
     now = read_clock()
     found, bounded = [], bool(given)
     for name in store.jobs() if job is None else [known_job(store, job)]:
@@ -337,10 +333,20 @@ def logs(
 
 def open_history() -> TinyDBHistory:
     """Return the history under zeusrun's home."""
+    return open_home()[1]
+
+
+def open_home() -> tuple[Path, TinyDBHistory]:
+    """Return zeusrun's home, and the history in it.
+
+    Raises:
+        HistoryError: If others can write to the home.
+    """
     from zeusrun.history.tinydb import TinyDBHistory  # noqa: PLC0415
     from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
 
-    return TinyDBHistory(trusted_home(os.environ) / "history")
+    home = trusted_home(os.environ)
+    return home, TinyDBHistory(home / "history")
 
 
 def known_job(store: History, name: str) -> str:

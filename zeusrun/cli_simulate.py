@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from zeusrun.cli_runs import console
 from zeusrun.errors import UsageError
 from zeusrun.view.export import print_json
 
@@ -72,7 +73,6 @@ def simulate(
     from zeusrun.simulate.report import BASELINE, summarise  # noqa: PLC0415
     from zeusrun.simulate.scenario import build_scenarios  # noqa: PLC0415
     from zeusrun.simulate.study import Settings, run_study  # noqa: PLC0415
-    from zeusrun.view.console import PlainConsole  # noqa: PLC0415
     from zeusrun.view.figure import check_figure, draw_regret  # noqa: PLC0415
     from zeusrun.view.simulation import (  # noqa: PLC0415
         progress,
@@ -93,7 +93,7 @@ def simulate(
         check_figure(plot)
     policies = list(dict.fromkeys(policy or ["auto", BASELINE]))
     scenarios = build_scenarios(workload or [], trace_dir, gpu, cluster, recurrences)
-    with progress(PlainConsole(stderr=True)) as on_progress:
+    with progress(console(stderr=True)) as on_progress:
         episodes = run_study(
             scenarios,
             list(dict.fromkeys([*policies, BASELINE])),
@@ -114,9 +114,9 @@ def simulate(
         told |= {"cluster": cluster and str(cluster), "seeds": seeds, "policies": policies}
         print_json(simulation_json({**told, **asdict(settings)}, summaries))
     else:
-        console = PlainConsole()
-        sheet = simulation_sheet(title, summaries, console.width, made_up=trace_dir is None)
-        console.print(sheet, highlight=False)
+        shown = console()
+        sheet = simulation_sheet(title, summaries, shown.width, made_up=trace_dir is None)
+        shown.print(sheet, highlight=False)
     if plot:  # last: should the disk be full now, the table is there
         draw_regret(title, summaries, plot)
 

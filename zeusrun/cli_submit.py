@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from zeusrun.cli_runs import AsJson, TrialName, console, find_trial, open_history
+from zeusrun.cli_runs import AsJson, TrialName, console, find_trial, open_home
 from zeusrun.clock import read_clock
 from zeusrun.errors import BusyError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.history.base import NEWEST
@@ -123,13 +123,12 @@ def run_recurrence(
         ZeusrunError: As ``submit`` does, or if another run is in the way.
     """
     from zeusrun.launcher.admission import admitted  # noqa: PLC0415
-    from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
     from zeusrun.launcher.notices import build_notices, failure_notice, lost_notices  # noqa: PLC0415
     from zeusrun.launcher.patience import check_not_ended  # noqa: PLC0415
     from zeusrun.launcher.signals import CaughtSignals  # noqa: PLC0415
     from zeusrun.view.tables import saving_lines  # noqa: PLC0415
 
-    shown, home, history = console(stderr=as_json), trusted_home(os.environ), open_history()
+    shown, (home, history) = console(stderr=as_json), open_home()
 
     def tell(text: str) -> None:
         if not quiet:
@@ -244,10 +243,10 @@ def compose(
     """
     from zeusrun.bandit.policies import create_policy  # noqa: PLC0415
     from zeusrun.launcher.choice import Submission  # noqa: PLC0415
-    from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
     from zeusrun.launcher.machine import job_devices  # noqa: PLC0415
     from zeusrun.launcher.torchrun import find_torchrun  # noqa: PLC0415
 
+    home, history = open_home()
     inherited = dict(os.environ)
     if gpus:
         visible = {_VISIBLE: ",".join(gpus)}
@@ -260,12 +259,12 @@ def compose(
     spec.check_world_size(world_size)
     return Submission(
         spec=spec,
-        history=open_history(),
+        history=history,
         policy=create_policy(spec.policy.name),
         devices=devices,
         world_size=world_size,
         torchrun=find_torchrun(),
-        home=trusted_home(os.environ),
+        home=home,
         environment=inherited,
         forced_batch_size=batch_size,
     )

@@ -5,6 +5,10 @@ from __future__ import annotations
 import errno
 import re
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SHORTAGES = {
     errno.ENOSPC: "free some space on that disk",
@@ -16,6 +20,9 @@ SHORTAGES = {
     errno.EAGAIN: "end other processes, or raise their limit (`ulimit -u`, or the container's)",
 }
 """What to do where the machine has no more of something, by errno."""
+
+ACCESS = "give yourself access to it, or point ZEUSRUN_HOME to a directory of your own"
+"""What to do where the home does not let itself be written."""
 
 # What the dynamic loader and CPython say where a library found no memory.
 _NO_THREAD = "can't start new thread"
@@ -104,6 +111,12 @@ class HistoryError(ZeusrunError):
 def advice_on(error: OSError, otherwise: str) -> str:
     """Return what to do about an error of the operating system: its shortage, else another."""
     return SHORTAGES.get(error.errno or 0, otherwise)
+
+
+def unwritable(path: Path, error: OSError) -> HistoryError:
+    """Build the error for a file or directory of zeusrun's home that cannot be written."""
+    advice = advice_on(error, ACCESS)
+    return HistoryError(f"{path} cannot be written: {error.strerror}; {advice}")
 
 
 def describe_shortage(error: Exception) -> str | None:

@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import HistoryError, advice_on
+from zeusrun.errors import unwritable
 from zeusrun.private_files import make_folder, remove_link
 
 if TYPE_CHECKING:
@@ -89,8 +89,4 @@ class SafeLock(FileLock):
             make_folder(self.path.parent)
             return super().acquire(timeout_s)
         except OSError as error:
-            advice = "give yourself access to it, or point ZEUSRUN_HOME to a directory of your own"
-            raise HistoryError(
-                f"{self.path.parent} cannot be written: {error.strerror}; "
-                f"{advice_on(error, advice)}"
-            ) from error
+            raise unwritable(self.path.parent, error) from error

@@ -20,7 +20,7 @@ import stat
 import struct
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zeusrun.private_files import open_for_reading, open_for_writing, read_file
@@ -68,13 +68,13 @@ class Reported:
 class Ended:
     """The script of a rank returned or exited with ``code``; what follows is interpreter exit.
 
-    ``grouped`` says whether the rank was ever seen in a process group of ``torch.distributed``.
+    ``grouped`` is false if the rank was never seen in a process group of ``torch.distributed``.
     """
 
     t: float
     rank: int
     code: int
-    grouped: bool | None = None
+    grouped: bool = True
 
 
 Event: TypeAlias = Started | Asked | Reported | Ended
@@ -114,9 +114,8 @@ def decode_event(line: bytes) -> Event | None:
         record.setdefault("restart", 0)
         return Started(t, *(_count(record, key) for key in ("rank", "pid", "restart")))
     if kind == "ended":
-        grouped = record.get("grouped")
-        ended = Ended(_number(record, "t"), _count(record, "rank"), _count(record, "code"))
-        return replace(ended, grouped=grouped) if type(grouped) is bool else ended
+        t, rank, code = _number(record, "t"), _count(record, "rank"), _count(record, "code")
+        return Ended(t, rank, code, record.get("grouped") is not False)
     if kind == "asked":
         asked = Asked(_number(record, "t"), str(record.get("choice")))
         return asked if asked.choice in CHOICES else None

@@ -311,7 +311,7 @@ class Trial:
             preemptions=self.preemptions + 1,
         )
 
-    def forget(self, *, forgotten: bool = True) -> Trial:
+    def forget(self, *, forgotten: bool) -> Trial:
         """Return this trial marked as one that nothing is learned from, or no longer so.
 
         Raises:

@@ -231,7 +231,7 @@ class HistoryContract:
             history.begin("digits", next_trial)
             history.finish(f"digits-{count}-1", REACHED)
         before = history.trials("digits")
-        marked = history.forget(f"digits-{number}-1")
+        marked = history.forget(f"digits-{number}-1", forgotten=True)
         assert marked == replace(before[number - 1], forgotten=True)
         after = [*before[: number - 1], marked, *before[number:]]
         assert history.trials("digits") == after
@@ -244,9 +244,9 @@ class HistoryContract:
     def test_only_what_has_ended_is_forgotten(self, history):
         begun = history.begin("digits", next_trial)
         with pytest.raises(ValueError, match="DISPATCHED and cannot be forgotten"):
-            history.forget(begun.trial)
+            history.forget(begun.trial, forgotten=True)
         with pytest.raises(HistoryError, match="no trial"):
-            history.forget("digits-2-1")
+            history.forget("digits-2-1", forgotten=True)
         assert history.trials("digits") == [begun]
 
     def test_an_outcome_must_be_an_end(self, history):

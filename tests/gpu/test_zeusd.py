@@ -141,12 +141,10 @@ def test_a_gpu_that_the_daemon_does_not_have_is_named_by_its_address(server, zeu
     assert limits_mw == {}
 
 
-@pytest.mark.parametrize("server", ["today", "0.5.0"], indirect=True)
-@pytest.mark.parametrize("pci", [None, (0, 1, 0)])
-def test_where_either_side_does_not_tell_addresses_the_numbers_must_agree(
-    server, zeusd, limits_mw, pci
-):
-    server.version = "today" if pci is None else "0.5.0"
+@pytest.mark.parametrize(
+    ("server", "pci"), [("today", None), ("0.5.0", (0, 1, 0))], indirect=["server"]
+)
+def test_where_either_side_does_not_tell_addresses_the_numbers_must_agree(zeusd, limits_mw, pci):
     zeusd.set_power_limit_w(0, 200.0, 2, pci=pci)
     assert limits_mw == {0: 200_000}
     with pytest.raises(LimitRefusedError, match="has 2 GPUs and this process 3"):

@@ -115,7 +115,7 @@ def test_a_forgotten_trial_is_so_for_others_and_for_an_earlier_state_of_the_hist
     history, tmp_path
 ):
     other = TinyDBHistory(tmp_path, volume_trials=3)
-    history.forget("digits-2-1")
+    history.forget("digits-2-1", forgotten=True)
     for reader in (history, other, TinyDBHistory(tmp_path)):
         forgotten = [trial.trial for trial in reader.trials("digits") if trial.forgotten]
         assert forgotten == ["digits-2-1"]

@@ -224,7 +224,6 @@ def test_the_outcome_fits_its_trial():
     [
         ((False, False), (0, 0), 2, True),
         ((False, True), (0, 0), 2, False),
-        ((None, None), (0, 0), 2, False),  # a worker that does not tell
         ((False, False), (0, 7), 2, False),
         ((False,), (0,), 1, False),
         ((False,), (0,), 2, False),

@@ -134,7 +134,7 @@ def test_a_forgotten_run_is_not_the_best(history, add, tmp_path):
     add(1, TrialStatus.REACHED, cost_j=10.0)
     add(2, TrialStatus.REACHED, cost_j=20.0)
     add(3)
-    history.forget("job-1-1")
+    history.forget("job-1-1", forgotten=True)
     assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [1]
 
 

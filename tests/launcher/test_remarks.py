@@ -90,7 +90,7 @@ def test_as_many_steps_an_epoch_with_another_batch_size_are_a_contradiction(epoc
     "then", [{"curve": ()}, {"preemptions": 1}, {"forgotten": True}, {"status": LOST}]
 )
 def test_only_whole_runs_with_another_batch_size_are_compared_with(then):
-    assert compared(400, 4, 400, **then) == {}
+    assert compared(4000, 4, 400, **then) == {}
 
 
 def test_a_run_with_the_same_batch_size_is_not_compared_with():

@@ -34,5 +34,5 @@ def started(t, rank=0):
     return Started(t, rank, 1000 + rank)
 
 
-def ended(t, rank=0, code=0, grouped=None):
+def ended(t, rank=0, code=0, grouped=True):
     return Ended(t, rank, code, grouped)

@@ -9,13 +9,14 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from zeusrun.view.lines import Labelled, WideConsole, break_lines
+from zeusrun.view.console import PlainConsole
+from zeusrun.view.lines import Labelled, break_lines
 
 PATH = "/a/path" * 12
 
 
 def shown(renderable, **options):
-    console = WideConsole(file=io.StringIO(), width=40, color_system=None, legacy_windows=False)
+    console = PlainConsole(file=io.StringIO(), width=40, color_system=None, legacy_windows=False)
     console.print(renderable, **options)
     return console.file.getvalue().splitlines()
 
@@ -55,7 +56,7 @@ def test_styles_survive_and_soft_wrapping_leaves_all_as_it_is():
 
 
 def test_a_path_above_a_live_panel_is_whole_too():
-    console = WideConsole(file=io.StringIO(), width=40, force_terminal=True, _environ={})
+    console = PlainConsole(file=io.StringIO(), width=40, force_terminal=True, _environ={})
     with Live(Text("panel"), console=console, auto_refresh=False, transient=True):
         console.print(Text(f"! see {PATH}"))
     assert PATH in console.file.getvalue()

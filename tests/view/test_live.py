@@ -125,39 +125,13 @@ def test_elsewhere_than_on_a_terminal_an_epoch_is_one_line_however_often_it_is_t
         view.dispatched(trial(), 200.0)
         for _ in range(3):
             view.advanced(STATES["launched"])
+        view.output(0, ["learning rate 0.10, accuracy 0.1000"])
         for _ in range(3):
             view.advanced(STATES["first report"])
     lines = [line for line in screen.file.getvalue().splitlines() if "epoch" in line]
     assert lines == [
         f"  epoch 1/5 · accuracy 0.1000 (target 0.5) · 2.0 s · {UNKNOWN} · cost {UNKNOWN} of at most 200 J"
     ]
-
-
-@pytest.mark.parametrize(
-    ("printed", "shown"),
-    [
-        ("epoch 1: accuracy 0.1000", 0),
-        ("epoch 1: accuracy 0.10", 0),
-        ("accuracy: 10.0%", 0),
-        ("epoch 1: loss 2.3000", 1),
-        ("step 1/100", 1),
-        ("0.1", 1),
-    ],
-)
-@pytest.mark.parametrize("first", ["printed", "reported"])
-def test_elsewhere_than_on_a_terminal_an_epoch_that_the_script_prints_is_not_printed_again(
-    printed, shown, first
-):
-    screen = console()
-    with SubmitView(screen, quiet=False) as view:
-        view.dispatched(trial(), None)
-        if first == "printed":
-            view.output(0, [printed])
-        view.advanced(STATES["first report"])
-        if first == "reported":
-            view.output(0, [printed])
-        view.finished(finished(), looked=False)
-    assert screen.file.getvalue().count("  epoch 1/5") == shown
 
 
 def test_on_a_terminal_the_panel_is_gone_at_the_end_and_the_lines_remain():

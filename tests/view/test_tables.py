@@ -14,7 +14,7 @@ from zeusrun.bandit.savings import find_savings
 from zeusrun.launcher.doctor import Check
 from zeusrun.launcher.status import RunningTrial
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, Stage, TrialStatus
-from zeusrun.view.lines import WideConsole
+from zeusrun.view.console import PlainConsole
 from zeusrun.view.tables import (
     doctor_sheet,
     explain_table,
@@ -32,7 +32,7 @@ NOW = "2025-06-01T13:00:00.000+00:00"
 
 
 def render(renderable, width=80):
-    console = WideConsole(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    console = PlainConsole(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
     console.print(renderable)
     return console.file.getvalue()
 

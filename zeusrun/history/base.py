@@ -90,10 +90,10 @@ class History(Protocol):
         """
         ...
 
-    def forget(self, trial: str, *, forgotten: bool = True) -> Trial:
+    def forget(self, trial: str, *, forgotten: bool) -> Trial:
         """Mark a trial as one that nothing is learned from, or take the mark away again.
 
-        It is the one thing of a finished trial that changes.
+        Nothing else of a finished trial changes, unless it was preempted.
 
         Returns:
             The trial with its mark, once it would survive a power cut.

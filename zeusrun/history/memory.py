@@ -1,4 +1,4 @@
-"""A history that lives as long as the process: for simulations and tests."""
+"""A history that lives as long as the process: for tests."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class MemoryHistory:
             self._replace(known, finished)
         return finished
 
-    def forget(self, trial: str, *, forgotten: bool = True) -> Trial:
+    def forget(self, trial: str, *, forgotten: bool) -> Trial:
         """See ``History.forget``."""
         with self._lock:
             known = self.find(trial)

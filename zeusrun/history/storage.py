@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import SHORTAGES, HistoryError
+from zeusrun.errors import ACCESS, SHORTAGES, HistoryError
 from zeusrun.file_lock import FileLock
 from zeusrun.private_files import make_folder
 
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-_ACCESS = "give yourself access to it, or point ZEUSRUN_HOME to a directory of your own"
 _IN_THE_WAY = "a directory is expected there: move the file in the way, or change ZEUSRUN_HOME"
 _ADVICE = {
     **SHORTAGES,
-    errno.EROFS: _ACCESS,
-    errno.EACCES: _ACCESS,
-    errno.EPERM: _ACCESS,
+    errno.EROFS: ACCESS,
+    errno.EACCES: ACCESS,
+    errno.EPERM: ACCESS,
     errno.ENOTDIR: _IN_THE_WAY,
     errno.EEXIST: _IN_THE_WAY,
     errno.ENAMETOOLONG: "shorten the job's name",

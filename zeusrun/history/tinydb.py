@@ -113,7 +113,7 @@ class TinyDBHistory:
             table.update(encode_trial(finished), doc_ids=[stored.number(known)])
             return finished
 
-    def forget(self, trial: str, *, forgotten: bool = True) -> Trial:
+    def forget(self, trial: str, *, forgotten: bool) -> Trial:
         """See ``History.forget``; the volume that a trial may be in is written again."""
         with self._known(trial) as (known, stored, table):
             marked, number = known.forget(forgotten=forgotten), stored.number(known)

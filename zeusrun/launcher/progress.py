@@ -200,7 +200,7 @@ def advance(
         return replace(progress, asked=progress.asked | {event.choice})
     if isinstance(event, Ended):
         codes = {**progress.exit_codes, event.rank: event.code}
-        alone = {event.rank} if event.grouped is False else set()
+        alone = set() if event.grouped else {event.rank}
         return replace(progress, exit_codes=codes, alone=(progress.alone - {event.rank}) | alone)
     return _report(progress, event, goal, energy_between)
 

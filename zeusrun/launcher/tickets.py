@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.clock import timestamp
-from zeusrun.errors import HistoryError, advice_on
+from zeusrun.errors import HistoryError, unwritable
 from zeusrun.file_lock import FileLock, SafeLock
 from zeusrun.private_files import read_file, write_file
 
@@ -202,8 +202,7 @@ class HeldTicket:
             write_file(fresh, json.dumps(self.ticket.to_json()).encode())
             fresh.replace(path)  # not synced: after a power cut nobody holds a ticket
         except OSError as error:
-            advice = advice_on(error, "give yourself access to it")
-            raise HistoryError(f"{path} cannot be written: {error.strerror}; {advice}") from error
+            raise unwritable(path, error) from error
 
     def release(self) -> None:
         """Go. More than once is fine."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from zeusrun.errors import ExitCode, HistoryError, UsageError, advice_on
+from zeusrun.errors import ExitCode, HistoryError, UsageError, unwritable
 from zeusrun.file_lock import SafeLock
 from zeusrun.jobfile.rules import CatchUp, Overlap, check_job_name
 from zeusrun.private_files import read_file, replace_file
@@ -286,10 +286,7 @@ class HeldSchedule:
             if schedule != self.schedule:
                 replace_file(self.path, content)
         except OSError as error:
-            advice = advice_on(error, "give yourself access to it")
-            raise HistoryError(
-                f"{self.path} cannot be written: {error.strerror}; {advice}"
-            ) from error
+            raise unwritable(self.path, error) from error
         self.schedule = schedule
         return schedule
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from rich.console import ConsoleOptions, RenderableType
-    from rich.segment import Segment
+    from rich.console import Console, ConsoleOptions
 
 _LEAST_ROOM = 20
 
@@ -35,28 +33,6 @@ def break_lines(text: Text, width: int) -> list[Text]:
             part.rstrip()
         lines += broken
     return lines
-
-
-class WideConsole(Console):
-    """A console that neither cuts nor breaks the words of a text; tables are as wide as it is."""
-
-    def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as rich has it
-        """Print as ``Console.print`` does."""
-        super().print(*objects, **{"overflow": "ignore", "crop": False, **options})
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        """Render as ``Console.render`` does; rich would break no line that must not be cut."""
-        if (
-            isinstance(renderable, Text)
-            and options is not None
-            and options.overflow == "ignore"
-            and not (options.no_wrap or renderable.no_wrap)
-        ):
-            lines = break_lines(renderable, options.max_width)
-            renderable = Text("\n", end=renderable.end).join(lines)
-        return super().render(renderable, options)
 
 
 class Labelled:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import re
 import time
-from collections import deque
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -22,7 +20,7 @@ from zeusrun.view import units
 from zeusrun.view.tables import STATUS_STYLES, limit_text, trial_head
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
     from rich.console import Console, RenderableType
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _REFRESH_PERIOD_S = 0.25
-_DECIMAL = re.compile(r"-?[0-9]+\.[0-9]+")
-_MOST_NUMBERS = 1000
 _RANK_STYLES = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "bright_magenta")
 
 
@@ -47,8 +43,6 @@ class SubmitView:
         self._bound_j: float | None = None
         self._source: EnergySource | None = None
         self._epochs_shown = 0
-        self._untold: Progress | None = None
-        self._numbers: deque[str] = deque(maxlen=_MOST_NUMBERS)
         self._warned: set[str] = set()
         self._next_refresh_t = 0.0
         live = console.is_terminal and not quiet
@@ -98,7 +92,6 @@ class SubmitView:
         style = _RANK_STYLES[rank % len(_RANK_STYLES)]
         for line in lines:
             plain = line.removeprefix(f"[rank{rank}]: ")  # torch puts it before its tracebacks
-            self._numbers.extend(_DECIMAL.findall(plain))
             whole = Text.assemble((f"[rank{rank}] ", style), Text.from_ansi(plain_log_line(plain)))
             whole.no_wrap, whole.overflow = True, "ignore"  # lines of a traceback belong together
             self._print(whole)
@@ -108,10 +101,9 @@ class SubmitView:
         if self._quiet or self._trial is None:
             return
         if self._live is None:
-            self._tell_epoch()
             if progress.epochs > self._epochs_shown:
                 self._epochs_shown = progress.epochs
-                self._untold = progress
+                self._print(epoch_line(self._trial, progress, self._bound_j))
             return
         now_t = time.monotonic()
         if now_t >= self._next_refresh_t:
@@ -123,20 +115,12 @@ class SubmitView:
     def finished(self, trial: Trial, *, looked: bool) -> None:
         """Show how the trial ended and what it cost."""
         self._stop_live()
-        self._tell_epoch()
         for warning in trial.warnings:
             if warning not in self._warned:
                 self.warn(warning)
         well = looked or trial.status is TrialStatus.REACHED
         if not self._quiet or not well:
             self._print(summary(trial, looked=looked))
-
-    def _tell_epoch(self) -> None:
-        """Show the last epoch, one look after its end, unless the script has printed its metric."""
-        progress, self._untold = self._untold, None
-        if progress is None or self._trial is None or _is_told(progress.last_value, self._numbers):
-            return
-        self._print(epoch_line(self._trial, progress, self._bound_j))
 
     def _stop_live(self) -> None:
         if self._live is not None and self._live.is_started:
@@ -160,19 +144,6 @@ class SubmitView:
             if live is not None:  # it has put itself in the place of sys.stdout
                 with contextlib.suppress(Exception):
                     live.stop()
-
-
-def _is_told(value: float | None, numbers: Iterable[str]) -> bool:
-    """Whether a metric is among the numbers printed: rounded, or in percent."""
-    if value is None or not math.isfinite(value):
-        return False
-    for text in numbers:
-        decimals = len(text.partition(".")[2])
-        if text == f"{100 * value:.{decimals}f}" or (
-            decimals > 1 and text == f"{value:.{decimals}f}"
-        ):
-            return True
-    return False
 
 
 def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
