@@ -83,7 +83,7 @@ def held_by(home: Path, uuid: str) -> str | None:
         return None  # doctor names a record that cannot be read
     if record is None:
         return None
-    held = record.is_elsewhere or is_held(uuid)
+    held = record.is_elsewhere or is_held(uuid, limits_directory(home))
     return record.trial if held else f"{record.trial}, dead: `zeusrun repair`"
 
 
