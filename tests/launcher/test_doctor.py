@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.gpu import conftest
-from zeusrun.errors import LaunchError
+from zeusrun.errors import LaunchError, VisibleGpusError
 from zeusrun.gpu.limit_lock import LimitLock, is_held
 from zeusrun.gpu.limit_record import LimitRecord, write_record
 from zeusrun.gpu.simulated import SimulatedDevice
@@ -148,7 +148,12 @@ def test_no_run_can_change_a_limit_while_it_is_asked_for(environment, gpu, tmp_p
     assert not is_held(gpu.uuid, tmp_path / "home" / "gpus")
 
 
-def test_a_variable_that_is_not_usable_does_not_turn_a_machine_into_one_without_gpus(environment):
-    environment["CUDA_VISIBLE_DEVICES"] = "garbage"
+def test_a_variable_that_is_not_usable_does_not_turn_a_machine_into_one_without_gpus(
+    environment, monkeypatch
+):
+    def refuse(*_):
+        raise VisibleGpusError("'garbage' is neither an index nor a UUID")
+
+    monkeypatch.setattr(doctor, "gpus_of_job", refuse)
     checks = [check for check in check_machine(environment) if check.name == "devices"]
     assert [check.well for check in checks] == [False]
