@@ -13,11 +13,11 @@ import pexpect
 import pytest
 
 from tests.gpu import conftest
+from tests.gpu.simulated import SimulatedDevice
 from zeusrun import cli_gpu
 from zeusrun.errors import DeviceError
 from zeusrun.gpu.limit_lock import LimitLock
 from zeusrun.gpu.limit_record import LimitRecord, write_record
-from zeusrun.gpu.simulated import SimulatedDevice
 from zeusrun.gpu.status import OpenGpu, read_status
 from zeusrun.gpu.watch import REMEMBERED_S, GpuWatch
 from zeusrun.trial import EnergySource

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tests.gpu.simulated import SimulatedDevice
 from zeusrun.errors import BusyError, DeviceError, LimitRefusedError
 from zeusrun.file_lock import FileLock
 from zeusrun.gpu.cpu import EstimatedCpu
@@ -22,7 +23,6 @@ from zeusrun.gpu.limit_record import (
 )
 from zeusrun.gpu.limit_restore import repair_limits
 from zeusrun.gpu.power_limit import LimitHolder, limit_grid_w
-from zeusrun.gpu.simulated import SimulatedDevice
 
 
 class NoGuard:

@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from tests.gpu import conftest
+from tests.gpu.simulated import SimulatedDevice
 from zeusrun.errors import LaunchError, VisibleGpusError
 from zeusrun.gpu.limit_lock import LimitLock, is_held
 from zeusrun.gpu.limit_record import LimitRecord, write_record
-from zeusrun.gpu.simulated import SimulatedDevice
 from zeusrun.launcher import doctor
 from zeusrun.launcher.doctor import check_machine
 from zeusrun.launcher.torchrun import Torchrun

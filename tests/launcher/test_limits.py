@@ -10,10 +10,10 @@ import pytest
 
 from tests.bandit.scripts import problem
 from tests.factories import build_trial
+from tests.gpu.simulated import SimulatedDevice
 from tests.gpu.test_power_limit import NoGuard
 from zeusrun.errors import DeviceError
 from zeusrun.gpu.power_limit import LimitHolder
-from zeusrun.gpu.simulated import SimulatedDevice
 from zeusrun.launcher import limits as limits_module
 from zeusrun.launcher.limits import LimitControl
 from zeusrun.sidecar import StepCount
