@@ -13,11 +13,11 @@ import pexpect
 import pytest
 
 from tests.gpu import conftest
+from tests.gpu.simulated import SimulatedDevice
 from zeusrun import cli_gpu
 from zeusrun.errors import DeviceError
 from zeusrun.gpu.limit_lock import LimitLock
 from zeusrun.gpu.limit_record import LimitRecord, write_record
-from zeusrun.gpu.simulated import SimulatedDevice
 from zeusrun.gpu.status import OpenGpu, read_status
 from zeusrun.gpu.watch import REMEMBERED_S, GpuWatch
 from zeusrun.trial import EnergySource
@@ -156,7 +156,7 @@ def test_a_lost_gpu_hides_no_other_where_all_are_visible(look, gpu_machine):
         well, lost = look(*arguments)
         assert (well["uuid"], well["error"]) == (gpu_machine.uuid(1), None)
         assert (well["cuda_index"], lost["cuda_index"]) == (None, None)
-        assert "GPU 0 is lost: NVML says GPU is lost" in lost["error"]
+        assert "GPU 0 does not answer: NVML says GPU is lost" in lost["error"]
 
 
 def test_all_shows_the_gpus_that_mig_instances_hide(look, gpu_machine):
@@ -208,6 +208,13 @@ def test_a_variable_that_is_not_usable_ends_in_a_sentence(zeusrun, gpu_machine):
     done = zeusrun("gpu", **gpu_machine.environment, CUDA_VISIBLE_DEVICES="0,all")
     assert done.returncode == 5
     assert "'all' is neither an index nor a GPU or MIG UUID" in done.stderr
+
+
+def test_where_there_is_no_gpu_the_variable_says_nothing(zeusrun, gpu_machine):
+    environment = {**gpu_machine.environment, "FAKE_NVML": "gpus=0", "FAKE_NVML_STATE": ""}
+    done = zeusrun("gpu", **environment, CUDA_VISIBLE_DEVICES="garbage")
+    assert done.returncode == zeusrun("gpu", **environment).returncode
+    assert "garbage" not in done.stderr
 
 
 @pytest.mark.parametrize("value", ["0,{0}", "8", "garbage", "{0},{0}", "GPU-none"])

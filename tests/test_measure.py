@@ -16,8 +16,8 @@ import pytest
 import typer
 
 from tests.gpu import conftest
+from tests.gpu.simulated import SimulatedDevice
 from zeusrun import cli_gpu
-from zeusrun.gpu.simulated import SimulatedDevice
 
 build_library, plain_library = conftest.build_library, conftest.plain_library
 gpu_machine = conftest.gpu_machine

@@ -565,10 +565,10 @@ def test_a_gpu_that_is_lost_says_which_and_why(machine):
 def test_a_lost_gpu_is_nothing_to_a_job_that_names_others(machine):
     machine.set(lost=0)
     assert uuids({"CUDA_VISIBLE_DEVICES": "GPU-1"}) == ["GPU-10000000-1111"]
-    named = r"'GPU-0' names no GPU .* It may be the one that is lost: GPU 0 is lost: NVML says"
+    named = r"'GPU-0' names no GPU .* It may be this one: GPU 0 does not answer: NVML says"
     with pytest.raises(DeviceError, match=named):
         gpus_of_job({"CUDA_VISIBLE_DEVICES": "GPU-0"}, None)
-    with pytest.raises(DeviceError, match=r"GPU 0 is lost: .*--gpu-reset -i 0.*others by UUID"):
+    with pytest.raises(DeviceError, match=r"GPU 0 does not answer: .*-reset -i 0.*others by UUID"):
         gpus_of_job({"CUDA_VISIBLE_DEVICES": "1"}, None)
 
 
@@ -581,7 +581,7 @@ def test_a_gpu_by_its_uuid_is_opened_whatever_is_visible(machine):
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"lost": 1}, "does not answer. It may be the one that is lost: GPU 1 is lost: NVML says"),
+        ({"lost": 1}, "is not found. It may be this one: GPU 1 does not answer: NVML says"),
         ({"gpus": 1}, "is not in this machine; `nvidia-smi -L` lists the GPUs"),
     ],
 )
@@ -602,8 +602,9 @@ def test_a_broken_gpu_is_nothing_to_a_job_that_names_others(machine, code):
     broken, working = sorted(gpus_of_machine(), key=lambda gpu: isinstance(gpu, NvmlGpu))
     assert isinstance(broken, DeviceError)
     assert working.uuid == "GPU-10000000-1111"
-    with pytest.raises(DeviceError, match="GPU 0 is lost: NVML says"):
+    with pytest.raises(DeviceError, match="GPU 0 does not answer: NVML says") as caught:
         gpus_of_job({"CUDA_VISIBLE_DEVICES": "1"}, None)
+    assert ("gpu-reset" in str(caught.value)) == (code == GPU_IS_LOST)
 
 
 def test_after_a_driver_restart_a_device_says_so_and_a_new_one_counts_from_zero(machine):

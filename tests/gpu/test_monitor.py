@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.gpu.simulated import SimulatedDevice
 from zeusrun.errors import DeviceError
 from zeusrun.gpu import monitor as monitor_module
 from zeusrun.gpu.device import Health, Reading
 from zeusrun.gpu.foreign import ForeignProcesses
 from zeusrun.gpu.monitor import EnergyMonitor
 from zeusrun.gpu.power_csv import COLUMNS
-from zeusrun.gpu.simulated import SimulatedDevice
 from zeusrun.gpu.track import Accounts
 from zeusrun.trial import EnergySource
 

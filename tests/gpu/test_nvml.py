@@ -71,6 +71,17 @@ def test_a_file_that_is_no_library_counts_as_no_driver(tmp_path):
     assert (child.returncode, child.stdout) == (0, ""), child.stderr
 
 
+def test_a_variable_that_is_not_usable_says_nothing_where_there_is_no_gpu(tmp_path, plain_library):
+    (tmp_path / "libnvidia-ml.so.1").write_text("not a library", encoding="ascii")
+    code = "from zeusrun.gpu.nvml import gpus_of_job; print(gpus_of_job({%r: 'none'}, None))"
+    ask = ["-c", code % "CUDA_VISIBLE_DEVICES"]
+    for library, facts in ((tmp_path, ""), (plain_library, "gpus=0")):
+        child = run_python(ask, library, FAKE_NVML=facts)
+        assert child.stdout == "[]\n", child.stderr
+    child = run_python(ask, plain_library, FAKE_NVML="gpus=1")
+    assert "'none' is neither an index nor a GPU or MIG UUID" in child.stderr
+
+
 def test_importing_the_room_does_not_import_pynvml():
     code = "import sys, zeusrun.gpu.nvml, zeusrun.gpu.monitor; print('pynvml' in sys.modules)"
     assert run_python(["-c", code], "").stdout == "False\n"

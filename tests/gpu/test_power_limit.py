@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import platform
 import secrets
 import subprocess
 import sys
 
 import pytest
 
+from tests.gpu.simulated import SimulatedDevice
 from zeusrun.errors import BusyError, DeviceError, LimitRefusedError
+from zeusrun.file_lock import FileLock
 from zeusrun.gpu.cpu import EstimatedCpu
 from zeusrun.gpu.limit_lock import LimitLock, is_held
 from zeusrun.gpu.limit_record import (
@@ -20,7 +23,6 @@ from zeusrun.gpu.limit_record import (
 )
 from zeusrun.gpu.limit_restore import repair_limits
 from zeusrun.gpu.power_limit import LimitHolder, limit_grid_w
-from zeusrun.gpu.simulated import SimulatedDevice
 
 
 class NoGuard:
@@ -221,6 +223,7 @@ def test_a_launcher_in_another_network_namespace_is_seen_by_the_file(found_w, tm
             pytest.skip("a network namespace cannot be made here")
         lock = LimitLock(uuid, tmp_path)
         assert not lock.acquire()
+        assert is_held(uuid, tmp_path)
         other.communicate()
         assert lock.acquire()
         lock.release()
@@ -236,22 +239,52 @@ sys.stdin.read()
 """
 
 
+def test_whoever_has_only_the_file_of_a_lock_is_seen_without_taking_it(found_w, tmp_path):
+    uuid = next(iter(found_w))
+    lock = FileLock(tmp_path / f"{uuid}.lock")
+    assert not is_held(uuid, tmp_path)
+    assert not lock.path.exists()
+    assert lock.acquire()
+    assert is_held(uuid, tmp_path)
+    lock.release()
+    assert not is_held(uuid, tmp_path)
+
+
 def test_to_look_whether_a_limit_is_held_takes_no_lock(found_w, tmp_path, monkeypatch):
     uuid = next(iter(found_w))
     lock = LimitLock(uuid, tmp_path)
     assert lock.acquire()
     monkeypatch.setattr("socket.socket", pytest.fail)
-    assert is_held(uuid)
+    assert is_held(uuid, tmp_path)
     lock.release()
-    assert not is_held(uuid)
+    assert not is_held(uuid, tmp_path)
 
 
 def test_records_of_another_machine_are_left_to_it(devices, tmp_path):
     uuid = devices[0].uuid
-    write_record(tmp_path, LimitRecord(uuid, 222.5, "job-1-1", host="another-machine"))
+    other = LimitRecord(uuid, 222.5, "job-1-1", host="another-machine", boot_id="another")
+    write_record(tmp_path, other)
     assert repair_limits(tmp_path, pytest.fail) == ([], [], [])
     assert is_elsewhere(tmp_path, uuid)
     assert recorded_gpus(tmp_path) == [uuid]
+
+
+def test_records_of_a_dead_container_are_those_of_its_machine(devices, tmp_path):
+    uuid = devices[0].uuid  # each container has a host name of its own, and one kernel boots once
+    record = LimitRecord(uuid, 222.5, "job-1-1", set_w=(150.0,), host="3f2a9c81d6e0")
+    write_record(tmp_path, record)
+    devices[0].set_power_limit_w(150.0)
+    assert not is_elsewhere(tmp_path, uuid)
+    (restored,), problems, _ = repair(devices, tmp_path)
+    assert (restored.uuid, problems) == (uuid, [])
+    assert devices[0].power_limit_w() == 222.5
+
+
+def test_without_a_boot_id_the_host_tells_machines_apart(devices, tmp_path):
+    uuid = devices[0].uuid
+    for host, elsewhere in (("another-machine", True), (platform.node(), False)):
+        write_record(tmp_path, LimitRecord(uuid, 222.5, "job-1-1", host=host, boot_id=None))
+        assert is_elsewhere(tmp_path, uuid) is elsewhere
 
 
 def test_limits_that_cannot_be_guarded_any_more_are_put_back(devices, holder, guard, found_w):
@@ -301,12 +334,14 @@ def test_a_gpu_that_refuses_half_way_leaves_all_as_found(devices, holder, found_
     assert recorded_gpus(tmp_path / "gpus") == []
 
 
-def test_without_permission_it_says_so_and_touches_nothing(devices, holder, found_w, guard):
+def test_without_permission_it_says_so_and_touches_nothing(
+    devices, holder, found_w, guard, tmp_path
+):
     devices[0].refuse_limits()
     with holder:
         assert holder.refused
         assert holder.limits_w == ()
-        assert not any(is_held(uuid) for uuid in found_w)
+        assert not any(is_held(uuid, tmp_path / "gpus") for uuid in found_w)
         with pytest.raises(LimitRefusedError, match=r"of 150 W cannot be held: .*mode: observe"):
             holder.hold(150.0, "job-1-1")
     assert limits_w(devices) == found_w
@@ -364,7 +399,7 @@ def test_a_second_holder_of_the_same_gpu_is_refused_by_name(devices, holder, gua
             LimitHolder(devices[1:], tmp_path / "gpus", guard),
         ):
             pytest.fail("it must not be entered")
-        assert is_held(devices[0].uuid)
+        assert is_held(devices[0].uuid, tmp_path / "gpus")
     with LimitHolder(devices, tmp_path / "gpus", guard):
         pass
 
@@ -432,9 +467,9 @@ def test_repair_says_what_stays_changed_where_a_gpu_is_lost(found_w, tmp_path):
     write_record(tmp_path, LimitRecord(next(iter(found_w)), 222.5, "dead-1-1"))
     restored, problems, _ = repair_limits(tmp_path, lost)
     assert restored == []
-    assert problems == [
-        "a power limit is not restored (222.5 W, as dead-1-1 had found it): GPU-1 is lost"
-    ]
+    (path,), (problem,) = tmp_path.glob("*.json"), problems
+    what = "a power limit is not restored (222.5 W, as dead-1-1 had found it): GPU-1 is lost"
+    assert problem == f"{what}. If this GPU was removed for good, delete its record: {path}"
     assert len(recorded_gpus(tmp_path)) == 1
 
 
@@ -576,13 +611,122 @@ def test_repair_restores_what_is_still_zeusruns(devices, tmp_path, set_w):
 
 
 def test_repair_leaves_limits_of_a_later_boot_alone(devices, tmp_path):
-    old = LimitRecord(devices[0].uuid, 287.5, "dead-1-1", set_w=(150.0,), boot_id="earlier")
+    for set_w in ((175.0,), ()):
+        old = LimitRecord(devices[0].uuid, 287.5, "dead-1-1", set_w=set_w, boot_id="earlier")
+        write_record(tmp_path, old)
+        devices[0].set_power_limit_w(150.0)  # as whoever booted the machine wants it
+        (restored,), _, _ = repair(devices, tmp_path)
+        assert "stays at 150 W: the machine was booted after dead-1-1" in restored.text
+        assert devices[0].read().power_limit_w == 150.0
+        assert recorded_gpus(tmp_path) == []
+
+
+def test_what_zeusrun_has_set_is_its_own_whatever_the_boot_id_says(devices, tmp_path):
+    old = LimitRecord(devices[0].uuid, 287.5, "dead-1-1", set_w=(150.0,), boot_id="a container's")
     write_record(tmp_path, old)
-    devices[0].set_power_limit_w(150.0)  # as whoever booted the machine wants it
+    devices[0].set_power_limit_w(150.0)
     (restored,), _, _ = repair(devices, tmp_path)
-    assert "stays at 150 W: the machine was booted after dead-1-1" in restored.text
-    assert devices[0].read().power_limit_w == 150.0
+    assert "is 287.5 W again" in restored.text
+    assert devices[0].read().power_limit_w == 287.5
     assert recorded_gpus(tmp_path) == []
+
+
+class LateDaemon:
+    """Stands for a zeusd that answers too late, and carries out what it was asked for in order."""
+
+    def __init__(self, device):
+        self._change = device.set_power_limit_w
+        self.asked_w = []
+        self.late = False
+        device.set_power_limit_w = self.set_power_limit_w
+
+    def set_power_limit_w(self, watts):
+        self.asked_w.append(watts)
+        if self.late:
+            raise DeviceError("zeusd took a limit and does not answer")
+        self.catch_up()
+
+    def catch_up(self):
+        for watts in self.asked_w:
+            self._change(watts)
+        self.asked_w.clear()
+
+
+def test_a_limit_that_a_daemon_sets_late_is_followed_by_the_one_found(devices, holder, tmp_path):
+    daemon = LateDaemon(devices[0])
+    with holder:
+        daemon.late = True
+        with pytest.raises(DeviceError, match="does not answer"):
+            holder.hold(150.0, "job-1-1")
+        assert daemon.asked_w == [150.0, 300.0]
+        assert recorded_gpus(tmp_path / "gpus") == [devices[0].uuid]
+    assert "zeusrun repair" in holder.unrestored
+    daemon.catch_up()
+    assert devices[0].power_limit_w() == 300.0
+    daemon.late = False
+    repair(devices, tmp_path / "gpus")
+    assert recorded_gpus(tmp_path / "gpus") == []
+
+
+def test_a_limit_found_that_is_asked_for_in_vain_is_asked_for_again(devices, holder, tmp_path):
+    daemon = LateDaemon(devices[0])
+    with holder:
+        daemon.late = True
+        with pytest.raises(DeviceError, match="does not answer"):
+            holder.hold(150.0, "job-1-1")
+        daemon.late = False
+        holder.restore()
+    assert devices[0].power_limit_w() == 300.0
+    assert holder.unrestored is None
+    assert recorded_gpus(tmp_path / "gpus") == []
+
+
+@pytest.mark.parametrize(("in_force_w", "left"), [(287.5, 0), (150.0, 1)])
+def test_without_permission_a_record_goes_only_where_nothing_is_left_to_do(
+    devices, tmp_path, in_force_w, left
+):
+    record = LimitRecord(devices[0].uuid, 287.5, "dead-1-1", set_w=(150.0,))
+    write_record(tmp_path, record)
+    devices[0].set_power_limit_w(in_force_w)
+    devices[0].refuse_limits()
+    _, problems, _ = repair(devices, tmp_path)
+    assert (len(problems), len(recorded_gpus(tmp_path))) == (left, left)
+
+
+def test_a_cap_set_while_the_first_limit_is_prepared_is_not_overridden(devices, found_w, tmp_path):
+    guard = NoGuard()
+
+    def start_guard(found, descriptors):
+        devices[0].set_power_limit_w(120.0)
+        return guard(found, descriptors)
+
+    holder = LimitHolder(devices, tmp_path, start_guard)
+    with holder:
+        with pytest.raises(LimitRefusedError, match="stays at 120 W"):
+            holder.hold(150.0, "job-1-1")
+        assert "stays at 120 W" in holder.taken
+    assert limits_w(devices) == {**found_w, devices[0].uuid: 120.0}
+    assert recorded_gpus(tmp_path) == []
+
+
+def test_what_a_driver_sets_instead_is_on_disk_and_known_to_the_guard(
+    devices, holder, guard, tmp_path
+):
+    uuid, change = devices[0].uuid, devices[0].set_power_limit_w
+
+    def clamp_and_stick(watts):
+        if watts == 300.0 and devices[0].power_limit_w() != 300.0:
+            raise DeviceError("not now")
+        change(max(watts, 210.0))
+
+    devices[0].set_power_limit_w = clamp_and_stick
+    with holder, pytest.raises(DeviceError, match="not now"):
+        holder.hold(150.0, "job-1-1")
+    assert read_record(tmp_path / "gpus", uuid).set_w == (150.0, 210.0)
+    assert guard.told[uuid] == (150.0, 210.0)
+    devices[0].set_power_limit_w = change
+    (restored,), _, _ = repair(devices, tmp_path / "gpus")
+    assert "is 300 W again" in restored.text
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
+from tests.gpu.simulated import SimulatedDevice
 from zeusrun.errors import DeviceError
 from zeusrun.gpu.foreign import ForeignProcesses
 from zeusrun.gpu.sharing import PERIOD_S, Sharing
-from zeusrun.gpu.simulated import SimulatedDevice
 
 OURS = frozenset({os.getpid()})
 HIM, HER, THEM = (frozenset({os.getpid() + number}) for number in (1, 2, 3))

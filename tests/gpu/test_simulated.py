@@ -7,8 +7,8 @@ from typing import ClassVar
 import pytest
 
 from tests.contracts.device import LimitableDeviceContract
+from tests.gpu.simulated import SimulatedDevice
 from zeusrun.errors import DeviceError, LimitRefusedError
-from zeusrun.gpu.simulated import SimulatedDevice
 
 
 class SimulatedContract(LimitableDeviceContract):

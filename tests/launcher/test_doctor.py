@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import platform
+import secrets
 import sys
 
 import pytest
 
 from tests.gpu import conftest
-from zeusrun.errors import LaunchError
+from tests.gpu.simulated import SimulatedDevice
+from zeusrun.errors import LaunchError, VisibleGpusError
+from zeusrun.gpu.limit_lock import LimitLock, is_held
 from zeusrun.gpu.limit_record import LimitRecord, write_record
-from zeusrun.gpu.simulated import SimulatedDevice
 from zeusrun.launcher import doctor
 from zeusrun.launcher.doctor import check_machine
 from zeusrun.launcher.torchrun import Torchrun
@@ -98,7 +100,7 @@ def test_notices_that_wait_to_be_delivered_are_told(tmp_path):
 @pytest.fixture
 def gpu(clock, monkeypatch):
     """A GPU held to 250 W, and every limit that is set on it."""
-    device = SimulatedDevice(clock)
+    device = SimulatedDevice(clock, uuid=f"GPU-{secrets.token_hex(4)}")  # locks are the machine's
     device.set_power_limit_w(250.0)
     device.asked_w = []
     change = device.set_power_limit_w
@@ -121,13 +123,39 @@ def test_where_limits_may_not_be_set_it_says_so_and_why(environment, gpu):
 
 
 def test_a_limit_that_a_run_holds_is_left_to_it(environment, gpu, tmp_path):
-    write_record(tmp_path / "home" / "gpus", LimitRecord(gpu.uuid, 300.0, "job-1-1"))
-    assert found(environment)["permissions"].well is True
+    directory = tmp_path / "home" / "gpus"
+    run = LimitLock(gpu.uuid, directory)
+    assert run.acquire()
+    write_record(directory, LimitRecord(gpu.uuid, 300.0, "job-1-1"))
+    checks = found(environment)
+    assert checks["permissions"].well is None
+    assert "held by a run, so setting them was not tried" in checks["permissions"].found
+    assert "power limit" not in checks
     assert gpu.asked_w == []
+    run.release()
+    assert found(environment)["power limit"].well is False
 
 
-def test_a_variable_that_is_not_usable_does_not_turn_a_machine_into_one_without_gpus(environment):
-    environment["CUDA_VISIBLE_DEVICES"] = "garbage"
+def test_no_run_can_change_a_limit_while_it_is_asked_for(environment, gpu, tmp_path):
+    change, free = gpu.set_power_limit_w, []
+
+    def spy(watts):
+        free.append(LimitLock(gpu.uuid, tmp_path / "home" / "gpus").acquire())
+        change(watts)
+
+    gpu.set_power_limit_w = spy
+    found(environment)
+    assert free == [False]
+    assert not is_held(gpu.uuid, tmp_path / "home" / "gpus")
+
+
+def test_a_variable_that_is_not_usable_does_not_turn_a_machine_into_one_without_gpus(
+    environment, monkeypatch
+):
+    def refuse(*_):
+        raise VisibleGpusError("'garbage' is neither an index nor a UUID")
+
+    monkeypatch.setattr(doctor, "gpus_of_job", refuse)
     checks = [check for check in check_machine(environment) if check.name == "devices"]
     assert [check.well for check in checks] == [False]
 

@@ -171,6 +171,24 @@ def test_what_the_tick_raises_passes_through_and_the_run_is_ended(paths):
     assert survivors(paths) == []
 
 
+def test_what_the_end_raises_passes_through_and_the_run_is_ended(paths):
+    def on_tick():
+        if (paths.run_dir / "ready").exists():
+            raise ArithmeticError("a bug in a tick")
+        return StopLevel.NONE
+
+    def on_end():
+        raise LookupError("a bug at the end")
+
+    text = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'],"
+    text += "start_new_session=True)\n" + READY + FOR_EVER
+    with pytest.raises(LookupError, match="a bug at the end"):
+        run(python(paths, text), paths, grace_period_s=60, on_tick=on_tick, on_end=on_end)
+    left = survivors(paths)
+    end_processes(left, at_once=True)
+    assert left == []
+
+
 def test_what_has_left_session_parent_and_environment_is_swept_if_it_was_seen(paths):
     text = """
         child = subprocess.Popen(

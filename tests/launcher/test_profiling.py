@@ -278,6 +278,29 @@ def test_a_limit_that_could_not_be_held_is_not_measured():
     assert gpu.held[-1] is None
 
 
+def test_steps_after_limits_were_given_up_are_not_what_trying_costs():
+    gpu, profiling = Gpu(), begin(job())
+    gpu.train(profiling, 80.0)
+    chosen_w, extra_j = profiling.chosen_w, profiling.extra_cost_j()
+    gpu.train(profiling, 10.0)
+    assert profiling.extra_cost_j() == extra_j  # the choice costs nothing more than itself
+    profiling.give_up("somebody else has set one", released=True)
+    gpu.train(profiling, 60.0)
+    assert profiling.extra_cost_j() == extra_j
+    assert profiling.stepped_under > {chosen_w}
+
+
+def test_where_the_limit_found_is_unknown_it_is_measured_and_the_search_is_over():
+    asked = []
+    gpu = Gpu()
+    profiling = begin(job(), found_w=None, rule=lambda _now, profile: asked.append(profile))
+    gpu.train(profiling, CHECK_EVERY_S * 3)
+    assert len(asked) == 1
+    assert not profiling.probing
+    assert list(profiling.points) == [None]
+    assert set(gpu.held) == {None}
+
+
 class WatchedGpu(Gpu):
     """A GPU whose limit is read back; somebody else, or its driver, may hold it to another."""
 

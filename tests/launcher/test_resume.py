@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from tests.factories import build_trial
+from zeusrun.launcher import choice
 from zeusrun.launcher.resume import CANCELLED_LATER, find_preempted, join
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, TrialStatus
 
@@ -121,6 +123,35 @@ def test_the_best_metric_is_that_of_all_parts():
 def test_a_profile_of_an_earlier_part_is_kept_where_the_last_has_none():
     points = (PowerPoint(150.0, 10.0, 140.0),)
     assert after(part(PREEMPTED, power_profile=points), part()).power_profile == points
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "limit_w"),
+    [
+        ((10.0, 250.0), (5.0, 300.0), 250.0),
+        ((5.0, 250.0), (10.0, 300.0), 300.0),
+        ((5.0, 250.0), (None, None), 250.0),
+        ((None, 250.0), (5.0, 300.0), 300.0),
+        ((10.0, None), (5.0, 300.0), None),
+    ],
+)
+def test_the_power_limit_is_that_of_the_longer_part(first, second, limit_w):
+    begun = part(PREEMPTED, time_s=first[0], power_limit_w=first[1])
+    ended = part(time_s=second[0], power_limit_w=second[1])
+    resumed = replace(TRIAL, power_limit_w=first[1]).finish(begun).resume("2026-01-02T00:00:00Z")
+    assert resumed.finish(join(resumed, ended)).power_limit_w == limit_w
+
+
+@pytest.mark.parametrize(("time_s", "limit_w"), [(10.0, 250.0), (None, 200.0)])
+def test_the_limit_of_today_is_not_that_of_what_was_trained_before(monkeypatch, time_s, limit_w):
+    begun = part(PREEMPTED, time_s=time_s, power_limit_w=250.0)
+    power_limit = SimpleNamespace(watts=200.0)
+    submission = SimpleNamespace(spec=SimpleNamespace(power_limit=power_limit), gpus=["a GPU"])
+    again = SimpleNamespace(limit_w=200.0)
+    monkeypatch.setattr(choice, "_why_not", lambda *_: None)
+    monkeypatch.setattr(choice, "_choose_again", lambda *_: again)
+    following = choice.choose_next(submission, [TRIAL.finish(begun)], None, 1)
+    assert (following.trial.power_limit_w, following.choice) == (limit_w, again)
 
 
 def trial(recurrence, attempt, status):

@@ -73,7 +73,7 @@ def test_a_launcher_that_ends_well_dismisses_it(run):
 
 def test_what_ends_a_whole_session_does_not_end_it(run):
     launcher, own, _ = run
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         os.kill(int(launcher.warden), number)
     launcher.kill()
     assert own.wait(30) == -signal.SIGKILL

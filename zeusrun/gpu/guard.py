@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from zeusrun.gpu.device import LimitableDevice
 
 READY, DISMISSED = b"ready\n", b"dismissed\n"
+_FOR_THE_LAUNCHER = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 _PATIENCE_S = 20.0  # with a GPU that does not take its limit at once
 _AGAIN_S = 0.2
 _REMEMBERED = 1 << 16  # bytes of what it was told: only the last line counts
@@ -38,8 +46,8 @@ def main() -> None:
     directory = Path(sys.argv[1])
     pairs = [argument.split("=") for argument in sys.argv[2:]]
     found_w = {uuid: float(watts) for uuid, watts in pairs}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # they are meant for the launcher
+    for number in _FOR_THE_LAUNCHER:
+        signal.signal(number, signal.SIG_IGN)
     devices: dict[str, LimitableDevice] = {uuid: gpu_by_uuid(uuid, os.environ) for uuid in found_w}
     with contextlib.suppress(BrokenPipeError):  # the launcher is dead already
         os.write(1, READY)

@@ -10,6 +10,8 @@ other by a locked file in it.
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import socket
 from pathlib import Path
 
@@ -72,7 +74,7 @@ class LimitLock:
 
     def _lock_file(self) -> bool:
         """Lock the file; where there can be none there is no record either, and nothing to see."""
-        lock = FileLock(self._directory / f"{self._uuid}.lock")
+        lock = FileLock(_lock_path(self._directory, self._uuid))
         try:
             make_folder(self._directory)
             if not lock.acquire():
@@ -83,8 +85,37 @@ class LimitLock:
         return True
 
 
-def is_held(uuid: str) -> bool:
-    """Whether somebody in this network namespace has the lock of a GPU now."""
+def is_held(uuid: str, directory: Path) -> bool:
+    """Whether somebody has the lock of a GPU now.
+
+    Args:
+        uuid: Of the GPU.
+        directory: Of its record; it shows whoever is in another network namespace.
+    """
+    return _is_bound(uuid) or _is_file_locked(_lock_path(directory, uuid))
+
+
+def _lock_path(directory: Path, uuid: str) -> Path:
+    return directory / f"{uuid}.lock"
+
+
+def _is_file_locked(path: Path) -> bool:
+    """Whether a file is locked: it is locked in common with other readers for a moment."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _is_bound(uuid: str) -> bool:
+    """Whether somebody in this network namespace has bound the name of a GPU's lock."""
     name = f"@zeusrun/power-limit/{uuid}"
     try:
         lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()

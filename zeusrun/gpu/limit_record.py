@@ -53,8 +53,9 @@ class LimitRecord:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the GPU is in another machine."""
-        return self.host != platform.node()
+        """Whether the GPU is in another machine; a container may have a host name of its own."""
+        same_boot = self.boot_id is not None and self.boot_id == _read_boot_id()
+        return self.host != platform.node() and not same_boot
 
     @property
     def is_of_earlier_boot(self) -> bool:
@@ -63,13 +64,18 @@ class LimitRecord:
         return None not in (self.boot_id, boot_id) and self.boot_id != boot_id
 
 
+def record_path(directory: Path, uuid: str) -> Path:
+    """Return the file of a GPU's record, whether it exists or not."""
+    return directory / (uuid + _SUFFIX)
+
+
 def write_record(directory: Path, record: LimitRecord) -> None:
     """Put a record on disk so that it survives a power cut.
 
     Raises:
         DeviceError: If it cannot be written; then no limit may be changed.
     """
-    path = directory / (record.uuid + _SUFFIX)
+    path = record_path(directory, record.uuid)
     content = {"version": _VERSION, **vars(record)}
     try:
         make_folder(directory)
@@ -86,7 +92,7 @@ def remove_record(directory: Path, uuid: str) -> None:
     Raises:
         DeviceError: If it is there and cannot be removed.
     """
-    path = directory / (uuid + _SUFFIX)
+    path = record_path(directory, uuid)
     try:
         path.unlink()
     except (FileNotFoundError, NotADirectoryError):
@@ -101,7 +107,7 @@ def read_record(directory: Path, uuid: str) -> LimitRecord | None:
     Raises:
         DeviceError: If it cannot be read.
     """
-    path = directory / (uuid + _SUFFIX)
+    path = record_path(directory, uuid)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["version"] != _VERSION:
@@ -137,7 +143,7 @@ def is_elsewhere(directory: Path, uuid: str) -> bool:
 def has_record(directory: Path, uuid: str) -> bool:
     """Whether a GPU has a record, readable or not; where that cannot be seen, it may have one."""
     try:
-        return (directory / (uuid + _SUFFIX)).exists()
+        return record_path(directory, uuid).exists()
     except OSError:
         return True
 

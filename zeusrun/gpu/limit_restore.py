@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.errors import DeviceError
+from zeusrun.errors import DeviceError, LimitRefusedError
 from zeusrun.gpu.device import is_same_limit
 from zeusrun.gpu.limit_lock import LimitLock
-from zeusrun.gpu.limit_record import read_record, recorded_gpus, remove_record
+from zeusrun.gpu.limit_record import read_record, record_path, recorded_gpus, remove_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +49,9 @@ def set_limit(device: LimitableDevice, watts: float) -> None:
 def put_back(directory: Path, device: LimitableDevice, record: LimitRecord) -> str | None:
     """Set the limit found again, and remove the record of it.
 
+    It is set even where it is in force: a zeusd that did not answer in time may be about to carry
+    out an earlier limit, and carries them out in order.
+
     A limit that zeusrun has not set stays: an administrator who caps a GPU has a reason.
 
     Args:
@@ -60,14 +63,14 @@ def put_back(directory: Path, device: LimitableDevice, record: LimitRecord) -> s
         A sentence on a limit that stays; ``None`` if the limit is as it was found.
 
     Raises:
-        DeviceError: If the GPU does not take the limit, or the record cannot be removed; it stays.
+        DeviceError: If the GPU does not take the limit or does not answer, or the record cannot be
+            removed; it stays.
     """
     found_w = record.found_w
     try:
         stays = _why_it_stays(device, record)
-        # Nothing needs to be permitted where nothing needs to be set.
-        if stays is None and device.power_limit_w() != found_w:
-            set_limit(device, found_w)
+        if stays is None:
+            _set_again(device, found_w)
     except DeviceError as error:
         raise DeviceError(
             f"the power limit of {name_of(device)} is not as it was found ({found_w:g} W): "
@@ -118,7 +121,7 @@ def repair_limits(
             record = read_record(directory, uuid)
             if record is None or record.is_elsewhere:
                 continue
-            with contextlib.closing(_opened(open_gpu, record)) as device:
+            with contextlib.closing(_opened(directory, open_gpu, record)) as device:
                 if dry_run:
                     stays = _why_it_stays(device, record)
                 else:
@@ -138,14 +141,27 @@ def name_of(device: Device) -> str:
     return f"{device.model} ({device.uuid})"
 
 
+def _set_again(device: LimitableDevice, found_w: float) -> None:
+    try:
+        set_limit(device, found_w)
+    except LimitRefusedError:
+        # Nobody has taken it. Where it is in force, nothing needs to be permitted.
+        now_w = device.power_limit_w()
+        if now_w is None or not is_same_limit(now_w, found_w):
+            raise
+
+
 def _opened(
-    open_gpu: Callable[[LimitRecord], LimitableDevice], record: LimitRecord
+    directory: Path, open_gpu: Callable[[LimitRecord], LimitableDevice], record: LimitRecord
 ) -> LimitableDevice:
     try:
         return open_gpu(record)
     except DeviceError as error:
         found = f"{record.found_w:g} W, as {record.trial} had found it"
-        raise DeviceError(f"a power limit is not restored ({found}): {error}") from error
+        raise DeviceError(
+            f"a power limit is not restored ({found}): {error}. If this GPU was removed for good, "
+            f"delete its record: {record_path(directory, record.uuid)}"
+        ) from error
 
 
 def _why_it_stays(device: LimitableDevice, record: LimitRecord) -> str | None:
@@ -153,9 +169,12 @@ def _why_it_stays(device: LimitableDevice, record: LimitRecord) -> str | None:
     now_w = device.power_limit_w()
     if now_w is None or is_same_limit(now_w, record.found_w):
         return None
+    # A limit that zeusrun has set is known by its watts; a container may have a boot id of its own.
+    if any(is_same_limit(now_w, watts) for watts in record.set_w):
+        return None
     if record.is_of_earlier_boot:
         why = f"the machine was booted after {record.trial} had changed it"
-    elif record.set_w and not any(is_same_limit(now_w, watts) for watts in record.set_w):
+    elif record.set_w:
         why = f"it is not the {record.set_w[-1]:g} W of {record.trial}, so somebody else has set it"
     else:
         return None

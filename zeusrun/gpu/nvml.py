@@ -251,30 +251,37 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
         NVML has power for that alone; its model is the instance's, and its ``caveat`` says so.
 
     Raises:
-        VisibleGpusError: If ``CUDA_VISIBLE_DEVICES`` is not usable.
-        DeviceError: If a GPU that it may mean is lost, or NVML does not answer.
+        VisibleGpusError: If ``CUDA_VISIBLE_DEVICES`` is not usable on a machine with GPUs.
+        DeviceError: If a GPU that it may mean does not answer, or NVML does not.
         ValueError: If ``count`` is negative.
     """
     if count is not None and count < 0:
         raise ValueError(f"a job cannot use {count} GPUs")
-    entries = parse_visible(environment.get("CUDA_VISIBLE_DEVICES"))
-    if count == 0 or (entries is not None and not entries):
+    entries: tuple[int | str, ...] | None = None
+    unusable: VisibleGpusError | None = None
+    try:
+        entries = parse_visible(environment.get("CUDA_VISIBLE_DEVICES"))
+    except VisibleGpusError as error:
+        unusable = error
+    if count == 0 or entries == ():
         return []
-    with _listed() as (gpus, lost):
-        if lost and (entries is None or not all(isinstance(e, str) for e in entries)):
+    with _listed() as (gpus, silent):
+        if not gpus and not silent:
+            return []
+        if unusable is not None:
+            raise unusable
+        if silent and (entries is None or not all(isinstance(e, str) for e in entries)):
             # An index would count past a GPU that CUDA may or may not count.
             others = "until then, name the others by UUID in CUDA_VISIBLE_DEVICES (`nvidia-smi -L`)"
-            raise DeviceError(f"{lost[0]}; {others}")
-        if lost and entries is not None:
-            entries = entries[:count]  # another one may be the lost one
-        if not gpus and not lost:
-            return []
+            raise DeviceError(f"{silent[0]}; {others}")
+        if silent and entries is not None:
+            entries = entries[:count]  # another one may be the silent one
         pci_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
         try:
             visible = resolve_visible(entries, gpus, pci_order=pci_order, count=count)
         except VisibleGpusError as error:
-            if lost:
-                raise DeviceError(f"{error}. It may be the one that is lost: {lost[0]}") from error
+            if silent:
+                raise DeviceError(f"{error}. It may be this one: {silent[0]}") from error
             raise
         return _open_all(visible, find_zeusd(environment))
 
@@ -289,12 +296,12 @@ def gpu_by_uuid(uuid: str, environment: Mapping[str, str]) -> NvmlGpu:
     Raises:
         DeviceError: If it is absent or does not answer.
     """
-    with _listed() as (gpus, lost):
+    with _listed() as (gpus, silent):
         for gpu in gpus:
             if gpu.uuid == uuid:
                 return NvmlGpu(VisibleGpu(gpu.nvml_index, gpu.model), find_zeusd(environment))
-        if lost:
-            raise DeviceError(f"{uuid} does not answer. It may be the one that is lost: {lost[0]}")
+        if silent:
+            raise DeviceError(f"{uuid} is not found. It may be this one: {silent[0]}")
     raise DeviceError(f"{uuid} is not in this machine; `nvidia-smi -L` lists the GPUs")
 
 
@@ -309,13 +316,13 @@ def gpus_of_machine() -> list[Device | DeviceError]:
         DeviceError: If NVML does not answer.
     """
     opened: list[Device | DeviceError] = []
-    with _listed() as (gpus, lost):
+    with _listed() as (gpus, silent):
         for gpu in gpus:
             try:
                 opened.append(NvmlGpu(VisibleGpu(gpu.nvml_index, gpu.model)))
             except DeviceError as error:
                 opened.append(error)
-        return [*opened, *lost]
+        return [*opened, *silent]
 
 
 def _unless_failing(ask: Callable[[], _Answer | None]) -> _Answer | None:
@@ -328,7 +335,7 @@ def _unless_failing(ask: Callable[[], _Answer | None]) -> _Answer | None:
 
 @contextlib.contextmanager
 def _listed() -> Iterator[tuple[list[GpuIdentity], list[DeviceError]]]:
-    """Start NVML, tell the GPUs and those that are lost, and let go of NVML again.
+    """Start NVML, tell the GPUs and those that do not answer, and let go of NVML again.
 
     Raises:
         DeviceError: If NVML does not answer.
@@ -346,8 +353,9 @@ def _listed() -> Iterator[tuple[list[GpuIdentity], list[DeviceError]]]:
             "without GPUs"
         ) from error
     try:
-        gpus, lost = identify_gpus(pynvml)
-        yield gpus, [_lost_gpu(index, error) for index, error in lost.items()]
+        gpus, errors = identify_gpus(pynvml)
+        silent = [_silent_gpu(pynvml, index, error) for index, error in errors.items()]
+        yield gpus, silent
     except pynvml.NVMLError as error:
         raise DeviceError(f"NVML cannot list the GPUs: {error}; see `nvidia-smi -L`") from error
     finally:
@@ -356,11 +364,12 @@ def _listed() -> Iterator[tuple[list[GpuIdentity], list[DeviceError]]]:
             pynvml.nvmlShutdown()
 
 
-def _lost_gpu(nvml_index: int, error: Exception) -> DeviceError:
-    return DeviceError(
-        f"GPU {nvml_index} is lost: NVML says {error}. `dmesg` says why; reset it by "
-        f"`nvidia-smi --gpu-reset -i {nvml_index}`, or reboot"
-    )
+def _silent_gpu(nvml: Any, nvml_index: int, error: Exception) -> DeviceError:  # noqa: ANN401 - untyped module
+    advice = "see `nvidia-smi` and `dmesg`"
+    if isinstance(error, nvml.NVMLError_GpuIsLost):
+        reset = f"`nvidia-smi --gpu-reset -i {nvml_index}`"
+        advice = f"`dmesg` says why; reset it by {reset}, or reboot"
+    return DeviceError(f"GPU {nvml_index} does not answer: NVML says {error}. {advice}")
 
 
 def _open_all(visible: list[VisibleGpu], zeusd: Zeusd | None) -> list[Device]:

@@ -25,7 +25,7 @@ def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], dict[int, Exception]]: 
         pynvml.NVMLError: If NVML does not answer, or its driver was restarted meanwhile.
     """
     identities: list[GpuIdentity] = []
-    lost: dict[int, Exception] = {}
+    silent: dict[int, Exception] = {}
     for nvml_index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(nvml_index)
@@ -43,8 +43,8 @@ def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], dict[int, Exception]]: 
         except nvml.NVMLError_Uninitialized:
             raise
         except nvml.NVMLError as error:  # one broken GPU is nothing to the others
-            lost[nvml_index] = error
-    return identities, lost
+            silent[nvml_index] = error
+    return identities, silent
 
 
 def read_pci_address(nvml: Any, handle: Any) -> PciAddress | None:  # noqa: ANN401 - untyped module

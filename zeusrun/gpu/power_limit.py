@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -151,7 +152,9 @@ class LimitHolder:
         self._trial = trial
         try:
             self.check(watts)
-            self._check_own()
+            left_w = {u: self._set_w.get(u, (found_w,)) for u, found_w in self._found_w.items()}
+            for device in self._devices:
+                self._check_own(device, left_w[device.uuid])
             if not self._set_w and set(self._found_w.values()) == {watts}:
                 return
             for uuid, found_w in self._found_w.items():
@@ -160,6 +163,8 @@ class LimitHolder:
                 write_record(self._directory, self._record(uuid, found_w))
             self._ensure_guard()
             for device in self._devices:
+                # To prepare took a while, in which somebody else may have set one.
+                self._check_own(device, left_w[device.uuid])
                 self._set(device, watts)
         except DeviceError:
             self.restore()
@@ -223,38 +228,44 @@ class LimitHolder:
         if problems:
             raise DeviceError("; ".join(problems))
 
-    def _check_own(self) -> None:
-        """Refuse to go on where a limit is neither as it was found nor as it was set.
+    def _check_own(self, device: LimitableDevice, left_w: Sequence[float]) -> None:
+        """Refuse to go on where a limit is none of those that it may have been left at, in watts.
 
         Raises:
             LimitRefusedError: If somebody else has set it.
-            DeviceError: If a GPU does not answer.
+            DeviceError: If the GPU does not answer.
         """
-        for device in self._devices:
-            found_w, now_w = self._found_w[device.uuid], device.power_limit_w()
-            own_w = self._set_w.get(device.uuid, (found_w,))
-            if now_w is not None and not any(is_same_limit(now_w, watts) for watts in own_w):
-                self._take_over(
-                    f"the power limit of {name_of(device)} stays at {now_w:g} W: it is not the "
-                    f"{own_w[-1]:g} W that it was left at, so somebody else has set it"
-                )
-                raise LimitRefusedError(self.taken)
+        now_w = device.power_limit_w()
+        if now_w is not None and not any(is_same_limit(now_w, watts) for watts in left_w):
+            self._take_over(
+                f"the power limit of {name_of(device)} stays at {now_w:g} W: it is not the "
+                f"{left_w[-1]:g} W that it was left at, so somebody else has set it"
+            )
+            raise LimitRefusedError(self.taken)
 
     def _take_over(self, why: str) -> None:
-        """Change nothing any more: somebody else sets limits."""
-        self.taken = self.refused = why
+        """Change nothing any more: somebody else sets limits. The first reason is the one told."""
+        self.taken = self.refused = self.taken or why
         self.limits_w = ()
 
     def _set(self, device: LimitableDevice, watts: float) -> None:
         try:
             set_limit(device, watts)
         except DeviceError:
-            # What it reports right after a change is the driver's doing: it is to be put back, too.
-            now_w = device.power_limit_w()
-            if now_w is not None:
-                self._set_w[device.uuid] = (*self._set_w[device.uuid], now_w)
+            with contextlib.suppress(DeviceError):
+                self._note_reported(device)
             raise
         self._set_w[device.uuid] = (watts,)
+
+    def _note_reported(self, device: LimitableDevice) -> None:
+        """Take what a GPU reports right after a change for the driver's doing, to be put back."""
+        uuid, now_w = device.uuid, device.power_limit_w()
+        if now_w is None:
+            return
+        self._set_w[uuid] = (*self._set_w[uuid], now_w)
+        if self._guard is not None:
+            self._guard.tell(self._set_w)
+        write_record(self._directory, self._record(uuid, self._found_w[uuid]))
 
     def _record(self, uuid: str, found_w: float) -> LimitRecord:
         return LimitRecord(uuid, found_w, self._trial, self._zeusd, self._set_w[uuid])

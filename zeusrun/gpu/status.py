@@ -143,12 +143,14 @@ def _open_machine(indices: Mapping[str, int | None]) -> list[OpenGpu]:
 
 
 def _open_visible(environment: Mapping[str, str]) -> list[OpenGpu]:
-    entries = parse_visible(environment.get(_VISIBLE))
     try:
         devices = gpus_of_job(environment, None)
+        # After that: where there is no GPU, the variable says nothing.
+        entries = parse_visible(environment.get(_VISIBLE)) if devices else ()
     except VisibleGpusError:  # it is no GPU that is the trouble: a submit refuses it, too
         raise
     except DeviceError as error:
+        entries = parse_visible(environment.get(_VISIBLE))
         if entries is None:  # one of them is lost, so nobody knows how CUDA counts the others
             return _open_machine({})
         if len(entries) == 1:

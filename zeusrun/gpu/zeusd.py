@@ -73,10 +73,10 @@ class Zeusd:
             pci: PCI address of the GPU; ``None`` if unknown.
 
         Raises:
-            LimitRefusedError: If the daemon cannot be asked, does not let this user, or sees other
+            LimitRefusedError: If the daemon is not there, does not let this user, or sees other
                 GPUs than this process: then nothing is changed.
-            DeviceError: If it refuses the limit, or was asked and does not answer: then it may
-                change it yet.
+            DeviceError: If it refuses the limit, or is there and does not answer in time: then it
+                may change it yet, or carry out what it was asked for before.
         """
         number = self._number_of(nvml_index, gpu_count, pci)
         milliwatts = round(watts * 1000)
@@ -140,6 +140,9 @@ class Zeusd:
             why = getattr(error, "strerror", None) or repr(error)
             if sent:  # it may carry it out yet: nobody may take the limit for unchanged
                 raise DeviceError(f"{self} took a limit and does not answer: {why}") from error
+            if isinstance(error, TimeoutError):  # it may have one before it from last time
+                limit_s = f"{self._timeout_s:g} s"
+                raise DeviceError(f"{self} does not answer in {limit_s}; restart it") from error
             raise LimitRefusedError(f"{self} does not answer: {why}") from error
         finally:
             connection.close()

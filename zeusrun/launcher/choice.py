@@ -94,12 +94,15 @@ class Choice:
         runs: The history as it reads under the problem.
         decision: The answer.
         kept: Sentences on past trials that are read otherwise than they ended.
+        limit_w: The power limit that all GPUs begin with, in watts per GPU; ``None`` if they have
+            none. A preempted trial may have had another one before.
     """
 
     problem: Problem
     runs: tuple[Run, ...]
     decision: Decision
     kept: tuple[str, ...]
+    limit_w: float | None = None
 
 
 def build_problem(
@@ -208,12 +211,15 @@ def choose_next(
     preempted = find_preempted(trials) if recurrence is None else None
     note = None if preempted is None else _why_not(submission, preempted)
     if preempted is not None and note is None:
-        trial = replace(preempted.resume(timestamp()), power_limit_w=_limit_in_force(submission))
-        return Next(trial, _choose_again(submission, trials, trial), None)
+        trial = preempted.resume(timestamp())
+        choice = _choose_again(submission, trials, trial)
+        if trial.time_s is None:  # it was preempted before its training began
+            trial = replace(trial, power_limit_w=choice.limit_w)
+        return Next(trial, choice, None)
     problem = build_problem(submission, trials, recurrence)
     choice = decide(submission, problem, trials, attempt)
     trial = draft_trial(submission, choice.decision, problem.recurrence, attempt)
-    return Next(trial, choice, note)
+    return Next(trial, replace(choice, limit_w=trial.power_limit_w), note)
 
 
 def _why_not(submission: Submission, preempted: Trial) -> str | None:
@@ -235,7 +241,7 @@ def _choose_again(submission: Submission, trials: Sequence[Trial], trial: Trial)
     stage = Stage.EXPLORE if trial.stage is Stage.LOOK else trial.stage
     bound = bound_of_proven(problem, runs)
     decision = Decision(trial.global_batch_size, stage, trial.why, bound=bound)
-    return Choice(problem, tuple(runs), decision, sentences)
+    return Choice(problem, tuple(runs), decision, sentences, _limit_in_force(submission))
 
 
 def decide_again(submission: Submission, choice: Choice, looked: Run, attempt: int) -> Decision:

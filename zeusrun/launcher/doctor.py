@@ -13,8 +13,8 @@ from zeusrun.errors import DeviceError, HistoryError, ZeusrunError, advice_on
 from zeusrun.file_lock import FileLock
 from zeusrun.gpu.cpu import cpu_device
 from zeusrun.gpu.device import LimitableDevice
-from zeusrun.gpu.limit_lock import is_held
-from zeusrun.gpu.limit_record import has_record, is_elsewhere, recorded_gpus
+from zeusrun.gpu.limit_lock import LimitLock, is_held
+from zeusrun.gpu.limit_record import is_elsewhere, recorded_gpus
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.launcher.home import trusted_home
 from zeusrun.launcher.paths import home_directory, limits_directory, notices_directory
@@ -124,23 +124,45 @@ def _check_permission(gpus: list[Device], home: Path) -> Check:
 
     One that a run holds is left to it.
     """
-    limited = [gpu for gpu in gpus if isinstance(gpu, LimitableDevice)]
     directory = limits_directory(home)
     try:
-        asked = 0
-        for gpu in limited:
-            now_w = gpu.power_limit_w()
-            held = has_record(directory, gpu.uuid) or is_held(gpu.uuid)
-            if now_w is not None and gpu.power_limit_range_w() is not None:
-                asked += 1
-                if not held:
-                    gpu.set_power_limit_w(now_w)
+        answers = [_may_set(gpu, directory) for gpu in gpus if isinstance(gpu, LimitableDevice)]
     except DeviceError as error:
         found = "power limits are only observed"
         return Check("permissions", well=None, found=found, advice=str(error))
-    if not asked:
-        return Check("permissions", well=None, found="no GPU whose power limit could be set")
-    return Check("permissions", well=True, found="power limits may be set")
+    if True in answers:
+        return Check("permissions", well=True, found="power limits may be set")
+    if False in answers:
+        found = "power limits are held by a run, so setting them was not tried"
+        return Check("permissions", well=None, found=found, advice="ask again when it has ended")
+    return Check("permissions", well=None, found="no GPU whose power limit could be set")
+
+
+def _may_set(gpu: LimitableDevice, directory: Path) -> bool | None:
+    """Set the limit of a GPU to what it is, while no run can change it.
+
+    Args:
+        gpu: The GPU.
+        directory: Of the records of limits.
+
+    Returns:
+        Whether it was set; ``False`` if a run holds it, ``None`` if it has no limit to set.
+
+    Raises:
+        DeviceError: If it may not be set, or the GPU does not answer.
+    """
+    if gpu.power_limit_range_w() is None:
+        return None
+    lock = LimitLock(gpu.uuid, directory)
+    if not lock.acquire():
+        return False
+    try:
+        now_w = gpu.power_limit_w()
+        if now_w is not None:
+            gpu.set_power_limit_w(now_w)
+        return None if now_w is None else True
+    finally:
+        lock.release()
 
 
 def _check_limits(home: Path) -> list[Check]:
@@ -150,7 +172,11 @@ def _check_limits(home: Path) -> list[Check]:
         recorded = recorded_gpus(directory)
     except DeviceError as error:
         return [Check("power limit", well=False, found=str(error))]
-    left = [uuid for uuid in recorded if not is_held(uuid) and not is_elsewhere(directory, uuid)]
+    left = [
+        uuid
+        for uuid in recorded
+        if not is_held(uuid, directory) and not is_elsewhere(directory, uuid)
+    ]
     return [
         Check(
             "power limit",

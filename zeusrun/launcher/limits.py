@@ -83,7 +83,7 @@ def held_by(home: Path, uuid: str) -> str | None:
         return None  # doctor names a record that cannot be read
     if record is None:
         return None
-    held = record.is_elsewhere or is_held(uuid)
+    held = record.is_elsewhere or is_held(uuid, limits_directory(home))
     return record.trial if held else f"{record.trial}, dead: `zeusrun repair`"
 
 
@@ -118,13 +118,18 @@ class LimitControl:
         self._fixed_w = submission.spec.power_limit.watts
         self._policy, self._choice = submission.policy, choice
         self._held_w: float | None = None
-        self._failed = self._wound_down = False
+        # Somebody else may have set a limit in an earlier attempt, whose user was told.
+        self._told = None if self._holder is None else self._holder.taken
+        self._failed, self._wound_down = self._told is not None, False
         self._tend_t = 0.0
         known = [run for run in choice.runs if run.arm == trial.global_batch_size]
         profiled = bool(submission.gpus) and submission.spec.instrument
-        found_w = trial.power_limit_w
+        # The trial itself says what was in force before it was preempted.
+        self._found_w = choice.limit_w
         self._profiling = (
-            Profiling(choice.problem, merged_profile(known), found_w, self._ask, self._is_in_force)
+            Profiling(
+                choice.problem, merged_profile(known), self._found_w, self._ask, self._is_in_force
+            )
             if profiled
             else None
         )
@@ -146,6 +151,7 @@ class LimitControl:
         if self._holder is not None:
             with contextlib.suppress(DeviceError):
                 self._holder.restore()
+                self._held_w = None
             self._see_taken()
 
     def decided(self, choice: Choice) -> None:
@@ -206,7 +212,7 @@ class LimitControl:
     def stepped_under(self) -> frozenset[float | None]:
         """The limits, in watts per GPU, under which steps were taken so far."""
         if self._profiling is None:
-            return frozenset([self._held_w or self._trial.power_limit_w])
+            return frozenset([self._held_w or self._found_w])
         return self._profiling.stepped_under
 
     @property
@@ -256,22 +262,24 @@ class LimitControl:
         """See to it that a guard watches, and that what could not be put back is tried again."""
         if self._holder is None or now_t < self._tend_t:
             return
+        if self._failed:
+            self._tend_t = now_t + _AGAIN_S
         try:
             self._holder.keep_guarded()
             if self._failed:
-                self._tend_t = now_t + _AGAIN_S
                 self._holder.restore()
         except DeviceError as error:
             if not self._failed:
                 self._leave_alone(str(error))
+        self._see_taken()
 
     def _see_taken(self) -> None:
         """Leave limits alone once somebody else has set one."""
-        if self._holder is not None and self._holder.taken is not None and not self._failed:
-            self._leave_alone(self._holder.taken)
+        if self._holder is not None and self._holder.taken not in (None, self._told):
+            self._leave_alone(str(self._holder.taken))
 
     def _leave_alone(self, why: str) -> None:
-        self._failed, self._held_w = True, None
+        self._failed, self._held_w, self._told = True, None, why
         why = f"power limits are left alone from now on: {why}"
         if self._profiling is not None:
             self._profiling.give_up(why, released=True)

@@ -83,7 +83,7 @@ def run(
 
     Raises:
         LaunchError: If torchrun could not be started.
-        Exception: Whatever ``on_tick`` raises, after the run has been ended.
+        Exception: Whatever ``on_tick`` or ``on_end`` raises, after the run has been ended.
     """
     with Warden() as warden:
         marked = replace(command, env={**command.env, **warden.mark})
@@ -111,11 +111,13 @@ def run(
                     process.wait(TICK_S)
         finally:
             ended_t = time.monotonic()
-            on_end()
-            if process.poll() is None:
-                _end(process, grace_period_s)
-                ended_t = time.monotonic()
-            outlived = family.sweep(at_once=level is StopLevel.KILL)
+            try:
+                on_end()
+            finally:
+                if process.poll() is None:
+                    _end(process, grace_period_s)
+                    ended_t = time.monotonic()
+                outlived = family.sweep(at_once=level is StopLevel.KILL)
     return ProcessExit(process.returncode, ended_t, outlived)
 
 

@@ -81,23 +81,25 @@ class Profiling:
         self._limit_w: float | None = None  # that is measured, or is the choice
         self._probe: Probe | None = None
         self._before: Probe | None = None  # the one that was over last
-        self._begun = self._paused = self._doubted = False
+        self._best_w: float | None = None  # the choice, whether it is still held or not
+        self._begun = self._decided = self._paused = self._doubted = False
         self._confirmed = False  # that the limit was in force as the probe, or its last part, began
         self._kept = False  # that it was when it was let go for a pause
         self._walks = 1
         self._check_t = 0.0
-        self._held_steps: Counter[float | None] = Counter()
+        self._held_steps: Counter[float | None] = Counter()  # while limits were tried
+        self._stepped_under: set[float | None] = set()
         self._counted = 0
 
     @property
     def stepped_under(self) -> frozenset[float | None]:
         """The limits, in watts per GPU, under which steps were taken so far."""
-        return frozenset(limit_w for limit_w, steps in self._held_steps.items() if steps)
+        return frozenset(self._stepped_under)
 
     @property
     def probing(self) -> bool:
         """Whether a limit is held only to be measured."""
-        return self._begun and self.chosen_w is None and self.failure is None
+        return self._begun and not self._decided and self.failure is None
 
     def advance(
         self, count: StepCount, now_t: float, energy_between: EnergyBetween, *, wait: bool = False
@@ -118,7 +120,7 @@ class Profiling:
             self._follow(count, now_t)
         stepped = count.steps > self._counted
         if not self._paused:
-            self._held_steps[self._limit_w] += max(0, count.steps - self._counted)
+            self._count_steps(max(0, count.steps - self._counted))
         self._counted = count.steps
         if self.failure is not None:
             return self.chosen_w
@@ -188,7 +190,7 @@ class Profiling:
         }
         if len(costs_j) < 2:
             return None
-        best_w = min(costs_j, key=lambda w: costs_j[w]) if self.chosen_w is None else self.chosen_w
+        best_w = self._best_w if self._decided else min(costs_j, key=lambda w: costs_j[w])
         if best_w not in costs_j:
             return None
         return sum(
@@ -196,12 +198,18 @@ class Profiling:
             for limit_w, cost_j in costs_j.items()
         )
 
+    def _count_steps(self, steps: int) -> None:
+        if steps:
+            self._stepped_under.add(self._limit_w)
+        if self.failure is None:  # what follows is not the price of trying limits
+            self._held_steps[self._limit_w] += steps
+
     def _follow(self, count: StepCount, now_t: float) -> None:
         """Turn to what the policy asks for: a limit to measure, or its choice."""
         wanted_w = self._ask(tuple(self._known.values()))
         self._limit_w = self._found_w if wanted_w is None else wanted_w
-        decided = wanted_w is None or wanted_w in self._known
-        self.chosen_w = self._limit_w if decided else None
+        self._decided = wanted_w is None or wanted_w in self._known
+        self.chosen_w = self._best_w = self._limit_w if self._decided else None
         self._probe = self._next(count, now_t)
 
     def _measure(
@@ -214,9 +222,9 @@ class Profiling:
         stepped: bool,
     ) -> None:
         if self._probe is None:
-            if self.chosen_w is None and not wait and stepped:  # else it may be evaluating
+            if not self._decided and not wait and stepped:  # else it may be evaluating
                 self._follow(count, now_t)
-            elif self.chosen_w is not None and now_t >= self._check_t:
+            elif self._decided and now_t >= self._check_t:
                 self._probe = self._next(count, now_t)
             return
         if not self._paused and not self._confirmed and now_t > self._probe.held_t:
@@ -265,7 +273,7 @@ class Profiling:
         self._doubted = False
         if contradicts and self._walks < MOST_WALKS:
             self._walks += 1
-            self.chosen_w = None
+            self._decided, self.chosen_w = False, None
             self._known.clear()
             self.points.clear()
         self.points.pop(limit_w, None)

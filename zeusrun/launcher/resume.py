@@ -102,6 +102,9 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         )
         for point in outcome.curve
     ]
+    # That of most of its training. A part in which no limit could be read does not outweigh one.
+    longer = outcome.time_s is not None and outcome.time_s > trial.time_s
+    limit_w = outcome.power_limit_w if longer else trial.power_limit_w
     max_power_w = trial.max_power_w if outcome.max_power_w is None else outcome.max_power_w
     bests = [best for best in (trial.best_metric, outcome.best_metric) if best is not None]
     choose = min if trial.mode == "min" else max
@@ -118,6 +121,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         steps=_known_sum(trial.steps, outcome.steps),
         best_metric=choose(bests, default=None),
         curve=(*before, *since),
+        power_limit_w=limit_w,
         power_profile=outcome.power_profile or trial.power_profile,
         energy_counter_j=_sum(trial.energy_counter_j, outcome.energy_counter_j),
         energy_integrated_j=_sum(trial.energy_integrated_j, outcome.energy_integrated_j),

@@ -15,6 +15,14 @@ import signal
 import sys
 import time
 
+_FOR_THE_LAUNCHER = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 _PERIOD_S = 0.1
 _QUIET_S = 2.0  # a process that was just being started shows its mark a moment later
 _MOST_S = 60.0
@@ -22,8 +30,8 @@ _MOST_S = 60.0
 
 def main() -> None:
     """Wait for the end of the launcher; ``argv[1]`` is its mark, ``ZEUSRUN_LAUNCH=…``."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # meant for the launcher, which it outlives
+    for number in _FOR_THE_LAUNCHER:
+        signal.signal(number, signal.SIG_IGN)
     if not os.read(0, 1):
         end_marked(os.fsencode(sys.argv[1]))
 
