@@ -12,8 +12,8 @@ from faults_home import JOB, Finding
 
 from zeusrun.clock import timestamp
 from zeusrun.errors import ZeusrunError
-from zeusrun.history.tinydb import TinyDBHistory
-from zeusrun.launcher.paths import RunPaths
+from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.trial import Outcome, Stage, Trial, TrialStatus
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from faults_audit import audit
 from faults_home import JOB, Experiment, Finding, Home, wait_for
 
 from zeusrun.errors import ZeusrunError
-from zeusrun.history.tinydb import TinyDBHistory
+from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:

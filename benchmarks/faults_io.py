@@ -18,7 +18,7 @@ from faults_audit import audit, build_trial, write_earlier
 from faults_home import JOB, ROOT, Experiment, Finding, Home, build_library
 
 from zeusrun.errors import ZeusrunError
-from zeusrun.history.tinydb import TinyDBHistory
+from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from faults_scene import (
     read_phase,
 )
 
-from zeusrun.history.tinydb import TinyDBHistory
-from zeusrun.launcher.paths import RunPaths
-from zeusrun.launcher.process import TICK_S
+from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.launcher.processes.process import TICK_S
+from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:

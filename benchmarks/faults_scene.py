@@ -14,7 +14,7 @@ import psutil
 from faults_audit import write_earlier
 from faults_home import EPOCHS_TO_TARGET, FakeGpus, Home
 
-from zeusrun.launcher.paths import RunPaths
+from zeusrun.launcher.rundir.layout import RunPaths
 
 if TYPE_CHECKING:
     import subprocess
@@ -26,14 +26,14 @@ RANKS, EPOCH_S, HELD_W = 2, 0.25, 200.0
 LONG_EPOCHS = 60  # 15 s: ranks that were left to themselves are still there after 5 s
 EARLIER = 2  # trials of each home's past
 PHASES = ("before dispatch", "starting", "training", "ending", "after")
-_SINGLE = ("launcher", "agent", "rank 0", "rank 1", "warden", "guard")
+_SINGLE = ("launcher", "agent", "rank 0", "rank 1", "watchdog", "guard")
 _PAIRS = (
     ("launcher", "agent"),
-    ("launcher", "warden"),
+    ("launcher", "watchdog"),
     ("launcher", "guard"),
     ("launcher", "rank 0"),
     ("agent", "rank 1"),
-    ("agent", "warden"),
+    ("agent", "watchdog"),
     ("rank 0", "rank 1"),
 )
 _VICTIMS = tuple((name,) for name in _SINGLE) + _PAIRS
@@ -68,7 +68,7 @@ def draw(seed: int) -> Plan:
         aim = PHASES[1]  # there is nobody else before
     share, coin = rng.uniform(0, 1.1), rng.random()
     # Where the training has to end by itself, it is to be short.
-    ends = aim == PHASES[3] or not set(victims) - {"guard", "warden"}
+    ends = aim == PHASES[3] or not set(victims) - {"guard", "watchdog"}
     epochs = EPOCHS_TO_TARGET if ends else LONG_EPOCHS
     return Plan(victims, aim, share, coin < 0.5 or "guard" in victims, epochs)
 
@@ -168,7 +168,7 @@ def _part(process: psutil.Process, launcher_pid: int) -> str:
     for part, sign in (
         ("agent", "torch.distributed.run"),
         ("guard", "guard"),
-        ("warden", "warden"),
+        ("watchdog", "watchdog"),
     ):
         if sign in words:
             return part

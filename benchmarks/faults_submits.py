@@ -15,10 +15,10 @@ from faults_home import GONE_S, JOB, ROOT, Experiment, Finding, Home, build_libr
 from faults_io import HOWS, Fault
 
 from zeusrun.errors import HistoryError
-from zeusrun.file_lock import FileLock
-from zeusrun.history.tinydb import TinyDBHistory
-from zeusrun.launcher.paths import RunPaths
-from zeusrun.launcher.process import TICK_S
+from zeusrun.files.lock import FileLock
+from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.launcher.processes.process import TICK_S
+from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any
 from faults_audit import build_outcome, build_trial
 
 from zeusrun.errors import HistoryError
-from zeusrun.history.tinydb import TinyDBHistory
+from zeusrun.history.tinydb.store import TinyDBHistory
 
 LOCK_TIMEOUT_S = 1.0
 

@@ -23,7 +23,7 @@ import psutil
 import yaml
 from timing import describe_machine, show
 
-from zeusrun.launcher.sweep import end_processes, processes_of_run
+from zeusrun.launcher.processes.descendants import end_processes, processes_of_run
 
 ROOT = Path(__file__).resolve().parents[1]
 FOUND_W = 312.345

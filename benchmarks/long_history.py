@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 
 from timing import describe_machine, interleave, run_seconds, show
 
+from zeusrun.files.home import runs_directory
 from zeusrun.history.schema import empty_tables, encode_tables
-from zeusrun.history.tinydb import TinyDBHistory
-from zeusrun.launcher.paths import highest_recurrence, runs_directory
+from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.launcher.rundir.layout import highest_recurrence
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, TrialStatus
 
 if TYPE_CHECKING:

@@ -24,12 +24,12 @@ from pathlib import Path
 
 from timing import describe_machine, show
 
-from zeusrun.gpu.cpu import cpu_device
-from zeusrun.gpu.device import Health, Reading
-from zeusrun.gpu.foreign import ForeignProcesses
-from zeusrun.gpu.monitor import EnergyMonitor
+from zeusrun.energy.cpu import cpu_device
+from zeusrun.energy.device import Health, Reading
+from zeusrun.energy.foreign import ForeignProcesses
+from zeusrun.energy.monitor import EnergyMonitor
+from zeusrun.energy.series import MAX_SAMPLES
 from zeusrun.gpu.nvml import gpus_of_job
-from zeusrun.gpu.series import MAX_SAMPLES
 from zeusrun.trial import EnergySource
 
 FAKE_LIBRARY = Path(__file__).resolve().parents[1] / "tests" / "gpu" / "fake_nvml.c"

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from timing import describe_machine
 
-from zeusrun.gpu.device import Health
-from zeusrun.gpu.power_csv import PowerCsv, Row
+from zeusrun.energy.device import Health
+from zeusrun.energy.power_csv import PowerCsv, Row
 
 WATTS = 250.0
 HEALTH = Health(0.98, 65.0, 1410.0, 1215.0, ("sw_power_cap",))

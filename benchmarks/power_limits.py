@@ -3,7 +3,7 @@
     python benchmarks/power_limits.py [--trace-dir ../shared/traces] [--seeds 40] [--made-up 200]
 
 Every ``summary_power_<gpu>.csv`` of the directory (schema of the Zeus project) is replayed through
-``zeusrun.bandit.limits``: it is asked for a limit, is shown speed and power there, and so on until
+``zeusrun.bandit.power``: it is asked for a limit, is shown speed and power there, and so on until
 it has chosen. Recorded profiles scatter by 2 to 3 %, up to 7 %, where no limit can bind, so the
 choice is scored against a smoothed truth and the noise of a probe is added to that truth.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from timing import describe_machine
 
-from zeusrun.bandit.limits import chosen_point, next_limit_w
+from zeusrun.bandit.power import chosen_point, next_limit_w
 from zeusrun.bandit.problem import PowerObjective, Problem
 from zeusrun.simulate.rows import read_rows
 from zeusrun.simulate.traces import POWER_COLUMNS, gpus

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.progress import Progress
 from timing import describe_machine
 
-from zeusrun.bandit.policies import POLICIES
-from zeusrun.bandit.reading import read_history
+from zeusrun.bandit.registry import POLICIES
+from zeusrun.bandit.reinterpret import read_history
 from zeusrun.simulate.job import expected_cost_j
 from zeusrun.simulate.replay import build_problem, replay
 from zeusrun.simulate.scenario import Scenario, build_scenarios

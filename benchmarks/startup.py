@@ -15,7 +15,7 @@ from pathlib import Path
 
 from timing import describe_machine, interleave, run_seconds, show
 
-from zeusrun.history.tinydb import TinyDBHistory
+from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, TrialStatus
 
 TRIALS, EPOCHS = 1000, 40

@@ -11,6 +11,8 @@ from hypothesis import settings
 from tests.factories import Zeusrun
 from zeusrun.cli import main
 
+pytest_plugins = ["tests.gpu.fixtures"]
+
 # The short tier tries the same examples every time, so that it fails for a change and not by
 # chance; the long tier draws new ones (--hypothesis-profile). A busy machine is no failure.
 settings.register_profile("same", deadline=None, derandomize=True)

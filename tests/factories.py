@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from zeusrun.spec import JobSpec, load_spec
+from zeusrun.jobfile.spec import JobSpec, load_spec
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, TrialStatus
 
 ROOT = Path(__file__).resolve().parents[1]

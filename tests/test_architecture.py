@@ -9,61 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.layers import LAYERS, below
+
 PACKAGE = Path(__file__).resolve().parents[1] / "zeusrun"
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
-VALUES = {"clock", "errors", "target", "trial"}
-ROOMS = {
-    "errors": set(),
-    "clock": set(),
-    "target": set(),
-    "trial": {"errors", "clock"},
-    "masking": set(),
-    "plain_text": set(),
-    "private_files": set(),
-    "file_lock": {"errors", "private_files"},
-    "sidecar": {"errors", "private_files"},
-    "jobfile": {"errors", "masking"},
-    "spec": {"errors", "jobfile"},
-    "worker": {"errors", "sidecar", "masking", "private_files", "target"},
-    "bandit": VALUES,
-    "gpu": VALUES | {"private_files", "file_lock"},
-    "history": VALUES | {"private_files", "file_lock"},
-    "launcher": VALUES
-    | {"sidecar", "jobfile", "spec", "bandit", "gpu", "history", "masking", "private_files"}
-    | {"file_lock", "plain_text"},
-    "simulate": VALUES | {"bandit"},
-    "view": VALUES
-    | {"sidecar", "spec", "bandit", "gpu", "history", "launcher", "schedule", "simulate"}
-    | {"plain_text"},
-    "cli_simulate": VALUES | {"simulate", "view", "cli_runs"},
-    "cli_gpu": VALUES | {"gpu", "launcher", "view", "cli_runs"},
-    "schedule": VALUES
-    | {"jobfile", "spec", "launcher", "private_files", "file_lock", "plain_text"},
-    "cli_runs": VALUES
-    | {"jobfile", "spec", "history", "launcher", "schedule", "view", "plain_text"},
-    "cli_schedule": VALUES
-    | {"jobfile", "spec", "launcher", "schedule", "view", "cli_runs", "cli_submit", "plain_text"},
-    "cli_submit": VALUES | {"jobfile", "spec", "bandit", "history", "launcher", "view", "cli_runs"},
-    "cli": VALUES
-    | {"spec", "bandit", "gpu", "history", "launcher", "schedule", "view", "plain_text"}
-    | {"cli_gpu", "cli_runs", "cli_schedule", "cli_simulate", "cli_submit", "__init__"},
-    "__main__": {"cli", "launcher"},
-    "__init__": {"worker"},  # zeusrun.current()
-}
-"""Which rooms a room may import from, beside itself."""
-
-PARTS_OF_CLI = {"cli", "cli_gpu", "cli_runs", "cli_schedule", "cli_submit"}
-
 OWNERS = {
     "pynvml": "gpu/nvml.py",
-    "tinydb": "history/tinydb.py",
-    "subprocess": "launcher/process",  # process.py, process_beside.py
-    "pydantic": ("spec.py", "jobfile/sections.py"),
-    "cronsim": "schedule/timetable.py",
+    "tinydb": "history/tinydb/",
+    "subprocess": "launcher/processes/",
+    "pydantic": "jobfile/",
+    "cronsim": "schedule/cron_expression.py",
     "torch": "worker/",
-    "typer": "cli",  # cli.py and its parts
+    "typer": ("cli.py", "commands/"),
     "matplotlib": "view/figure.py",
 }
 
@@ -78,7 +37,7 @@ def imports(tree):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def room(path):
+def package(path):
     return path.split("/")[0].removesuffix(".py")
 
 
@@ -94,8 +53,9 @@ def where(found):
     return [name for name, tree in TREES.items() if found(tree)]
 
 
-def test_every_module_is_in_a_room_we_know():
-    assert {room(name) for name in MODULES} == set(ROOMS)
+def test_every_module_is_in_a_layer():
+    packages = {package(name) for name in MODULES} - {"__init__"}
+    assert packages == {name for row in LAYERS for name in row}
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -103,19 +63,24 @@ def test_imports_run_downwards_only(name):
     for module in imports(TREES[name]):
         assert not module.startswith("."), f"{name}: write the import of {module} in full"
         first, *rest = module.split(".")
-        if first != "zeusrun" or not rest:
+        if first != "zeusrun" or not rest or name == "__init__.py":
             continue
-        target = rest[0] if rest[0] in ROOMS else "__init__"
-        allowed = ROOMS[room(name)] | {room(name)}
-        assert target in allowed, f"{name} imports {module}"
+        if rest[0] in {"__version__", "current"}:
+            continue
+        own = package(name)
+        assert rest[0] in below(own) | {own}, f"{name} imports {module}"
 
 
-def test_no_two_rooms_import_each_other():
-    above = {name: set(below) for name, below in ROOMS.items()}
-    while above:  # take away rooms that stand on nothing, until none is left
-        free = {name for name, below in above.items() if not below}
-        assert free, f"these rooms stand on each other: {above}"
-        above = {name: below - free for name, below in above.items() if name not in free}
+def test_no_module_imports_itself_by_way_of_others():
+    names = {name.removesuffix(".py").replace("/", ".") for name in MODULES}
+    above = {}
+    for name, tree in TREES.items():
+        found = {module.removeprefix("zeusrun.") for module in imports(tree)}
+        above[name.removesuffix(".py").replace("/", ".")] = found & names
+    while above:  # take away modules that import no other, until none is left
+        free = {name for name, found in above.items() if not found}
+        assert free, f"these modules import each other: {sorted(above)}"
+        above = {name: found - free for name, found in above.items() if name not in free}
 
 
 @pytest.mark.parametrize(("module", "owner"), OWNERS.items())
@@ -131,12 +96,12 @@ def test_a_library_has_one_owner(module, owner):
 
 def test_only_cli_and_view_print():
     printing = where(lambda tree: {"print", "typer.echo"} & set(calls(tree)))
-    assert {room(name) for name in printing} <= {*PARTS_OF_CLI, "view", "worker"}
+    assert {package(name) for name in printing} <= {"cli", "commands", "view", "worker"}
 
 
 def test_the_worker_prints_to_its_own_stderr_only():
     for name, tree in TREES.items():
-        if room(name) != "worker":
+        if package(name) != "worker":
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "print":
@@ -157,11 +122,11 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
     )
     assert exiting == [
         "cli.py",
-        "cli_gpu.py",
-        "cli_schedule.py",
-        "cli_submit.py",
+        "commands/gpu.py",
+        "commands/schedule.py",
+        "commands/submit.py",
         "worker/__main__.py",
-        "worker/run.py",
+        "worker/context.py",
     ]
 
 
@@ -221,7 +186,7 @@ def test_no_interval_is_measured_with_the_time_of_day():
 def test_policies_read_no_clock_no_file_and_no_global_generator():
     outside = {"time", "datetime", "os", "pathlib", "random", "io", "tempfile"}
     for name, tree in TREES.items():
-        if room(name) == "bandit":
+        if package(name) == "bandit":
             assert not outside & {module.split(".")[0] for module in imports(tree)}, name
             drawn = [
                 call for call in calls(tree) if call.startswith(("np.random.", "numpy.random."))
@@ -231,14 +196,22 @@ def test_policies_read_no_clock_no_file_and_no_global_generator():
 
 def test_policies_need_numpy_alone():
     for name, tree in TREES.items():
-        if room(name) == "bandit":
+        if package(name) == "bandit":
             first = {module.split(".")[0] for module in imports(tree)} - {"zeusrun"}
             assert first - set(sys.stdlib_module_names) <= {"numpy"}, name
 
 
-def test_modules_are_small():
-    for name, path in MODULES.items():
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, name
+LARGE: dict[str, str] = {
+    "launcher/supervision/supervisor.py": "issue 15 rewrites it",
+}
+"""Modules of more than 400 lines, each with its reason."""
+
+
+def test_a_module_of_more_than_400_lines_has_a_reason():
+    lines = {
+        name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in MODULES.items()
+    }
+    assert {name for name, count in lines.items() if count > 400} == set(LARGE)
 
 
 def test_there_is_no_room_for_odds_and_ends():
@@ -285,12 +258,14 @@ def test_help_imports_neither_torch_nor_numpy_nor_pydantic(zeusrun):
 def test_history_imports_neither_torch_nor_numpy_nor_our_models(zeusrun):
     """pydantic itself may be there: typer reads arguments with it (0.29 does)."""
     for arguments in (["history"], ["history", "--json"]):
-        assert not {"torch", "numpy", "zeusrun.spec"} & imported(zeusrun, *arguments), arguments
+        assert not {"torch", "numpy", "zeusrun.jobfile.spec"} & imported(zeusrun, *arguments), (
+            arguments
+        )
 
 
 def test_a_submit_chooses_without_importing_torch(zeusrun):
     seen = imported(zeusrun, "submit", zeusrun.job(), "--dry-run")
-    assert "zeusrun.launcher.choice" in seen
+    assert "zeusrun.launcher.choose" in seen
     assert "torch" not in seen
 
 

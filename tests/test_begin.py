@@ -12,7 +12,7 @@ import pytest
 from tests.runs import wait_for
 from tests.test_looks import Scripted, run  # noqa: F401 - a fixture
 from zeusrun.errors import HistoryError
-from zeusrun.history import storage
+from zeusrun.history.tinydb import storage
 from zeusrun.trial import Decision, Stage
 
 

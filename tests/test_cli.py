@@ -19,10 +19,10 @@ import pytest
 from tests.factories import CHILDREN
 from tests.factories import build_trial as trial
 from zeusrun import __version__
-from zeusrun.bandit.policies import POLICIES
-from zeusrun.history.tinydb import TinyDBHistory
-from zeusrun.launcher.paths import create_run
-from zeusrun.launcher.run_lock import RunLock
+from zeusrun.bandit.registry import POLICIES
+from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.launcher.rundir.layout import create_run
+from zeusrun.launcher.rundir.lock import RunLock
 from zeusrun.trial import EnergySource, Outcome, TrialStatus
 
 DONE = Outcome(
@@ -464,7 +464,7 @@ def followed(zeusrun, record):
 
 
 def create_paths(found):
-    from zeusrun.launcher.paths import RunPaths
+    from zeusrun.launcher.rundir.layout import RunPaths
 
     return RunPaths(Path(found.run_dir))
 
@@ -513,7 +513,7 @@ def test_explain_says_what_it_kept_of_trials_with_another_target(cli, record, ze
 
 
 def test_explain_by_name_takes_the_job_as_it_was_last_run(cli, record, zeusrun):
-    from zeusrun.spec import load_spec
+    from zeusrun.jobfile.spec import load_spec
 
     last = record(1, world_size=1, max_epochs=5)
     job = zeusrun.job()
@@ -598,7 +598,7 @@ def run_program(zeusrun, program, *arguments, **streams):
 
 
 BROKEN = (
-    "import zeusrun.history.tinydb as room\n"
+    "import zeusrun.history.tinydb.store as room\n"
     "def broken(*_):\n    raise ArithmeticError('a bug of ours')\n"
     "room.TinyDBHistory.jobs = broken"
 )

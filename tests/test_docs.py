@@ -14,7 +14,7 @@ import zeusrun as package
 from tests.factories import ROOT
 from zeusrun.errors import ExitCode
 from zeusrun.jobfile.placeholders import PLACEHOLDERS
-from zeusrun.spec import load_spec, spec_json_schema
+from zeusrun.jobfile.spec import load_spec, spec_json_schema
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}

@@ -12,19 +12,19 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.gpu import conftest
+from tests.gpu import fixtures
 from tests.gpu.simulated import SimulatedDevice
-from zeusrun import cli_gpu
+from zeusrun.commands import gpu as cli_gpu
 from zeusrun.errors import DeviceError
-from zeusrun.gpu.limit_lock import LimitLock
-from zeusrun.gpu.limit_record import LimitRecord, write_record
-from zeusrun.gpu.status import OpenGpu, read_status
+from zeusrun.gpu.power_limits.lock import LimitLock
+from zeusrun.gpu.power_limits.original_limits import LimitRecord, write_record
+from zeusrun.gpu.snapshot import OpenGpu, read_status
 from zeusrun.gpu.watch import REMEMBERED_S, GpuWatch
 from zeusrun.trial import EnergySource
 from zeusrun.view.gpu import WATCH_COLUMNS
 
-build_library, plain_library = conftest.build_library, conftest.plain_library
-gpu_machine, clock = conftest.gpu_machine, conftest.clock
+build_library, plain_library = fixtures.build_library, fixtures.plain_library
+gpu_machine, clock = fixtures.gpu_machine, fixtures.clock
 
 NO_LIBRARY = {"LD_LIBRARY_PATH": ""}
 

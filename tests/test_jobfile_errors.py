@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from zeusrun.errors import ExitCode, JobFileError
-from zeusrun.jobfile.document import MAX_BYTES
-from zeusrun.spec import JobSpec, load_spec
+from zeusrun.jobfile.spec import JobSpec, load_spec
+from zeusrun.jobfile.yaml_reader import MAX_BYTES
 
 SAMPLE = (Path(__file__).parent.parent / "jobs" / "digits.yaml").read_text(encoding="utf-8")
 

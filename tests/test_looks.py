@@ -12,13 +12,13 @@ import pytest
 from tests.factories import build_trial as trial
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.bandit.stopping import hopeless
-from zeusrun.history.tinydb import TinyDBHistory
-from zeusrun.launcher import look
-from zeusrun.launcher.choice import Submission
+from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.jobfile.spec import load_spec
+from zeusrun.launcher.context import Submission
 from zeusrun.launcher.machine import job_devices
-from zeusrun.launcher.submit import submit
-from zeusrun.launcher.torchrun import find_torchrun
-from zeusrun.spec import load_spec
+from zeusrun.launcher.processes.torchrun import find_torchrun
+from zeusrun.launcher.recurrence import submit
+from zeusrun.launcher.supervision import speed_check as look
 from zeusrun.trial import (
     Bound,
     CurvePoint,
@@ -291,7 +291,7 @@ def test_a_run_that_falls_behind_the_pace_is_stopped_long_before_its_bound(zeusr
 
 
 def test_auto_looks_at_a_batch_size_and_goes_back_when_its_epochs_are_dear(zeusrun):
-    from zeusrun.cli_submit import (
+    from zeusrun.commands.submit import (
         compose,
     )  # the devices of this machine are part of what is compared
 

@@ -15,12 +15,12 @@ import pexpect
 import pytest
 import typer
 
-from tests.gpu import conftest
+from tests.gpu import fixtures
 from tests.gpu.simulated import SimulatedDevice
-from zeusrun import cli_gpu
+from zeusrun.commands import gpu as cli_gpu
 
-build_library, plain_library = conftest.build_library, conftest.plain_library
-gpu_machine = conftest.gpu_machine
+build_library, plain_library = fixtures.build_library, fixtures.plain_library
+gpu_machine = fixtures.gpu_machine
 
 PYTHON = (sys.executable, "-c")
 DRAW_W = 250.0
@@ -357,7 +357,7 @@ def test_a_terminal_that_closes_reaches_the_command_of_a_session_leader(zeusrun,
 # Is told a signal just before it starts a command, which so comes while it does.
 EARLY = """
 import contextlib, os, signal, sys
-from zeusrun.launcher.process import run_foreground
+from zeusrun.launcher.processes.process import run_foreground
 @contextlib.contextmanager
 def told():
     os.kill(os.getpid(), signal.{name})
@@ -413,7 +413,7 @@ def test_the_result_is_told_before_the_devices_are_let_go(monkeypatch, capfd):
 BARRED = """
 import os, subprocess
 from contextlib import nullcontext
-from zeusrun.launcher.process import run_foreground
+from zeusrun.launcher.processes.process import run_foreground
 def refuse(process, number):
     raise PermissionError
 subprocess.Popen.send_signal = refuse

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.runs import only_trial, survivors, wait_for
-from zeusrun.launcher.paths import RunPaths, reopen_run
-from zeusrun.launcher.run_lock import RunLock
+from zeusrun.launcher.rundir.layout import RunPaths, reopen_run
+from zeusrun.launcher.rundir.lock import RunLock
 
 
 def job(zeusrun, *args, **changes):

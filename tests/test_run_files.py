@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.factories import build_trial as trial
+from zeusrun.energy.power_csv import PowerCsv, Row
 from zeusrun.errors import HistoryError
-from zeusrun.gpu.power_csv import PowerCsv, Row
+from zeusrun.files.tail import LineTail
 from zeusrun.history.memory import MemoryHistory
-from zeusrun.history.tinydb import TinyDBHistory
-from zeusrun.launcher.paths import RunPaths, create_run, find_run, open_torchrun_log
+from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.recover import recover_lost
-from zeusrun.launcher.run_lock import RunLock, launcher_lives
-from zeusrun.sidecar import EventReader, LineTail, read_step_clock
+from zeusrun.launcher.rundir.layout import RunPaths, create_run, find_run, open_torchrun_log
+from zeusrun.launcher.rundir.lock import RunLock, launcher_lives
+from zeusrun.metrics.sidecar import EventReader
+from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Outcome, TrialStatus
 
 NOW = "2025-06-01T13:00:00.000+00:00"

@@ -9,11 +9,11 @@ import pytest
 from tests.factories import CHILDREN
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.secrets import is_secret_name
-from zeusrun.launcher import secrets
-from zeusrun.launcher.paths import RunPaths
-from zeusrun.launcher.secrets import mask_job, mask_logs, mask_outcome, restore_secrets
-from zeusrun.masking import mask_values
-from zeusrun.spec import load_spec, spec_json_schema
+from zeusrun.jobfile.spec import load_spec, spec_json_schema
+from zeusrun.launcher import redact as secrets
+from zeusrun.launcher.redact import mask_job, mask_logs, mask_outcome, restore_secrets
+from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.redaction import mask_values
 from zeusrun.trial import Outcome, TrialStatus
 
 TOKEN, URL = "hf_Zm9vYmFyYmF6", "postgres://me:s3cr3t@db/runs"

@@ -12,19 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeusrun.sidecar import (
-    MAX_LINE_BYTES,
-    Ended,
-    EventReader,
-    EventWriter,
-    LineTail,
-    Reported,
-    Started,
-    StepClock,
-    decode_event,
-    encode_event,
-    read_step_clock,
-)
+from zeusrun.files.tail import MAX_LINE_BYTES, LineTail
+from zeusrun.metrics.sidecar import EventReader
+from zeusrun.sidecar.events import Ended, EventWriter, Reported, Started, decode_event, encode_event
+from zeusrun.sidecar.step_clock import StepClock, read_step_clock
 
 moments = st.floats(0, 1e12)
 counts = st.integers(0, 2**40)
@@ -244,7 +235,7 @@ def test_the_backlog_of_a_replaced_file_is_counted_from_its_beginning(tmp_path):
 def test_lines_of_several_processes_do_not_mix(tmp_path):
     path = tmp_path / "metrics.jsonl"
     program = (
-        "import sys; from zeusrun.sidecar import *\n"
+        "import sys; from zeusrun.sidecar.events import *\n"
         "writer = EventWriter(sys.argv[1])\n"
         "for epoch in range(500): writer.write(Reported(1.0, epoch, {sys.argv[2] * 200: 1.0}))"
     )

@@ -16,7 +16,7 @@ import pytest
 
 from tests.factories import CHILDREN
 from tests.runs import agent_of, has_ended, only_trial, start_and_wait, survivors, wait_for
-from zeusrun.history.tinydb import TinyDBHistory
+from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.trial import Trial, TrialStatus
 
 
@@ -466,18 +466,18 @@ def test_the_trial_of_a_killed_launcher_is_lost_and_its_orphans_are_ended(zeusru
     assert trial["recurrence"] == 2
 
 
-@pytest.mark.parametrize("victims", [("warden", "launcher"), ("torchrun", "launcher")])
+@pytest.mark.parametrize("victims", [("watchdog", "launcher"), ("torchrun", "launcher")])
 def test_no_rank_outlives_its_launcher_whoever_dies_with_it(zeusrun, victims):
     job = zeusrun.job("leaves_a_grandchild.py", args=["--stay"])
     child = start_and_wait(zeusrun, job)
     torchrun = agent_of(child)
-    (warden,) = set(psutil.Process(child.pid).children()) - {torchrun}
-    by_name = {"launcher": child, "torchrun": torchrun, "warden": warden}
+    (watchdog,) = set(psutil.Process(child.pid).children()) - {torchrun}
+    by_name = {"launcher": child, "torchrun": torchrun, "watchdog": watchdog}
     for name in victims:
         by_name[name].kill()
     child.communicate(timeout=300)
     grandchild = int((zeusrun.run_dir() / "grandchild").read_text())
-    left = {} if "warden" not in victims else {grandchild}  # not a rank; the next submit ends it
+    left = {} if "watchdog" not in victims else {grandchild}  # not a rank; the next submit ends it
     wait_for(
         lambda: {each.pid for each in survivors({"run_dir": str(zeusrun.run_dir())})} <= set(left)
     )

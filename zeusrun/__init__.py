@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from zeusrun.worker.run import Run
+    from zeusrun.worker.context import Run
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "current"]
@@ -16,6 +16,6 @@ def current() -> Run:
 
     Outside zeusrun it is inert: it returns the defaults given and reports to nobody.
     """
-    from zeusrun.worker.run import current_run  # noqa: PLC0415 - the launcher never needs it
+    from zeusrun.worker.context import current_run  # noqa: PLC0415 - the launcher never needs it
 
     return current_run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from zeusrun.launcher.signals import CaughtSignals
+from zeusrun.launcher.processes.signals import CaughtSignals
 
 
 def main() -> NoReturn:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Optional
 
 import typer
 
-from zeusrun.cli_gpu import MEASURE_SETTINGS, gpu_app, measure
-from zeusrun.cli_runs import (
+from zeusrun.clock import read_clock
+from zeusrun.commands.gpu import MEASURE_SETTINGS, gpu_app, measure
+from zeusrun.commands.runs import (
     AsJson,
     TrialName,
     cancel,
@@ -27,10 +28,9 @@ from zeusrun.cli_runs import (
     status,
     unknown_job,
 )
-from zeusrun.cli_schedule import schedule_app
-from zeusrun.cli_simulate import simulate
-from zeusrun.cli_submit import JobFile, Overrides, compose, job_file, job_name, rerun, submit
-from zeusrun.clock import read_clock
+from zeusrun.commands.schedule import schedule_app
+from zeusrun.commands.simulate import simulate
+from zeusrun.commands.submit import JobFile, Overrides, compose, job_file, job_name, rerun, submit
 from zeusrun.errors import (
     ExitCode,
     HistoryError,
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.history.base import History
-    from zeusrun.launcher.doctor import Check
-    from zeusrun.launcher.status import RunningTrial
+    from zeusrun.maintenance.doctor import Check
+    from zeusrun.maintenance.running import RunningTrial
     from zeusrun.trial import Trial
 
 # What a command imports and reads stays; Python's own 700 would look through it all for a tenth
@@ -90,7 +90,7 @@ def history(
     ] = None,
 ) -> None:
     """Show what was run, what it cost, and what it saved."""
-    from zeusrun.launcher.status import read_running  # noqa: PLC0415
+    from zeusrun.maintenance.running import read_running  # noqa: PLC0415
 
     store = open_history()
     if forget is not None or unforget is not None:
@@ -119,7 +119,7 @@ def history(
     if job and damage is None and not by_job.get(names[0]):
         raise unknown_job(store, names[0])
     if programs:
-        from zeusrun.bandit.savings import find_savings  # noqa: PLC0415
+        from zeusrun.analysis.savings import find_savings  # noqa: PLC0415
 
         found = (
             trial_records(trials[-last:] if last else trials, find_savings(trials))
@@ -182,10 +182,10 @@ _DEFAULT_ROWS = 30
 @app.command()
 def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     """Show everything about one trial."""
-    from zeusrun.launcher.failure import read_traceback  # noqa: PLC0415
-    from zeusrun.launcher.live import read_live  # noqa: PLC0415
-    from zeusrun.launcher.paths import RunPaths  # noqa: PLC0415
-    from zeusrun.launcher.run_lock import launcher_lives  # noqa: PLC0415
+    from zeusrun.launcher.rundir.failure import read_traceback  # noqa: PLC0415
+    from zeusrun.launcher.rundir.layout import RunPaths  # noqa: PLC0415
+    from zeusrun.launcher.rundir.live import read_live  # noqa: PLC0415
+    from zeusrun.launcher.rundir.lock import launcher_lives  # noqa: PLC0415
     from zeusrun.trial import TrialStatus  # noqa: PLC0415
     from zeusrun.view.tables import trial_sheet  # noqa: PLC0415
 
@@ -213,12 +213,12 @@ def explain(
     """Show what the policy believes, and what it would choose next."""
     import numpy as np  # noqa: PLC0415
 
-    from zeusrun.bandit.evidence import tell_window  # noqa: PLC0415
-    from zeusrun.bandit.kept import kept  # noqa: PLC0415
-    from zeusrun.bandit.limits import best_limits  # noqa: PLC0415
-    from zeusrun.bandit.reading import read_history  # noqa: PLC0415
-    from zeusrun.launcher.choice import build_problem  # noqa: PLC0415
-    from zeusrun.spec import load_spec  # noqa: PLC0415
+    from zeusrun.bandit.auto.evidence import tell_window  # noqa: PLC0415
+    from zeusrun.bandit.power import best_limits  # noqa: PLC0415
+    from zeusrun.bandit.reinterpret import read_history  # noqa: PLC0415
+    from zeusrun.bandit.set_aside import kept  # noqa: PLC0415
+    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415
+    from zeusrun.launcher.choose import build_problem  # noqa: PLC0415
     from zeusrun.view.tables import explain_table  # noqa: PLC0415
 
     submission = compose(load_spec(job_file(job), overrides or []), None)
@@ -243,9 +243,9 @@ def explain(
 @app.command()
 def validate(job: JobFile, *, overrides: Overrides = None) -> None:
     """Check a job file."""
+    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415
     from zeusrun.launcher.unused_choices import find_unused_choices  # noqa: PLC0415
     from zeusrun.schedule.build import build_schedule  # noqa: PLC0415
-    from zeusrun.spec import load_spec  # noqa: PLC0415
 
     spec = load_spec(job, overrides or [])
     if spec.schedule is not None:
@@ -262,7 +262,7 @@ def validate(job: JobFile, *, overrides: Overrides = None) -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of job files, for editors."""
-    from zeusrun.spec import spec_json_schema  # noqa: PLC0415
+    from zeusrun.jobfile.spec import spec_json_schema  # noqa: PLC0415
 
     print_json(spec_json_schema())
 
@@ -270,7 +270,7 @@ def schema() -> None:
 @app.command()
 def doctor(*, as_json: AsJson = False) -> None:
     """Check Python, torch, devices and home; say what to do."""
-    from zeusrun.launcher.doctor import check_machine  # noqa: PLC0415
+    from zeusrun.maintenance.doctor import check_machine  # noqa: PLC0415
     from zeusrun.view.tables import doctor_sheet  # noqa: PLC0415
 
     checks = [*check_machine(os.environ), *_check_schedules()]
@@ -284,8 +284,8 @@ def doctor(*, as_json: AsJson = False) -> None:
 
 def _check_schedules() -> list[Check]:
     """Look whether anybody starts what is scheduled, and whether it could run."""
-    from zeusrun.launcher.doctor import Check  # noqa: PLC0415
-    from zeusrun.launcher.home import trusted_home  # noqa: PLC0415
+    from zeusrun.files.home import trusted_home  # noqa: PLC0415
+    from zeusrun.maintenance.doctor import Check  # noqa: PLC0415
     from zeusrun.schedule.health import check_job, find_neglect, has_mail_program  # noqa: PLC0415
     from zeusrun.schedule.store import Schedules  # noqa: PLC0415
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zeusrun.bandit.run import Run
+from zeusrun.bandit.observation import Run
 from zeusrun.trial import TrialStatus
 
 REACHED = TrialStatus.REACHED

@@ -8,8 +8,8 @@ import numpy as np
 
 from tests.factories import build_trial
 from zeusrun.bandit.problem import Problem
-from zeusrun.bandit.reading import read_history
-from zeusrun.bandit.zeus import Zeus
+from zeusrun.bandit.reinterpret import read_history
+from zeusrun.bandit.zeus.policy import Zeus
 from zeusrun.trial import Decision, EnergySource, Trial, TrialStatus
 
 PROBLEM = Problem(

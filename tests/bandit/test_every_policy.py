@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.bandit.runs import flying, run
 from tests.bandit.scripts import OOM, REACHED, problem, trial
 from tests.bandit.test_invariants import histories, problems, unhurried
-from zeusrun.bandit.kept import kept
-from zeusrun.bandit.policies import POLICIES, create_policy
-from zeusrun.bandit.reading import read_history
-from zeusrun.bandit.run import Running
+from zeusrun.bandit.observation import Running
+from zeusrun.bandit.registry import POLICIES, create_policy
+from zeusrun.bandit.reinterpret import read_history
+from zeusrun.bandit.set_aside import kept
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
 
 names = pytest.mark.parametrize("name", POLICIES)

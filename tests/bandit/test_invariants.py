@@ -20,12 +20,12 @@ from tests.bandit.scripts import (
     problem,
     trial,
 )
-from zeusrun.bandit.kept import kept
-from zeusrun.bandit.ledger import build_ledger
-from zeusrun.bandit.plan import build_plan
-from zeusrun.bandit.pruning import prune
-from zeusrun.bandit.reading import read_history
-from zeusrun.bandit.zeus import Zeus
+from zeusrun.bandit.reinterpret import read_history
+from zeusrun.bandit.set_aside import kept
+from zeusrun.bandit.tally import build_ledger
+from zeusrun.bandit.zeus.plan import build_plan
+from zeusrun.bandit.zeus.policy import Zeus
+from zeusrun.bandit.zeus.pruning import prune
 from zeusrun.trial import Stage, TrialStatus
 
 # A busy machine must not fail a test of what is true.

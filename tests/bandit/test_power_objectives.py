@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.bandit.runs import run
 from tests.bandit.scripts import problem
-from tests.bandit.test_limits import LIMITS, gpu, job, walk
-from zeusrun.bandit.limits import chosen_point, first_limit_w, next_limit_w, sweep_limit_w
+from tests.bandit.test_power import LIMITS, gpu, job, walk
+from zeusrun.bandit.power import chosen_point, first_limit_w, next_limit_w, sweep_limit_w
 from zeusrun.bandit.problem import PowerObjective
 from zeusrun.trial import PowerPoint
 

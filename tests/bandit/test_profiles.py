@@ -8,11 +8,11 @@ import pytest
 
 from tests.bandit.runs import run
 from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, problem, trial
-from tests.bandit.test_reading import learned
-from zeusrun.bandit.kept import kept
+from tests.bandit.test_reinterpret import learned
+from zeusrun.bandit.observation import STALE, is_stale, merged_profile
 from zeusrun.bandit.problem import PowerObjective
-from zeusrun.bandit.reading import read_history, read_trial
-from zeusrun.bandit.run import STALE, is_stale, merged_profile
+from zeusrun.bandit.reinterpret import read_history, read_trial
+from zeusrun.bandit.set_aside import kept
 from zeusrun.trial import PowerPoint, TrialStatus
 
 CANCELLED = TrialStatus.CANCELLED

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.bandit.scripts import MISSED, OOM, REACHED, STOPPED, problem, trial
-from zeusrun.bandit.reading import read_history
-from zeusrun.bandit.zeus import Zeus
+from zeusrun.bandit.reinterpret import read_history
+from zeusrun.bandit.zeus.policy import Zeus
 
 CANDIDATES = (8, 16, 32, 64, 128, 256, 512)
 JOB = problem(candidates=CANDIDATES, default=256, learning_rates=dict.fromkeys(CANDIDATES, 0.1))

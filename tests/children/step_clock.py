@@ -2,7 +2,7 @@
 
 import os
 
-from zeusrun.sidecar import StepClock
+from zeusrun.sidecar.step_clock import StepClock
 
 
 def count_steps():

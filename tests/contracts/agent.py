@@ -21,10 +21,10 @@ import pytest
 
 from tests.factories import CHILDREN, build_trial, load_job, temporary_folder
 from tests.runs import has_ended, survivors, wait_for
-from zeusrun.launcher.command import build_command
-from zeusrun.launcher.failure import read_failure, torchrun_was_signalled
-from zeusrun.launcher.paths import create_run
-from zeusrun.launcher.torchrun import find_torchrun
+from zeusrun.launcher.processes.command import build_command
+from zeusrun.launcher.processes.torchrun import find_torchrun
+from zeusrun.launcher.rundir.failure import read_failure, torchrun_was_signalled
+from zeusrun.launcher.rundir.layout import create_run
 
 PROGRAM = """\
 import json, os, pathlib, signal, subprocess, sys, time

@@ -10,8 +10,8 @@ import math
 
 import pytest
 
+from zeusrun.energy.device import LimitableDevice
 from zeusrun.errors import DeviceError
-from zeusrun.gpu.device import LimitableDevice
 from zeusrun.trial import EnergySource
 
 

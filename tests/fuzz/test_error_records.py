@@ -9,9 +9,9 @@ from rich.console import Console
 
 from tests.factories import build_trial as trial
 from tests.fuzz.mutations import mutated, pieces, run_inputs
-from zeusrun.launcher.failure import read_failure, read_traceback, torchrun_was_signalled
-from zeusrun.launcher.paths import create_run
-from zeusrun.launcher.watch import _storable
+from zeusrun.launcher.rundir.failure import read_failure, read_traceback, torchrun_was_signalled
+from zeusrun.launcher.rundir.layout import create_run
+from zeusrun.launcher.supervision.supervisor import _storable
 from zeusrun.view.tables import trial_sheet
 from zeusrun.worker.failure import failed_in_restart, record_failure
 

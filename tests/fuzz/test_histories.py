@@ -13,18 +13,18 @@ from rich.console import Console
 
 from tests.factories import build_trial as trial
 from tests.fuzz.mutations import CHANGES, change, mutated, pieces, run_inputs
-from zeusrun.bandit.kept import kept
-from zeusrun.bandit.policies import create_policy
+from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.problem import Problem
-from zeusrun.bandit.reading import read_history
-from zeusrun.bandit.savings import find_savings
+from zeusrun.bandit.registry import create_policy
+from zeusrun.bandit.reinterpret import read_history
+from zeusrun.bandit.set_aside import kept
 from zeusrun.errors import HistoryError
 from zeusrun.history.schema import encode_trial
-from zeusrun.history.storage import volume_path
-from zeusrun.history.tinydb import TinyDBHistory
-from zeusrun.launcher.live import read_live
-from zeusrun.launcher.paths import create_run
-from zeusrun.launcher.record import read_outcome
+from zeusrun.history.tinydb.storage import volume_path
+from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.launcher.rundir.layout import create_run
+from zeusrun.launcher.rundir.live import read_live
+from zeusrun.launcher.rundir.record import read_outcome
 from zeusrun.trial import Outcome, Trial, TrialStatus
 from zeusrun.view.tables import history_table, saving_lines, trial_sheet
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz.mutations import mutated, pieces, run_inputs
 from zeusrun.errors import JobFileError
-from zeusrun.spec import load_spec
+from zeusrun.jobfile.spec import load_spec
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ from tests.factories import build_trial as trial
 from tests.fuzz.mutations import mutated, pieces, run_inputs
 from tests.launcher.values import GOAL, LAUNCHED, ten_watts
 from zeusrun.history.schema import encode_trial
-from zeusrun.launcher.close import Bill, close
-from zeusrun.launcher.paths import create_run
-from zeusrun.launcher.process import ProcessExit
-from zeusrun.launcher.progress import advance, take_step_clock
+from zeusrun.launcher.processes.process import ProcessExit
 from zeusrun.launcher.recover import _lost
-from zeusrun.launcher.watch import _storable
-from zeusrun.sidecar import MAX_WARNINGS, EventReader, StepCount, read_step_clock
+from zeusrun.launcher.rundir.layout import create_run
+from zeusrun.launcher.supervision.outcome import Bill, close
+from zeusrun.launcher.supervision.supervisor import _storable
+from zeusrun.metrics.progress import advance, take_step_clock
+from zeusrun.metrics.sidecar import MAX_WARNINGS, EventReader
+from zeusrun.sidecar.step_clock import StepCount, read_step_clock
 
 NOW = "2025-06-01T13:00:00.000+00:00"
 

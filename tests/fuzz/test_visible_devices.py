@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz.mutations import mutated, pieces, run_inputs
 from zeusrun.errors import DeviceError
-from zeusrun.gpu.visible import GpuIdentity, parse_visible, resolve_visible
+from zeusrun.gpu.cuda_visible import GpuIdentity, parse_visible, resolve_visible
 
 FIRST, SECOND = (f"GPU-0a1b2c3d-0000-0000-0000-00000000000{n}" for n in (1, 2))
 MIG = {"MIG-11111111-2222-3333-4444-555555555555": "H100 1g"}

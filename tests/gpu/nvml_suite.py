@@ -13,12 +13,12 @@ import pytest
 
 from tests.contracts.device import DeviceContract, LimitableDeviceContract
 from tests.gpu.fake_zeusd import running_zeusd
+from zeusrun.energy.device import Health
+from zeusrun.energy.foreign import ForeignProcesses
+from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.errors import DeviceError, ExitCode, LimitRefusedError
-from zeusrun.gpu.device import Health
-from zeusrun.gpu.foreign import ForeignProcesses
-from zeusrun.gpu.monitor import EnergyMonitor
+from zeusrun.gpu.cuda_visible import VisibleGpu
 from zeusrun.gpu.nvml import NvmlGpu, _open_all, gpu_by_uuid, gpus_of_job, gpus_of_machine
-from zeusrun.gpu.visible import VisibleGpu
 from zeusrun.trial import EnergySource
 
 FACTS = {

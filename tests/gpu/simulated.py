@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zeusrun.energy.device import Health, Reading, check_power_limit
 from zeusrun.errors import DeviceError, LimitRefusedError
-from zeusrun.gpu.device import Health, Reading, check_power_limit
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:

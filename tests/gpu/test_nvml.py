@@ -83,7 +83,7 @@ def test_a_variable_that_is_not_usable_says_nothing_where_there_is_no_gpu(tmp_pa
 
 
 def test_importing_the_room_does_not_import_pynvml():
-    code = "import sys, zeusrun.gpu.nvml, zeusrun.gpu.monitor; print('pynvml' in sys.modules)"
+    code = "import sys, zeusrun.gpu.nvml, zeusrun.energy.monitor; print('pynvml' in sys.modules)"
     assert run_python(["-c", code], "").stdout == "False\n"
 
 

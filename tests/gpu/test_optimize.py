@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.runs import wait_for
-from zeusrun.launcher.sweep import end_processes, processes_of_run
+from zeusrun.launcher.processes.descendants import end_processes, processes_of_run
 
 FOUND_W = 312.345
 
@@ -64,7 +64,7 @@ def guards(zeusrun):
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = " ".join(process.info["cmdline"] or [])
-        if "zeusrun.gpu.guard" in words and str(zeusrun.home) in words:
+        if "zeusrun.gpu.power_limits.guard" in words and str(zeusrun.home) in words:
             found.append(process)
     return found
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.runs import wait_for, wait_for_report
-from zeusrun.launcher.gpu_slots import GpuWish, choose_gpus
-from zeusrun.launcher.tickets import Ticket
+from zeusrun.launcher.queue.gpu_slots import GpuWish, choose_gpus
+from zeusrun.launcher.queue.tickets import Ticket
 
 
 def ticket(number, job, state="running", gpus=()):

@@ -13,7 +13,7 @@ import pytest
 from tests.contracts.history import REACHED, build_trial, next_trial
 from zeusrun.errors import ExitCode, HistoryError
 from zeusrun.history.schema import SCHEMA
-from zeusrun.history.tinydb import TinyDBHistory
+from zeusrun.history.tinydb.store import TinyDBHistory
 
 HEADER = {"meta": {"1": {"schema": 1}}}
 RECORD = build_trial(1).to_json()

@@ -15,7 +15,7 @@ import pytest
 
 from tests.contracts.history import REACHED, build_trial, next_trial
 from zeusrun.errors import ExitCode, HistoryError
-from zeusrun.history.tinydb import TinyDBHistory
+from zeusrun.history.tinydb.store import TinyDBHistory
 
 FIRST = build_trial(1)
 SECOND = build_trial(2)

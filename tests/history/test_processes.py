@@ -17,8 +17,8 @@ import pytest
 
 from tests.contracts.history import REACHED, next_trial
 from zeusrun.errors import ExitCode, HistoryError
-from zeusrun.file_lock import FileLock
-from zeusrun.history.tinydb import TinyDBHistory
+from zeusrun.files.lock import FileLock
+from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.trial import TrialStatus
 
 ROOT = Path(__file__).parents[2]

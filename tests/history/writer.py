@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.contracts.history import REACHED, build_trial
-from zeusrun.history.tinydb import TinyDBHistory
+from zeusrun.history.tinydb.store import TinyDBHistory
 
 if TYPE_CHECKING:
     from zeusrun.trial import Trial

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.factories import build_trial
-from zeusrun.launcher import choice
+from zeusrun.launcher import choose
 from zeusrun.launcher.resume import CANCELLED_LATER, find_preempted, join
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, TrialStatus
 
@@ -148,9 +148,9 @@ def test_the_limit_of_today_is_not_that_of_what_was_trained_before(monkeypatch, 
     power_limit = SimpleNamespace(watts=200.0)
     submission = SimpleNamespace(spec=SimpleNamespace(power_limit=power_limit), gpus=["a GPU"])
     again = SimpleNamespace(limit_w=200.0)
-    monkeypatch.setattr(choice, "_why_not", lambda *_: None)
-    monkeypatch.setattr(choice, "_choose_again", lambda *_: again)
-    following = choice.choose_next(submission, [TRIAL.finish(begun)], None, 1)
+    monkeypatch.setattr(choose, "_why_not", lambda *_: None)
+    monkeypatch.setattr(choose, "_choose_again", lambda *_: again)
+    following = choose.choose_next(submission, [TRIAL.finish(begun)], None, 1)
     assert (following.trial.power_limit_w, following.choice) == (limit_w, again)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zeusrun.launcher.progress import Goal, Progress, advance
-from zeusrun.sidecar import Ended, Reported, Started
+from zeusrun.metrics.progress import Goal, Progress, advance
+from zeusrun.sidecar.events import Ended, Reported, Started
 
 GOAL = Goal("accuracy", 0.5, "max", 5)
 LAUNCHED = Progress(launched_t=100.0, now_t=100.0)

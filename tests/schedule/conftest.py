@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.schedule.model import AT
+from zeusrun.schedule.cron_expression import Timetable
 from zeusrun.schedule.due import Cursor, Rules
 from zeusrun.schedule.store import Schedule, Schedules
-from zeusrun.schedule.timetable import Timetable
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def schedules(tmp_path):
 
 @pytest.fixture
 def nightly(schedules, monkeypatch):
-    monkeypatch.setattr("zeusrun.schedule.fire.read_clock", lambda: AT)
+    monkeypatch.setattr("zeusrun.schedule.occurrence.read_clock", lambda: AT)
 
     def write(job="digits", **changes):
         schedule = Schedule(

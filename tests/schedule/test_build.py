@@ -10,9 +10,9 @@ import yaml
 from tests.factories import load_job
 from tests.schedule.model import AT
 from zeusrun.errors import UsageError
+from zeusrun.jobfile.spec import load_spec
 from zeusrun.schedule.build import build_schedule, find_difference, note_dropped
 from zeusrun.schedule.due import Cursor
-from zeusrun.spec import load_spec
 
 
 @pytest.fixture

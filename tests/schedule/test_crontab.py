@@ -23,7 +23,7 @@ from zeusrun.schedule.crontab import (
     uninstall,
     write_crontab,
 )
-from zeusrun.schedule.export import systemd_units
+from zeusrun.schedule.systemd import systemd_units
 
 HOME = Path("/home/me/zeusrun")
 COMMAND = build_command("/venv/bin/python", HOME)

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from tests.schedule.model import YEAR, occurrences
-from tests.schedule.test_timetable import ZONES
-from zeusrun.launcher.turn import decide_turn
+from tests.schedule.test_cron_expression import ZONES
+from zeusrun.launcher.queue.overlap import decide_turn
+from zeusrun.schedule.cron_expression import Timetable
 from zeusrun.schedule.due import ON_TIME_S, Cursor, Rules, look
-from zeusrun.schedule.timetable import Timetable
 
 HOUR_S = 3600.0
 NOON = YEAR[0] + 12 * HOUR_S

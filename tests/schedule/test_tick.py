@@ -15,12 +15,12 @@ import pytest
 
 from tests.schedule.model import AT, DAY_S
 from zeusrun.errors import BusyError, HistoryError, JobFileError, UsageError
-from zeusrun.file_lock import FileLock
+from zeusrun.files.lock import FileLock
+from zeusrun.schedule.cron_expression import Timetable
 from zeusrun.schedule.due import Cursor, Rules
-from zeusrun.schedule.fire import fire, fire_command, open_log
+from zeusrun.schedule.occurrence import fire, fire_command, open_log
 from zeusrun.schedule.store import Firing, decode_schedule
 from zeusrun.schedule.tick import start_due, tick
-from zeusrun.schedule.timetable import Timetable
 
 
 def look(schedules, now):
@@ -109,7 +109,9 @@ def test_an_occurrence_whose_process_never_came_up_is_started_by_the_next_tick(s
 
 
 def test_of_two_processes_started_for_one_occurrence_one_runs_it(schedules, nightly, monkeypatch):
-    monkeypatch.setattr("zeusrun.schedule.fire.CaughtSignals", nullcontext)  # threads have none
+    monkeypatch.setattr(
+        "zeusrun.schedule.occurrence.CaughtSignals", nullcontext
+    )  # threads have none
     nightly()
     tick(schedules, AT)
     go, ran = threading.Event(), []
@@ -182,10 +184,10 @@ def test_a_run_whose_zeusrun_was_killed_is_lost_and_told(schedules, nightly, tmp
     tick(schedules, AT)
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from zeusrun.schedule.store import Schedules; from zeusrun.schedule import fire\n"
-        f"fire.read_clock = lambda: {AT}\n"
+        "from zeusrun.schedule.store import Schedules; from zeusrun.schedule import occurrence\n"
+        f"occurrence.read_clock = lambda: {AT}\n"
         "def run(schedule, begun): print('runs', flush=True); time.sleep(600)\n"
-        f"fire.fire(Schedules(Path(sys.argv[1])), 'digits', {AT}, run)\n"
+        f"occurrence.fire(Schedules(Path(sys.argv[1])), 'digits', {AT}, run)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE)
     with child:
@@ -238,13 +240,13 @@ def test_what_dies_before_its_jitter_is_over_is_started_by_the_next_tick(
     start_at = rules.start_at(AT)
     tick(schedules, AT)
     assert tick(schedules, start_at - 30).due[0][1] == AT
-    monkeypatch.setattr("zeusrun.schedule.fire.read_clock", lambda: start_at - 30)
+    monkeypatch.setattr("zeusrun.schedule.occurrence.read_clock", lambda: start_at - 30)
 
     def end(seconds):
         assert seconds == pytest.approx(30)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("zeusrun.schedule.fire.time.sleep", end)
+    monkeypatch.setattr("zeusrun.schedule.occurrence.time.sleep", end)
     with pytest.raises(KeyboardInterrupt):
         fire(schedules, "digits", AT, pytest.fail)
     assert schedules.read("digits").firings == ()
@@ -423,7 +425,7 @@ def test_while_a_process_is_at_an_occurrence_no_other_is_started(schedules, nigh
 def test_what_slept_through_its_time_is_missed(schedules, nightly, monkeypatch):
     nightly()
     tick(schedules, AT)
-    monkeypatch.setattr("zeusrun.schedule.fire.read_clock", lambda: AT + 3600)
+    monkeypatch.setattr("zeusrun.schedule.occurrence.read_clock", lambda: AT + 3600)
     assert fire(schedules, "digits", AT, pytest.fail) == 75
     (firing,) = schedules.read("digits").firings
     assert (firing.result, firing.why) == ("missed", "nothing was there to start it")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.simulate.traces import Scripted, job
-from zeusrun.bandit.auto import LOOK_S
-from zeusrun.bandit.reading import read_trial
+from zeusrun.bandit.auto.policy import LOOK_S
+from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.simulate.engine import PROBE_S, Play, run_trial
 from zeusrun.simulate.job import Course, Rate
 from zeusrun.simulate.replay import build_problem

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.simulate.traces import Scripted, job
-from zeusrun.bandit.auto import LOOK_S
-from zeusrun.bandit.policies import POLICIES
+from zeusrun.bandit.auto.policy import LOOK_S
+from zeusrun.bandit.registry import POLICIES
 from zeusrun.simulate.engine import PROBE_S
 from zeusrun.simulate.job import Course, Rate
 from zeusrun.simulate.replay import Arrival, build_problem, replay

@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulate.traces import POWER, TRAINING, write
 from tests.simulate.traces import job as made_job
-from zeusrun.bandit.policies import POLICIES
+from zeusrun.bandit.registry import POLICIES
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import (
     Course,

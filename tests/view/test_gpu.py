@@ -10,9 +10,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from zeusrun.gpu.status import CpuStatus, GpuProcess, GpuStatus
+from zeusrun.gpu.snapshot import CpuStatus, GpuProcess, GpuStatus
 from zeusrun.gpu.watch import WatchedGpu
-from zeusrun.launcher.measure import DeviceEnergy, Measurement
+from zeusrun.maintenance.measure import DeviceEnergy, Measurement
 from zeusrun.trial import EnergySource
 from zeusrun.view.gpu import (
     WATCH_COLUMNS,

@@ -9,10 +9,10 @@ import pytest
 from rich.cells import cell_len
 
 from tests.factories import build_trial as trial
+from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.problem import ArmBelief
-from zeusrun.bandit.savings import find_savings
-from zeusrun.launcher.doctor import Check
-from zeusrun.launcher.status import RunningTrial
+from zeusrun.maintenance.doctor import Check
+from zeusrun.maintenance.running import RunningTrial
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, Stage, TrialStatus
 from zeusrun.view.console import PlainConsole
 from zeusrun.view.tables import (

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import zeusrun
-from zeusrun.sidecar import EventReader, read_step_clock
+from zeusrun.metrics.sidecar import EventReader
+from zeusrun.sidecar.step_clock import read_step_clock
 
 WORKER = Path(zeusrun.__file__).parent / "worker" / "__main__.py"
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.factories import CHILDREN, with_fake_torchrun
 from tests.worker.rank import WORKER, Rank
-from zeusrun.sidecar import Ended
+from zeusrun.sidecar.events import Ended
 
 AT_ONCE = 2
 

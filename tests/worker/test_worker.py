@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 
 from tests.worker.rank import Rank, run_plain
-from zeusrun.sidecar import Asked, Ended, Reported, Started
+from zeusrun.sidecar.events import Asked, Ended, Reported, Started
 
 
 @pytest.fixture
@@ -318,7 +318,7 @@ def test_metrics_that_could_never_be_written_fail_the_rank(rank, write):
 def test_steps_of_every_kind_of_optimizer_count_once(rank, write):
     script = write("""
         import os, pathlib, torch
-        from zeusrun.sidecar import read_step_clock
+        from zeusrun.sidecar.step_clock import read_step_clock
 
         clock = pathlib.Path(os.environ["ZEUSRUN_RUN_DIR"]) / "clock" / "rank0"
 

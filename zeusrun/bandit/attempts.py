@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.evidence import FAILED
+from zeusrun.bandit.auto.evidence import FAILED
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.bandit.run import Run
+    from zeusrun.bandit.observation import Run
     from zeusrun.trial import Decision, Trial
 
 OUTDONE = FAILED | {TrialStatus.OOM}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.ledger import build_ledger
-from zeusrun.bandit.limits import first_limit_w, next_limit_w
+from zeusrun.bandit.power import first_limit_w, next_limit_w
 from zeusrun.bandit.summary import summarise
+from zeusrun.bandit.tally import build_ledger
 from zeusrun.trial import Decision, Stage
 
 if TYPE_CHECKING:
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
+    from zeusrun.bandit.observation import Run, Running
     from zeusrun.bandit.problem import ArmBelief, Problem
-    from zeusrun.bandit.run import Run, Running
     from zeusrun.trial import PowerPoint
 
 

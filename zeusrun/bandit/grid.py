@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.cost import energy_text
-from zeusrun.bandit.ledger import Ledger, build_ledger, likeliest_arm
-from zeusrun.bandit.limits import sweep_limit_w
-from zeusrun.bandit.run import merged_profile
+from zeusrun.bandit.observation import merged_profile
+from zeusrun.bandit.power import sweep_limit_w
 from zeusrun.bandit.stopping import hopeless
 from zeusrun.bandit.summary import summarise
+from zeusrun.bandit.tally import Ledger, build_ledger, likeliest_arm
+from zeusrun.cost import energy_text
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
+    from zeusrun.bandit.observation import Run, Running
     from zeusrun.bandit.problem import ArmBelief, Problem
-    from zeusrun.bandit.run import Run, Running
     from zeusrun.trial import PowerPoint
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.cost import energy_text
-from zeusrun.bandit.run import better
+from zeusrun.bandit.observation import better
+from zeusrun.cost import energy_text
 
 if TYPE_CHECKING:
-    from zeusrun.bandit.run import Pace, Running
+    from zeusrun.bandit.observation import Pace, Running
     from zeusrun.trial import Bound
 
 

@@ -6,13 +6,13 @@ import statistics
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.problem import ArmBelief
-from zeusrun.bandit.thompson import believe
+from zeusrun.bandit.zeus.thompson import believe
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.bandit.run import Run
+    from zeusrun.bandit.observation import Run
 
 
 def summarise(

@@ -10,21 +10,21 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from zeusrun.energy.device import Health, Reading, check_power_limit
 from zeusrun.errors import DeviceError, LimitRefusedError, VisibleGpusError
-from zeusrun.gpu.device import Health, Reading, check_power_limit
+from zeusrun.gpu.cuda_visible import VisibleGpu, parse_visible, resolve_visible
 from zeusrun.gpu.nvml_answers import first_answer, unless_unsupported
 from zeusrun.gpu.nvml_health import read_health
 from zeusrun.gpu.nvml_identity import identify_gpus, read_pci_address
 from zeusrun.gpu.nvml_power import PowerSensor
-from zeusrun.gpu.visible import VisibleGpu, parse_visible, resolve_visible
 from zeusrun.gpu.zeusd import find_zeusd
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from zeusrun.gpu.device import Device
-    from zeusrun.gpu.visible import GpuIdentity
+    from zeusrun.energy.device import Device
+    from zeusrun.gpu.cuda_visible import GpuIdentity
     from zeusrun.gpu.zeusd import Zeusd
 
 # What moves slowly is asked for so often, and repeated in between: at 10 Hz on eight GPUs the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zeusrun.gpu.device import Health
+from zeusrun.energy.device import Health
 from zeusrun.gpu.nvml_answers import first_answer
 
 # NVML API Reference, "Clocks Event Reasons", formerly "Clocks Throttle Reasons".

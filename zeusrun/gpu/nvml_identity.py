@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.gpu.cuda_visible import GpuIdentity
 from zeusrun.gpu.nvml_answers import unless_unsupported
-from zeusrun.gpu.visible import GpuIdentity
 
 if TYPE_CHECKING:
-    from zeusrun.gpu.visible import PciAddress
+    from zeusrun.gpu.cuda_visible import PciAddress
 
 
 def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], dict[int, Exception]]:  # noqa: ANN401 - untyped module

@@ -6,14 +6,14 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.gpu.device import Health, Reading
-from zeusrun.gpu.status import read_status
-from zeusrun.gpu.track import EnergyTrack
+from zeusrun.energy.device import Health, Reading
+from zeusrun.energy.device_energy import EnergyTrack
+from zeusrun.gpu.snapshot import read_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zeusrun.gpu.status import GpuStatus, OpenGpu
+    from zeusrun.gpu.snapshot import GpuStatus, OpenGpu
     from zeusrun.trial import EnergySource
 
 REMEMBERED_S = 60.0

@@ -14,13 +14,13 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.energy.pid_namespace import in_first_pid_namespace
 from zeusrun.errors import DeviceError, LimitRefusedError
-from zeusrun.gpu.pid_namespace import in_first_pid_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from zeusrun.gpu.visible import PciAddress
+    from zeusrun.gpu.cuda_visible import PciAddress
 
 # What zeusd's own client reads, in this order, and the token that it sends.
 SOCKET_VARIABLE, PORT_VARIABLE, TOKEN_VARIABLE = "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT", "ZEUSD_TOKEN"

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import JobFileError
-from zeusrun.jobfile.document import Problem
 from zeusrun.jobfile.placeholders import expand_placeholders
+from zeusrun.jobfile.yaml_reader import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zeusrun.jobfile.document import JobDocument
+    from zeusrun.jobfile.yaml_reader import JobDocument
 
 
 def resolve_path(source: Path, text: str, *, escape: bool = False) -> Path:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.jobfile.document import Problem
-from zeusrun.masking import MASK, mask_values
+from zeusrun.jobfile.yaml_reader import Problem
+from zeusrun.redaction import MASK, mask_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from zeusrun.jobfile.document import JobDocument
+    from zeusrun.jobfile.yaml_reader import JobDocument
 
 # A part of a name between underscores. Not TOKENS: MAX_TOKENS is a number.
 _SECRET_PART = re.compile(

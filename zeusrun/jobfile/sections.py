@@ -15,7 +15,8 @@ from pydantic import (
     field_validator,
 )
 
-from zeusrun.jobfile.rules import (
+from zeusrun.jobfile.schema import ANY_TEXT, ENV_TEXT
+from zeusrun.jobfile.validators import (
     CatchUp,
     Overlap,
     check_candidates,
@@ -30,7 +31,6 @@ from zeusrun.jobfile.rules import (
     check_url,
     listed,
 )
-from zeusrun.jobfile.schema import ANY_TEXT, ENV_TEXT
 
 
 def check_text(text: str, info: ValidationInfo) -> str:

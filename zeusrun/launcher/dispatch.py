@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import timestamp
 from zeusrun.errors import BusyError, HistoryError
+from zeusrun.files.home import unwritable_home
+from zeusrun.files.private import write_file
 from zeusrun.history.base import NEWEST
-from zeusrun.launcher.choice import choose_next
+from zeusrun.launcher.choose import choose_next
 from zeusrun.launcher.machine import check_descriptors
-from zeusrun.launcher.paths import RunPaths, create_run, reopen_run, unwritable_home
-from zeusrun.launcher.record import reserve_record
-from zeusrun.launcher.run_lock import RunLock, remove_unbegun
-from zeusrun.private_files import write_file
+from zeusrun.launcher.rundir.layout import RunPaths, create_run, reopen_run
+from zeusrun.launcher.rundir.lock import RunLock, remove_unbegun
+from zeusrun.launcher.rundir.record import reserve_record
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from zeusrun.launcher.choice import Choice, Submission
+    from zeusrun.launcher.choose import Choice
+    from zeusrun.launcher.context import Submission
     from zeusrun.trial import Outcome, Trial
 
 _LOCK_TIMEOUT_S = 5.0

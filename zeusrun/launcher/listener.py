@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.launcher.progress import Progress
+    from zeusrun.metrics.progress import Progress
     from zeusrun.trial import Trial
 
 

@@ -7,14 +7,14 @@ import os
 import resource
 from typing import TYPE_CHECKING
 
+from zeusrun.energy.cpu import cpu_device
 from zeusrun.errors import SHORTAGES, DeviceError, LaunchError
-from zeusrun.gpu.cpu import cpu_device
 from zeusrun.gpu.nvml import gpus_of_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from zeusrun.gpu.device import Device
+    from zeusrun.energy.device import Device
 
 
 def job_devices(

@@ -8,19 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import HistoryError
-from zeusrun.launcher.live import LAUNCHER_DIED, read_live
-from zeusrun.launcher.paths import RunPaths, find_run
-from zeusrun.launcher.progress import Goal, Progress, advance, take_step_clock
-from zeusrun.launcher.record import read_outcome, write_record
+from zeusrun.launcher.processes.descendants import end_processes, processes_of_run
 from zeusrun.launcher.resume import join
-from zeusrun.launcher.run_lock import RunLock, launcher_lives
-from zeusrun.launcher.sweep import end_processes, processes_of_run
-from zeusrun.sidecar import EventReader, read_step_clock
+from zeusrun.launcher.rundir.layout import RunPaths, find_run
+from zeusrun.launcher.rundir.live import LAUNCHER_DIED, read_live
+from zeusrun.launcher.rundir.lock import RunLock, launcher_lives
+from zeusrun.launcher.rundir.record import read_outcome, write_record
+from zeusrun.metrics.progress import Goal, Progress, advance, take_step_clock
+from zeusrun.metrics.sidecar import EventReader
+from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Outcome, Trial, TrialStatus
 
 if TYPE_CHECKING:
     from zeusrun.history.base import History
-    from zeusrun.sidecar import Event, StepCount
+    from zeusrun.sidecar.events import Event
+    from zeusrun.sidecar.step_clock import StepCount
 
 
 _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there was touched"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from zeusrun.bandit.cost import cost_j
+from zeusrun.cost import cost_j
 from zeusrun.trial import TrialStatus, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.launcher.choice import Submission
+    from zeusrun.launcher.context import Submission
     from zeusrun.trial import EnergySource, Outcome, Trial
 
 CANCELLED_LATER = "cancelled by 'zeusrun cancel' after it was preempted"

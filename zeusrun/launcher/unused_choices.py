@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from zeusrun.jobfile.placeholders import find_placeholders
 
 if TYPE_CHECKING:
-    from zeusrun.launcher.choice import Submission
-    from zeusrun.spec import JobSpec
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.context import Submission
 
 _MAX_SCRIPT_BYTES = 1 << 20
 _FORMER_PROCESSES = 2  # the default of launch.nproc_per_node before it was torchrun's own

@@ -8,16 +8,16 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.errors import UsageError
-from zeusrun.jobfile.rules import duration_s
+from zeusrun.jobfile.validators import duration_s
+from zeusrun.schedule.cron_expression import build_timetable
 from zeusrun.schedule.due import Cursor, Rules
 from zeusrun.schedule.environment import capture, is_usual
 from zeusrun.schedule.store import Firing, Schedule
-from zeusrun.schedule.timetable import build_timetable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from zeusrun.spec import JobSpec
+    from zeusrun.jobfile.spec import JobSpec
 
 _GAPS = 50
 _START_S = 5.0  # of a process, at worst

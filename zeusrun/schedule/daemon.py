@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import BusyError
-from zeusrun.launcher.signals import CaughtSignals
-from zeusrun.schedule.fire import PERIOD_S
+from zeusrun.launcher.processes.signals import CaughtSignals
+from zeusrun.schedule.occurrence import PERIOD_S
 from zeusrun.schedule.tick import start_due
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zeusrun.launcher.process_beside import Detached
+    from zeusrun.launcher.processes.background import Detached
     from zeusrun.schedule.store import Schedules
 
 _NAP_S = 0.2  # a signal is heard so soon

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from zeusrun.jobfile.rules import CatchUp
-    from zeusrun.schedule.timetable import Timetable
+    from zeusrun.jobfile.validators import CatchUp
+    from zeusrun.schedule.cron_expression import Timetable
 
 ON_TIME_S = 300.0
 """An occurrence that is noticed within so many seconds is on time: a busy machine is no absence."""

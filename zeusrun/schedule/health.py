@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import psutil
 
 from zeusrun.errors import LaunchError, ZeusrunError
+from zeusrun.jobfile.spec import load_spec
 from zeusrun.schedule.build import find_difference
 from zeusrun.schedule.crontab import marker, read_crontab
-from zeusrun.spec import load_spec
 
 if TYPE_CHECKING:
     from zeusrun.schedule.store import Schedules

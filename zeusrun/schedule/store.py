@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from zeusrun.errors import ExitCode, HistoryError, UsageError, unwritable
-from zeusrun.file_lock import SafeLock
-from zeusrun.jobfile.rules import CatchUp, Overlap, check_job_name
-from zeusrun.private_files import read_file, replace_file
+from zeusrun.files.lock import SafeLock
+from zeusrun.files.private import read_file, replace_file
+from zeusrun.jobfile.validators import CatchUp, Overlap, check_job_name
+from zeusrun.schedule.cron_expression import build_timetable
 from zeusrun.schedule.due import Cursor, Rules
-from zeusrun.schedule.timetable import build_timetable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

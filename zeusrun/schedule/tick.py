@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import timestamp
 from zeusrun.errors import ExitCode, LaunchError, ZeusrunError
-from zeusrun.private_files import write_file
+from zeusrun.files.private import write_file
 from zeusrun.schedule.due import look
-from zeusrun.schedule.fire import PERIOD_S, is_dead, start_occurrence
+from zeusrun.schedule.occurrence import PERIOD_S, is_dead, start_occurrence
 from zeusrun.schedule.store import UNDERWAY, Firing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from zeusrun.launcher.process_beside import Detached
+    from zeusrun.launcher.processes.background import Detached
     from zeusrun.schedule.store import Schedule, Schedules
 
 _DAY_S = 86400.0

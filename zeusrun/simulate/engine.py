@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.auto import LOOK_S
-from zeusrun.bandit.cost import cost_j
-from zeusrun.bandit.reading import read_trial
-from zeusrun.bandit.run import Running, merged_profile
+from zeusrun.bandit.auto.policy import LOOK_S
+from zeusrun.bandit.observation import Running, merged_profile
+from zeusrun.bandit.reinterpret import read_trial
+from zeusrun.cost import cost_j
 from zeusrun.simulate.job import watts
 from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, Stage, Trial, TrialStatus
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.policies import Policy
+    from zeusrun.bandit.observation import Run
     from zeusrun.bandit.problem import Problem
-    from zeusrun.bandit.run import Run
+    from zeusrun.bandit.registry import Policy
     from zeusrun.simulate.job import Course, SimulatedJob
     from zeusrun.trial import Decision
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from zeusrun.bandit.run import Pace
+    from zeusrun.bandit.observation import Pace
 
 
 class Course(NamedTuple):

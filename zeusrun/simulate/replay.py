@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from zeusrun.bandit.attempts import is_last_attempt, is_repeat, is_target_in_doubt
+from zeusrun.bandit.observation import Run
 from zeusrun.bandit.problem import Problem
-from zeusrun.bandit.reading import read_trial
-from zeusrun.bandit.run import Run
+from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.simulate.engine import SAMPLES_PER_EPOCH, Play, run_trial
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.bandit.policies import Policy
+    from zeusrun.bandit.registry import Policy
     from zeusrun.simulate.job import SimulatedJob
     from zeusrun.trial import Trial
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from zeusrun.bandit.policies import POLICIES
+from zeusrun.bandit.registry import POLICIES
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import best_arm, expected, never_optimising
 from zeusrun.simulate.replay import ATTEMPTS, build_problem, replay

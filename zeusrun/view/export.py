@@ -15,8 +15,8 @@ from zeusrun.trial import Trial
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.savings import Savings
-    from zeusrun.launcher.submit import SubmitResult
+    from zeusrun.analysis.savings import Savings
+    from zeusrun.launcher.recurrence import SubmitResult
 
 
 def result_json(job: str, result: SubmitResult, savings: Savings) -> dict[str, Any]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from zeusrun.gpu.status import CpuStatus, GpuProcess, GpuStatus
+    from zeusrun.gpu.snapshot import CpuStatus, GpuProcess, GpuStatus
     from zeusrun.gpu.watch import WatchedGpu
 
 _WIDE = 118  # columns from which there is room to breathe

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from typing_extensions import Self
 
-    from zeusrun.launcher.progress import Progress
+    from zeusrun.metrics.progress import Progress
     from zeusrun.trial import Trial
 
 _REFRESH_PERIOD_S = 0.25

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from zeusrun.launcher.measure import Measurement
+    from zeusrun.maintenance.measure import Measurement
 
 
 def measurement_sheet(argv: Sequence[str], measured: Measurement) -> RenderableType:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from zeusrun.history.restore import Restoration
-    from zeusrun.launcher.gc import OldRun
-    from zeusrun.launcher.repair import Finding
+    from zeusrun.history.tinydb.restore import Restoration
+    from zeusrun.maintenance.repair import Finding
+    from zeusrun.maintenance.retention import OldRun
 
 _MARKS = {"repaired": ("✓", "green"), "found": ("·", "yellow")}
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from zeusrun.launcher.status import RunningTrial
-    from zeusrun.launcher.tickets import Ticket
+    from zeusrun.launcher.queue.tickets import Ticket
+    from zeusrun.maintenance.running import RunningTrial
 
 
 def status_table(found: Sequence[RunningTrial], waiting: Sequence[Ticket] = ()) -> RenderableType:

@@ -10,8 +10,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from zeusrun.bandit.moves import tell_moves
-from zeusrun.bandit.savings import find_savings
+from zeusrun.analysis.cost_shifts import tell_moves
+from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.lines import Labelled
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from zeusrun.analysis.savings import Saving, Savings
     from zeusrun.bandit.problem import ArmBelief
-    from zeusrun.bandit.savings import Saving, Savings
-    from zeusrun.launcher.doctor import Check
-    from zeusrun.launcher.status import RunningTrial
+    from zeusrun.maintenance.doctor import Check
+    from zeusrun.maintenance.running import RunningTrial
     from zeusrun.trial import PowerPoint, Trial
 
 STATUS_STYLES = {

@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.cost import energy_text
+from zeusrun.cost import energy_text
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:

@@ -21,17 +21,19 @@ import time
 import types
 from typing import TYPE_CHECKING, NoReturn
 
-from zeusrun.private_files import open_for_writing
-from zeusrun.sidecar import ENDING, Ended, EventWriter, Started, StepClock
+from zeusrun.files.private import open_for_writing
+from zeusrun.sidecar.events import Ended, EventWriter, Started
+from zeusrun.sidecar.orders import ENDING
+from zeusrun.sidecar.step_clock import StepClock
 from zeusrun.worker.failure import record_failure
-from zeusrun.worker.leash import end_with_parent
-from zeusrun.worker.stack import tell_stack_when_asked
-from zeusrun.worker.steps import count_steps
+from zeusrun.worker.parent_death import end_with_parent
+from zeusrun.worker.stack_dump import tell_stack_when_asked
+from zeusrun.worker.step_counter import count_steps
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from zeusrun.masking import Mask
+    from zeusrun.redaction import Mask
 
 _BUFFERED = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 
@@ -109,7 +111,7 @@ def _redirect_output(path: str) -> None:
 
 
 def _hide_secrets() -> Mask:
-    from zeusrun.masking import mask_environment  # noqa: PLC0415 - most jobs have no secrets
+    from zeusrun.redaction import mask_environment  # noqa: PLC0415 - most jobs have no secrets
     from zeusrun.worker.secrecy import mask_output  # noqa: PLC0415
 
     mask = mask_environment(os.environ)
@@ -121,7 +123,7 @@ def _was_grouped() -> bool:
     """Whether this rank was in a process group at its end, or whenever it asked or reported."""
     if "torch.distributed" not in sys.modules:
         return False
-    from zeusrun.worker.run import current_run, is_grouped  # noqa: PLC0415 - most have it by now
+    from zeusrun.worker.context import current_run, is_grouped  # noqa: PLC0415 - most have it by now
 
     try:
         return current_run().grouped or is_grouped()
@@ -131,7 +133,7 @@ def _was_grouped() -> bool:
 
 def _end_of_run() -> tuple[BaseException | None, int]:
     """Return what makes a script that ended well a failure after all, and its exit code."""
-    module = sys.modules.get("zeusrun.worker.run")
+    module = sys.modules.get("zeusrun.worker.context")
     if module is None:
         return None, 0
     run = module.current_run()

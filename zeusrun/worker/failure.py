@@ -8,12 +8,12 @@ import os
 import traceback
 from typing import TYPE_CHECKING
 
-from zeusrun.private_files import read_file, remove_link, write_file
+from zeusrun.files.private import read_file, remove_link, write_file
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from zeusrun.masking import Mask
+    from zeusrun.redaction import Mask
 
 _MEMORY_WORDS = (
     "out of memory",  # CUDA, HIP, MPS

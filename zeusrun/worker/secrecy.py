@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from zeusrun.masking import Mask
+    from zeusrun.redaction import Mask
 
 
 class _MaskedText(io.TextIOWrapper):

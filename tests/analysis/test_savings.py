@@ -1,0 +1,152 @@
+"""What choosing batch sizes has saved against the default every time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.factories import build_trial
+from zeusrun.analysis.savings import find_savings
+from zeusrun.trial import EnergySource, Stage, TrialStatus
+
+
+def run(recurrence, arm=32, cost_j=100.0, attempt=1, **changes):
+    """A run that has reached the target; the default batch size is 32."""
+    values = {
+        "status": TrialStatus.REACHED,
+        "global_batch_size": arm,
+        "cost_j": cost_j,
+        "time_s": 1.0,
+        "energy_source": EnergySource.ESTIMATED,
+    }
+    return build_trial(recurrence, attempt, **{**values, **changes})
+
+
+STOPPED = {"status": TrialStatus.STOPPED}
+
+
+def saved(*trials):
+    found = find_savings(trials).by_trial
+    return {name.removeprefix("job-"): each.saved_j for name, each in found.items()}
+
+
+def test_a_recurrence_is_compared_with_the_mean_cost_of_the_default():
+    trials = [run(1, cost_j=90.0), run(2, cost_j=110.0), run(3, 16, 70.0)]
+    assert saved(*trials) == {"1-1": 10.0, "2-1": -10.0, "3-1": 30.0}
+    found = find_savings(trials)
+    assert (found.net_j, found.default_j, found.ended, found.explored) == (30.0, 300.0, 3, True)
+    assert found.by_trial["job-3-1"].default_runs == 2
+
+
+def test_attempts_that_failed_are_part_of_what_a_recurrence_cost():
+    tried = run(2, 64, 150.0, **STOPPED)
+    assert saved(run(1), tried, run(2, attempt=2)) == {"1-1": 0.0, "2-2": -150.0}
+    looked = replace(tried, status=TrialStatus.CANCELLED, stage=Stage.LOOK, cost_j=5.0)
+    assert saved(run(1), looked, run(2, attempt=2)) == {"1-1": 0.0, "2-2": -5.0}
+
+
+def test_the_default_alone_saves_nothing_and_loses_nothing():
+    found = find_savings([run(n, cost_j=cost) for n, cost in enumerate((80.0, 100.0, 120.0), 1)])
+    assert (found.net_j, found.explored, found.pays_back_in) == (0.0, False, None)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"metric": "loss"},
+        {"mode": "min"},
+        {"target": 0.9},
+        {"eta_knob": 0.1},
+        {"world_size": 4},
+        {"gpu_model": "another"},
+        {"gpu_count": 2},
+        {"max_power_w": 40.0},
+        {"energy_source": EnergySource.COUNTER},
+        {"learning_rate": 0.1},
+        {"shared": True},
+        {"forgotten": True},
+        {"status": TrialStatus.MISSED},
+        {"status": TrialStatus.STOPPED},
+        {"cost_j": None},
+        {"cost_j": 0.0},
+        {"cost_j": 1e300},
+        {"default_batch_size": 64},
+    ],
+    ids=str,
+)
+def test_runs_of_the_default_under_other_conditions_are_no_measure(other):
+    assert "2-1" not in saved(run(1, **other), run(2, 16, 50.0))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"shared": True},
+        {"forgotten": True},
+        {"status": TrialStatus.DISPATCHED},
+        {"status": TrialStatus.PREEMPTED},
+        {"cost_j": None},
+        {"cost_j": 1e300},
+        {"default_batch_size": None},
+        {"world_size": 4},
+    ],
+    ids=str,
+)
+def test_a_recurrence_with_such_an_attempt_is_not_compared(other):
+    failed = replace(run(2, 64, 20.0, **STOPPED), **other)
+    assert "2-2" not in saved(run(1), failed, run(2, 16, 50.0, attempt=2))
+
+
+def test_an_attempt_that_never_trained_has_cost_nothing():
+    crashed = run(2, 64, None, status=TrialStatus.OOM, time_s=None)
+    assert saved(run(1), crashed, run(2, 16, 80.0, attempt=2))["2-2"] == 20.0
+
+
+def test_energy_that_does_not_count_may_come_from_anywhere():
+    default = run(1, eta_knob=0.0, energy_source=EnergySource.COUNTER)
+    assert saved(default, run(2, 16, 80.0, eta_knob=0.0, energy_source=None))["2-1"] == 20.0
+
+
+@pytest.mark.parametrize(("rate", "comparable"), [(0.1, 1), (0.2, 1), (0.1 * 2**0.5, 1), (0.3, 0)])
+def test_a_learning_rate_must_belong_to_the_rule_of_the_default_s(rate, comparable):
+    found = saved(run(1, learning_rate=0.1), run(2, 64, 80.0, learning_rate=rate))
+    assert ("2-1" in found) == comparable
+
+
+def test_where_two_rates_of_the_default_fit_the_newest_counts():
+    old, new = run(1, cost_j=500.0, learning_rate=0.1), run(2, learning_rate=0.2)
+    assert saved(old, new, run(3, 64, 80.0, learning_rate=0.2))["3-1"] == 20.0
+
+
+def test_a_recurrence_that_other_batch_sizes_have_failed_is_a_loss():
+    tried, last = run(2, 64, 30.0, **STOPPED), run(2, cost_j=70.0, attempt=2, **STOPPED)
+    assert saved(run(1), tried, last) == {"1-1": 0.0, "2-2": -30.0}
+    assert "2-2" not in saved(run(1), replace(tried, global_batch_size=32), last)
+
+
+def test_a_history_that_begins_in_the_middle_of_a_recurrence_leaves_it_out():
+    assert saved(run(1, 16, 50.0, attempt=2), run(2)) == {"2-1": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("costs_j", "stage", "arm", "more"),
+    [
+        ((80.0, 80.0), Stage.EXPLOIT, 16, 8),
+        ((80.0, 80.0), Stage.EXPLORE, 16, None),
+        ((120.0, 120.0), Stage.EXPLOIT, 16, None),
+        ((100.0, 100.0), Stage.EXPLOIT, 32, None),
+    ],
+)
+def test_a_loss_is_made_good_by_what_the_batch_size_in_use_saves(costs_j, stage, arm, more):
+    lost = [run(1), run(2, 64, 200.0, **STOPPED), run(2, attempt=2)]
+    now = [run(n, arm, cost_j, stage=stage) for n, cost_j in enumerate(costs_j, 3)]
+    found = find_savings([*lost, *now])
+    assert found.pays_back_in == more
+    if arm == 32:
+        assert found.coming_j == 0
+
+
+def test_nothing_is_known_of_no_trials():
+    found = find_savings([])
+    assert (found.by_trial, found.ended, found.net_j, found.pays_back_in) == ({}, 0, 0, None)

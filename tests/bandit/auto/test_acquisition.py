@@ -1,0 +1,85 @@
+"""What trying an arm is worth."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from zeusrun.bandit.auto.acquisition import HORIZON, values_of_trying
+from zeusrun.bandit.auto.beliefs import Beliefs
+
+ARMS = (16, 32, 64)
+
+
+def believed(mean, covariance, run_sd=0.1, incumbent=0, bound_factor=1.35):
+    mean = np.array(mean, dtype=float)
+    covariance = np.array(covariance)
+    return Beliefs(ARMS, mean, mean, mean, covariance, run_sd, bound_factor, incumbent, 1.0)
+
+
+def values(beliefs, in_flight=(), usable=ARMS, recurrences=0):
+    return values_of_trying(beliefs, usable, in_flight, recurrences)
+
+
+def test_the_gain_is_the_expected_fall_of_the_least_cost():
+    """Against the integral by brute force, for one arm of independent doubt."""
+    sd, doubt, mean = 0.1, 0.3, 0.05
+    beliefs = believed([0, mean, 9], np.diag([0, doubt**2, 1e-12]), sd)
+    move = doubt**2 / math.sqrt(doubt**2 + sd**2)
+    z = np.linspace(-8, 8, 400_001)
+    density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    after = np.minimum(1.0, np.exp(mean + move * z - move**2 / 2))
+    gain = 1 - float((after * density).sum() * (z[1] - z[0]))
+    loss = math.exp(mean + doubt**2 / 2) - 1
+    expected = HORIZON * gain - loss
+    assert values(beliefs)[1] == pytest.approx(expected, rel=0.1)  # of 13 nodes
+
+
+def test_what_is_known_teaches_nothing():
+    beliefs = believed([0, 0.2, 0.5], np.diag([0, 1e-12, 1e-12]))
+    assert values(beliefs)[1] == pytest.approx(-math.expm1(0.2), rel=1e-3)
+
+
+def test_the_incumbent_is_worth_nothing_more():
+    assert values(believed([0, 0, 0], np.eye(3)))[0] == 0
+
+
+def test_the_longer_the_job_recurs_the_more_a_try_is_worth():
+    beliefs = believed([0, 0.1, 0.5], np.diag([0.001, 0.05, 0.001]))
+    assert values(beliefs, recurrences=50)[1] > values(beliefs)[1]
+
+
+def test_the_loss_is_capped_where_the_trial_would_be_stopped():
+    doubtful = believed([0, 0, 9], np.diag([0, 4.0, 1e-12]), run_sd=0.1)
+    gain = (values(doubtful, recurrences=1)[1] - values(doubtful)[1]) * HORIZON
+    assert gain - values(doubtful)[1] == pytest.approx(1.35)
+
+
+@pytest.mark.parametrize(("factor", "cap"), [(1.2, 1.2), (None, math.expm1(2.0))])
+def test_the_cap_is_the_users_where_that_is_less_and_none_where_nothing_is_stopped(factor, cap):
+    doubtful = believed([0, 0, 9], np.diag([0, 4.0, 1e-12]), bound_factor=factor)
+    gain = (values(doubtful, recurrences=1)[1] - values(doubtful)[1]) * HORIZON
+    assert gain - values(doubtful)[1] == pytest.approx(cap)
+
+
+def test_memory_and_flight_rule_an_arm_out():
+    found = values(believed([0, 0, 0], np.eye(3)), in_flight=(32,), usable=(16, 32))
+    assert list(np.isfinite(found)) == [True, False, False]
+
+
+def test_an_arm_in_flight_makes_its_neighbour_less_worth_trying():
+    covariance = [[0, 0, 0], [0, 0.2, 0.19], [0, 0.19, 0.2]]
+    beliefs = believed([0, 0, 0], covariance)
+    assert values(beliefs, in_flight=(32,))[2] < 0.5 * values(beliefs)[2]
+
+
+def test_the_incumbent_in_flight_hides_nothing():
+    beliefs = believed([0, 0.1, 0.2], np.diag([0.01, 0.1, 0.1]))
+    assert np.array_equal(values(beliefs, in_flight=(16,)), values(beliefs))
+
+
+def test_without_an_incumbent_there_is_nothing_to_compare_with():
+    with pytest.raises(ValueError, match="no incumbent"):
+        values(believed([0, 0, 0], np.eye(3), incumbent=None))

@@ -1,0 +1,138 @@
+"""What is believed of every arm."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.bandit.runs import looked, run
+from tests.bandit.scripts import problem
+from zeusrun.bandit.auto.beliefs import believe
+from zeusrun.bandit.auto.evidence import gather
+from zeusrun.trial import TrialStatus
+
+JOB = problem(max_power_w=50.0)
+
+
+def beliefs(*runs, **changes):
+    now = problem(max_power_w=50.0, **changes)
+    return believe(now, gather(now, runs))
+
+
+def test_of_nothing_little_is_known():
+    b = beliefs()
+    assert (b.incumbent, b.incumbent_cost_j) == (None, None)
+    assert np.all(np.diag(b.covariance) > 10)
+
+
+def test_the_default_alone_tells_the_level():
+    b = beliefs(run(64, 10))
+    at = b.arms.index(64)
+    assert b.incumbent == at
+    assert b.mean[at] == pytest.approx(math.log(1000), abs=0.02)
+    assert b.incumbent_cost_j == pytest.approx(1000 * math.exp(b.run_sd**2 / 2), rel=0.02)
+    doubt = np.sqrt(np.diag(b.covariance))
+    assert doubt[at] == pytest.approx(b.run_sd, rel=0.05)
+    assert int(np.argmin(doubt)) == at
+
+
+def test_doubt_grows_with_the_distance():
+    doubt = np.diag(beliefs(run(64, 10), default=16).covariance)
+    assert np.all(np.diff(doubt[2:]) > 0)
+
+
+def test_of_epochs_nothing_is_assumed_but_that_neighbours_are_alike():
+    assert np.allclose(beliefs(run(64, 10)).log_epochs, math.log(10), atol=0.01)
+    told = beliefs(run(64, 10), run(128, 20)).log_epochs
+    assert told[2] < told[3] < told[4]
+
+
+def test_low_power_promises_cheaper_epochs_for_larger_batches():
+    idle, busy = beliefs(run(64, 10, power_w=10.0)), beliefs(run(64, 10, power_w=50.0))
+    assert idle.log_epoch_cost[-1] < busy.log_epoch_cost[-1] - 0.1
+
+
+def test_a_measured_speed_is_all_but_certain():
+    b = beliefs(run(64, 10), looked(256, 55.0))
+    assert b.log_epoch_cost[-1] == pytest.approx(math.log(55), abs=0.01)
+
+
+def test_many_runs_are_believed():
+    b = beliefs(*[run(64, 10)] * 20, *[run(256, 13)] * 20)
+    assert b.log_epochs[-1] == pytest.approx(math.log(13), abs=0.05)
+    assert b.run_sd < 0.07
+
+
+def test_runs_outweigh_the_taste_for_smooth_curves():
+    """A needle: 64 takes a quarter of the epochs of its neighbours."""
+    needle = [run(arm, 10 if arm == 64 else 40) for arm in JOB.candidates for _ in range(8)]
+    assert math.exp(beliefs(*needle).log_epochs[2]) == pytest.approx(10, rel=0.12)
+
+
+def test_means_are_arithmetic():
+    b = beliefs(*[run(64, 4), run(64, 16)] * 30)
+    assert b.log_epochs[2] == pytest.approx(math.log(10), abs=0.02)
+
+
+def test_a_failure_stands_for_its_bound_and_a_fresh_run():
+    b = beliefs(*[run(64, 10)] * 30, *[run(256, 5, status=TrialStatus.STOPPED)] * 30)
+    assert math.exp(b.log_epochs[-1]) == pytest.approx(10 * b.bound_factor + 10, rel=0.05)
+
+
+def test_an_arm_of_failures_is_no_incumbent():
+    b = beliefs(run(64, 10), run(256, 5, status=TrialStatus.STOPPED, per_epoch=1.0))
+    assert b.arms[b.incumbent] == 64
+
+
+def test_memory_rules_out_an_incumbent():
+    crash = run(64, status=TrialStatus.OOM, epochs=None, per_epoch=None)
+    b = beliefs(run(64, 10), run(32, 20), crash, crash)
+    assert b.arms[b.incumbent] == 32
+
+
+def test_an_arm_that_is_no_candidate_now_speaks_for_its_neighbours():
+    alone, told = beliefs(run(64, 10)), beliefs(run(64, 10), *[run(512, 100)] * 10)
+    assert told.log_epochs[-1] > alone.log_epochs[-1] + 0.2
+    assert told.arms == JOB.candidates
+
+
+CUT = TrialStatus.CANCELLED
+
+
+def test_a_run_cut_short_is_stretched_by_runs_that_went_the_way():
+    whole = run(64, 20, pace=((1, 0.3), (10, 0.7), (20, 0.95)))
+    cut = run(256, 14, status=CUT, pace=((2, 0.3), (14, 0.7)))
+    b = beliefs(*[whole] * 20, *[cut] * 40)
+    assert math.exp(b.log_epochs[-1]) == pytest.approx(28, rel=0.05)
+
+
+def test_a_run_cut_at_once_says_next_to_nothing():
+    whole = run(64, 80, pace=((1, 0.3), (80, 0.95)))
+    without = beliefs(whole)
+    with_it = beliefs(whole, run(256, 1, status=CUT, per_epoch=None, pace=((1, 0.3),)))
+    assert with_it.log_epochs[-1] == pytest.approx(without.log_epochs[-1], abs=0.1)
+
+
+def test_when_the_target_rises_the_order_of_the_arms_is_kept():
+    slow = run(64, 20, status=CUT, pace=((10, 0.7), (20, 0.9)))
+    quick = run(256, 5, status=CUT, pace=((3, 0.7), (5, 0.9)))
+    b = beliefs(*[slow] * 5, *[quick] * 5)
+    assert b.incumbent is None
+    assert b.log_epochs[-1] == pytest.approx(b.log_epochs[2] - math.log(4), abs=0.15)
+
+
+def test_other_hardware_keeps_the_epochs_and_learns_the_speed_again():
+    there = [run(64, 10, per_epoch=None, local=False, power_w=None)] * 5
+    b = beliefs(*there, *[run(256, 12, per_epoch=None, local=False, power_w=None)] * 5)
+    assert b.incumbent_cost_j is None
+    b = beliefs(*there, looked(64, 70.0))
+    assert b.incumbent_cost_j == pytest.approx(700, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("cost_factor", "factor"), [(2.0, math.exp(0.42)), (1.2, 1.2), (None, None)]
+)
+def test_others_are_bounded_by_interest_or_by_the_user(cost_factor, factor):
+    assert beliefs(cost_factor=cost_factor).bound_factor == pytest.approx(factor)

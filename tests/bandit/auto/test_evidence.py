@@ -1,0 +1,135 @@
+"""Sorting out what the runs of a job say."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.bandit.runs import flying, looked, run
+from tests.bandit.scripts import problem
+from zeusrun.bandit.auto.evidence import gather, tell_window
+from zeusrun.bandit.spread import RUN_SD, Spread
+from zeusrun.trial import TrialStatus
+
+STOPPED, MISSED, OOM = TrialStatus.STOPPED, TrialStatus.MISSED, TrialStatus.OOM
+
+
+def test_runs_are_sorted_by_what_they_tell():
+    runs = [
+        run(64, 10),
+        run(32, 8, status=STOPPED),
+        run(16, 40, status=MISSED),
+        looked(128, 90.0),
+        run(256, 3, status=TrialStatus.CANCELLED),
+        flying(128),
+    ]
+    evidence = gather(problem(), runs)
+    assert {arm: len(own) for arm, own in evidence.results.items()} == {64: 1, 32: 1, 16: 1}
+    assert list(evidence.reached) == [64]
+    assert list(evidence.cut) == [256]
+    assert evidence.epoch_cost_j == {64: 100, 32: 100, 16: 100, 128: 90, 256: 100}
+    assert evidence.in_flight == {128}
+
+
+def test_a_window_keeps_the_newest_of_each_arm():
+    runs = [run(64, 10), run(64, 20), run(32, 7), run(64, 11)]
+    evidence = gather(problem(window=2), runs)
+    assert [each.epochs for each in evidence.results[64]] == [20, 11]
+    assert [each.epochs for each in evidence.results[32]] == [7]
+
+
+def test_what_a_window_leaves_out_is_told():
+    runs = [run(64, 10), run(64, 20), run(64, 30), run(32, 7), run(64, 9, status=MISSED)]
+    assert tell_window(problem(), runs) is None
+    assert tell_window(problem(window=3), runs) is None
+    said = "policy.window is 2: 1 older run of the same batch sizes left out"
+    assert tell_window(problem(window=2), runs) == said
+    assert tell_window(problem(window=1), runs).startswith("policy.window is 1: 2 older runs")
+
+
+def test_what_failed_in_this_recurrence_is_known_whatever_the_window():
+    runs = [run(64, 9, status=STOPPED, recurrence=1000), run(128, status=OOM, recurrence=1000)]
+    assert gather(problem(), runs).failed_now == {64, 128, 256}
+    assert gather(dataclasses.replace(problem(), recurrence=7), runs).failed_now == set()
+
+
+def test_a_look_that_ended_is_no_failure():
+    runs = [looked(64, 90.0)._replace(recurrence=1000)]
+    assert gather(problem(), runs).failed_now == set()
+
+
+def test_a_crash_for_memory_rules_out_the_arm_and_what_is_larger():
+    assert gather(problem(), [run(128, status=OOM)]).fitting == (16, 32, 64)
+
+
+@pytest.mark.parametrize("proven", [128, 256])
+def test_what_has_fitted_before_is_ruled_out_by_the_second_crash(proven):
+    crash, trained = run(128, status=OOM), run(proven, 9, status=MISSED)
+    assert gather(problem(), [trained, crash]).fitting == (16, 32, 64, 128, 256)
+    assert gather(problem(), [trained, crash, crash]).fitting == (16, 32, 64)
+
+
+def test_a_speed_is_that_of_the_newest_runs_under_the_newest_limit():
+    runs = [
+        run(64, per_epoch=per_epoch, power_limit_w=limit)
+        for per_epoch, limit in ((900, 250), (100, 150), (110, 150), (120, 150), (130, 150))
+    ]
+    assert gather(problem(), runs).epoch_cost_j[64] == pytest.approx(120)
+
+
+def test_power_is_read_at_the_known_arm_nearest_to_the_default():
+    runs = [run(256, power_w=90.0), run(32, power_w=60.0), run(32, power_w=None)]
+    assert gather(problem(), runs).power_w == 60
+
+
+def test_what_came_before_the_job_moved_is_left_out():
+    runs = [*(run(64, 10) for _ in range(5)), run(32, 12), run(64, 90), run(64, 91)]
+    evidence = gather(problem(), runs)
+    assert evidence.moved == 6
+    assert {arm: len(own) for arm, own in evidence.results.items()} == {64: 2}
+    assert 32 in evidence.epoch_cost_j  # the machine has not moved
+
+
+def test_failures_that_told_of_the_move_are_not_held_against_an_arm():
+    """They were held to bounds of before, and what reaches the target after may be dearer."""
+    runs = [run(64, 10, recurrence=n) for n in range(5)]
+    runs += [run(64, 25, status=STOPPED, recurrence=5), run(64, 25, status=STOPPED, recurrence=6)]
+    runs += [run(16, 50, recurrence=6), run(64, 30, recurrence=7)]
+    evidence = gather(problem(), runs)
+    assert evidence.moved == 5
+    assert [each.status for each in evidence.results[64]] == [TrialStatus.REACHED]
+
+
+def test_an_arm_that_missed_the_target_since_the_move_stays_failed():
+    """No bound of before ended it: it ran all of its epochs."""
+    runs = [run(64, 10, recurrence=n) for n in range(5)]
+    runs += [run(64, 40, status=MISSED, recurrence=5)] * 2 + [run(128, 40, status=MISSED)]
+    runs += [run(32, 10, recurrence=5), run(32, 10, recurrence=6)]
+    evidence = gather(problem(), runs)
+    assert evidence.moved == 5
+    assert {arm: len(own) for arm, own in evidence.results.items()} == {32: 2, 64: 2, 128: 1}
+
+
+def test_the_arm_that_reached_the_target_last_is_known_also_after_a_move():
+    assert gather(problem(), []).last_reached is None
+    runs = [*[run(64, 10)] * 5, run(32, 12), *[run(64, 40, status=MISSED)] * 2]
+    evidence = gather(problem(), runs)
+    assert (evidence.reached, evidence.last_reached) == ({}, 32)
+
+
+def test_a_window_of_one_does_not_forget_that_an_arm_works():
+    runs = [*[run(64, 10)] * 9, run(64, 21, status=STOPPED)]
+    evidence = gather(problem(window=1), runs)
+    assert len(evidence.results[64]) == 2
+    assert list(evidence.reached) == [64]
+
+
+def test_the_spread_starts_from_what_others_saw_and_learns():
+    spread = Spread()
+    assert spread.sd == pytest.approx(RUN_SD)
+    for value in (1.0, 3.0) * 50:
+        spread.add(64, value)
+    assert spread.mean(64) == pytest.approx(2)
+    assert spread.sd == pytest.approx(1, rel=0.05)
+    assert (spread.runs(64), spread.runs(32)) == (100, 0)

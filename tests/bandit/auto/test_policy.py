@@ -1,0 +1,438 @@
+"""Policy ``auto`` as a whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from tests.bandit.runs import flying, looked, run
+from tests.bandit.scripts import problem
+from zeusrun.bandit.auto.policy import Auto
+from zeusrun.bandit.observation import Running
+from zeusrun.trial import PowerPoint, Stage, TrialStatus
+
+STOPPED, MISSED, OOM = TrialStatus.STOPPED, TrialStatus.MISSED, TrialStatus.OOM
+JOB = problem(max_power_w=50.0, eta_knob=0.5)
+
+
+def choose(*runs, **changes):
+    now = dataclasses.replace(JOB, **changes)
+    return Auto().choose(now, runs, np.random.default_rng(0))
+
+
+def explain(*runs, **changes):
+    now = dataclasses.replace(JOB, **changes)
+    return {b.global_batch_size: b for b in Auto().explain(now, runs, np.random.default_rng(0))}
+
+
+def settled(n=8):
+    """A history that leaves little doubt that 64 is best."""
+    epochs = {16: 16, 32: 12, 64: 10, 128: 12, 256: 16}
+    return [run(arm, epochs[arm]) for arm in JOB.candidates for _ in range(n)]
+
+
+def test_the_default_comes_first():
+    decision = choose()
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.EXPLORE)
+    assert decision.why == "64 is the default, and nothing has reached the target yet"
+    assert decision.bound is None
+
+
+def test_while_nothing_reaches_what_failed_least_near_the_default_is_next():
+    failed = [run(64, 40, status=MISSED, recurrence=1000)]
+    assert choose(*failed).global_batch_size == 32
+    failed.append(run(32, 40, status=MISSED, recurrence=1000))
+    assert choose(*failed).global_batch_size == 128
+    assert choose(*failed, recurrence=1001).global_batch_size == 128
+    assert "nearest to the default" in choose(*failed).why
+
+
+def test_at_the_start_all_recurrences_in_flight_run_the_default():
+    assert choose(flying(64), flying(64)).global_batch_size == 64
+
+
+def test_what_has_proved_cheapest_is_run_when_no_doubt_is_left():
+    decision = choose(*settled())
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.EXPLOIT)
+    assert decision.why == "64 has proved cheapest, 1.00 kJ a run; no other is worth a try"
+
+
+def test_a_doubtful_arm_is_worth_a_try_and_it_says_why():
+    decision = choose(run(64, 10))
+    assert decision.stage is Stage.EXPLORE
+    assert decision.global_batch_size != 64
+    assert "expected" in decision.why
+    assert "give or take" in decision.why
+
+
+def test_an_unknown_speed_is_looked_at_where_runs_are_long():
+    long = [run(64, 10, per_epoch=1e5)]
+    decision = choose(*long)
+    assert decision.stage is Stage.LOOK
+    assert "30 s of it come first" in decision.why
+    again = choose(*long, looked(decision.global_batch_size, 9e4))
+    assert again.stage is not Stage.LOOK or again.global_batch_size != decision.global_batch_size
+
+
+def test_a_look_that_disappoints_sends_the_choice_elsewhere():
+    decision = choose(run(64, 10, per_epoch=1e5))
+    arm = decision.global_batch_size
+    assert choose(run(64, 10, per_epoch=1e5), looked(arm, 9e5)).global_batch_size != arm
+
+
+def test_short_runs_are_not_looked_at():
+    assert choose(run(64, 10, per_epoch=100.0)).stage is Stage.EXPLORE
+
+
+def test_after_a_failure_comes_what_is_proven():
+    runs = [*settled(), run(256, 9, status=STOPPED, recurrence=1000)]
+    decision = choose(*runs)
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.RETRY)
+    assert decision.why == "256 failed in this recurrence; 64 has reached the target before"
+
+
+def test_if_even_the_best_fails_the_next_best_follows():
+    runs = [run(64, 10)] * 5 + [run(128, 12)] * 5 + [run(16, 30)] * 5
+    runs.append(run(64, 9, status=STOPPED, recurrence=1000))
+    assert choose(*runs).global_batch_size == 128
+
+
+def test_the_incumbent_may_cost_what_the_user_allows_and_others_less():
+    known = settled()
+    decision = choose(*known)
+    assert decision.bound.cost_j == pytest.approx(2 * 1000, rel=0.05)
+    assert decision.bound.paces == ()
+    other = choose(run(64, 10))
+    assert other.bound.cost_j == pytest.approx(1000 * math.exp(0.42 + 0.01), rel=0.02)
+    assert len(other.bound.paces) == 1
+
+
+def test_without_a_cost_factor_nothing_is_stopped():
+    assert choose(*settled(), cost_factor=None).bound is None
+    assert choose(run(64, 10), cost_factor=None).bound is None
+
+
+def test_a_trial_that_lags_is_stopped_and_the_incumbent_is_not():
+    policy = Auto()
+    tried, proven = choose(run(64, 10)), choose(*settled())
+    slow = Running(7, tried.bound.cost_j * 0.8, 0.1)
+    assert policy.review(JOB, tried, slow)
+    assert policy.review(JOB, proven, slow) is None
+
+
+def test_recurrences_in_flight_choose_differently():
+    runs, chosen = [run(64, 10)], []
+    for _ in range(4):
+        arm = choose(*runs).global_batch_size
+        chosen.append(arm)
+        runs.append(flying(arm))
+    others = [arm for arm in chosen if arm != 64]
+    assert len(others) == len(set(others))
+    assert len(set(chosen)) > 1
+
+
+def test_results_may_come_in_any_order():
+    runs = [*settled(n=3), run(256, 9, status=STOPPED), run(128, 11)]
+    rng = np.random.default_rng(0)
+    first = choose(*runs)
+    for _ in range(20):
+        mixed = [runs[i] for i in rng.permutation(len(runs))]
+        assert choose(*mixed).global_batch_size == first.global_batch_size
+
+
+def test_memory_is_never_tried_a_third_time():
+    crash = run(128, status=OOM, epochs=None, per_epoch=None)
+    for runs in ([crash, crash], [run(64, 10), crash, crash], [*settled(), crash, crash]):
+        assert choose(*runs).global_batch_size < 128
+
+
+def test_an_incumbent_that_no_longer_fits_gives_way():
+    crash = run(64, status=OOM, epochs=None, per_epoch=None)
+    there = [run(64, 10, per_epoch=None, local=False)] * 3
+    assert choose(*there, crash, crash).global_batch_size == 32
+
+
+TWO = {"candidates": (64, 128), "recurrence": 7}
+
+
+def crash(arm, recurrence):
+    return run(arm, None, status=TrialStatus.FAILED, per_epoch=None, recurrence=recurrence)
+
+
+def test_a_batch_size_whose_script_crashes_in_two_recurrences_is_given_up():
+    assert choose(run(64, 10), **TWO).global_batch_size == 128
+    assert choose(run(64, 10), crash(128, 5), **TWO).global_batch_size == 128
+    twice = [run(64, 10), crash(128, 5), crash(128, 6)]
+    assert choose(*twice, **TWO).global_batch_size == 64
+    told = explain(*twice, **TWO)
+    assert told[128].verdict == "out: its script crashed in 2 recurrences, and not with others"
+
+
+def test_one_bad_night_rules_no_batch_size_out():
+    night = [crash(128, 5), crash(128, 5), crash(128, 5)]
+    assert choose(run(64, 10), *night, **TWO).global_batch_size == 128
+    # The data store was down: what has reached the target crashed as well.
+    nights = [crash(128, 5), crash(64, 5), crash(128, 6), crash(64, 6)]
+    assert choose(run(64, 10), *nights, **TWO).global_batch_size == 128
+
+
+def test_after_a_crash_the_next_attempt_is_what_has_reached_the_target():
+    decision = choose(run(64, 10), crash(128, 7), **TWO)
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.RETRY)
+    assert decision.why == (
+        "the script crashed with 128; 64 has reached the target before, and shows whether the "
+        "batch size is to blame"
+    )
+    assert choose(run(64, 10), crash(64, 7), **TWO).stage is not Stage.RETRY
+
+
+@pytest.mark.parametrize("status", [MISSED, STOPPED, OOM])
+def test_after_a_crash_no_batch_size_follows_that_has_failed_in_the_recurrence(status):
+    failed = run(64, 5, status=status, recurrence=7)
+    past = [run(64, 10), run(32, 12)]
+    three = {**TWO, "candidates": (32, 64, 128)}
+    for now in ([failed, crash(128, 7)], [crash(128, 7), failed]):
+        assert choose(*past, *now, **three).global_batch_size == 32
+
+
+def test_a_later_success_clears_a_batch_size_that_crashed():
+    cleared = [run(64, 10), crash(128, 3), crash(128, 4), run(128, 6, recurrence=5)]
+    assert choose(*cleared, **TWO).global_batch_size == 128
+
+
+def test_a_script_that_never_worked_rules_nothing_out():
+    crashes = [crash(64, recurrence) for recurrence in (1, 2, 3)]
+    assert choose(*crashes).global_batch_size == 64
+
+
+def test_what_is_stopped_in_its_first_epoch_is_not_tried_for_ever():
+    runs = [run(64, 10)] * 4
+    arms = []
+    for _ in range(12):
+        arm = choose(*runs).global_batch_size
+        arms.append(arm)
+        stopped = run(128, None, status=STOPPED, per_epoch=1600.0, pace=())
+        runs.append(stopped if arm == 128 else run(arm, 10 if arm == 64 else 14))
+    assert arms.count(128) <= 2
+
+
+def test_when_nothing_proven_is_left_what_is_nearest_to_the_last_success_follows():
+    runs = [run(64, 10)] * 4
+    runs.append(run(64, 21, status=STOPPED, recurrence=1000))
+    decision = choose(*runs)
+    assert (decision.stage, decision.global_batch_size) == (Stage.RETRY, 128)
+    assert "of what is left, 128 is nearest to 64, which reached the target last" in decision.why
+    runs += [run(a, 9, status=STOPPED, recurrence=1000) for a in (16, 32, 128, 256)]
+    assert choose(*runs).global_batch_size == 64
+
+
+def test_a_failure_that_cost_next_to_nothing_does_not_end_the_trying():
+    runs = [run(64, 10)]
+    first = choose(*runs).global_batch_size
+    runs.append(run(first, 1, status=STOPPED, recurrence=1000))
+    decision = choose(*runs)
+    assert decision.stage is Stage.EXPLORE
+    assert decision.global_batch_size not in {first, 64}
+    runs.append(run(decision.global_batch_size, 2, status=STOPPED, recurrence=1000))
+    assert choose(*runs).stage is Stage.RETRY
+
+
+def test_the_last_attempt_goes_to_what_is_proven_though_nothing_is_lost_yet():
+    runs = [run(64, 10), run(32, 12)]
+    first = choose(*runs).global_batch_size
+    runs.append(run(first, 1, status=STOPPED, recurrence=1000))
+    assert choose(*runs).stage is Stage.EXPLORE
+    decision = choose(*runs, last_attempt=True)
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.RETRY)
+    assert decision.why == (
+        f"{first} failed in this recurrence; 64 has reached the target before; this is the last "
+        "attempt allowed"
+    )
+    assert decision.bound is not None
+
+
+def test_the_last_attempt_is_not_bounded_once_the_best_has_failed():
+    """All data got harder: under bounds of before, every batch size would be stopped."""
+    failed = run(64, 20, status=STOPPED, stage=Stage.EXPLOIT, recurrence=1000)
+    assert choose(*settled(), failed).bound is not None
+    decision = choose(*settled(), failed, last_attempt=True)
+    assert (decision.global_batch_size, decision.bound) == (64, None)  # it was only stopped
+    missed = failed._replace(status=MISSED)
+    assert choose(*settled(), missed, last_attempt=True).global_batch_size == 32
+    tried = run(128, 15, status=STOPPED, recurrence=1000)
+    assert choose(*settled(), tried, last_attempt=True).bound is not None
+
+
+def test_after_a_crash_of_the_best_the_last_attempt_runs_it_again():
+    decision = choose(run(64, 10), crash(64, 7), last_attempt=True, **TWO)
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.EXPLOIT)
+
+
+def test_a_proven_arm_is_retried_under_the_users_own_bound():
+    runs = [run(64, 10)] * 5 + [run(128, 18)] * 5
+    runs.append(run(64, 9, status=STOPPED, recurrence=1000))
+    decision = choose(*runs)
+    assert decision.global_batch_size == 128
+    assert decision.bound.cost_j > 1900
+    assert decision.bound.paces == ()
+
+
+def test_without_a_cost_it_stays_with_what_has_reached_the_target():
+    decision = choose(run(64, 10, per_epoch=None))
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.EXPLOIT)
+    assert "no cost is known yet" in decision.why
+
+
+def test_a_moved_job_is_learned_again():
+    """The best arm now takes eight times the epochs; the others are as they were."""
+    runs = settled()
+    seen = []
+    for _ in range(60):
+        arm = choose(*runs).global_batch_size
+        seen.append(arm)
+        runs.append(run(arm, {16: 16, 32: 12, 64: 80, 128: 14, 256: 16}[arm]))
+    assert seen[0] == 64
+    assert seen[-20:].count(32) >= 18
+
+
+def test_after_the_job_has_moved_the_search_begins_where_the_target_was_reached_last():
+    past = [run(64, 10)] * 3 + [run(128, 10)] * 3 + [run(256, 10)] * 3
+    past += [run(256, 40, status=MISSED, recurrence=n) for n in (999, 1000)]
+    decision = choose(*past)
+    assert decision.global_batch_size == 128
+    assert decision.why.endswith(
+        "of the batch sizes not tried, 128 is nearest to 256, which reached it last"
+    )
+    past += [run(arm, 40, status=MISSED, recurrence=1000) for arm in (128, 64, 32, 16)]
+    decision = choose(*past)
+    assert decision.global_batch_size == 256
+    assert "whatever the batch size; so 256, which is nearest to what reached" in decision.why
+
+
+def test_after_a_move_what_was_only_stopped_at_an_old_bound_runs_again():
+    past = [run(arm, 10) for arm in (128, 256, 64) for _ in range(3)]
+    stopped = [
+        run(arm, 25, status=STOPPED, stage=Stage.RETRY, recurrence=1000) for arm in (64, 128)
+    ]
+    decision = choose(*past, *stopped)
+    assert (decision.global_batch_size, decision.bound) == (64, None)
+    assert decision.why.endswith("; 64 reached it last")
+    missed = run(64, 40, status=MISSED, recurrence=1000)
+    assert choose(*past, *stopped, missed).global_batch_size == 32
+    missed = [missed, run(32, 40, status=MISSED, recurrence=1000)]
+    decision = choose(*past, *stopped, *missed)
+    assert decision.global_batch_size == 128
+    assert "128 was only stopped at an old bound, and is nearest to 64, which" in decision.why
+
+
+def test_the_last_attempt_after_a_move_goes_to_what_has_needed_the_fewest_epochs():
+    past = [run(16, 5), run(32, 7), *[run(256, 10)] * 3]
+    past += [run(arm, 40, status=MISSED, recurrence=1000) for arm in (256, 256, 128, 64)]
+    assert choose(*past).global_batch_size == 32
+    decision = choose(*past, last_attempt=True)
+    assert decision.global_batch_size == 16
+    assert "this is the last attempt allowed, and 16 has reached it before" in decision.why
+    assert choose(*past[:-1], last_attempt=True).global_batch_size == 64  # it may be near yet
+
+
+def test_the_last_attempt_judges_by_how_far_what_was_stopped_had_come():
+    def pace(epochs):
+        return tuple((max(1, round(epochs * n / 10)), n / 10) for n in range(1, 11))
+
+    past = [*[run(64, 10, pace=pace(10))] * 4, *[run(32, 12, pace=pace(12))] * 4]
+    half, third = pace(40)[:5], pace(30)[:6]
+    stopped = {"status": STOPPED, "stage": Stage.EXPLOIT, "recurrence": 1000}
+    past += [run(64, 20, pace=half, **stopped), run(32, 18, pace=third, **stopped)]
+    decision = choose(*past, last_attempt=True)
+    assert (decision.global_batch_size, decision.bound) == (32, None)
+    assert "64 failed in this recurrence; 32 has reached the target before" in decision.why
+
+
+def test_a_recurrence_that_is_older_than_the_move_comes_to_its_last_attempt():
+    """Another one, begun later, has reached the target by now; what stopped this one is forgotten."""
+    stopped = run(128, 40, status=STOPPED, stage=Stage.EXPLOIT, recurrence=1000)
+    past = [*[run(128, 10)] * 3, stopped, stopped, run(64, 10, recurrence=1001)]
+    assert choose(*past, last_attempt=True).global_batch_size == 64
+
+
+def test_what_reached_the_target_last_comes_first_if_others_have_failed():
+    past = [run(64, 10)] * 3 + [run(256, 10)]
+    past += [run(64, 40, status=MISSED, recurrence=n) for n in (999, 1000)]
+    decision = choose(*past)
+    assert decision.global_batch_size == 256
+    assert decision.why.endswith("; 256 reached it last")
+
+
+def test_it_says_that_the_job_has_moved():
+    decision = choose(*settled(), run(64, 80, status=MISSED), run(64, 80, status=MISSED))
+    since = "since the job moved, so that 40 earlier runs say nothing of epochs"
+    assert f"nothing has reached the target {since}" in decision.why
+
+
+def test_power_limits_are_walked_and_then_held():
+    now = dataclasses.replace(
+        JOB, power_limits_w=(100.0, 150.0, 200.0, 250.0), max_power_w=250.0, gpu_count=1
+    )
+    policy = Auto()
+    decision = policy.choose(now, [], np.random.default_rng(0))
+    assert decision.power_limit_w == 150
+    profile = [PowerPoint(150.0, 9.0, 150.0)]
+    limit = policy.next_limit_w(now, decision, profile)
+    assert limit == 200
+    profile.append(PowerPoint(200.0, 9.5, 200.0))
+    assert policy.next_limit_w(now, decision, profile) == 100
+    profile.append(PowerPoint(100.0, 6.0, 100.0))
+    assert policy.next_limit_w(now, decision, profile) == 150
+
+
+def test_explain_says_all_that_is_believed():
+    told = explain(*settled())
+    best, other = told[64], told[256]
+    assert (best.trials, best.reached, best.chance) == (8, 8, 1.0)
+    assert best.epochs == pytest.approx(10, rel=0.02)
+    assert best.epoch_cost_j == pytest.approx(100, rel=0.01)
+    assert best.cost_j == pytest.approx(1000, rel=0.02)
+    low, high = best.cost_range_j
+    assert low < 1000 < high
+    assert best.value_j == 0
+    assert best.verdict.startswith("next: 64 has proved cheapest")
+    assert other.chance == 0
+    assert other.failure_chance > 0.99
+    assert best.failure_chance < 0.01
+    assert other.value_j < 0
+    assert other.verdict == "59% dearer; a try would not pay"
+
+
+def test_how_a_batch_size_that_was_never_tried_would_fail_is_unknown():
+    told = explain(*[run(64, 10)] * 4)
+    assert told[64].failure_chance < 0.01
+    assert (told[16].trials, told[16].failure_chance) == (0, None)
+    assert told[16].cost_j is not None
+
+
+def test_explain_of_nothing_claims_nothing():
+    for belief in explain().values():
+        assert (belief.epochs, belief.cost_j, belief.cost_range_j) == (None, None, None)
+        assert (belief.failure_chance, belief.value_j) == (None, None)
+
+
+def test_explain_tells_every_verdict():
+    crash = run(256, status=OOM, epochs=None, per_epoch=None)
+    runs = [*[run(64, 10)] * 4, run(16, 9, status=STOPPED), flying(32), crash, crash]
+    told = explain(*runs)
+    assert "ran out of memory" in told[256].verdict
+    assert told[32].verdict == "in flight in another recurrence"
+    assert told[16].verdict.startswith("failed 1 of 1; ")
+
+
+def test_a_range_of_ninety_percent_holds_nine_runs_in_ten():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(300):
+        epochs = np.maximum(1, np.round(40 * rng.lognormal(0, 0.14, 9)))
+        low, high = explain(*[run(64, int(k)) for k in epochs[:8]])[64].cost_range_j
+        inside += low <= 100 * epochs[8] <= high
+    assert 0.85 <= inside / 300 <= 0.95

@@ -1,0 +1,294 @@
+"""What a trial says today, after the job or the machine has changed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, problem, trial
+from zeusrun.bandit.auto.policy import Auto
+from zeusrun.bandit.reinterpret import read_history, read_trial
+from zeusrun.bandit.set_aside import kept
+from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, TrialStatus
+
+CANCELLED = TrialStatus.CANCELLED
+NOW = problem(max_power_w=50.0)
+
+
+def learned(*values, status=REACHED, **changes):
+    """A trial whose metric took these values, one an epoch of 2 s and 30 J."""
+    curve = tuple(CurvePoint(n, 2.0 * n, 30.0 * n, value) for n, value in enumerate(values, 1))
+    n = len(values)
+    changes = {"time_s": 2.0 * n, "energy_j": 30.0 * n, "epochs": n, "curve": curve} | changes
+    return trial(64, status, changes.pop("energy_j"), **changes)
+
+
+def test_a_reached_trial_reads_as_it_ended():
+    run = read_trial(NOW, learned(0.5, 0.9, 0.96))
+    assert (run.arm, run.status, run.epochs, run.local) == (64, REACHED, 3, True)
+    assert run.cost_j == pytest.approx(90)
+    assert run.epoch_cost_j == pytest.approx(30)
+    assert run.power_w == pytest.approx(15)
+    assert run.pace == ((1, 0.5), (2, 0.9), (3, 0.96))
+
+
+def test_an_easier_target_was_reached_earlier():
+    run = read_trial(problem(target=0.9), learned(0.5, 0.9, 0.96))
+    assert (run.status, run.epochs, run.cost_j) == (REACHED, 2, pytest.approx(60))
+
+
+def test_a_miss_may_have_reached_an_easier_target():
+    run = read_trial(problem(target=0.9), learned(0.5, 0.91, 0.8, status=MISSED, max_epochs=3))
+    assert (run.status, run.epochs) == (REACHED, 2)
+
+
+def test_a_harder_target_cuts_a_trial_short():
+    run = read_trial(problem(target=0.99), learned(0.5, 0.9, 0.96))
+    assert (run.status, run.epochs, run.cost_j) == (CANCELLED, 3, None)
+    assert run.epoch_cost_j == pytest.approx(30)
+
+
+def test_a_minimised_metric_is_read_downwards():
+    now = problem(mode="min", target=0.2)
+    run = read_trial(now, learned(0.9, 0.5, 0.6, 0.1, mode="min", target=0.1))
+    assert (run.status, run.epochs) == (REACHED, 4)
+    assert run.pace == ((1, 0.9), (2, 0.5), (4, 0.1))
+
+
+def test_fewer_epochs_make_a_late_success_a_miss():
+    run = read_trial(problem(max_epochs=2), learned(0.5, 0.9, 0.96))
+    assert (run.status, run.cost_j) == (MISSED, None)
+
+
+def test_more_epochs_make_a_miss_a_run_cut_short():
+    past = learned(0.5, 0.6, status=MISSED, max_epochs=2)
+    assert read_trial(NOW, past).status is CANCELLED
+    assert read_trial(problem(max_epochs=2), past).status is MISSED
+
+
+def test_another_eta_knob_reprices_a_trial_and_doubts_a_stop():
+    run = read_trial(problem(eta_knob=0.0), learned(0.96))
+    assert run.cost_j == pytest.approx(50 * 2)
+    stopped = learned(0.5, 0.6, status=STOPPED)
+    assert read_trial(NOW, stopped).status is STOPPED
+    assert read_trial(problem(eta_knob=0.0), stopped).status is CANCELLED
+
+
+@pytest.mark.parametrize(
+    "changes", [{"gpu_model": "H100"}, {"gpu_count": 8}, {"world_size": 4}, {"gpu_model": None}]
+)
+def test_other_hardware_keeps_the_epochs_alone(changes):
+    run = read_trial(dataclasses.replace(NOW, **changes), learned(0.5, 0.96))
+    assert (run.status, run.epochs, run.local) == (REACHED, 2, False)
+    assert (run.cost_j, run.epoch_cost_j, run.power_w) == (None, None, None)
+
+
+def test_another_learning_rate_or_metric_keeps_the_speed_alone():
+    for now in (problem(learning_rates={64: 0.2}), problem(metric="f1")):
+        run = read_trial(now, learned(0.5, 0.96))
+        assert (run.status, run.epochs, run.pace) == (CANCELLED, None, ())
+        assert run.epoch_cost_j == pytest.approx(30)
+        there = dataclasses.replace(now, gpu_model="H100")
+        assert read_trial(there, learned(0.5, 0.96)) is None
+
+
+def test_energy_of_the_other_kind_keeps_the_epochs_alone():
+    past = learned(0.96, energy_source=EnergySource.ESTIMATED)
+    run = read_trial(NOW, past)
+    assert (run.epochs, run.cost_j, run.epoch_cost_j, run.local) == (1, None, None, False)
+    assert read_trial(problem(eta_knob=0.0), past).cost_j == pytest.approx(100)
+
+
+def test_without_energy_there_is_no_cost_but_epochs():
+    run = read_trial(NOW, trial(64, REACHED, None))
+    assert (run.status, run.epochs, run.cost_j, run.epoch_cost_j) == (REACHED, 5, None, None)
+
+
+def test_an_arm_that_is_no_candidate_now_still_speaks():
+    run = read_trial(problem(candidates=(32, 64), learning_rates={}), trial(128))
+    assert (run.arm, run.epochs) == (128, 5)
+
+
+def test_out_of_memory_holds_on_the_same_gpus_whatever_the_target():
+    past = trial(256, OOM, None, target=0.5, metric="loss", learning_rate=9.0)
+    assert read_trial(NOW, past).status is OOM
+    assert read_trial(problem(gpu_model="H100"), past) is None
+
+
+def test_a_lost_trial_says_nothing():
+    assert read_trial(NOW, trial(64, TrialStatus.LOST)) is None
+
+
+def test_a_forgotten_trial_says_nothing_not_even_how_long_an_epoch_is():
+    past = dataclasses.replace(learned(0.5, 0.96, steps=40), forgotten=True)
+    now, runs = read_history(problem(energy_measured=None), [past])
+    assert (runs, now.samples_per_epoch, now.energy_measured) == ([], None, None)
+    assert kept(NOW, [past]) == ["1 trial forgotten by 'history --forget' (REACHED): left out"]
+
+
+def test_a_crash_is_remembered_where_it_happened():
+    crash = trial(64, TrialStatus.FAILED, cause="train.py:3: ValueError")
+    assert read_trial(NOW, crash).status is TrialStatus.FAILED
+    assert read_trial(problem(gpu_model="H100"), crash) is None
+
+
+def test_a_failure_that_was_no_crash_says_nothing():
+    assert read_trial(NOW, trial(64, TrialStatus.FAILED)) is None
+
+
+def test_a_trial_stopped_in_its_first_epoch_tells_that_an_epoch_costs_more():
+    run = read_trial(NOW, trial(64, STOPPED, 70.0, epochs=None, curve=()))
+    assert (run.status, run.epochs) == (STOPPED, None)
+    assert run.epoch_cost_j == pytest.approx(70)
+
+
+def test_fewer_epochs_charge_no_more_than_they_would_have_run():
+    past = learned(*[0.5] * 5, 0.96)
+    run = read_trial(problem(max_epochs=2), past)
+    assert (run.status, run.epochs, run.epoch_cost_j) == (MISSED, 2, pytest.approx(30))
+
+
+def test_a_trial_in_flight_says_only_that():
+    run = read_trial(NOW, trial(64, DISPATCHED))
+    assert (run.status, run.epochs, run.epoch_cost_j) == (DISPATCHED, None, None)
+
+
+def test_a_look_tells_the_speed():
+    now = problem(samples_per_epoch=6400.0, eta_knob=0.5, max_power_w=50.0)
+    past = trial(64, CANCELLED, 60.0, epochs=None, power_profile=(PowerPoint(None, 10.0, 30.0),))
+    run = read_trial(now, past)
+    assert (run.status, run.epochs) == (CANCELLED, None)
+    assert run.epoch_cost_j == pytest.approx((0.5 * 30 + 0.5 * 50) / 10 * 6400 / 64)
+
+
+def test_probing_power_limits_is_not_charged_to_the_arm():
+    now = problem(samples_per_epoch=640.0)
+    profile = (PowerPoint(100.0, 2.0, 100.0), PowerPoint(150.0, 4.0, 120.0))
+    run = read_trial(now, learned(0.96, power_profile=profile))
+    assert run.epoch_cost_j == pytest.approx(120 / 4 * 10)
+    assert (run.power_limit_w, run.power_w) == (150.0, 120.0)
+
+
+def test_loops_that_count_from_zero_are_read_right():
+    curve = tuple(CurvePoint(n, 2.0 + n, 30.0, value) for n, value in enumerate((0.5, 0.9, 0.96)))
+    run = read_trial(problem(target=0.9), learned(0.1, curve=curve))
+    assert (run.status, run.epochs) == (REACHED, 2)
+
+
+def test_a_metric_that_was_not_finite_is_passed_over():
+    run = read_trial(problem(target=0.9), learned(None, 0.91, status=MISSED, max_epochs=2))
+    assert (run.status, run.epochs, run.pace) == (REACHED, 2, ((2, 0.91),))
+
+
+def test_the_history_tells_the_length_of_an_epoch_and_the_kind_of_energy():
+    past = [learned(0.5, 0.96, steps=20), trial(32, energy_source=EnergySource.ESTIMATED)]
+    now, runs = read_history(problem(energy_measured=None), past)
+    assert now.samples_per_epoch == 640
+    assert now.energy_measured is False
+    assert [run.local for run in runs] == [False, True]
+    stopped = learned(0.5, status=STOPPED, steps=35)
+    assert read_history(problem(), [stopped])[0].samples_per_epoch is None
+
+
+def test_it_says_what_is_kept_and_why():
+    past = [
+        trial(64),
+        trial(64, target=0.9),
+        trial(64, target=0.8),
+        trial(64, target=0.9),
+        trial(64, gpu_model="P100", gpu_count=1),
+        trial(64, world_size=8),
+        trial(64, learning_rate=0.3),
+        trial(64, metric="loss"),
+        trial(64, TrialStatus.LOST),
+        trial(48),
+        trial(64, eta_knob=0.5),
+        trial(64, max_epochs=99),
+        trial(64, DISPATCHED, target=0.1),
+    ]
+    assert kept(problem(), past) == [
+        "3 trials had another target (0.9, 0.8): read again from their learning curves",
+        "1 trial ran elsewhere (1 x P100): kept for its epochs, speed and power are learned again",
+        (
+            "1 trial had another number of ranks (8): kept for its epochs, speed and power are "
+            "learned again"
+        ),
+        "1 trial had another learning rate (0.3): kept for its speed",
+        "1 trial had another metric (loss, max): kept for its speed",
+        "1 trial ended without an outcome (LOST): left out",
+        "1 trial had a batch size that is no candidate (48): kept for its neighbours",
+        "1 trial had another eta_knob (0.5): priced anew",
+        "1 trial had another max_epochs (99): read again from its learning curve",
+    ]
+    assert kept(problem(), [trial(64), trial(256, OOM)]) == []
+
+
+@pytest.mark.parametrize(("then_w", "kept_of_it"), [(20.0, None), (None, None), (60.0, "speed")])
+def test_a_cpu_of_other_cores_or_watts_is_other_hardware(then_w, kept_of_it):
+    cpu = {"gpu_model": None, "gpu_count": 0, "max_power_w": 20.0}
+    then = trial(64, **{**cpu, "max_power_w": then_w})
+    read = read_trial(problem(**cpu), then)
+    assert (read.epochs, read.local) == (then.epochs, kept_of_it is None)
+    told = kept(problem(**cpu), [then])
+    elsewhere = "1 trial ran elsewhere (CPU of 60 W): kept for its epochs, speed and power are "
+    assert told == ([] if kept_of_it is None else [f"{elsewhere}learned again"])
+
+
+def test_a_gpu_of_another_limit_is_the_same_hardware():
+    assert read_trial(problem(max_power_w=300.0), trial(64, max_power_w=250.0)).local
+
+
+def test_nothing_is_learned_from_a_trial_that_was_seen_to_train_with_another_batch_size():
+    same, other = trial(64, observed_batch_size=64), trial(64, observed_batch_size=32)
+    assert read_trial(problem(), same) == read_trial(problem(), trial(64))
+    assert read_trial(problem(), other) is None
+    (told,) = kept(problem(), [other])
+    assert told == "1 trial trained with batch size 32, not with its own (REACHED): left out"
+
+
+def test_a_metric_that_equals_the_target_in_float32_has_reached_it():
+    run = read_trial(NOW, learned(0.5, 0.949999988, status=MISSED, max_epochs=2))
+    assert (run.status, run.epochs) == (REACHED, 2)
+
+
+def test_an_evaluation_before_training_is_no_epoch():
+    points = [(0, 0.0, 0.0, 0.1), (1, 2.0, 30.0, 0.5), (2, 4.0, 60.0, 0.96)]
+    curve = tuple(CurvePoint(*point) for point in points)
+    run = read_trial(NOW, learned(0.1, curve=curve, epochs=2))
+    assert (run.status, run.epochs) == (REACHED, 2)
+    assert run.pace == ((1, 0.5), (2, 0.96))
+    good = problem(target=0.05)  # which the untrained model reaches
+    assert read_trial(good, learned(0.1, curve=curve, epochs=2)).epochs == 1
+
+
+def test_a_history_of_evaluations_before_training_divides_by_nothing():
+    before = (CurvePoint(0, 0.0, 0.0, 0.1),)
+    whole = (*before, CurvePoint(1, 2.0, 30.0, 0.5), CurvePoint(2, 4.0, 60.0, 0.96))
+    past = [
+        learned(0.1, curve=whole, epochs=2, trial="a"),
+        learned(0.1, curve=(*before, CurvePoint(1, 2.0, 30.0, 0.05)), status=CANCELLED, trial="b"),
+        learned(0.1, curve=before, epochs=0, steps=50, trial="c"),
+        learned(0.1, curve=before, status=MISSED, epochs=0, steps=50, trial="d"),
+    ]
+    for now in (NOW, problem(target=0.05)):
+        known, runs = read_history(now, past)
+        assert Auto().choose(known, runs, np.random.default_rng(0)).global_batch_size
+
+
+def test_a_script_that_trains_past_max_epochs_has_reached_what_it_reached():
+    own_loop = learned(0.5, 0.9, 0.96, max_epochs=2)
+    assert read_trial(problem(max_epochs=2), own_loop).status is REACHED
+    assert read_trial(problem(max_epochs=2), own_loop).epochs == 3
+    missed = learned(0.5, 0.6, 0.7, status=MISSED, max_epochs=2)
+    assert read_trial(problem(max_epochs=2), missed).status is MISSED
+
+
+def test_a_trial_that_was_stopped_before_its_first_step_says_nothing():
+    late = trial(64, STOPPED, None, time_s=None, epochs=None, cost_j=None)
+    assert read_trial(NOW, late) is None
+    evaluated = learned(0.1, curve=(CurvePoint(0, 8.0, 80.0, 0.1),), status=STOPPED, epochs=1)
+    assert read_trial(NOW, evaluated) is None
+    (told,) = kept(NOW, [late])
+    assert told == "1 trial was stopped before the first step (STOPPED): left out"

@@ -1,0 +1,96 @@
+"""When foreign processes make a run shared, look by look."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.gpu.simulated import SimulatedDevice
+from zeusrun.energy.foreign import ForeignProcesses
+from zeusrun.energy.sharing import PERIOD_S, Sharing
+from zeusrun.errors import DeviceError
+
+OURS = frozenset({os.getpid()})
+HIM, HER, THEM = (frozenset({os.getpid() + number}) for number in (1, 2, 3))
+
+
+@pytest.fixture
+def look(clock, monkeypatch):
+    """Let a run look at GPUs, each of which lists what is told; return what it finds at the end."""
+    monkeypatch.setattr(
+        ForeignProcesses, "_judge", lambda _self, pid: pid not in OURS, raising=True
+    )
+
+    def look(*looks):
+        devices = [SimulatedDevice(clock, uuid=f"GPU-{number}") for number in range(len(looks[0]))]
+        foreign = ForeignProcesses(first_namespace=True)
+        sharing = Sharing(devices, [device.uuid for device in devices], foreign)
+        told = []
+        for listed in looks:
+            for device, processes in zip(devices, listed, strict=True):
+                device.compute(processes)
+            clock.advance(PERIOD_S)
+            told.append(sharing.look(clock()))
+        return sharing.shared, [sentence for sentence in told if sentence]
+
+    return look
+
+
+def one_gpu(*listed):
+    return [(processes,) for processes in listed]
+
+
+def test_another_foreign_process_at_each_look_makes_the_run_shared(look):
+    shared, (told,) = look(*one_gpu(OURS, OURS | HIM, OURS | HER, OURS | THEM))
+    assert shared is True
+    assert f"process {min(HER)} on GPU-0" in told
+
+
+def test_a_foreign_process_at_every_other_look_makes_the_run_shared(look):
+    shared, (told,) = look(*one_gpu(OURS, *[OURS | HIM, OURS] * 5))
+    assert shared is True
+    assert str(min(HIM)) in told
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        one_gpu(HIM, OURS, OURS),  # on its way out
+        one_gpu(HIM | HER, OURS, OURS),
+        one_gpu(HIM, OURS | HER, OURS, OURS),  # each for one look alone
+        one_gpu(OURS, OURS | HIM, *[OURS] * 5, OURS | HIM, OURS),
+    ],
+)
+def test_what_comes_and_goes_within_one_look_is_excused(look, looks):
+    assert look(*looks) == (False, [])
+
+
+def test_a_process_of_the_first_look_that_stays_makes_the_run_shared(look):
+    shared, told = look(*one_gpu(HIM, HIM | OURS))
+    assert (shared, len(told)) == (True, 1)
+
+
+def test_a_gpu_that_does_not_tell_its_processes_leaves_it_unknown_whatever_others_tell(look):
+    assert look(*[(OURS, None)] * 8) == (None, [])
+
+
+def test_a_run_is_shared_though_one_gpu_does_not_tell_its_processes(look):
+    shared, (told,) = look(*[(OURS | HIM, None)] * 8)
+    assert shared is True
+    assert "GPU-0" in told
+
+
+def test_one_look_at_which_a_gpu_does_not_tell_changes_nothing(look):
+    assert look((OURS, OURS), (OURS, None), (OURS, OURS)) == (False, [])
+
+
+def test_a_gpu_that_fails_when_asked_leaves_it_unknown(clock):
+    class Failing(SimulatedDevice):
+        def compute_processes(self):
+            raise DeviceError("not now")
+
+    devices = [SimulatedDevice(clock), Failing(clock)]
+    sharing = Sharing(devices, ["A", "B"], ForeignProcesses(first_namespace=True))
+    assert sharing.look(clock()) is None
+    assert (sharing.shared, sharing.asked) == (None, None)

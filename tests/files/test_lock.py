@@ -1,0 +1,123 @@
+"""The lock that dies with its holder, held by real processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from zeusrun.files.lock import FileLock
+
+_HOLDS = """
+import sys
+from pathlib import Path
+from zeusrun.files.lock import FileLock
+lock = FileLock(Path(sys.argv[1]))
+assert lock.acquire()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "a.lock"
+
+
+def test_one_has_it_at_a_time_also_within_a_process(path):
+    first, second = FileLock(path), FileLock(path)
+    assert first.acquire()
+    assert first.acquire()  # it has it already
+    assert not second.acquire()
+    first.release()
+    assert second.acquire()
+    second.release()
+    second.release()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_it_waits_for_as_long_as_it_is_told(path):
+    first, second = FileLock(path), FileLock(path)
+    first.acquire()
+    assert not second.acquire(0.05)
+    threading.Timer(0.1, first.release).start()
+    assert second.acquire(30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_it_is_free_when_its_holder_dies(path, number):
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        assert not FileLock(path).acquire()
+        holder.send_signal(number)
+        holder.wait()
+    assert FileLock(path).acquire()
+
+
+def test_a_child_that_inherits_it_keeps_it(path):
+    lock = FileLock(path)
+    lock.acquire()
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[lock.fileno()]) as child:
+        lock.release()
+        assert not FileLock(path).acquire()
+        child.stdin.close()
+        child.wait()
+    assert FileLock(path).acquire()
+
+
+def test_other_children_do_not(path):
+    lock = FileLock(path)
+    lock.acquire()
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, close_fds=False) as child:
+        lock.release()
+        assert FileLock(path).acquire(
+            5
+        )  # the kernel lets the parent go on a moment before it closes them
+        child.stdin.close()
+
+
+def test_a_link_in_its_place_is_not_followed(path, tmp_path):
+    target = tmp_path / "precious"
+    path.symlink_to(target)
+    assert FileLock(path).acquire()
+    assert not target.exists()
+    assert not path.is_symlink()
+
+
+def test_a_file_that_was_removed_while_it_was_held_is_no_lock(path, monkeypatch):
+    first, second = FileLock(path), FileLock(path)
+    first.acquire()
+    real = os.open
+
+    def open_and_lose(name, *arguments):
+        descriptor = real(name, *arguments)
+        if os.fspath(name) == os.fspath(path):
+            path.unlink()
+            first.release()
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_and_lose)
+    assert not second.acquire()  # it had locked a file that nobody else would find
+    monkeypatch.undo()
+    assert second.acquire(5)
+    assert not FileLock(path).acquire()
+
+
+def test_without_its_directory_it_cannot_be_taken(path):
+    shutil.rmtree(path.parent)
+    with pytest.raises(FileNotFoundError):
+        FileLock(path).acquire()
+
+
+def test_a_lock_that_is_not_held_has_no_descriptor(path):
+    with pytest.raises(ValueError, match="not held"):
+        FileLock(path).fileno()

@@ -1,0 +1,185 @@
+"""The power limits of one trial: what is held, who else sets them, and what is let go when."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from tests.bandit.scripts import problem
+from tests.factories import build_trial
+from tests.gpu.power_limits.test_holder import NoGuard
+from tests.gpu.simulated import SimulatedDevice
+from zeusrun.errors import DeviceError
+from zeusrun.gpu.power_limits.holder import LimitHolder
+from zeusrun.launcher.power import control as limits_module
+from zeusrun.launcher.power.control import LimitControl
+from zeusrun.sidecar.step_clock import StepCount
+from zeusrun.trial import Decision, Stage
+
+PROBED_W = 150.0
+
+
+class Running:
+    """A trial on one GPU: 50 steps a second, ten looks a second, joules as its limit allows."""
+
+    def __init__(self, tmp_path, monkeypatch, fixed_w=None, stored_w=300.0):
+        self.now_t = 0.0
+        uuid = f"GPU-{secrets.token_hex(4)}"  # locks are the machine's
+        self.device = SimulatedDevice(lambda: self.now_t, uuid=uuid, demand_w=400.0)
+        self.guard = NoGuard()
+        self.holder = LimitHolder([self.device], tmp_path, self.start_guard)
+        self.warnings = []
+        monkeypatch.setattr(limits_module, "slowest", lambda *_: self.count())
+        monkeypatch.setattr(limits_module, "time", SimpleNamespace(monotonic=lambda: self.now_t))
+        now = problem(power_limits_w=(100.0, PROBED_W, 300.0), max_power_w=300.0, gpu_count=1)
+        self.submission = SimpleNamespace(
+            limits=self.holder,
+            gpus=[self.device],
+            policy=SimpleNamespace(next_limit_w=lambda *_: PROBED_W),
+            spec=SimpleNamespace(power_limit=SimpleNamespace(watts=fixed_w), instrument=True),
+        )
+        self.choice = SimpleNamespace(
+            runs=(),
+            problem=now,
+            decision=Decision(64, Stage.EXPLORE, "because"),
+            limit_w=fixed_w or 300.0,
+        )
+        self.trial = replace(build_trial(world_size=1), power_limit_w=stored_w)
+        self.control = self.attempt()
+
+    def attempt(self):
+        return LimitControl(self.submission, self.trial, None, self.choice, self.warnings.append)
+
+    def start_guard(self, found_w, descriptors):
+        return self.guard(found_w, descriptors)
+
+    def count(self):
+        return StepCount(1 + int(50 * self.now_t), 0.0, self.now_t)
+
+    def energy_j(self, since_t, until_t):
+        return 150.0 * (until_t - since_t)
+
+    def train(self, seconds):
+        for _ in range(round(seconds * 10)):
+            self.now_t += 0.1
+            self.control.advance(self.now_t, self.energy_j, wait=False)
+
+
+@pytest.fixture
+def running(tmp_path, monkeypatch):
+    running = Running(tmp_path, monkeypatch)
+    with running.holder:
+        yield running
+
+
+def test_a_cap_set_during_a_probe_stays_and_the_user_is_told_once(running):
+    running.train(4.0)
+    assert running.device.power_limit_w() == PROBED_W
+    running.device.set_power_limit_w(120.0)
+    running.train(30.0)
+    running.control.let_go()
+    assert running.device.power_limit_w() == 120.0
+    assert running.control.report(None).profile == ()
+    (warning,) = [text for text in running.warnings if "left alone" in text]
+    assert "stays at 120 W" in warning
+
+
+def test_a_cap_set_under_a_fixed_limit_stays_and_the_user_is_told(tmp_path, monkeypatch):
+    running = Running(tmp_path, monkeypatch, fixed_w=200.0)
+    with running.holder:
+        running.control.begin()
+        running.train(1.0)
+        running.device.set_power_limit_w(120.0)
+        running.control.let_go()
+        (warning,) = running.warnings
+    assert "stays at 120 W: it is not the 200 W" in warning
+    assert running.device.power_limit_w() == 120.0
+    assert running.holder.unrestored is None
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_probe_that_the_end_of_the_training_cuts_short_is_kept(running, at_once):
+    running.train(9.0)
+    running.control.wind_down(at_once=at_once)
+    assert running.device.power_limit_w() == 300.0
+    (point,) = running.control.report(None).profile
+    assert point.power_limit_w == PROBED_W
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_probe_cut_short_under_another_limit_is_not_kept(running, at_once):
+    running.train(9.0)
+    running.device.set_power_limit_w(120.0)
+    running.control.wind_down(at_once=at_once)
+    running.control.let_go()
+    assert running.control.report(None).profile == ()
+    assert running.device.power_limit_w() == 120.0
+
+
+def test_the_limit_found_today_is_measured_and_not_the_one_before_a_preemption(
+    tmp_path, monkeypatch
+):
+    running = Running(tmp_path, monkeypatch, stored_w=250.0)
+    running.submission.policy.next_limit_w = lambda *_: None
+    with running.holder:
+        running.train(30.0)
+    (point,) = running.control.report(None).profile
+    assert point.power_limit_w == 300.0
+
+
+def test_what_somebody_else_has_set_is_not_told_again_in_the_next_attempt(running):
+    running.train(4.0)
+    running.device.set_power_limit_w(120.0)
+    running.control.let_go()
+    assert len(running.warnings) == 1
+    running.choice.limit_w = 120.0
+    running.submission.policy.next_limit_w = lambda *_: None  # none is left to choose from
+    running.control = running.attempt()
+    running.train(4.0)
+    running.control.let_go()
+    assert len(running.warnings) == 1
+
+
+def test_what_somebody_else_sets_is_told_though_limits_are_left_alone_already(running):
+    running.train(4.0)
+    change = running.device.set_power_limit_w
+
+    def fail(_watts):
+        raise DeviceError("not now")
+
+    running.device.set_power_limit_w = fail
+    running.guard.alive = False
+    running.holder._start_guard = lambda *_: fail(0)
+    running.train(1.0)
+    assert len(running.warnings) == 1
+    change(120.0)
+    running.train(10.0)
+    running.control.let_go()
+    first, second = running.warnings
+    assert "not now" in first
+    assert "stays at 120 W" in second
+
+
+def test_where_neither_guard_nor_gpu_answers_a_guard_is_started_now_and_then(running):
+    running.train(4.0)
+    started = []
+
+    def fail(*_):
+        started.append(running.now_t)
+        raise DeviceError("no guard")
+
+    running.guard.alive = False
+    running.holder._start_guard = fail
+    running.device.fail("GPU is lost")
+    running.train(20.0)
+    assert len(started) < 10  # of 200 looks
+
+
+def test_a_limit_that_was_put_back_is_not_shown_as_held(running):
+    running.train(4.0)
+    assert running.control.held_w == PROBED_W
+    running.control.let_go()
+    assert running.control.held_w is None

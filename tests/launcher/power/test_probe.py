@@ -1,0 +1,229 @@
+"""How long a power limit is measured, and what is left out of the measurement."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from zeusrun.launcher.power.probe import (
+    LONG_S,
+    LOST_S,
+    SETTLE_S,
+    WANTED_ERROR,
+    Probe,
+    Weights,
+)
+from zeusrun.sidecar.step_clock import StepCount
+
+ENERGY, TIME = Weights(1.0, 0.0), Weights(0.0, 1.0)
+
+
+class Training:
+    """Steps of a given length, seen ten times a second; power follows a function of time."""
+
+    def __init__(self, step_s, watts=200.0, noise=0.0, seed=0):
+        self.now_t = self.last_t = 100.0
+        self.steps = 0
+        self.step_s, self.watts, self.noise = step_s, watts, noise
+        self.rng = np.random.default_rng(seed)
+        self.due_t = self.now_t + self._next_s()
+        self.pauses = []
+
+    def _next_s(self):
+        return self.step_s * max(0.1, 1 + self.noise * self.rng.standard_normal())
+
+    def pause(self, seconds):
+        self.pauses.append((self.now_t, self.now_t + seconds))
+        self.due_t += seconds
+
+    def energy_j(self, since_t, until_t):
+        idle = sum(max(0.0, min(b, until_t) - max(a, since_t)) for a, b in self.pauses)
+        return self.watts * (until_t - since_t - idle) + 50.0 * idle
+
+    def tick(self):
+        self.now_t += 0.1
+        while self.due_t <= self.now_t:
+            self.last_t, self.steps = self.due_t, self.steps + 1
+            self.due_t += self._next_s()
+        return StepCount(max(self.steps, 1), 100.0, self.last_t)
+
+
+def measure(training, probe=None, weights=(ENERGY,), limit_s=400.0, each=lambda _: None):
+    """Look until it is enough; return the measurement and how long it took."""
+    probe = probe or Probe(training.now_t, training.steps)
+    begun_t = training.now_t
+    while training.now_t - begun_t < limit_s:
+        each(training)
+        probe.look(training.tick())
+        if probe.meter(training.now_t, training.energy_j):
+            measured = probe.measured(weights)
+            if measured is not None and measured.enough:
+                return measured, training.now_t - begun_t
+    pytest.fail("it is never enough")
+
+
+def test_steady_steps_are_measured_exactly_and_for_as_long_as_the_counter_needs():
+    measured, took_s = measure(Training(0.02))
+    assert measured.steps / measured.seconds == pytest.approx(50.0, rel=1e-6)
+    assert measured.energy_j / measured.seconds == pytest.approx(200.0, rel=1e-6)
+    assert measured.error <= WANTED_ERROR
+    assert 8.2 <= measured.seconds <= 9.0  # 0.41 x 0.1 s / 0.5 %
+    assert took_s < measured.seconds + SETTLE_S + 1.5
+
+
+def stalls(steps, gap_s):
+    """Pause for so long after so many steps, again and again."""
+    done = 0
+
+    def each(training):
+        nonlocal done
+        if training.steps // steps > done:
+            done = training.steps // steps
+            training.pause(gap_s)
+
+    return each
+
+
+@pytest.mark.parametrize(
+    ("steps", "step_s", "gap_s"), [(8, 0.02, 0.6), (4, 0.05, 0.5), (8, 0.03, 1)]
+)
+def test_stalls_that_come_all_the_time_are_part_of_the_training(steps, step_s, gap_s):
+    measured, _ = measure(Training(step_s), each=stalls(steps, gap_s))
+    expected = steps / (steps * step_s + gap_s)
+    # Ten looks a second see a step up to a tenth late, so a gap may begin within a burst.
+    assert measured.steps / measured.seconds == pytest.approx(expected, rel=0.2)
+
+
+def test_steps_that_become_much_slower_for_good_are_measured_as_they_are_now():
+    def grow(training):
+        if training.steps >= 100:
+            training.step_s = 0.33
+
+    measured, _ = measure(Training(0.06), each=grow)
+    slow = measure(Training(0.33))[0]
+    assert measured.steps / measured.seconds < 2 * slow.steps / slow.seconds
+
+
+def test_steps_that_never_come_regularly_are_given_up():
+    training = Training(0.02)
+    probe = Probe(training.now_t, 0)
+
+    with pytest.raises(ValueError, match="too irregularly"):
+        measure(training, probe, each=stalls(15, 20.0), limit_s=40_000.0)
+
+
+def test_a_long_evaluation_in_which_no_limit_is_held_is_not_counted_as_held():
+    training = Training(0.02)
+    probe = Probe(training.now_t, 0)
+    for _ in range(30):
+        probe.look(training.tick())
+    training.pause(3600.0)
+    while not training.steps > 150:
+        count = training.tick()
+    probe.hold_again(training.now_t, count.steps)
+    measured, _ = measure(training, probe)
+    assert measured.enough
+
+
+def test_noisy_steps_are_measured_for_longer():
+    quiet, _ = measure(Training(0.1, noise=0.05), weights=(TIME,))
+    loud, _ = measure(Training(0.1, noise=0.25), weights=(TIME,))
+    assert loud.seconds > 2 * quiet.seconds
+    assert loud.error <= WANTED_ERROR or loud.seconds >= LONG_S
+
+
+def test_the_error_it_claims_is_the_error_it_makes():
+    """Over many windows, the spread of what is measured agrees with what each says of itself."""
+    rates, errors = [], []
+    for seed in range(60):
+        measured, _ = measure(Training(0.1, noise=0.1, seed=seed), weights=(TIME,))
+        rates.append(measured.steps / measured.seconds)
+        errors.append(measured.error)
+    spread = np.std(rates) / np.mean(rates)
+    assert 0.6 * spread <= np.mean(errors) <= 2.0 * spread + 0.004  # the counter's part stays
+
+
+def test_energy_per_step_is_known_though_the_time_of_steps_is_not():
+    """Watts are constant here, so the joules of a step follow its time; at constant joules, none."""
+    training = Training(0.1, noise=0.25)
+
+    def by_step(since_t, until_t):
+        return 20.0 * float(np.diff(np.interp([since_t, until_t], times, counts))[0])
+
+    times, counts = [100.0], [0]
+    probe = Probe(training.now_t, 0)
+    while True:
+        count = training.tick()
+        times.append(count.last_step_t)
+        counts.append(training.steps)
+        probe.look(count)
+        if probe.meter(training.now_t, by_step):
+            measured = probe.measured((ENERGY,))
+            if measured is not None and measured.enough:
+                break
+    assert measured.seconds < 12.0
+    assert measured.energy_j / measured.steps == pytest.approx(20.0, rel=1e-3)
+
+
+def test_nothing_counts_before_the_limit_has_settled():
+    slow = Training(1.0)
+    probe = Probe(slow.now_t, 0)
+    for _ in range(95):
+        probe.look(slow.tick())
+        probe.meter(slow.now_t, slow.energy_j)
+    assert not probe.meter(slow.now_t + 1.0, slow.energy_j)  # nine steps of a second: it takes ten
+    quick = Training(0.02)
+    probe = Probe(quick.now_t, 0)
+    while quick.now_t < 100.0 + SETTLE_S:
+        probe.look(quick.tick())
+        assert not probe.meter(quick.now_t + 1.0, quick.energy_j)
+
+
+@pytest.mark.parametrize("pause_s", [0.4, 1.5, 20.0])
+def test_a_pause_is_cut_out_of_the_window(pause_s):
+    def each(training):
+        last_t = training.pauses[-1][1] if training.pauses else 100.0
+        if training.now_t - last_t > 3.0:
+            training.pause(pause_s)
+
+    measured, _ = measure(Training(0.02), each=each)
+    assert measured.steps / measured.seconds == pytest.approx(50.0, rel=0.01)
+    assert measured.energy_j / measured.seconds == pytest.approx(200.0, rel=0.01)
+
+
+def test_a_pause_is_told_only_where_steps_are_usually_shorter():
+    training = Training(0.02)
+    probe = Probe(training.now_t, 0)
+    for _ in range(50):
+        probe.look(training.tick())
+    assert not probe.pauses(training.now_t + 1.0)
+    assert probe.pauses(training.now_t + 2.5)
+    slow = Training(5.0)
+    probe = Probe(slow.now_t, 0)
+    for _ in range(400):
+        probe.look(slow.tick())
+    assert not probe.pauses(slow.now_t + 4.0)
+
+
+def test_slow_steps_come_to_an_end():
+    measured, took_s = measure(Training(20.0), limit_s=1000.0)
+    assert took_s < 600.0
+    assert measured.steps / measured.seconds == pytest.approx(0.05, rel=1e-6)
+
+
+def test_unknown_energy_is_an_error_not_a_zero():
+    training = Training(0.02)
+    probe = Probe(training.now_t, 0)
+    for _ in range(100):
+        probe.look(training.tick())
+    with pytest.raises(ValueError, match="unknown"):
+        probe.meter(training.now_t + LOST_S, lambda _since, _until: None)
+
+
+def test_energy_that_is_missing_for_a_moment_is_asked_for_again():
+    training = Training(0.02)
+    probe = Probe(training.now_t, 0)
+    for _ in range(100):
+        probe.look(training.tick())
+    assert not probe.meter(training.now_t, lambda _since, _until: None)
+    assert probe.meter(training.now_t, training.energy_j)

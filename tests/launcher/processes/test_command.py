@@ -1,0 +1,168 @@
+"""From a job and a decision to the command that is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import zeusrun
+from tests.factories import build_trial as trial
+from tests.factories import load_job
+from zeusrun.errors import DeviceError
+from zeusrun.launcher.machine import resolve_world_size
+from zeusrun.launcher.processes.command import build_command, placeholder_values
+from zeusrun.launcher.processes.torchrun import Torchrun
+from zeusrun.launcher.rundir.layout import RunPaths
+
+PATHS = RunPaths(Path("/runs/job/job-1-1"))
+MODERN = Torchrun(("python", "-m", "torchrun"), "2.13", frozenset({"--shutdown-timeout"}))
+WORKER = str(Path(zeusrun.__file__).parent / "worker" / "__main__.py")
+OLD = Torchrun(("python", "-m", "torchrun"), "2.4", frozenset())
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """Load a job with changes."""
+    (tmp_path / "train.py").touch()
+    usual = {"script": str(tmp_path / "train.py"), "learning_rate": {"base": 0.1}}
+    launch = {"nproc_per_node": 2, "grace_period_s": 30}
+    return lambda **changes: load_job(tmp_path, **{"launch": launch, **usual, **changes})
+
+
+def build(spec, torchrun=MODERN, environment=None, **of):
+    values = {"learning_rate": 0.1, **of}
+    return build_command(spec, trial(**values), PATHS, torchrun, environment or {})
+
+
+def test_the_argument_vector_is_torchrun_then_worker_then_script(spec, tmp_path):
+    assert build(spec(args=["--lr", 0.1])).argv == (
+        *MODERN.argv,
+        "--nnodes=1",
+        "--nproc-per-node=2",
+        "--max-restarts=0",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=localhost:0",
+        "--rdzv-id=job-1-1",
+        "--shutdown-timeout=30",
+        WORKER,
+        str(tmp_path / "train.py"),
+        "--lr",
+        "0.1",
+    )
+
+
+def test_a_module_is_named_as_python_names_it(spec):
+    assert build(spec(script=None, module="package.train")).argv[-3:] == (
+        WORKER,
+        "-m",
+        "package.train",
+    )
+
+
+def test_without_instrumentation_the_worker_only_steps_aside(spec):
+    argv = build(spec(instrument=False)).argv
+    assert argv[argv.index(WORKER) + 1] == "--plain"
+
+
+def test_an_option_that_torchrun_does_not_declare_is_not_passed(spec):
+    command = build(spec(), OLD)
+    assert not any("shutdown" in word for word in command.argv)
+    assert command.env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "30"
+
+
+def test_a_fraction_of_a_second_of_grace_is_rounded_up(spec):
+    command = build(spec(launch={"grace_period_s": 1.2}))
+    assert "--shutdown-timeout=2" in command.argv
+    assert command.env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "2"
+
+
+def test_every_rank_is_told_the_choice(spec):
+    told = build(spec()).env
+    assert {name: value for name, value in told.items() if name.startswith("ZEUSRUN_")} == {
+        "ZEUSRUN_JOB": "job",
+        "ZEUSRUN_TRIAL": "job-1-1",
+        "ZEUSRUN_ATTEMPT": "1",
+        "ZEUSRUN_BATCH_SIZE": "32",
+        "ZEUSRUN_LEARNING_RATE": "0.1",
+        "ZEUSRUN_MAX_EPOCHS": "5",
+        "ZEUSRUN_METRIC": "accuracy",
+        "ZEUSRUN_TARGET": "0.5",
+        "ZEUSRUN_MODE": "max",
+        "ZEUSRUN_ON_TARGET": "stop",
+        "ZEUSRUN_RUN_DIR": str(PATHS.run_dir),
+        "ZEUSRUN_SIDECAR": str(PATHS.sidecar),
+        "ZEUSRUN_CHECKPOINT_DIR": str(PATHS.checkpoints),
+    }
+
+
+def test_a_job_without_learning_rates_tells_none(spec):
+    command = build(spec(learning_rate=None), learning_rate=None)
+    assert "ZEUSRUN_LEARNING_RATE" not in command.env
+
+
+def test_the_environment_is_inherited_less_what_an_outer_zeusrun_told(spec):
+    outer = {
+        "PATH": "/bin",
+        "ZEUSRUN_HOME": "/home",
+        "ZEUSRUN_LEARNING_RATE": "9",
+        "ZEUSRUN_X": "y",
+    }
+    env = build(spec(learning_rate=None), environment=outer, learning_rate=None).env
+    assert (env["PATH"], env["ZEUSRUN_HOME"]) == ("/bin", "/home")
+    assert not {"ZEUSRUN_LEARNING_RATE", "ZEUSRUN_X"} & env.keys()
+
+
+def test_the_jobs_own_variables_win_over_inherited_ones(spec):
+    env = build(spec(env={"OMP_NUM_THREADS": "1"}), environment={"OMP_NUM_THREADS": "8"}).env
+    assert env["OMP_NUM_THREADS"] == "1"
+
+
+def test_lives_share_no_store_where_there_may_be_several_unless_the_user_says_so(spec):
+    variable = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+    assert variable not in build(spec()).env
+    restarted = {"launch": {"max_restarts": 1}}
+    assert build(spec(**restarted)).env[variable] == "1"
+    assert build(spec(**restarted), environment={variable: "0"}).env[variable] == "0"
+
+
+def test_placeholders_are_filled_in_arguments_environment_and_paths(spec, tmp_path):
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "b32.py").touch()
+    command = build(
+        spec(
+            script="${job}/b${batch_size}.py",
+            args=["${local_batch_size}/${world_size}", "$$x"],
+            env={"OUT": "${run_dir}/out"},
+            workdir="${job}",
+        )
+    )
+    assert command.argv[-3:] == (str(tmp_path / "job" / "b32.py"), "16/2", "$$x")
+    assert command.env["OUT"] == f"{PATHS.run_dir}/out"
+    assert command.cwd == tmp_path / "job"
+
+
+def test_every_known_placeholder_has_a_value(spec):
+    from zeusrun.jobfile.placeholders import PLACEHOLDERS
+
+    values = placeholder_values(spec(), trial(learning_rate=0.1), PATHS)
+    assert set(values) == set(PLACEHOLDERS)
+    assert all(values.values())
+
+
+def test_numbers_are_passed_without_loss(spec):
+    values = placeholder_values(spec(), trial(learning_rate=0.1 + 0.2), PATHS)
+    assert float(values["learning_rate"]) == 0.1 + 0.2
+
+
+@pytest.mark.parametrize(
+    ("nproc_per_node", "gpus", "ranks"),
+    [(3, 1, 3), ("cpu", 4, 8), ("gpu", 4, 4), ("auto", 4, 4), ("auto", 0, 8)],
+)
+def test_ranks_are_counted_by_torchruns_own_words(nproc_per_node, gpus, ranks):
+    assert resolve_world_size(nproc_per_node, gpus, 8) == ranks
+
+
+def test_gpus_asked_for_and_absent_are_an_error_that_says_what_to_do():
+    with pytest.raises(DeviceError, match=r"'gpu'.*nvidia-smi.*'auto'"):
+        resolve_world_size("gpu", 0, 8)

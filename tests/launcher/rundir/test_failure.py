@@ -1,0 +1,238 @@
+"""The root cause of a failed run, from the worker's word or torchrun's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from zeusrun.launcher.rundir.failure import Failure, is_permanent, read_failure, read_traceback
+from zeusrun.launcher.rundir.layout import RunPaths
+
+RECORD = {
+    "rank": 1,
+    "restart": 0,
+    "kind": "exception",
+    "type": "ValueError",
+    "message": "the data is broken",
+    "traceback": 'Traceback:\n  File "/a/train.py", line 8, in <module>\n    load()\n'
+    '  File "/a/data.py", line 3, in load\n    raise\nValueError: the data is broken\n',
+}
+TORCHRUN = """\
+W1120 12:00:00.000 torch/distributed/run.py:900] Setting OMP_NUM_THREADS
+============================================================
+zeusrun.worker FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2025-06-01_12:00:01
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 10)
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2025-06-01_12:00:00
+  host      : here
+  rank      : 3 (local_rank: 3)
+  exitcode  : {code} (pid: 13)
+  error_file: <N/A>
+============================================================
+"""
+
+
+@pytest.fixture
+def paths(tmp_path):
+    (tmp_path / "logs").mkdir()
+    return RunPaths(tmp_path)
+
+
+def leave(paths, record=None, log=None):
+    if record is not None:
+        text = record if isinstance(record, str) else json.dumps({**RECORD, **record})
+        paths.error.write_text(text)
+    if log is not None:
+        paths.torchrun_log.write_text(log)
+    return read_failure(paths, 0)
+
+
+@pytest.mark.parametrize(
+    ("cause", "permanent"),
+    [
+        ("the script exited with code 2", True),
+        ("ModuleNotFoundError: No module named 'there_is_none'", True),
+        ("the script exited with code 22", False),
+        ("exited with code 1", False),
+        ("train.py:#: ModuleNotFoundError: No module named 'there_is_none'", True),
+        ("train.py:#: ImportError: cannot import name", True),
+        ("train.py:#: SyntaxError: invalid syntax", True),
+        ("train.py:#: RuntimeError: no ImportError at all", False),
+        ("train.py:#: ConnectionError: the data store is down", False),
+    ],
+)
+def test_only_what_would_come_again_is_permanent(cause, permanent):
+    assert is_permanent("rank 0 failed", cause, same_choice=True) is permanent
+
+
+def test_a_usage_error_may_be_one_of_the_batch_size_alone():
+    usage = "the script exited with code 2"
+    assert not is_permanent(usage, usage, same_choice=False)
+    last = "rank 0 exited with code 1: ModuleNotFoundError: No module named 'there_is_none'"
+    assert is_permanent(last, "exited with code 1", same_choice=False)
+
+
+def test_an_exit_code_is_told_with_the_last_line_of_the_rank(paths):
+    bar = "  1 %\r\x1b[31mtrain.py: error: no such option\r\n \n"
+    paths.rank_log(1).write_text("usage: train.py\n\n" + bar)
+    exited = {"kind": "exit", "message": "the script exited with code 2"}
+    failure = leave(paths, exited)
+    assert failure.reason == "rank 1: the script exited with code 2"
+    assert failure.sentence == f"{failure.reason}: [31mtrain.py: error: no such option"
+    assert failure.cause == "the script exited with code 2"  # alike whatever it printed
+    told = Failure(None, out_of_memory=False, reason=failure.sentence)  # as masking makes it anew
+    assert told.cause == failure.cause
+    raised = leave(paths, {})
+    assert raised.sentence == raised.reason
+
+
+def test_nothing_left_is_no_failure(paths):
+    assert read_failure(paths, 0) is None
+    assert read_traceback(paths) is None
+
+
+def test_an_exception_names_rank_innermost_line_type_and_message(paths):
+    failure = leave(paths, {})
+    assert failure.reason == "rank 1 at data.py:3: ValueError: the data is broken"
+    assert (failure.rank, failure.out_of_memory) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"message": "first\nsecond"}, "rank 1 at data.py:3: ValueError: first"),
+        ({"message": ""}, "rank 1 at data.py:3: ValueError"),
+        ({"traceback": ""}, "rank 1: ValueError: the data is broken"),
+        ({"message": "x" * 5000}, "rank 1 at data.py:3: ValueError: " + "x" * 200),
+        ({"kind": "exit", "message": "the script exited with code 7"}, "rank 1: the script exited"),
+    ],
+)
+def test_the_reason_is_one_line(paths, record, reason):
+    failure = leave(paths, record)
+    assert failure.reason.startswith(reason)
+    assert "\n" not in failure.reason
+    assert len(failure.reason) < 300
+
+
+def test_out_of_memory_is_told_apart(paths):
+    assert leave(paths, {"kind": "out_of_memory"}).out_of_memory
+
+
+def test_the_workers_word_wins_over_torchruns(paths):
+    assert leave(paths, {}, TORCHRUN.format(code=1)).rank == 1
+
+
+KILLER = "the kernel's out-of-memory killer does that"
+
+
+def test_a_rank_that_was_killed_is_the_cause_whoever_complains_first(paths):
+    complaint = {
+        "rank": 0, "kind": "exception", "type": "RuntimeError",
+        "message": "Connection closed by peer", "traceback": "",
+    }  # fmt: skip
+    assert leave(paths, complaint, TORCHRUN.format(code=-9)).rank == 3
+
+
+def test_the_word_of_an_earlier_life_is_no_cause(paths):
+    earlier = {"rank": 0, "kind": "exception", "type": "ValueError", "message": "first"}
+    paths.error.write_text(json.dumps(earlier))
+    paths.torchrun_log.write_text(TORCHRUN.format(code=7))
+    assert read_failure(paths, 1).reason == "rank 3 exited with code 7"
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        (7, "exited with code 7"),
+        (-9, f"was ended by SIGKILL; {KILLER}"),
+        (-99, "was ended by signal 99"),
+    ],
+)
+def test_a_rank_that_left_no_word_is_read_from_torchruns_table(paths, code, how):
+    failure = leave(paths, log=TORCHRUN.format(code=code))
+    assert failure == Failure(3, out_of_memory=False, reason=f"rank 3 {how}")
+
+
+@pytest.mark.parametrize("record", ["", "{", "[1]", "null", '{"rank": "x"}', "{}", "[" * 99_999])
+def test_a_record_that_is_no_record_is_passed_over_for_torchruns_word(paths, record):
+    failure = leave(paths, record, TORCHRUN.format(code=7))
+    assert failure.rank == 3
+
+
+def test_torchruns_last_line_is_better_than_nothing(paths):
+    failure = leave(paths, log="usage: torchrun\ntorchrun: error: argument --nproc\n\n")
+    assert (failure.rank, failure.reason) == (None, "torchrun: torchrun: error: argument --nproc")
+
+
+def test_a_log_of_any_bytes_and_size_is_read_from_its_end(paths):
+    paths.torchrun_log.write_bytes(b"\xff\0" * 100_000 + TORCHRUN.format(code=7).encode())
+    assert read_failure(paths, 0).rank == 3
+
+
+def test_the_traceback_shown_is_the_workers(paths):
+    leave(paths, {}, TORCHRUN.format(code=1))
+    assert read_traceback(paths) == RECORD["traceback"]
+
+
+def test_without_it_torchruns_last_lines_are_shown(paths):
+    leave(paths, {"traceback": ""}, "".join(f"line {n}\n" for n in range(50)))
+    assert read_traceback(paths).splitlines() == [f"line {n}" for n in range(30, 50)]
+
+
+def test_a_sigkill_is_out_of_memory_where_the_kernel_has_counted_one(paths):
+    paths.torchrun_log.write_text(TORCHRUN.format(code=-9))
+    failure = read_failure(paths, 0, oom_kills=1)
+    assert failure.out_of_memory
+    assert failure.reason == (
+        "rank 3 was ended by SIGKILL: the host ran out of memory, and the kernel chose it"
+    )
+    assert read_failure(paths, 0, oom_kills=0) == Failure(
+        3, out_of_memory=False, reason="rank 3 was ended by SIGKILL"
+    )
+
+
+def test_a_loader_that_the_kernel_killed_is_out_of_memory(paths):
+    killed = {
+        "type": "RuntimeError",
+        "message": "DataLoader worker (pid 7) is killed by signal: Killed. ",
+    }
+    leave(paths, killed)
+    assert read_failure(paths, 0, oom_kills=1).out_of_memory
+    assert not read_failure(paths, 0, oom_kills=0).out_of_memory
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("rank 1 at data.py:3: ValueError: shape [16, 3]", "rank 0 at data.py:3: ValueError: shape [32, 3]"),
+        ("rank 0: OSError: <f at 0x7f12ab>", "rank 0: OSError: <f at 0x7f99>"),
+        ("rank 1 was ended by SIGSEGV", "rank 0 was ended by SIGSEGV"),
+        ("stalled: rank 0 stands in a", "stalled: rank 1 stands in b"),
+    ],
+)  # fmt: skip
+def test_failures_that_are_alike_have_one_cause(one, other):
+    assert Failure(0, out_of_memory=False, reason=one).cause == (
+        Failure(1, out_of_memory=False, reason=other).cause
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("rank 0: the script exited with code 7", "rank 0: the script exited with code 8"),
+        ("rank 0 was ended by SIGSEGV", "rank 0 was ended by SIGBUS"),
+        ("rank 0: ValueError: a", "rank 0: ValueError: b"),
+    ],
+)
+def test_failures_of_other_kinds_have_other_causes(one, other):
+    assert Failure(0, out_of_memory=False, reason=one).cause != (
+        Failure(0, out_of_memory=False, reason=other).cause
+    )

@@ -1,0 +1,297 @@
+"""From what was seen of a run to its outcome: every status, and what is charged."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from tests.factories import build_trial as trial
+from tests.launcher.values import GOAL, after, ended, report, started, ten_watts
+from zeusrun.launcher.processes.process import ProcessExit
+from zeusrun.launcher.rundir.failure import RUN_DELETED, Failure
+from zeusrun.launcher.supervision.outcome import Bill, close
+from zeusrun.launcher.supervision.stop_rules import StopCause, StopLevel, StopOrder
+from zeusrun.metrics.progress import Goal, take_step_clock
+from zeusrun.sidecar.step_clock import StepCount
+from zeusrun.trial import EnergySource, TrialStatus
+
+METERED = Bill(ten_watts, EnergySource.COUNTER, 40.0)
+UNMETERED = Bill(lambda _since, _until: None, None, 40.0)
+
+RAISED = Failure(1, out_of_memory=False, reason="rank 1 at train.py:3: ValueError: broken")
+DELETED = Failure(None, out_of_memory=False, reason=f"{RUN_DELETED}; keep it")
+FULL = Failure(0, out_of_memory=True, reason="rank 0: MemoryError")
+
+NOTHING = after()
+SILENT = after(started(103.0), ended(110.0, 0), ended(110.0, 1))
+OTHER_NAME = after(started(103.0), report(110.0, 1, acuracy=0.9, loss=0.1))
+MISSED = after(started(103.0), report(105.0, 1, 0.1), report(107.0, 2, 0.4))
+REACHED = after(started(103.0), report(105.0, 1, 0.1), report(107.0, 2, 0.6), report(109.0, 3, 0.7))
+BOTH_ENDED = (ended(110.0, 0), ended(110.0, 1))
+ONE_ENDED = (ended(110.0, 0),)
+ONE_FAILED = (ended(110.0, 0), ended(110.0, 1, 7))
+
+
+def order(cause, level=StopLevel.TERMINATE):
+    return StopOrder(level, cause, f"because of {cause.value}")
+
+
+def outcome(
+    progress, code=0, stop=None, *, failure=None, bill=METERED, outlived=(), goal=GOAL, **of
+):
+    return close(
+        trial(**of),
+        goal=goal,
+        progress=progress,
+        exit_=ProcessExit(code, 113.0, outlived),
+        stop=stop,
+        failure=failure,
+        bill=bill,
+        finished_at="2025-06-01T12:00:13.000+00:00",
+    )
+
+
+TARGET, HOPELESS, LOOKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(order, StopCause)
+
+
+@pytest.mark.parametrize(
+    ("progress", "code", "stop", "failure", "status", "reason"),
+    [
+        # It ended by itself.
+        (REACHED, 0, None, None, "REACHED", "accuracy 0.6 in epoch 2"),
+        (MISSED, 0, None, None, "MISSED", "accuracy best 0.4 after 2 epochs, target 0.5"),
+        (SILENT, 0, None, None, "FAILED", "never reported 'accuracy'; call zeusrun.current()"),
+        (NOTHING, 0, None, None, "FAILED", "never reported 'accuracy'; call zeusrun.current()"),
+        (OTHER_NAME, 0, None, None, "FAILED", "it reported acuracy, loss. Correct objective"),
+        # It deleted its run directory: what it reported last is not known.
+        (MISSED, 0, None, DELETED, "FAILED", RUN_DELETED),
+        (SILENT, 0, None, DELETED, "FAILED", RUN_DELETED),
+        (REACHED, 0, None, DELETED, "REACHED", "accuracy 0.6"),
+        # It crashed.
+        (MISSED, 1, None, RAISED, "FAILED", RAISED.reason),
+        (MISSED, 1, None, FULL, "OOM", FULL.reason),
+        (MISSED, 1, None, None, "FAILED", "torchrun failed and left no word"),
+        (NOTHING, 1, None, RAISED, "FAILED", RAISED.reason),
+        (REACHED, 1, None, RAISED, "FAILED", "after the target was reached in epoch 2, rank 1"),
+        (REACHED, 1, None, FULL, "OOM", "after the target was reached in epoch 2, rank 0"),
+        # It aborted after its scripts had ended, or only one of them had.
+        (after(*BOTH_ENDED, start=REACHED), 1, None, None, "REACHED", "accuracy 0.6"),
+        (after(*BOTH_ENDED, start=MISSED), 1, None, None, "MISSED", "accuracy best 0.4"),
+        (SILENT, 1, None, None, "FAILED", "never reported"),
+        (after(*ONE_ENDED, start=REACHED), 1, None, None, "FAILED", "after the target"),
+        (after(*ONE_FAILED, start=REACHED), 1, None, RAISED, "FAILED", "after the target"),
+        # It was told of the target.
+        (REACHED, 0, TARGET, None, "REACHED", "accuracy 0.6"),
+        (REACHED, 1, TARGET, RAISED, "FAILED", "after the target"),
+        # It was stopped.
+        (MISSED, 1, HOPELESS, RAISED, "STOPPED", "because of hopeless"),
+        (MISSED, 0, HOPELESS, None, "STOPPED", "because of hopeless"),
+        (MISSED, 1, TIMEOUT, None, "STOPPED", "because of timeout"),
+        (MISSED, 1, LOOKED, None, "CANCELLED", "because of looked"),
+        (NOTHING, 0, LOOKED, None, "CANCELLED", "because of looked"),
+        (MISSED, 1, LOOKED, RAISED, "CANCELLED", "because of looked"),
+        (MISSED, 1, LOOKED, FULL, "OOM", FULL.reason),
+        (MISSED, -15, LOOKED, FULL, "OOM", FULL.reason),
+        (MISSED, 0, LOOKED, FULL, "CANCELLED", "because of looked"),
+        (after(*ONE_FAILED, start=MISSED), 0, LOOKED, FULL, "OOM", FULL.reason),
+        (after(*ONE_FAILED, start=REACHED), 0, HOPELESS, None, "STOPPED", "because of hopeless"),
+        (MISSED, 1, HOPELESS, FULL, "STOPPED", "because of hopeless"),
+        (MISSED, -9, SIGNAL, None, "CANCELLED", "because of signal"),
+        (MISSED, 0, SIGNAL, None, "CANCELLED", "because of signal"),
+        (NOTHING, 1, SIGNAL, None, "CANCELLED", "because of signal"),
+        (MISSED, 1, SIGNAL, FULL, "CANCELLED", "because of signal"),
+        # It was stopped, and had reached the target.
+        (REACHED, 0, HOPELESS, None, "REACHED", "accuracy 0.6"),
+        (REACHED, 0, SIGNAL, None, "REACHED", "accuracy 0.6"),
+        (REACHED, 0, LOOKED, None, "REACHED", "accuracy 0.6"),
+        (REACHED, 1, SIGNAL, None, "CANCELLED", "because of signal"),
+        (REACHED, 1, TIMEOUT, None, "REACHED", "accuracy 0.6 in epoch 2"),
+        (OTHER_NAME, 1, NO_METRIC, RAISED, "FAILED", "because of no metric"),
+    ],
+)
+def test_every_ending_has_its_status_and_reason(*, progress, code, stop, failure, status, reason):
+    found = outcome(progress, code, stop, failure=failure)
+    assert found.status is TrialStatus(status)
+    assert reason in found.reason
+
+
+@pytest.mark.parametrize("stop", [None, PREEMPTED])
+def test_a_resumed_run_with_nothing_left_to_do_has_the_epochs_of_its_earlier_parts(stop):
+    progress = replace(SILENT, seen_metrics=frozenset({"accuracy"}), best_value=0.4)
+    found = outcome(progress, stop=stop, epochs=5, curve=MISSED.curve, preemptions=1)
+    assert (found.status, found.epochs) == (TrialStatus.MISSED, None)  # the record's own count
+    assert found.reason == "accuracy best 0.4 after 5 epochs, target 0.5"
+
+
+def test_one_epoch_is_singular():
+    found = outcome(after(report(105.0, 1, 0.1)))
+    assert found.reason == "accuracy best 0.1 after 1 epoch, target 0.5"
+
+
+def test_a_metric_that_was_never_finite_has_no_best():
+    found = outcome(after(report(105.0, 1, math.nan)))
+    assert found.reason == "accuracy no finite value after 1 epoch, target 0.5"
+    assert found.best_metric is None
+
+
+@pytest.mark.parametrize(
+    ("goal", "value", "text"),
+    [(GOAL, math.inf, "accuracy inf"), (Goal("accuracy", 1.0, "min", 5), -math.inf, "-inf")],
+)
+def test_an_infinite_value_reaches_the_target_and_is_named(goal, value, text):
+    progress = after(
+        report(105.0, 1, 0.2 if goal is GOAL else 2.0), report(106.0, 2, value), goal=goal
+    )
+    found = outcome(progress, goal=goal)
+    assert found.status is TrialStatus.REACHED
+    assert text in found.reason
+
+
+def test_a_reached_trial_is_charged_up_to_the_target():
+    found = outcome(REACHED)
+    assert (found.time_s, found.energy_j, found.epochs) == (4.0, 40.0, 2)
+    assert found.cost_j == 0.5 * 40.0 + 0.5 * 40.0 * 4.0
+    assert (found.energy_source, found.max_power_w) == (EnergySource.COUNTER, 40.0)
+    assert (found.startup_s, found.best_metric) == (3.0, 0.7)
+
+
+@pytest.mark.parametrize(("code", "stop"), [(0, None), (1, None), (1, HOPELESS), (1, SIGNAL)])
+def test_any_other_trial_is_charged_to_its_last_step_or_report_and_not_for_its_shutdown(code, stop):
+    found = outcome(MISSED, code, stop, failure=RAISED)
+    assert (found.time_s, found.energy_j, found.epochs, found.shutdown_s) == (4.0, 40.0, 2, 6.0)
+    stepped = take_step_clock(MISSED, StepCount(9, 103.0, 109.0))
+    found = outcome(stepped, code, stop, failure=RAISED)
+    assert (found.time_s, found.energy_j, found.shutdown_s) == (6.0, 60.0, 4.0)
+
+
+def test_a_run_that_times_out_after_the_target_has_reached_it_and_says_so():
+    late = replace(TIMEOUT, reason="timed out after 60 s")
+    found = outcome(REACHED, 1, late, failure=RAISED)
+    assert (found.status, found.time_s, found.cost_j is None) == (TrialStatus.REACHED, 4.0, False)
+    (warning,) = found.warnings
+    assert warning == (
+        "timed out after 60 s, after the target was reached in epoch 2; time and cost end at the "
+        "target"
+    )
+    assert outcome(MISSED, 1, late).status is TrialStatus.STOPPED
+
+
+def test_the_curve_is_whole_and_its_energies_are_of_the_final_samples():
+    doubled = Bill(lambda since, until: 2 * ten_watts(since, until), EnergySource.COUNTER, 40.0)
+    found = outcome(REACHED, bill=doubled)
+    assert [tuple(point) for point in found.curve] == [
+        (1, 2.0, 40.0, 0.1),
+        (2, 4.0, 80.0, 0.6),
+        (3, 6.0, 120.0, 0.7),
+    ]
+
+
+def test_without_energy_there_is_no_cost_unless_time_is_all_that_counts():
+    found = outcome(REACHED, bill=UNMETERED)
+    assert (found.energy_j, found.energy_source, found.cost_j) == (None, None, None)
+    found = outcome(REACHED, bill=UNMETERED, eta_knob=0.0)
+    assert (found.energy_j, found.energy_source, found.cost_j) == (None, None, 160.0)
+    assert found.time_s == 4.0
+    assert all(point.energy_j is None for point in found.curve)
+
+
+def test_without_a_maximum_power_there_is_no_cost():
+    found = outcome(REACHED, bill=replace(METERED, max_power_w=None))
+    assert (found.energy_j, found.cost_j) == (40.0, None)
+
+
+def test_without_any_training_nothing_is_charged():
+    found = outcome(NOTHING, 1)
+    assert (found.time_s, found.energy_j, found.cost_j, found.startup_s) == (None,) * 4
+    assert found.curve == ()
+
+
+def test_steps_are_those_of_the_whole_run():
+    assert outcome(take_step_clock(REACHED, StepCount(50, 103.0, 109.0))).steps == 50
+    assert outcome(REACHED).steps is None
+
+
+def test_the_outcome_fits_its_trial():
+    finished = trial().finish(outcome(REACHED))
+    assert finished.status is TrialStatus.REACHED
+    assert finished.finished_at == "2025-06-01T12:00:13.000+00:00"
+
+
+@pytest.mark.parametrize(
+    ("grouped", "codes", "ranks", "warned"),
+    [
+        ((False, False), (0, 0), 2, True),
+        ((False, True), (0, 0), 2, False),
+        ((False, False), (0, 7), 2, False),
+        ((False,), (0,), 1, False),
+        ((False,), (0,), 2, False),
+    ],
+)
+def test_ranks_that_never_met_are_told(grouped, codes, ranks, warned):
+    ends = [ended(110.0, rank, codes[rank], each) for rank, each in enumerate(grouped)]
+    progress = after(started(103.0), report(107.0, 2, 0.6), *ends)
+    found = outcome(progress, world_size=ranks).warnings
+    assert [text for text in found if text.startswith("2 ranks ran to their end")] == (
+        list(found) if warned else []
+    )
+    assert bool(found) == warned
+    again = after(started(111.0, 0), ended(112.0, 0, 0, grouped=True), start=progress)
+    assert outcome(again, world_size=ranks).warnings == ()
+
+
+def test_a_good_run_has_no_warnings():
+    assert outcome(REACHED).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("progress", "changes", "words"),
+    [
+        (after(*BOTH_ENDED, start=REACHED), {"code": 1}, "aborted after its script had ended"),
+        (replace(REACHED, restarts=1), {}, "torchrun restarted the ranks once"),
+        (REACHED, {"outlived": ("sleep (7)",)}, "outlived the training and ended by zeusrun"),
+        (after(report(120.0, 9, math.nan), start=REACHED), {}, "accuracy was NaN at the end"),
+    ],
+)
+def test_what_a_user_should_know_of_a_good_run_is_a_warning(progress, changes, words):
+    found = outcome(progress, **changes)
+    assert found.status is TrialStatus.REACHED
+    (warning,) = found.warnings
+    assert words in warning
+
+
+def test_what_torchrun_said_on_its_way_is_no_restart():
+    said = Failure(None, out_of_memory=False, reason="torchrun: setting OMP_NUM_THREADS")
+    assert outcome(REACHED, failure=said).warnings == ()
+
+
+def test_a_nan_on_the_way_is_no_warning():
+    progress = after(report(104.0, 1, math.nan), report(105.0, 2, 0.9))
+    assert outcome(progress).warnings == ()
+
+
+def limited(limit_w):
+    """A bill of a run with this limit in force."""
+    return replace(METERED, limit_between=lambda since_s, until_s: limit_w)
+
+
+def test_the_limit_recorded_is_the_one_that_was_in_force_while_it_trained():
+    windows = []
+    bill = replace(METERED, limit_between=lambda *window: windows.append(window) or 250.0)
+    found = outcome(REACHED, bill=bill, power_limit_w=400.0)
+    assert found.power_limit_w == 250.0
+    assert windows == [(103.0, 107.0)]
+    assert outcome(REACHED, bill=limited(None), power_limit_w=400.0).power_limit_w is None
+    assert outcome(NOTHING, bill=limited(250.0)).power_limit_w is None
+
+
+def test_a_limit_that_the_driver_rounded_is_called_by_what_it_was_told():
+    found = outcome(REACHED, bill=limited(249.9), power_limit_w=250.0)
+    assert found.power_limit_w == 250.0
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_deleted_run_directory_is_no_crash_of_its_batch_size(code):
+    found = outcome(MISSED, code, failure=DELETED)
+    assert (found.status, found.cause) == (TrialStatus.FAILED, None)

@@ -1,0 +1,199 @@
+"""Signals to real ranks: only to those of the run, and only where they are caught."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tests.worker.rank import Rank
+from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.supervision.ranks import RankProcesses
+from zeusrun.sidecar.events import Ended, Started
+from zeusrun.sidecar.orders import STACK_SIGNAL
+
+FOR_EVER = "import time\nwhile True: time.sleep(600)\n"
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a rank that runs the script; return its event, once it has told of itself."""
+    rank, processes = Rank(tmp_path / "run"), []
+    (tmp_path / "script.py").touch()
+
+    def start_script(text, *options):
+        (tmp_path / "script.py").write_text(text)
+        process = rank.start(*options, tmp_path / "script.py")
+        processes.append(process)
+        log = tmp_path / "run" / "logs" / "rank0.log"
+        while not log.exists() or "ready" not in log.read_text():
+            assert process.poll() is None
+            time.sleep(0.01)
+        return Started(time.monotonic(), 0, process.pid), process
+
+    yield start_script
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return RunPaths(tmp_path / "run")
+
+
+def ask(paths, event):
+    ranks = RankProcesses(paths.run_dir)
+    ranks.take(event)
+    return ranks.ask_for_stack(0, paths.rank_stack(0))
+
+
+def test_a_rank_tells_its_stacks_and_goes_on(start, paths):
+    event, process = start("print('ready')\n" + FOR_EVER)
+    assert ask(paths, event)
+    while "script.py" not in paths.rank_stack(0).read_text():
+        time.sleep(0.01)
+    assert process.poll() is None
+    assert paths.rank_stack(0).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_script_that_runs_bare_is_not_signalled(start, paths):
+    event, process = start("print('ready')\n" + FOR_EVER, "--plain")
+    assert not ask(paths, event)
+    assert process.poll() is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"import signal; signal.signal({STACK_SIGNAL}, signal.SIG_DFL)\n",
+        "import os; os.closerange(3, 100)\n",
+        "import os, sys\nif sys.flags.utf8_mode != 1: os.execv(sys.executable, ['py', '-uX', 'utf8', __file__])\n",
+    ],
+    ids=["takes the handler away", "closes every file", "becomes another program"],
+)
+def test_a_rank_that_can_no_longer_answer_is_not_signalled(start, paths, text):
+    event, process = start(text + "print('ready')\n" + FOR_EVER)
+    assert not ask(paths, event)
+    assert process.poll() is None
+
+
+def test_a_process_of_no_run_or_of_another_is_no_rank(paths, tmp_path):
+    for environment in ({}, {"ZEUSRUN_RUN_DIR": str(tmp_path / "other")}):
+        with subprocess.Popen([sys.executable, "-c", FOR_EVER], env=environment) as stranger:
+            try:
+                ranks = RankProcesses(paths.run_dir)
+                ranks.take(Started(0.0, 0, stranger.pid))
+                assert ranks.state(0) is None
+                assert not ranks.kill()
+                assert stranger.poll() is None
+            finally:
+                stranger.kill()
+
+
+@pytest.mark.parametrize(
+    "pid", [0, 1, os.getpid(), 2**31, 2**53 - 1], ids=["0", "1", "own", "2**31", "2**53"]
+)
+def test_a_pid_that_is_none_of_ours_is_no_rank(paths, pid):
+    ranks = RankProcesses(paths.run_dir)
+    ranks.take(Started(0.0, 0, pid))
+    assert ranks.state(0) is None
+
+
+def test_a_rank_is_killed_with_what_it_has_started(start, paths):
+    spawn = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {FOR_EVER!r}])\n"
+    event, process = start(spawn + "print('ready')\n" + FOR_EVER)
+    (child,) = psutil.Process(process.pid).children()
+    ranks = RankProcesses(paths.run_dir)
+    ranks.take(event)
+    assert ranks.all_live()
+    assert ranks.kill()
+    assert process.wait() == -signal.SIGKILL
+    gone, _ = psutil.wait_procs([child], timeout=30)
+    assert gone == [child]
+    assert not ranks.all_live()
+    assert not ranks.ask_for_stack(0, paths.rank_stack(0))
+
+
+def test_a_rank_that_is_stopped_says_so(start, paths):
+    event, process = start("print('ready')\n" + FOR_EVER)
+    ranks = RankProcesses(paths.run_dir)
+    ranks.take(event)
+    process.send_signal(signal.SIGSTOP)
+    while ranks.state(0) != "stopped":
+        time.sleep(0.01)
+    assert ranks.all_live()
+
+
+HANDLER = """
+import signal, sys
+got = []
+signal.signal(signal.SIGTERM, lambda *_: got.append(1))
+print("ready")
+while not got: time.sleep(0.01)
+time.sleep(0.3)
+sys.exit(len(got))
+"""
+
+
+def test_a_rank_that_handles_sigterm_is_asked_once_and_none_of_its_children(start, paths):
+    child = (
+        f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {FOR_EVER!r}])\n"
+    )
+    event, process = start(child + HANDLER)
+    (left,) = psutil.Process(process.pid).children()
+    ranks = RankProcesses(paths.run_dir)
+    ranks.take(event)
+    assert ranks.ask_to_end()
+    while process.poll() is None:
+        ranks.ask_to_end()
+        time.sleep(0.01)
+    assert process.returncode == 1  # got it once
+    assert left.is_running()
+    left.kill()
+    ranks.take(Ended(time.monotonic(), 0, 1))
+    assert [ranks.ask_to_end() for _ in range(3)] == [True] * 3  # torchrun ends by itself
+
+
+def test_torchrun_is_to_end_ranks_that_would_die_of_sigterm_or_have_died_or_are_unknown(
+    start, paths
+):
+    ranks = RankProcesses(paths.run_dir)
+    assert not ranks.ask_to_end()
+    event, process = start("print('ready')\n" + FOR_EVER)
+    ranks.take(event)
+    assert not ranks.ask_to_end()
+    assert process.poll() is None
+    process.kill()
+    process.wait()
+    assert ranks.ask_to_end()  # it may have said that it ended; that is read before the next time
+    assert not ranks.ask_to_end()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM, errno.EMFILE])
+def test_without_descriptors_of_processes_a_rank_is_asked_all_the_same(
+    start, paths, monkeypatch, number
+):
+    def refuse(_pid):
+        raise OSError(number, os.strerror(number))
+
+    event, process = start("import time\n" + HANDLER)
+    ranks = RankProcesses(paths.run_dir)
+    ranks.take(event)
+    monkeypatch.setattr("os.pidfd_open", refuse)
+    assert ranks.ask_to_end()
+    assert process.wait() == 1  # got it once
+
+
+def test_ranks_that_are_not_all_known_are_left_to_torchrun(start, paths):
+    event, process = start("import time\n" + HANDLER)
+    ranks = RankProcesses(paths.run_dir, world_size=2)
+    ranks.take(event)
+    assert not ranks.ask_to_end()
+    assert process.poll() is None

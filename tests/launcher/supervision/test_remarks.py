@@ -1,0 +1,101 @@
+"""What is worth telling about a script while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.factories import REACHED, build_trial
+from tests.launcher.values import after, report
+from zeusrun.launcher.supervision.remarks import find_remarks
+from zeusrun.sidecar.events import Asked
+from zeusrun.trial import CurvePoint, TrialStatus
+
+LOST = TrialStatus.LOST
+
+
+def remarks(*events, stops_at_target=True, **given):
+    return find_remarks(after(*events), build_trial(), stops_at_target=stops_at_target, **given)
+
+
+def test_a_good_script_gives_no_cause():
+    assert remarks() == {}
+    assert remarks(report(101.0, 1, 0.1), report(102.0, 2, 0.6)) == {}
+
+
+def test_a_report_without_the_metric_names_what_it_has():
+    (text,) = remarks(report(101.0, 1, loss=2.0, acuracy=0.1)).values()
+    assert text.startswith("the first report has no 'accuracy'; it has acuracy, loss.")
+    assert remarks(report(101.0, 1, loss=2.0), report(102.0, 2, 0.1)) == {}
+
+
+def test_a_script_that_trains_past_the_target_is_told_what_to_change():
+    past = [report(101.0, 1, 0.6), report(102.0, 2, 0.7)]
+    (text,) = remarks(*past).values()
+    assert "`if run.should_stop(): break`" in text
+    assert remarks(*past, stops_at_target=False) == {}
+
+
+def test_a_script_that_never_asks_for_a_choice_is_told_once_it_reports():
+    to_ask_for = {"batch_size", "learning_rate"}
+    assert remarks(to_ask_for=to_ask_for) == {}
+    first = report(101.0, 1, 0.1)
+    told = remarks(Asked(100.5, "learning_rate"), first, to_ask_for=to_ask_for)
+    (text,) = told.values()
+    assert text.startswith("the script has never asked for the batch size")
+    assert "run.local_batch_size(default=...), or pass ${batch_size} in args" in text
+    both = [Asked(100.5, "learning_rate"), Asked(100.6, "batch_size"), first]
+    assert remarks(*both, to_ask_for=to_ask_for) == {}
+
+
+def compared(steps, epochs, then_steps, *, batch_size=32, then_batch_size=64, now=(), **then):
+    """Return what is told of a run after so many steps, beside one that took so many in 4 epochs."""
+    curve = tuple(CurvePoint(n, float(n), None, 0.1) for n in range(1, 5))
+    outcome = replace(REACHED, steps=then_steps, curve=curve, epochs=4)
+    earlier = replace(build_trial(global_batch_size=then_batch_size).finish(outcome), **then)
+    progress = replace(after(report(101.0, 1, 0.1)), steps=steps, epochs=epochs)
+    trial = build_trial(2, global_batch_size=batch_size, **dict(now))
+    return find_remarks(progress, trial, stops_at_target=True, earlier=[earlier])
+
+
+@pytest.mark.parametrize(
+    ("steps", "epochs", "then_steps"),
+    [
+        (400, 4, 200),  # the batch size arrives: half of it, twice the steps
+        (460, 4, 200),  # the data have grown
+        (4, 4, 4),  # one step an epoch, whatever the batch size
+        (190, 1, 200),  # too early to tell
+        (0, 1, 200),
+        (None, 1, 200),
+    ],
+)
+def test_an_epoch_that_takes_in_as_much_as_before_is_no_cause(steps, epochs, then_steps):
+    assert compared(steps, epochs, then_steps) == {}
+
+
+@pytest.mark.parametrize("epochs", [3, 4, 5])
+@pytest.mark.parametrize("sizes", [(32, 64), (64, 32), (16, 256)])
+def test_as_many_steps_an_epoch_with_another_batch_size_are_a_contradiction(epochs, sizes):
+    size, then_size = sizes
+    told = compared(100 * epochs, epochs, 400, batch_size=size, then_batch_size=then_size)
+    (text,) = told.values()
+    assert text.startswith(
+        f"an epoch takes about 100 steps of batch size {size} now, and took 100 of {then_size} in "
+        "job-1-1: the batch size may not reach the training"
+    )
+
+
+@pytest.mark.parametrize(
+    "then", [{"curve": ()}, {"preemptions": 1}, {"forgotten": True}, {"status": LOST}]
+)
+def test_only_whole_runs_with_another_batch_size_are_compared_with(then):
+    assert compared(4000, 4, 400, **then) == {}
+
+
+def test_a_run_with_the_same_batch_size_is_not_compared_with():
+    assert compared(400, 4, 4000, then_batch_size=32) == {}
+
+
+def test_the_steps_of_a_resumed_run_are_of_its_last_part_alone():
+    assert compared(400, 4, 400, now={"preemptions": 1}) == {}

@@ -1,0 +1,143 @@
+"""When a look is over, and what it has seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.bandit.scripts import problem
+from tests.factories import build_trial as trial
+from tests.launcher.values import LAUNCHED, after, report, ten_watts
+from zeusrun.bandit.auto.policy import LOOK_S
+from zeusrun.bandit.observation import Run
+from zeusrun.launcher.choose import Choice
+from zeusrun.launcher.supervision.outcome import Bill
+from zeusrun.launcher.supervision.speed_check import (
+    LOOK_STEPS,
+    begins_with_look,
+    has_seen_enough,
+    measure_speed,
+    read_look,
+)
+from zeusrun.metrics.progress import take_step_clock
+from zeusrun.sidecar.step_clock import StepCount
+from zeusrun.trial import Decision, EnergySource, PowerPoint, Stage, TrialStatus
+
+KNOWN = problem(
+    candidates=(16, 32),
+    default=32,
+    metric="accuracy",
+    target=0.5,
+    max_epochs=5,
+    gpu_model=None,
+    gpu_count=0,
+    learning_rates={},
+    samples_per_epoch=640.0,
+)
+BILL = Bill(ten_watts, EnergySource.COUNTER, 40.0)
+
+
+UNCOUNTED = replace(KNOWN, samples_per_epoch=None)
+
+
+def then(progress, steps, seconds):
+    """Progress after so many steps more, from 101 s on the clock."""
+    stepping = take_step_clock(progress, StepCount(steps, 101.0, 101.0 + seconds))
+    return replace(stepping, now_t=101.0 + seconds, energy_j=10.0 * seconds)
+
+
+def stepped(steps, seconds):
+    """Progress of so many steps, from 101 s on the clock."""
+    return then(LAUNCHED, steps, seconds)
+
+
+def choice(stage=Stage.LOOK, *runs):
+    return Choice(problem(recurrence=7), runs, Decision(32, stage, "why"), ())
+
+
+def test_only_a_decision_to_look_begins_with_one():
+    assert begins_with_look(choice())
+    assert not begins_with_look(choice(Stage.EXPLORE))
+
+
+def test_a_batch_size_is_looked_at_once_in_a_recurrence():
+    looked = Run(32, 7, TrialStatus.CANCELLED, Stage.LOOK)
+    assert not begins_with_look(choice(Stage.LOOK, looked))
+    for other in (
+        looked._replace(arm=16),
+        looked._replace(recurrence=6),
+        looked._replace(stage=Stage.EXPLORE),
+    ):
+        assert begins_with_look(choice(Stage.LOOK, other))
+
+
+def test_an_epoch_is_enough_where_steps_are_not_counted():
+    assert has_seen_enough(after(report(105.0, 1, 0.1)), UNCOUNTED, 32)
+
+
+def test_before_an_epoch_it_takes_time_steps_and_the_length_of_an_epoch():
+    assert has_seen_enough(stepped(LOOK_STEPS, LOOK_S), KNOWN, 32)
+    assert not has_seen_enough(stepped(LOOK_STEPS - 1, LOOK_S), KNOWN, 32)
+    assert not has_seen_enough(stepped(LOOK_STEPS, LOOK_S - 2), KNOWN, 32)
+    assert not has_seen_enough(stepped(LOOK_STEPS, LOOK_S), UNCOUNTED, 32)
+    assert not has_seen_enough(LAUNCHED, KNOWN, 32)
+
+
+def test_an_evaluation_before_the_first_step_is_no_epoch():
+    evaluated = after(report(101.0, 0, 0.1))
+    assert not has_seen_enough(evaluated, KNOWN, 32)
+    assert not has_seen_enough(then(evaluated, LOOK_STEPS, 5.0), KNOWN, 32)
+    assert has_seen_enough(then(evaluated, LOOK_STEPS, LOOK_S), KNOWN, 32)
+
+
+def test_an_epoch_of_counted_steps_takes_some_of_them():
+    reported = after(report(101.0, 1, 0.1))
+    assert not has_seen_enough(then(reported, LOOK_STEPS - 1, 5.0), UNCOUNTED, 32)
+    assert has_seen_enough(then(reported, LOOK_STEPS, 5.0), UNCOUNTED, 32)
+
+
+@pytest.mark.parametrize(("steps", "enough"), [(14, False), (15, True), (20, True)])
+def test_an_epoch_of_known_length_takes_most_of_its_steps(steps, enough):
+    assert has_seen_enough(then(after(report(101.0, 1, 0.1)), steps, 5.0), KNOWN, 32) is enough
+
+
+def test_speed_and_power_are_those_between_the_first_step_and_the_last():
+    assert measure_speed(stepped(11, 5.0), 200.0, ten_watts) == PowerPoint(200.0, 2.0, 10.0)
+
+
+@pytest.mark.parametrize("progress", [LAUNCHED, stepped(1, 0.0), stepped(2, 0.0)])
+def test_without_two_steps_there_is_no_speed(progress):
+    assert measure_speed(progress, None, ten_watts) is None
+
+
+def test_without_energy_there_is_no_power():
+    assert measure_speed(stepped(11, 5.0), None, lambda _since, _until: None) is None
+
+
+def test_a_look_reads_as_a_run_cut_short_that_knows_its_cost_per_epoch():
+    progress = stepped(11, 5.0)
+    point = measure_speed(progress, None, ten_watts)
+    run = read_look(KNOWN, trial(mode="max"), progress, point, BILL)
+    assert run.status is TrialStatus.CANCELLED
+    # 640 samples are 20 steps of 32, 10 s at 10 W; eta_knob of the problem is 1
+    assert run.epoch_cost_j == pytest.approx(100.0)
+
+
+def test_a_look_after_an_evaluation_knows_the_cost_of_an_epoch_from_its_steps():
+    progress = then(after(report(101.0, 0, 0.1)), 11, 5.0)
+    run = read_look(KNOWN, trial(), progress, measure_speed(progress, None, ten_watts), BILL)
+    assert (run.epochs, run.epoch_cost_j) == (None, pytest.approx(100.0))
+
+
+def test_a_look_of_a_whole_epoch_needs_no_steps():
+    progress = after(report(105.0, 1, 0.1))
+    run = read_look(UNCOUNTED, trial(), progress, None, BILL)
+    assert (run.epochs, run.epoch_cost_j) == (1, 50.0)
+    assert run.pace == ((1, 0.1),)
+
+
+def test_a_look_that_saw_no_energy_says_nothing():
+    progress = after(report(105.0, 1, 0.1), energy_between=lambda _since, _until: None)
+    unmetered = Bill(lambda _since, _until: None, None, None)
+    assert read_look(KNOWN, trial(), progress, None, unmetered) is None

@@ -1,0 +1,103 @@
+"""When a running trial is stopped, how firmly, and why."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+
+from tests.launcher.values import after, report
+from zeusrun.launcher.processes.signals import how_at_once
+from zeusrun.launcher.supervision.stop_rules import Bounds, StopCause, StopLevel, Verdict, supervise
+
+FREE = Bounds(cost_bound_j=None, timeout_s=None, stop_at_target=True)
+TRAINING = replace(after(report(105.0, 1, 0.1)), now_t=110.0, cost_j=80.0)
+REACHED = replace(after(report(105.0, 1, 0.9)), now_t=110.0, cost_j=80.0)
+
+
+def test_a_run_within_its_bounds_goes_on():
+    bounds = Bounds(cost_bound_j=80.0, timeout_s=10.0, stop_at_target=True)
+    assert supervise(TRAINING, bounds, []) is None
+
+
+def test_a_run_without_bounds_goes_on_whatever_it_takes():
+    assert supervise(replace(TRAINING, now_t=1e9, cost_j=1e12), FREE, []) is None
+
+
+def test_at_the_target_the_script_is_told_and_never_killed():
+    order = supervise(REACHED, FREE, [])
+    assert (order.level, order.cause) == (StopLevel.TELL, StopCause.TARGET)
+
+
+def test_at_the_target_a_script_that_may_continue_is_not_told():
+    assert supervise(REACHED, replace(FREE, stop_at_target=False), []) is None
+
+
+def test_a_cost_past_its_bound_is_hopeless():
+    order = supervise(TRAINING, replace(FREE, cost_bound_j=79.9), [])
+    assert (order.level, order.cause) == (StopLevel.TERMINATE, StopCause.HOPELESS)
+    assert order.reason == "its cost passed the bound of 79.9 J"
+
+
+def test_an_unknown_cost_is_never_past_a_bound():
+    assert supervise(replace(TRAINING, cost_j=None), replace(FREE, cost_bound_j=1.0), []) is None
+
+
+@pytest.mark.parametrize("cause", [StopCause.HOPELESS, StopCause.LOOKED])
+def test_what_the_policy_says_stops_a_run_before_its_bound_does(cause):
+    bounds = replace(FREE, cost_bound_j=1.0)
+    order = supervise(TRAINING, bounds, [], Verdict(cause, "because"))
+    assert (order.level, order.cause, order.reason) == (StopLevel.TERMINATE, cause, "because")
+
+
+def test_a_policy_does_not_stop_what_has_reached_its_target_or_was_signalled():
+    verdict = Verdict(StopCause.HOPELESS, "because")
+    assert supervise(REACHED, FREE, [], verdict).cause is StopCause.TARGET
+    assert supervise(TRAINING, FREE, [signal.SIGINT], verdict).cause is StopCause.SIGNAL
+
+
+@pytest.mark.parametrize("stop_at_target", [True, False])
+def test_a_trial_that_has_reached_its_target_is_not_hopeless(stop_at_target):
+    bounds = Bounds(cost_bound_j=1.0, timeout_s=None, stop_at_target=stop_at_target)
+    order = supervise(REACHED, bounds, [])
+    assert order is None or order.cause is StopCause.TARGET
+
+
+@pytest.mark.parametrize("progress", [TRAINING, REACHED], ids=["training", "reached"])
+def test_time_out_counts_from_the_launch(progress):
+    order = supervise(progress, replace(FREE, timeout_s=9.9), [])
+    assert (order.level, order.cause) == (StopLevel.TERMINATE, StopCause.TIMEOUT)
+    assert order.reason == "timed out after 9.9 s"
+
+
+@pytest.mark.parametrize(
+    ("signals", "level"),
+    [
+        ([signal.SIGINT], StopLevel.TERMINATE),
+        ([signal.SIGINT, signal.SIGTERM], StopLevel.KILL),
+        ([signal.SIGHUP, signal.SIGHUP, signal.SIGHUP], StopLevel.KILL),
+    ],
+)
+def test_the_first_signal_is_gentle_and_the_second_is_not(signals, level):
+    order = supervise(REACHED, Bounds(1.0, 1.0, stop_at_target=True), signals)
+    assert (order.level, order.cause) == (level, StopCause.SIGNAL)
+    assert order.reason == f"{signals[0].name} to zeusrun"
+
+
+def test_levels_are_ordered_by_firmness():
+    assert StopLevel.NONE < StopLevel.TELL < StopLevel.TERMINATE < StopLevel.KILL
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_what_a_scheduler_sends_is_a_preemption(number):
+    order = supervise(REACHED, Bounds(None, None, stop_at_target=True), [number])
+    assert (order.level, order.cause) == (StopLevel.TERMINATE, StopCause.PREEMPTED)
+    order = supervise(REACHED, Bounds(None, None, stop_at_target=True), [number, signal.SIGINT])
+    assert (order.level, order.cause) == (StopLevel.KILL, StopCause.PREEMPTED)
+
+
+def test_how_to_end_it_at_once_is_named_for_each_way_to_end_it():
+    assert how_at_once(signal.SIGINT, cancelled=False) == "press Ctrl-C again to end it at once"
+    assert how_at_once(signal.SIGTERM, cancelled=False) == "send SIGTERM again to end it at once"
+    assert how_at_once(signal.SIGINT, cancelled=True) == "`zeusrun cancel --now` ends it at once"

@@ -1,0 +1,44 @@
+"""The layers of the package, from the top down: a package imports only from the rows below its own.
+
+``test_architecture.py`` checks every import against this table, imports for types included, and
+the picture in ``docs/architecture.md`` is drawn from it.
+"""
+
+from __future__ import annotations
+
+LAYERS = (
+    ("__main__",),
+    ("cli",),
+    ("commands",),
+    ("view",),
+    ("maintenance", "notify", "schedule"),
+    ("launcher", "simulate"),
+    ("metrics", "analysis"),
+    ("history", "bandit", "gpu"),
+    ("energy", "worker"),
+    ("sidecar",),
+    ("jobfile", "files"),
+    ("trial",),
+    ("cost", "redaction", "plain_text", "target", "clock", "errors"),
+)
+
+VALUES = frozenset(LAYERS[-1]) | frozenset(LAYERS[-2])
+
+ONLY = {
+    "bandit": VALUES,  # policies are pure
+    "history": VALUES | {"files"},  # a store knows no policy and no launcher
+    "worker": {"sidecar", "files", "redaction", "target"},  # a rank loads as little as it can
+    "energy": VALUES | {"files"},
+    "analysis": VALUES | {"bandit"},
+    "simulate": VALUES | {"bandit"},
+}
+"""Packages that import less than their row would allow."""
+
+
+def below(package: str) -> set[str]:
+    """Return the packages from which a package may import, beside itself."""
+    for number, row in enumerate(LAYERS):
+        if package in row:
+            allowed = {name for lower in LAYERS[number + 1 :] for name in lower}
+            return allowed & ONLY.get(package, allowed)
+    raise ValueError(f"{package} is in no layer")

@@ -1,0 +1,268 @@
+"""How a trial advances: from events and the step clock to a frozen value."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.launcher.values import GOAL, LAUNCHED, after, ended, report, started, ten_watts
+from zeusrun.metrics.progress import Goal, advance, take_step_clock
+from zeusrun.sidecar.events import Ended, Reported, Started
+from zeusrun.sidecar.step_clock import StepCount
+
+DOWN = Goal("loss", 1.0, "min", 5)
+
+moments = st.floats(0, 1000)
+numbers = st.integers(0, 50)
+values = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, 0.5])
+events = st.lists(
+    st.one_of(
+        st.builds(Started, moments, numbers, numbers),
+        st.builds(Ended, moments, numbers, numbers),
+        st.builds(
+            Reported,
+            moments,
+            numbers,
+            st.dictionaries(st.sampled_from(["accuracy", "loss"]), values),
+        ),
+        st.builds(StepCount, st.integers(1, 100), moments, moments),
+    ),
+    max_size=30,
+)
+
+
+def follow(sequence):
+    progress = LAUNCHED
+    for event in sequence:
+        before = progress
+        if isinstance(event, StepCount):
+            progress = take_step_clock(progress, event)
+        else:
+            progress = advance(progress, event, GOAL, ten_watts)
+        yield before, event, progress
+
+
+@given(events)
+def test_any_events_in_any_order_are_taken_in_and_epochs_never_decrease(sequence):
+    for before, event, progress in follow(sequence):
+        # The step clock may show that the first report was an evaluation before training.
+        assert progress.epochs >= before.epochs - isinstance(event, StepCount)
+        assert progress.seen_metrics >= before.seen_metrics
+        epochs = [point.epoch for point in progress.curve]
+        assert epochs == sorted(set(epochs))
+        assert all(point.time_s >= 0 and (point.energy_j or 0) >= 0 for point in progress.curve)
+        assert progress.best_value is None or math.isfinite(progress.best_value)
+
+
+@given(events)
+def test_the_target_is_reached_by_the_first_value_that_meets_it_and_for_good(sequence):
+    for before, event, progress in follow(sequence):
+        value = event.metrics.get("accuracy") if isinstance(event, Reported) else None
+        if before.reached is not None:
+            assert progress.reached.value == before.reached.value
+        else:
+            assert (progress.reached is not None) == (value is not None and GOAL.reached_by(value))
+
+
+@pytest.mark.parametrize(
+    ("goal", "value", "met"),
+    [
+        (GOAL, 0.5, True),
+        (GOAL, 0.49, False),
+        (GOAL, math.inf, True),
+        (GOAL, -math.inf, False),
+        (GOAL, math.nan, False),
+        (DOWN, 1.0, True),
+        (DOWN, 1.01, False),
+        (DOWN, -math.inf, True),
+        (DOWN, math.nan, False),
+    ],
+)
+def test_a_target_is_met_from_its_own_side_and_never_by_nan(goal, value, met):
+    assert goal.reached_by(value) is met
+
+
+@pytest.mark.parametrize(
+    ("goal", "value", "best", "better"),
+    [
+        (GOAL, 0.3, None, 0.3),
+        (GOAL, 0.3, 0.2, 0.3),
+        (GOAL, 0.1, 0.2, 0.2),
+        (DOWN, 0.1, 0.2, 0.1),
+        (GOAL, math.inf, 0.2, 0.2),
+        (GOAL, math.nan, None, None),
+    ],
+)
+def test_the_best_value_is_the_best_finite_one(goal, value, best, better):
+    assert goal.better(value, best) == better
+
+
+def test_training_begins_with_the_first_step_a_median_step_time_before_its_end():
+    alone = take_step_clock(after(started(103.0)), StepCount(1, 105.0, 105.0))
+    assert (alone.training_t, alone.startup_s) == (105.0, 5.0)  # how long it took is not known yet
+    stepped = take_step_clock(after(started(103.0)), StepCount(5, 105.0, 107.0))
+    assert (stepped.training_t, stepped.steps, stepped.startup_s) == (104.5, 5, 4.5)
+    slow = take_step_clock(stepped, StepCount(6, 105.0, 117.0))  # an evaluation lies between
+    again = take_step_clock(slow, StepCount(8, 105.0, 118.0))
+    assert (again.training_t, again.steps) == (104.5, 8)
+
+
+def test_a_first_step_begins_with_the_script_at_the_earliest():
+    stepped = take_step_clock(after(started(103.0)), StepCount(2, 105.0, 125.0))
+    assert stepped.training_t == 103.0
+
+
+def test_no_step_yet_changes_nothing():
+    assert take_step_clock(LAUNCHED, None) is LAUNCHED
+
+
+def test_without_steps_training_begins_with_the_script_of_rank_0():
+    progress = after(started(102.0, rank=1), started(103.0), report(110.0, 1, 0.1))
+    assert (progress.training_t, progress.startup_s) == (103.0, 3.0)
+    assert progress.curve[0][:3] == (1, 7.0, 70.0)
+
+
+def test_without_steps_or_start_training_begins_with_the_launch_and_has_no_startup():
+    progress = after(report(110.0, 1, 0.1))
+    assert (progress.training_t, progress.startup_s) == (100.0, None)
+    assert progress.curve[0].time_s == 10.0
+
+
+def test_a_report_before_the_first_step_counts_alike_whichever_is_read_first():
+    first, steps = report(104.0, 0, 0.1), StepCount(1, 105.0, 105.0)
+    apart = take_step_clock(after(started(103.0), first), steps)
+    together = after(first, start=take_step_clock(after(started(103.0)), steps))
+    assert apart.training_t == together.training_t == 105.0  # start-up is no training
+    assert apart.epochs == together.epochs == 0
+    assert [point.time_s for point in (*apart.curve, *together.curve)] == [0.0, 0.0]
+
+
+def test_an_evaluation_before_training_is_no_epoch():
+    begun = take_step_clock(
+        after(started(103.0), report(104.0, 0, 0.1)), StepCount(1, 105.0, 105.0)
+    )
+    progress = after(*(report(105.0 + n, n, 0.1 * n) for n in (1, 2, 3)), start=begun)
+    assert progress.epochs == 3
+    assert [point.epoch for point in progress.curve] == [0, 1, 2, 3]
+    reached = after(report(109.0, 4, 0.6), start=progress)
+    assert reached.reached.epoch == 4
+
+
+def test_an_evaluation_before_training_stays_one_however_long_steps_turn_out_to_be():
+    begun = take_step_clock(
+        after(started(103.0), report(104.9, 0, 0.1)), StepCount(1, 105.0, 105.0)
+    )
+    slow = take_step_clock(begun, StepCount(2, 105.0, 107.0))  # an evaluation lies between
+    progress = after(report(108.0, 1, 0.2), start=slow)
+    assert (progress.training_t, progress.epochs) == (104.9, 1)
+
+
+def test_only_evaluations_before_any_step_may_be_no_training():
+    assert after(report(104.0, 0, 0.1)).may_be_baseline
+    assert not after(report(104.0, 1, 0.1)).may_be_baseline
+    assert not take_step_clock(
+        after(report(104.0, 0, 0.1)), StepCount(1, 105.0, 105.0)
+    ).may_be_baseline
+
+
+def test_a_restart_costs_what_it_takes_and_no_less():
+    first = take_step_clock(after(started(103.0)), StepCount(5, 105.0, 107.0))
+    reported = after(report(150.0, 1, 0.1), report(200.0, 2, 0.2), start=first)
+    again = after(Started(300.0, 0, 1, 1), start=reported)
+    progress = take_step_clock(again, StepCount(9, 105.0, 310.0))
+    assert (progress.training_t, progress.epochs) == (103.0, 2)  # the first life's, not 300
+    assert [point.time_s for point in progress.curve] == [47.0, 97.0]
+
+
+def test_when_training_is_found_to_have_begun_later_all_times_are_from_there():
+    early = after(started(103.0), report(110.0, 1, 0.1), report(120.0, 2, 0.6))
+    assert [point.time_s for point in early.curve] == [7.0, 17.0]
+    progress = take_step_clock(early, StepCount(1, 105.0, 105.0))
+    assert [point.time_s for point in progress.curve] == [5.0, 15.0]
+    assert progress.reached.time_s == 15.0
+
+
+def test_training_was_last_active_at_its_last_step_or_report():
+    assert LAUNCHED.active_t is None
+    reported = after(started(103.0), report(110.0, 1, 0.1), report(112.0, 1, loss=2.0))
+    assert reported.active_t == 112.0
+    stepped = take_step_clock(reported, StepCount(9, 105.0, 115.0))
+    assert (stepped.active_t, reported.active_t) == (115.0, 112.0)
+
+
+def test_a_report_on_another_clock_costs_no_negative_time():
+    progress = after(started(103.0), report(5.0, 1, 0.1))
+    assert progress.curve[0][:3] == (1, 0.0, 0.0)
+
+
+def test_time_is_none_before_training_and_runs_from_its_start():
+    assert LAUNCHED.time_s is None
+    assert after(started(103.0), report(110.0, 1, 0.1)).time_s == 7.0
+
+
+def test_loops_that_count_from_0_have_done_as_many_epochs_as_those_that_count_from_1():
+    from_1 = after(*(report(100.0 + n, n, 0.1) for n in (1, 2, 3)))
+    from_0 = after(*(report(101.0 + n, n, 0.1) for n in (0, 1, 2)))
+    assert from_1.epochs == from_0.epochs == 3
+
+
+def test_the_last_report_of_an_epoch_counts():
+    progress = after(report(101.0, 1, 0.1), report(102.0, 1, 0.3))
+    assert [(point.epoch, point.value) for point in progress.curve] == [(1, 0.3)]
+    assert progress.epochs == 1
+
+
+def test_epochs_that_were_not_reported_count_by_their_number():
+    assert after(report(101.0, 10, 0.1)).epochs == 10
+
+
+def test_after_a_restart_the_curve_begins_again_where_the_ranks_do():
+    first = [report(100.0 + n, n, 0.1) for n in (1, 2, 3)]
+    again = [report(110.0 + n, n, 0.2) for n in (1, 2)]
+    progress = after(*first, started(110.0), *again)
+    assert [(point.epoch, point.value) for point in progress.curve] == [(1, 0.2), (2, 0.2)]
+    assert progress.epochs == 3
+
+
+def test_a_report_of_other_metrics_shows_their_names_and_begins_the_training():
+    progress = after(started(103.0), report(110.0, 1, loss=2.0, lr=0.1))
+    assert progress.seen_metrics == {"loss", "lr"}
+    assert (progress.training_t, progress.epochs, progress.curve) == (103.0, 0, ())
+
+
+def test_a_value_that_is_not_finite_is_a_gap_in_the_curve_and_shown_as_last():
+    progress = after(report(101.0, 1, 0.2), report(102.0, 2, math.nan))
+    assert [point.value for point in progress.curve] == [0.2, None]
+    assert math.isnan(progress.last_value)
+    assert progress.best_value == 0.2
+
+
+def test_what_follows_the_target_changes_neither_its_time_nor_its_epoch():
+    progress = after(*(report(100.0 + n, n, 0.25 * n) for n in (1, 2, 3)))
+    assert (progress.reached.epoch, progress.reached.time_s, progress.epochs) == (2, 2.0, 3)
+
+
+def test_the_epoch_of_the_target_is_a_number_of_epochs_for_loops_from_0_too():
+    progress = after(report(101.0, 0, 0.1), report(102.0, 1, 0.9))
+    assert progress.reached.epoch == 2
+
+
+def test_energy_that_is_unknown_stays_unknown():
+    progress = after(report(101.0, 1, 0.1), energy_between=lambda _since, _until: None)
+    assert progress.curve[0].energy_j is None
+
+
+def test_the_exit_code_of_a_restarted_rank_is_open_again():
+    progress = after(started(101.0), ended(102.0, 0, 0), ended(102.0, 1, 1), started(103.0))
+    assert progress.exit_codes == {1: 1}
+    assert progress.script_t == 101.0  # a restart costs what it takes
+
+
+def test_a_loop_that_counts_from_0_goes_on_counting_after_a_preemption():
+    before = replace(LAUNCHED, earlier=(0, 1, 2, 3, 4))
+    assert after(report(110.0, 5, 0.2), report(120.0, 6, 0.3), start=before).epochs == 7
+    assert after(report(110.0, 0, 0.2), start=before).epochs == 1  # begun anew

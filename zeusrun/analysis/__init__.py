@@ -1,0 +1,1 @@
+"""What a history says, for people: baselines, shifts of cost, savings."""

@@ -1,0 +1,86 @@
+"""What a policy is, and which there are by name."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Protocol
+
+from zeusrun.bandit.auto.policy import Auto
+from zeusrun.bandit.fixed import Fixed
+from zeusrun.bandit.grid import Grid
+from zeusrun.bandit.zeus.policy import Zeus
+from zeusrun.errors import JobFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.random import Generator
+
+    from zeusrun.bandit.observation import Run, Running
+    from zeusrun.bandit.problem import ArmBelief, Problem
+    from zeusrun.trial import Decision, PowerPoint
+
+
+class Policy(Protocol):
+    """Decides: values in, values out.
+
+    ``runs`` are all runs of the job that say something today, oldest first, finished or in
+    flight; see ``reading.read_history``. No method reads a clock, a file or a global generator,
+    so equal arguments, the state of ``rng`` among them, give equal answers.
+    """
+
+    name: str
+
+    def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
+        """Choose the next trial: its batch size, always a candidate, first limit and bound.
+
+        A decision of stage ``LOOK`` is to be carried out until the speed of its batch size is
+        known; then ``choose`` is asked again with that speed among the runs, as of a run cut
+        short, and the trial goes on only if the batch size is still the choice.
+        """
+        ...
+
+    def next_limit_w(
+        self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
+    ) -> float | None:
+        """Return the power limit to hold now, per GPU; ``None`` to leave it as found.
+
+        A limit that is not in the profile yet is to be measured while it is held; then the
+        method is asked again. Otherwise the limit is held to the end.
+
+        Args:
+            problem: What is being decided.
+            decision: The one that the trial carries out.
+            profile: All points measured of its batch size, those of earlier trials included.
+        """
+        ...
+
+    def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
+        """Return why the running trial is to be stopped, at the end of an epoch, or ``None``."""
+        ...
+
+    def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
+        """Return what is believed of every candidate, ascending."""
+        ...
+
+
+# ``auto`` is the default of a job file.
+POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "auto": Auto,
+    "zeus": Zeus,
+    "fixed": Fixed,
+    "grid": Grid,
+}
+
+
+def create_policy(name: str) -> Policy:
+    """Make a policy by its name in the job file.
+
+    Raises:
+        JobFileError: If there is none of that name.
+    """
+    if name not in POLICIES:
+        close = difflib.get_close_matches(name, POLICIES, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(POLICIES)}"
+        raise JobFileError(f"unknown policy {name!r} under 'policy.name'; {hint}")
+    return POLICIES[name]()

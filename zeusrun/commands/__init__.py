@@ -1,0 +1,1 @@
+"""What the verbs of the ``zeusrun`` command do: parse, call, show."""

@@ -1,0 +1,398 @@
+"""``zeusrun schedule``: jobs that run by themselves."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from zeusrun.clock import read_clock, timestamp
+from zeusrun.commands.runs import AsJson, console
+from zeusrun.commands.submit import JobFile, job_name, run_recurrence
+from zeusrun.errors import ExitCode, HistoryError, LaunchError, UsageError
+from zeusrun.jobfile.validators import CatchUp, Overlap  # noqa: TC001 - typer evaluates them
+from zeusrun.plain_text import plain_text
+from zeusrun.view.export import print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from zeusrun.schedule.store import Schedule, Schedules
+
+schedule_app = typer.Typer(
+    help="Run jobs by themselves: every night, every week, from cron.", no_args_is_help=True
+)
+
+Job = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="A job that has a schedule, or its file.", callback=job_name
+    ),
+]
+_TEXT = Optional[str]  # noqa: UP045 - typer evaluates it, and Python 3.10 must, too
+
+
+@schedule_app.command()
+def add(
+    job: JobFile,
+    when: Annotated[
+        _TEXT,
+        typer.Argument(
+            metavar="WHEN",
+            help='A cron expression ("0 2 * * *"), a macro (@daily), or @every 6h; by default '
+            "schedule.cron of the job file.",
+        ),
+    ] = None,
+    *,
+    tz: Annotated[
+        _TEXT, typer.Option("--tz", help="Time zone, such as Europe/Paris; local: the machine's.")
+    ] = None,
+    overlap: Annotated[
+        Optional[Overlap],  # noqa: UP045
+        typer.Option(
+            "--overlap",
+            help="If the job runs already: forbid skips the run, queue waits for it, replace ends "
+            "it first, allow runs beside it. By default forbid.",
+        ),
+    ] = None,
+    catch_up: Annotated[
+        Optional[CatchUp],  # noqa: UP045
+        typer.Option(
+            "--catch-up", help="Of runs missed while the machine was off: run none, or one."
+        ),
+    ] = None,
+    jitter: Annotated[
+        _TEXT, typer.Option("--jitter", help="Start up to so much later, such as 5m; or none.")
+    ] = None,
+    deadline: Annotated[
+        _TEXT,
+        typer.Option("--deadline", help="What cannot start within 2h, say, is missed; none."),
+    ] = None,
+    keep_env: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--env", metavar="NAME", help="Keep this variable for the runs, too."),
+    ] = None,
+    cron: Annotated[
+        bool, typer.Option("--cron/--no-cron", help="Have the user's crontab run it.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Have a job run by itself; again, change how."""
+    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415
+    from zeusrun.schedule.build import build_schedule, note_dropped  # noqa: PLC0415
+    from zeusrun.view.schedule import describe_rules, schedule_json  # noqa: PLC0415
+
+    spec = load_spec(job)
+    schedules = _schedules()
+    command = _cron_command(schedules) if cron else None
+    flags = {
+        "cron": when,
+        "tz": tz,
+        "overlap": overlap,
+        "catch_up": catch_up,
+        "jitter": jitter,
+        "deadline": deadline,
+    }
+    given = {name: str(value) for name, value in flags.items() if value is not None}
+    names, now = keep_env or [], read_clock()
+    with schedules.hold(spec.name) as held:
+        known = held.schedule
+        schedule = build_schedule(spec, given, os.environ, names=names, known=known, now=now)
+        if known is not None:
+            schedule = note_dropped(known, schedule, timestamp(now))
+        held.write(schedule)
+    notes = [] if command is None else _install(schedules, command)
+    if as_json:
+        print_json(schedule_json(schedule, read_clock()))
+        for note in notes:
+            typer.echo(plain_text(f"! {note}"), err=True)
+        return
+    first = schedule.rules.timetable.local(next(schedule.rules.timetable.following(read_clock())))
+    rules = describe_rules(schedule)
+    console().print(
+        f"{schedule.job} runs {schedule.rules.timetable.describe()}; the next time is "
+        f"{first:%A %d %B %Y at %H:%M}" + (f" ({rules})" if rules else ""),
+        highlight=False,
+    )
+    told = []
+    if known is not None and known.job_file != schedule.job_file:
+        told.append(f"it was {known.job_file} before")
+    if schedule.paused:
+        told.append(f"it is paused: `zeusrun schedule resume {schedule.job}`")
+    _note([*told, *notes])
+
+
+@schedule_app.command("list")
+def list_(*, as_json: AsJson = False) -> None:
+    """Show what is scheduled: the next times, and the last outcome."""
+    from zeusrun.view.schedule import schedule_json, schedules_sheet  # noqa: PLC0415
+
+    schedules = _schedules()
+    found, damage = [], None
+    for job in schedules.jobs():
+        try:
+            found.append(schedules.read(job))
+        except HistoryError as error:  # the healthy ones are shown all the same
+            damage = damage or error
+    if as_json:
+        print_json([schedule_json(schedule, read_clock()) for schedule in found])
+    elif found:
+        console().print(schedules_sheet(found, read_clock()), highlight=False)
+    elif damage is None:
+        typer.echo('nothing is scheduled; begin with: zeusrun schedule add JOB.yaml "0 2 * * *"')
+    if found and not as_json:
+        from zeusrun.schedule.health import check_job  # noqa: PLC0415
+
+        problems = [check_job(schedules, schedule.job, read_clock()) for schedule in found]
+        _note([each.text for each in problems if each is not None] + _check_cron(schedules))
+    if damage is not None:
+        raise damage
+
+
+@schedule_app.command("next")
+def next_(
+    job: Job,
+    *,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1000)] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Show when a job runs next."""
+    schedule = _schedules().read(job)
+    timetable = schedule.rules.timetable
+    moments = list(itertools.islice(timetable.following(read_clock()), count))
+    if as_json:
+        print_json([timetable.local(moment).isoformat() for moment in moments])
+        return
+    for moment in moments:
+        typer.echo(f"{timetable.local(moment):%a %Y-%m-%d %H:%M %z}")
+    if schedule.paused:
+        typer.echo(f"{job} is paused: `zeusrun schedule resume {job}`", err=True)
+
+
+@schedule_app.command()
+def pause(job: Job) -> None:
+    """Start a job no more, until it is resumed; what runs goes on."""
+    from zeusrun.schedule.due import Cursor  # noqa: PLC0415
+
+    now = read_clock()
+    _schedules().update(job, lambda found: replace(found, paused=True, cursor=Cursor(now)))
+    typer.echo(f"{job} is paused")
+
+
+@schedule_app.command()
+def resume(job: Job) -> None:
+    """Start a paused job again from its next time on."""
+    from zeusrun.schedule.due import Cursor  # noqa: PLC0415
+
+    def change(found: Schedule) -> Schedule:
+        cursor = Cursor(read_clock()) if found.paused else found.cursor
+        return replace(found, paused=False, cursor=cursor)
+
+    timetable = _schedules().update(job, change).rules.timetable
+    first = timetable.local(next(timetable.following(read_clock())))
+    typer.echo(f"{job} runs again, next {first:%a %Y-%m-%d %H:%M %z}")
+
+
+@schedule_app.command()
+def remove(job: Job) -> None:
+    """Have a job run by itself no more; its history and its log stay."""
+    from zeusrun.schedule.crontab import remove_entry  # noqa: PLC0415
+
+    schedules = _schedules()
+    schedules.remove(job)
+    typer.echo(f"{job} runs no more by itself")
+    with schedules.editing_crontab():
+        if not schedules.jobs():
+            remove_entry(schedules.directory.parent)
+
+
+@schedule_app.command("run-now")
+def run_now(job: Job) -> None:
+    """Run a job now as its schedule would, and watch it."""
+    from contextlib import nullcontext  # noqa: PLC0415
+
+    from zeusrun.launcher.processes.process import run_foreground  # noqa: PLC0415
+    from zeusrun.schedule.occurrence import environment_of, fire_command  # noqa: PLC0415
+
+    schedules = _schedules()
+    schedule = schedules.read(job)
+    argv = fire_command(schedule, read_clock(), "--by-hand")
+    environment = {**environment_of(schedules, schedule), **_terminal()}
+    try:
+        ended = run_foreground(argv, environment, nullcontext())
+    except OSError as error:
+        raise LaunchError(
+            f"{argv[0]} cannot be started: {error.strerror}; `zeusrun schedule add "
+            f"{schedule.job_file}` with a zeusrun that works sets it up again"
+        ) from error
+    raise typer.Exit(ended.code)
+
+
+@schedule_app.command()
+def export(
+    job: Annotated[
+        _TEXT, typer.Argument(metavar="JOB", help="Which, for --kubernetes-cronjob.")
+    ] = None,
+    *,
+    systemd: Annotated[
+        bool, typer.Option("--systemd", help="Print user units that run all schedules.")
+    ] = False,
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes-cronjob", help="Print a manifest for one job.")
+    ] = False,
+    image: Annotated[
+        _TEXT, typer.Option("--image", help="Container image with zeusrun and the job.")
+    ] = None,
+    claim: Annotated[
+        str, typer.Option("--claim", help="Volume claim that keeps zeusrun's home.")
+    ] = "zeusrun",
+    to: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--to", help="Write to this folder instead."),
+    ] = None,
+) -> None:
+    """Print a schedule as systemd units or a Kubernetes CronJob."""
+    from zeusrun.schedule.environment import is_usual  # noqa: PLC0415
+    from zeusrun.schedule.systemd import kubernetes_cronjob, systemd_units  # noqa: PLC0415
+
+    if systemd == kubernetes:
+        raise UsageError("say what to export, one of --systemd and --kubernetes-cronjob")
+    schedules = _schedules()
+    if kubernetes:
+        if job is None or image is None:
+            raise UsageError("--kubernetes-cronjob needs a JOB and --image")
+        schedule = schedules.read(job)
+        files = {f"{job}.cronjob.yaml": kubernetes_cronjob(schedule, image, claim)}
+        named = [name for name in schedule.environment if not is_usual(name)]
+        if named:
+            typer.echo(f"! {', '.join(named)}: kept by --env, and not in the manifest", err=True)
+        if schedule.rules.jitter_s:
+            typer.echo("! jitter: Kubernetes knows none, and it is not in the manifest", err=True)
+    else:
+        files = systemd_units(sys.executable, schedules.directory.parent, _needed())
+    if to is None:
+        for name, text in files.items():
+            typer.echo(text if kubernetes else f"# {name}\n{text}", nl=not kubernetes)
+        return
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (to / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--to {to}: cannot be written: {error.strerror}") from error
+    enable = "systemctl --user enable --now zeusrun-schedule.timer && loginctl enable-linger"
+    typer.echo(f"written to {to}" + ("" if kubernetes else f"; now: {enable}"))
+
+
+@schedule_app.command()
+def daemon() -> None:
+    """Run all schedules in the foreground, where there is no cron."""
+    from zeusrun.schedule.daemon import run_daemon  # noqa: PLC0415
+
+    schedules = _schedules()
+    count = len(schedules.jobs())
+    _tell(f"{count} job{'' if count == 1 else 's'} looked after, every minute")
+    ended_by = run_daemon(schedules, _tell)
+    raise typer.Exit(0 if ended_by == signal.SIGTERM else ExitCode.SIGNAL_BASE + ended_by)
+
+
+@schedule_app.command(hidden=True)
+def tick() -> None:
+    """Start what is due; what cron runs every minute."""
+    from zeusrun.schedule.tick import start_due  # noqa: PLC0415
+
+    start_due(_schedules(), read_clock(), _tell)
+
+
+@schedule_app.command(hidden=True)
+def fire(
+    job: Job,
+    occurrence: float,
+    *,
+    by_hand: Annotated[bool, typer.Option("--by-hand")] = False,
+) -> None:
+    """Run an occurrence that a tick has found due."""
+    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415
+    from zeusrun.schedule.occurrence import fire as run_occurrence  # noqa: PLC0415
+
+    def run(schedule: Schedule, begun: Callable[[], None]) -> int:
+        spec = load_spec(Path(schedule.job_file))
+        if spec.name != schedule.job:
+            raise UsageError(
+                f"{schedule.job_file}: describes {spec.name} now, and {schedule.job} is scheduled; "
+                f"`zeusrun schedule remove {schedule.job}`, and add it again"
+            )
+        deadline_s = schedule.rules.deadline_s
+        until = None if deadline_s is None else occurrence + deadline_s
+
+        def begins() -> None:
+            begun()
+            if not by_hand:  # below it in the log is what it prints; what is skipped has none
+                when = schedule.rules.timetable.local(occurrence)
+                typer.echo(f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z} ──")
+
+        return run_recurrence(spec, overlap=schedule.overlap, until=until, wait=True, begun=begins)
+
+    raise typer.Exit(run_occurrence(_schedules(), job, occurrence, run, by_hand=by_hand))
+
+
+def _note(texts: Sequence[str]) -> None:
+    """Print sentences that somebody should read, one below the other."""
+    from zeusrun.view.tables import notes_sheet  # noqa: PLC0415
+
+    if texts:
+        console().print(notes_sheet(texts), highlight=False)
+
+
+def _tell(text: str) -> None:
+    typer.echo(plain_text(f"zeusrun: {text}"))
+
+
+def _schedules() -> Schedules:
+    from zeusrun.files.home import trusted_home  # noqa: PLC0415
+    from zeusrun.schedule.store import Schedules  # noqa: PLC0415
+
+    return Schedules(trusted_home(os.environ))
+
+
+def _terminal() -> dict[str, str]:
+    """Return what the present terminal has to say; a run by hand is watched."""
+    names = ("TERM", "COLUMNS", "COLORTERM", "NO_COLOR")
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def _cron_command(schedules: Schedules) -> str:
+    from zeusrun.schedule.crontab import build_command  # noqa: PLC0415
+
+    return build_command(sys.executable, schedules.directory.parent, _needed())
+
+
+def _install(schedules: Schedules, command: str) -> list[str]:
+    """Have cron run the schedules; return what a user should know."""
+    from zeusrun.schedule.crontab import add_entry  # noqa: PLC0415
+
+    try:
+        with schedules.editing_crontab():
+            add_entry(schedules.directory.parent, command)
+    except LaunchError as error:
+        advice = "" if "; " in str(error) else "; mend that, or run `zeusrun schedule daemon`"
+        return [f"{error}{advice}"]
+    return _check_cron(schedules)
+
+
+def _needed() -> list[str]:
+    """Return what zeusrun cannot be imported without."""
+    return [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
+
+
+def _check_cron(schedules: Schedules) -> list[str]:
+    from zeusrun.schedule.health import find_neglect  # noqa: PLC0415
+
+    neglect = find_neglect(schedules, read_clock())
+    return [] if neglect is None else ["; ".join(neglect)]

@@ -1,0 +1,156 @@
+"""The verb ``simulate`` of the ``zeusrun`` command: its options, and what they come to."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from zeusrun.commands.runs import console
+from zeusrun.errors import UsageError
+from zeusrun.view.export import print_json
+
+if TYPE_CHECKING:
+    from zeusrun.simulate.study import Settings
+
+_PATH = Optional[Path]  # noqa: UP045 - typer evaluates it, and Python 3.10 must, too
+_NAMES = Optional[list[str]]  # noqa: UP045
+
+
+def simulate(
+    *,
+    trace_dir: Annotated[
+        _PATH,
+        typer.Option(metavar="DIR", help="Training and power traces; made-up jobs without."),
+    ] = None,
+    gpu: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="GPU", help="Whose power trace, such as v100."),
+    ] = None,
+    workload: Annotated[
+        _NAMES,
+        typer.Option(
+            metavar="W", help="All if left out. Others: name:default:target:max_epochs[:min]."
+        ),
+    ] = None,
+    policy: Annotated[
+        _NAMES,
+        typer.Option(metavar="P", help="auto, zeus, fixed or grid; auto and zeus if left out."),
+    ] = None,
+    recurrences: Annotated[int, typer.Option(min=1, help="Runs of each job.")] = 50,
+    seeds: Annotated[int, typer.Option(min=1, help="How often all of it is repeated.")] = 20,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    eta_knob: Annotated[float, typer.Option(min=0, max=1, help="1: energy, 0: time.")] = 0.5,
+    cost_factor: Annotated[
+        float, typer.Option(help="Stop at this multiple of the cheapest run; inf: never.")
+    ] = 2.0,
+    attempts: Annotated[
+        int, typer.Option(min=1, help="Attempts of a recurrence, as `attempts` of a job file.")
+    ] = 5,
+    in_flight: Annotated[int, typer.Option(min=1, help="Runs under way at any time.")] = 1,
+    load: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(help="Runs come at random, so many under way if none was optimised."),
+    ] = None,
+    cluster: Annotated[
+        _PATH, typer.Option(metavar="FILE", help="Submit when a cluster did: .csv or .csv.xz.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    plot: Annotated[
+        _PATH,
+        typer.Option(metavar="FILE", help="Draw regret over recurrences: .png, .svg or .pdf."),
+    ] = None,
+) -> None:
+    """Replay recorded or made-up jobs through the policies.
+
+    Everything is charged: first runs, failures, retries, looks, probes of power limits.
+    """
+    from dataclasses import asdict  # noqa: PLC0415
+
+    from zeusrun.simulate.report import BASELINE, summarise  # noqa: PLC0415
+    from zeusrun.simulate.scenario import build_scenarios  # noqa: PLC0415
+    from zeusrun.simulate.study import Settings, run_study  # noqa: PLC0415
+    from zeusrun.view.figure import check_figure, draw_regret  # noqa: PLC0415
+    from zeusrun.view.simulation import (  # noqa: PLC0415
+        progress,
+        simulation_json,
+        simulation_sheet,
+    )
+
+    settings = Settings(
+        recurrences=recurrences,
+        eta_knob=eta_knob,
+        cost_factor=None if cost_factor == math.inf else cost_factor,
+        attempts=attempts,
+        in_flight=in_flight,
+        load=load,
+    )
+    _check(settings, cluster)
+    if plot:
+        check_figure(plot)
+    policies = list(dict.fromkeys(policy or ["auto", BASELINE]))
+    scenarios = build_scenarios(workload or [], trace_dir, gpu, cluster, recurrences)
+    with progress(console(stderr=True)) as on_progress:
+        episodes = run_study(
+            scenarios,
+            list(dict.fromkeys([*policies, BASELINE])),
+            range(first_seed, first_seed + seeds),
+            settings,
+            processes=_cores(),
+            on_progress=on_progress,
+        )
+    summaries = summarise(episodes, policies)
+    source = f"{gpu} traces" if trace_dir else "made-up jobs"
+    title = f"{source}, {_described(settings, cluster)}, {seeds} seeds"
+    if as_json:
+        told: dict[str, object] = {
+            "trace_dir": trace_dir and str(trace_dir),
+            "gpu": gpu,
+            "first_seed": first_seed,
+        }
+        told |= {"cluster": cluster and str(cluster), "seeds": seeds, "policies": policies}
+        print_json(simulation_json({**told, **asdict(settings)}, summaries))
+    else:
+        shown = console()
+        sheet = simulation_sheet(title, summaries, shown.width, made_up=trace_dir is None)
+        shown.print(sheet, highlight=False)
+    if plot:  # last: should the disk be full now, the table is there
+        draw_regret(title, summaries, plot)
+
+
+def _check(settings: Settings, cluster: Path | None) -> None:
+    factor = settings.cost_factor
+    if factor is not None and not factor > 0:
+        raise UsageError(f"--cost-factor {factor:g}: must be above 0")
+    if settings.load is not None and not 0 < settings.load < math.inf:
+        raise UsageError(f"--load {settings.load:g}: must be above 0")
+    chosen = {
+        "--in-flight": settings.in_flight > 1,
+        "--load": settings.load is not None,
+        "--cluster": cluster is not None,
+    }
+    names = [name for name, wanted in chosen.items() if wanted]
+    if len(names) > 1:
+        raise UsageError(f"{' and '.join(names)} exclude each other; choose one")
+
+
+def _described(settings: Settings, cluster: Path | None) -> str:
+    runs = f"{settings.recurrences} recurrences"
+    if cluster:
+        runs = f"{cluster.name}, at most {runs} a group"
+    elif settings.load is not None:
+        runs += f" at load {settings.load:g}"
+    elif settings.in_flight > 1:
+        runs += f", {settings.in_flight} in flight"
+    factor = f", cost factor {settings.cost_factor:g}" if settings.cost_factor else ""
+    return f"{runs}, eta_knob {settings.eta_knob:g}{factor}"
+
+
+def _cores() -> int:
+    """Return the processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,305 @@
+"""The verbs that run a job: ``submit`` and ``rerun``; the composition root of a submit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from zeusrun.clock import read_clock
+from zeusrun.commands.runs import AsJson, TrialName, console, find_trial, open_home
+from zeusrun.errors import BusyError, ExitCode, HistoryError, UsageError, ZeusrunError
+from zeusrun.history.base import NEWEST
+from zeusrun.jobfile.validators import Overlap  # noqa: TC001 - typer evaluates it
+from zeusrun.view.export import print_json, result_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.console import Console
+
+    from zeusrun.analysis.savings import Savings
+    from zeusrun.history.base import History
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.context import Submission
+    from zeusrun.launcher.recurrence import SubmitResult
+    from zeusrun.notify.notices import Notice
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
+Overrides = Annotated[
+    Optional[list[str]],  # noqa: UP045 - typer evaluates it, and Python 3.10 must, too
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key: objective.eta_knob=0.8."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what went wrong; for cron.")]
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+OVERLAP_HELP = (
+    "If the job runs already: allow runs beside it, forbid ends with 75, queue waits for it, "
+    "replace ends it first."
+)
+
+
+def submit(
+    job: JobFile,
+    *,
+    overrides: Overrides = None,
+    batch_size: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--batch-size", help="Use this candidate instead of the policy's choice."),
+    ] = None,
+    overlap: Annotated[Overlap, typer.Option("--overlap", help=OVERLAP_HELP)] = "allow",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for GPUs that another job has; else end with 75.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show choice and command; start and write nothing.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run the job once: choose, launch, meter, record."""
+    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415
+
+    spec = load_spec(job, overrides or [])
+    if dry_run:
+        _show_plan(compose(spec, batch_size), as_json=as_json)
+        return
+    raise typer.Exit(
+        run_recurrence(spec, batch_size, overlap=overlap, wait=wait, as_json=as_json, quiet=quiet)
+    )
+
+
+def rerun(trial: TrialName, *, as_json: AsJson = False, quiet: Quiet = False) -> None:
+    """Run the job of a trial as it was then, with the same choice."""
+    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415
+    from zeusrun.launcher.rundir.layout import RunPaths  # noqa: PLC0415
+
+    found = find_trial(trial)
+    job_copy = RunPaths(Path(found.run_dir)).job_copy
+    if not job_copy.is_file():
+        raise UsageError(
+            f"the job of {found.trial} as it was run is gone: {job_copy}; submit the job file "
+            f"with --batch-size {found.global_batch_size}"
+        )
+    spec, why = load_spec(job_copy), f"as in {found.trial}, by rerun"
+    raise typer.Exit(
+        run_recurrence(spec, found.global_batch_size, why=why, as_json=as_json, quiet=quiet)
+    )
+
+
+def run_recurrence(
+    spec: JobSpec,
+    batch_size: int | None = None,
+    *,
+    why: str = "chosen by --batch-size",
+    overlap: Overlap = "allow",
+    until: float | None = None,
+    wait: bool = False,
+    begun: Callable[[], None] = lambda: None,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Run a recurrence when its turn has come, and show it.
+
+    Args:
+        spec: The job.
+        batch_size: The user's own choice.
+        why: Where that comes from.
+        overlap: What to do about other runs of the job.
+        until: Unix second to give up waiting for them and for GPUs; ``None`` for never.
+        wait: Wait for GPUs that another job has, instead of giving up.
+        begun: Called when it waits no more.
+        as_json: Print its result as JSON, and all else to standard error.
+        quiet: Show only what goes wrong.
+
+    Returns:
+        Zeusrun's exit code.
+
+    Raises:
+        ZeusrunError: As ``submit`` does, or if another run is in the way.
+    """
+    from zeusrun.launcher.processes.signals import CaughtSignals  # noqa: PLC0415
+    from zeusrun.launcher.queue.admission import admitted  # noqa: PLC0415
+    from zeusrun.launcher.queue.waiting import check_not_ended  # noqa: PLC0415
+    from zeusrun.notify.notices import build_notices, failure_notice, lost_notices  # noqa: PLC0415
+    from zeusrun.view.tables import saving_lines  # noqa: PLC0415
+
+    shown, (home, history) = console(stderr=as_json), open_home()
+
+    def tell(text: str) -> None:
+        if not quiet:
+            shown.print(f"· {text}", highlight=False, markup=False)
+
+    def notify(build: Callable[[], Sequence[Notice]]) -> None:
+        _notify(spec, home, shown, build)
+
+    began = False
+    with CaughtSignals() as signals:  # until all is recorded, told and tidied up
+        try:
+            with admitted(
+                spec,
+                home,
+                history,
+                {**os.environ, **spec.env},
+                overlap=overlap,
+                wait_for_gpus=wait,
+                until=until,
+                signals=signals.received,
+                tell=tell,
+            ) as gpus:
+                begun()
+                submission = replace(
+                    compose(spec, batch_size, gpus),
+                    why_forced=why,
+                    on_lost=lambda lost: notify(lambda: lost_notices(lost)),
+                )
+                with contextlib.closing(submission):
+                    check_not_ended(spec.name, signals.received)
+                    began = True
+                    result = _run(submission, shown, quiet=quiet)
+                notify(lambda: build_notices(history.trials(spec.name, NEWEST), result))
+        except ZeusrunError as error:
+            failed = error
+            if began or not isinstance(error, BusyError):  # to be skipped is no failure
+                notify(lambda: [failure_notice(spec.name, failed)])
+            raise
+        _remove_old_runs(spec, history, home, shown, signals.received)
+    savings = _read_savings(history, spec.name)
+    if not quiet:
+        for line in saving_lines(savings, result.trials[-1]):
+            shown.print(line, highlight=False)
+    if as_json:
+        print_json(result_json(spec.name, result, savings))
+    return result.exit_code
+
+
+def _run(submission: Submission, shown: Console, *, quiet: bool) -> SubmitResult:
+    from zeusrun.launcher.recurrence import submit as run_submit  # noqa: PLC0415
+    from zeusrun.view.live import SubmitView  # noqa: PLC0415
+
+    with SubmitView(shown, quiet=quiet) as view:
+        result = run_submit(submission, view)
+        if result.attempts > 1 and result.exit_code == ExitCode.TARGET_MISSED:
+            view.warn(f"the target was missed in {result.attempts} attempts")
+    return result
+
+
+def _read_savings(history: History, job: str) -> Savings:
+    """Return what the recurrences of a job saved; nothing where the history cannot be read now.
+
+    The recurrence is recorded, and how it ended is what counts.
+    """
+    from zeusrun.analysis.savings import find_savings  # noqa: PLC0415
+
+    try:
+        return find_savings(history.trials(job, NEWEST))
+    except HistoryError:
+        return find_savings([])
+
+
+def _notify(
+    spec: JobSpec, home: Path, shown: Console, build: Callable[[], Sequence[Notice]]
+) -> None:
+    """Have those told who asked for it; that takes as long as it takes, elsewhere."""
+    from zeusrun.notify.notices import send  # noqa: PLC0415
+
+    if spec.notify.url is None and not spec.notify.command:
+        return
+    try:
+        send(home, spec, build(), os.environ)
+    except (OSError, HistoryError) as error:  # what is recorded is what counts
+        shown.print(f"! nobody could be told: {error}", highlight=False, markup=False)
+
+
+def _remove_old_runs(
+    spec: JobSpec, history: History, home: Path, shown: Console, signals: Sequence[int]
+) -> None:
+    """Remove what the job's ``keep`` does not keep, unless a signal comes: the next run goes on."""
+    from zeusrun.maintenance.retention import collect, read_bounds, remove  # noqa: PLC0415
+
+    try:
+        old = collect(history, home, spec.name, read_bounds(spec.keep), read_clock())
+    except HistoryError as error:  # the recurrence is recorded, and that is what counts
+        shown.print(f"! old runs are not removed: {error}", highlight=False, markup=False)
+        return
+    for run in old:
+        if not signals:
+            remove(run)
+
+
+def compose(
+    spec: JobSpec, batch_size: int | None = None, gpus: Sequence[str] | None = None
+) -> Submission:
+    """Build everything that a submit needs.
+
+    Args:
+        spec: The job.
+        batch_size: The user's own choice.
+        gpus: UUIDs of those chosen for it; ``None`` for all that are visible.
+    """
+    from zeusrun.bandit.registry import create_policy  # noqa: PLC0415
+    from zeusrun.launcher.context import Submission  # noqa: PLC0415
+    from zeusrun.launcher.machine import job_devices  # noqa: PLC0415
+    from zeusrun.launcher.processes.torchrun import find_torchrun  # noqa: PLC0415
+
+    home, history = open_home()
+    inherited = dict(os.environ)
+    if gpus:
+        visible = {_VISIBLE: ",".join(gpus)}
+        inherited |= visible
+        if _VISIBLE in spec.env:
+            spec = spec.model_copy(update={"env": MappingProxyType({**spec.env, **visible})})
+    # The job's own CUDA_VISIBLE_DEVICES says which GPUs are its own.
+    environment = {**inherited, **spec.env}
+    devices, world_size = job_devices(spec.launch.nproc_per_node, environment)
+    spec.check_world_size(world_size)
+    return Submission(
+        spec=spec,
+        history=history,
+        policy=create_policy(spec.policy.name),
+        devices=devices,
+        world_size=world_size,
+        torchrun=find_torchrun(),
+        home=home,
+        environment=inherited,
+        forced_batch_size=batch_size,
+    )
+
+
+def _show_plan(submission: Submission, *, as_json: bool) -> None:
+    """Print what a submit would choose and start."""
+    import shlex  # noqa: PLC0415
+
+    from zeusrun.launcher.choose import plan  # noqa: PLC0415
+    from zeusrun.view.tables import plan_sheet  # noqa: PLC0415
+
+    trial, command, kept = plan(submission)
+    shown = command.masked()
+    told = {k: shown.env[k] for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
+    if as_json:
+        print_json({"trial": trial.to_json(), "argv": list(shown.argv), "env": told})
+    else:
+        sheet = plan_sheet(trial, shlex.join(shown.argv), told, kept)
+        console().print(sheet, soft_wrap=True, highlight=False)
+
+
+def job_file(job: str) -> Path:
+    """Return the job file meant: a name is taken for the job of its last run."""
+    if Path(job).is_file() or Path(job).suffix in {".yaml", ".yml"}:
+        return Path(job)
+    from zeusrun.launcher.rundir.layout import RunPaths  # noqa: PLC0415
+
+    return RunPaths(Path(find_trial(job).run_dir)).job_copy
+
+
+def job_name(job: str) -> str:
+    """Return the name meant: job files are taken for the job they describe."""
+    if Path(job).suffix in {".yaml", ".yml"} and Path(job).is_file():
+        from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415
+
+        return load_spec(Path(job)).name
+    return job

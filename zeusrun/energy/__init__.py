@@ -1,0 +1,1 @@
+"""What devices draw: the device and meter protocols, and the thread that samples them."""

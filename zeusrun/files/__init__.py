@@ -1,0 +1,1 @@
+"""Files that belong to one user and that several processes share."""

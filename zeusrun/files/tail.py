@@ -1,0 +1,99 @@
+"""Follows a file that others append to."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from zeusrun.files.private import open_for_reading
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_LINE_BYTES = 8 << 20
+_CHUNK_BYTES = 256 << 10
+
+
+class LineTail:
+    """Follows a file that others append to, truncate, replace or have yet to create."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._identity: tuple[int, int] | None = None
+        self._offset = 0
+        self._pending = b""
+        self._skipping = False
+
+    def read_lines(self, *, final: bool = False) -> list[bytes]:
+        """Return the next complete lines, without their newline; none when there are none yet.
+
+        Reads at most 256 KiB a call, so that a log of gigabytes passes through in pieces.
+
+        Args:
+            final: Nothing more will be written: at the end return an unfinished last line, too.
+
+        Raises:
+            OSError: If the file exists and cannot be read.
+        """
+        lines: list[bytes] = []
+        try:
+            descriptor = open_for_reading(self._path)
+        except FileNotFoundError:
+            return self._take_pending(lines, final=final)
+        try:
+            self._look_at(os.fstat(descriptor))
+            while not lines and (chunk := os.pread(descriptor, _CHUNK_BYTES, self._offset)):
+                self._offset += len(chunk)
+                self._split(chunk, lines)
+        finally:
+            os.close(descriptor)
+        return lines or self._take_pending(lines, final=final)
+
+    def skip_backlog(self, keep_bytes: int) -> int:
+        """Pass over what is too much to read; return how many bytes, none if less is waiting.
+
+        Args:
+            keep_bytes: How much of the end to keep; reading goes on with its first whole line.
+
+        Raises:
+            OSError: If the file exists and cannot be looked at.
+        """
+        try:
+            status = self._path.lstat()
+        except FileNotFoundError:
+            return 0
+        if not stat.S_ISREG(status.st_mode):  # counts as missing
+            return 0
+        self._look_at(status)
+        skipped = max(0, status.st_size - self._offset - keep_bytes)
+        if skipped:
+            self._offset += skipped
+            self._pending, self._skipping = b"", True
+        return skipped
+
+    def _look_at(self, status: os.stat_result) -> None:
+        """Begin anew with a file that is another one, or shorter than what was read of it."""
+        identity = (status.st_dev, status.st_ino)
+        if identity != self._identity or status.st_size < self._offset:
+            self._identity, self._offset = identity, 0
+            self._pending, self._skipping = b"", False
+
+    def _split(self, chunk: bytes, lines: list[bytes]) -> None:
+        head, *rest = chunk.split(b"\n")
+        self._pending += head
+        for part in rest:
+            if not self._skipping:
+                lines.append(self._pending)
+            self._pending, self._skipping = part, False
+        if len(self._pending) > MAX_LINE_BYTES:
+            lines.append(self._pending[:200])
+            self._pending, self._skipping = b"", True
+        elif self._skipping:
+            self._pending = b""
+
+    def _take_pending(self, lines: list[bytes], *, final: bool) -> list[bytes]:
+        if final and self._pending and not self._skipping:
+            lines.append(self._pending)
+            self._pending = b""
+        return lines

@@ -1,0 +1,1 @@
+"""Holding GPUs to power limits, and putting back what was set before."""

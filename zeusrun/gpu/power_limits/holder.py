@@ -1,0 +1,368 @@
+"""Hold GPUs to power limits, and leave them as they were found."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from zeusrun.energy.device import LimitableDevice, check_power_limit, is_same_limit
+from zeusrun.errors import BusyError, DeviceError, LimitRefusedError
+from zeusrun.gpu.power_limits.lock import LimitLock
+from zeusrun.gpu.power_limits.original_limits import (
+    LimitRecord,
+    has_record,
+    read_record,
+    write_record,
+)
+from zeusrun.gpu.power_limits.restore import name_of, put_back, restore_limit, set_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from zeusrun.energy.device import Device
+
+# The steps between limits that are tried, and how many of them the range may have at most: with
+# fewer the best lies between two, with more the neighbours differ by less than a probe can tell.
+_STEPS_W = (5.0, 10.0, 25.0, 50.0, 100.0, 250.0)
+_MOST_STEPS = 10
+_PATIENCE_S = 3.0
+_AGAIN_S = 0.1
+
+
+class Guard(Protocol):
+    """A process that restores the limits on record when the launcher dies."""
+
+    def is_alive(self) -> bool:
+        """Whether it watches still."""
+
+    def tell(self, set_w: Mapping[str, Sequence[float]]) -> None:
+        """Tell it which limits zeusrun has set or is about to set, in watts, by the GPU's UUID.
+
+        It puts back no other limit than these, and leaves other GPUs alone.
+        """
+
+    def dismiss(self) -> None:
+        """Tell it that the launcher has no more need of it, and wait for it to go."""
+
+
+class LimitHolder:
+    """The power limits of a job's GPUs: found, held, put back. A context manager.
+
+    While the block runs, no other zeusrun of this machine changes a limit of these GPUs. The
+    limits found are on disk, and a guard runs that outlives the launcher, before the first limit
+    is changed. On leaving the block they are restored exactly.
+
+    A limit that somebody else sets meanwhile stays: from then on nothing is changed any more.
+
+    Attributes:
+        refused: Why the limits are left alone, in a sentence; ``None`` if they may be changed.
+        taken: That somebody else has set a limit meanwhile, in a sentence, which is ``refused``
+            then, too; ``None`` if nobody has.
+        limits_w: Limits per GPU that may be tried, ascending: from the lowest that all GPUs take
+            up to the lowest that was found, which somebody has set on purpose; none if refused.
+        unrestored: What could not be put back on leaving the block, in a sentence; its record
+            stays. ``None`` if all is as it was found.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        directory: Path,
+        start_guard: Callable[[Mapping[str, float], Sequence[int]], Guard],
+        zeusd: str | None = None,
+    ) -> None:
+        """Prepare; nothing is locked, read or written yet.
+
+        Args:
+            devices: Those of the job. One that cannot be limited is left alone.
+            directory: Where the records are kept.
+            start_guard: Starts a guard that knows the watts to go back to, by UUID, and inherits
+                file descriptors, and returns once it watches; raises a ``DeviceError`` if it
+                cannot.
+            zeusd: Socket or ``host:port`` of the daemon that the job names, for whoever has to
+                restore its limits; ``None`` if it names none.
+        """
+        self.refused: str | None = None
+        self.taken: str | None = None
+        self.limits_w: tuple[float, ...] = ()
+        self.unrestored: str | None = None
+        self._devices = [device for device in devices if isinstance(device, LimitableDevice)]
+        self._directory = directory
+        self._start_guard = start_guard
+        self._zeusd = zeusd
+        self._locks: list[LimitLock] = []
+        self._guard: Guard | None = None
+        self._found_w: dict[str, float] = {}
+        # By UUID, of the GPUs that may not be as they were found: what zeusrun has set.
+        self._set_w: dict[str, tuple[float, ...]] = {}
+        self._trial = ""
+
+    def __enter__(self) -> Self:
+        """Take the locks, and see whether limits may be set.
+
+        Raises:
+            BusyError: If another zeusrun holds the limit of one of the GPUs.
+            DeviceError: If a GPU does not answer, or an earlier limit cannot be restored.
+        """
+        try:
+            self._open()
+        except BaseException:
+            self._let_go()
+            raise
+        if self.refused is not None:
+            self._let_go()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        told = self.taken
+        try:
+            self.restore()
+        except DeviceError as failure:
+            self.unrestored = str(failure)
+        finally:
+            self._let_go()
+        if not any(has_record(self._directory, uuid) for uuid in self._found_w):
+            self.unrestored = None  # the guard has done it
+        if self.taken != told:
+            self.unrestored = self.unrestored or self.taken
+
+    @property
+    def found_w(self) -> float | None:
+        """The lowest limit found, in watts per GPU; ``None`` if refused."""
+        return min(self._found_w.values(), default=None)
+
+    def hold(self, watts: float, trial: str) -> None:
+        """Hold every GPU to a limit, until it is told another one or the block is left.
+
+        Where it fails, the limits found are restored, as far as that is possible.
+
+        Args:
+            watts: For each GPU.
+            trial: The one that wants it.
+
+        Raises:
+            LimitRefusedError: If permission is missing, or somebody else has set a limit since.
+            DeviceError: If a GPU cannot be held to it.
+        """
+        self._trial = trial
+        try:
+            self.check(watts)
+            left_w = {u: self._set_w.get(u, (found_w,)) for u, found_w in self._found_w.items()}
+            for device in self._devices:
+                self._check_own(device, left_w[device.uuid])
+            if not self._set_w and set(self._found_w.values()) == {watts}:
+                return
+            for uuid, found_w in self._found_w.items():
+                self._set_w[uuid] = (*self._set_w.get(uuid, ())[-1:], watts)
+                # Before the change, so that whoever restores it knows it for zeusrun's.
+                write_record(self._directory, self._record(uuid, found_w))
+            self._ensure_guard()
+            for device in self._devices:
+                # To prepare took a while, in which somebody else may have set one.
+                self._check_own(device, left_w[device.uuid])
+                self._set(device, watts)
+        except DeviceError:
+            self.restore()
+            raise
+
+    def keep_guarded(self) -> None:
+        """See to it that a guard watches while limits are changed; to be called now and then.
+
+        Raises:
+            DeviceError: If the guard has died and another one cannot be started. The limits are as
+                they were found then, as far as they can be restored.
+        """
+        if not self._set_w or (self._guard is not None and self._guard.is_alive()):
+            return
+        try:
+            self._ensure_guard()
+        except DeviceError:
+            self.restore()
+            raise
+
+    def check(self, watts: float) -> None:
+        """Refuse a limit that cannot be held; change nothing.
+
+        Raises:
+            LimitRefusedError: If permission is missing.
+            DeviceError: If it is out of the range of a GPU.
+        """
+        if self.refused is not None:
+            raise LimitRefusedError(
+                f"a power limit of {watts:g} W cannot be held: {self.refused}. "
+                "power_limit: {mode: observe} trains without one"
+            )
+        for device in self._devices:
+            check_power_limit(name_of(device), watts, device.power_limit_range_w())
+
+    def restore(self) -> None:
+        """Put back the limits found, if they were changed, and remove the records.
+
+        A limit that somebody else has set stays; ``taken`` names it then.
+
+        Raises:
+            DeviceError: If one cannot be restored. The others are all the same; its record stays.
+        """
+        if not self._set_w:
+            return
+        problems = []
+        for device in self._devices:
+            uuid = device.uuid
+            if uuid not in self._set_w:
+                continue
+            try:
+                record = self._record(uuid, self._found_w[uuid])
+                stays = put_back(self._directory, device, record)
+                del self._set_w[uuid]
+                if stays is not None:
+                    self._take_over(stays)
+            except DeviceError as error:
+                problems.append(str(error))
+        if self._guard is not None:
+            self._guard.tell(self._set_w)
+        if problems:
+            raise DeviceError("; ".join(problems))
+
+    def _check_own(self, device: LimitableDevice, left_w: Sequence[float]) -> None:
+        """Refuse to go on where a limit is none of those that it may have been left at, in watts.
+
+        Raises:
+            LimitRefusedError: If somebody else has set it.
+            DeviceError: If the GPU does not answer.
+        """
+        now_w = device.power_limit_w()
+        if now_w is not None and not any(is_same_limit(now_w, watts) for watts in left_w):
+            self._take_over(
+                f"the power limit of {name_of(device)} stays at {now_w:g} W: it is not the "
+                f"{left_w[-1]:g} W that it was left at, so somebody else has set it"
+            )
+            raise LimitRefusedError(self.taken)
+
+    def _take_over(self, why: str) -> None:
+        """Change nothing any more: somebody else sets limits. The first reason is the one told."""
+        self.taken = self.refused = self.taken or why
+        self.limits_w = ()
+
+    def _set(self, device: LimitableDevice, watts: float) -> None:
+        try:
+            set_limit(device, watts)
+        except DeviceError:
+            with contextlib.suppress(DeviceError):
+                self._note_reported(device)
+            raise
+        self._set_w[device.uuid] = (watts,)
+
+    def _note_reported(self, device: LimitableDevice) -> None:
+        """Take what a GPU reports right after a change for the driver's doing, to be put back."""
+        uuid, now_w = device.uuid, device.power_limit_w()
+        if now_w is None:
+            return
+        self._set_w[uuid] = (*self._set_w[uuid], now_w)
+        if self._guard is not None:
+            self._guard.tell(self._set_w)
+        write_record(self._directory, self._record(uuid, self._found_w[uuid]))
+
+    def _record(self, uuid: str, found_w: float) -> LimitRecord:
+        return LimitRecord(uuid, found_w, self._trial, self._zeusd, self._set_w[uuid])
+
+    def _ensure_guard(self) -> None:
+        if self._guard is not None and not self._guard.is_alive():
+            self._guard.dismiss()
+            self._guard = None
+        if self._guard is None:
+            held = [number for lock in self._locks for number in lock.filenos()]
+            self._guard = self._start_guard(self._found_w, held)
+        self._guard.tell(self._set_w)
+
+    def _open(self) -> None:
+        # In the same order everywhere, so that no two launchers wait for each other.
+        for device in sorted(self._devices, key=lambda device: device.uuid):
+            lock = LimitLock(device.uuid, self._directory)
+            if not _acquire(lock):
+                raise _busy(self._directory, device)
+            self._locks.append(lock)
+        limited = []
+        for device in self._devices:
+            try:
+                restore_limit(self._directory, device)  # what a dead launcher and guard have left
+            except DeviceError as error:
+                self.refused = str(error)
+                return
+            range_w, limit_w = device.power_limit_range_w(), device.power_limit_w()
+            if range_w is None:
+                continue
+            if limit_w is None:
+                self.refused = f"{name_of(device)} does not tell its power limit"
+                return
+            limited.append(device)
+            self._found_w[device.uuid] = limit_w
+        self._devices = limited
+        if not limited:
+            self.refused = "no GPU of the job has a power limit that can be set"
+            return
+        try:
+            for device in limited:
+                # A limit that is set to what it is changes nothing, but permission is asked for.
+                device.set_power_limit_w(self._found_w[device.uuid])
+        except DeviceError as error:  # a limit that is told and cannot be set: a laptop's, say
+            self.refused = str(error)
+            return
+        ranges_w = [range_w for d in limited if (range_w := d.power_limit_range_w()) is not None]
+        lowest_w = max(low_w for low_w, _ in ranges_w)
+        self.limits_w = limit_grid_w(lowest_w, min(self._found_w.values()))
+
+    def _let_go(self) -> None:
+        if self._guard is not None:
+            self._guard.dismiss()
+            self._guard = None
+        for lock in self._locks:
+            lock.release()
+        self._locks.clear()
+
+
+def limit_grid_w(lowest_w: float, highest_w: float) -> tuple[float, ...]:
+    """Return the limits to try between two, which are among them, ascending."""
+    if highest_w <= lowest_w:
+        return (highest_w,)
+    fitting = (step for step in _STEPS_W if (highest_w - lowest_w) / step <= _MOST_STEPS)
+    step_w = next(fitting, _STEPS_W[-1])
+    multiples = (
+        step_w * number for number in range(int(lowest_w // step_w), int(highest_w // step_w) + 1)
+    )
+    # Ends less than half a step from a multiple stand for it: two limits too close say the same.
+    inner = (
+        watts for watts in multiples if lowest_w + step_w / 2 <= watts <= highest_w - step_w / 2
+    )
+    return (lowest_w, *inner, highest_w)
+
+
+def _acquire(lock: LimitLock) -> bool:
+    """Take a lock that a guard or a repair may hold for a moment yet."""
+    give_up_t = time.monotonic() + _PATIENCE_S
+    while not lock.acquire():
+        if time.monotonic() > give_up_t:
+            return False
+        time.sleep(_AGAIN_S)
+    return True
+
+
+def _busy(directory: Path, device: Device) -> BusyError:
+    try:
+        record = read_record(directory, device.uuid)
+    except DeviceError:
+        record = None
+    who = "another zeusrun" if record is None else f"trial {record.trial}"
+    return BusyError(
+        f"{name_of(device)}: {who} holds its power limit. Wait for it to end, give this job other "
+        "GPUs by CUDA_VISIBLE_DEVICES, or set power_limit.mode to 'observe'"
+    )

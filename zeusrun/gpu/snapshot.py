@@ -1,0 +1,241 @@
+"""What this machine's GPUs are doing, as values: for ``zeusrun gpu``, once or again and again."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from zeusrun.energy.cpu import cpu_device
+from zeusrun.energy.device import Health, LimitableDevice
+from zeusrun.energy.pid_namespace import in_first_pid_namespace
+from zeusrun.errors import DeviceError, VisibleGpusError
+from zeusrun.gpu.cuda_visible import parse_visible
+from zeusrun.gpu.nvml import gpus_of_job, gpus_of_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from zeusrun.energy.device import Device
+    from zeusrun.trial import EnergySource
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_ORDER = "CUDA_DEVICE_ORDER"
+_PCI_ORDER = "PCI_BUS_ID"
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that computes on a GPU.
+
+    Attributes:
+        pid: Its id, which may be that of another pid namespace.
+        name: What it is called; ``None`` if that cannot be told for certain.
+    """
+
+    pid: int
+    name: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuStatus:
+    """One GPU now. ``None`` is what it does not tell.
+
+    Attributes:
+        cuda_index: CUDA's number for it in today's environment; ``None`` if CUDA does not see it,
+            or which comes first is CUDA's secret.
+        uuid: Its lasting name.
+        model: Product name of what a job sees of it.
+        power_w: Momentary draw.
+        power_limit_w: The limit that is set.
+        power_limit_range_w: The lowest and the highest limit.
+        max_power_w: The most it may draw.
+        energy_source: The best source that it claims to have.
+        energy_j: Joules on its counter, which starts anywhere.
+        utilization: Share of the last sampling period in which it computed, 0 to 1.
+        temperature_c: Degrees Celsius of the chip.
+        sm_clock_mhz: Clock of the multiprocessors.
+        memory_clock_mhz: Clock of the memory.
+        throttle_reasons: What holds the clocks back, in NVML's words; empty for nothing.
+        processes: Who computes on it.
+        caveat: A sentence on whose energy it really measures.
+        held_by: Which run of zeusrun holds its power limit; ``None`` for none.
+        error: Why it does not answer; ``None`` if it does.
+    """
+
+    cuda_index: int | None = None
+    uuid: str | None = None
+    model: str | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    power_limit_range_w: tuple[float, float] | None = None
+    max_power_w: float | None = None
+    energy_source: EnergySource | None = None
+    energy_j: float | None = None
+    utilization: float | None = None
+    temperature_c: float | None = None
+    sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    throttle_reasons: tuple[str, ...] | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+    caveat: str | None = None
+    held_by: str | None = None
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, in the order of the fields."""
+        source = self.energy_source
+        return {**asdict(self), "energy_source": source and source.value}
+
+
+@dataclass(frozen=True)
+class OpenGpu:
+    """A GPU that can be looked at, or why it cannot.
+
+    Attributes:
+        cuda_index: See ``GpuStatus``.
+        device: ``None`` if it could not be opened.
+        error: Why not.
+    """
+
+    cuda_index: int | None
+    device: Device | None
+    error: str | None = None
+
+    def close(self) -> None:
+        """Let go of it. More than once is fine."""
+        if self.device is not None:
+            self.device.close()
+
+
+def open_gpus(environment: Mapping[str, str], *, everything: bool = False) -> list[OpenGpu]:
+    """Open the GPUs that a job in this environment sees; the caller closes them.
+
+    Args:
+        environment: Read for ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER``.
+        everything: Whether to open those that it hides, too; they have no ``cuda_index``.
+
+    Raises:
+        DeviceError: If NVML cannot list the GPUs, or ``CUDA_VISIBLE_DEVICES`` is not usable and not
+            all are asked for.
+    """
+    if not everything:
+        return _open_visible(environment)
+    indices = {}
+    with contextlib.suppress(DeviceError):  # a variable that is not usable hides nothing here
+        for gpu in _open_visible(environment):
+            if gpu.device is not None:
+                indices[gpu.device.uuid] = gpu.cuda_index
+            gpu.close()
+    return _open_machine(indices)
+
+
+def _open_machine(indices: Mapping[str, int | None]) -> list[OpenGpu]:
+    return [
+        OpenGpu(None, None, str(each))
+        if isinstance(each, DeviceError)
+        else OpenGpu(indices.get(each.uuid), each)
+        for each in gpus_of_machine()
+    ]
+
+
+def _open_visible(environment: Mapping[str, str]) -> list[OpenGpu]:
+    try:
+        devices = gpus_of_job(environment, None)
+        # After that: where there is no GPU, the variable says nothing.
+        entries = parse_visible(environment.get(_VISIBLE)) if devices else ()
+    except VisibleGpusError:  # it is no GPU that is the trouble: a submit refuses it, too
+        raise
+    except DeviceError as error:
+        entries = parse_visible(environment.get(_VISIBLE))
+        if entries is None:  # one of them is lost, so nobody knows how CUDA counts the others
+            return _open_machine({})
+        if len(entries) == 1:
+            return [OpenGpu(0, None, str(error))]
+        # One of them is the trouble; the others are shown all the same.
+        alone = [_open_visible({**environment, _VISIBLE: str(entry)}) for entry in entries]
+        return [OpenGpu(i, gpu.device, gpu.error) for i, (gpu,) in enumerate(alone)]
+    by_index = any(isinstance(entry, int) for entry in entries or [0])
+    in_pci_order = environment.get(_ORDER) == _PCI_ORDER
+    secret = by_index and not in_pci_order and len({device.model for device in devices}) > 1
+    return [OpenGpu(None if secret else i, device) for i, device in enumerate(devices)]
+
+
+@dataclass(frozen=True)
+class CpuStatus:
+    """What stands in for GPUs where a job sees none.
+
+    Attributes:
+        model: Product name.
+        energy_source: Where its joules come from.
+    """
+
+    model: str
+    energy_source: EnergySource
+
+
+def read_cpu(environment: Mapping[str, str]) -> CpuStatus:
+    """Look at the CPU as a job in this environment would meter it.
+
+    Raises:
+        DeviceError: If not even CPU time can be read.
+        UsageError: If an environment variable that describes it is not usable.
+    """
+    device = cpu_device(environment)
+    device.close()
+    return CpuStatus(device.model, device.energy_source)
+
+
+def read_status(gpu: OpenGpu, held_by: Callable[[str], str | None]) -> GpuStatus:
+    """Look at a GPU now.
+
+    Args:
+        gpu: To be looked at.
+        held_by: Tells by UUID which run of zeusrun holds a power limit.
+    """
+    device = gpu.device
+    if device is None:
+        return GpuStatus(cuda_index=gpu.cuda_index, error=gpu.error)
+    try:
+        reading = device.read()
+        range_w = device.power_limit_range_w() if isinstance(device, LimitableDevice) else None
+        pids = device.compute_processes()
+    except DeviceError as error:
+        return GpuStatus(
+            cuda_index=gpu.cuda_index,
+            uuid=device.uuid,
+            model=device.model,
+            max_power_w=device.max_power_w,
+            error=str(error),
+        )
+    health = reading.health or Health()
+    return GpuStatus(
+        cuda_index=gpu.cuda_index,
+        uuid=device.uuid,
+        model=device.model,
+        power_w=reading.power_w,
+        power_limit_w=reading.power_limit_w,
+        power_limit_range_w=range_w,
+        max_power_w=device.max_power_w,
+        energy_source=device.energy_source,
+        energy_j=reading.energy_j,
+        **vars(health),
+        processes=None if pids is None else tuple(map(_process, sorted(pids))),
+        caveat=device.caveat,
+        held_by=held_by(device.uuid),
+    )
+
+
+def _process(pid: int) -> GpuProcess:
+    """Name a process, unless its id may be another's here: a container may be told the host's."""
+    try:
+        if not in_first_pid_namespace():
+            maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+            if "nvidia" not in maps and "libcuda" not in maps:
+                return GpuProcess(pid, None)
+        return GpuProcess(pid, psutil.Process(pid).name())
+    except (OSError, psutil.Error):
+        return GpuProcess(pid, None)

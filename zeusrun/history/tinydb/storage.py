@@ -1,0 +1,255 @@
+"""The disk: writes that happen wholly or not at all, one writer at a time, errors that explain."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+import time
+from contextlib import contextmanager, suppress
+from datetime import date, datetime, timezone
+from typing import TYPE_CHECKING
+
+from zeusrun.errors import ACCESS, SHORTAGES, HistoryError
+from zeusrun.files.lock import FileLock
+from zeusrun.files.private import make_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+_IN_THE_WAY = "a directory is expected there: move the file in the way, or change ZEUSRUN_HOME"
+_ADVICE = {
+    **SHORTAGES,
+    errno.EROFS: ACCESS,
+    errno.EACCES: ACCESS,
+    errno.EPERM: ACCESS,
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.EEXIST: _IN_THE_WAY,
+    errno.ENAMETOOLONG: "shorten the job's name",
+}
+# What link(2) answers on file systems without hard links, or out of them.
+_CANNOT_LINK = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+# States before the first write of a day: a working week.
+DAY_COPIES = 5
+
+
+_PATIENCE_S = 1.0  # how long to wait before looking whether others come to an end
+
+
+def copy_path(path: Path) -> Path:
+    """Return where the state before the last write of a file is kept."""
+    return path.with_name(path.name + ".bak")
+
+
+def day_copies(path: Path) -> list[Path]:
+    """Return the states of a file at the end of earlier days, oldest first."""
+    days = re.compile(re.escape(path.name) + r"\.day-[0-9]{8}")
+    try:
+        return sorted(copy for copy in path.parent.iterdir() if days.fullmatch(copy.name))
+    except FileNotFoundError:
+        return []
+
+
+def volume_path(path: Path, number: int) -> Path:
+    """Return where a volume of a main file is."""
+    return _volumes_directory(path) / f"{number:06d}.json"
+
+
+def stored_volumes(path: Path) -> list[int]:
+    """Return the numbers of all volumes on disk, the file's own or not, lowest first."""
+    try:
+        names = [entry.name for entry in _volumes_directory(path).iterdir()]
+    except FileNotFoundError:
+        return []
+    return sorted(int(name[:-5]) for name in names if re.fullmatch(r"[0-9]{6,18}\.json", name))
+
+
+def written_at(path: Path) -> datetime:
+    """Return when a file was written; a copy that is a hard link was when its state was."""
+    return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+
+
+def lock_path(path: Path) -> Path:
+    """Return the lock that a writer of a file holds; the file itself is replaced by each write."""
+    return path.with_name(path.name + ".lock")
+
+
+@contextmanager
+def explained(doing: str, path: Path) -> Iterator[None]:
+    """Turn an ``OSError`` into a ``HistoryError`` with the path, the reason and what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        advice = _ADVICE.get(error.errno or 0, "check that disk")
+        raise HistoryError(f"cannot {doing} the history {path}: {reason}; {advice}") from error
+
+
+@contextmanager
+def locked(path: Path, timeout_s: float) -> Iterator[None]:
+    """Be the only writer of a file among all processes, making its directory if needed.
+
+    Raises:
+        HistoryError: If nobody has written for ``timeout_s`` seconds and the lock is still not
+            free, or it cannot be taken here.
+    """
+    lock = FileLock(lock_path(path))
+    with explained("lock", path):
+        make_folder(path.parent)
+        _wait_for(lock, path, timeout_s)
+    try:
+        yield
+    finally:
+        with explained("unlock", path):
+            lock.release()
+
+
+def _wait_for(lock: FileLock, path: Path, timeout_s: float) -> None:
+    """Take a lock, however many are waiting, as long as those who have it come to an end."""
+    seen, since_t = _state(path), time.monotonic()
+    while not lock.acquire(min(_PATIENCE_S, timeout_s)):
+        now = _state(path)
+        if now != seen:
+            seen, since_t = now, time.monotonic()
+        elif time.monotonic() - since_t >= timeout_s:
+            held = shlex.quote(str(lock_path(path)))
+            raise HistoryError(
+                f"another process has held the lock {held} for {timeout_s:g} s; it is "
+                f"probably stopped: `fuser -v {held}` names it; end or resume it, and try again"
+            )
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    """Return what is another with every write of a file; ``None`` while there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def write_volumes(path: Path, volumes: Mapping[int, bytes]) -> None:
+    """Write volumes of a main file for good. The caller holds the lock, and lists them afterwards.
+
+    It also removes the temporary file of a writer that was killed. It does so even if there is no
+    volume to write, because about 99 writes in 100 write none.
+
+    Raises:
+        OSError: If a step fails.
+    """
+    directory = _volumes_directory(path)
+    fresh = directory / "volume.tmp"
+    if not volumes:
+        with suppress(OSError):  # a leftover does not prevent the write
+            fresh.unlink(missing_ok=True)
+        return
+    directory.mkdir(mode=0o700, exist_ok=True)
+    for number, data in volumes.items():
+        target = volume_path(path, number)
+        try:
+            _write_new(fresh, data)
+            fresh.replace(target)
+        finally:
+            with suppress(OSError):
+                fresh.unlink(missing_ok=True)
+    _sync_directory(directory)
+    _sync_directory(path.parent)
+
+
+def write_atomically(path: Path, data: bytes, *, keep: bool = True) -> None:
+    """Replace a file for good, keeping the previous one as its copy. The caller holds the lock.
+
+    The first write of a day (UTC) also keeps the state that the days before have left.
+
+    Killed or failing at any step, it leaves the previous or the new content under ``path``, and
+    never a part. Left-over temporary files have fixed names, so the next write sweeps them.
+
+    Args:
+        path: What to replace.
+        data: Its new content.
+        keep: Whether the previous content is worth a copy.
+
+    Raises:
+        OSError: If a step fails.
+    """
+    fresh = path.with_name(path.name + ".tmp")
+    try:
+        _write_new(fresh, data)
+        if keep:
+            _keep_day(path)
+            keep_link(path, copy_path(path))
+        fresh.replace(path)
+    finally:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    path.unlink(missing_ok=True)
+    # Exclusive, so that a link planted under this name is refused and not followed.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, for the mode
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def keep_link(path: Path, target: Path) -> None:
+    """Keep the present state of a file under another name, too; no file, nothing to keep.
+
+    Raises:
+        OSError: If a step fails.
+    """
+    spare = path.with_name(path.name + ".bak.tmp")
+    try:
+        spare.unlink(missing_ok=True)
+        try:
+            os.link(path, spare)
+        except FileNotFoundError:
+            return  # the first write
+        except OSError as error:
+            if error.errno not in _CANNOT_LINK:
+                raise
+            _write_new(spare, path.read_bytes())
+        spare.replace(target)
+    finally:
+        # Renaming onto another link of the same file does nothing and leaves both (rename(2)).
+        with suppress(OSError):
+            spare.unlink(missing_ok=True)
+
+
+def _keep_day(path: Path) -> None:
+    try:
+        written = written_at(path)
+    except FileNotFoundError:
+        return  # the first write
+    if written.date() >= _today():
+        return
+    target = path.with_name(f"{path.name}.day-{written:%Y%m%d}")
+    if not target.exists():
+        keep_link(path, target)
+    for old in day_copies(path)[:-DAY_COPIES]:
+        with suppress(OSError):  # it goes with the first write of another day
+            old.unlink()
+
+
+def _today() -> date:
+    return datetime.now(timezone.utc).date()
+
+
+def _volumes_directory(path: Path) -> Path:
+    return path.with_suffix(".volumes")
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems cannot, and need not
+            raise
+    finally:
+        os.close(descriptor)

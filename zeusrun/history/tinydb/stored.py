@@ -1,0 +1,153 @@
+"""The trials of a job as one look at the disk finds them: the main file, volumes when needed."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.errors import HistoryError
+from zeusrun.history.rules import recurrence_of
+from zeusrun.history.schema import DamagedError, Tables, decode_trials, encode_tables
+from zeusrun.history.tinydb.recovery import read_tables, read_volume, restore_command
+from zeusrun.history.tinydb.storage import explained, volume_path, write_atomically, write_volumes
+from zeusrun.history.tinydb.volumes import collect, read_header, seal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from zeusrun.history.tinydb.volumes import Volume
+    from zeusrun.trial import Trial
+
+
+class StoredTrials:
+    """What a history holds of a job. Volumes keep their trials, so one look sees one moment.
+
+    Args:
+        path: The main file.
+        job: Whose it is.
+        sealed: The volumes of this job that were read before; those read now are added.
+
+    Attributes:
+        tables: The main file.
+        main: Its trials by record number.
+
+    Raises:
+        DamagedError: If the main file is damaged. A volume that is raises ``HistoryError``, once it
+            is needed.
+    """
+
+    def __init__(self, path: Path, job: str, sealed: dict[Volume, dict[int, Trial]]) -> None:
+        with _collection_paused():
+            self.tables = read_tables(path)
+            self.main = _by_number(self.tables, job)
+        self._path, self._job = path, job
+        self._volumes, _ = read_header(self.tables)
+        self._sealed = sealed
+        self._numbers = {trial.trial: number for number, trial in self.main.items()}
+        self._ids = {number: name for name, number in self._numbers.items()}
+
+    def newest(self, last: int | None) -> list[Trial]:
+        """Return the newest ``last`` trials, oldest first; ``None`` for all."""
+        return collect(self.main, self._volumes, last, self._volume)
+
+    @property
+    def count(self) -> int:
+        """How many trials there are."""
+        return len(self.main) + sum(volume.trials for volume in self._volumes)
+
+    def find(self, trial: str) -> Trial | None:
+        """Return the trial with this id, looking first where the newest are."""
+        places = itertools.chain([self.main], self._holding(trial))
+        return next((t for trials in places for t in trials.values() if t.trial == trial), None)
+
+    def number(self, trial: Trial) -> int:
+        """Return the record number of a trial that was found."""
+        return self._numbers[trial.trial]
+
+    def update_sealed(self, trial: Trial, fields: dict[str, Any]) -> None:
+        """Change fields of a trial that is in a volume. The caller holds the lock.
+
+        Raises:
+            HistoryError: If the disk refuses; the volume is then as it was.
+        """
+        number = self.number(trial)
+        volume = next(v for v in self._volumes if number in self._sealed.get(v, ()))
+        path = volume_path(self._path, volume.number)
+        tables = read_volume(path)
+        tables["trials"][str(number)] |= fields
+        with explained("write", path):
+            write_volumes(self._path, {volume.number: encode_tables(tables)})
+        del self._sealed[volume]
+
+    def _holding(self, trial: str) -> Iterator[dict[int, Trial]]:
+        recurrence = recurrence_of(trial)
+        for volume in reversed(self._volumes):
+            if volume.first_recurrence <= recurrence <= volume.last_recurrence:
+                yield self._volume(volume)
+
+    def _volume(self, volume: Volume) -> dict[int, Trial]:
+        path = volume_path(self._path, volume.number)
+        try:
+            if volume not in self._sealed:
+                with _collection_paused():
+                    self._sealed[volume] = _by_number(read_volume(path), self._job)
+            trials = self._sealed[volume]
+            self._check(volume, trials)
+        except DamagedError as damage:
+            raise HistoryError(
+                f"the volume {path} of the history {self._path} is damaged ({damage}); "
+                f"{restore_command(self._job)} goes on from the other files and from what the "
+                "run directories hold"
+            ) from damage
+        return trials
+
+    def _check(self, volume: Volume, trials: dict[int, Trial]) -> None:
+        if len(trials) != volume.trials:
+            raise DamagedError(f"it has {len(trials)} trials and not {volume.trials}")
+        for number, trial in trials.items():
+            if (
+                self._numbers.setdefault(trial.trial, number) != number
+                or self._ids.setdefault(number, trial.trial) != trial.trial
+            ):
+                raise DamagedError(f"trial {trial.trial} or its number is in another file, too")
+
+
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """Let Python not look for cycles meanwhile: there are none, and it would take half the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _by_number(tables: Tables, job: str) -> dict[int, Trial]:
+    trials = decode_trials(tables["trials"].values(), job)
+    return dict(zip(map(int, tables["trials"]), trials, strict=True))
+
+
+def write_tables(path: Path, tables: Tables, volume_trials: int, *, keep: bool = True) -> None:
+    """Write a main file, having sealed what it need not hold any more. The caller holds the lock.
+
+    Args:
+        path: The main file.
+        tables: Its tables.
+        volume_trials: Trials in a volume.
+        keep: Whether the content that it replaces is worth a copy.
+
+    Raises:
+        DamagedError: If the tables cannot be written as they were read.
+        HistoryError: If the disk refuses.
+    """
+    main, sealed = seal(tables, volume_trials)
+    content = encode_tables(main)
+    volumes = {number: encode_tables(volume) for number, volume in sealed.items()}
+    with explained("write", path):
+        write_volumes(path, volumes)  # on disk before the file that does without their trials
+        write_atomically(path, content, keep=keep)

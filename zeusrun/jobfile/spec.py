@@ -1,0 +1,272 @@
+"""The job file as a frozen value: every key, its default and its rule (docs/job-file.md).
+
+The room ``jobfile`` has its sections, reads the YAML, knows the rules that a type cannot say and
+the ``${...}`` placeholders, and words what is wrong. Only the two import pydantic.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations at run time
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+
+from zeusrun.errors import JobFileError
+from zeusrun.jobfile.messages import collect_problems, describe_error
+from zeusrun.jobfile.paths import find_missing_paths, resolve_path
+from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
+from zeusrun.jobfile.schema import finish_schema
+from zeusrun.jobfile.secrets import hide_problems, read_secrets, write_secrets
+from zeusrun.jobfile.sections import (
+    BatchSizes,
+    EarlyStop,
+    EnvName,
+    EnvText,
+    Keep,
+    Launch,
+    LearningRate,
+    Metrics,
+    Notify,
+    Objective,
+    PassedText,
+    Policy,
+    PowerLimit,
+    Schedule,
+    Section,
+    Stall,
+    Template,
+    check_text,
+)
+from zeusrun.jobfile.validators import (
+    check_divisible,
+    check_job_name,
+    check_module,
+    check_stall,
+    learning_rate_factor,
+)
+from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.jobfile.yaml_reader import JobDocument, Problem
+
+
+class JobSpec(Section):
+    """One recurring training job. Read it with ``load_spec``.
+
+    ``learning_rate`` is declared before the texts that may use ``${learning_rate}``, and
+    ``launch`` before ``batch_size``: a validator sees only the fields above it. A section is
+    described by its class.
+    """
+
+    source: Path = Field(exclude=True, strict=False, description="The job file; absolute.")
+    secrets: frozenset[str] = Field(frozenset(), exclude=True)  # the names in env
+    name: Annotated[str, AfterValidator(check_job_name)] = Field(
+        description="The recurring job; all runs of a name share one history."
+    )
+    learning_rate: LearningRate | None = Field(
+        None, description="Without it, zeusrun leaves the learning rate to the script."
+    )
+    script: Template | None = Field(
+        None, min_length=1, description="Training script; relative to the job file."
+    )
+    module: str | None = Field(
+        None, min_length=1, description="Module to run as with python -m, instead of a script."
+    )
+    args: Annotated[tuple[PassedText, ...], Field(strict=False)] = Field(
+        (), description="Arguments of the script; ${...} placeholders are filled in."
+    )
+    env: Annotated[
+        Mapping[EnvName, EnvText], AfterValidator(MappingProxyType), PlainSerializer(dict)
+    ] = Field(
+        {}, repr=False, description="Environment variables of the script, beside the inherited."
+    )
+    workdir: Path = Field(
+        Path(), strict=False, description="Where the script runs; relative to the job file."
+    )
+    instrument: bool = Field(
+        True, description="Run the script under zeusrun's worker: step clock, causes, gentle stop."
+    )
+    launch: Launch = Launch()
+    objective: Objective
+    batch_size: BatchSizes
+    policy: Policy = Policy()
+    early_stop: EarlyStop = EarlyStop()
+    attempts: int = Field(
+        5, ge=1, description="Trials in one submit before the target counts as missed."
+    )
+    power_limit: PowerLimit = PowerLimit()
+    stall: Stall = Stall()
+    metrics: Metrics = Metrics()
+    schedule: Schedule | None = Field(
+        None, description="When it runs by itself, once zeusrun schedule add was told of it."
+    )
+    keep: Keep = Keep()
+    notify: Notify = Notify()
+    timeout_s: float | None = Field(
+        None, gt=0, description="Seconds a trial may last at most; null: no bound."
+    )
+
+    @field_validator("module")
+    @classmethod
+    def _check_module(cls, module: str | None, info: ValidationInfo) -> str | None:
+        return check_module(module, info.data)
+
+    @field_validator("workdir")
+    @classmethod
+    def _make_workdir_absolute(cls, workdir: Path, info: ValidationInfo) -> Path:
+        text = check_text(str(workdir), info)
+        return workdir if "$" in text else resolve_path(info.data["source"], text, escape=True)
+
+    @field_validator("batch_size")
+    @classmethod
+    def _check_divisible(cls, sizes: BatchSizes, info: ValidationInfo) -> BatchSizes:
+        launch = info.data.get("launch")
+        if launch is not None and isinstance(launch.nproc_per_node, int):
+            check_divisible(sizes.candidates, launch.nproc_per_node)
+        return sizes
+
+    @field_validator("stall")
+    @classmethod
+    def _check_stall(cls, stall: Stall, info: ValidationInfo) -> Stall:
+        check_stall(stall.action, info.data)
+        return stall
+
+    def check_world_size(self, world_size: int) -> None:
+        """Check that every candidate can be shared evenly by so many processes.
+
+        Loading does it where ``nproc_per_node`` is a number; where it is counted from the devices,
+        the count is known only at submit.
+
+        Raises:
+            JobFileError: If a candidate is not divisible by ``world_size``.
+        """
+        try:
+            check_divisible(self.batch_size.candidates, world_size)
+        except ValueError as error:
+            raise JobFileError(f"{self.source}: 'batch_size' {error}") from error
+
+    def learning_rate_for(self, global_batch_size: int) -> float | None:
+        """Return the learning rate at a batch size; ``None`` without a learning_rate section."""
+        if self.learning_rate is None:
+            return None
+        ratio = global_batch_size / self.batch_size.default
+        return self.learning_rate.base * learning_rate_factor(self.learning_rate.scale, ratio)
+
+    def script_path(self, values: Mapping[str, str]) -> Path | None:
+        """Return the script's absolute path with placeholders filled in; ``None`` for a module.
+
+        Raises:
+            JobFileError: If a placeholder has no value.
+        """
+        if self.script is None:
+            return None
+        return resolve_path(self.source, expand_placeholders(self.script, values))
+
+    def workdir_path(self, values: Mapping[str, str]) -> Path:
+        """Return the working directory with placeholders filled in.
+
+        The attribute ``workdir`` is absolute too, unless a placeholder stands in it.
+
+        Raises:
+            JobFileError: If a placeholder has no value.
+        """
+        return resolve_path(self.source, expand_placeholders(str(self.workdir), values))
+
+    def notify_command(self) -> list[str]:
+        """Return ``notify.command``; a path is, as every path, relative to the job file."""
+        command = list(self.notify.command)
+        if command and "/" in command[0]:
+            command[0] = str(self.source.parent / command[0])
+        return command
+
+    def to_yaml(self) -> str:
+        """Return the job as understood, overrides applied and defaults spelt out.
+
+        ``load_spec`` reads it from any directory as the same job, if no path holds a placeholder
+        and no variable is secret.
+        """
+        record = self.model_dump(mode="json")
+        write_secrets(record, self.secrets)
+        del record["script" if self.script is None else "module"]
+        if self.script is not None and not find_placeholders(self.script):
+            record["script"] = str(resolve_path(self.source, self.script, escape=True))
+        if self.notify.command and "/" in self.notify.command[0]:
+            record["notify"]["command"] = self.notify_command()
+        return write_job_yaml(record)
+
+
+def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
+    """Read a job file.
+
+    Args:
+        path: The job file.
+        overrides: ``section.key=value`` each, the value in YAML; they win over the file.
+
+    Raises:
+        JobFileError: If anything is wrong, with all that is wrong in it, one per line as
+            ``file:line: sentence`` or ``--set override: sentence``.
+    """
+    if path.suffix == ".py":
+        raise JobFileError(f"{path}: is a Python script; name it as 'script' in a job file")
+    document = read_job_file(path, overrides)
+    source = Path(os.path.abspath(path))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
+    secrets = read_secrets(document)
+    problems = [*document.problems, *find_missing_paths(document, source)]
+    ours = _OWN_FIELDS & document.data.keys()
+    problems += [_describe({"type": "extra_forbidden", "loc": (key,)}, document) for key in ours]
+    try:
+        values = {**document.data, "source": source, "secrets": secrets}
+        spec = JobSpec.model_validate(values)
+    except ValidationError as error:
+        seen = {problem.path for problem in problems}
+        described = [_describe(dict(e), document) for e in error.errors(include_url=False)]
+        found = hide_problems(described, secrets)
+        problems += [problem for problem in found if problem.path not in seen]
+        # Without its cause, which quotes what was given.
+        raise collect_problems(document, problems) from None
+    if problems:
+        raise collect_problems(document, problems)
+    return spec
+
+
+def load_keep(path: Path) -> Keep:
+    """Read only the ``keep`` section of a job file, whatever else is wrong with it.
+
+    Raises:
+        JobFileError: If it cannot be read.
+    """
+    try:
+        return Keep.model_validate(read_job_file(path, ()).data.get("keep") or {})
+    except ValidationError:
+        raise JobFileError(f"{path}: its section 'keep' is not usable") from None
+
+
+def spec_json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a job file, for editors: descriptions, defaults, no other keys."""
+    return finish_schema(JobSpec.model_json_schema(), _OWN_FIELDS)
+
+
+def _describe(error: Mapping[str, Any], document: JobDocument) -> Problem:
+    return describe_error(error, _SECTIONS, document.label)
+
+
+_OWN_FIELDS = frozenset({"source", "secrets"})  # of a job, and no keys of its file
+_KEYS = [key for key in JobSpec.model_fields if key not in _OWN_FIELDS]
+_SECTIONS: dict[str, list[str]] = {"": _KEYS} | {
+    name: list(kind.model_fields)
+    for name, field in JobSpec.model_fields.items()
+    for kind in (field.annotation, *get_args(field.annotation))
+    if isinstance(kind, type) and issubclass(kind, Section)
+}

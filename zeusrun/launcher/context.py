@@ -1,0 +1,68 @@
+"""What a submit needs: built once, by the command, and handed down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from zeusrun.bandit.registry import Policy
+    from zeusrun.energy.device import Device
+    from zeusrun.gpu.power_limits.holder import LimitHolder
+    from zeusrun.history.base import History
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.processes.torchrun import Torchrun
+    from zeusrun.trial import Trial
+
+
+@dataclass(frozen=True)
+class Submission:
+    """All that a submit needs; built once by the composition root.
+
+    Attributes:
+        spec: The job.
+        history: Where its trials are kept.
+        policy: Who chooses.
+        devices: What is metered: the job's GPUs, else the CPU.
+        world_size: Number of ranks.
+        torchrun: The installed one.
+        home: Where run directories go.
+        environment: Inherited by the ranks.
+        forced_batch_size: The user's own choice, or ``None``.
+        why_forced: Where that comes from.
+        limits: What may change the GPUs' power limits while it is entered; ``None`` to leave
+            them alone.
+        on_lost: Gets the trials of dead launchers that are recorded first.
+    """
+
+    spec: JobSpec
+    history: History
+    policy: Policy
+    devices: Sequence[Device]
+    world_size: int
+    torchrun: Torchrun
+    home: Path
+    environment: Mapping[str, str]
+    forced_batch_size: int | None = None
+    why_forced: str = "chosen by --batch-size"
+    limits: LimitHolder | None = None
+    on_lost: Callable[[Sequence[Trial]], None] = lambda _lost: None
+
+    @property
+    def power_limits_w(self) -> tuple[float, ...]:
+        """Limits per GPU that a policy may choose from, ascending; none to leave them alone."""
+        optimizes = self.limits is not None and self.spec.power_limit.mode == "optimize"
+        return self.limits.limits_w if optimizes and self.limits else ()
+
+    @property
+    def gpus(self) -> list[Device]:
+        """The GPUs among the devices."""
+        return [device for device in self.devices if device.is_gpu]
+
+    def close(self) -> None:
+        """Close the devices."""
+        for device in self.devices:
+            device.close()

@@ -1,0 +1,1 @@
+"""Which power limit to hold while a training runs."""

@@ -1,0 +1,1 @@
+"""The processes that a submit starts and ends."""

@@ -1,0 +1,143 @@
+"""From a job and a decision to the command that is run. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import zeusrun
+from zeusrun.jobfile.placeholders import expand_placeholders
+from zeusrun.redaction import MASK, SECRETS_VARIABLE, mask_environment, secret_variables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.processes.torchrun import Torchrun
+    from zeusrun.launcher.rundir.layout import RunPaths
+    from zeusrun.trial import Trial
+
+
+_WORKER = Path(zeusrun.__file__).parent / "worker" / "__main__.py"
+
+# Otherwise the ranks of every life share one store of torchrun's, and those of the second find the
+# addresses of the first: with gloo, 8 of 12 restarts failed (torch 2.13; pytorch issue 135712).
+_RESTARTABLE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+# Placeholders that every rank also finds as ``ZEUSRUN_<NAME>``.
+_TOLD = (
+    "job",
+    "trial",
+    "attempt",
+    "batch_size",
+    "learning_rate",
+    "max_epochs",
+    "metric",
+    "target",
+    "run_dir",
+    "sidecar",
+    "checkpoint_dir",
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to start: argument vector, whole environment, working directory."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: Path
+
+    def masked(self) -> Command:
+        """Return the command as it may be shown: without the values of secrets."""
+        mask, secret = mask_environment(self.env), secret_variables(self.env)
+        return Command(
+            argv=tuple(mask.text(text) for text in self.argv),
+            env={k: MASK if k in secret else mask.text(v) for k, v in self.env.items()},
+            cwd=self.cwd,
+        )
+
+
+def placeholder_values(spec: JobSpec, trial: Trial, paths: RunPaths) -> dict[str, str]:
+    """Return what the ``${…}`` placeholders of the job file stand for in this trial."""
+    return {
+        "job": trial.job,
+        "trial": trial.trial,
+        "recurrence": str(trial.recurrence),
+        "attempt": str(trial.attempt),
+        "batch_size": str(trial.global_batch_size),
+        "local_batch_size": str(trial.global_batch_size // trial.world_size),
+        "learning_rate": "" if trial.learning_rate is None else repr(trial.learning_rate),
+        "max_epochs": str(spec.objective.max_epochs),
+        "metric": spec.objective.metric,
+        "target": repr(spec.objective.target),
+        "world_size": str(trial.world_size),
+        "run_dir": str(paths.run_dir),
+        "checkpoint_dir": str(paths.checkpoints),
+        "sidecar": str(paths.sidecar),
+    }
+
+
+def build_command(
+    spec: JobSpec,
+    trial: Trial,
+    paths: RunPaths,
+    torchrun: Torchrun,
+    environment: Mapping[str, str],
+) -> Command:
+    """Return the torchrun command of a trial.
+
+    Args:
+        spec: The job.
+        trial: The dispatched trial; its batch size is what every rank is told.
+        paths: Its files.
+        torchrun: The installed torchrun; only options it declares are passed.
+        environment: Inherited, less what an outer zeusrun set.
+
+    Raises:
+        JobFileError: If a placeholder has no value in this trial.
+    """
+    values = placeholder_values(spec, trial, paths)
+    grace_s = math.ceil(spec.launch.grace_period_s)  # torchrun takes no fractions
+    flags = [
+        "--nnodes=1",
+        f"--nproc-per-node={trial.world_size}",
+        f"--max-restarts={spec.launch.max_restarts}",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=localhost:0",  # a free port: jobs side by side never clash
+        f"--rdzv-id={trial.trial}",
+    ]
+    if "--shutdown-timeout" in torchrun.flags:
+        flags.append(f"--shutdown-timeout={grace_s}")
+    # By its path: "-m" would put the working directory before the standard library.
+    worker = [str(_WORKER), *([] if spec.instrument else ["--plain"])]
+    script = spec.script_path(values)
+    target = ("-m", str(spec.module)) if script is None else (str(script),)
+    args = [expand_placeholders(text, values) for text in spec.args]
+    # torchrun replaces ${local_rank} and $$ in each word of the script's command.
+    script_command = [word.replace("$", "$$") for word in (*worker, *target, *args)]
+    env = {name: expand_placeholders(text, values) for name, text in spec.env.items()}
+    return Command(
+        argv=(*torchrun.argv, *flags, *script_command),
+        env={
+            **(_RESTARTABLE if spec.launch.max_restarts else {}),
+            **_inherited(environment),
+            **env,
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_s),
+            "ZEUSRUN_MODE": spec.objective.mode,
+            "ZEUSRUN_ON_TARGET": spec.objective.on_target,
+            **{f"ZEUSRUN_{name.upper()}": values[name] for name in _TOLD if values[name]},
+            **({SECRETS_VARIABLE: ",".join(sorted(spec.secrets))} if spec.secrets else {}),
+        },
+        cwd=spec.workdir_path(values),
+    )
+
+
+def _inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith("ZEUSRUN_") or name == "ZEUSRUN_HOME"
+    }

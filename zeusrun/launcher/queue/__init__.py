@@ -1,0 +1,1 @@
+"""Which submits may start, and on which GPUs."""

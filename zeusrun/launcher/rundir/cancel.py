@@ -1,0 +1,93 @@
+"""How a trial is cancelled from outside.
+
+The launcher of one that runs is asked by a file in the run directory. One that was preempted has
+no launcher: its record is changed, so that no submit goes on with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from zeusrun.errors import BusyError
+from zeusrun.files.private import read_file, write_file
+from zeusrun.launcher.resume import CANCELLED_LATER
+from zeusrun.launcher.rundir.layout import find_run
+from zeusrun.launcher.rundir.lock import RunLock
+from zeusrun.launcher.rundir.record import write_record
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zeusrun.history.base import History
+    from zeusrun.launcher.rundir.layout import RunPaths
+    from zeusrun.trial import Trial
+
+_GENTLY, _NOW, _REPLACED = b"gently", b"now", b"replaced"
+REPLACED_BY_NEWER = "a newer run of the job took its place"
+_LONGEST = len(_REPLACED)
+
+
+def ask_to_cancel(paths: RunPaths, *, at_once: bool = False, replaced: bool = False) -> None:
+    """Ask the launcher of a trial to stop it, as Ctrl-C does: once, or twice for at once.
+
+    Args:
+        paths: Of the trial.
+        at_once: Without the grace period.
+        replaced: It is to make room for a newer run.
+
+    Raises:
+        OSError: If the run directory cannot be written.
+    """
+    fresh = paths.cancel.with_suffix(f".{os.getpid()}")
+    write_file(fresh, _NOW if at_once else _REPLACED if replaced else _GENTLY)
+    fresh.replace(paths.cancel)
+
+
+def read_cancel(paths: RunPaths) -> int | None:
+    """Return how many interrupts are asked for, 1 or 2; ``None`` while nobody asks."""
+    with contextlib.suppress(OSError):
+        return 2 if read_file(paths.cancel, _LONGEST) == _NOW else 1
+    return None
+
+
+def why_cancelled(paths: RunPaths) -> str:
+    """Say who has asked."""
+    with contextlib.suppress(OSError):
+        if read_file(paths.cancel, _LONGEST) == _REPLACED:
+            return REPLACED_BY_NEWER
+    return "cancelled by 'zeusrun cancel'"
+
+
+def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: str) -> None:
+    """Cancel a preempted trial.
+
+    Args:
+        history: Where it is.
+        trial: As it was read.
+        home: Zeusrun's; the record beside the run is changed only there.
+        finished_at: RFC 3339.
+
+    Raises:
+        BusyError: If another process is at it.
+        HistoryError: If the history cannot be read or written.
+    """
+    paths = find_run(home, trial)
+    lock = None if paths is None else RunLock(paths)
+    busy = BusyError(
+        f"{trial.trial} is just being recorded, or a submit goes on with it; cancel it again"
+    )
+    if lock is not None and not lock.acquire_or_gone():
+        raise busy
+    try:
+        if history.find(trial.trial) != trial:
+            raise busy
+        outcome = trial.ended_as(TrialStatus.CANCELLED, CANCELLED_LATER, finished_at)
+        if paths is not None:
+            write_record(paths, trial.finish(outcome))
+        history.finish(trial.trial, outcome)
+    finally:
+        if lock is not None:
+            lock.release()

@@ -1,0 +1,59 @@
+"""Reads the ranks' logs, of a finished trial or along with a running one."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from zeusrun.files.tail import LineTail
+from zeusrun.launcher.rundir.lock import launcher_lives
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from zeusrun.launcher.rundir.layout import RunPaths
+
+_POLL_S = 0.2
+
+
+def log_tails(paths: RunPaths, ranks: Iterable[int]) -> dict[int, LineTail]:
+    """Return a tail for the log of each rank."""
+    return {rank: LineTail(paths.rank_log(rank)) for rank in ranks}
+
+
+def read_text_lines(tail: LineTail, *, final: bool = False, raw: bool = False) -> list[str]:
+    """Return the new lines of a log as text; of a progress bar, what it showed last.
+
+    Args:
+        tail: Of the log.
+        final: Whether a last line without an end is one, too.
+        raw: Leave everything as it is; ``os.fsencode`` returns the bytes.
+    """
+    if raw:
+        return [os.fsdecode(line) for line in tail.read_lines(final=final)]
+    return [
+        line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
+        for line in tail.read_lines(final=final)
+    ]
+
+
+def follow_logs(
+    paths: RunPaths, tails: Mapping[int, LineTail], *, follow: bool, raw: bool = False
+) -> Iterator[tuple[int, str]]:
+    """Yield ``(rank, line)``; with ``follow`` until the launcher of the trial is gone.
+
+    With ``raw``, lines are as ``read_text_lines`` has them.
+    """
+    running = follow
+    while running:
+        running = launcher_lives(paths)
+        lines = [
+            (rank, line) for rank, tail in tails.items() for line in read_text_lines(tail, raw=raw)
+        ]
+        yield from lines
+        if running and not lines:
+            time.sleep(_POLL_S)
+    for rank, tail in tails.items():
+        while rest := read_text_lines(tail, final=True, raw=raw):
+            yield from ((rank, line) for line in rest)

@@ -1,0 +1,1 @@
+"""One running trial: what is observed, and when it is stopped."""

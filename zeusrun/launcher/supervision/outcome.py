@@ -1,0 +1,296 @@
+"""From what was seen of a run to its outcome. Pure."""
+
+from __future__ import annotations
+
+import math
+import signal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from zeusrun.cost import cost_j
+from zeusrun.energy.device import is_same_limit
+from zeusrun.energy.device_energy import Accounts
+from zeusrun.launcher.power.profiler import NO_LIMITS, LimitsReport
+from zeusrun.launcher.rundir.failure import RUN_DELETED, Failure, signal_name
+from zeusrun.launcher.supervision.stop_rules import StopCause
+from zeusrun.trial import Outcome, TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from zeusrun.launcher.processes.process import ProcessExit
+    from zeusrun.launcher.supervision.stop_rules import StopOrder
+    from zeusrun.metrics.progress import EnergyBetween, Goal, Progress
+    from zeusrun.trial import EnergySource, PowerPoint, Trial
+
+
+_STOPPED_AS = {
+    StopCause.LOOKED: TrialStatus.CANCELLED,
+    StopCause.NO_METRIC: TrialStatus.FAILED,
+    StopCause.SIGNAL: TrialStatus.CANCELLED,
+    StopCause.PREEMPTED: TrialStatus.PREEMPTED,
+}
+
+NO_WORD = "torchrun failed and left no word"
+UNTOLD = Accounts(None, None)
+"""Of devices that give no account of their energy."""
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What was metered.
+
+    Attributes:
+        energy_between: Joules between two monotonic seconds, ``None`` if unknown.
+        energy_source: Where they come from.
+        max_power_w: Maximum power summed over devices; ``None`` if unknown.
+        accounts_between: The same joules by counter and by integration.
+        shared: Whether others used the devices, too; ``None`` if unknown.
+        limit_between: The power limit in force for most of the time between two monotonic seconds,
+            in watts per GPU; ``None`` if unknown.
+    """
+
+    energy_between: EnergyBetween
+    energy_source: EnergySource | None
+    max_power_w: float | None
+    accounts_between: Callable[[float, float], Accounts] = lambda _since, _until: UNTOLD
+    shared: bool | None = None
+    limit_between: EnergyBetween = lambda _since, _until: None
+
+
+def close(
+    trial: Trial,
+    *,
+    goal: Goal,
+    progress: Progress,
+    exit_: ProcessExit,
+    stop: StopOrder | None,
+    failure: Failure | None,
+    bill: Bill,
+    finished_at: str,
+    signalled: bool = False,
+    limits: LimitsReport = NO_LIMITS,
+) -> Outcome:
+    """Return the outcome of a run.
+
+    Time, energy and cost run from the start of training to the moment the target was first
+    reached or, where it was not, to the last step or report: what the processes take to end is no
+    training.
+
+    Args:
+        trial: As dispatched.
+        goal: What it tried to reach.
+        progress: At its end, with every event taken in.
+        exit_: How torchrun ended.
+        stop: The order that ended it; ``None`` if it ended by itself.
+        failure: The root cause that was left behind, if any.
+        bill: What was metered.
+        finished_at: RFC 3339.
+        signalled: Whether torchrun says that a signal ended it.
+        limits: What was seen of power limits.
+    """
+    if not progress.curve and trial.epochs:  # preempted after its last report, nothing was left
+        progress = replace(progress, epochs=trial.epochs)
+    signalled = signalled or exit_.code < 0
+    clean = ended_well(trial, progress, exit_, signalled=signalled)
+    done = progress.epochs >= goal.max_epochs and _scripts_ended(trial, progress)
+    if stop is not None and stop.cause is StopCause.PREEMPTED and (done or progress.reached):
+        stop, clean = None, True  # nothing is left to go on with
+    ordered = stop is not None and stop.cause is not StopCause.TARGET  # then zeusrun sent it
+    by_stranger = signalled and not clean and not ordered
+    if by_stranger:
+        number = -exit_.code if exit_.code < 0 else signal.SIGTERM
+        reason = f"a {signal_name(number)} that zeusrun did not send ended torchrun"
+        failure = Failure(None, out_of_memory=False, reason=reason)
+    status, reason = _verdict(goal, progress, stop, failure, clean=clean)
+    # Whoever ends torchrun by a signal means it; what failed by itself may be tried once more.
+    by_itself = not (clean or by_stranger or ordered or _deleted(failure))
+    crashed = status is TrialStatus.FAILED and by_itself
+    begun_t, reached = progress.training_t, progress.reached
+    time_s = energy_j = shutdown_s = None
+    accounts = UNTOLD
+    limit_w: float | None = None
+    curve = progress.curve
+    active_t = progress.active_t
+    if begun_t is not None and active_t is not None:
+        shutdown_s = max(0.0, exit_.ended_t - active_t)
+        time_s = active_t - begun_t if reached is None else reached.time_s
+        # Read again from all samples: while the run went on, the last one was an extrapolation.
+        energy_j = bill.energy_between(begun_t, begun_t + time_s)
+        accounts = bill.accounts_between(begun_t, begun_t + time_s)
+        limit_w = limit_in_force(trial, limits.profile, bill, begun_t, begun_t + time_s)
+        curve = tuple(
+            point._replace(energy_j=bill.energy_between(begun_t, begun_t + point.time_s))
+            for point in curve
+        )
+    return Outcome(
+        status=status,
+        reason=reason,
+        finished_at=finished_at,
+        startup_s=progress.startup_s,
+        time_s=time_s,
+        energy_j=energy_j,
+        energy_source=None if energy_j is None else bill.energy_source,
+        max_power_w=bill.max_power_w,
+        cost_j=cost_j(energy_j, bill.max_power_w, time_s, trial.eta_knob),
+        epochs=_epochs(progress),
+        steps=progress.steps,
+        best_metric=progress.best_value,
+        curve=curve,
+        power_profile=limits.profile,
+        power_limit_w=limit_w,
+        energy_counter_j=accounts.counter_j,
+        energy_integrated_j=accounts.integrated_j,
+        profiling_cost_j=limits.extra_cost_j,
+        shared=bill.shared,
+        shutdown_s=shutdown_s,
+        cause=None if not crashed else NO_WORD if failure is None else failure.cause,
+        warnings=(
+            *_warnings(goal, progress, exit_, stop, clean=clean),
+            *_warn_of_ranks(trial, progress),
+        ),
+    )
+
+
+def limit_in_force(
+    trial: Trial, profile: Sequence[PowerPoint], bill: Bill, since_t: float, until_t: float
+) -> float | None:
+    """Return the power limit that was in force for most of a window, in watts per GPU.
+
+    Where a driver has rounded what it was told, it is called by what it was told.
+
+    Args:
+        trial: As dispatched.
+        profile: What was measured under each limit.
+        bill: What was metered.
+        since_t: Monotonic second.
+        until_t: Monotonic second.
+
+    Returns:
+        Watts; ``None`` if unknown.
+    """
+    read_w = bill.limit_between(since_t, until_t)
+    if read_w is None:
+        return None
+    told_w = [trial.power_limit_w, *(point.power_limit_w for point in profile)]
+    return next((w for w in told_w if w is not None and is_same_limit(w, read_w)), read_w)
+
+
+def _epochs(progress: Progress) -> int | None:
+    """Return the epochs charged for; ``None`` where none was ever reported."""
+    if not progress.curve:
+        return None
+    return progress.epochs if progress.reached is None else progress.reached.epoch
+
+
+def ended_well(trial: Trial, progress: Progress, exit_: ProcessExit, *, signalled: bool) -> bool:
+    """Whether the training ended by itself: torchrun says so, or every rank's script did.
+
+    A rank that aborts after its script has ended has trained all the same. Ranks whose torchrun
+    was signalled have not: they end because they are told to.
+    """
+    if exit_.code == 0:  # also where zeusrun ended them, whatever their own codes are
+        return not any(progress.exit_codes.values())
+    unasked = not signalled or progress.reached is not None
+    return unasked and _scripts_ended(trial, progress)
+
+
+def _scripts_ended(trial: Trial, progress: Progress) -> bool:
+    return all(progress.exit_codes.get(rank) == 0 for rank in range(trial.world_size))
+
+
+def _verdict(
+    goal: Goal,
+    progress: Progress,
+    stop: StopOrder | None,
+    failure: Failure | None,
+    *,
+    clean: bool,
+) -> tuple[TrialStatus, str]:
+    reached = progress.reached
+    # A run that times out after the target was reached has cost what it took to reach it.
+    if reached is not None and (clean or _timed_out(stop)):
+        endless = -math.inf if goal.mode == "min" else math.inf
+        value = endless if reached.value is None else reached.value
+        return TrialStatus.REACHED, f"{goal.metric} {value:.4g} in epoch {reached.epoch}"
+    out_of_memory = failure is not None and failure.out_of_memory
+    if stop is not None and stop.cause is not StopCause.TARGET:
+        looked = stop.cause is StopCause.LOOKED
+        if looked and out_of_memory and failure is not None and not clean:
+            return TrialStatus.OOM, failure.sentence  # on its way out; that teaches, too
+        return _STOPPED_AS.get(stop.cause, TrialStatus.STOPPED), stop.reason
+    if not clean or _deleted(failure):
+        cause = NO_WORD if failure is None else failure.sentence
+        after = f"after the target was reached in epoch {reached.epoch}, " if reached else ""
+        return (TrialStatus.OOM if out_of_memory else TrialStatus.FAILED), after + cause
+    if goal.metric not in progress.seen_metrics:
+        return TrialStatus.FAILED, _never_reported(goal, progress)
+    best = "no finite value" if progress.best_value is None else f"best {progress.best_value:.4g}"
+    epochs = f"{progress.epochs} epoch" + ("" if progress.epochs == 1 else "s")
+    return TrialStatus.MISSED, f"{goal.metric} {best} after {epochs}, target {goal.target:g}"
+
+
+def _deleted(failure: Failure | None) -> bool:
+    """Whether the script deleted its run directory: that says nothing of its batch size."""
+    return failure is not None and failure.reason.startswith(RUN_DELETED)
+
+
+def _timed_out(stop: StopOrder | None) -> bool:
+    return stop is not None and stop.cause is StopCause.TIMEOUT
+
+
+def _never_reported(goal: Goal, progress: Progress) -> str:
+    if progress.seen_metrics:
+        seen = ", ".join(sorted(progress.seen_metrics)[:10])
+        return (
+            f"the script never reported {goal.metric!r}; it reported {seen}. "
+            "Correct objective.metric in the job file"
+        )
+    return (
+        f"the script never reported {goal.metric!r}; "
+        f"call zeusrun.current().report({goal.metric}=...) on rank 0 after each epoch"
+    )
+
+
+def _warn_of_ranks(trial: Trial, progress: Progress) -> list[str]:
+    """Tell ranks that trained the same thing several times, each by itself."""
+    ranks = trial.world_size
+    if ranks == 1 or len(progress.alone) < ranks or not _scripts_ended(trial, progress):
+        return []
+    told = (
+        f"{ranks} ranks ran to their end, and none ever joined a process group of "
+        "torch.distributed: each has trained by itself. Have the script call init_process_group, "
+        "or start one rank:  launch: {nproc_per_node: 1}"
+    )
+    return [told]
+
+
+def _warnings(
+    goal: Goal,
+    progress: Progress,
+    exit_: ProcessExit,
+    stop: StopOrder | None,
+    *,
+    clean: bool,
+) -> list[str]:
+    found = []
+    told = stop is not None and stop.cause is not StopCause.TARGET  # then torchrun ends with 1
+    if progress.reached is not None and stop is not None and _timed_out(stop):
+        found.append(
+            f"{stop.reason}, after the target was reached in epoch {progress.reached.epoch}; time "
+            "and cost end at the target"
+        )
+    if clean and exit_.code != 0 and not told:
+        found.append(
+            "a rank aborted after its script had ended; the training itself is complete "
+            f"(torchrun's exit code was {exit_.code})"
+        )
+    if progress.restarts:
+        times = "once" if progress.restarts == 1 else f"{progress.restarts} times"
+        found.append(f"torchrun restarted the ranks {times}")
+    if exit_.outlived and exit_.code != -signal.SIGKILL:  # then its ranks were left to us
+        names = ", ".join(exit_.outlived[:5])
+        found.append(f"outlived the training and ended by zeusrun: {names}")
+    if progress.last_value is not None and math.isnan(progress.last_value):
+        found.append(f"{goal.metric} was NaN at the end")
+    return found

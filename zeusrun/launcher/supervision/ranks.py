@@ -1,0 +1,163 @@
+"""The processes of the ranks: found by what they say of themselves, and checked before a signal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from zeusrun.sidecar.events import Ended, Started
+from zeusrun.sidecar.orders import STACK_SIGNAL
+
+if TYPE_CHECKING:
+    from zeusrun.sidecar.events import Event
+
+_SIGNALS_CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
+
+
+class RankProcesses:
+    """The living ranks of one run."""
+
+    def __init__(self, run_dir: Path, world_size: int = 1) -> None:
+        """Prepare for so many ranks; none is known yet."""
+        self._run_dir, self._world_size = str(run_dir), world_size
+        self._processes: dict[int, psutil.Process] = {}
+        self._ended: set[int] = set()  # whose script has ended
+        self._gone: set[int] = set()  # whose process had ended when they were asked last
+        self._asked: set[int] = set()  # pids
+
+    def take(self, event: Event) -> None:
+        """Remember a rank that has said that it starts, or that its script has ended.
+
+        What it says is checked: a process that does not carry the mark of this run is none of its
+        ranks. A ``psutil.Process`` knows its start time, so that a reused pid is never signalled.
+        """
+        if isinstance(event, Ended):
+            self._ended.add(event.rank)
+        if not isinstance(event, Started):
+            return
+        self._processes.pop(event.rank, None)
+        self._ended.discard(event.rank)
+        with contextlib.suppress(psutil.Error, OSError, ValueError, OverflowError):
+            process = psutil.Process(event.pid)
+            if process.environ().get("ZEUSRUN_RUN_DIR") == self._run_dir:
+                self._processes[event.rank] = process
+
+    def ask_to_end(self) -> bool:
+        """Send SIGTERM to each rank that handles it, once; to be called until all have ended.
+
+        Only to the ranks themselves: a data loader's worker that dies takes its rank along in
+        mid-epoch. A rank that does not handle it would die at once, and torchrun with it would
+        end those that save; it is left until they have ended.
+
+        Returns:
+            Whether the run ends by it. False where no rank that is left handles SIGTERM, where one
+            is unknown, or where one has died without a word, so that torchrun would start it again.
+        """
+        left = {rank: each for rank, each in self._processes.items() if _state(each) is not None}
+        died = self._gone - self._ended - left.keys()  # what it had said has been read since
+        self._gone = self._processes.keys() - left.keys()
+        if len(self._processes) < self._world_size or died:
+            return False
+        able = [each for each in left.values() if _handles(each, signal.SIGTERM)]
+        for process in able:
+            if process.pid not in self._asked and _send(process, signal.SIGTERM):
+                self._asked.add(process.pid)
+        return bool(able) or left.keys() <= self._ended
+
+    def all_live(self) -> bool:
+        """Whether none of the known ranks has ended; then torchrun is about to act."""
+        return all(_state(process) is not None for process in self._processes.values())
+
+    def state(self, rank: int) -> str | None:
+        """Return the state of a rank in the kernel's words; ``None`` if it is gone or unknown."""
+        process = self._processes.get(rank)
+        return None if process is None else _state(process)
+
+    def ask_for_stack(self, rank: int, told_in: Path) -> bool:
+        """Ask a rank for its stacks; return whether it can tell them.
+
+        The signal would kill a process that does not catch it, and one that has closed the file
+        would write into whatever has taken its number since. So both are looked up.
+
+        Args:
+            rank: Of those that ``take`` was told of.
+            told_in: The file that it has open for its answer.
+        """
+        process = self._processes.get(rank)
+        if process is None or STACK_SIGNAL is None:
+            return False
+        try:
+            if not _handles(process, STACK_SIGNAL) or not _has_open(process.pid, told_in):
+                return False
+        except OSError:  # it ends just now
+            return False
+        return _send(process, STACK_SIGNAL)
+
+    def kill(self) -> bool:
+        """Kill every rank with all that it has started; return whether any rank is known.
+
+        A data loader that is stuck would outlive its rank, and hold its memory.
+        """
+        doomed: list[psutil.Process] = []
+        for process in self._processes.values():
+            with contextlib.suppress(psutil.Error):
+                doomed += [process, *process.children(recursive=True)]
+        for process in doomed:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        return bool(doomed)
+
+
+def _state(process: psutil.Process) -> str | None:
+    try:
+        state = str(process.status()) if process.is_running() else psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return None
+    return None if state in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD} else state
+
+
+def _send(process: psutil.Process, number: int) -> bool:
+    """Send a signal through a descriptor of the process: one that takes its pid never gets it.
+
+    Where the kernel or a sandbox knows no such descriptors, psutil compares start times instead.
+    """
+    with contextlib.ExitStack() as opened:
+        try:
+            descriptor = os.pidfd_open(process.pid)
+            opened.callback(os.close, descriptor)
+            if not process.is_running():
+                return False
+            signal.pidfd_send_signal(descriptor, number)
+        except (ProcessLookupError, psutil.Error):  # it has ended
+            return False
+        except OSError:
+            try:
+                process.send_signal(number)
+            except (psutil.Error, OSError):
+                return False
+    return True
+
+
+def _handles(process: psutil.Process, number: int) -> bool:
+    """Whether a process has a handler for a signal (proc_pid_status(5)); not if it has ended."""
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    found = _SIGNALS_CAUGHT.search(status)
+    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    wanted = path.lstat()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.path.samestat(descriptor.stat(), wanted):
+                return True
+    return False

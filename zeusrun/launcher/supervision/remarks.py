@@ -1,0 +1,107 @@
+"""What is worth telling about how a script uses zeusrun, while it runs. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zeusrun.trial import TrialStatus, epochs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from zeusrun.metrics.progress import Progress
+    from zeusrun.trial import Trial
+
+_TRAINS_ON = (
+    "the target was reached, and the script trains on: it does not ask whether to stop. Loop over "
+    "`run.epochs(default=...)`, or add `if run.should_stop(): break` after `run.report(...)`; with "
+    "objective.on_target: continue it may train on"
+)
+
+
+_NEVER_ASKED = (
+    "the script has never asked for the {what}, so it seems to train with its own. Use "
+    "run.{call}(default=...), or pass ${{{name}}} in args"
+)
+_CALLS = {"batch_size": "local_batch_size", "learning_rate": "learning_rate"}
+_DATA_MAY_GROW = 1.25
+
+
+def find_remarks(
+    progress: Progress,
+    trial: Trial,
+    *,
+    stops_at_target: bool,
+    to_ask_for: Collection[str] = (),
+    earlier: Sequence[Trial] = (),
+) -> dict[str, str]:
+    """Return what can be told now, by kind: each kind is to be told once.
+
+    Args:
+        progress: Of the trial.
+        trial: As dispatched.
+        stops_at_target: Whether the script is told to stop at the target.
+        to_ask_for: The choices that reach the training only if the script asks for them.
+        earlier: Trials of the job, oldest first.
+    """
+    remarks = {}
+    metric = trial.metric
+    for name in sorted(to_ask_for) if progress.seen_metrics else ():
+        if name not in progress.asked:
+            what, call = name.replace("_", " "), _CALLS[name]
+            remarks[f"never asked for {name}"] = _NEVER_ASKED.format(
+                what=what, call=call, name=name
+            )
+    contradiction = _compare_epochs(progress, trial, earlier)
+    if contradiction is not None:
+        remarks["samples an epoch"] = contradiction
+    if progress.seen_metrics and metric not in progress.seen_metrics:
+        names = ", ".join(sorted(progress.seen_metrics)[:10])
+        remarks["metric"] = (
+            f"the first report has no {metric!r}; it has {names}. If objective.metric is "
+            "misspelt, stop and correct it"
+        )
+    reached = progress.reached
+    if stops_at_target and reached is not None and progress.epochs > reached.epoch:
+        remarks["trains on"] = _TRAINS_ON
+    return remarks
+
+
+def _compare_epochs(progress: Progress, trial: Trial, earlier: Sequence[Trial]) -> str | None:
+    """Return a contradiction to the newest run with another batch size; ``None`` if there is none.
+
+    Steps times batch size is what an epoch takes in, whatever the batch size. Steps are counted a
+    moment before or after a report, so an epoch more or less is allowed for, and a step for its
+    last batch.
+    """
+    other = _newest_with_other_batch_size(trial, earlier)
+    again = progress.restarts or trial.preemptions  # steps are of its last part alone
+    if other is None or not progress.steps or progress.epochs < 1 or again:
+        return None
+    (then_steps, then), steps, epochs = other, progress.steps, progress.epochs
+    size, then_size = trial.global_batch_size, then.global_batch_size
+    least = (steps / (epochs + 1) - 1) * size
+    most = (steps / max(epochs - 1, 0.5) + 1) * size
+    if (
+        least <= (then_steps + 1) * then_size * _DATA_MAY_GROW
+        and most * _DATA_MAY_GROW >= (then_steps - 1) * then_size
+    ):
+        return None
+    return (
+        f"an epoch takes about {steps / epochs:.0f} steps of batch size {size} now, and took "
+        f"{then_steps:.0f} of {then_size} in {then.trial}: the batch size may not reach the "
+        "training. If the data have changed or an epoch is a fixed number of steps, all is well"
+    )
+
+
+def _newest_with_other_batch_size(
+    trial: Trial, earlier: Sequence[Trial]
+) -> tuple[float, Trial] | None:
+    """Return the steps an epoch took in the newest whole run with another batch size, and it."""
+    for then in reversed(earlier):
+        whole = then.status in {TrialStatus.REACHED, TrialStatus.MISSED} and not then.preemptions
+        whole = whole and then.teaches
+        epochs = epochs_of(then.curve)
+        if whole and then.steps and epochs and then.global_batch_size != trial.global_batch_size:
+            return then.steps / epochs, then
+    return None

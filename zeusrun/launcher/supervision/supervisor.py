@@ -1,0 +1,407 @@
+"""Watches one running trial: events in, stop orders out, an outcome at the end."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from zeusrun.bandit.observation import Running
+from zeusrun.clock import timestamp
+from zeusrun.cost import cost_j
+from zeusrun.energy.foreign import ForeignProcesses
+from zeusrun.energy.monitor import EnergyMonitor
+from zeusrun.launcher.choose import decide_again, why_left
+from zeusrun.launcher.power.control import LimitControl
+from zeusrun.launcher.processes.command import build_command
+from zeusrun.launcher.processes.oom_kills import count_oom_kills
+from zeusrun.launcher.processes.process import TICK_S, ProcessExit, run
+from zeusrun.launcher.processes.signals import how_at_once
+from zeusrun.launcher.resume import cost_with_earlier, join
+from zeusrun.launcher.rundir.cancel import read_cancel, why_cancelled
+from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
+from zeusrun.launcher.rundir.layout import has_checkpoint
+from zeusrun.launcher.rundir.live import describe_live, write_live
+from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
+from zeusrun.launcher.supervision.hang_control import StallControl
+from zeusrun.launcher.supervision.neighbours import Neighbours
+from zeusrun.launcher.supervision.outcome import Bill, close
+from zeusrun.launcher.supervision.ranks import RankProcesses
+from zeusrun.launcher.supervision.remarks import find_remarks
+from zeusrun.launcher.supervision.speed_check import (
+    begins_with_look,
+    has_seen_enough,
+    measure_speed,
+    read_look,
+)
+from zeusrun.launcher.supervision.stop_rules import (
+    BY_SIGNAL,
+    StopCause,
+    StopLevel,
+    StopOrder,
+    Verdict,
+    build_bounds,
+    is_cause,
+    supervise,
+)
+from zeusrun.launcher.unused_choices import find_choices_to_ask_for
+from zeusrun.metrics.progress import Goal, Progress, advance, take_step_clock
+from zeusrun.metrics.sidecar import EventReader
+from zeusrun.sidecar.step_clock import read_step_clock
+from zeusrun.trial import TrialStatus, is_baseline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from zeusrun.files.tail import LineTail
+    from zeusrun.launcher.context import Submission
+    from zeusrun.launcher.dispatch import Dispatched
+    from zeusrun.launcher.listener import Listener
+    from zeusrun.launcher.processes.signals import CaughtSignals
+    from zeusrun.redaction import Mask
+    from zeusrun.sidecar.events import Event
+    from zeusrun.trial import Outcome, PowerPoint
+
+
+_T = TypeVar("_T")
+
+
+_OTHER_CLOCK = "'t' in the sidecar is not CLOCK_MONOTONIC; arrival counts instead"
+_LIVE_PERIOD_S = 1.0
+_COMPARED_WITH = 50  # earlier trials
+_MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
+
+
+class Watch:
+    """One running trial, from the start of torchrun to its outcome."""
+
+    def __init__(
+        self,
+        submission: Submission,
+        listener: Listener,
+        signals: CaughtSignals,
+        dispatched: Dispatched,
+        mask: Mask,
+    ) -> None:
+        spec = submission.spec
+        self._submission, self._listener, self._signals = submission, listener, signals
+        self._mask = mask
+        trial = dispatched.trial
+        self._trial, self._paths = trial, dispatched.paths
+        self._choice = dispatched.choice
+        self._looking = begins_with_look(dispatched.choice)
+        self._looked: PowerPoint | None = None
+        self._limits = LimitControl(
+            submission, trial, dispatched.paths, dispatched.choice, self._warn
+        )
+        self._ranks = RankProcesses(self._paths.run_dir, trial.world_size)
+        self._stalls = StallControl(
+            spec, trial, self._paths, self._warn, listener.note, ranks=self._ranks
+        )
+        self._verdict: Verdict | None = None
+        self._goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
+        self._cancelled = False
+        self._write_live_at_t = 0.0
+        self._oom_kills = count_oom_kills()
+        self._bounds = build_bounds(spec, trial, dispatched.choice.decision.cost_bound_j)
+        self._reader = EventReader(self._paths.sidecar)
+        self._logs = log_tails(self._paths, range(trial.world_size))
+        foreign = ForeignProcesses(run_dir=str(self._paths.run_dir))
+        self._neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
+        self._monitor = EnergyMonitor(submission.devices, self._paths.power, foreign=foreign)
+        self._stop: StopOrder | None = None
+        self._remarked: set[str] = set()
+        self._to_ask_for = find_choices_to_ask_for(spec)
+        self._earlier = submission.history.trials(trial.job, _COMPARED_WITH)
+        self._warnings: list[str] = []
+        self._progress = self._begin()
+
+    def _begin(self) -> Progress:
+        """Return the progress of a trial that starts now, or goes on after it was preempted."""
+        now_t, trial = time.monotonic(), self._trial
+        seen = frozenset({trial.metric} if trial.curve else ())
+        best = trial.best_metric
+        earlier = tuple(point.epoch for point in trial.curve if not is_baseline(point))
+        return Progress(
+            launched_t=now_t, now_t=now_t, seen_metrics=seen, best_value=best, earlier=earlier
+        )
+
+    def run(self) -> tuple[Outcome, StopOrder | None]:
+        """Run the trial to its end; return its outcome and the order that stopped it, if any.
+
+        Raises:
+            ZeusrunError: If it could not be started.
+        """
+        submission, trial, paths = self._submission, self._trial, self._paths
+        spec, monitor = submission.spec, self._monitor
+        command = build_command(spec, trial, paths, submission.torchrun, submission.environment)
+        exit_: ProcessExit | None = None
+        try:
+            self._limits.begin()
+            with monitor:
+                self._progress = self._begin()
+                grace_s = spec.launch.grace_period_s
+                exit_ = run(
+                    command,
+                    paths,
+                    grace_period_s=grace_s,
+                    on_tick=self._tick,
+                    end_ranks=self._ranks.ask_to_end,
+                    on_end=self._limits.let_go,
+                )
+        except Exception as error:
+            if exit_ is None:
+                raise
+            # The training is over, and what metering or restoring ran into must not lose it.
+            self._warnings.append(f"after the training: {type(error).__name__}: {error}")
+        self._look(final=True)
+        looked = self._stop is not None and self._stop.cause is StopCause.LOOKED
+        self._take_cancel()
+        if self._signals.received and exit_.code != 0 and (self._stop is None or looked):
+            # It came as torchrun ended, perhaps of the same signal.
+            self._stop = self._supervise()
+        return self._close(exit_), self._stop
+
+    def _tick(self) -> StopLevel:
+        self._take_cancel()
+        self._look()
+        level = self._decide()
+        self._stalls.look(self._progress, stopping=self._stop is not None)
+        if level is StopLevel.NONE:
+            energy_between = self._monitor.energy_j
+            self._limits.advance(time.monotonic(), energy_between, wait=self._looking)
+        else:
+            self._limits.wind_down(at_once=level >= StopLevel.TERMINATE)
+        return level
+
+    def _decide(self) -> StopLevel:
+        order = self._supervise()
+        if order is not None and is_cause(order, self._stop):
+            self._stop = order
+            self._write_live_at_t = 0.0
+            if order.cause in BY_SIGNAL:
+                grace_s = self._submission.spec.launch.grace_period_s
+                preempted = order.cause is StopCause.PREEMPTED
+                then = ", and the next submit goes on with it" if preempted else ""
+                faster = how_at_once(self._signals.received[0], cancelled=self._cancelled)
+                again = f"within {grace_s:g} s{then}; {faster}"
+                how = "at once" if order.level is StopLevel.KILL else again
+                self._listener.warn(f"{order.reason}: the training ends {how}")
+            elif order.level >= StopLevel.TERMINATE:
+                self._listener.note(f"stopping: {order.reason}")
+        return StopLevel.NONE if order is None else order.level
+
+    def _ends(self) -> bool:
+        """Whether the run is to end, so that the policy is not asked about it any more."""
+        ordered = self._stop is not None and self._stop.cause is not StopCause.TARGET
+        return ordered or self._verdict is not None or bool(self._signals.received)
+
+    def _supervise(self) -> StopOrder | None:
+        order = supervise(self._progress, self._bounds, self._signals.received, self._verdict)
+        if order is not None and order.cause is StopCause.SIGNAL and self._cancelled:
+            return replace(order, reason=why_cancelled(self._paths))
+        return order
+
+    def _take_cancel(self) -> None:
+        """Take what another zeusrun asks for as if it had come from the keyboard."""
+        received = self._signals.received
+        missing = (read_cancel(self._paths) or 0) - len(received)
+        if missing > 0:
+            self._cancelled = self._cancelled or not received
+            received.extend([signal.SIGINT] * missing)
+
+    def _look(self, *, final: bool = False) -> None:
+        """Take in what the ranks wrote, and show it."""
+        monitor, trial = self._monitor, self._trial
+        read_events = functools.partial(self._reader.read, final=final)
+        events: list[Event] = self._read(self._paths.sidecar, read_events, [])
+        # After the events, so that no report comes before the steps that led to it.
+        progress = take_step_clock(self._progress, read_step_clock(self._paths.rank_clock(0)))
+        for event in events:
+            self._ranks.take(event)
+            self._stalls.take(event)
+            timely = self._correct_time(event)
+            epochs = progress.epochs
+            progress = advance(progress, timely, self._goal, monitor.energy_j)
+            if progress.epochs > epochs and not final:
+                self._decide_again(progress)
+                self._review(progress)
+        progress = replace(
+            progress,
+            now_t=time.monotonic(),  # later than all that was read
+            power_limit_w=self._limits.held_w,
+            probing=self._limits.probing,
+        )
+        if progress.training_t is not None and not final:
+            # A tick back lies within the samples; at this moment joules are extrapolated, which is
+            # better than none only in the first tick.
+            seen_t = max(progress.training_t, progress.now_t - TICK_S)
+            seen_t = seen_t if seen_t > progress.training_t else max(seen_t, progress.now_t)
+            energy_j = monitor.energy_j(progress.training_t, seen_t)
+            progress = replace(progress, energy_j=energy_j, power_w=monitor.power_w())
+            if not progress.may_be_baseline:
+                spent = cost_j(energy_j, monitor.max_power_w, progress.time_s, trial.eta_knob)
+                progress = replace(progress, cost_j=cost_with_earlier(trial, spent))
+            self._decide_again(progress)
+        self._write_live(progress)
+        self._progress = progress
+        for rank, tail in self._logs.items():
+            show = functools.partial(self._show_log, rank, tail, final=final)
+            self._read(self._paths.rank_log(rank), show, None)
+        if (text := self._neighbours.look(progress)) is not None:
+            self._warn(text)
+        stops = self._bounds.stop_at_target
+        remarks = find_remarks(
+            progress,
+            trial,
+            stops_at_target=stops,
+            to_ask_for=self._to_ask_for,
+            earlier=self._earlier,
+        )
+        for kind, text in remarks.items():
+            self._warn_once(kind, text)
+        self._listener.advanced(progress)
+
+    def _decide_again(self, progress: Progress) -> None:
+        """Ask the policy again, once the speed that it wanted to look at is known."""
+        choice, trial = self._choice, self._trial
+        if not self._looking or self._ends() or progress.reached is not None:
+            return
+        if not has_seen_enough(progress, choice.problem, trial.global_batch_size):
+            return
+        self._looking = False
+        point = self._looked = self._measure_speed(progress)
+        looked = read_look(choice.problem, trial, progress, point, self._bill())
+        if looked is None:  # then it is an exploration like any other
+            return
+        again = decide_again(self._submission, choice, looked, trial.attempt)
+        if again.global_batch_size != trial.global_batch_size:
+            reason = why_left(self._submission, choice, looked, again, trial.attempt)
+            self._verdict = Verdict(StopCause.LOOKED, reason)
+            return
+        self._choice = replace(choice, decision=again)
+        self._limits.decided(self._choice)
+        self._bounds = replace(self._bounds, cost_bound_j=again.cost_bound_j)
+        self._listener.bounded(self._bounds.cost_bound_j)
+        self._listener.note(f"its speed is known, and it goes on: {again.why}")
+
+    def _measure_speed(self, progress: Progress) -> PowerPoint | None:
+        limits_w = self._limits.stepped_under
+        if len(limits_w) != 1:  # a mean over several limits says nothing of any
+            return None
+        (limit_w,) = limits_w
+        return measure_speed(progress, limit_w, self._monitor.energy_j)
+
+    def _review(self, progress: Progress) -> None:
+        """Ask the policy, at the end of an epoch, whether it is to be followed by another."""
+        last = progress.epochs == self._goal.max_epochs
+        if self._ends() or progress.reached is not None or last or progress.may_be_baseline:
+            return
+        choice, point = self._choice, progress.curve[-1]
+        eta_knob = self._trial.eta_knob
+        spent = cost_j(point.energy_j, self._monitor.max_power_w, point.time_s, eta_knob)
+        running = Running(
+            progress.epochs, cost_with_earlier(self._trial, spent), progress.best_value
+        )
+        reason = self._submission.policy.review(choice.problem, choice.decision, running)
+        if reason is not None:
+            self._verdict = Verdict(StopCause.HOPELESS, reason)
+
+    def _write_live(self, progress: Progress) -> None:
+        """Leave word of how the trial stands: about once a second, and after each epoch."""
+        if progress.now_t >= self._write_live_at_t or progress.curve != self._progress.curve:
+            self._write_live_at_t = progress.now_t + _LIVE_PERIOD_S
+            preempted = self._stop is not None and self._stop.cause is StopCause.PREEMPTED
+            live = describe_live(
+                self._trial,
+                progress,
+                self._bill(),
+                warnings=[self._mask.text(_storable(warning)) for warning in self._warnings],
+                preempted=preempted,
+            )
+            write_live(self._paths, live)
+
+    def _show_log(self, rank: int, tail: LineTail, *, final: bool) -> None:
+        """Show what a rank printed, but never so much that watching or recording would wait."""
+        skipped = tail.skip_backlog(_MAX_BACKLOG_BYTES)
+        if skipped:
+            where = self._paths.rank_log(rank)
+            self._listener.note(f"{skipped / 1e6:.1f} MB of rank {rank} are only in {where}")
+        while lines := read_text_lines(tail, final=final):
+            self._listener.output(rank, lines)
+            if not final:
+                break
+
+    def _read(self, path: Path, read: Callable[[], _T], nothing: _T) -> _T:
+        """Read a file of the run; where the disk refuses, warn once and go on without it."""
+        try:
+            return read()
+        except OSError as error:
+            why = error.strerror or error
+            self._warn_once(str(path), f"{path} cannot be read: {why}; it is read again")
+            return nothing
+
+    def _correct_time(self, event: Event) -> Event:
+        """Give an event of another clock the moment it was seen: a wrong time is a wrong cost."""
+        now_t = time.monotonic()
+        if self._progress.launched_t <= event.t <= now_t:
+            return event
+        self._warn_once("clock", _OTHER_CLOCK)
+        return replace(event, t=now_t)
+
+    def _bill(self) -> Bill:
+        monitor = self._monitor
+        return Bill(
+            monitor.energy_j,
+            monitor.energy_source,
+            monitor.max_power_w,
+            monitor.accounts_j,
+            monitor.shared if self._neighbours.shared is None else self._neighbours.shared,
+            monitor.limit_w,
+        )
+
+    def _warn_once(self, kind: str, text: str) -> None:
+        if kind not in self._remarked:
+            self._remarked.add(kind)
+            self._warn(text)
+
+    def _warn(self, text: str) -> None:
+        self._warnings.append(text)
+        self._listener.warn(text)
+
+    def _close(self, exit_: ProcessExit) -> Outcome:
+        monitor, trial = self._monitor, self._trial
+        failure = run_deleted(self._paths) or self._stalls.failure()
+        failure = failure or read_failure(
+            self._paths, self._progress.restarts, self._oom_kills_since()
+        )
+        outcome = close(
+            trial,
+            goal=self._goal,
+            progress=self._progress,
+            exit_=exit_,
+            stop=self._stop,
+            failure=failure,
+            bill=self._bill(),
+            finished_at=timestamp(),
+            signalled=torchrun_was_signalled(self._paths),
+            limits=self._limits.report(self._looked),
+        )
+        outcome = join(trial, outcome)
+        if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(self._paths.run_dir):
+            self._warn(f"when it goes on it begins anew: nothing is in {self._paths.checkpoints}")
+        found = (*outcome.warnings, *self._reader.warnings, *monitor.warnings, *self._warnings)
+        warnings = tuple(_storable(warning) for warning in found)
+        return replace(outcome, reason=_storable(outcome.reason), warnings=warnings)
+
+    def _oom_kills_since(self) -> int | None:
+        now = count_oom_kills()
+        return None if now is None or self._oom_kills is None else now - self._oom_kills
+
+
+def _storable(text: str) -> str:
+    """Return text without lone surrogates: names of metrics and processes may hold any bytes."""
+    return text.encode("utf-8", "replace").decode()

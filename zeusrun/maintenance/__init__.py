@@ -1,0 +1,1 @@
+"""Looking after a machine and its runs: doctor, repair, retention, status."""

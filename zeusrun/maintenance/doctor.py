@@ -1,0 +1,224 @@
+"""Looks at what zeusrun stands on, and says what to do about each."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zeusrun.energy.cpu import cpu_device
+from zeusrun.energy.device import LimitableDevice
+from zeusrun.errors import DeviceError, HistoryError, ZeusrunError, advice_on
+from zeusrun.files.home import home_directory, limits_directory, notices_directory, trusted_home
+from zeusrun.files.lock import FileLock
+from zeusrun.gpu.nvml import gpus_of_job
+from zeusrun.gpu.power_limits.lock import LimitLock, is_held
+from zeusrun.gpu.power_limits.original_limits import is_elsewhere, recorded_gpus
+from zeusrun.launcher.processes.torchrun import find_torchrun
+from zeusrun.trial import EnergySource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zeusrun.energy.device import Device
+
+_RUN_BYTES = 64 << 10  # what a submit reserves for an outcome
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of ``doctor``.
+
+    Attributes:
+        name: What was looked at.
+        well: ``False`` if a submit would fail or something must be put right; ``None`` for what is
+            merely worth knowing.
+        found: What was found.
+        advice: What to do; empty when there is nothing to do.
+    """
+
+    name: str
+    well: bool | None
+    found: str
+    advice: str = ""
+
+
+def check_machine(environment: Mapping[str, str]) -> list[Check]:
+    """Return the checks, in the order in which a submit needs what they look at."""
+    checks = [_check_python(), _check_torch()]
+    home = home_directory(environment)
+    try:
+        gpus = gpus_of_job(environment, None)
+    except ZeusrunError as error:
+        checks.append(Check("devices", well=False, found=str(error)))
+    else:
+        checks += [_check_gpu(gpu) for gpu in gpus] or [_check_cpu(environment)]
+        checks.append(_check_permission(gpus, home))
+    checks += _check_limits(home)
+    checks.append(_check_home(home))
+    checks += _check_notices(home)
+    return checks
+
+
+def _check_notices(home: Path) -> list[Check]:
+    """Look for notices that could not be delivered so far."""
+    folder = notices_directory(home)
+    left = len(list(folder.glob("*.json"))) if folder.is_dir() else 0
+    if not left:
+        return []
+    found = f"{left} notice{'' if left == 1 else 's'} could not be delivered so far"
+    return [Check("notices", well=None, found=found, advice=f"see {folder / 'failed.log'}")]
+
+
+def _check_python() -> Check:
+    return Check("python", well=True, found=f"{platform.python_version()}, {sys.executable}")
+
+
+def _check_torch() -> Check:
+    try:
+        torchrun = find_torchrun()
+    except ZeusrunError as error:
+        return Check("torch", well=False, found=str(error))
+    if "--shutdown-timeout" in torchrun.flags:
+        return Check("torch", well=True, found=torchrun.version)
+    found = f"{torchrun.version}; its torchrun has no --shutdown-timeout"
+    return Check(
+        "torch", well=None, found=found, advice="grace_period_s is passed by the environment"
+    )
+
+
+def _check_gpu(gpu: Device) -> Check:
+    try:
+        reading = gpu.read()
+    except ZeusrunError as error:
+        return Check("gpu", well=False, found=f"{gpu.model} {gpu.uuid}: {error}")
+    limit = "?" if reading.power_limit_w is None else f"{reading.power_limit_w:.0f}"
+    maximum = "?" if gpu.max_power_w is None else f"{gpu.max_power_w:.0f}"
+    found = (
+        f"{gpu.model} {gpu.uuid}: energy {gpu.energy_source.value}, limit {limit} of {maximum} W"
+    )
+    return Check("gpu", well=True, found=found)
+
+
+def _check_cpu(environment: Mapping[str, str]) -> Check:
+    try:
+        device = cpu_device(environment)
+    except ZeusrunError as error:
+        return Check("devices", well=False, found=str(error))
+    found = f"no GPU; {device.model}, energy {device.energy_source.value}"
+    if device.energy_source is not EnergySource.ESTIMATED:
+        return Check("devices", well=True, found=found)
+    advice = (
+        "energy is modelled from CPU time; set ZEUSRUN_CPU_WATTS_PER_CORE to what a core of this "
+        "machine draws, or make RAPL under /sys/class/powercap readable"
+    )
+    return Check("devices", well=None, found=found, advice=advice)
+
+
+def _check_permission(gpus: list[Device], home: Path) -> Check:
+    """Set each limit to what it is: that changes nothing, and shows whether it may be set.
+
+    One that a run holds is left to it.
+    """
+    directory = limits_directory(home)
+    try:
+        answers = [_may_set(gpu, directory) for gpu in gpus if isinstance(gpu, LimitableDevice)]
+    except DeviceError as error:
+        found = "power limits are only observed"
+        return Check("permissions", well=None, found=found, advice=str(error))
+    if True in answers:
+        return Check("permissions", well=True, found="power limits may be set")
+    if False in answers:
+        found = "power limits are held by a run, so setting them was not tried"
+        return Check("permissions", well=None, found=found, advice="ask again when it has ended")
+    return Check("permissions", well=None, found="no GPU whose power limit could be set")
+
+
+def _may_set(gpu: LimitableDevice, directory: Path) -> bool | None:
+    """Set the limit of a GPU to what it is, while no run can change it.
+
+    Args:
+        gpu: The GPU.
+        directory: Of the records of limits.
+
+    Returns:
+        Whether it was set; ``False`` if a run holds it, ``None`` if it has no limit to set.
+
+    Raises:
+        DeviceError: If it may not be set, or the GPU does not answer.
+    """
+    if gpu.power_limit_range_w() is None:
+        return None
+    lock = LimitLock(gpu.uuid, directory)
+    if not lock.acquire():
+        return False
+    try:
+        now_w = gpu.power_limit_w()
+        if now_w is not None:
+            gpu.set_power_limit_w(now_w)
+        return None if now_w is None else True
+    finally:
+        lock.release()
+
+
+def _check_limits(home: Path) -> list[Check]:
+    """Return a line for each limit that a dead launcher has left changed."""
+    directory = limits_directory(home)
+    try:
+        recorded = recorded_gpus(directory)
+    except DeviceError as error:
+        return [Check("power limit", well=False, found=str(error))]
+    left = [
+        uuid
+        for uuid in recorded
+        if not is_held(uuid, directory) and not is_elsewhere(directory, uuid)
+    ]
+    return [
+        Check(
+            "power limit",
+            well=False,
+            found=f"that of {uuid} is not as it was found",
+            advice="`zeusrun repair` restores it",
+        )
+        for uuid in left
+    ]
+
+
+def _check_home(home: Path) -> Check:
+    """Write to the home and lock there, as a submit does: only an attempt tells."""
+    otherwise = "make it writable, or set ZEUSRUN_HOME to a directory that is"
+    try:
+        trusted_home({"ZEUSRUN_HOME": str(home)})
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=home) as folder:
+            path = Path(folder) / "lock"
+            path.write_bytes(bytes(_RUN_BYTES))
+            otherwise = "its file system has no locks (flock); set ZEUSRUN_HOME to one that has"
+            locked = _try_locks(path)
+    except HistoryError as error:
+        return Check("home", well=False, found=str(error))
+    except OSError as error:
+        found = f"{home}: {error.strerror}"
+        return Check("home", well=False, found=found, advice=advice_on(error, otherwise))
+    if not locked:
+        found = f"{home}: its file system gives one lock to two holders"
+        advice = "two runs would overwrite each other's records; set ZEUSRUN_HOME to a local disk"
+        return Check("home", well=False, found=found, advice=advice)
+    return Check("home", well=True, found=str(home))
+
+
+def _try_locks(path: Path) -> bool:
+    """Whether a file that is locked cannot be locked again.
+
+    Raises:
+        OSError: If it cannot be locked at all.
+    """
+    held, second = FileLock(path), FileLock(path)
+    try:
+        return held.acquire() and not second.acquire()
+    finally:
+        second.release()
+        held.release()

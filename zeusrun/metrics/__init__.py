@@ -1,0 +1,1 @@
+"""What a training reports, and how far it is."""

@@ -1,0 +1,1 @@
+"""Notices of how a recurrence ended."""

@@ -1,0 +1,146 @@
+"""Delivers the notices in a folder: ``python -m zeusrun.notify.delivery FOLDER``.
+
+A process of its own, that nobody waits for. What cannot be delivered is tried again, three times
+now and with each later notice; after nine times it is given up. Every failure is in ``failed.log``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from zeusrun.clock import timestamp
+from zeusrun.files.lock import FileLock
+from zeusrun.files.private import open_for_writing, read_file, replace_file
+from zeusrun.launcher.processes.background import run_bounded
+from zeusrun.plain_text import plain_text
+
+_PAUSES_S = (0.0, 2.0, 15.0)
+_GIVE_UP = 9
+_MAX_BYTES = 1 << 20
+_MAX_LOG_BYTES = 1 << 20
+
+
+def deliver_all(folder: Path, pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
+    """Deliver what there is, and what comes while that takes its time.
+
+    Args:
+        folder: Of the notices.
+        pauses_s: How long to wait before each try.
+    """
+    lock = FileLock(folder / "lock")
+    tried: set[Path] = set()
+    # Looked at again after the lock is free: one that came in between found it taken.
+    while fresh := sorted(set(folder.glob("*.json")) - tried):
+        if not lock.acquire():
+            return  # another one is at it, and will look again
+        try:
+            for path in fresh:
+                tried.add(path)
+                _deliver(path, pauses_s)
+        finally:
+            lock.release()
+
+
+def _deliver(path: Path, pauses_s: tuple[float, ...]) -> None:
+    try:
+        letter = json.loads(read_file(path, _MAX_BYTES))
+        content = json.dumps(letter["notice"]).encode()
+        letter["tries"], letter["timeout_s"] = int(letter["tries"]), float(letter["timeout_s"])
+        known = {key: letter["notice"][key] for key in _TOLD if letter["notice"][key] is not None}
+        told = {key: str(value).replace("\0", "") for key, value in known.items()}
+        event = {f"ZEUSRUN_{key.upper()}": text for key, text in told.items()}
+    except (OSError, ValueError, KeyError, TypeError):
+        path.unlink(missing_ok=True)  # nobody can read it
+        return
+    problem = ""
+    for pause_s in pauses_s:
+        time.sleep(pause_s)
+        letter["tries"] += 1
+        try:
+            problem = _try(letter, content, event)
+        except Exception as error:  # noqa: BLE001 - one notice must not keep the others
+            problem = f"{type(error).__name__}: {error}"
+        if not problem:
+            path.unlink(missing_ok=True)
+            return
+        _log(path.parent / "failed.log", f"{letter['notice']['text']}: {problem}")
+    if letter["tries"] >= _GIVE_UP:
+        path.unlink(missing_ok=True)
+    else:
+        with contextlib.suppress(OSError):
+            replace_file(path, json.dumps(letter).encode())
+
+
+_TOLD = ("event", "job", "trial", "text")
+
+
+def _try(letter: dict[str, Any], content: bytes, event: dict[str, str]) -> str:
+    """Deliver to all that has not got it; return what went wrong."""
+    problems = []
+    if letter["url"] is not None:
+        problem = _post(letter["url"], content, letter["timeout_s"])
+        letter["url"] = letter["url"] if problem else None
+        problems.append(problem)
+    if letter["command"]:
+        problem = _run(letter["command"], content, event, letter["timeout_s"])
+        letter["command"] = letter["command"] if problem else []
+        problems.append(problem)
+    return "; ".join(filter(None, problems))
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirected POST would arrive as a GET without its content, elsewhere."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Follow none: it is an error, as all that is not 2xx."""
+
+
+def _post(url: str, content: bytes, timeout_s: float) -> str:
+    headers = {"Content-Type": "application/json", "User-Agent": "zeusrun"}
+    request = urllib.request.Request(url, content, headers)  # noqa: S310 - the job file's own, http(s)
+    problem = f"POST: it took longer than {timeout_s:g} s"
+
+    def post() -> None:
+        nonlocal problem
+        try:
+            urllib.request.build_opener(_NoRedirects).open(request, timeout=timeout_s).close()
+            problem = ""
+        except Exception as error:  # noqa: BLE001 - whatever it was is the reason
+            problem = f"POST: {error}"
+
+    # The timeout of a socket is that of each read: a server that drips would hold all others up.
+    thread = threading.Thread(target=post, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    return problem
+
+
+def _run(command: list[str], content: bytes, event: dict[str, str], timeout_s: float) -> str:
+    try:
+        environment = {**os.environ, **event}
+        code, complaint = run_bounded(command, content, environment, timeout_s)
+    except OSError as error:  # a TimeoutError, too
+        return f"{command[0]}: {error.strerror or error}"
+    return "" if code == 0 else f"{command[0]} ended with {code}: {complaint[-500:]}"
+
+
+def _log(path: Path, text: str) -> None:
+    with contextlib.suppress(OSError):
+        if path.exists() and path.stat().st_size > _MAX_LOG_BYTES:
+            path.replace(path.with_name(f"{path.name}.1"))
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        with open(open_for_writing(path, flags), "ab") as file:  # noqa: PTH123 - a descriptor
+            line = plain_text(text).replace("\n", " ")
+            file.write(f"{timestamp()} {line}\n".encode(errors="replace"))
+
+
+if __name__ == "__main__":
+    deliver_all(Path(sys.argv[1]))

@@ -1,0 +1,189 @@
+"""Who is told how a recurrence ended: what there is to tell (pure), and how it is sent.
+
+A notice is a file first, delivered by a process of its own: neither a slow server nor a reboot
+loses it or holds up a run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.analysis.cost_baseline import usual_cost
+from zeusrun.clock import timestamp
+from zeusrun.cost import energy_text
+from zeusrun.errors import ExitCode
+from zeusrun.files.home import notices_directory
+from zeusrun.files.private import make_folder, replace_file
+from zeusrun.launcher.processes.background import start_detached
+from zeusrun.plain_text import plain_text
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from zeusrun.errors import ZeusrunError
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.recurrence import SubmitResult
+    from zeusrun.trial import Trial
+
+_NOT_AN_ENDING = {TrialStatus.CANCELLED, TrialStatus.PREEMPTED, TrialStatus.DISPATCHED}
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something to tell.
+
+    Attributes:
+        event: ``reached``, ``missed``, ``failed``, ``lost``, ``regression`` or ``recovered``.
+        job: Whose.
+        text: One sentence for people.
+        trial: Which; ``None`` if there was none.
+        recurrence: Its number; ``None`` if there was none.
+        status: How it ended.
+        reason: Why.
+        exit_code: Of the submit; ``None`` of a trial that was lost before it.
+        cost_j: In joules; ``None`` if unknown.
+        usual_cost_j: What its batch size costs otherwise; ``None`` where too little is known.
+        run_dir: Where its files are.
+        host: Where it ran.
+        at: RFC 3339.
+    """
+
+    event: str
+    job: str
+    text: str
+    trial: str | None = None
+    recurrence: int | None = None
+    status: str | None = None
+    reason: str | None = None
+    exit_code: int | None = None
+    cost_j: float | None = None
+    usual_cost_j: float | None = None
+    run_dir: str | None = None
+    host: str = ""
+    at: str = ""
+
+
+def build_notices(trials: Sequence[Trial], result: SubmitResult) -> list[Notice]:
+    """Return what a submit has to tell.
+
+    Args:
+        trials: The newest of the job, oldest first, those of the submit included.
+        result: How it ended.
+    """
+    last, code = result.trials[-1], int(result.exit_code)
+    own = {trial.trial for trial in result.trials}
+    earlier = [trial for trial in trials if trial.trial not in own]
+    if code == ExitCode.TARGET_MISSED:
+        attempts = "" if result.attempts < 2 else f" in {result.attempts} attempts"
+        text = f"{last.trial} missed its target{attempts}: {last.reason}"
+        return [_notice("missed", last, code, text)]
+    if code in {ExitCode.TRAINING_FAILED, ExitCode.TIMED_OUT}:
+        text = f"{last.trial} ended as {last.status.value}: {last.reason}"
+        return [_notice("failed", last, code, text)]
+    if not result.reached:
+        return []  # somebody has ended it, and knows
+    cost = "" if last.cost_j is None else f", cost {energy_text(last.cost_j)}"
+    text = f"{last.trial} reached its target: {last.reason}{cost}"
+    notices = [_notice("reached", last, code, text)]
+    ended = [trial for trial in earlier if trial.status not in _NOT_AN_ENDING]
+    if ended and ended[-1].status is not TrialStatus.REACHED:
+        before = ended[-1]
+        text = f"{last.job} reaches its target again, after {before.trial} ({before.status.value})"
+        notices.append(_notice("recovered", last, code, text))
+    usual = None if last.shared else usual_cost(earlier, last)
+    if usual is not None and last.cost_j is not None and last.cost_j > usual.high_j:
+        times = last.cost_j / usual.cost_j
+        text = (
+            f"{last.trial} cost {energy_text(last.cost_j)}, {times:.1f} times what batch size "
+            f"{last.global_batch_size} usually does ({energy_text(usual.cost_j)} in {usual.runs} "
+            "runs)"
+        )
+        notices.append(_notice("regression", last, code, text, usual.cost_j))
+    return notices
+
+
+def lost_notices(lost: Sequence[Trial]) -> list[Notice]:
+    """Return what there is to tell of trials whose launchers have died."""
+    return [_notice("lost", each, None, f"{each.trial} was lost: {each.reason}") for each in lost]
+
+
+def failure_notice(job: str, error: ZeusrunError) -> Notice:
+    """Return what there is to tell of a submit that ended before a trial did."""
+    return Notice(
+        "failed",
+        job,
+        f"{job} did not run: {error}",
+        reason=str(error),
+        exit_code=int(error.exit_code),
+        host=socket.gethostname(),
+        at=timestamp(),
+    )
+
+
+def _notice(
+    event: str, trial: Trial, code: int | None, text: str, usual_j: float | None = None
+) -> Notice:
+    return Notice(
+        event=event,
+        job=trial.job,
+        text=text,
+        trial=trial.trial,
+        recurrence=trial.recurrence,
+        status=trial.status.value,
+        reason=trial.reason,
+        exit_code=code,
+        cost_j=trial.cost_j,
+        usual_cost_j=usual_j,
+        run_dir=trial.run_dir,
+        host=socket.gethostname(),
+        at=timestamp(),
+    )
+
+
+def send(
+    home: Path, spec: JobSpec, notices: Sequence[Notice], environment: Mapping[str, str]
+) -> None:
+    """Leave notices to be delivered, and have a process of its own deliver them.
+
+    Args:
+        home: Zeusrun's.
+        spec: The job; what it does not ask for is not sent.
+        notices: What there is.
+        environment: Of the command that is to be told.
+
+    Raises:
+        OSError: If that is not possible.
+    """
+    wanted = [notice for notice in notices if notice.event in spec.notify.on]
+    if not wanted:
+        return
+    folder = notices_directory(home)
+    make_folder(folder)
+    for number, notice in enumerate(wanted):
+        path = folder / f"{notice.at}-{os.getpid()}-{number}.json"
+        replace_file(path, json.dumps(_letter(spec, notice)).encode())
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        argv = [sys.executable, "-m", "zeusrun.notify.delivery", str(folder)]
+        start_detached(argv, environment, null)
+    finally:
+        os.close(null)
+
+
+def _letter(spec: JobSpec, notice: Notice) -> dict[str, Any]:
+    notify = spec.notify
+    told = asdict(notice).items()
+    return {
+        "notice": {k: plain_text(v) if isinstance(v, str) else v for k, v in told},
+        "url": notify.url,
+        "command": spec.notify_command(),
+        "timeout_s": notify.timeout_s,
+        "tries": 0,
+    }

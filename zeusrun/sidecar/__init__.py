@@ -1,0 +1,1 @@
+"""The files and signals that worker and launcher share."""

@@ -1,0 +1,275 @@
+"""``zeusrun.current()``: what a training script asks for and tells."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, SupportsFloat
+
+from zeusrun.sidecar.events import Asked, EventWriter, Reported
+from zeusrun.target import meets_target
+from zeusrun.worker.failure import failed_in_restart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+SIGTERM_EXIT_CODE = 143  # 128 + SIGTERM: ended by one that zeusrun did not send
+
+
+class Run:
+    """One rank's view of its trial, read from the environment that the launcher set.
+
+    Attributes:
+        active: Whether zeusrun started this process.
+        rank: This process among all, from 0.
+        world_size: Number of processes.
+        job: Name of the recurring job, or ``None`` outside zeusrun.
+        trial: Identity of this trial, or ``None`` outside zeusrun.
+        checkpoint_dir: Where checkpoints of this trial belong, or ``None`` outside zeusrun.
+        ended_by_stranger: Whether a SIGTERM that zeusrun did not send has ended the training.
+        grouped: Whether it was in a process group of ``torch.distributed`` when it last looked, or
+            before.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.rank = int(environment.get("RANK", "0"))
+        self.world_size = int(environment.get("WORLD_SIZE", "1"))
+        self.job = environment.get("ZEUSRUN_JOB")
+        self.trial = environment.get("ZEUSRUN_TRIAL")
+        self.active = self.trial is not None
+        checkpoint_dir = environment.get("ZEUSRUN_CHECKPOINT_DIR")
+        self.checkpoint_dir = Path(checkpoint_dir) if checkpoint_dir else None
+        self._environment = environment
+        self._epoch = 0
+        self._reports = 0
+        self._asked: set[str] = set()
+        self._unsent: list[Asked | Reported] = []
+        self._stopping = False
+        self.ended_by_stranger = False
+        self.grouped = False
+        self._listening = False
+        self._pid = 0
+        self._writer: EventWriter | None = None
+        run_dir = environment.get("ZEUSRUN_RUN_DIR")
+        self._stop_file = os.path.join(run_dir, "stop") if run_dir else None  # noqa: PTH118 - asked once an epoch
+
+    def local_batch_size(self, default: int) -> int:
+        """Return this rank's samples per optimizer step; ``default`` outside zeusrun."""
+        global_batch_size = self._ask_for("batch_size")
+        return int(global_batch_size) // self.world_size if global_batch_size else default
+
+    def global_batch_size(self, default: int) -> int:
+        """Return the samples per optimizer step over all ranks; ``default`` outside zeusrun."""
+        return int(self._ask_for("batch_size") or default)
+
+    def learning_rate(self, default: float) -> float:
+        """Return the learning rate for the batch size; ``default`` where the job names none."""
+        return float(self._ask_for("learning_rate") or default)
+
+    def _ask_for(self, choice: str) -> str | None:
+        """Return what the launcher chose, and let it know that the script has asked."""
+        if self.active and self.rank == 0 and choice not in self._asked:
+            self._asked.add(choice)
+            self._unsent.append(Asked(time.monotonic(), choice))
+            with contextlib.suppress(OSError):  # with the first report, then
+                self.send()
+        return self._environment.get(f"ZEUSRUN_{choice.upper()}")
+
+    def epochs(self, default: int, done: int = 0) -> Iterator[int]:
+        """Yield 1, 2, 3, … and end after the last epoch, at the target, or when told to stop.
+
+        Ends after the same epoch on every rank; every rank must iterate over it.
+
+        Args:
+            default: Number of epochs outside zeusrun.
+            done: Epochs completed before, by the checkpoint that the script has restored: the
+                first one is then ``done + 1``.
+        """
+        last = int(self._environment.get("ZEUSRUN_MAX_EPOCHS") or default)
+        for epoch in range(done + 1, last + 1):
+            if self.should_stop():
+                return
+            self._epoch = epoch
+            yield epoch
+
+    def report(self, epoch: int | None = None, **metrics: SupportsFloat) -> None:
+        """Tell the launcher the metrics after an epoch.
+
+        Rank 0 writes. Other ranks, and scripts outside zeusrun, may call it with anything.
+
+        Args:
+            epoch: Epochs completed; when left out, the one that ``epochs`` is in, else one more
+                than at the last report.
+            metrics: Plain numbers, or anything but text that ``float`` takes: tensors and arrays of
+                one number. NaN may be reported.
+
+        Raises:
+            TypeError: If a metric is not a number.
+            ValueError: If it is an array of more than one number.
+        """
+        self.grouped = self.grouped or is_grouped()
+        if not self.active or self.rank != 0:
+            return
+        values = {name: _number(name, value) for name, value in metrics.items()}
+        if self._reached_target(values):
+            self._stopping = True
+        self._reports += 1
+        completed = (self._epoch or self._reports) if epoch is None else int(epoch)
+        self._unsent.append(Reported(time.monotonic(), completed, values))
+        try:
+            self.send()
+        except OSError as error:  # a full disk must not end the training it would only describe
+            warnings.warn(f"zeusrun could not record the metrics yet: {error}", stacklevel=2)
+
+    def send(self) -> None:
+        """Write the reports that could not be written before.
+
+        Raises:
+            OSError: If they still cannot be.
+        """
+        while self._unsent:
+            if self._writer is None:
+                self._writer = EventWriter(self._environment["ZEUSRUN_SIDECAR"])
+            self._writer.write(self._unsent[0])
+            del self._unsent[0]
+
+    def should_stop(self) -> bool:
+        """Whether training should end here: target reached, or told to stop.
+
+        A collective call: the answer is the same on every rank, so every rank must ask.
+        ``epochs`` asks before each epoch; only a loop of your own needs this.
+        """
+        if not self.active:
+            return False
+        self._listen()
+        self.grouped = self.grouped or is_grouped()
+        self._stopping = _any_rank(flag=self._stopping or self._told_to_stop())
+        return self._stopping
+
+    def _reached_target(self, values: Mapping[str, float]) -> bool:
+        environment = self._environment
+        value = values.get(environment.get("ZEUSRUN_METRIC", ""), math.nan)
+        if environment.get("ZEUSRUN_ON_TARGET") != "stop":
+            return False
+        mode = environment.get("ZEUSRUN_MODE", "max")
+        return meets_target(value, float(environment["ZEUSRUN_TARGET"]), mode)
+
+    def _listen(self) -> None:
+        """Turn SIGTERM into a stop, once the script has shown that it asks for stops."""
+        if self._listening or threading.current_thread() is not threading.main_thread():
+            return
+        self._listening = True
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            return  # the script's own handler wins
+        self._pid = os.getpid()
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        listening, telling = os.pipe()
+        os.set_blocking(telling, False)
+        others = signal.set_wakeup_fd(telling, warn_on_full_buffer=False)
+        if others != -1:
+            signal.set_wakeup_fd(others)  # an event loop of the script wants it for itself
+            os.close(listening)
+            os.close(telling)
+            return
+        # A child of the script is no rank: its signals must not be told to ours, and a SIGTERM
+        # that it gets while it is being forked waits until it has forgotten our handler. Python
+        # would lose it. Masks are those of the thread that forks.
+        found = threading.local()
+
+        def hold() -> None:
+            found.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+        def resume() -> None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, found.mask)
+
+        def forget() -> None:
+            signal.set_wakeup_fd(-1)  # whichever thread has forked, it is the main one here
+            self._forget_sigterm()
+            resume()
+
+        os.register_at_fork(before=hold, after_in_parent=resume, after_in_child=forget)
+        threading.Thread(target=self._watch_sigterm, args=(listening,), daemon=True).start()
+
+    def _forget_sigterm(self) -> None:
+        if signal.getsignal(signal.SIGTERM) == self._on_sigterm:  # not the script's own by now
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _told_to_stop(self) -> bool:
+        return self._stop_file is not None and os.path.exists(self._stop_file)  # noqa: PTH110
+
+    def _on_sigterm(self, _signal: int, _frame: object) -> None:
+        if os.getpid() != self._pid:  # it came between the fork and its end
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+        self._stopping = True
+        self.ended_by_stranger = not self._told_to_stop()
+
+    def _watch_sigterm(self, listening: int) -> None:
+        """End the rank where its main thread may never come to: in a collective, say.
+
+        A SIGTERM that zeusrun has not sent comes from torchrun, because another rank failed (then
+        at once: torchrun would wait 30 s, whatever grace the job has), or from a stranger.
+        """
+        while os.read(listening, 1) != bytes([signal.SIGTERM]):
+            pass
+        if self._told_to_stop():
+            return  # zeusrun sees to it that it ends
+        error_path = os.path.join(self._environment["ZEUSRUN_RUN_DIR"], "error.json")  # noqa: PTH118
+        restart = int(self._environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        grace_s = float(self._environment.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
+        deadline_t = time.monotonic() + grace_s
+        while time.monotonic() < deadline_t and failed_in_restart(error_path) != restart:
+            time.sleep(0.1)
+        os._exit(SIGTERM_EXIT_CODE)
+
+
+@functools.cache
+def current_run() -> Run:
+    """Return the one ``Run`` of this process."""
+    return Run(dict(os.environ))
+
+
+def _number(name: str, value: SupportsFloat) -> float:
+    if isinstance(value, (str, bytes)):
+        raise TypeError(f"zeusrun: metric {name!r} is {value!r}, not a number")
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"zeusrun: metric {name!r} is not one number: {error}") from None
+
+
+def is_grouped() -> bool:
+    """Whether this process is in a process group; torch is not imported for it."""
+    # A torch that was built without it, or could not be imported, has no such function.
+    ask = getattr(sys.modules.get("torch.distributed"), "is_initialized", None)
+    return ask is not None and bool(ask())
+
+
+def _any_rank(*, flag: bool) -> bool:
+    """Whether the flag is set on any rank; ranks that do not talk to each other answer alone.
+
+    The object collective chooses the device that the group's backend needs. On GPUs it would take
+    the current one, which is 0 on every rank of a script that never calls ``set_device``.
+    """
+    if not is_grouped():
+        return flag
+    import torch  # noqa: PLC0415 - the script has imported it
+    from torch import distributed  # noqa: PLC0415
+
+    flags: list[bool] = [False] * distributed.get_world_size()
+    with contextlib.ExitStack() as stack:
+        nccl_only = "nccl" in (backend := distributed.get_backend()) and "gloo" not in backend
+        if nccl_only and torch.cuda.current_device() == 0:
+            own = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+            stack.enter_context(torch.cuda.device(own))
+        distributed.all_gather_object(flags, flag)
+    return any(flags)
