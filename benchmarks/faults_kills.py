@@ -25,7 +25,7 @@ from faults_scene import (
 )
 
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.launcher.processes.process import TICK_S
+from zeusrun.launcher.processes.torchrun import TICK_S
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.trial import Trial, TrialStatus
 

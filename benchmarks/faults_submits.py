@@ -17,7 +17,7 @@ from faults_io import HOWS, Fault
 from zeusrun.errors import HistoryError
 from zeusrun.files.lock import FileLock
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.launcher.processes.process import TICK_S
+from zeusrun.launcher.processes.torchrun import TICK_S
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.trial import TrialStatus
 

@@ -8,6 +8,8 @@ import time
 import psutil
 import pytest
 
+from zeusrun.launcher.processes.torchrun import TorchrunProcess
+
 
 def only_trial(result):
     """Return the one trial of a submit's JSON."""
@@ -68,3 +70,16 @@ def survivors(trial):
             if process.environ().get("ZEUSRUN_RUN_DIR") == trial["run_dir"]:
                 found.append(process)
     return found
+
+
+def run_torchrun(
+    command, paths, *, grace_period_s, on_tick, end_ranks=lambda: False, on_end=lambda: None
+):
+    """Run a command as a submit runs torchrun; return how it ended."""
+    process = TorchrunProcess(command, paths, grace_period_s)
+    with process, contextlib.ExitStack() as ending:
+        ending.callback(on_end)
+        while process.is_running():
+            process.stop(on_tick(), end_ranks)
+            process.wait()
+    return process.exit

@@ -16,7 +16,7 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.machine import job_devices
-from zeusrun.launcher.processes.torchrun import find_torchrun
+from zeusrun.launcher.processes.installation import find_torchrun
 from zeusrun.launcher.recurrence import submit
 from zeusrun.launcher.supervision import speed_check as look
 from zeusrun.trial import (

@@ -12,7 +12,7 @@ from tests.factories import build_trial as trial
 from tests.fuzz.mutations import mutated, pieces, run_inputs
 from tests.launcher.values import GOAL, LAUNCHED, ten_watts
 from zeusrun.history.schema import encode_trial
-from zeusrun.launcher.processes.process import ProcessExit
+from zeusrun.launcher.processes.torchrun import ProcessExit
 from zeusrun.launcher.recover import _lost
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.supervision.outcome import Bill, close

@@ -14,7 +14,7 @@ from tests.gpu.simulated import SimulatedDevice
 from zeusrun.errors import LaunchError, VisibleGpusError
 from zeusrun.gpu.power_limits.lock import LimitLock, is_held
 from zeusrun.gpu.power_limits.original_limits import LimitRecord, write_record
-from zeusrun.launcher.processes.torchrun import Torchrun
+from zeusrun.launcher.processes.installation import Torchrun
 from zeusrun.maintenance import doctor
 from zeusrun.maintenance.doctor import check_machine
 

@@ -229,7 +229,7 @@ def test_another_bound_is_shown_from_then_on():
     screen = console()
     with SubmitView(screen, quiet=False) as view:
         view.dispatched(trial(), 200.0)
-        view.bounded(300.0)
+        view.show(BoundChanged(300.0))
         view.advanced(STATES["first report"])
         view.advanced(STATES["first report"])
     assert "of at most 300 J" in screen.file.getvalue()

@@ -217,7 +217,7 @@ def run_now(job: Job) -> None:
     """Run a job now as its schedule would, and watch it."""
     from contextlib import nullcontext  # noqa: PLC0415
 
-    from zeusrun.launcher.processes.process import run_foreground  # noqa: PLC0415
+    from zeusrun.launcher.processes.foreground import run_foreground  # noqa: PLC0415
     from zeusrun.schedule.occurrence import environment_of, fire_command  # noqa: PLC0415
 
     schedules = _schedules()

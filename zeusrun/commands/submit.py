@@ -125,7 +125,7 @@ def run_recurrence(
     from zeusrun.launcher.processes.signals import CaughtSignals  # noqa: PLC0415
     from zeusrun.launcher.queue.admission import admitted  # noqa: PLC0415
     from zeusrun.launcher.queue.waiting import check_not_ended  # noqa: PLC0415
-    from zeusrun.notify.notices import build_notices, failure_notice, lost_notices  # noqa: PLC0415
+    from zeusrun.notify.notices import build_notices, failure_notice  # noqa: PLC0415
     from zeusrun.view.tables import saving_lines  # noqa: PLC0415
 
     shown, (home, history) = console(stderr=as_json), open_home()
@@ -152,15 +152,11 @@ def run_recurrence(
                 tell=tell,
             ) as gpus:
                 begun()
-                submission = replace(
-                    compose(spec, batch_size, gpus),
-                    why_forced=why,
-                    on_lost=lambda lost: notify(lambda: lost_notices(lost)),
-                )
+                submission = replace(compose(spec, batch_size, gpus), why_forced=why)
                 with contextlib.closing(submission):
                     check_not_ended(spec.name, signals.received)
                     began = True
-                    result = _run(submission, shown, quiet=quiet)
+                    result = _run(submission, shown, notify, quiet=quiet)
                 notify(lambda: build_notices(history.trials(spec.name, NEWEST), result))
         except ZeusrunError as error:
             failed = error
@@ -177,12 +173,26 @@ def run_recurrence(
     return result.exit_code
 
 
-def _run(submission: Submission, shown: Console, *, quiet: bool) -> SubmitResult:
+def _run(
+    submission: Submission,
+    shown: Console,
+    notify: Callable[[Callable[[], Sequence[Notice]]], None],
+    *,
+    quiet: bool,
+) -> SubmitResult:
+    from zeusrun.launcher.events import FoundLost, SubmitEvent  # noqa: PLC0415
     from zeusrun.launcher.recurrence import submit as run_submit  # noqa: PLC0415
+    from zeusrun.notify.notices import lost_notices  # noqa: PLC0415
     from zeusrun.view.live import SubmitView  # noqa: PLC0415
 
     with SubmitView(shown, quiet=quiet) as view:
-        result = run_submit(submission, view)
+
+        def consume(event: SubmitEvent) -> None:
+            view.show(event)
+            if isinstance(event, FoundLost):
+                notify(lambda: lost_notices(event.trials))
+
+        result = run_submit(submission, consume)
         if result.attempts > 1 and result.exit_code == ExitCode.TARGET_MISSED:
             view.warn(f"the target was missed in {result.attempts} attempts")
     return result
@@ -244,7 +254,7 @@ def compose(
     from zeusrun.bandit.registry import create_policy  # noqa: PLC0415
     from zeusrun.launcher.context import Submission  # noqa: PLC0415
     from zeusrun.launcher.machine import job_devices  # noqa: PLC0415
-    from zeusrun.launcher.processes.torchrun import find_torchrun  # noqa: PLC0415
+    from zeusrun.launcher.processes.installation import find_torchrun  # noqa: PLC0415
 
     home, history = open_home()
     inherited = dict(os.environ)

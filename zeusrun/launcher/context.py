@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from zeusrun.bandit.registry import Policy
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.processes.torchrun import Torchrun
-    from zeusrun.trial import Trial
+    from zeusrun.launcher.processes.installation import Torchrun
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,6 @@ class Submission:
         why_forced: Where that comes from.
         limits: What may change the GPUs' power limits while it is entered; ``None`` to leave
             them alone.
-        on_lost: Gets the trials of dead launchers that are recorded first.
     """
 
     spec: JobSpec
@@ -49,7 +47,6 @@ class Submission:
     forced_batch_size: int | None = None
     why_forced: str = "chosen by --batch-size"
     limits: LimitHolder | None = None
-    on_lost: Callable[[Sequence[Trial]], None] = lambda _lost: None
 
     @property
     def power_limits_w(self) -> tuple[float, ...]:

@@ -16,13 +16,14 @@ from zeusrun.errors import DeviceError, ExitCode, HistoryError
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.choose import build_problem, decide
 from zeusrun.launcher.dispatch import dispatch
+from zeusrun.launcher.events import FoundLost, Noted, TrialEnded, TrialStarts, Warned
 from zeusrun.launcher.power.control import open_limits, restore_limits
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.recover import outcome_so_far, recover_lost, where_kept
 from zeusrun.launcher.redact import (
+    mask_events,
     mask_job,
-    mask_listener,
     mask_logs,
     mask_outcome,
     restore_secrets,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.dispatch import Dispatched
-    from zeusrun.launcher.listener import Listener
+    from zeusrun.launcher.events import Emit
     from zeusrun.launcher.supervision.stop_rules import StopOrder
     from zeusrun.redaction import Mask
     from zeusrun.trial import Decision, Trial
@@ -69,12 +70,12 @@ class SubmitResult:
         return bool(self.trials) and self.trials[-1].status is TrialStatus.REACHED
 
 
-def submit(submission: Submission, listener: Listener) -> SubmitResult:
+def submit(submission: Submission, emit: Emit) -> SubmitResult:
     """Run one recurrence of a job.
 
     Args:
         submission: The job and all it needs.
-        listener: Told what happens.
+        emit: Gets every event.
 
     Raises:
         ZeusrunError: Before a trial is dispatched, if it could not be started, or when its
@@ -85,24 +86,26 @@ def submit(submission: Submission, listener: Listener) -> SubmitResult:
     with CaughtSignals() as signals:
         restored, problems, _ = restore_limits(submission.home)
         for limit in restored:
-            listener.note(limit.text)
+            emit(Noted(limit.text))
         for text in problems:
-            listener.warn(text)
+            emit(Warned(text))
         for text in find_warnings(submission):
-            listener.warn(text)
+            emit(Warned(text))
         name, home = submission.spec.name, submission.home
         recovered = recover_lost(submission.history, name, timestamp(), home)
         for lost in recovered:
-            listener.note(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}")
+            emit(Noted(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}"))
             for warning in (*lost.warnings, *_mask_lost(submission, lost)):
-                listener.warn(f"{lost.trial}: {warning}")
-        submission.on_lost([trial for trial in recovered if trial.status is TrialStatus.LOST])
-        with _limits(submission, listener) as limits:
-            return _recur(replace(submission, limits=limits), listener, signals)
+                emit(Warned(f"{lost.trial}: {warning}"))
+        dead = tuple(trial for trial in recovered if trial.status is TrialStatus.LOST)
+        if dead:
+            emit(FoundLost(dead))
+        with _limits(submission, emit) as limits:
+            return _recur(replace(submission, limits=limits), emit, signals)
 
 
 @contextlib.contextmanager
-def _limits(submission: Submission, listener: Listener) -> Iterator[LimitHolder | None]:
+def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | None]:
     """Take hold of the GPUs' power limits, and put them back as they were found.
 
     Raises:
@@ -117,14 +120,14 @@ def _limits(submission: Submission, listener: Listener) -> Iterator[LimitHolder 
             "the whole GPU by `nvidia-smi -pl`"
         )
     if mode == "optimize" and shared:
-        listener.note(f"power limits are left alone: {shared[0]}")
+        emit(Noted(f"power limits are left alone: {shared[0]}"))
         mode = "observe"
     # The job's own ZEUSD_SOCK_PATH counts for the guard as it does for the devices.
     environment = {**submission.environment, **submission.spec.env}
     holder = open_limits(mode, submission.devices, submission.home, environment)
     if holder is None:
         if fixed_w is not None:
-            listener.warn(f"power_limit.watts: the job has no GPU to hold to {fixed_w:g} W")
+            emit(Warned(f"power_limit.watts: the job has no GPU to hold to {fixed_w:g} W"))
         yield None
         return
     try:
@@ -132,14 +135,14 @@ def _limits(submission: Submission, listener: Listener) -> Iterator[LimitHolder 
             if fixed_w is not None:
                 holder.check(fixed_w)
             elif holder.refused is not None:
-                listener.note(f"power limits are left alone: {holder.refused}")
+                emit(Noted(f"power limits are left alone: {holder.refused}"))
             yield holder
     finally:
         if holder.unrestored is not None:
-            listener.warn(holder.unrestored)
+            emit(Warned(holder.unrestored))
 
 
-def _recur(submission: Submission, listener: Listener, signals: CaughtSignals) -> SubmitResult:
+def _recur(submission: Submission, emit: Emit, signals: CaughtSignals) -> SubmitResult:
     """Run trials until one reaches the target, or there is nothing left to try."""
     spec = submission.spec
     trials: list[Trial] = []
@@ -149,7 +152,7 @@ def _recur(submission: Submission, listener: Listener, signals: CaughtSignals) -
     while again:
         recurrence = trials[0].recurrence if trials else None
         attempt = trials[-1].attempt + 1 if trials else 1
-        trial, stop = _attempt(submission, listener, signals, recurrence, attempt)
+        trial, stop = _attempt(submission, emit, signals, recurrence, attempt)
         if not trials and trial.attempt > 1:
             earlier = _attempts_before(submission, trial)
             looks = sum(each.status is TrialStatus.CANCELLED for each in earlier)
@@ -168,18 +171,18 @@ def _recur(submission: Submission, listener: Listener, signals: CaughtSignals) -
         before = [*earlier, *trials[:-1]]
         if again and trial.cause in {each.cause for each in before} - {None}:
             again = False
-            listener.warn(f"two attempts have failed alike, so no third is made: {trial.reason}")
+            emit(Warned(f"two attempts have failed alike, so no third is made: {trial.reason}"))
         elif again and trial.cause is not None and _would_crash_again(submission, trials):
             again = False
-            listener.warn("it is not tried again: the same error would occur")
+            emit(Warned("it is not tried again: the same error would occur"))
         elif again and trial.cause is not None:
-            listener.note("it is tried once more: should it fail alike, that is the end of it")
+            emit(Noted("it is tried once more: should it fail alike, that is the end of it"))
         if again and (sentence := _first_night(submission, [*earlier, *trials])) is not None:
             again = False
-            listener.warn(sentence)
+            emit(Warned(sentence))
         if again and not _another_choice(submission, [*earlier, *trials]):
             again = False
-            listener.warn(_nothing_left(spec, trials))
+            emit(Warned(_nothing_left(spec, trials)))
     code = exit_code(trials[-1], stop, signals.received)
     return SubmitResult(trials[0].recurrence, tuple(trials), code)
 
@@ -293,7 +296,7 @@ def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> i
 
 def _attempt(
     submission: Submission,
-    listener: Listener,
+    emit: Emit,
     signals: CaughtSignals,
     recurrence: int | None,
     attempt: int,
@@ -302,17 +305,17 @@ def _attempt(
     dispatched = dispatch(submission, recurrence, attempt)
     values = placeholder_values(submission.spec, dispatched.trial, dispatched.paths)
     mask = mask_job(submission.spec, values)
-    listener = mask_listener(listener, mask)
+    emit = mask_events(emit, mask)
     try:
         for text in dispatched.choice.kept if attempt == 1 else ():
-            listener.note(f"history: {text}")
+            emit(Noted(f"history: {text}"))
         if dispatched.note is not None:
-            listener.note(dispatched.note)
+            emit(Noted(dispatched.note))
         if dispatched.trial.preemptions:
-            listener.note(_goes_on(dispatched.trial))
-        listener.dispatched(dispatched.trial, dispatched.choice.decision.cost_bound_j)
+            emit(Noted(_goes_on(dispatched.trial)))
+        emit(TrialStarts(dispatched.trial, dispatched.choice.decision.cost_bound_j))
         try:
-            outcome, stop = Watch(submission, listener, signals, dispatched, mask).run()
+            outcome, stop = Watch(submission, emit, signals, dispatched, mask).run()
         except BaseException as error:
             outcome = _broken_off(
                 dispatched, f"zeusrun could not run it: {str(error) or type(error).__name__}"
@@ -321,12 +324,12 @@ def _attempt(
             raise
         finished = _record(submission.history, dispatched, mask_outcome(outcome, mask))
     finally:
-        _let_go(dispatched, mask, listener)
+        _let_go(dispatched, mask, emit)
     looked = finished.status is TrialStatus.CANCELLED and _ended_by_look(finished, stop)
     told = stop is not None and stop.cause in {StopCause.HOPELESS, StopCause.LOOKED}
     if told and finished.status is TrialStatus.REACHED:
-        listener.note("it reached the target in the time that it was given to end")
-    listener.finished(finished, looked=looked)
+        emit(Noted("it reached the target in the time that it was given to end"))
+    emit(TrialEnded(finished, looked))
     return finished, stop
 
 
@@ -340,10 +343,10 @@ def _mask_lost(submission: Submission, lost: Trial) -> list[str]:
     )
 
 
-def _let_go(dispatched: Dispatched, mask: Mask, listener: Listener) -> None:
+def _let_go(dispatched: Dispatched, mask: Mask, emit: Emit) -> None:
     try:
         for text in mask_logs(dispatched.paths, mask):
-            listener.warn(text)
+            emit(Warned(text))
     finally:
         dispatched.lock.release()
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.secrets import masked_names
+from zeusrun.launcher.events import Noted, Printed, Warned
 from zeusrun.launcher.rundir.failure import Failure
 from zeusrun.redaction import MASK, mask_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.listener import Listener
+    from zeusrun.launcher.events import Emit, SubmitEvent
     from zeusrun.launcher.rundir.layout import RunPaths
-    from zeusrun.metrics.progress import Progress
     from zeusrun.redaction import Mask
-    from zeusrun.trial import Outcome, Trial
+    from zeusrun.trial import Outcome
 
 _CHUNK = 1 << 20
 
@@ -115,35 +115,16 @@ def _mask_file(path: Path, mask: Mask) -> None:
         os.close(descriptor)
 
 
-def mask_listener(listener: Listener, mask: Mask) -> Listener:
-    """Return a listener that is told no secret; the same where there are none."""
-    return _MaskedListener(listener, mask) if mask else listener
+def mask_events(emit: Emit, mask: Mask) -> Emit:
+    """Return a function that takes the secrets out of each event before it passes it on."""
+    if not mask:
+        return emit
 
+    def masked(event: SubmitEvent) -> None:
+        if isinstance(event, (Noted, Warned)):
+            event = replace(event, text=mask.text(event.text))
+        elif isinstance(event, Printed):
+            event = replace(event, lines=tuple(mask.text(line) for line in event.lines))
+        emit(event)
 
-class _MaskedListener:
-    """Passes on what it is told, without secrets; a ``Listener``."""
-
-    def __init__(self, listener: Listener, mask: Mask) -> None:
-        self._listener = listener
-        self._mask = mask
-
-    def note(self, text: str) -> None:
-        self._listener.note(self._mask.text(text))
-
-    def warn(self, text: str) -> None:
-        self._listener.warn(self._mask.text(text))
-
-    def dispatched(self, trial: Trial, cost_bound_j: float | None) -> None:
-        self._listener.dispatched(trial, cost_bound_j)
-
-    def bounded(self, cost_bound_j: float | None) -> None:
-        self._listener.bounded(cost_bound_j)
-
-    def output(self, rank: int, lines: Sequence[str]) -> None:
-        self._listener.output(rank, [self._mask.text(line) for line in lines])
-
-    def advanced(self, progress: Progress) -> None:
-        self._listener.advanced(progress)
-
-    def finished(self, trial: Trial, *, looked: bool) -> None:
-        self._listener.finished(trial, looked=looked)
+    return masked

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.energy.foreign import MEASURE_VARIABLE, ForeignProcesses
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.errors import ExitCode, NotStartedError
-from zeusrun.launcher.processes.process import run_foreground
+from zeusrun.launcher.processes.foreground import run_foreground
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.energy.device import Device
-    from zeusrun.launcher.processes.process import ForegroundExit
+    from zeusrun.launcher.processes.foreground import ForegroundExit
     from zeusrun.trial import EnergySource
 
 # NVML's counter moves about so often (DESIGN, "Facts to build on"): a window that holds none of

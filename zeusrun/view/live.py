@@ -14,6 +14,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
+from zeusrun.launcher.events import (
+    Advanced,
+    BoundChanged,
+    Noted,
+    Printed,
+    TrialEnded,
+    TrialStarts,
+    Warned,
+)
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from typing_extensions import Self
 
+    from zeusrun.launcher.events import SubmitEvent
     from zeusrun.metrics.progress import Progress
     from zeusrun.trial import Trial
 
@@ -34,7 +44,7 @@ _RANK_STYLES = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "br
 
 
 class SubmitView:
-    """Shows one submit on a console. A context manager; implements the launcher's ``Listener``."""
+    """Shows one submit on a console. A context manager; ``show`` takes the events."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self._console = console
@@ -61,6 +71,24 @@ class SubmitView:
         """Take the panel away."""
         self._stop_live()
 
+    def show(self, event: SubmitEvent) -> None:
+        """Show an event of the submit."""
+        match event:
+            case Noted(text):
+                self.note(text)
+            case Warned(text):
+                self.warn(text)
+            case TrialStarts(trial, cost_bound_j):
+                self.dispatched(trial, cost_bound_j)
+            case BoundChanged(cost_bound_j):
+                self._bound_j = cost_bound_j
+            case Printed(rank, lines):
+                self.output(rank, lines)
+            case Advanced(progress):
+                self.advanced(progress)
+            case TrialEnded(trial, replaced):
+                self.finished(trial, looked=replaced)
+
     def note(self, text: str) -> None:
         """Show a sentence worth reading."""
         if not self._quiet:
@@ -80,10 +108,6 @@ class SubmitView:
         if self._live is not None:
             with self._unless_gone():
                 self._live.start()
-
-    def bounded(self, cost_bound_j: float | None) -> None:
-        """Show another bound from now on."""
-        self._bound_j = cost_bound_j
 
     def output(self, rank: int, lines: Sequence[str]) -> None:
         """Show what a rank printed, with its rank in front."""

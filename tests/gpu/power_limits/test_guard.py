@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from zeusrun.launcher.processes.process import GuardProcess
+from zeusrun.launcher.processes.guard import GuardProcess
 
 
 @pytest.mark.parametrize("name", ["INT", "TERM", "HUP", "QUIT", "USR1", "USR2"])

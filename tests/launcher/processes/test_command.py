@@ -12,7 +12,7 @@ from tests.factories import load_job
 from zeusrun.errors import DeviceError
 from zeusrun.launcher.machine import resolve_world_size
 from zeusrun.launcher.processes.command import build_command, placeholder_values
-from zeusrun.launcher.processes.torchrun import Torchrun
+from zeusrun.launcher.processes.installation import Torchrun
 from zeusrun.launcher.rundir.layout import RunPaths
 
 PATHS = RunPaths(Path("/runs/job/job-1-1"))

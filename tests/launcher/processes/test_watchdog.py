@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from zeusrun.launcher.processes.process import Watchdog
+from zeusrun.launcher.processes.torchrun import Watchdog
 
 SLEEPER = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
 LAUNCHER = """
 import sys
-from zeusrun.launcher.processes.process import Watchdog
+from zeusrun.launcher.processes.torchrun import Watchdog
 with Watchdog() as watchdog:
     print(watchdog.pid, watchdog.mark["ZEUSRUN_LAUNCH"], flush=True)
     sys.stdin.read()

@@ -9,10 +9,10 @@ import pytest
 
 from tests.factories import build_trial as trial
 from tests.launcher.values import GOAL, after, ended, report, started, ten_watts
-from zeusrun.launcher.processes.process import ProcessExit
+from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
 from zeusrun.launcher.rundir.failure import RUN_DELETED, Failure
 from zeusrun.launcher.supervision.outcome import Bill, close
-from zeusrun.launcher.supervision.stop_rules import StopCause, StopLevel, StopOrder
+from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
 from zeusrun.metrics.progress import Goal, take_step_clock
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import EnergySource, TrialStatus

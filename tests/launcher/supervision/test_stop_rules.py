@@ -9,7 +9,8 @@ import pytest
 
 from tests.launcher.values import after, report
 from zeusrun.launcher.processes.signals import how_at_once
-from zeusrun.launcher.supervision.stop_rules import Bounds, StopCause, StopLevel, Verdict, supervise
+from zeusrun.launcher.processes.torchrun import StopLevel
+from zeusrun.launcher.supervision.stop_rules import Bounds, StopCause, Verdict, supervise
 
 FREE = Bounds(cost_bound_j=None, timeout_s=None, stop_at_target=True)
 TRAINING = replace(after(report(105.0, 1, 0.1)), now_t=110.0, cost_j=80.0)

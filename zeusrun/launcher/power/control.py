@@ -19,12 +19,14 @@ from zeusrun.gpu.power_limits.original_limits import read_record
 from zeusrun.gpu.power_limits.restore import repair_limits
 from zeusrun.gpu.zeusd import named_zeusd, naming_zeusd
 from zeusrun.launcher.power.profiler import LimitsReport, Profiling
-from zeusrun.launcher.processes.process import GuardProcess
+from zeusrun.launcher.processes.guard import GuardProcess
 from zeusrun.sidecar.step_clock import read_step_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+    from typing_extensions import Self
 
     from zeusrun.energy.device import Device
     from zeusrun.gpu.power_limits.original_limits import LimitRecord
@@ -134,6 +136,14 @@ class LimitControl:
             if profiled
             else None
         )
+
+    def __enter__(self) -> Self:
+        """Hold nothing yet; see ``begin``."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Let go of the limits."""
+        self.let_go()
 
     def begin(self) -> None:
         """Hold the job file's own limit, if it names one, before anything starts.

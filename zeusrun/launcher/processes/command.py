@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.processes.torchrun import Torchrun
+    from zeusrun.launcher.processes.installation import Torchrun
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import Trial
 

@@ -18,7 +18,7 @@ from zeusrun.trial import Outcome, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zeusrun.launcher.processes.process import ProcessExit
+    from zeusrun.launcher.processes.torchrun import ProcessExit
     from zeusrun.launcher.supervision.stop_rules import StopOrder
     from zeusrun.metrics.progress import EnergyBetween, Goal, Progress
     from zeusrun.trial import EnergySource, PowerPoint, Trial

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from zeusrun.cost import energy_text
 from zeusrun.launcher.processes.signals import PREEMPTING
+from zeusrun.launcher.processes.torchrun import StopLevel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,15 +20,6 @@ if TYPE_CHECKING:
 
 
 EPOCHS_WITHOUT_METRIC = 3  # one or two may be evaluated without it
-
-
-class StopLevel(IntEnum):
-    """How firmly a run is ended; it only ever rises."""
-
-    NONE = 0
-    TELL = 1  # the stop file: the script ends at its next epoch
-    TERMINATE = 2  # SIGTERM to torchrun, SIGKILL only after its grace
-    KILL = 3  # at once
 
 
 class StopCause(str, Enum):

@@ -14,11 +14,12 @@ from zeusrun.cost import cost_j
 from zeusrun.energy.foreign import ForeignProcesses
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.launcher.choose import decide_again, why_left
+from zeusrun.launcher.events import Advanced, BoundChanged, Noted, Printed, Warned
 from zeusrun.launcher.power.control import LimitControl
 from zeusrun.launcher.processes.command import build_command
 from zeusrun.launcher.processes.oom_kills import count_oom_kills
-from zeusrun.launcher.processes.process import TICK_S, ProcessExit, run
 from zeusrun.launcher.processes.signals import how_at_once
+from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel, TorchrunProcess
 from zeusrun.launcher.resume import cost_with_earlier, join
 from zeusrun.launcher.rundir.cancel import read_cancel, why_cancelled
 from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
@@ -39,7 +40,6 @@ from zeusrun.launcher.supervision.speed_check import (
 from zeusrun.launcher.supervision.stop_rules import (
     BY_SIGNAL,
     StopCause,
-    StopLevel,
     StopOrder,
     Verdict,
     build_bounds,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from zeusrun.files.tail import LineTail
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.dispatch import Dispatched
-    from zeusrun.launcher.listener import Listener
+    from zeusrun.launcher.events import Emit
     from zeusrun.launcher.processes.signals import CaughtSignals
     from zeusrun.redaction import Mask
     from zeusrun.sidecar.events import Event
@@ -81,13 +81,13 @@ class Watch:
     def __init__(
         self,
         submission: Submission,
-        listener: Listener,
+        emit: Emit,
         signals: CaughtSignals,
         dispatched: Dispatched,
         mask: Mask,
     ) -> None:
         spec = submission.spec
-        self._submission, self._listener, self._signals = submission, listener, signals
+        self._submission, self._emit, self._signals = submission, emit, signals
         self._mask = mask
         trial = dispatched.trial
         self._trial, self._paths = trial, dispatched.paths
@@ -99,7 +99,7 @@ class Watch:
         )
         self._ranks = RankProcesses(self._paths.run_dir, trial.world_size)
         self._stalls = StallControl(
-            spec, trial, self._paths, self._warn, listener.note, ranks=self._ranks
+            spec, trial, self._paths, self._warn, self._note, ranks=self._ranks
         )
         self._verdict: Verdict | None = None
         self._goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
@@ -143,15 +143,12 @@ class Watch:
             self._limits.begin()
             with monitor:
                 self._progress = self._begin()
-                grace_s = spec.launch.grace_period_s
-                exit_ = run(
-                    command,
-                    paths,
-                    grace_period_s=grace_s,
-                    on_tick=self._tick,
-                    end_ranks=self._ranks.ask_to_end,
-                    on_end=self._limits.let_go,
-                )
+                process = TorchrunProcess(command, paths, spec.launch.grace_period_s)
+                with process, self._limits:  # limits are let go before what is left is ended
+                    while process.is_running():
+                        process.stop(self._tick(), self._ranks.ask_to_end)
+                        process.wait()
+                exit_ = process.exit
         except Exception as error:
             if exit_ is None:
                 raise
@@ -189,9 +186,9 @@ class Watch:
                 faster = how_at_once(self._signals.received[0], cancelled=self._cancelled)
                 again = f"within {grace_s:g} s{then}; {faster}"
                 how = "at once" if order.level is StopLevel.KILL else again
-                self._listener.warn(f"{order.reason}: the training ends {how}")
+                self._emit(Warned(f"{order.reason}: the training ends {how}"))
             elif order.level >= StopLevel.TERMINATE:
-                self._listener.note(f"stopping: {order.reason}")
+                self._emit(Noted(f"stopping: {order.reason}"))
         return StopLevel.NONE if order is None else order.level
 
     def _ends(self) -> bool:
@@ -263,7 +260,7 @@ class Watch:
         )
         for kind, text in remarks.items():
             self._warn_once(kind, text)
-        self._listener.advanced(progress)
+        self._emit(Advanced(progress))
 
     def _decide_again(self, progress: Progress) -> None:
         """Ask the policy again, once the speed that it wanted to look at is known."""
@@ -285,8 +282,8 @@ class Watch:
         self._choice = replace(choice, decision=again)
         self._limits.decided(self._choice)
         self._bounds = replace(self._bounds, cost_bound_j=again.cost_bound_j)
-        self._listener.bounded(self._bounds.cost_bound_j)
-        self._listener.note(f"its speed is known, and it goes on: {again.why}")
+        self._emit(BoundChanged(self._bounds.cost_bound_j))
+        self._emit(Noted(f"its speed is known, and it goes on: {again.why}"))
 
     def _measure_speed(self, progress: Progress) -> PowerPoint | None:
         limits_w = self._limits.stepped_under
@@ -329,9 +326,9 @@ class Watch:
         skipped = tail.skip_backlog(_MAX_BACKLOG_BYTES)
         if skipped:
             where = self._paths.rank_log(rank)
-            self._listener.note(f"{skipped / 1e6:.1f} MB of rank {rank} are only in {where}")
+            self._emit(Noted(f"{skipped / 1e6:.1f} MB of rank {rank} are only in {where}"))
         while lines := read_text_lines(tail, final=final):
-            self._listener.output(rank, lines)
+            self._emit(Printed(rank, tuple(lines)))
             if not final:
                 break
 
@@ -368,9 +365,12 @@ class Watch:
             self._remarked.add(kind)
             self._warn(text)
 
+    def _note(self, text: str) -> None:
+        self._emit(Noted(text))
+
     def _warn(self, text: str) -> None:
         self._warnings.append(text)
-        self._listener.warn(text)
+        self._emit(Warned(text))
 
     def _close(self, exit_: ProcessExit) -> Outcome:
         monitor, trial = self._monitor, self._trial
