@@ -12,6 +12,7 @@ from rich.console import Console
 
 from tests.factories import build_trial as trial
 from tests.launcher.values import LAUNCHED, after, report, started
+from zeusrun.launcher.events import BoundChanged
 from zeusrun.trial import EnergySource, Outcome, Stage, TrialStatus
 from zeusrun.view.live import SubmitView, epoch_line, live_panel, summary
 from zeusrun.view.units import UNKNOWN

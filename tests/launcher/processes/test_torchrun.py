@@ -271,7 +271,8 @@ def test_under_nohup_a_hangup_does_not_stop_a_run(paths):
         import os, pathlib, signal, sys
         from zeusrun.launcher.processes.command import Command
         from zeusrun.launcher.rundir.layout import RunPaths
-                from zeusrun.launcher.processes.signals import CaughtSignals
+        from tests.runs import run_torchrun as run
+        from zeusrun.launcher.processes.signals import CaughtSignals
         from zeusrun.launcher.supervision.stop_rules import Bounds, supervise
         from zeusrun.launcher.processes.torchrun import StopLevel
         from zeusrun.metrics.progress import Progress
