@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.runs import wait_for
 from zeusrun.launcher.processes.torchrun import Watchdog
 
+LAST = 1 << (signal.SIGUSR2 - 1)  # of the signals that it ignores
 SLEEPER = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
 LAUNCHER = """
 import sys
@@ -71,8 +74,15 @@ def test_a_launcher_that_ends_well_dismisses_it(run):
     assert other.poll() is None
 
 
+def ignores_signals(pid):
+    """Whether a process has come so far that it ignores signals."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return any(line.startswith("SigIgn") and int(line.split()[1], 16) & LAST for line in lines)
+
+
 def test_what_ends_a_whole_session_does_not_end_it(run):
     launcher, own, _ = run
+    wait_for(lambda: ignores_signals(launcher.watchdog), what="a watchdog that ignores signals")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         os.kill(int(launcher.watchdog), number)
     launcher.kill()
