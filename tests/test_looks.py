@@ -15,6 +15,14 @@ from zeusrun.bandit.stopping import hopeless
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.context import Submission
+from zeusrun.launcher.events import (
+    Advanced,
+    BoundChanged,
+    Noted,
+    TrialEnded,
+    TrialStarts,
+    Warned,
+)
 from zeusrun.launcher.machine import job_devices
 from zeusrun.launcher.processes.installation import find_torchrun
 from zeusrun.launcher.recurrence import submit
@@ -70,25 +78,19 @@ class Told:
     def __init__(self):
         self.notes, self.bounds, self.ended = [], [], []
 
-    def note(self, text):
-        self.notes.append(text)
-
-    warn = note
-
-    def dispatched(self, trial, cost_bound_j):
-        self.bounds.append(cost_bound_j)
-
-    def bounded(self, cost_bound_j):
-        self.bounds.append(cost_bound_j)
-
-    def output(self, rank, lines):
-        pass
+    def __call__(self, event):
+        match event:
+            case Noted(text) | Warned(text):
+                self.notes.append(text)
+            case TrialStarts(_, bound_j) | BoundChanged(bound_j):
+                self.bounds.append(bound_j)
+            case Advanced(progress):
+                self.advanced(progress)
+            case TrialEnded(trial, replaced):
+                self.ended.append((trial.status, replaced))
 
     def advanced(self, progress):
         pass
-
-    def finished(self, trial, *, looked):
-        self.ended.append((trial.status, looked))
 
 
 @pytest.fixture

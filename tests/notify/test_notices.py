@@ -198,10 +198,13 @@ def test_what_a_command_leaves_in_the_background_is_not_waited_for(leave, tmp_pa
     leave(command=["/bin/sh", "-c", f"{shlex.join(SLEEP)} & echo told"], timeout_s=20.0)
     deliver_all(tmp_path, (0.0,))
     assert left(tmp_path) == []
-    sleeps = [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == SLEEP]
-    for each in sleeps:
+
+    def sleeping():
+        found = psutil.process_iter(["cmdline"])
+        return [each for each in found if each.info["cmdline"] == SLEEP]
+
+    for each in wait_for(sleeping, what="the command's child"):  # just forked, it is a shell
         each.kill()
-    assert sleeps
 
 
 def test_what_is_not_known_is_empty_for_a_command(leave, tmp_path):

@@ -12,16 +12,19 @@ from zeusrun.errors import BusyError, HistoryError
 from zeusrun.files.home import unwritable_home
 from zeusrun.files.private import write_file
 from zeusrun.history.base import NEWEST
-from zeusrun.launcher.choose import choose_next
 from zeusrun.launcher.machine import check_descriptors
+from zeusrun.launcher.next_attempt import NothingLeft, choose_attempt
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, reopen_run
 from zeusrun.launcher.rundir.lock import RunLock, remove_unbegun
 from zeusrun.launcher.rundir.record import reserve_record
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zeusrun.launcher.choose import Choice
     from zeusrun.launcher.context import Submission
+    from zeusrun.launcher.next_attempt import Attempt
     from zeusrun.trial import Outcome, Trial
 
 _LOCK_TIMEOUT_S = 5.0
@@ -46,14 +49,13 @@ class Dispatched:
     note: str | None = None
 
 
-def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Dispatched:
+def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | NothingLeft:
     """Choose the next trial and store it, while nobody else can.
 
     Args:
         submission: The job and all it needs.
-        recurrence: Which recurrence it is an attempt of; ``None`` goes on with the trial that was
-            preempted last, else begins the next one.
-        attempt: Its number within the recurrence, from 1.
+        made: The attempts of the recurrence so far; none to go on with the trial that was
+            preempted, else to begin the next recurrence.
 
     Raises:
         HistoryError: If the history or the run directory cannot be written; nothing is left.
@@ -67,7 +69,9 @@ def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Di
         since = trials[0].recurrence + 1 if len(trials) == NEWEST else 1
         known = {trial.trial for trial in trials}
         remove_unbegun(submission.home, submission.spec.name, known, since)
-        following = choose_next(submission, trials, recurrence, attempt)
+        following = choose_attempt(submission, trials, made)
+        if isinstance(following, NothingLeft):
+            raise _Nothing(following)
         trial = following.trial
         if trial.preemptions:
             paths = RunPaths(Path(trial.run_dir))
@@ -81,11 +85,18 @@ def dispatch(submission: Submission, recurrence: int | None, attempt: int) -> Di
 
     try:
         submission.history.begin(submission.spec.name, choose, last=NEWEST)
+    except _Nothing as nothing:
+        return nothing.left
     except BaseException:
         for each in prepared:
             _give_up(submission, each)
         raise
     return prepared[0]
+
+
+class _Nothing(Exception):
+    def __init__(self, left: NothingLeft) -> None:
+        self.left = left
 
 
 def _give_up(submission: Submission, dispatched: Dispatched) -> None:

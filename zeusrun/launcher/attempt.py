@@ -1,0 +1,137 @@
+"""One attempt: run a trial that is on disk, and record it whatever happens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zeusrun.clock import timestamp
+from zeusrun.cost import energy_text
+from zeusrun.errors import HistoryError
+from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts, Warned
+from zeusrun.launcher.processes.command import placeholder_values
+from zeusrun.launcher.recover import outcome_so_far, where_kept
+from zeusrun.launcher.redact import mask_events, mask_job, mask_logs, mask_outcome
+from zeusrun.launcher.rundir.layout import has_checkpoint
+from zeusrun.launcher.rundir.record import write_record
+from zeusrun.launcher.supervision.stop_rules import StopCause
+from zeusrun.launcher.supervision.supervisor import Watch
+from zeusrun.trial import Outcome, TrialStatus
+
+if TYPE_CHECKING:
+    from zeusrun.history.base import History
+    from zeusrun.launcher.context import Submission
+    from zeusrun.launcher.dispatch import Dispatched
+    from zeusrun.launcher.events import Emit
+    from zeusrun.launcher.processes.signals import CaughtSignals
+    from zeusrun.launcher.supervision.stop_rules import StopOrder
+    from zeusrun.redaction import Mask
+    from zeusrun.trial import Trial
+
+
+def run_attempt(
+    submission: Submission, dispatched: Dispatched, emit: Emit, signals: CaughtSignals
+) -> tuple[Trial, StopOrder | None]:
+    """Run a dispatched trial and record it.
+
+    Args:
+        submission: The job and all it needs.
+        dispatched: The trial; its lock is released at the end.
+        emit: Gets every event.
+        signals: Those that have come, in order.
+
+    Returns:
+        The trial as recorded, and the order that stopped it, if any.
+
+    Raises:
+        ZeusrunError: If it could not be started, or its outcome could not be recorded.
+    """
+    values = placeholder_values(submission.spec, dispatched.trial, dispatched.paths)
+    mask = mask_job(submission.spec, values)
+    emit = mask_events(emit, mask)
+    try:
+        if dispatched.note is not None:
+            emit(Noted(dispatched.note))
+        if dispatched.trial.preemptions:
+            emit(Noted(_goes_on(dispatched.trial)))
+        emit(TrialStarts(dispatched.trial, dispatched.choice.decision.cost_bound_j))
+        try:
+            outcome, stop = Watch(submission, emit, signals, dispatched, mask).run()
+        except BaseException as error:
+            reason = f"zeusrun could not run it: {str(error) or type(error).__name__}"
+            outcome = _broken_off(dispatched, reason)
+            _record(submission.history, dispatched, mask_outcome(outcome, mask))
+            raise
+        finished = _record(submission.history, dispatched, mask_outcome(outcome, mask))
+    finally:
+        _let_go(dispatched, mask, emit)
+    reached = finished.status is TrialStatus.REACHED
+    if reached and stop is not None and stop.cause in {StopCause.HOPELESS, StopCause.LOOKED}:
+        emit(Noted("it reached the target in the time that it was given to end"))
+    replaced = finished.status is TrialStatus.CANCELLED and was_replaced(finished, stop)
+    emit(TrialEnded(finished, replaced))
+    return finished, stop
+
+
+def was_replaced(trial: Trial, stop: StopOrder | None) -> bool:
+    """Whether a speed check ended a trial, so that another batch size follows.
+
+    The trial may run out of memory while it ends. That is recorded, and the other batch size
+    follows all the same.
+    """
+    looked = stop is not None and stop.cause is StopCause.LOOKED
+    return looked and trial.status in {TrialStatus.CANCELLED, TrialStatus.OOM}
+
+
+def _let_go(dispatched: Dispatched, mask: Mask, emit: Emit) -> None:
+    try:
+        for text in mask_logs(dispatched.paths, mask):
+            emit(Warned(text))
+    finally:
+        dispatched.lock.release()
+
+
+def _broken_off(dispatched: Dispatched, reason: str) -> Outcome:
+    """Return the outcome of a trial that could not be run, with what it has taken all the same.
+
+    One that was to go on, and did not come to training again, may still go on the next time.
+    """
+    trial, paths = dispatched.trial, dispatched.paths
+    outcome = outcome_so_far(trial, paths, TrialStatus.FAILED, reason, timestamp())
+    if trial.preemptions and outcome.time_s == trial.time_s:
+        return replace(outcome, status=TrialStatus.PREEMPTED)
+    return outcome
+
+
+def _goes_on(trial: Trial) -> str:
+    """Say what a preempted trial has behind it."""
+    taken = [f"{trial.epochs} epoch" + ("" if trial.epochs == 1 else "s")] if trial.epochs else []
+    if trial.time_s is not None:
+        taken.append(f"{trial.time_s:.0f} s")
+    if trial.energy_j is not None:
+        taken.append(energy_text(trial.energy_j))
+    behind = f"; behind it are {', '.join(taken)}" if taken else ""
+    if not has_checkpoint(Path(trial.run_dir)):
+        return f"{trial.trial} was preempted and begins anew: it saved no checkpoint{behind}"
+    return f"{trial.trial} was preempted and goes on{behind}"
+
+
+def _record(history: History, dispatched: Dispatched, outcome: Outcome) -> Trial:
+    """Write the outcome beside the run, then into the history.
+
+    Raises:
+        HistoryError: If the history could not take it; says where the outcome is kept.
+    """
+    trial, paths = dispatched.trial, dispatched.paths
+    kept = write_record(paths, trial.finish(outcome))
+    try:
+        return history.finish(trial.trial, outcome)
+    except (HistoryError, ValueError) as error:  # ValueError: another zeusrun took it for lost
+        where = (
+            where_kept(history, trial, paths) if kept else "It is not kept beside the run either."
+        )
+        raise HistoryError(
+            f"{trial.trial} ended as {outcome.status.value} ({outcome.reason}), but the history "
+            f"could not take it: {error} {where}"
+        ) from error
