@@ -27,3 +27,12 @@ def meets_target(value: float, target: float, mode: str) -> bool:
         return False
     edge = worst_that_reaches(target, mode)
     return value <= edge if mode == "min" else value >= edge
+
+
+def better_value(value: float, best: float | None, mode: str) -> float | None:
+    """Return the better of a value and the best so far; a value that is not finite never counts."""
+    if not math.isfinite(value):
+        return best
+    if best is None:
+        return value
+    return min(best, value) if mode == "min" else max(best, value)

@@ -49,7 +49,6 @@ def outcome_of(events, count):
         progress = advance(progress, timely, GOAL, ten_watts)
     outcome = close(
         trial(),
-        goal=GOAL,
         progress=progress,
         exit_=ProcessExit(0, 1000.0, ()),
         stop=None,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zeusrun.metrics.progress import Goal, Progress, advance
+from tests.factories import build_trial
+from zeusrun.metrics.progress import Progress, advance
 from zeusrun.sidecar.events import Ended, Reported, Started
 
-GOAL = Goal("accuracy", 0.5, "max", 5)
+GOAL = build_trial(metric="accuracy", target=0.5, mode="max", max_epochs=5)
 LAUNCHED = Progress(launched_t=100.0, now_t=100.0)
 
 

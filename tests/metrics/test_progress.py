@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.factories import build_trial
 from tests.launcher.values import GOAL, LAUNCHED, after, ended, report, started, ten_watts
-from zeusrun.metrics.progress import Goal, advance, take_step_clock
+from zeusrun.metrics.progress import advance, take_step_clock
 from zeusrun.sidecar.events import Ended, Reported, Started
 from zeusrun.sidecar.step_clock import StepCount
+from zeusrun.target import better_value, meets_target
 
-DOWN = Goal("loss", 1.0, "min", 5)
+DOWN = build_trial(metric="loss", target=1.0, mode="min", max_epochs=5)
 
 moments = st.floats(0, 1000)
 numbers = st.integers(0, 50)
@@ -65,7 +67,9 @@ def test_the_target_is_reached_by_the_first_value_that_meets_it_and_for_good(seq
         if before.reached is not None:
             assert progress.reached.value == before.reached.value
         else:
-            assert (progress.reached is not None) == (value is not None and GOAL.reached_by(value))
+            assert (progress.reached is not None) == (
+                value is not None and meets_target(value, GOAL.target, GOAL.mode)
+            )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +87,7 @@ def test_the_target_is_reached_by_the_first_value_that_meets_it_and_for_good(seq
     ],
 )
 def test_a_target_is_met_from_its_own_side_and_never_by_nan(goal, value, met):
-    assert goal.reached_by(value) is met
+    assert meets_target(value, goal.target, goal.mode) is met
 
 
 @pytest.mark.parametrize(
@@ -98,7 +102,7 @@ def test_a_target_is_met_from_its_own_side_and_never_by_nan(goal, value, met):
     ],
 )
 def test_the_best_value_is_the_best_finite_one(goal, value, best, better):
-    assert goal.better(value, best) == better
+    assert better_value(value, best, goal.mode) == better
 
 
 def test_training_begins_with_the_first_step_a_median_step_time_before_its_end():

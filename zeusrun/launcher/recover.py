@@ -14,7 +14,7 @@ from zeusrun.launcher.rundir.layout import RunPaths, find_run
 from zeusrun.launcher.rundir.live import LAUNCHER_DIED, read_live
 from zeusrun.launcher.rundir.lock import RunLock, launcher_lives
 from zeusrun.launcher.rundir.record import read_outcome, write_record
-from zeusrun.metrics.progress import Goal, Progress, advance, take_step_clock
+from zeusrun.metrics.progress import Progress, advance, take_step_clock
 from zeusrun.metrics.sidecar import EventReader
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Outcome, Trial, TrialStatus
@@ -147,7 +147,6 @@ def where_kept(history: History, trial: Trial, paths: RunPaths) -> str:
 
 def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
     """Return what the ranks' own files tell of the last part of a trial: no energy."""
-    goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
     warnings: list[str] = []
     events: list[Event] = []
     clock: StepCount | None = None
@@ -160,7 +159,7 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
     progress = Progress(launched_t=launched_t, now_t=launched_t)
     progress = take_step_clock(progress, clock)
     for event in events:
-        progress = advance(progress, event, goal, lambda _since, _until: None)
+        progress = advance(progress, event, trial, lambda _since, _until: None)
     begun_t, active_t = progress.training_t, progress.active_t
     return replace(
         bare,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from zeusrun.sidecar.events import Asked, Ended, Reported, Started
-from zeusrun.target import meets_target
+from zeusrun.target import better_value, meets_target
 from zeusrun.trial import CurvePoint, is_baseline
 
 if TYPE_CHECKING:
@@ -16,34 +16,13 @@ if TYPE_CHECKING:
 
     from zeusrun.sidecar.events import Event
     from zeusrun.sidecar.step_clock import StepCount
+    from zeusrun.trial import Trial
 
     EnergyBetween: TypeAlias = Callable[[float, float], float | None]
 
 
 _OTHERS = 10  # epochs without the metric to remember
 _STEP_TIMES = 64  # after that many looks the median hardly moves
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What a trial tries to reach: a metric, its target, and which way is better."""
-
-    metric: str
-    target: float
-    mode: str
-    max_epochs: int
-
-    def reached_by(self, value: float) -> bool:
-        """Whether the value meets the target; NaN never does."""
-        return meets_target(value, self.target, self.mode)
-
-    def better(self, value: float, best: float | None) -> float | None:
-        """Return the better of a value and the best so far; what is not finite never counts."""
-        if not math.isfinite(value):
-            return best
-        if best is None:
-            return value
-        return min(best, value) if self.mode == "min" else max(best, value)
 
 
 @dataclass(frozen=True)
@@ -177,7 +156,7 @@ def _begin(progress: Progress, training_t: float) -> Progress:
 
 
 def advance(
-    progress: Progress, event: Event, goal: Goal, energy_between: EnergyBetween
+    progress: Progress, event: Event, trial: Trial, energy_between: EnergyBetween
 ) -> Progress:
     """Return the progress after an event.
 
@@ -188,7 +167,7 @@ def advance(
     Args:
         progress: Before.
         event: From the sidecar.
-        goal: What the trial tries to reach.
+        trial: As dispatched: its metric, target and mode.
         energy_between: Joules between two monotonic seconds, ``None`` if unknown.
     """
     if isinstance(event, Started):
@@ -203,18 +182,18 @@ def advance(
         codes = {**progress.exit_codes, event.rank: event.code}
         alone = set() if event.grouped else {event.rank}
         return replace(progress, exit_codes=codes, alone=(progress.alone - {event.rank}) | alone)
-    return _report(progress, event, goal, energy_between)
+    return _report(progress, event, trial, energy_between)
 
 
 def _report(
-    progress: Progress, event: Reported, goal: Goal, energy_between: EnergyBetween
+    progress: Progress, event: Reported, trial: Trial, energy_between: EnergyBetween
 ) -> Progress:
     begun = progress.training_t
     if begun is None:
         begun = progress.launched_t if progress.script_t is None else progress.script_t
     seen = progress.seen_metrics | event.metrics.keys()
     progress = replace(progress, training_t=begun, seen_metrics=seen, last_report_t=event.t)
-    value = event.metrics.get(goal.metric)
+    value = event.metrics.get(trial.metric)
     if value is None:
         epochs_seen = progress.other_epochs
         known = len(epochs_seen) >= _OTHERS
@@ -233,7 +212,7 @@ def _report(
     finite = value if math.isfinite(value) else None
     point = CurvePoint(event.epoch, time_s, energy_between(begun, begun + time_s), finite)
     reached = progress.reached
-    if reached is None and goal.reached_by(value):
+    if reached is None and meets_target(value, trial.target, trial.mode):
         reached = point._replace(epoch=epochs)
     return replace(
         progress,
@@ -241,6 +220,6 @@ def _report(
         curve=(*others, point),
         reported_t=(*(progress.reported_t[i] for i in kept), event.t),
         last_value=value,
-        best_value=goal.better(value, progress.best_value),
+        best_value=better_value(value, progress.best_value, trial.mode),
         reached=reached,
     )

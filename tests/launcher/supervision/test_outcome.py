@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import build_trial as trial
-from tests.launcher.values import GOAL, after, ended, report, started, ten_watts
+from tests.launcher.values import after, ended, report, started, ten_watts
 from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
 from zeusrun.launcher.rundir.failure import RUN_DELETED, Failure
 from zeusrun.launcher.supervision.outcome import Bill, close
 from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
-from zeusrun.metrics.progress import Goal, take_step_clock
+from zeusrun.metrics.progress import take_step_clock
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import EnergySource, TrialStatus
 
@@ -38,12 +38,9 @@ def order(cause, level=StopLevel.TERMINATE):
     return StopOrder(level, cause, f"because of {cause.value}")
 
 
-def outcome(
-    progress, code=0, stop=None, *, failure=None, bill=METERED, outlived=(), goal=GOAL, **of
-):
+def outcome(progress, code=0, stop=None, *, failure=None, bill=METERED, outlived=(), **of):
     return close(
         trial(**of),
-        goal=goal,
         progress=progress,
         exit_=ProcessExit(code, 113.0, outlived),
         stop=stop,
@@ -137,14 +134,14 @@ def test_a_metric_that_was_never_finite_has_no_best():
 
 
 @pytest.mark.parametrize(
-    ("goal", "value", "text"),
-    [(GOAL, math.inf, "accuracy inf"), (Goal("accuracy", 1.0, "min", 5), -math.inf, "-inf")],
+    ("mode", "value", "text"), [("max", math.inf, "accuracy inf"), ("min", -math.inf, "-inf")]
 )
-def test_an_infinite_value_reaches_the_target_and_is_named(goal, value, text):
+def test_an_infinite_value_reaches_the_target_and_is_named(mode, value, text):
+    goal = trial(mode=mode)
     progress = after(
-        report(105.0, 1, 0.2 if goal is GOAL else 2.0), report(106.0, 2, value), goal=goal
+        report(105.0, 1, 0.2 if mode == "max" else 2.0), report(106.0, 2, value), goal=goal
     )
-    found = outcome(progress, goal=goal)
+    found = outcome(progress, mode=mode)
     assert found.status is TrialStatus.REACHED
     assert text in found.reason
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from zeusrun.launcher.processes.torchrun import ProcessExit
     from zeusrun.launcher.supervision.stop_rules import StopOrder
-    from zeusrun.metrics.progress import EnergyBetween, Goal, Progress
+    from zeusrun.metrics.progress import EnergyBetween, Progress
     from zeusrun.trial import EnergySource, PowerPoint, Trial
 
 
@@ -61,7 +61,6 @@ class Bill:
 def close(
     trial: Trial,
     *,
-    goal: Goal,
     progress: Progress,
     exit_: ProcessExit,
     stop: StopOrder | None,
@@ -79,7 +78,6 @@ def close(
 
     Args:
         trial: As dispatched.
-        goal: What it tried to reach.
         progress: At its end, with every event taken in.
         exit_: How torchrun ended.
         stop: The order that ended it; ``None`` if it ended by itself.
@@ -93,7 +91,7 @@ def close(
         progress = replace(progress, epochs=trial.epochs)
     signalled = signalled or exit_.code < 0
     clean = ended_well(trial, progress, exit_, signalled=signalled)
-    done = progress.epochs >= goal.max_epochs and _scripts_ended(trial, progress)
+    done = progress.epochs >= trial.max_epochs and _scripts_ended(trial, progress)
     if stop is not None and stop.cause is StopCause.PREEMPTED and (done or progress.reached):
         stop, clean = None, True  # nothing is left to go on with
     ordered = stop is not None and stop.cause is not StopCause.TARGET  # then zeusrun sent it
@@ -102,7 +100,7 @@ def close(
         number = -exit_.code if exit_.code < 0 else signal.SIGTERM
         reason = f"a {signal_name(number)} that zeusrun did not send ended torchrun"
         failure = Failure(None, out_of_memory=False, reason=reason)
-    status, reason = _verdict(goal, progress, stop, failure, clean=clean)
+    status, reason = _verdict(trial, progress, stop, failure, clean=clean)
     # Whoever ends torchrun by a signal means it; what failed by itself may be tried once more.
     by_itself = not (clean or by_stranger or ordered or _deleted(failure))
     crashed = status is TrialStatus.FAILED and by_itself
@@ -146,7 +144,7 @@ def close(
         shutdown_s=shutdown_s,
         cause=None if not crashed else NO_WORD if failure is None else failure.cause,
         warnings=(
-            *_warnings(goal, progress, exit_, stop, clean=clean),
+            *_warnings(trial, progress, exit_, stop, clean=clean),
             *_warn_of_ranks(trial, progress),
         ),
     )
@@ -200,7 +198,7 @@ def _scripts_ended(trial: Trial, progress: Progress) -> bool:
 
 
 def _verdict(
-    goal: Goal,
+    trial: Trial,
     progress: Progress,
     stop: StopOrder | None,
     failure: Failure | None,
@@ -210,9 +208,9 @@ def _verdict(
     reached = progress.reached
     # A run that times out after the target was reached has cost what it took to reach it.
     if reached is not None and (clean or _timed_out(stop)):
-        endless = -math.inf if goal.mode == "min" else math.inf
+        endless = -math.inf if trial.mode == "min" else math.inf
         value = endless if reached.value is None else reached.value
-        return TrialStatus.REACHED, f"{goal.metric} {value:.4g} in epoch {reached.epoch}"
+        return TrialStatus.REACHED, f"{trial.metric} {value:.4g} in epoch {reached.epoch}"
     out_of_memory = failure is not None and failure.out_of_memory
     if stop is not None and stop.cause is not StopCause.TARGET:
         looked = stop.cause is StopCause.LOOKED
@@ -223,11 +221,11 @@ def _verdict(
         cause = NO_WORD if failure is None else failure.sentence
         after = f"after the target was reached in epoch {reached.epoch}, " if reached else ""
         return (TrialStatus.OOM if out_of_memory else TrialStatus.FAILED), after + cause
-    if goal.metric not in progress.seen_metrics:
-        return TrialStatus.FAILED, _never_reported(goal, progress)
+    if trial.metric not in progress.seen_metrics:
+        return TrialStatus.FAILED, _never_reported(trial, progress)
     best = "no finite value" if progress.best_value is None else f"best {progress.best_value:.4g}"
     epochs = f"{progress.epochs} epoch" + ("" if progress.epochs == 1 else "s")
-    return TrialStatus.MISSED, f"{goal.metric} {best} after {epochs}, target {goal.target:g}"
+    return TrialStatus.MISSED, f"{trial.metric} {best} after {epochs}, target {trial.target:g}"
 
 
 def _deleted(failure: Failure | None) -> bool:
@@ -239,16 +237,16 @@ def _timed_out(stop: StopOrder | None) -> bool:
     return stop is not None and stop.cause is StopCause.TIMEOUT
 
 
-def _never_reported(goal: Goal, progress: Progress) -> str:
+def _never_reported(trial: Trial, progress: Progress) -> str:
     if progress.seen_metrics:
         seen = ", ".join(sorted(progress.seen_metrics)[:10])
         return (
-            f"the script never reported {goal.metric!r}; it reported {seen}. "
+            f"the script never reported {trial.metric!r}; it reported {seen}. "
             "Correct objective.metric in the job file"
         )
     return (
-        f"the script never reported {goal.metric!r}; "
-        f"call zeusrun.current().report({goal.metric}=...) on rank 0 after each epoch"
+        f"the script never reported {trial.metric!r}; "
+        f"call zeusrun.current().report({trial.metric}=...) on rank 0 after each epoch"
     )
 
 
@@ -266,7 +264,7 @@ def _warn_of_ranks(trial: Trial, progress: Progress) -> list[str]:
 
 
 def _warnings(
-    goal: Goal,
+    trial: Trial,
     progress: Progress,
     exit_: ProcessExit,
     stop: StopOrder | None,
@@ -292,5 +290,5 @@ def _warnings(
         names = ", ".join(exit_.outlived[:5])
         found.append(f"outlived the training and ended by zeusrun: {names}")
     if progress.last_value is not None and math.isnan(progress.last_value):
-        found.append(f"{goal.metric} was NaN at the end")
+        found.append(f"{trial.metric} was NaN at the end")
     return found

@@ -47,7 +47,7 @@ from zeusrun.launcher.supervision.stop_rules import (
     supervise,
 )
 from zeusrun.launcher.unused_choices import find_choices_to_ask_for
-from zeusrun.metrics.progress import Goal, Progress, advance, take_step_clock
+from zeusrun.metrics.progress import Progress, advance, take_step_clock
 from zeusrun.metrics.sidecar import EventReader
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import TrialStatus, is_baseline
@@ -102,7 +102,6 @@ class Watch:
             spec, trial, self._paths, self._warn, self._note, ranks=self._ranks
         )
         self._verdict: Verdict | None = None
-        self._goal = Goal(trial.metric, trial.target, trial.mode, trial.max_epochs)
         self._cancelled = False
         self._write_live_at_t = 0.0
         self._oom_kills = count_oom_kills()
@@ -222,7 +221,7 @@ class Watch:
             self._stalls.take(event)
             timely = self._correct_time(event)
             epochs = progress.epochs
-            progress = advance(progress, timely, self._goal, monitor.energy_j)
+            progress = advance(progress, timely, trial, monitor.energy_j)
             if progress.epochs > epochs and not final:
                 self._decide_again(progress)
                 self._review(progress)
@@ -294,7 +293,7 @@ class Watch:
 
     def _review(self, progress: Progress) -> None:
         """Ask the policy, at the end of an epoch, whether it is to be followed by another."""
-        last = progress.epochs == self._goal.max_epochs
+        last = progress.epochs == self._trial.max_epochs
         if self._ends() or progress.reached is not None or last or progress.may_be_baseline:
             return
         choice, point = self._choice, progress.curve[-1]
@@ -380,7 +379,6 @@ class Watch:
         )
         outcome = close(
             trial,
-            goal=self._goal,
             progress=self._progress,
             exit_=exit_,
             stop=self._stop,
