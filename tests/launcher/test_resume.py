@@ -9,7 +9,8 @@ import pytest
 
 from tests.factories import build_trial
 from zeusrun.launcher import choose
-from zeusrun.launcher.resume import CANCELLED_LATER, find_preempted, join
+from zeusrun.launcher.resume import find_preempted, join
+from zeusrun.launcher.rundir.cancel import CANCELLED_LATER
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, TrialStatus
 
 COUNTER, INTEGRATED = EnergySource.COUNTER, EnergySource.INTEGRATED

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from zeusrun.errors import HistoryError
 from zeusrun.launcher.processes.descendants import end_processes, processes_of_run
 from zeusrun.launcher.resume import join
+from zeusrun.launcher.rundir.failure import LAUNCHER_DIED
 from zeusrun.launcher.rundir.layout import RunPaths, find_run
-from zeusrun.launcher.rundir.live import LAUNCHER_DIED, read_live
+from zeusrun.launcher.rundir.live import read_live
 from zeusrun.launcher.rundir.lock import RunLock, launcher_lives
 from zeusrun.launcher.rundir.record import read_outcome, write_record
 from zeusrun.metrics.progress import Progress, advance, take_step_clock

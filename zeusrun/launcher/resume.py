@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from zeusrun.cost import cost_j
+from zeusrun.launcher.rundir.cancel import CANCELLED_LATER
 from zeusrun.trial import TrialStatus, is_baseline
 
 if TYPE_CHECKING:
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
 
     from zeusrun.launcher.context import Submission
     from zeusrun.trial import EnergySource, Outcome, Trial
-
-CANCELLED_LATER = "cancelled by 'zeusrun cancel' after it was preempted"
 
 _Amount = TypeVar("_Amount", int, float)
 

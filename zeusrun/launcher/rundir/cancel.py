@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import BusyError
 from zeusrun.files.private import read_file, write_file
-from zeusrun.launcher.resume import CANCELLED_LATER
 from zeusrun.launcher.rundir.layout import find_run
 from zeusrun.launcher.rundir.lock import RunLock
 from zeusrun.launcher.rundir.record import write_record
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _GENTLY, _NOW, _REPLACED = b"gently", b"now", b"replaced"
+CANCELLED_LATER = "cancelled by 'zeusrun cancel' after it was preempted"
 REPLACED_BY_NEWER = "a newer run of the job took its place"
 _LONGEST = len(_REPLACED)
 

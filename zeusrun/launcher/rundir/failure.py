@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.rundir.layout import RunPaths
 
 STALLED = "stalled"
+LAUNCHER_DIED = "its launcher died"
 RUN_DELETED = "the run directory was deleted while the training ran"
 OUT_OF_HOST_MEMORY = "the host ran out of memory, and the kernel chose it"
 

@@ -5,31 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
-import socket
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.clock import timestamp
-from zeusrun.cost import cost_j
 from zeusrun.files.private import read_file, write_file
-from zeusrun.launcher.resume import join
-from zeusrun.launcher.supervision.outcome import limit_in_force
-from zeusrun.trial import Outcome, Trial, TrialStatus
+from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from zeusrun.launcher.rundir.layout import RunPaths
-    from zeusrun.launcher.supervision.outcome import Bill
-    from zeusrun.metrics.progress import Progress
 
 _UNREADABLE = (
     *(OSError, ValueError, TypeError, AttributeError),
     *(LookupError, ArithmeticError, RecursionError),
 )
 _MAX_BYTES = 16 << 20
-LAUNCHER_DIED = "its launcher died"
 
 
 @dataclass(frozen=True)
@@ -56,46 +45,6 @@ class Live:
         """Return plain JSON values."""
         record = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**record, "trial": self.trial.to_json()}
-
-
-def describe_live(
-    trial: Trial,
-    progress: Progress,
-    bill: Bill,
-    *,
-    warnings: Sequence[str] = (),
-    preempted: bool = False,
-) -> Live:
-    """Return a trial as it stands, metered up to ``progress.energy_j``."""
-    begun_t = progress.training_t
-    limit_w = None if begun_t is None else limit_in_force(trial, (), bill, begun_t, progress.now_t)
-    outcome = Outcome(
-        TrialStatus.LOST,
-        LAUNCHER_DIED,
-        timestamp(),
-        startup_s=progress.startup_s,
-        time_s=progress.time_s,
-        energy_j=progress.energy_j,
-        energy_source=None if progress.energy_j is None else bill.energy_source,
-        max_power_w=bill.max_power_w,
-        cost_j=cost_j(progress.energy_j, bill.max_power_w, progress.time_s, trial.eta_knob),
-        epochs=progress.epochs if progress.curve else None,
-        steps=progress.steps,
-        best_metric=progress.best_value,
-        curve=progress.curve,
-        power_limit_w=limit_w,
-        shared=bill.shared,
-        warnings=tuple(warnings),
-    )
-    so_far = trial.finish(join(trial, outcome))
-    return Live(
-        replace(so_far, status=TrialStatus.DISPATCHED, reason=None, finished_at=None),
-        os.getpid(),
-        socket.gethostname(),
-        outcome.finished_at,
-        progress.power_w,
-        preempted,
-    )
 
 
 def write_live(paths: RunPaths, live: Live) -> None:

@@ -1,17 +1,22 @@
-"""From what was seen of a run to its outcome. Pure."""
+"""From what was seen of a run to its outcome, or to how it stands while it runs."""
 
 from __future__ import annotations
 
 import math
+import os
 import signal
+import socket
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
 from zeusrun.energy.device import is_same_limit
 from zeusrun.energy.device_energy import Accounts
 from zeusrun.launcher.power.profiler import NO_LIMITS, LimitsReport
-from zeusrun.launcher.rundir.failure import RUN_DELETED, Failure, signal_name
+from zeusrun.launcher.resume import join
+from zeusrun.launcher.rundir.failure import LAUNCHER_DIED, RUN_DELETED, Failure, signal_name
+from zeusrun.launcher.rundir.live import Live
 from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -292,3 +297,43 @@ def _warnings(
     if progress.last_value is not None and math.isnan(progress.last_value):
         found.append(f"{trial.metric} was NaN at the end")
     return found
+
+
+def describe_live(
+    trial: Trial,
+    progress: Progress,
+    bill: Bill,
+    *,
+    warnings: Sequence[str] = (),
+    preempted: bool = False,
+) -> Live:
+    """Return a trial as it stands, metered up to ``progress.energy_j``."""
+    begun_t = progress.training_t
+    limit_w = None if begun_t is None else limit_in_force(trial, (), bill, begun_t, progress.now_t)
+    outcome = Outcome(
+        TrialStatus.LOST,
+        LAUNCHER_DIED,
+        timestamp(),
+        startup_s=progress.startup_s,
+        time_s=progress.time_s,
+        energy_j=progress.energy_j,
+        energy_source=None if progress.energy_j is None else bill.energy_source,
+        max_power_w=bill.max_power_w,
+        cost_j=cost_j(progress.energy_j, bill.max_power_w, progress.time_s, trial.eta_knob),
+        epochs=progress.epochs if progress.curve else None,
+        steps=progress.steps,
+        best_metric=progress.best_value,
+        curve=progress.curve,
+        power_limit_w=limit_w,
+        shared=bill.shared,
+        warnings=tuple(warnings),
+    )
+    so_far = trial.finish(join(trial, outcome))
+    return Live(
+        replace(so_far, status=TrialStatus.DISPATCHED, reason=None, finished_at=None),
+        os.getpid(),
+        socket.gethostname(),
+        outcome.finished_at,
+        progress.power_w,
+        preempted,
+    )

@@ -24,11 +24,11 @@ from zeusrun.launcher.resume import cost_with_earlier, join
 from zeusrun.launcher.rundir.cancel import read_cancel, why_cancelled
 from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
 from zeusrun.launcher.rundir.layout import has_checkpoint
-from zeusrun.launcher.rundir.live import describe_live, write_live
+from zeusrun.launcher.rundir.live import write_live
 from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
 from zeusrun.launcher.supervision.hang_control import StallControl
 from zeusrun.launcher.supervision.neighbours import Neighbours
-from zeusrun.launcher.supervision.outcome import Bill, close
+from zeusrun.launcher.supervision.outcome import Bill, close, describe_live
 from zeusrun.launcher.supervision.ranks import RankProcesses
 from zeusrun.launcher.supervision.remarks import find_remarks
 from zeusrun.launcher.supervision.speed_check import (
