@@ -11,14 +11,10 @@ from pathlib import Path
 
 from zeusrun.errors import LaunchError
 
-# What "python -m torch.distributed.run" does, but for the working directory on sys.path: a file
-# random.py there would be imported by torchrun.
-# It dies with the launcher, and leaves SIGUSR1 to it: Slurm may send that to every process.
+# "-m" would put the working directory first on sys.path: torchrun would import a random.py there.
 _MAIN = (
-    "import signal, sys; sys.path[:] = filter(None, sys.path); "
-    "from zeusrun.worker.parent_death import end_with_parent; end_with_parent(); "
-    "signal.signal(signal.SIGUSR1, signal.SIG_IGN); "
-    "from torch.distributed.run import main; main()"
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "from zeusrun.launcher.processes.agent import main; main()"
 )
 
 

@@ -26,6 +26,7 @@ OPTIONS = (  # one a line: zeusrun reads which options a torchrun has from its s
     "--nnodes",
     "--nproc-per-node",
     "--max-restarts",
+    "--monitor-interval",
     "--rdzv-backend",
     "--rdzv-endpoint",
     "--rdzv-id",
