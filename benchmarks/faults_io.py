@@ -182,7 +182,7 @@ def _try_once(folder: Path, writer: Writer, past: Past, fault: Fault) -> Experim
         read = history.trials(JOB)
         findings += _check_state(past, read, said)
         following = build_trial(len(read) + 1, home.runs)
-        history.begin(JOB, lambda _trials: following)
+        history.begin(following, after=history.snapshot(JOB, 0).version)
         expected = {trial.trial: may_stay for trial in (*read[len(past.trials) :], following)}
     except (ZeusrunError, ValueError) as error:
         findings.append(Finding("wrong", f"what comes after: {error}"))

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from faults_audit import audit, read_json, write_earlier
+from faults_audit import audit, build_trial, read_json, write_earlier
 from faults_home import GONE_S, JOB, ROOT, Experiment, Finding, Home, build_library, wait_until
 from faults_io import HOWS, Fault
 
@@ -234,7 +234,8 @@ def _beside_stopped_writer(home: Home) -> Experiment:
 def _check_refused(home: Home, lock: Path) -> list[Finding]:
     history = TinyDBHistory(home.history_file.parent, lock_timeout_s=0.2)
     try:
-        history.begin(JOB, lambda trials: trials[0])
+        following = build_trial(_EARLIER + 1, home.runs)
+        history.begin(following, after=history.snapshot(JOB, 0).version)
     except HistoryError as error:
         if str(lock) in str(error):
             return []

@@ -46,7 +46,7 @@ def write(order: dict[str, Any], faulty_arm: Any) -> int:  # noqa: ANN401 - of a
     told = [order[key] for key in ("prefix", "at", "how", "lasting", "journal")]
     faulty_arm(*(word.encode() if isinstance(word, str) else word for word in told))
     try:
-        history.begin(trial.job, lambda _trials: trial)
+        history.begin(trial, after=history.snapshot(trial.job, 0).version)
         say("begun")
         history.finish(trial.trial, outcome)
         say("finished")

@@ -22,7 +22,7 @@ from timing import describe_machine, interleave, run_seconds, show
 from zeusrun.files.home import runs_directory
 from zeusrun.history.schema import empty_tables, encode_tables
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.launcher.rundir.layout import highest_recurrence
+from zeusrun.launcher.rundir.layout import numbered_runs
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, TrialStatus
 
 if TYPE_CHECKING:
@@ -104,9 +104,8 @@ def main() -> None:
             (runs_directory(home, JOB) / f"{JOB}-{number}-1").mkdir(parents=True)
 
         def submit(history: TinyDBHistory) -> None:
-            trial = history.begin(
-                JOB, lambda newest: draw_trial(newest[-1].recurrence + 1), last=LAST
-            )
+            newest, version = history.snapshot(JOB, LAST)
+            trial = history.begin(draw_trial(newest[-1].recurrence + 1), after=version)
             history.finish(trial.trial, draw_outcome())
 
         def fresh() -> TinyDBHistory:  # as a process of its own, which has read nothing before
@@ -121,9 +120,10 @@ def main() -> None:
             f"trials(last={LAST})": lambda: fresh().trials(JOB, LAST),
             "trials()": lambda: fresh().trials(JOB),
             "find() of an old trial": lambda: fresh().find(f"{JOB}-7-1"),
-            f"begin(last={LAST}) + finish()": lambda: submit(fresh()),
+            f"snapshot(last={LAST}) + begin() + finish()": lambda: submit(fresh()),
             "the same, having read before": lambda: submit(known),
-            "highest_recurrence()": lambda: highest_recurrence(home, JOB),
+            "snapshot(last=0)": lambda: fresh().snapshot(JOB, 0),
+            "numbered_runs()": lambda: numbered_runs(home, JOB),
         }
         figures = interleave({name: timed(run) for name, run in runs.items()}, arguments.repeats)
         show(figures, "ms")
@@ -134,8 +134,9 @@ def commands(home: Path, folder: Path, repeats: int) -> None:
     """Time whole commands over this history and over one of ten trials, beside bare torchrun."""
     few = folder / "few"
     for number in range(1, 11):
-        TinyDBHistory(few / "history").begin(JOB, lambda _, n=number: draw_trial(n))
-        TinyDBHistory(few / "history").finish(f"{JOB}-{number}-1", draw_outcome())
+        history = TinyDBHistory(few / "history")
+        history.begin(draw_trial(number), after=history.snapshot(JOB, 0).version)
+        history.finish(f"{JOB}-{number}-1", draw_outcome())
     job = folder / "job.yaml"
     script = SCRIPTS / "reports_once.py"
     job.write_text(

@@ -40,7 +40,7 @@ def fill_history(home: Path) -> None:
         mode="max", target=0.95, max_epochs=EPOCHS, eta_knob=0.5, default_batch_size=64,
     )  # fmt: skip
     history = TinyDBHistory(home / "history")
-    history.begin("nightly", lambda _: dispatched)
+    history.begin(dispatched, after=history.snapshot("nightly", 0).version)
     history.finish(dispatched.trial, outcome)
     # One write for the rest, through the store's own records: 2,000 fsyncs would be waited for.
     path = home / "history" / "nightly.json"

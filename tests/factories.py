@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
 
+from zeusrun.history.base import Conflict
 from zeusrun.jobfile.spec import JobSpec, load_spec
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, TrialStatus
 
@@ -57,6 +59,24 @@ def build_trial(recurrence: int = 1, attempt: int = 1, job: str = "job", **value
         "default_batch_size": 32,
     }
     return Trial(**{**defaults, **values})
+
+
+def begin(history, choose, last: int | None = None, job: str = "job") -> Trial:
+    """Store a trial as a submit does: choose from a snapshot, and again after a conflict.
+
+    Args:
+        history: Where to.
+        choose: The trial, or what makes one of the list of the newest trials.
+        last: How many of them it gets.
+        job: Of which job; that of the trial if one is given.
+    """
+    if isinstance(choose, Trial):
+        trial, job = choose, choose.job
+        choose = lambda _: trial  # noqa: E731
+    while True:
+        trials, version = history.snapshot(job, last)
+        with suppress(Conflict):
+            return history.begin(choose(list(trials)), after=version)
 
 
 def write_job(folder: Path, script: str | None = "well.py", name: str = "job", **changes) -> Path:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories import CHILDREN
+from tests.factories import CHILDREN, begin
 from tests.factories import build_trial as trial
 from zeusrun import __version__
 from zeusrun.bandit.registry import POLICIES
@@ -56,7 +56,7 @@ def record(zeusrun):
             "started_at": f"2025-06-01T12:00:{recurrence:02d}.000+00:00",
         }
         dispatched = trial(**{**values, **changes})
-        store.begin(job, lambda _: dispatched)
+        begin(store, dispatched)
         return dispatched if outcome is None else store.finish(name, outcome)
 
     return add

@@ -9,6 +9,7 @@ import signal
 
 import pytest
 
+from tests.factories import begin
 from tests.factories import build_trial as trial
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.bandit.stopping import hopeless
@@ -161,7 +162,7 @@ def test_a_look_that_tells_for_a_batch_size_goes_on_under_its_new_bound(zeusrun,
 def known(zeusrun):
     """A history that knows how many steps make an epoch, and what a run costs."""
     history = TinyDBHistory(zeusrun.home / "history")
-    history.begin("job", lambda _: trial(world_size=1))
+    begin(history, trial(world_size=1))
     curve = (CurvePoint(1, 1.0, 10.0, 0.1), CurvePoint(2, 2.0, 20.0, 0.6))
     done = Outcome(
         TrialStatus.REACHED,
@@ -311,7 +312,7 @@ def test_auto_looks_at_a_batch_size_and_goes_back_when_its_epochs_are_dear(zeusr
         past = trial(
             trial=f"job-{number}-1", recurrence=number, world_size=1, max_epochs=max_epochs
         )
-        history.begin("job", lambda _, past=past: past)
+        begin(history, past)
         done = Outcome(
             TrialStatus.REACHED,
             "reached",

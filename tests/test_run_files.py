@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories import begin
 from tests.factories import build_trial as trial
 from zeusrun.energy.power_csv import PowerCsv, Row
 from zeusrun.errors import HistoryError
@@ -215,7 +216,7 @@ def test_recovery_touches_nothing_outside_the_runs_of_its_home(tmp_path):
     strange.trial.write_text(json.dumps(dispatched(elsewhere).to_json()))
     before = {path: path.lstat().st_mtime_ns for path in elsewhere.rglob("*")}
     history = MemoryHistory()
-    history.begin("job", lambda _: dispatched(elsewhere))
+    begin(history, dispatched(elsewhere))
     (lost,) = recover_lost(history, "job", NOW, home)
     assert (lost.status, lost.steps) == (TrialStatus.LOST, None)
     assert "nothing there was touched" in lost.reason
@@ -228,7 +229,7 @@ NAMES = ("..", ".", "../x", "a/b", "/etc/passwd", "a\0b", "", "-rf", "~", "a\nb"
 @pytest.mark.parametrize("name", NAMES)
 def test_no_name_leads_out_of_the_home(zeusrun, cli, tmp_path, name):
     history = TinyDBHistory(tmp_path / "history")
-    for ask in (history.trials, lambda job: history.begin(job, lambda _: trial(job=job))):
+    for ask in (history.trials, lambda job: begin(history, trial(job=job))):
         with pytest.raises(ValueError, match="cannot be the name of a job"):
             ask(name)
     assert history.find(f"{name}-1-1") is None

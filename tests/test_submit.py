@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.factories import CHILDREN
+from tests.factories import CHILDREN, begin
 from tests.runs import agent_of, has_ended, only_trial, start_and_wait, survivors, wait_for
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.trial import Trial, TrialStatus
@@ -547,9 +547,7 @@ def test_a_disk_too_full_for_the_history_keeps_the_outcome_for_the_next_submit(z
     first = Trial.from_json(only_trial(result))
     for number in range(2, 120):
         name = f"job-{number}-1"
-        history.begin(
-            "job", lambda _, n=number, t=name: replace(first, trial=t, recurrence=n, **UNFINISHED)
-        )
+        begin(history, replace(first, trial=name, recurrence=number, **UNFINISHED))
     code, _, seen = zeusrun.submit(zeusrun.job("fills_the_disk.py"))
     assert code == 6
     assert "job-120-1 ended as REACHED" in seen

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests import factories
 from tests.factories import PREEMPTED, REACHED
 from zeusrun.errors import HistoryError
+from zeusrun.history.base import Conflict
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Trial, TrialStatus
 
 # Paths that are not UTF-8 come as lone surrogates (PEP 383).
@@ -52,12 +53,28 @@ choices = st.fixed_dictionaries(
     }
 )
 
+LATER = "2025-06-02T12:00:00Z"
+
 build_trial = functools.partial(factories.build_trial, job="digits")
 
 
 def next_trial(trials: list[Trial]) -> Trial:
     """Dispatch the next recurrence of the job ``digits``."""
     return build_trial(len(trials) + 1)
+
+
+def begin(history, choose=next_trial, last=None) -> Trial:
+    """Store a trial of the job ``digits``, by default its next recurrence."""
+    return factories.begin(history, choose, last, "digits")
+
+
+CHANGES = {
+    "begin": lambda history, _: begin(history),
+    "resume": lambda history, trial: begin(history, history.find(trial).resume(LATER)),
+    "finish": lambda history, _: history.finish("digits-12-1", REACHED),
+    "forget": lambda history, trial: history.forget(trial, forgotten=True),
+}
+"""What changes a history, given an early or the newest trial, which was preempted."""
 
 
 class HistoryContract:
@@ -70,13 +87,13 @@ class HistoryContract:
         assert history.jobs() == []
 
     def test_what_begins_is_read_back_dispatched(self, history):
-        trial = history.begin("digits", next_trial)
+        trial = begin(history)
         assert trial == build_trial(1)
         assert history.trials("digits") == [trial]
         assert history.find("digits-1-1") == trial
 
     def test_what_finishes_is_read_back_with_its_outcome(self, history):
-        begun = history.begin("digits", next_trial)
+        begun = begin(history)
         finished = history.finish(begun.trial, REACHED)
         assert finished == begun.finish(REACHED)
         assert history.trials("digits") == [finished]
@@ -84,41 +101,39 @@ class HistoryContract:
 
     def test_trials_stay_in_the_order_they_began(self, history):
         for _ in range(12):
-            history.begin("digits", next_trial)
+            begin(history)
         history.finish("digits-3-1", REACHED)
         assert [trial.recurrence for trial in history.trials("digits")] == list(range(1, 13))
 
-    def test_dispatch_gets_the_trials_so_far(self, history):
-        history.begin("digits", next_trial)
+    def test_a_snapshot_has_the_trials_so_far(self, history):
+        assert history.snapshot("digits").trials == ()
+        begin(history)
         finished = history.finish("digits-1-1", REACHED)
-        seen = []
-        history.begin("digits", lambda trials: seen.extend(trials) or build_trial(2))
-        assert seen == [finished]
+        assert history.snapshot("digits").trials == (finished,)
 
     @pytest.mark.parametrize("last", [None, 0, 1, 3, 4, 9])
     def test_the_newest_trials_are_given_oldest_first(self, history, last):
         for _ in range(4):
-            history.begin("digits", next_trial)
+            begin(history)
         newest = list(range(1, 5))[0 if last is None else max(0, 4 - last) :]
         assert [trial.recurrence for trial in history.trials("digits", last)] == newest
-        seen = []
-        history.begin("digits", lambda trials: seen.extend(trials) or build_trial(5), last=last)
-        assert [trial.recurrence for trial in seen] == newest
+        assert [trial.recurrence for trial in history.snapshot("digits", last).trials] == newest
         assert history.trials("other", last) == []
+        assert history.snapshot("other", last).trials == ()
 
     def test_fewer_than_no_trials_are_refused(self, history):
         with pytest.raises(ValueError, match="-1 trials"):
             history.trials("digits", -1)
         with pytest.raises(ValueError, match="-1 trials"):
-            history.begin("digits", next_trial, last=-1)
+            history.snapshot("digits", -1)
         assert history.jobs() == []
 
     def test_a_preempted_trial_goes_on_in_its_place(self, history):
-        history.begin("digits", next_trial)
+        begin(history)
         preempted = history.finish("digits-1-1", PREEMPTED)
-        second = history.begin("digits", next_trial)
-        resumed = preempted.resume("2025-06-02T12:00:00Z")
-        assert history.begin("digits", lambda _: resumed) == resumed
+        second = begin(history)
+        resumed = preempted.resume(LATER)
+        assert begin(history, resumed) == resumed
         assert history.trials("digits") == [resumed, second]
         assert history.find("digits-1-1") == resumed
         finished = history.finish("digits-1-1", REACHED)
@@ -127,18 +142,18 @@ class HistoryContract:
         assert history.trials("digits") == [finished, second]
 
     def test_a_trial_can_go_on_as_often_as_it_is_preempted(self, history):
-        history.begin("digits", next_trial)
+        begin(history)
         for count in (1, 2, 3):
             preempted = history.finish("digits-1-1", PREEMPTED)
-            history.begin("digits", lambda _, trial=preempted: trial.resume("2025-06-02T12:00:00Z"))
+            begin(history, preempted.resume(LATER))
             assert [trial.preemptions for trial in history.trials("digits")] == [count]
 
-    def test_a_preempted_trial_that_dispatch_does_not_see_can_go_on(self, history):
-        history.begin("digits", next_trial)
+    def test_a_preempted_trial_that_is_not_in_the_snapshot_can_go_on(self, history):
+        begin(history)
         preempted = history.finish("digits-1-1", PREEMPTED)
-        history.begin("digits", next_trial)
-        resumed = preempted.resume("2025-06-02T12:00:00Z")
-        history.begin("digits", lambda _: resumed, last=1)
+        begin(history)
+        resumed = preempted.resume(LATER)
+        begin(history, resumed, last=1)
         assert history.find("digits-1-1") == resumed
 
     @pytest.mark.parametrize(
@@ -159,18 +174,18 @@ class HistoryContract:
         ids=lambda other: next(iter(other)),
     )
     def test_what_does_not_go_on_where_it_was_preempted_is_refused(self, history, other):
-        history.begin("digits", next_trial)
+        begin(history)
         preempted = history.finish("digits-1-1", PREEMPTED)
-        wrong = replace(preempted.resume("2025-06-02T12:00:00Z"), **other)
+        wrong = replace(preempted.resume(LATER), **other)
         with pytest.raises(ValueError, match=r"digits-1-1"):
-            history.begin("digits", lambda _: wrong)
+            begin(history, wrong)
         assert history.trials("digits") == [preempted]
 
     @pytest.mark.parametrize("status", [s for s in TrialStatus if s.finished])
     def test_of_the_finished_trials_only_a_preempted_one_may_be_cancelled(self, history, status):
-        history.begin("digits", lambda _: build_trial(1))
+        begin(history, build_trial(1))
         known = history.finish("digits-1-1", replace(REACHED, status=status))
-        ended = known.ended_as(TrialStatus.CANCELLED, "nobody wants it", "2025-06-02T12:00:00Z")
+        ended = known.ended_as(TrialStatus.CANCELLED, "nobody wants it", LATER)
         if status is TrialStatus.PREEMPTED:
             cancelled = history.finish("digits-1-1", ended)
             assert (cancelled.status, cancelled.reason) == (
@@ -190,36 +205,31 @@ class HistoryContract:
 
     @pytest.mark.parametrize("status", [s for s in TrialStatus if s is not TrialStatus.PREEMPTED])
     def test_only_a_preempted_trial_goes_on(self, history, status):
-        known = history.begin("digits", next_trial)
+        known = begin(history)
         if status.finished:
             known = history.finish("digits-1-1", replace(REACHED, status=status))
         again = replace(known, status=TrialStatus.DISPATCHED, preemptions=1)
         with pytest.raises(ValueError, match="already"):
-            history.begin("digits", lambda _: again)
+            begin(history, again)
         assert history.trials("digits") == [known]
 
-    def test_dispatch_can_read_the_history(self, history):
-        history.begin("digits", next_trial)
-        history.begin("digits", lambda _: next_trial(history.trials("digits")))
-        assert len(history.trials("digits")) == 2
-
     def test_jobs_are_kept_apart_and_listed_by_name(self, history):
-        other = history.begin("a.b_c-1", lambda _: build_trial(job="a.b_c-1"))
-        history.begin("digits", next_trial)
+        other = begin(history, build_trial(job="a.b_c-1"))
+        begin(history)
         assert history.jobs() == ["a.b_c-1", "digits"]
         assert history.trials("a.b_c-1") == [other]
         assert history.find("a.b_c-1-1-1") == other
 
     @pytest.mark.parametrize("trial", ["digits-2-1", "other-1-1", "digits", "", "../digits-1-1"])
     def test_an_id_that_is_not_there_is_not_found(self, history, trial):
-        history.begin("digits", next_trial)
+        begin(history)
         assert history.find(trial) is None
         with pytest.raises(HistoryError, match="no trial"):
             history.finish(trial, REACHED)
         assert history.jobs() == ["digits"]
 
     def test_a_finished_trial_never_changes(self, history):
-        history.begin("digits", next_trial)
+        begin(history)
         finished = history.finish("digits-1-1", REACHED)
         with pytest.raises(ValueError, match="never changes"):
             history.finish("digits-1-1", REACHED)
@@ -228,21 +238,21 @@ class HistoryContract:
     @pytest.mark.parametrize("number", [1, 12])
     def test_a_trial_is_forgotten_and_learned_from_again(self, history, number):
         for count in range(1, 13):
-            history.begin("digits", next_trial)
+            begin(history)
             history.finish(f"digits-{count}-1", REACHED)
         before = history.trials("digits")
         marked = history.forget(f"digits-{number}-1", forgotten=True)
         assert marked == replace(before[number - 1], forgotten=True)
         after = [*before[: number - 1], marked, *before[number:]]
         assert history.trials("digits") == after
-        history.begin("digits", next_trial)  # what is written next keeps the mark
+        begin(history)  # what is written next keeps the mark
         assert history.find(marked.trial) == marked
         assert history.trials("digits")[:-1] == after
         assert history.forget(marked.trial, forgotten=False) == before[number - 1]
         assert history.trials("digits")[:-1] == before
 
     def test_only_what_has_ended_is_forgotten(self, history):
-        begun = history.begin("digits", next_trial)
+        begun = begin(history)
         with pytest.raises(ValueError, match="DISPATCHED and cannot be forgotten"):
             history.forget(begun.trial, forgotten=True)
         with pytest.raises(HistoryError, match="no trial"):
@@ -250,7 +260,7 @@ class HistoryContract:
         assert history.trials("digits") == [begun]
 
     def test_an_outcome_must_be_an_end(self, history):
-        begun = history.begin("digits", next_trial)
+        begun = begin(history)
         unfinished = Outcome(TrialStatus.DISPATCHED, "not yet", "2025-06-01T12:00:09Z")
         with pytest.raises(ValueError, match="cannot be DISPATCHED"):
             history.finish("digits-1-1", unfinished)
@@ -260,7 +270,7 @@ class HistoryContract:
         "wrong",
         [
             build_trial(1),
-            build_trial(2, job="other"),
+            build_trial(2, job="other", trial="digits-2-1"),
             build_trial(2).finish(REACHED),
             build_trial(2, trial="digits-3-1"),
             build_trial(0),
@@ -280,29 +290,18 @@ class HistoryContract:
         ],
     )
     def test_a_trial_that_cannot_be_next_is_refused_and_not_stored(self, history, wrong):
-        first = history.begin("digits", next_trial)
+        first = begin(history)
         with pytest.raises(ValueError, match=r"trial|digits"):
-            history.begin("digits", lambda _: wrong)
+            begin(history, wrong)
         assert history.trials("digits") == [first]
         assert history.jobs() == ["digits"]
 
     def test_an_outcome_that_would_not_read_back_is_refused_and_not_stored(self, history):
-        begun = history.begin("digits", next_trial)
+        begun = begin(history)
         endless = Outcome(TrialStatus.MISSED, "", "", curve=(CurvePoint(1, float("nan"), None, 1),))
         with pytest.raises(ValueError, match="cannot be stored"):
             history.finish("digits-1-1", endless)
         assert history.trials("digits") == [begun]
-
-    @pytest.mark.parametrize("error", [KeyError, OSError, KeyboardInterrupt])
-    def test_what_dispatch_raises_passes_and_nothing_is_stored(self, history, error):
-        def fail(trials):
-            raise error
-
-        with pytest.raises(error):
-            history.begin("digits", fail)
-        assert history.trials("digits") == []
-        assert history.jobs() == []
-        assert history.begin("digits", next_trial).recurrence == 1
 
     @pytest.mark.parametrize(
         "job", ["", ".", "..", ".hidden", "../up", "a/b", "/etc", "a\0b", "a\n", "-rf", "a b"]
@@ -311,32 +310,89 @@ class HistoryContract:
         with pytest.raises(ValueError, match="name of a job"):
             history.trials(job)
         with pytest.raises(ValueError, match="name of a job"):
-            history.begin(job, lambda _: build_trial(job=job))
+            begin(history, build_trial(job=job))
 
     def test_the_lists_given_out_are_copies(self, history):
-        history.begin("digits", next_trial)
+        begin(history)
         history.trials("digits").clear()
-        history.begin("digits", lambda trials: trials.clear() or build_trial(2))
-        assert len(history.trials("digits")) == 2
+        assert len(history.trials("digits")) == 1
 
-    def test_threads_that_begin_at_once_choose_one_after_the_other(self, history):
-        meeting = threading.Barrier(2)
-        met = []
+    def test_the_version_stays_as_long_as_nothing_changes(self, history):
+        for _ in range(2):
+            before = history.snapshot("digits")
+            history.trials("digits")
+            history.find("digits-1-1")
+            assert history.snapshot("digits") == before
+            assert history.snapshot("digits", 0).version == before.version
+            begin(history)
 
-        def dispatch(trials):
-            with suppress(threading.BrokenBarrierError):  # nobody else is choosing
-                met.append(meeting.wait(timeout=0.2))
-            return next_trial(trials)
+    def test_another_job_does_not_change_the_version(self, history):
+        begin(history)
+        version = history.snapshot("digits").version
+        begin(history, build_trial(job="other"))
+        assert history.begin(build_trial(2), after=version) == build_trial(2)
 
-        threads = [
-            threading.Thread(target=history.begin, args=("digits", dispatch)) for _ in range(3)
-        ]
+    @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+    @pytest.mark.parametrize("number", [1, 12])
+    def test_a_choice_from_before_a_change_is_a_conflict(self, history, change, number):
+        for count in range(1, 13):
+            begin(history)
+            if count < 12 or change is not CHANGES["finish"]:
+                history.finish(f"digits-{count}-1", PREEMPTED if count == number else REACHED)
+        version = history.snapshot("digits").version
+        change(history, f"digits-{number}-1")
+        after = history.trials("digits")
+        for trial in (build_trial(13), build_trial(14), build_trial(12)):
+            with pytest.raises(Conflict, match="history of digits has changed"):
+                history.begin(trial, after=version)
+        assert history.trials("digits") == after
+        assert history.begin(build_trial(14), after=history.snapshot("digits").version)
+
+    def test_a_version_is_good_for_one_begin(self, history):
+        version = history.snapshot("digits").version
+        history.begin(build_trial(1), after=version)
+        with pytest.raises(Conflict):
+            history.begin(build_trial(2), after=version)
+        assert history.trials("digits") == [build_trial(1)]
+
+    def test_what_was_undone_is_no_conflict_for_what_is_chosen_afterwards(self, history):
+        begin(history)
+        history.finish("digits-1-1", REACHED)
+        history.forget("digits-1-1", forgotten=True)
+        history.forget("digits-1-1", forgotten=False)
+        assert begin(history).recurrence == 2
+
+    def test_of_the_threads_that_have_chosen_from_the_same_snapshot_one_begins(self, history):
+        begin(history)
+        version = history.snapshot("digits").version
+        chosen, begun = threading.Barrier(4), []
+
+        def choose(attempt):
+            chosen.wait()
+            with suppress(Conflict):
+                begun.append(history.begin(build_trial(2, attempt), after=version))
+
+        threads = [threading.Thread(target=choose, args=(attempt,)) for attempt in range(1, 5)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert met == []
-        assert [trial.recurrence for trial in history.trials("digits")] == [1, 2, 3]
+        assert history.trials("digits") == [build_trial(1), *begun]
+        assert len(begun) == 1
+
+    def test_threads_that_choose_again_after_a_conflict_all_begin(self, history):
+        start = threading.Barrier(8)
+
+        def submit():
+            start.wait()
+            begin(history)
+
+        threads = [threading.Thread(target=submit) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [trial.recurrence for trial in history.trials("digits")] == list(range(1, 9))
 
     def test_any_trial_survives(self, history):
         # Inside, because an inherited property would be replayed on one back end after failing on
@@ -345,7 +401,7 @@ class HistoryContract:
         @given(choice=choices, outcome=outcomes)
         def check(choice, outcome):
             earlier = history.trials("digits")
-            begun = history.begin("digits", lambda t: build_trial(len(t) + 1, **choice))
+            begun = begin(history, lambda t: build_trial(len(t) + 1, **choice))
             assert history.trials("digits") == [*earlier, begun]
             finished = history.finish(begun.trial, outcome)
             assert history.trials("digits") == [*earlier, finished]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from rich.console import Console
 
+from tests.factories import begin
 from tests.factories import build_trial as trial
 from tests.fuzz.mutations import CHANGES, change, mutated, pieces, run_inputs
 from zeusrun.analysis.savings import find_savings
@@ -103,7 +104,7 @@ def test_a_history_takes_another_trial_or_is_refused_whatever_it_holds(tmp_path)
         if read(tmp_path / "history", content) is None:
             return
         history = TinyDBHistory(tmp_path / "history")
-        history.begin("job", lambda _: trial(trial="job-777-1", recurrence=777))
+        begin(history, trial(trial="job-777-1", recurrence=777))
         done = history.finish("job-777-1", Outcome(TrialStatus.LOST, "its launcher died", NOW))
         assert history.trials("job")[-1] == done
 
@@ -116,7 +117,7 @@ def sealed(tmp_path):
     history = TinyDBHistory(tmp_path / "sealed", volume_trials=1)
     for number in range(1, 5):
         name = f"job-{number}-1"
-        history.begin("job", lambda _, n=number, t=name: trial(trial=t, recurrence=n))
+        begin(history, trial(trial=name, recurrence=number))
         history.finish(name, Outcome(TrialStatus.LOST, "its launcher died", NOW))
     main = tmp_path / "sealed" / "job.json"
     return main, main.read_bytes(), volume_path(main, 1), volume_path(main, 1).read_bytes()

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from tests.contracts.history import REACHED, build_trial, next_trial
+from tests.contracts.history import REACHED, begin, build_trial
 from zeusrun.errors import ExitCode, HistoryError
 from zeusrun.history.schema import SCHEMA
 from zeusrun.history.tinydb.store import TinyDBHistory
@@ -49,9 +49,9 @@ DAMAGES = {
 def history(tmp_path):
     """A history of two trials, the second begun and written last, so the copy has one."""
     history = TinyDBHistory(tmp_path)
-    history.begin("digits", next_trial)
+    begin(history)
     history.finish("digits-1-1", REACHED)
-    history.begin("digits", next_trial)
+    begin(history)
     return history
 
 
@@ -72,7 +72,7 @@ def uses(history):
     return {
         "trials": (history.trials, "digits"),
         "find": (history.find, "digits-1-1"),
-        "begin": (history.begin, "digits", next_trial),
+        "begin": (begin, history),
         "finish": (history.finish, "digits-2-1", REACHED),
     }
 
@@ -115,12 +115,12 @@ def test_the_offered_restore_goes_on_from_the_copy(history, path):
     refusal(history.trials, "digits")
     history.restore("digits", None, [])
     assert history.trials("digits") == [build_trial(1).finish(REACHED)]
-    assert history.begin("digits", next_trial).recurrence == 2
+    assert begin(history).recurrence == 2
 
 
 def test_the_offered_command_can_be_typed_whatever_the_name(tmp_path):
     history = TinyDBHistory(tmp_path)
-    history.begin("jõb", lambda _: build_trial(job="jõb"))
+    begin(history, build_trial(job="jõb"))
     (tmp_path / "jõb.json").write_bytes(b"")
     command = re.search(r"`(zeusrun repair .*?)`", refusal(history.trials, "jõb"))[1]
     assert shlex.split(command) == ["zeusrun", "repair", "--restore", "jõb"]
@@ -133,7 +133,7 @@ def test_the_copy_of_an_earlier_day_is_offered_where_the_last_is_damaged_too(his
     message = refusal(history.trials, "digits")
     assert "its copy digits.json.bak is damaged, too" in message
     assert "its last good copy has 2 trials" in message
-    refusal(history.begin, "digits", next_trial)  # and no fresh history hides it
+    refusal(begin, history)  # and no fresh history hides it
 
 
 @pytest.mark.parametrize("left", ["digits.json.day-20250531", "digits.volumes/000001.json"])
@@ -146,19 +146,19 @@ def test_while_anything_is_left_no_fresh_history_hides_it(history, path, left):
     target.write_bytes(content)
     assert history.jobs() == ["digits"]
     assert "is missing" in refusal(history.trials, "digits")
-    refusal(history.begin, "digits", next_trial)
+    refusal(begin, history)
     history.restore("digits", None, [])
     assert len(history.trials("digits")) == 2
 
 
 def test_without_a_copy_the_next_run_starts_afresh(tmp_path, path):
     history = TinyDBHistory(tmp_path)
-    history.begin("digits", next_trial)
+    begin(history)
     path.write_bytes(b"{")
     message = refusal(history.trials, "digits")
     assert "no earlier copy" in message
     assert "the next run starts a fresh history" in message
-    assert history.begin("digits", next_trial).recurrence == 1
+    assert begin(history).recurrence == 1
 
 
 def test_a_damaged_copy_is_set_aside_too_and_the_next_run_starts_afresh(history, path):
@@ -170,7 +170,7 @@ def test_a_damaged_copy_is_set_aside_too_and_the_next_run_starts_afresh(history,
     assert f"copy digits.json.bak is damaged, too (it is not JSON: {message_of(b'[')})" in message
     assert str(aside) in message
     assert aside.read_bytes() == b"["
-    assert history.begin("digits", next_trial).recurrence == 1
+    assert begin(history).recurrence == 1
 
 
 def message_of(content):
@@ -184,7 +184,7 @@ def test_a_copy_of_a_newer_schema_is_kept(history, path):
     path.write_bytes(b"{")
     copy.write_text(json.dumps({"meta": {"1": {"schema": SCHEMA + 1}}}))
     for _ in range(2):
-        message = refusal(history.begin, "digits", next_trial)
+        message = refusal(begin, history)
         assert "newer zeusrun" in message
         assert "starts a fresh history" not in message
     assert copy.exists()
@@ -198,15 +198,16 @@ def test_a_second_damage_in_the_same_second_overwrites_nothing(history, path):
     assert kept == {b"first", b"second", b"third"}
 
 
-def test_a_damaged_file_is_not_handed_to_dispatch(history, path):
+def test_a_file_that_is_damaged_while_a_trial_is_chosen_is_set_aside(history, path):
+    version = history.snapshot("digits").version
     path.write_bytes(b"{")
-    called = []
-    refusal(history.begin, "digits", called.append)
-    assert called == []
+    message = refusal(lambda: history.begin(build_trial(3), after=version))
+    assert "was set aside" in message
+    assert "its last good copy has 1 trial" in message
 
 
 def test_damage_in_one_job_leaves_the_others_alone(history, path):
-    history.begin("other", lambda _: build_trial(job="other"))
+    begin(history, build_trial(job="other"))
     path.write_bytes(b"{")
     refusal(history.trials, "digits")
     assert history.finish("other-1-1", REACHED) == history.find("other-1-1")
@@ -216,7 +217,7 @@ def test_a_field_no_reader_knows_that_cannot_be_rewritten_is_damage(history, pat
     content = path.read_bytes().replace(b'"steps":84', b'"steps":84,"later":1e999')
     path.write_bytes(content)
     assert len(history.trials("digits")) == 2
-    refusal(history.begin, "digits", next_trial)
+    refusal(begin, history)
     (aside,) = path.parent.glob("digits.json.corrupt-*")
     assert aside.read_bytes() == content
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.history import REACHED, build_trial, next_trial
+from tests.contracts.history import REACHED, begin, build_trial
 from zeusrun.errors import ExitCode, HistoryError
 from zeusrun.history.tinydb.store import TinyDBHistory
 
@@ -53,7 +53,7 @@ def prepare(directory, write="plain"):
     """Return a history in which that write comes next; it seals single trials from then on."""
     history = TinyDBHistory(directory)
     for number in range(1, WRITES[write][0]):
-        history.begin("digits", next_trial)
+        begin(history)
         if "sealing" in write:
             history.finish(f"digits-{number}-1", REACHED)
     if "first of a day" in write:
@@ -84,7 +84,7 @@ def count_steps(tmp_path, monkeypatch, write):
     history = prepare(tmp_path / "count", write)
     with monkeypatch.context() as patches:
         steps = intercept(patches, lambda step: None)
-        history.begin("digits", next_trial)
+        begin(history)
     assert {"open", "fsync", "link", "replace"} <= set(steps)
     assert (tmp_path / "count" / VOLUME).exists() == ("sealing" in write)
     assert (tmp_path / "count" / DAY).exists() == ("first of a day" in write)
@@ -113,7 +113,7 @@ def check_and_go_on(directory, allowed, write="plain"):
     trials = history.trials("digits")
     assert trials in allowed
     json.loads((directory / "digits.json").read_bytes())
-    assert history.begin("digits", next_trial).recurrence == len(trials) + 1
+    assert begin(history).recurrence == len(trials) + 1
     assert TinyDBHistory(directory).trials("digits") == [*trials, build_trial(len(trials) + 1)]
     files = (path for path in directory.rglob("*") if not path.is_dir())
     assert {path.relative_to(directory).as_posix() for path in files} == WRITES[write][1]
@@ -140,7 +140,7 @@ def test_an_io_error_at_any_step_loses_nothing(tmp_path, monkeypatch, lasting, w
         with monkeypatch.context() as patches:
             steps = intercept(patches, fail)
             try:
-                history.begin("digits", next_trial)
+                begin(history)
             except HistoryError as error:
                 assert str(directory / "digits.json") in str(error)
                 assert "Input/output error" in str(error)
@@ -159,7 +159,7 @@ def begin_and_die(history, monkeypatch, step):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         intercept(monkeypatch, die)
-        history.begin("digits", next_trial)
+        begin(history)
         return 0
 
     assert wait_for(fork(work)) == -signal.SIGKILL
@@ -191,7 +191,7 @@ def test_the_next_writer_removes_what_a_killed_one_left_also_if_it_seals_nothing
         history = prepare(directory, "sealing")
         begin_and_die(history, monkeypatch, fatal)
         left += (directory / "digits.volumes" / "volume.tmp").exists()
-        TinyDBHistory(directory).begin("digits", next_trial)  # it seals hundreds at a time
+        begin(TinyDBHistory(directory))  # it seals hundreds at a time
         assert not list(directory.rglob("*.tmp"))
     assert left
 
@@ -221,7 +221,7 @@ def test_content_is_synced_before_it_gets_its_name_and_the_name_before_begin_ret
 ):
     history = prepare(tmp_path)
     steps = record_steps(monkeypatch)
-    history.begin("digits", next_trial)
+    begin(history)
     assert steps == [
         ("fsync", "digits.json.tmp", (tmp_path / "digits.json").stat().st_size),
         ("replace", "digits.json.bak.tmp", "digits.json.bak"),
@@ -233,7 +233,7 @@ def test_content_is_synced_before_it_gets_its_name_and_the_name_before_begin_ret
 def test_a_volume_is_on_disk_before_the_file_that_does_without_its_trials(tmp_path, monkeypatch):
     history = prepare(tmp_path, "sealing, first of a day")
     steps = record_steps(monkeypatch)
-    history.begin("digits", next_trial)
+    begin(history)
     assert steps == [
         ("fsync", "volume.tmp", (tmp_path / VOLUME).stat().st_size),
         ("replace", "volume.tmp", "000001.json"),
@@ -254,7 +254,7 @@ def test_without_hard_links_the_copy_is_written(tmp_path, monkeypatch):
     history = prepare(tmp_path, "first of a day")
     before = (tmp_path / "digits.json").read_bytes()
     monkeypatch.setattr(os, "link", refuse)
-    history.begin("digits", next_trial)
+    begin(history)
     for copy in ("digits.json.bak", DAY):
         assert (tmp_path / copy).read_bytes() == before
         assert (tmp_path / copy).stat().st_mode & 0o777 == 0o600
@@ -271,32 +271,32 @@ def test_a_directory_that_cannot_be_synced_is_good_enough(tmp_path, monkeypatch)
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    assert TinyDBHistory(tmp_path).begin("digits", next_trial) == FIRST
+    assert begin(TinyDBHistory(tmp_path)) == FIRST
 
 
 def test_a_planted_link_is_not_followed(tmp_path):
     directory = tmp_path / "history"
     history = TinyDBHistory(directory)
-    history.begin("digits", next_trial)
+    begin(history)
     victim = tmp_path / "victim"
     victim.write_text("mine")
     for suffix in (".tmp", ".bak.tmp"):
         (directory / f"digits.json{suffix}").symlink_to(victim)
-    history.begin("digits", next_trial)
+    begin(history)
     assert victim.read_text() == "mine"
     check_and_go_on(directory, [[FIRST, SECOND]])
 
 
 def test_a_file_size_limit_is_explained_and_loses_nothing(tmp_path):
     history = TinyDBHistory(tmp_path)
-    history.begin("digits", next_trial)
+    begin(history)
     report = tmp_path.parent / "report"
 
     def work():
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
         try:
-            history.begin("digits", next_trial)
+            begin(history)
         except HistoryError as error:
             report.write_text(str(error))
             return error.exit_code
@@ -312,7 +312,7 @@ def test_a_file_size_limit_is_explained_and_loses_nothing(tmp_path):
 def test_a_directory_one_may_not_enter_is_an_error_and_not_an_empty_history(tmp_path):
     directory = tmp_path / "history"
     history = TinyDBHistory(directory)
-    history.begin("digits", next_trial)
+    begin(history)
     directory.chmod(0)
 
     def work():
@@ -322,7 +322,7 @@ def test_a_directory_one_may_not_enter_is_an_error_and_not_an_empty_history(tmp_
             history.jobs,
             lambda: history.trials("digits"),
             lambda: history.find("digits-1-1"),
-            lambda: history.begin("digits", next_trial),
+            lambda: begin(history),
             lambda: history.finish("digits-1-1", REACHED),
         ):
             with pytest.raises(HistoryError, match="Permission denied; give yourself access"):
@@ -343,7 +343,7 @@ def test_a_file_where_the_directory_should_be_is_explained(tmp_path):
     for use in (
         history.jobs,
         lambda: history.trials("digits"),
-        lambda: history.begin("digits", next_trial),
+        lambda: begin(history),
         lambda: history.finish("digits-1-1", REACHED),
     ):
         with pytest.raises(HistoryError, match=f"{directory}.*a directory is expected there"):
@@ -383,7 +383,7 @@ def test_a_full_disk_is_explained_and_loses_nothing(small_disk, write):
     history = prepare(small_disk, write)
     before = history.trials("digits")
     ballast = fill(small_disk)
-    uses = [lambda: history.begin("digits", next_trial)]
+    uses = [lambda: begin(history)]
     if "sealing" not in write:
         uses.append(lambda: history.finish("digits-1-1", REACHED))
     for use in uses:
@@ -398,7 +398,7 @@ def test_a_disk_with_room_for_the_volume_alone_loses_nothing(small_disk):
     history = TinyDBHistory(small_disk)
     wide = replace(REACHED, warnings=("x" * 20_000,))
     for number in (1, 2, 3):
-        history.begin("digits", next_trial)
+        begin(history)
         history.finish(f"digits-{number}-1", wide)
     before = history.trials("digits")
     sealing = TinyDBHistory(small_disk, volume_trials=1)
@@ -407,11 +407,11 @@ def test_a_disk_with_room_for_the_volume_alone_loses_nothing(small_disk):
     with ballast.open("r+b") as file:
         file.truncate(ballast.stat().st_size - 40_000)
     with pytest.raises(HistoryError, match="No space left"):
-        sealing.begin("digits", next_trial)
+        begin(sealing)
     assert (small_disk / VOLUME).exists()
     assert sealing.trials("digits") == before
     ballast.unlink()
-    assert sealing.begin("digits", next_trial) == build_trial(4)
+    assert begin(sealing) == build_trial(4)
     assert sealing.trials("digits") == [*before, build_trial(4)]
 
 
@@ -420,7 +420,7 @@ def test_a_file_where_the_volumes_should_be_is_explained_and_loses_nothing(tmp_p
     before = history.trials("digits")
     (tmp_path / "digits.volumes").write_text("mine")
     with pytest.raises(HistoryError, match="a directory is expected there"):
-        history.begin("digits", next_trial)
+        begin(history)
     assert TinyDBHistory(tmp_path).trials("digits") == before
     (tmp_path / "digits.volumes").unlink()
     check_and_go_on(tmp_path, [before], "sealing")
@@ -428,12 +428,12 @@ def test_a_file_where_the_volumes_should_be_is_explained_and_loses_nothing(tmp_p
 
 def test_a_read_only_disk_can_be_read_but_not_written(small_disk):
     history = TinyDBHistory(small_disk)
-    history.begin("digits", next_trial)
+    begin(history)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert history.trials("digits") == [FIRST]
     assert history.jobs() == ["digits"]
     for use in (
-        lambda: history.begin("digits", next_trial),
+        lambda: begin(history),
         lambda: history.finish("digits-1-1", REACHED),
     ):
         with pytest.raises(HistoryError, match=r"Read-only file system.*ZEUSRUN_HOME"):

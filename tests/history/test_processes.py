@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.history import REACHED, next_trial
+from tests.contracts.history import REACHED, begin, build_trial
 from zeusrun.errors import ExitCode, HistoryError
 from zeusrun.files.lock import FileLock
+from zeusrun.history.base import Conflict
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.trial import TrialStatus
 
@@ -102,7 +103,7 @@ def test_a_writer_killed_at_any_moment_leaves_all_it_acknowledged(tmp_path):
         assert len(stored) <= len(begun) + kill
         assert set(finished) <= set(ended)
         assert len(ended) <= len(finished) + kill
-    history.begin("digits", next_trial)
+    begin(history)
     history.finish(f"digits-{len(trials) + 1}-1", REACHED)
     names = {path.name for path in tmp_path.iterdir()} - {"digits.volumes"}
     assert names == {"digits.json", "digits.json.bak", "digits.json.lock"}
@@ -118,9 +119,9 @@ def test_a_writer_stopped_within_a_write_blocks_no_reader_and_its_death_frees_th
         directory = tmp_path / str(step)
         history = TinyDBHistory(directory, volume_trials=1, lock_timeout_s=0.05)
         for number in (1, 2):
-            history.begin("digits", next_trial)
+            begin(history)
             history.finish(f"digits-{number}-1", REACHED)
-        history.begin("digits", next_trial)
+        begin(history)
         os.utime(directory / "digits.json", (1748779200, 1748779200))
         before = history.trials("digits")
         writer = os.fork()
@@ -133,11 +134,11 @@ def test_a_writer_stopped_within_a_write_blocks_no_reader_and_its_death_frees_th
             reader = TinyDBHistory(directory)
             assert reader.trials("digits") in (before, [*before[:2], before[2].finish(REACHED)])
             with pytest.raises(HistoryError, match="held the lock"):
-                history.begin("digits", next_trial)
+                begin(history)
         finally:
             os.kill(writer, signal.SIGKILL)
             os.waitpid(writer, 0)
-        history.begin("digits", next_trial)
+        begin(history)
         if not history.find("digits-3-1").status.finished:
             history.finish("digits-3-1", REACHED)
         assert [t.recurrence for t in TinyDBHistory(directory).trials("digits")] == [1, 2, 3, 4]
@@ -158,7 +159,7 @@ def stop_before(owner, name, step):
 
 def test_a_stopped_lock_holder_is_named_and_its_death_frees_the_lock(tmp_path):
     history = TinyDBHistory(tmp_path, lock_timeout_s=0.05)
-    first = history.begin("digits", next_trial)
+    first = begin(history)
     lock = tmp_path / "digits.json.lock"
 
     holder = os.fork()
@@ -171,20 +172,46 @@ def test_a_stopped_lock_holder_is_named_and_its_death_frees_the_lock(tmp_path):
             os._exit(1)
     try:
         assert os.WIFSTOPPED(os.waitpid(holder, os.WUNTRACED)[1])
-        called = []
         with pytest.raises(HistoryError, match=r"held the lock .* for 0\.05 s") as info:
-            history.begin("digits", called.append)
+            begin(history)
         assert info.value.exit_code is ExitCode.HISTORY
         assert str(lock) in str(info.value)
-        assert called == []
         assert history.trials("digits") == [first]  # readers never wait
     finally:
         os.kill(holder, signal.SIGKILL)
         os.waitpid(holder, 0)
-    assert history.begin("digits", next_trial).recurrence == 2
+    assert begin(history).recurrence == 2
+
+
+def test_of_two_processes_that_have_chosen_from_the_same_snapshot_one_begins(tmp_path):
+    history = TinyDBHistory(tmp_path)
+    begin(history)
+    version = history.snapshot("digits").version
+    readable, writable = os.pipe()
+    children = []
+    for attempt in (1, 2):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.close(writable)
+                os.read(readable, 1)  # until all are let loose together
+                TinyDBHistory(tmp_path).begin(build_trial(2, attempt), after=version)
+                code = 0
+            except Conflict:
+                code = 3
+            finally:
+                os._exit(code)
+        children.append(child)
+    os.close(writable)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    os.close(readable)
+    assert sorted(codes) == [0, 3]
+    won = build_trial(2, 1 + codes.index(0))
+    assert history.trials("digits") == [build_trial(1), won]
 
 
 def test_a_lock_file_without_a_holder_is_not_in_the_way(tmp_path):
     (tmp_path / "digits.json.lock").write_text("left by the dead")
     history = TinyDBHistory(tmp_path, lock_timeout_s=0)
-    assert history.begin("digits", next_trial).recurrence == 1
+    assert begin(history).recurrence == 1

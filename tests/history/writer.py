@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.contracts.history import REACHED, build_trial
+from tests.contracts.history import REACHED, begin, build_trial
 from zeusrun.history.tinydb.store import TinyDBHistory
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def main(directory: str, count: str) -> None:
     say("ready")
     sys.stdin.readline()
     for _ in range(int(count)):
-        trial = history.begin("digits", number_next, last=1)
+        trial = begin(history, number_next, last=1)
         say(f"begun {trial.trial}")
         history.finish(trial.trial, REACHED)
         say(f"finished {trial.trial}")

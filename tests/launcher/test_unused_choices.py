@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.factories import build_trial, load_job
+from tests.factories import begin, build_trial, load_job
 from zeusrun.history.memory import MemoryHistory
 from zeusrun.launcher.unused_choices import (
     find_choices_to_ask_for,
@@ -73,7 +73,7 @@ def test_the_first_run_by_the_new_default_says_how_to_keep_the_former_one(
     history = MemoryHistory()
     for number, world_size in enumerate(before, 1):
         trial = build_trial(number, world_size=world_size)
-        history.begin("job", lambda _, trial=trial: trial)
+        begin(history, trial)
     spec = load_job(tmp_path, launch=None)
     if launch is not None:
         spec = spec.model_copy(update={"launch": type(spec.launch)(**launch)})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.factories import build_trial
+from tests.factories import begin, build_trial
 from zeusrun.history.memory import MemoryHistory
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
@@ -94,7 +94,7 @@ def add(history, tmp_path):
         paths = create_run(tmp_path, "job", name)
         (paths.run_dir / "checkpoint.pt").write_bytes(b"x" * 8192)
         trial = build_trial(number, run_dir=str(paths.run_dir), target=target)
-        history.begin("job", lambda _trials: trial)
+        begin(history, trial)
         if status.finished:
             at = finished_at or f"2027-01-{number:02d}T00:00:00Z"
             history.finish(name, Outcome(status, "so", at, **outcome))

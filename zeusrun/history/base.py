@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from zeusrun.errors import HistoryError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from zeusrun.trial import Outcome, Trial
 
 
 NEWEST = 1000
 """Trials of a job that a decision is made from, and a table compared with: years of nights."""
+
+
+class Conflict(HistoryError):  # noqa: N818 - the name is part of the contract
+    """The history of a job has changed since the snapshot that a trial was chosen from."""
+
+
+class Snapshot(NamedTuple):
+    """The trials of a job at one moment.
+
+    Attributes:
+        trials: Oldest first.
+        version: Stands for the state of the job's whole history, and means nothing else: two
+            snapshots have the same version only if nothing changed between them.
+    """
+
+    trials: tuple[Trial, ...]
+    version: str
 
 
 class History(Protocol):
@@ -51,30 +68,41 @@ class History(Protocol):
         """Return the trial with this id, of whichever job; ``None`` if there is none."""
         ...
 
-    def begin(
-        self, job: str, dispatch: Callable[[list[Trial]], Trial], *, last: int | None = None
-    ) -> Trial:
-        """Choose and store a new trial as one step that no other process can come between.
+    def snapshot(self, job: str, last: int | None = None) -> Snapshot:
+        """Return the newest trials of a job, and which version of its history they are from.
 
-        Or go on with one that was preempted: what ``Trial.resume`` makes of it takes its place,
-        with the same arm, run directory and numbers, and with what it has taken so far.
+        Never waits for another process.
 
         Args:
             job: The job's name.
-            dispatch: Gets the trials so far, oldest first, and returns the new or resumed one,
-                which is ``DISPATCHED`` and numbered by the caller. It runs while the history is
-                locked, so it must be quick and must not write to the history. What it raises passes
-                through, and nothing is stored.
-            last: How many of the newest trials it gets, which is quick however many there are;
-                ``None`` for all.
-
-        Returns:
-            The trial begun, once it would survive a power cut.
+            last: How many of the newest trials, which is quick however many there are; ``None``
+                for all.
 
         Raises:
-            ValueError: If the trial is of another job, finished, numbered like an earlier one that
-                it does not resume, or could not be read back; or ``last`` is negative. Nothing is
-                stored.
+            ValueError: If ``last`` is negative.
+        """
+        ...
+
+    def begin(self, trial: Trial, *, after: str) -> Trial:
+        """Store a new trial, or one that goes on after it was preempted.
+
+        What ``Trial.resume`` returns takes the place of the preempted trial: it has the same
+        batch size, run directory and numbers, and what the trial has taken so far.
+
+        Args:
+            trial: ``DISPATCHED``, and numbered by the caller.
+            after: The version of the snapshot that the trial was chosen from.
+
+        Returns:
+            The trial, once it would survive a power cut.
+
+        Raises:
+            Conflict: If the history of the job has changed since that snapshot: a trial began,
+                finished, was forgotten, or the history was restored. Nothing is stored; take
+                another snapshot and choose again.
+            ValueError: If the trial is finished, its id does not match its numbers, it has the id
+                of an earlier one that it does not resume, or it could not be read back. Nothing
+                is stored.
         """
         ...
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from zeusrun.history.rules import check_job_name, check_last, check_next, job_of, unknown_trial
+from zeusrun.history.base import Snapshot
+from zeusrun.history.rules import (
+    changed,
+    check_id,
+    check_job_name,
+    check_last,
+    check_new,
+    job_of,
+    unknown_trial,
+)
 from zeusrun.history.schema import encode_trial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from zeusrun.trial import Outcome, Trial
 
 
@@ -19,6 +27,7 @@ class MemoryHistory:
 
     def __init__(self) -> None:
         self._trials: dict[str, list[Trial]] = {}
+        self._changes: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def jobs(self) -> list[str]:
@@ -46,19 +55,23 @@ class MemoryHistory:
         known = [] if job is None else self.trials(job)
         return next((candidate for candidate in known if candidate.trial == trial), None)
 
-    def begin(
-        self, job: str, dispatch: Callable[[list[Trial]], Trial], *, last: int | None = None
-    ) -> Trial:
-        """See ``History.begin``."""
-        check_job_name(job)
-        check_last(last)
+    def snapshot(self, job: str, last: int | None = None) -> Snapshot:
+        """See ``History.snapshot``."""
         with self._lock:
-            trial = dispatch(self.trials(job, last))
+            return Snapshot(tuple(self.trials(job, last)), self._version(job))
+
+    def begin(self, trial: Trial, *, after: str) -> Trial:
+        """See ``History.begin``."""
+        check_new(trial)
+        encode_trial(trial)
+        with self._lock:
+            if self._version(trial.job) != after:
+                raise changed(trial.job)
             known = self.find(trial.trial)
-            check_next(trial, job, known)
-            encode_trial(trial)
+            check_id(trial, known)
             if known is None:
-                self._trials.setdefault(job, []).append(trial)
+                self._trials.setdefault(trial.job, []).append(trial)
+                self._changes[trial.job] += 1
             else:
                 self._replace(known, trial)
         return trial
@@ -87,3 +100,7 @@ class MemoryHistory:
     def _replace(self, known: Trial, trial: Trial) -> None:
         trials = self._trials[known.job]
         trials[trials.index(known)] = trial
+        self._changes[known.job] += 1
+
+    def _version(self, job: str) -> str:
+        return str(self._changes[job])

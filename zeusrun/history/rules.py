@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import HistoryError
+from zeusrun.history.base import Conflict
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -67,21 +68,29 @@ def check_last(last: int | None) -> None:
         raise ValueError(f"the last {last} trials are none")
 
 
-def check_next(trial: Trial, job: str, known: Trial | None) -> None:
-    """Refuse a trial that cannot be the next one of a job.
+def check_new(trial: Trial) -> None:
+    """Refuse a trial that cannot begin, whatever the history holds.
+
+    Raises:
+        ValueError: If it is finished, its id does not match its numbers, or no job can have the
+            name of its job.
+    """
+    check_job_name(trial.job)
+    check_numbers(trial, trial.job)
+    if trial.status.finished:
+        raise ValueError(f"trial {trial.trial} is {trial.status.value} before it began")
+
+
+def check_id(trial: Trial, known: Trial | None) -> None:
+    """Refuse a trial whose id is taken.
 
     Args:
         trial: The one to begin, or to go on with.
-        job: The job's name.
         known: The job's trial with this id, if there is one.
 
     Raises:
-        ValueError: If it is of another job, finished, its id is not its own, or there is one with
-            this id already which it does not resume.
+        ValueError: If there is one that it does not resume.
     """
-    check_numbers(trial, job)
-    if trial.status.finished:
-        raise ValueError(f"trial {trial.trial} is {trial.status.value} before it began")
     if known is not None and not _resumes(trial, known):
         raise ValueError(f"there is a trial {trial.trial} already")
 
@@ -113,3 +122,8 @@ def _resumes(trial: Trial, known: Trial) -> bool:
 def unknown_trial(trial: str) -> HistoryError:
     """Build the error for an id that no job has."""
     return HistoryError(f"no trial {trial!r} in the history; `zeusrun history` lists them")
+
+
+def changed(job: str) -> Conflict:
+    """Build the error for a trial that was chosen from an earlier version of a history."""
+    return Conflict(f"the history of {job} has changed since the trial was chosen")

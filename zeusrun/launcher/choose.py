@@ -20,7 +20,8 @@ from zeusrun.files.home import runs_directory
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.processes.command import build_command
 from zeusrun.launcher.resume import find_preempted, why_not_continued
-from zeusrun.launcher.rundir.layout import RunPaths, find_run, highest_recurrence
+from zeusrun.launcher.rundir.layout import RunPaths, find_run, numbered_runs
+from zeusrun.launcher.rundir.record import has_begun
 from zeusrun.trial import Decision, Stage, Trial
 
 if TYPE_CHECKING:
@@ -91,9 +92,16 @@ def _max_power_w(devices: Sequence[Device]) -> float | None:
 
 
 def next_recurrence(submission: Submission, trials: Sequence[Trial]) -> int:
-    """Return the number of the next recurrence of the job."""
-    on_disk = highest_recurrence(submission.home, submission.spec.name)
-    return max((on_disk, *(trial.recurrence for trial in trials))) + 1
+    """Return the number of the next recurrence of the job.
+
+    A history that was set aside starts again, but the run directories of what it knew keep their
+    numbers.
+    """
+    home, job = submission.home, submission.spec.name
+    known = max((trial.recurrence for trial in trials), default=0)
+    later = sorted((run for run in numbered_runs(home, job) if run[0] > known), reverse=True)
+    begun = (n for n, name in later if has_begun(RunPaths(runs_directory(home, job) / name)))
+    return next(begun, known) + 1
 
 
 def decide(

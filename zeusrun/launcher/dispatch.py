@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
+import errno
+import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import timestamp
 from zeusrun.errors import BusyError, HistoryError
-from zeusrun.files.home import unwritable_home
-from zeusrun.files.private import write_file
-from zeusrun.history.base import NEWEST
+from zeusrun.files.home import runs_directory, unwritable_home
+from zeusrun.files.private import make_folder, write_file
+from zeusrun.history.base import NEWEST, Conflict
 from zeusrun.launcher.machine import check_descriptors
 from zeusrun.launcher.next_attempt import NothingLeft, choose_attempt
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, reopen_run
-from zeusrun.launcher.rundir.lock import RunLock, remove_unbegun
-from zeusrun.launcher.rundir.record import reserve_record
+from zeusrun.launcher.rundir.lock import RunLock, is_filled, remove_run, remove_unbegun
+from zeusrun.launcher.rundir.record import has_begun, reserve_record
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from zeusrun.launcher.next_attempt import Attempt
     from zeusrun.trial import Outcome, Trial
 
-_LOCK_TIMEOUT_S = 5.0
+_LOCK_TIMEOUT_S = 30.0
+_PERIOD_S = 0.1  # between two looks whether the history has changed
 
 
 @dataclass(frozen=True)
@@ -50,53 +53,111 @@ class Dispatched:
 
 
 def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | NothingLeft:
-    """Choose the next trial and store it, while nobody else can.
+    """Choose the next trial and store it.
+
+    The choice is made without any lock. If the history changes meanwhile, another submit has made
+    progress, and the choice is made again.
 
     Args:
         submission: The job and all it needs.
         made: The attempts of the recurrence so far; none to go on with the trial that was
             preempted, else to begin the next recurrence.
 
+    Returns:
+        The trial, or why the recurrence makes no further attempt.
+
     Raises:
+        BusyError: If another process holds the trial's run directory and does not begin it.
         HistoryError: If the history or the run directory cannot be written; nothing is left.
         LaunchError: If torchrun could not open the files that it needs; nothing is left.
         UsageError: If the user's own choice is not among the candidates.
     """
     check_descriptors(submission.world_size)
-    prepared: list[Dispatched] = []
-
-    def choose(trials: list[Trial]) -> Trial:
-        since = trials[0].recurrence + 1 if len(trials) == NEWEST else 1
-        known = {trial.trial for trial in trials}
-        remove_unbegun(submission.home, submission.spec.name, known, since)
-        following = choose_attempt(submission, trials, made)
+    history, job = submission.history, submission.spec.name
+    while True:
+        snapshot = history.snapshot(job, NEWEST)
+        following = choose_attempt(submission, snapshot.trials, made)
         if isinstance(following, NothingLeft):
-            raise _Nothing(following)
+            return following
         trial = following.trial
+        paths = RunPaths(runs_directory(submission.home, job) / trial.trial)
         if trial.preemptions:
             paths = RunPaths(Path(trial.run_dir))
-            reopen_run(submission.home, paths)
-        else:
-            paths = create_run(submission.home, trial.job, trial.trial)
-        dispatched = Dispatched(trial, paths, RunLock(paths), following.choice, following.note)
-        prepared.append(dispatched)
+        lock = RunLock(paths)
+        dispatched = Dispatched(trial, paths, lock, following.choice, following.note)
+        if not _take_lease(submission, dispatched, snapshot.version):
+            continue
+        try:
+            _begin(submission, dispatched, snapshot.version)
+        except Conflict:
+            _give_up(submission, dispatched)
+            continue
+        except BaseException:
+            _give_up(submission, dispatched)
+            raise
+        remove_unbegun(history, submission.home, job, [*snapshot.trials, trial])
+        return dispatched
+
+
+def _take_lease(submission: Submission, dispatched: Dispatched, version: str) -> bool:
+    """Lock the run directory of a trial, so that no other submit can begin the same one.
+
+    Returns:
+        Whether it is locked; if not, the history has changed, and the choice is to be made again.
+
+    Raises:
+        BusyError: If another process keeps the lock, and the history stays as it is.
+        HistoryError: If the home cannot be written, or a run that the history does not know has
+            this directory.
+    """
+    history, trial, paths = submission.history, dispatched.trial, dispatched.paths
+    until_t = time.monotonic() + _LOCK_TIMEOUT_S
+    while True:
+        try:
+            make_folder(paths.run_dir)
+            if paths.run_dir.is_symlink():
+                raise _occupied(paths)
+            held = dispatched.lock.acquire(_PERIOD_S)
+            left = held and not trial.preemptions and is_filled(paths)
+        except FileNotFoundError:
+            continue  # another submit has removed the empty directory
+        except OSError as error:
+            raise unwritable_home(submission.home, error) from error
+        if held and not left:
+            return True
+        # Whoever has or had the lock may have begun the trial.
+        if history.snapshot(trial.job, 0).version != version:
+            dispatched.lock.release()
+            return False
+        if left and has_begun(paths):
+            dispatched.lock.release()
+            raise unwritable_home(submission.home, _occupied(paths))
+        if left:
+            remove_run(paths)  # of a submit that died before the trial was stored
+            dispatched.lock.release()
+        elif time.monotonic() >= until_t:
+            raise BusyError(f"{paths.lock} is held by another process; end it, and try again")
+
+
+def _occupied(paths: RunPaths) -> OSError:
+    return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(paths.run_dir))
+
+
+def _begin(submission: Submission, dispatched: Dispatched, version: str) -> None:
+    """Store a trial whose run directory is locked, and write what must be there before it starts.
+
+    A new trial is stored last, so that nothing is left of one whose files cannot be written. The
+    files of a preempted one stay as they are until the history has it, because another submit may
+    come first.
+    """
+    trial, paths = dispatched.trial, dispatched.paths
+    if not trial.preemptions:
+        create_run(submission.home, trial.job, trial.trial)
         _fill(submission, dispatched)
-        return trial
-
-    try:
-        submission.history.begin(submission.spec.name, choose, last=NEWEST)
-    except _Nothing as nothing:
-        return nothing.left
-    except BaseException:
-        for each in prepared:
-            _give_up(submission, each)
-        raise
-    return prepared[0]
-
-
-class _Nothing(Exception):
-    def __init__(self, left: NothingLeft) -> None:
-        self.left = left
+    submission.history.begin(trial, after=version)
+    if trial.preemptions:
+        reopen_run(submission.home, paths)
+        _fill(submission, dispatched)
 
 
 def _give_up(submission: Submission, dispatched: Dispatched) -> None:
@@ -110,7 +171,7 @@ def _give_up(submission: Submission, dispatched: Dispatched) -> None:
         if trial in history.unfinished(trial.job):
             history.finish(trial.trial, _never_began(trial))
         elif not trial.preemptions:
-            shutil.rmtree(dispatched.paths.run_dir, ignore_errors=True)
+            remove_run(dispatched.paths)
     except HistoryError:
         pass  # of the same disk: whoever begins the next trial finds what there is
     finally:
@@ -120,17 +181,13 @@ def _give_up(submission: Submission, dispatched: Dispatched) -> None:
 def _never_began(trial: Trial) -> Outcome:
     """Return the outcome of a trial that was not begun: what it had before, if it was preempted."""
     status = TrialStatus.PREEMPTED if trial.preemptions else TrialStatus.CANCELLED
-    reason = "it could not be begun: the history could not be written"
+    reason = "it could not be begun: the history or its run directory could not be written"
     return trial.ended_as(status, reason, timestamp())
 
 
 def _fill(submission: Submission, dispatched: Dispatched) -> None:
-    """Lock the run directory, and write what must be there before the trial starts."""
     paths = dispatched.paths
     try:
-        # Somebody may just be looking whether it is held, which takes it for a moment.
-        if not dispatched.lock.acquire(_LOCK_TIMEOUT_S):
-            raise BusyError(f"{paths.lock} is held by another process; end it, and try again")
         write_file(paths.job_copy, submission.spec.to_yaml().encode())
         reserve_record(paths, dispatched.trial)
     except OSError as error:

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.contracts.history import PREEMPTED, REACHED, build_trial, next_trial
+from tests import factories
+from tests.contracts.history import PREEMPTED, REACHED, begin, build_trial
 from tests.history.test_disk import fork, intercept, wait_for
 from zeusrun.errors import HistoryError
 from zeusrun.history.schema import SCHEMA
@@ -39,7 +40,7 @@ def path(tmp_path):
 
 def run(history, count, first=1):
     for number in range(first, first + count):
-        history.begin("digits", lambda _, number=number: build_trial(number), last=1)
+        begin(history, build_trial(number), last=1)
         history.finish(f"digits-{number}-1", REACHED)
 
 
@@ -67,7 +68,7 @@ def test_the_first_day_of_a_job_leaves_no_copy_of_a_day(history):
 def test_the_first_write_of_a_day_keeps_the_state_before_it(history, path):
     live_days(history, path, 1)
     state = path.read_bytes()
-    history.begin("digits", next_trial)
+    begin(history)
     history.finish("digits-2-1", REACHED)
     kept = path.with_name("digits.json.day-20250601")
     assert kept.read_bytes() == state
@@ -78,7 +79,7 @@ def test_the_first_write_of_a_day_keeps_the_state_before_it(history, path):
 def test_the_states_of_five_days_are_kept(history, path):
     live_days(history, path, 8)
     assert names(history)[1:] == [f"day-202506{day:02d}" for day in (7, 6, 5, 4, 3)]
-    history.begin("digits", next_trial)
+    begin(history)
     assert names(history)[1:] == [f"day-202506{day:02d}" for day in (8, 7, 6, 5, 4)]
 
 
@@ -122,14 +123,14 @@ def test_a_copy_of_a_later_version_is_listed_as_unreadable(history, path):
 def test_copies_of_one_job_are_not_those_of_another(history, path):
     other = "digits.json.day-20250601"
     for _ in range(2):
-        history.begin(other, lambda t: build_trial(len(t) + 1, job=other))
+        factories.begin(history, lambda t: build_trial(len(t) + 1, job=other), job=other)
     assert history.copies("digits") == []
     assert [copy.name for copy in history.copies(other)] == ["bak"]
 
 
 def test_a_damaged_history_is_put_together_from_copy_volumes_and_runs(history, path):
     run(history, 5)
-    history.begin("digits", next_trial)
+    begin(history)
     path.write_bytes(b"{")
     with pytest.raises(HistoryError, match="damaged"):
         history.trials("digits")
@@ -141,7 +142,7 @@ def test_a_damaged_history_is_put_together_from_copy_volumes_and_runs(history, p
     assert report.found == ("digits-6-1", "digits-8-1")
     assert (report.aside, report.lost) == (aside, None)
     assert aside.read_bytes() == b"{"
-    assert history.begin("digits", lambda t: build_trial(9)) == build_trial(9)
+    assert begin(history, lambda t: build_trial(9)) == build_trial(9)
 
 
 def test_a_damaged_history_that_nobody_has_read_is_set_aside_by_restoring(history, path):
@@ -170,7 +171,7 @@ def test_without_anything_a_history_starts_afresh(history, path):
     report = history.restore("digits", None, [])
     assert report.copy is None
     assert history.trials("digits") == []
-    assert history.begin("digits", next_trial).recurrence == 1
+    assert begin(history).recurrence == 1
 
 
 def test_a_history_that_reads_is_what_a_restoration_starts_from(history, path):
@@ -185,7 +186,7 @@ def test_a_history_that_reads_is_what_a_restoration_starts_from(history, path):
 def test_an_earlier_copy_can_be_asked_for_and_the_report_says_what_only_the_other_knows(tmp_path):
     history, path = TinyDBHistory(tmp_path), tmp_path / "digits.json"
     live_days(history, path, 3)
-    history.begin("digits", lambda _: build_trial(4))
+    begin(history, build_trial(4))
     before = path.read_bytes()
     day = next(copy for copy in history.copies("digits") if copy.name == "day-20250602")
     report = history.restore("digits", day, [build_trial(3)])
@@ -440,5 +441,5 @@ def check_restored_or_restorable(directory, damaged):
     history = TinyDBHistory(directory, volume_trials=1)
     history.restore("digits", None, TRIALS[4:7])
     assert history.trials("digits") == TRIALS[:7]
-    history.begin("digits", next_trial)
+    begin(history)
     assert not list(Path(directory).rglob("*.tmp"))

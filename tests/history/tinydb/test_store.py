@@ -11,8 +11,10 @@ import sys
 import pytest
 import tinydb
 
-from tests.contracts.history import REACHED, HistoryContract, build_trial, next_trial
+from tests import factories
+from tests.contracts.history import REACHED, HistoryContract, begin, build_trial
 from zeusrun.errors import ExitCode, HistoryError
+from zeusrun.history.base import Conflict
 from zeusrun.history.schema import SCHEMA
 from zeusrun.history.tinydb.store import TinyDBHistory
 
@@ -29,9 +31,36 @@ def history(tmp_path):
 
 
 def test_another_process_would_read_the_same(history, tmp_path):
-    history.begin("digits", next_trial)
+    begin(history)
     history.finish("digits-1-1", REACHED)
     assert TinyDBHistory(tmp_path).trials("digits") == history.trials("digits")
+
+
+def test_a_version_is_that_of_the_files_whoever_opens_them(history, tmp_path):
+    assert history.snapshot("digits") == TinyDBHistory(tmp_path).snapshot("digits")
+    begin(history)
+    version = history.snapshot("digits").version
+    again = TinyDBHistory(tmp_path)
+    assert again.snapshot("digits").version == version
+    assert again.begin(build_trial(2), after=version) == build_trial(2)
+    with pytest.raises(Conflict):
+        history.begin(build_trial(3), after=version)
+
+
+def test_a_file_that_was_put_back_by_hand_has_the_version_that_it_had(history, tmp_path):
+    begin(history)
+    content, before = (tmp_path / "digits.json").read_bytes(), history.snapshot("digits")
+    history.finish("digits-1-1", REACHED)
+    (tmp_path / "digits.json").write_bytes(content)
+    assert history.snapshot("digits") == before
+
+
+def test_a_restored_history_has_another_version(history, tmp_path):
+    begin(history)
+    version = history.snapshot("digits").version
+    history.restore("digits", None, [build_trial(2).finish(REACHED)])
+    with pytest.raises(Conflict):
+        history.begin(build_trial(3), after=version)
 
 
 def test_reading_makes_no_files(tmp_path):
@@ -48,7 +77,7 @@ def test_only_the_owner_may_read(tmp_path):
     history = TinyDBHistory(directory)
     mask = os.umask(0)
     try:
-        history.begin("digits", next_trial)
+        begin(history)
         history.finish("digits-1-1", REACHED)
     finally:
         os.umask(mask)
@@ -58,7 +87,7 @@ def test_only_the_owner_may_read(tmp_path):
 
 
 def test_the_file_is_plain_tinydb_with_a_schema_number(history, tmp_path):
-    history.begin("digits", next_trial)
+    begin(history)
     database = tinydb.TinyDB(tmp_path / "digits.json", access_mode="r")
     assert database.table("meta").all() == [{"schema": SCHEMA}]
     assert database.table("trials").all() == [build_trial(1).to_json()]
@@ -66,7 +95,7 @@ def test_the_file_is_plain_tinydb_with_a_schema_number(history, tmp_path):
 
 
 def test_the_copy_is_the_state_before_the_last_write(history, tmp_path):
-    history.begin("digits", next_trial)
+    begin(history)
     assert not (tmp_path / "digits.json.bak").exists()
     before = (tmp_path / "digits.json").read_bytes()
     history.finish("digits-1-1", REACHED)
@@ -75,8 +104,8 @@ def test_the_copy_is_the_state_before_the_last_write(history, tmp_path):
 
 def test_what_a_newer_minor_version_added_is_kept(history, tmp_path):
     path = tmp_path / "digits.json"
-    history.begin("digits", next_trial)
-    history.begin("digits", next_trial)
+    begin(history)
+    begin(history)
     tables = json.loads(path.read_text())
     tables["meta"]["1"]["written_by"] = "1.9"
     tables["notes"] = {"1": {"text": "of a table unknown here"}}
@@ -85,7 +114,7 @@ def test_what_a_newer_minor_version_added_is_kept(history, tmp_path):
     path.write_text(json.dumps(tables))
 
     finished = history.finish("digits-2-1", REACHED)
-    history.begin("digits", next_trial)
+    begin(history)
 
     tables["trials"]["2"].update(finished.to_json())
     tables["trials"]["3"] = build_trial(3).to_json()
@@ -100,7 +129,7 @@ def test_a_file_of_a_newer_schema_is_refused_and_left_alone(history, tmp_path):
     for use in (
         lambda: history.trials("digits"),
         lambda: history.find("digits-1-1"),
-        lambda: history.begin("digits", next_trial),
+        lambda: begin(history),
         lambda: history.finish("digits-1-1", REACHED),
     ):
         with pytest.raises(HistoryError, match=r"(?s)digits\.json.*newer zeusrun.*upgrade") as info:
@@ -120,13 +149,13 @@ def test_a_file_of_the_first_schema_is_read_and_becomes_one_of_today_with_the_ne
     path.write_text(content)
     assert history.trials("digits") == [build_trial(1)]
     assert path.read_text() == content
-    history.begin("digits", next_trial)
+    begin(history)
     assert json.loads(path.read_text())["meta"] == {"1": {"schema": SCHEMA}}
     assert history.trials("digits") == [build_trial(1), build_trial(2)]
 
 
 def test_only_histories_are_listed_as_jobs(history, tmp_path):
-    history.begin("digits", next_trial)
+    begin(history)
     history.finish("digits-1-1", REACHED)
     for name in ("notes.txt", ".digits.json", "a b.json", "digits.json.corrupt-20250601T120000Z"):
         (tmp_path / name).touch()
@@ -137,7 +166,9 @@ def test_a_job_named_like_the_files_of_another_stays_apart(history):
     names = ["a", "a.json", "a.json.bak", "a.json.lock", "a.json.tmp"]
     for _ in range(2):
         for name in names:
-            history.begin(name, lambda t, name=name: build_trial(len(t) + 1, job=name))
+            factories.begin(
+                history, lambda t, name=name: build_trial(len(t) + 1, job=name), job=name
+            )
     assert history.jobs() == names
     for name in names:
         assert history.trials(name) == [build_trial(1, job=name), build_trial(2, job=name)]
@@ -148,7 +179,7 @@ def test_a_relative_directory_is_the_one_of_the_start(tmp_path, monkeypatch):
     history = TinyDBHistory("history")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
-    history.begin("digits", next_trial)
+    begin(history)
     assert (tmp_path / "history" / "digits.json").exists()
 
 

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 
 import pytest
 import tinydb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.contracts.history import PREEMPTED, REACHED, HistoryContract, build_trial, next_trial
+from tests.contracts.history import (
+    PREEMPTED,
+    REACHED,
+    HistoryContract,
+    begin,
+    build_trial,
+)
 from zeusrun.errors import HistoryError
+from zeusrun.history.base import Conflict
 from zeusrun.history.schema import SCHEMA, DamagedError, empty_tables
 from zeusrun.history.tinydb.recovery import read_file
 from zeusrun.history.tinydb.store import TinyDBHistory
@@ -30,7 +38,7 @@ def run(history, count, first=1):
     """Begin and finish so many trials; returns them."""
     trials = []
     for number in range(first, first + count):
-        history.begin("digits", lambda _, number=number: build_trial(number), last=1)
+        begin(history, build_trial(number), last=1)
         trials.append(history.finish(f"digits-{number}-1", REACHED))
     return trials
 
@@ -75,7 +83,7 @@ def test_a_volume_is_plain_tinydb_and_its_owner_s_alone(history, tmp_path):
 def test_what_fits_in_two_volumes_stays_in_one_file(tmp_path):
     history = TinyDBHistory(tmp_path, volume_trials=3)
     run(history, 6)
-    history.begin("digits", next_trial)
+    begin(history)
     assert not (tmp_path / "digits.volumes").exists()
 
 
@@ -86,7 +94,7 @@ def test_an_old_file_of_any_size_is_sealed_by_one_write(tmp_path):
     (tmp_path / "digits.json").write_text(json.dumps(tables))
     history = TinyDBHistory(tmp_path, volume_trials=2)
     assert history.trials("digits") == TRIALS
-    twelfth = history.begin("digits", next_trial)
+    twelfth = begin(history)
     assert main_trials(tmp_path) == ["9", "10", "11", "12"]
     assert history.trials("digits") == [*TRIALS, twelfth]
 
@@ -138,27 +146,27 @@ def test_a_sealed_trial_never_changes_and_keeps_its_id(history, name):
         history.finish(name, REACHED)
     recurrence = int(name.split("-")[1])
     with pytest.raises(ValueError, match=f"a trial {name} already"):
-        history.begin("digits", lambda _: build_trial(recurrence), last=1)
+        begin(history, build_trial(recurrence), last=1)
     assert history.trials("digits") == TRIALS
 
 
 def test_a_second_attempt_of_a_sealed_recurrence_can_begin(history):
-    again = history.begin("digits", lambda _: build_trial(5, 2))
+    again = begin(history, build_trial(5, 2))
     assert history.trials("digits") == [*TRIALS, again]
 
 
 def test_what_can_still_change_stays_in_the_main_file_and_keeps_its_place(tmp_path):
     history = TinyDBHistory(tmp_path, volume_trials=1)
-    running = history.begin("digits", next_trial)
+    running = begin(history)
     run(history, 1, first=2)
-    history.begin("digits", next_trial)
+    begin(history)
     preempted = history.finish("digits-3-1", PREEMPTED)
     run(history, 5, first=4)
     assert main_trials(tmp_path) == ["1", "3", "7", "8"]
     expected = [running, TRIALS[1], preempted, *TRIALS[3:8]]
     for last in range(9):
         assert TinyDBHistory(tmp_path).trials("digits", last) == expected[8 - last :]
-    resumed = history.begin("digits", lambda _: preempted.resume("2025-06-02T12:00:00Z"))
+    resumed = begin(history, preempted.resume("2025-06-02T12:00:00Z"))
     finished = [history.finish(trial.trial, REACHED) for trial in (running, resumed)]
     assert main_trials(tmp_path) == ["7", "8"]
     expected[0], expected[2] = finished
@@ -216,7 +224,7 @@ def test_a_damaged_volume_is_named_where_it_is_needed(history, tmp_path, how):
         lambda: history.trials("digits"),
         lambda: history.trials("digits", 9),
         lambda: history.find("digits-2-1"),
-        lambda: history.begin("digits", next_trial),
+        lambda: begin(history),
         lambda: history.finish("digits-2-1", REACHED),
     ):
         with pytest.raises(HistoryError, match=r"000001\.json.*`zeusrun repair --restore digits`"):
@@ -228,7 +236,7 @@ def test_a_damaged_volume_is_not_in_the_way_of_what_does_not_need_it(history, tm
     damage(volume(tmp_path, 1), how)
     assert history.trials("digits", 8) == TRIALS[3:]
     assert history.find("digits-5-1") == TRIALS[4]
-    history.begin("digits", lambda trials: build_trial(trials[-1].recurrence + 1), last=8)
+    begin(history, lambda trials: build_trial(trials[-1].recurrence + 1), last=8)
     history.finish("digits-12-1", REACHED)
     run(history, 6, first=13)  # and more is sealed
     assert [trial.recurrence for trial in history.trials("digits", 8)] == list(range(11, 19))
@@ -265,7 +273,7 @@ def test_jobs_named_like_the_volumes_of_another_stay_apart(tmp_path):
     names = ["x", "x.json", "x.json.day-20250601", "x.volumes", "x.volumes.json", "x.volumes.tmp"]
     for number in range(1, 5):
         for name in names:
-            history.begin(name, lambda _, name=name, n=number: build_trial(n, job=name))
+            begin(history, build_trial(number, job=name))
             history.finish(f"{name}-{number}-1", REACHED)
     assert history.jobs() == names
     for name in names:
@@ -335,3 +343,18 @@ def test_a_volume_without_a_schema_is_damaged(history, tmp_path):
         read_file(volume(tmp_path, 1))
     with pytest.raises(HistoryError, match="no table 'meta'"):
         history.trials("digits")
+
+
+def test_a_mark_that_another_process_sets_in_a_volume_is_a_conflict_and_is_read(tmp_path):
+    history = TinyDBHistory(tmp_path, volume_trials=1)
+    for number in range(1, 6):
+        begin(history, build_trial(number))
+        history.finish(f"digits-{number}-1", REACHED)
+    before = history.snapshot("digits")
+    TinyDBHistory(tmp_path, volume_trials=1).forget("digits-1-1", forgotten=True)
+    assert (tmp_path / "digits.volumes" / "000001.json").exists()
+    with pytest.raises(Conflict):
+        history.begin(build_trial(6), after=before.version)
+    after = history.snapshot("digits")
+    assert after.trials[0] == replace(before.trials[0], forgotten=True)
+    assert history.begin(build_trial(6), after=after.version)

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories import build_trial
+from tests.factories import begin, build_trial
 from zeusrun.errors import HistoryError
 from zeusrun.files.home import home_directory, runs_directory
-from zeusrun.launcher.rundir.layout import RunPaths, create_run, highest_recurrence, reopen_run
+from zeusrun.history.base import NEWEST
+from zeusrun.history.memory import MemoryHistory
+from zeusrun.launcher.rundir.layout import RunPaths, create_run, numbered_runs, reopen_run
 from zeusrun.launcher.rundir.lock import RunLock, launcher_lives, remove_unbegun
 from zeusrun.trial import TrialStatus
 
@@ -59,14 +61,6 @@ def test_a_new_run_has_its_folders_for_its_owner_alone(tmp_path):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_a_run_that_is_there_already_is_refused_and_left_alone(tmp_path):
-    paths = create_run(tmp_path, "job", "job-1-1")
-    paths.trial.write_text("kept")
-    with pytest.raises(HistoryError, match="job-1-1"):
-        create_run(tmp_path, "job", "job-1-1")
-    assert paths.trial.read_text() == "kept"
-
-
 def test_a_home_that_is_a_file_says_what_to_set(tmp_path):
     home = tmp_path / "home"
     home.touch()
@@ -74,14 +68,15 @@ def test_a_home_that_is_a_file_says_what_to_set(tmp_path):
         create_run(home, "job", "job-1-1")
 
 
-def test_the_highest_recurrence_is_that_of_the_jobs_own_runs(tmp_path):
+def test_the_runs_of_a_job_are_told_from_all_else(tmp_path):
+    assert numbered_runs(tmp_path, "job") == []
     for name in ("job-2-1", "job-10-3", "job-9-1", "other-99-1", "job-x-1", "job-7"):
         (runs_directory(tmp_path, "job") / name).mkdir(parents=True)
-    assert highest_recurrence(tmp_path, "job") == 10
-
-
-def test_a_job_without_runs_has_recurrence_0(tmp_path):
-    assert highest_recurrence(tmp_path, "job") == 0
+    assert sorted(numbered_runs(tmp_path, "job")) == [
+        (2, "job-2-1"),
+        (9, "job-9-1"),
+        (10, "job-10-3"),
+    ]
 
 
 def test_a_launcher_lives_while_it_holds_the_lock(tmp_path):
@@ -132,15 +127,25 @@ def test_a_run_directory_that_is_gone_has_no_living_launcher(tmp_path):
 
 
 def test_a_run_that_never_began_is_removed_and_no_other_one(tmp_path):
-    old, known, held, began, unbegun = (
+    unbegun, known, held, began, stored = (
         create_run(tmp_path, "job", f"job-{number}-1") for number in range(1, 6)
     )
     lock = RunLock(held)
     assert lock.acquire()
     began.torchrun_log.touch()
-    remove_unbegun(tmp_path, "job", {"job-2-1"}, since=2)
+    history = MemoryHistory()
+    begin(history, build_trial(5))  # after the snapshot that the trials are of
+    remove_unbegun(history, tmp_path, "job", [build_trial(2)])
     left = {path.name for path in runs_directory(tmp_path, "job").iterdir()}
-    assert left == {paths.run_dir.name for paths in (old, known, held, began)}
+    assert left == {paths.run_dir.name for paths in (known, held, began, stored)}
+    assert not unbegun.run_dir.exists()
+
+
+def test_of_runs_before_those_of_a_full_snapshot_nothing_is_removed(tmp_path):
+    old, unbegun = (create_run(tmp_path, "job", f"job-{number}-1") for number in (4, 1007))
+    newest = [build_trial(number) for number in range(5, 5 + NEWEST)]
+    remove_unbegun(MemoryHistory(), tmp_path, "job", newest)
+    assert old.run_dir.exists()
     assert not unbegun.run_dir.exists()
 
 
@@ -192,5 +197,5 @@ def test_a_run_that_was_preempted_or_has_ended_is_never_taken_for_unbegun(tmp_pa
         paths = create_run(tmp_path, "job", f"job-{number}-1")
         ended = replace(record, status=TrialStatus.FAILED) if number == 2 else record
         paths.trial.write_text(json.dumps(ended.to_json()))
-    remove_unbegun(tmp_path, "job", set(), since=1)
+    remove_unbegun(MemoryHistory(), tmp_path, "job", [build_trial(9)])
     assert len(list(runs_directory(tmp_path, "job").iterdir())) == 2

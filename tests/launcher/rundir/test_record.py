@@ -11,6 +11,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from tests.factories import begin
 from tests.factories import build_trial as trial
 from tests.launcher.values import report, started
 from zeusrun.history.memory import MemoryHistory
@@ -97,7 +98,7 @@ def home_of(paths):
 @pytest.fixture
 def history(paths):
     store = MemoryHistory()
-    store.begin("job", lambda _: dispatched(paths))
+    begin(store, dispatched(paths))
     return store
 
 
@@ -195,7 +196,7 @@ class RacedHistory(MemoryHistory):
 
 def test_two_submits_may_recover_the_same_trial_at_once(paths):
     history = RacedHistory()
-    history.begin("job", lambda _: dispatched(paths))
+    begin(history, dispatched(paths))
     history.raced, history.home = False, home_of(paths)
     recover_lost(history, "job", NOW, home_of(paths))
     assert [found.status for found in history.trials("job")] == [TrialStatus.LOST]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import shlex
 from datetime import datetime, timezone
@@ -31,24 +32,30 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def read_tables(path: Path) -> Tables:
-    """Read a main file; one that never was is an empty history.
+def read_tables(path: Path) -> tuple[Tables, str]:
+    """Read a main file and its version; one that never was is an empty history.
+
+    The version is a hash of its bytes: a stamp of the file system may be the same for two writes
+    in a row, and a counter the same after a file was put back by hand.
 
     Raises:
         DamagedError: If it is not a history, or is missing while copies or volumes of it are
             there: what was learned is then not known, which is something else than nothing learned.
         HistoryError: If a later version wrote it, or the disk refuses.
     """
-    tables = read_file(path)
-    if tables is None:
+    data = _read(path)
+    if data is None:
         with explained("read", path):
             left = copy_path(path).exists() or day_copies(path) or stored_volumes(path)
+        if not left:
+            return empty_tables(), ""
         # Read again: the first writes of another process may have come in between.
-        tables = read_file(path) if left else empty_tables()
-    if tables is None:
+        data = _read(path)
+    if data is None:
         raise DamagedError("it is missing")
+    tables = _decode(path, data)
     read_header(tables)
-    return tables
+    return tables, hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def read_file(path: Path) -> Tables | None:
@@ -58,11 +65,19 @@ def read_file(path: Path) -> Tables | None:
         DamagedError: If it is not one.
         HistoryError: If a later version wrote it, or the disk refuses.
     """
+    data = _read(path)
+    return None if data is None else _decode(path, data)
+
+
+def _read(path: Path) -> bytes | None:
     with explained("read", path):
         try:
-            data = path.read_bytes()
+            return path.read_bytes()
         except FileNotFoundError:
             return None
+
+
+def _decode(path: Path, data: bytes) -> Tables:
     try:
         return decode_tables(data)
     except NewerError as error:

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import tinydb
 
+from zeusrun.history.base import Snapshot
 from zeusrun.history.rules import (
+    changed,
+    check_id,
     check_job_name,
     check_last,
-    check_next,
+    check_new,
     is_job_name,
     job_of,
     unknown_trial,
@@ -26,11 +29,11 @@ from zeusrun.history.tinydb.stored import StoredTrials, write_tables
 from zeusrun.history.tinydb.volumes import VOLUME_TRIALS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from tinydb.table import Table
 
-    from zeusrun.history.tinydb.volumes import Volume
+    from zeusrun.history.tinydb.stored import Sealed
     from zeusrun.trial import Outcome, Trial
 
 _FILE = re.compile(r"(?P<job>.+)(\.json(\.bak|\.day-[0-9]{8})?|\.volumes)")
@@ -59,8 +62,7 @@ class TinyDBHistory:
         self._directory = Path(directory).absolute()
         self._lock_timeout_s = lock_timeout_s
         self._volume_trials = volume_trials
-        # A submit reads the same volumes several times; what is forgotten meanwhile can wait.
-        self._sealed: dict[str, dict[Volume, dict[int, Trial]]] = {}
+        self._sealed: dict[str, Sealed] = {}  # a submit reads the same volumes several times
 
     def jobs(self) -> list[str]:
         """See ``History.jobs``. A job of which only copies or volumes are left is one, too."""
@@ -90,21 +92,26 @@ class TinyDBHistory:
         job = job_of(trial)
         return None if job is None else self._look(job).find(trial)
 
-    def begin(
-        self, job: str, dispatch: Callable[[list[Trial]], Trial], *, last: int | None = None
-    ) -> Trial:
-        """See ``History.begin``."""
+    def snapshot(self, job: str, last: int | None = None) -> Snapshot:
+        """See ``History.snapshot``; waits only where it has to set a damaged file aside."""
         check_last(last)
-        with self._transaction(job) as (stored, table):
-            trial = dispatch(stored.newest(last))
+        stored = self._look(job)
+        return Snapshot(tuple(stored.newest(last)), stored.version)
+
+    def begin(self, trial: Trial, *, after: str) -> Trial:
+        """See ``History.begin``."""
+        check_new(trial)
+        record = encode_trial(trial)
+        with self._transaction(trial.job) as (stored, table):
+            if stored.version != after:
+                raise changed(trial.job)
             known = stored.find(trial.trial)
-            check_next(trial, job, known)
-            record = encode_trial(trial)
+            check_id(trial, known)
             if known is None:
                 table.insert(record)
             else:
                 table.update(record, doc_ids=[stored.number(known)])
-            return trial
+        return trial
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:
         """See ``History.finish``."""

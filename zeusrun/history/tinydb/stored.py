@@ -5,21 +5,29 @@ from __future__ import annotations
 import gc
 import itertools
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zeusrun.errors import HistoryError
 from zeusrun.history.rules import recurrence_of
 from zeusrun.history.schema import DamagedError, Tables, decode_trials, encode_tables
 from zeusrun.history.tinydb.recovery import read_tables, read_volume, restore_command
 from zeusrun.history.tinydb.storage import explained, volume_path, write_atomically, write_volumes
-from zeusrun.history.tinydb.volumes import collect, read_header, seal
+from zeusrun.history.tinydb.volumes import (
+    Volume,
+    collect,
+    count_changes,
+    note_change,
+    read_header,
+    seal,
+)
+from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from zeusrun.history.tinydb.volumes import Volume
-    from zeusrun.trial import Trial
+# The trials of volumes by record number. A volume that was changed has another key.
+Sealed: TypeAlias = dict[tuple[Volume, int], dict[int, Trial]]
 
 
 class StoredTrials:
@@ -32,6 +40,7 @@ class StoredTrials:
 
     Attributes:
         tables: The main file.
+        version: Another one after each change, of a volume too.
         main: Its trials by record number.
 
     Raises:
@@ -39,12 +48,13 @@ class StoredTrials:
             is needed.
     """
 
-    def __init__(self, path: Path, job: str, sealed: dict[Volume, dict[int, Trial]]) -> None:
+    def __init__(self, path: Path, job: str, sealed: Sealed) -> None:
         with _collection_paused():
-            self.tables = read_tables(path)
+            self.tables, self.version = read_tables(path)
             self.main = _by_number(self.tables, job)
         self._path, self._job = path, job
         self._volumes, _ = read_header(self.tables)
+        self._changes = count_changes(self.tables)
         self._sealed = sealed
         self._numbers = {trial.trial: number for number, trial in self.main.items()}
         self._ids = {number: name for name, number in self._numbers.items()}
@@ -68,19 +78,23 @@ class StoredTrials:
         return self._numbers[trial.trial]
 
     def update_sealed(self, trial: Trial, fields: dict[str, Any]) -> None:
-        """Change fields of a trial that is in a volume. The caller holds the lock.
+        """Change fields of a trial that is in a volume.
+
+        The caller holds the lock, and writes ``tables`` afterwards: they count the change, so that
+        others read the volume again.
 
         Raises:
             HistoryError: If the disk refuses; the volume is then as it was.
         """
         number = self.number(trial)
-        volume = next(v for v in self._volumes if number in self._sealed.get(v, ()))
+        volume = next(v for v in self._volumes if number in self._volume(v))
         path = volume_path(self._path, volume.number)
         tables = read_volume(path)
         tables["trials"][str(number)] |= fields
         with explained("write", path):
             write_volumes(self._path, {volume.number: encode_tables(tables)})
-        del self._sealed[volume]
+        del self._sealed[volume, self._changes]
+        note_change(self.tables)
 
     def _holding(self, trial: str) -> Iterator[dict[int, Trial]]:
         recurrence = recurrence_of(trial)
@@ -91,10 +105,11 @@ class StoredTrials:
     def _volume(self, volume: Volume) -> dict[int, Trial]:
         path = volume_path(self._path, volume.number)
         try:
-            if volume not in self._sealed:
+            key = volume, self._changes
+            if key not in self._sealed:
                 with _collection_paused():
-                    self._sealed[volume] = _by_number(read_volume(path), self._job)
-            trials = self._sealed[volume]
+                    self._sealed[key] = _by_number(read_volume(path), self._job)
+            trials = self._sealed[key]
             self._check(volume, trials)
         except DamagedError as damage:
             raise HistoryError(

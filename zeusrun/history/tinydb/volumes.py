@@ -78,6 +78,23 @@ def with_header(tables: Tables, volumes: Sequence[Volume], following: int) -> Ta
     return {**tables, "meta": {**tables["meta"], number: header}}
 
 
+def count_changes(tables: Tables) -> int:
+    """Return how often a volume was changed after it was written.
+
+    Raises:
+        DamagedError: If the header does not say so.
+    """
+    count = _header(tables).get("volume_changes", 0)
+    if type(count) is not int:
+        raise DamagedError("its header does not count the changes of its volumes")
+    return count
+
+
+def note_change(tables: Tables) -> None:
+    """Count a change of a volume in the header of its main file."""
+    _header(tables)["volume_changes"] = count_changes(tables) + 1
+
+
 def seal(tables: Tables, size: int) -> tuple[Tables, dict[int, Tables]]:
     """Take the oldest finished trials out of a main file, as many volumes as there are full ones.
 

@@ -123,13 +123,12 @@ def create_run(home: Path, job: str, trial: str) -> RunPaths:
     """Create the folders of a new trial, for its owner alone.
 
     Raises:
-        HistoryError: If the home cannot be written, or the trial's folder is there already.
+        HistoryError: If the home cannot be written.
     """
     paths = RunPaths(runs_directory(home, job) / trial)
     try:
-        make_folder(paths.run_dir.parent)
-        for folder in (paths.run_dir, paths.logs, paths.clocks, paths.checkpoints):
-            folder.mkdir(mode=0o700)
+        for folder in (paths.logs, paths.clocks, paths.checkpoints):
+            make_folder(folder)
     except OSError as error:
         raise unwritable_home(home, error) from error
     return paths
@@ -234,14 +233,6 @@ def earlier_parts(paths: RunPaths) -> list[RunPaths]:
     return [
         RunPaths(paths.run_dir / name) for name in sorted(names, key=lambda name: int(name[4:]))
     ]
-
-
-def highest_recurrence(home: Path, job: str) -> int:
-    """Return the highest recurrence that has a run directory; 0 when there is none.
-
-    A history that was set aside starts again, but its run directories still hold their numbers.
-    """
-    return max((number for number, _ in numbered_runs(home, job)), default=0)
 
 
 def numbered_runs(home: Path, job: str) -> list[tuple[int, str]]:

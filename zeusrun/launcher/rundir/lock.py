@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -10,12 +11,16 @@ from typing import TYPE_CHECKING
 
 from zeusrun.files.home import runs_directory
 from zeusrun.files.lock import FileLock
+from zeusrun.history.base import NEWEST
 from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
-from zeusrun.launcher.rundir.record import read_record
+from zeusrun.launcher.rundir.record import has_begun
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from zeusrun.history.base import History
+    from zeusrun.trial import Trial
 
 
 class RunLock(FileLock):
@@ -58,30 +63,49 @@ def launcher_lives(paths: RunPaths) -> bool:
     return False
 
 
-def _has_begun(paths: RunPaths) -> bool:
-    """Whether a run directory holds anything that a history could want back."""
-    if paths.sidecar.exists() or paths.torchrun_log.exists() or (paths.run_dir / "part1").exists():
-        return True
-    trial = read_record(paths)
-    return trial is not None and (trial.status.finished or trial.preemptions > 0)
+def is_filled(paths: RunPaths) -> bool:
+    """Whether a run directory holds anything beside its lock.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    return any(path != paths.lock for path in paths.run_dir.iterdir())
 
 
-def remove_unbegun(home: Path, job: str, known: Collection[str], since: int) -> None:
+def remove_run(paths: RunPaths) -> None:
+    """Remove a run directory. The caller holds its lock, which goes last; errors are passed over.
+
+    Another submit may take the lock of the empty directory, which then stays for it.
+    """
+    with contextlib.suppress(OSError):
+        for path in paths.run_dir.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path != paths.lock:
+                path.unlink(missing_ok=True)
+        paths.lock.unlink()
+        paths.run_dir.rmdir()
+
+
+def remove_unbegun(history: History, home: Path, job: str, trials: Sequence[Trial]) -> None:
     """Remove the run directories of submits that died before their trial was stored.
 
-    To be called while no other submit of the job can be at it: under the history's lock.
-
     Args:
+        history: Where the trials are.
         home: Zeusrun's.
         job: Of which job.
-        known: The trials in its history.
-        since: The first recurrence to look at; of older ones not all trials are known.
+        trials: The newest in its history, oldest first. Older runs are not looked at.
     """
+    since = trials[0].recurrence if len(trials) >= NEWEST else 1
+    known = {trial.trial for trial in trials}
     for number, name in numbered_runs(home, job):
         if number < since or name in known:
             continue
         paths = RunPaths(runs_directory(home, job) / name)
         lock = RunLock(paths)
-        if not _has_begun(paths) and lock.acquire_or_gone():
-            shutil.rmtree(paths.run_dir, ignore_errors=True)
-            lock.release()
+        if has_begun(paths) or not lock.acquire_or_gone():
+            continue
+        # Nobody can begin it now: whoever does has to hold the lock.
+        if not has_begun(paths) and history.find(name) is None:
+            remove_run(paths)
+        lock.release()

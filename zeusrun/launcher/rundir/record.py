@@ -71,6 +71,18 @@ def read_outcome(paths: RunPaths) -> Outcome | None:
     return Outcome(**{f.name: getattr(trial, f.name) for f in dataclasses.fields(Outcome)})
 
 
+def has_begun(paths: RunPaths) -> bool:
+    """Whether a run directory holds anything that a history could want back.
+
+    That is not known of what is reached through a link, so it counts as begun.
+    """
+    ran = (paths.sidecar, paths.torchrun_log, paths.run_dir / "part1")
+    if paths.run_dir.is_symlink() or any(path.exists() for path in ran):
+        return True
+    trial = read_record(paths)
+    return trial is not None and (trial.status.finished or trial.preemptions > 0)
+
+
 def _open(paths: RunPaths, flags: int = 0) -> BinaryIO:
     descriptor = open_for_writing(paths.reserve, os.O_WRONLY | os.O_CREAT | flags)
     return open(descriptor, "wb")  # noqa: PTH123 - a descriptor

@@ -1,0 +1,235 @@
+"""How a trial is stored while other submits of the same job choose theirs."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+
+import pytest
+
+from tests.factories import PREEMPTED, begin, build_trial, load_job
+from zeusrun.bandit.registry import create_policy
+from zeusrun.errors import BusyError, HistoryError
+from zeusrun.files.home import runs_directory
+from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.launcher import dispatch as module
+from zeusrun.launcher.context import Submission
+from zeusrun.launcher.dispatch import dispatch
+from zeusrun.launcher.processes.torchrun import find_torchrun
+from zeusrun.launcher.rundir.layout import RunPaths, create_run
+from zeusrun.launcher.rundir.lock import RunLock, launcher_lives
+from zeusrun.launcher.rundir.record import reserve_record, write_record
+
+
+class Interrupted:
+    """A history, or a policy, in whose calls something else happens first, once."""
+
+    def __init__(self, inner, name, happen):
+        self.inner, self.name, self.happen = inner, name, happen
+        self.calls = 0
+
+    def __getattr__(self, name):
+        real = getattr(self.inner, name)
+        if name != self.name:
+            return real
+
+        def call(*arguments, **options):
+            self.calls += 1
+            if self.calls == 1:
+                self.happen(*arguments)
+            return real(*arguments, **options)
+
+        return call
+
+
+@pytest.fixture
+def history(tmp_path):
+    return TinyDBHistory(tmp_path / "history", lock_timeout_s=0.05)
+
+
+@pytest.fixture
+def submission(tmp_path, history):
+    return Submission(
+        spec=load_job(tmp_path),
+        history=history,
+        policy=create_policy("auto"),
+        devices=(),
+        world_size=1,
+        torchrun=find_torchrun(),
+        home=tmp_path,
+        environment={},
+    )
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """The files of the trial that is chosen first."""
+    return RunPaths(runs_directory(tmp_path, "job") / "job-1-1")
+
+
+def runs(home):
+    return sorted(path.name for path in runs_directory(home, "job").iterdir())
+
+
+def test_what_begins_while_a_submit_chooses_is_not_waited_for_and_the_choice_is_made_again(
+    submission, tmp_path
+):
+    other = TinyDBHistory(tmp_path / "history", lock_timeout_s=0.05)
+    policy = Interrupted(submission.policy, "choose", lambda *_: begin(other, build_trial(1)))
+    done = dispatch(replace(submission, policy=policy), None, 1)
+    assert done.trial.trial == "job-2-1"
+    assert policy.calls == 2
+    assert other.trials("job") == [build_trial(1), done.trial]
+    assert runs(tmp_path) == ["job-2-1"]
+
+
+def test_the_lease_is_held_before_a_trial_is_stored_and_given_back_after_a_conflict(
+    submission, history, tmp_path, paths
+):
+    seen = []
+
+    def overtake(trial):
+        seen.append((trial.trial, launcher_lives(paths), json.loads(paths.trial.read_text())))
+        begin(history, build_trial(1, 2))
+
+    watched = Interrupted(history, "begin", overtake)
+    done = dispatch(replace(submission, history=watched), None, 1)
+    ((name, lives, record),) = seen
+    assert (name, lives, record["status"]) == ("job-1-1", True, "DISPATCHED")
+    assert done.trial.trial == "job-2-1"
+    assert launcher_lives(done.paths)
+    assert runs(tmp_path) == ["job-2-1"]
+
+
+def test_a_submit_that_chose_the_same_trial_waits_until_the_other_one_has_begun_it(
+    submission, history, tmp_path, paths
+):
+    create_run(tmp_path, "job", "job-1-1")
+    lock = RunLock(paths)
+    assert lock.acquire()
+
+    def begin_it(_job, last):
+        if last == 0:
+            begin(history, build_trial(1))
+        else:
+            watched.calls = 0
+
+    watched = Interrupted(history, "snapshot", begin_it)
+    done = dispatch(replace(submission, history=watched), None, 1)
+    assert done.trial.trial == "job-2-1"
+    assert runs(tmp_path) == ["job-1-1", "job-2-1"]
+    lock.release()
+
+
+def test_a_submit_that_chose_the_same_trial_begins_it_if_the_other_one_does_not(
+    submission, history, tmp_path, paths
+):
+    create_run(tmp_path, "job", "job-1-1")
+    lock = RunLock(paths)
+    assert lock.acquire()
+
+    def give_up(_job, last):
+        if last == 0:
+            lock.release()
+        else:
+            watched.calls = 0
+
+    watched = Interrupted(history, "snapshot", give_up)
+    done = dispatch(replace(submission, history=watched), None, 1)
+    assert done.trial.trial == "job-1-1"
+
+
+def test_a_process_that_holds_a_lock_and_does_not_begin_is_named(
+    submission, tmp_path, paths, monkeypatch
+):
+    create_run(tmp_path, "job", "job-1-1")
+    lock = RunLock(paths)
+    assert lock.acquire()
+    monkeypatch.setattr(module, "_LOCK_TIMEOUT_S", 0)
+    with pytest.raises(BusyError, match=str(paths.lock)):
+        dispatch(submission, None, 1)
+    assert submission.history.trials("job") == []
+    lock.release()
+
+
+def test_what_a_submit_left_that_died_before_its_trial_was_stored_is_replaced(
+    submission, tmp_path, paths
+):
+    create_run(tmp_path, "job", "job-1-1")
+    reserve_record(paths, build_trial(1))
+    (paths.checkpoints / "old").touch()
+    create_run(tmp_path, "job", "job-2-3")
+    done = dispatch(submission, None, 1)
+    assert done.trial.trial == "job-1-1"
+    assert list(paths.checkpoints.iterdir()) == []
+    assert runs(tmp_path) == ["job-1-1"]
+
+
+def test_a_number_is_not_used_twice_though_the_history_does_not_know_it(submission, tmp_path):
+    ran = create_run(tmp_path, "job", "job-7-1")
+    ran.torchrun_log.touch()
+    assert dispatch(submission, None, 1).trial.trial == "job-8-1"
+    assert ran.torchrun_log.exists()
+
+
+def test_a_run_that_the_history_does_not_know_is_not_overwritten(submission, tmp_path):
+    ran = create_run(tmp_path, "job", "job-1-2")
+    ran.torchrun_log.touch()
+    for _ in range(2):
+        with pytest.raises(HistoryError, match=r"job-1-2: File exists"):
+            dispatch(submission, 1, 2)
+    assert ran.torchrun_log.exists()
+    assert submission.history.trials("job") == []
+
+
+def test_a_link_in_the_place_of_a_run_directory_is_not_followed(submission, tmp_path, paths):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    paths.run_dir.parent.mkdir(parents=True)
+    paths.run_dir.symlink_to(outside)
+    with pytest.raises(HistoryError, match="job-1-1: File exists"):
+        dispatch(submission, 1, 1)
+    assert list(outside.iterdir()) == []
+
+
+def test_the_files_of_a_preempted_trial_stay_as_they_are_if_another_submit_comes_first(
+    submission, history, tmp_path
+):
+    first = dispatch(submission, None, 1)
+    first.paths.sidecar.write_text("of the first part")
+    preempted = history.finish(first.trial.trial, PREEMPTED)
+    write_record(first.paths, preempted)
+    first.lock.release()
+
+    def overtake(_trial):
+        history.finish(
+            preempted.trial, preempted.ended_as(module.TrialStatus.CANCELLED, "by hand", "now")
+        )
+
+    watched = Interrupted(history, "begin", overtake)
+    done = dispatch(replace(submission, history=watched), None, 1)
+    assert done.trial.trial == "job-2-1"
+    assert json.loads(first.paths.trial.read_text())["status"] == "PREEMPTED"
+    assert first.paths.sidecar.read_text() == "of the first part"
+    assert not launcher_lives(first.paths)
+
+
+def test_submits_at_once_all_get_through_with_numbers_of_their_own(submission, tmp_path):
+    start, done = threading.Barrier(10), []
+
+    def submit():
+        own = replace(submission, history=TinyDBHistory(tmp_path / "history"))
+        start.wait()
+        done.append(dispatch(own, None, 1))
+
+    threads = [threading.Thread(target=submit) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    trials = submission.history.trials("job")
+    assert [trial.recurrence for trial in trials] == list(range(1, 11))
+    assert {each.trial.trial for each in done} == {trial.trial for trial in trials}
+    assert all(launcher_lives(each.paths) and each.paths.trial.exists() for each in done)
+    assert runs(tmp_path) == sorted(trial.trial for trial in trials)
