@@ -26,7 +26,7 @@ class StopLevel(IntEnum):
 
     NONE = 0
     TELL = 1  # the stop file: the script ends at its next epoch
-    TERMINATE = 2  # SIGTERM to torchrun, SIGKILL only after its grace
+    TERMINATE = 2  # SIGTERM to the ranks, then to torchrun; SIGKILL after the grace
     KILL = 3  # at once
 
 
