@@ -13,6 +13,7 @@ from textwrap import dedent
 import psutil
 import pytest
 
+from tests.factories import ROOT
 from tests.runs import has_ended
 from zeusrun.errors import LaunchError
 from zeusrun.launcher.processes import process
@@ -262,6 +263,33 @@ def test_signals_are_collected_in_order_and_the_handlers_put_back():
 def test_a_signal_that_was_ignored_before_stays_ignored():
     ignore = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
     assert catch(["SIGHUP", "SIGTERM"], ignore) == ["SIGTERM", "SIG_IGN SIG_DFL"]
+
+
+def test_what_came_after_the_last_within_is_impatient_again():
+    program = dedent("""
+        import signal
+        from zeusrun.launcher.processes.signals import CaughtSignals
+        with CaughtSignals(impatient=True) as outer:
+            with CaughtSignals() as inner, CaughtSignals():
+                for _ in range(3):
+                    signal.raise_signal(signal.SIGTERM)
+                print(len(inner.received), len(outer.received), flush=True)
+            signal.raise_signal(signal.SIGTERM)
+        print("still here")
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, b"3 3\n"), done.stderr
+
+
+def test_signals_are_caught_before_anything_large_is_imported():
+    program = """
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        import zeusrun.__main__
+        print(*sorted({"typing", "dataclasses", "inspect", "subprocess"} & set(sys.modules)))
+    """
+    argv = [sys.executable, "-I", "-S", "-c", dedent(program), str(ROOT)]
+    assert subprocess.run(argv, capture_output=True, check=True).stdout == b"\n"
 
 
 def test_under_nohup_a_hangup_does_not_stop_a_run(paths):
