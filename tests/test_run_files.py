@@ -31,6 +31,7 @@ FILES = (
     "error.json",
     "error.json.rank0",
     "stop",
+    "stop.ending",
     "lock",
     "cancel",
     "live.json",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from zeusrun.launcher.processes.process import run
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.supervision.stop_rules import StopLevel
+from zeusrun.sidecar.orders import ENDING
 
 
 @pytest.fixture
@@ -122,6 +124,25 @@ def test_terminate_is_sent_once_however_often_it_is_asked_for(paths):
         return once(paths, "ready", level)()
 
     assert run(python(paths, text), paths, grace_period_s=60, on_tick=on_tick).code == 1
+
+
+def test_on_a_full_disk_a_program_is_told_that_it_is_ended(paths, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def on_tick():
+        monkeypatch.setattr("zeusrun.launcher.rundir.layout.write_file", refuse)
+        return once(paths, "ready", StopLevel.TERMINATE)()
+
+    command = python(paths, READY + FOR_EVER)
+    assert run(command, paths, grace_period_s=60, on_tick=on_tick).code == -signal.SIGTERM
+    assert paths.stop.read_bytes() == ENDING
+    assert not paths.stop_ending.exists()
+
+
+def test_a_run_leaves_nothing_that_it_was_prepared_for(paths):
+    run(python(paths, ""), paths, grace_period_s=1, on_tick=go_on)
+    assert {path.name for path in paths.run_dir.iterdir()} == {"logs", "clock", "checkpoints"}
 
 
 def test_what_ignores_terminate_is_killed_when_its_grace_is_over(paths, monkeypatch):

@@ -28,7 +28,7 @@ from zeusrun.errors import DeviceError, LaunchError, advice_on
 from zeusrun.gpu.power_limits.guard import DISMISSED
 from zeusrun.launcher.processes.descendants import Family
 from zeusrun.launcher.processes.signals import ENDING, CaughtSignals
-from zeusrun.launcher.rundir.layout import open_torchrun_log, tell_to_stop
+from zeusrun.launcher.rundir.layout import open_torchrun_log, prepare_to_stop, tell_to_stop
 from zeusrun.launcher.supervision.stop_rules import StopLevel
 
 if TYPE_CHECKING:
@@ -92,11 +92,12 @@ def run(
         level, ended_at_t = StopLevel.NONE, float("inf")
         torchrun_told = False
         try:
+            prepare_to_stop(paths)
             while process.poll() is None:
                 wanted = on_tick()
                 if wanted > level:
                     level = wanted
-                    with contextlib.suppress(OSError):  # on a full disk the signal must do
+                    with contextlib.suppress(OSError):  # on a broken disk the signal must do
                         tell_to_stop(paths, ending=level >= StopLevel.TERMINATE)
                     if level is StopLevel.TERMINATE:
                         ended_at_t = time.monotonic() + grace_period_s
@@ -118,6 +119,8 @@ def run(
                     _end(process, grace_period_s)
                     ended_t = time.monotonic()
                 outlived = family.sweep(at_once=level is StopLevel.KILL)
+                with contextlib.suppress(OSError):
+                    paths.stop_ending.unlink()
     return ProcessExit(process.returncode, ended_t, outlived)
 
 
