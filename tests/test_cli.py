@@ -647,6 +647,30 @@ def test_a_training_outlives_whoever_watched_it(zeusrun):
     assert [found["status"] for found in zeusrun.history()] == ["REACHED"]
 
 
+@pytest.mark.parametrize("sink", ["/dev/full", None], ids=["full disk", "closed pipe"])
+@pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["text", "json"])
+def test_who_does_not_read_what_was_saved_does_not_change_how_a_submit_ends(
+    zeusrun, arguments, sink
+):
+    reader, writer = os.pipe()
+    os.close(reader)
+    program = f"""
+import os
+import zeusrun.view.tables
+def lines(*_):
+    os.dup2({writer if sink is None else f"os.open({sink!r}, os.O_WRONLY)"}, {1 + len(arguments)})
+    return ["saved"] * 2
+zeusrun.view.tables.saving_lines = lines
+"""
+    job = zeusrun.job(args=["--gain", "0"], attempts=1)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "pass_fds": [writer]}
+    done = run_program(zeusrun, program, "submit", job, *arguments, **streams)
+    os.close(writer)
+    assert done.returncode == 4
+    if arguments:
+        assert json.loads(done.stdout)["exit_code"] == 4
+
+
 def test_history_piped_into_head(zeusrun, record):
     for recurrence in range(1, 40):
         record(recurrence, replace(DONE, reason="a long reason " * 400))
