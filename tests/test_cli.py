@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories import CHILDREN
+from tests.factories import CHILDREN, PREEMPTED
 from tests.factories import build_trial as trial
 from zeusrun import __version__
 from zeusrun.bandit.registry import POLICIES
@@ -246,6 +246,15 @@ def test_what_cannot_be_forgotten_is_exit_2_and_says_why(cli, record, arguments,
     code, out, err = cli("history", *arguments)
     assert (code, out) == (2, "")
     assert told in err
+
+
+def test_a_trial_that_goes_on_while_it_is_to_be_forgotten_is_not(cli, record, monkeypatch):
+    going_on = record(1, None)
+    cut = going_on.finish(PREEMPTED)
+    monkeypatch.setattr("zeusrun.cli.find_trial", lambda _name: cut)
+    code, out, err = cli("history", "--forget", "job-1-1")
+    assert (code, out) == (2, "")
+    assert "job-1-1 has not ended" in err
 
 
 def test_nothing_is_learned_from_a_forgotten_trial(cli, record, zeusrun):
