@@ -126,6 +126,37 @@ def test_terminate_is_sent_once_however_often_it_is_asked_for(paths):
     assert run(python(paths, text), paths, grace_period_s=60, on_tick=on_tick).code == 1
 
 
+HANDLES = "signal.signal(signal.SIGTERM, lambda *_: print('told', flush=True))\n"
+
+
+def test_while_the_ranks_are_asked_to_end_torchrun_is_not_told_and_killed_after_the_grace(paths):
+    asked = []
+    exit_ = run(
+        python(paths, HANDLES + READY + FOR_EVER),
+        paths,
+        grace_period_s=0.5,
+        on_tick=once(paths, "ready", StopLevel.TERMINATE),
+        end_ranks=lambda: asked.append(1) or True,
+    )
+    assert exit_.code == -signal.SIGKILL
+    assert len(asked) > 1
+    assert paths.torchrun_log.read_text() == ""
+    assert survivors(paths) == []
+
+
+def test_once_no_rank_can_be_asked_torchrun_is_told_and_nobody_asked_again(paths):
+    text = HANDLES.replace("print('told', flush=True)", "sys.exit(7)") + READY + FOR_EVER
+    answers = [True, True, False]
+    exit_ = run(
+        python(paths, text),
+        paths,
+        grace_period_s=60,
+        on_tick=once(paths, "ready", StopLevel.TERMINATE),
+        end_ranks=lambda: answers.pop(0),
+    )
+    assert (exit_.code, answers) == (7, [])
+
+
 def test_on_a_full_disk_a_program_is_told_that_it_is_ended(paths, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

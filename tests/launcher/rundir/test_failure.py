@@ -106,6 +106,21 @@ def test_an_exit_code_is_told_with_the_last_line_of_the_rank(paths):
     assert raised.sentence == raised.reason
 
 
+@pytest.mark.parametrize(
+    ("record", "own"),
+    [
+        ({}, True),
+        ({"kind": "out_of_memory"}, True),
+        ({"kind": "exit", "message": "the script exited with code 143"}, False),
+        ({"message": "Connection closed by peer"}, False),
+        ({"message": "DataLoader worker (pid 7) is killed by signal: Terminated."}, False),
+    ],
+    ids=["raised", "memory", "exit", "complaint", "loader"],
+)
+def test_an_exception_is_the_ranks_own_unless_others_that_ended_are_its_cause(paths, record, own):
+    assert leave(paths, record).is_own is own
+
+
 def test_what_zeusrun_refused_is_told_with_the_line_of_the_script(paths):
     refused = sys.modules[Run.__module__].__file__
     trace = f'  File "/a/train.py", line 8, in <module>\n  File "{refused}", line 9, in report\n'

@@ -54,12 +54,15 @@ class Failure:
         out_of_memory: Whether memory ran out.
         reason: One sentence for people.
         last_line: What the rank printed last, where its exit code alone says little.
+        is_own: Whether it is an exception that the rank recorded, and not one of another rank or
+            of a data loader that ended.
     """
 
     rank: int | None
     out_of_memory: bool
     reason: str
     last_line: str | None = None
+    is_own: bool = False
 
     @property
     def sentence(self) -> str:
@@ -186,7 +189,9 @@ def _from_worker(path: Path, restarts: int) -> Failure | None:
         if not frame[0].endswith("/zeusrun/worker/context.py")  # refused what the script gave it
     ]
     where = f" at {Path(frames[-1][0]).name}:{frames[-1][1]}" if frames and kind != "exit" else ""
-    return Failure(rank, kind == "out_of_memory", f"rank {rank}{where}: {what}"[:_MAX_REASON])
+    reason = f"rank {rank}{where}: {what}"[:_MAX_REASON]
+    is_own = kind != "exit" and not (_COMPLAINT.search(reason) or "DataLoader worker" in reason)
+    return Failure(rank, kind == "out_of_memory", reason, is_own=is_own)
 
 
 def _killed(log: str, oom_kills: int | None) -> Failure | None:
