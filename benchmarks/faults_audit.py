@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from faults_home import Home
 
-_LITTER = (".tmp", ".new", ".reserve", ".part")
+_LITTER = (".tmp", ".new", ".reserve", ".part", ".ending")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories import CHILDREN, begin
+from tests.factories import CHILDREN, PREEMPTED, begin
 from tests.factories import build_trial as trial
 from zeusrun import __version__
 from zeusrun.bandit.registry import POLICIES
@@ -246,6 +246,15 @@ def test_what_cannot_be_forgotten_is_exit_2_and_says_why(cli, record, arguments,
     code, out, err = cli("history", *arguments)
     assert (code, out) == (2, "")
     assert told in err
+
+
+def test_a_trial_that_goes_on_while_it_is_to_be_forgotten_is_not(cli, record, monkeypatch):
+    going_on = record(1, None)
+    cut = going_on.finish(PREEMPTED)
+    monkeypatch.setattr("zeusrun.cli.find_trial", lambda _name: cut)
+    code, out, err = cli("history", "--forget", "job-1-1")
+    assert (code, out) == (2, "")
+    assert "job-1-1 has not ended" in err
 
 
 def test_nothing_is_learned_from_a_forgotten_trial(cli, record, zeusrun):
@@ -645,6 +654,30 @@ def test_a_training_outlives_whoever_watched_it(zeusrun):
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
     assert [found["status"] for found in zeusrun.history()] == ["REACHED"]
+
+
+@pytest.mark.parametrize("sink", ["/dev/full", None], ids=["full disk", "closed pipe"])
+@pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["text", "json"])
+def test_who_does_not_read_what_was_saved_does_not_change_how_a_submit_ends(
+    zeusrun, arguments, sink
+):
+    reader, writer = os.pipe()
+    os.close(reader)
+    program = f"""
+import os
+import zeusrun.view.tables
+def lines(*_):
+    os.dup2({writer if sink is None else f"os.open({sink!r}, os.O_WRONLY)"}, {1 + len(arguments)})
+    return ["saved"] * 2
+zeusrun.view.tables.saving_lines = lines
+"""
+    job = zeusrun.job(args=["--gain", "0"], attempts=1)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "pass_fds": [writer]}
+    done = run_program(zeusrun, program, "submit", job, *arguments, **streams)
+    os.close(writer)
+    assert done.returncode == 4
+    if arguments:
+        assert json.loads(done.stdout)["exit_code"] == 4
 
 
 def test_history_piped_into_head(zeusrun, record):

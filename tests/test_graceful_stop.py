@@ -60,6 +60,15 @@ def test_so_does_a_cancelled_one(zeusrun, job):
     assert saved == [{"epochs": trial["epochs"], "life": 0, "steps": steps}] * 2
 
 
+@pytest.mark.long
+def test_so_does_one_whose_time_is_over(zeusrun, job):
+    child = zeusrun.start("submit", job(timeout_s=45))
+    ended, trial, saved = end(zeusrun, child)
+    assert (ended, trial["status"]) == (124, "STOPPED")
+    steps = trial["epochs"] * STEPS_AN_EPOCH
+    assert saved == [{"epochs": trial["epochs"], "life": 0, "steps": steps}] * 2
+
+
 def test_a_rank_that_ends_first_does_not_keep_another_from_saving(zeusrun, job):
     child = start_and_wait(zeusrun, job("--handler", "0", "1"))
     child.send_signal(signal.SIGTERM)

@@ -69,6 +69,16 @@ def test_the_next_submit_goes_on_with_a_preempted_trial(zeusrun, number):
     assert [line.split()[4] for line in begun] == ["0", str(saved["epoch"])]  # of both parts
 
 
+def test_a_rank_that_cannot_save_while_it_is_preempted_is_warned_of(zeusrun):
+    training = zeusrun.job("fails_to_save.py", objective={"max_epochs": 1000})
+    code, seen = preempt(zeusrun, training)
+    (trial,) = zeusrun.history()
+    assert (code, trial["status"]) == (75, "PREEMPTED")
+    (warning,) = [text for text in trial["warnings"] if "its last checkpoint may be" in text]
+    assert warning.endswith("OSError: [Errno 28] No space left on device")
+    assert warning in " ".join(seen.split())
+
+
 def test_a_trial_may_be_preempted_again_and_again(zeusrun):
     first = job(zeusrun)
     for part in range(3):

@@ -9,6 +9,8 @@ import pytest
 
 from tests.test_runs_command import running  # noqa: F401 - a fixture
 
+LEFT_OVER = ("trial.reserve", "live.tmp", "stop.ending")
+
 
 def findings(zeusrun, *arguments):
     done = zeusrun("repair", *arguments, "--json")
@@ -42,7 +44,7 @@ def test_a_lost_trial_is_told_by_a_dry_run_and_recorded_by_a_repair(zeusrun, run
     run_dir = Path(trial["run_dir"])
     kept = json.loads((run_dir / "trial.json").read_text())
     assert {name: trial[name] for name in kept} == kept
-    assert not (run_dir / "trial.reserve").exists()
+    assert {path.name for path in run_dir.iterdir()}.isdisjoint(LEFT_OVER)
     assert states(findings(zeusrun)[1]) == {("copy", "fine")}
 
 
@@ -55,12 +57,12 @@ def test_a_running_trial_is_left_alone(zeusrun, running):  # noqa: F811
 def test_left_over_files_are_removed(zeusrun):
     _, result, _ = zeusrun.submit(zeusrun.job())
     run_dir = Path(result["trials"][0]["run_dir"])
-    for name in ("trial.reserve", "live.tmp"):
+    for name in LEFT_OVER:
         (run_dir / name).write_text("left")
     assert ("file", "found") in states(findings(zeusrun, "--dry-run")[1])
     assert (run_dir / "live.tmp").exists()
     assert ("file", "repaired") in states(findings(zeusrun)[1])
-    assert {path.name for path in run_dir.iterdir()}.isdisjoint({"trial.reserve", "live.tmp"})
+    assert {path.name for path in run_dir.iterdir()}.isdisjoint(LEFT_OVER)
 
 
 def test_a_damaged_history_comes_back_whole_from_its_copy_and_the_run_directories(zeusrun):

@@ -32,6 +32,7 @@ FILES = (
     "error.json",
     "error.json.rank0",
     "stop",
+    "stop.ending",
     "lock",
     "cancel",
     "live.json",

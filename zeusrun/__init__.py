@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as in typing, which takes longer to import than this does
 if TYPE_CHECKING:
     from zeusrun.worker.context import Run
 

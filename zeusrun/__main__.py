@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
 
 from zeusrun.launcher.processes.signals import CaughtSignals
+
+TYPE_CHECKING = False  # see signals.py
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def main() -> NoReturn:

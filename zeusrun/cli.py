@@ -142,12 +142,13 @@ def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
     if name in store.jobs():
         raise UsageError(f"{name} is a job; name one of its trials, such as {name}-7-1")
     found = find_trial(name)
-    if not found.status.finished:
+    try:
+        marked = store.forget(found.trial, forgotten=forgotten)
+    except ValueError:  # a submit may have gone on with it just now
         raise UsageError(
             f"{found.trial} has not ended, and only then can it be forgotten; "
             f"'zeusrun cancel {found.trial}' ends it, or records it if its launcher is dead"
-        )
-    marked = store.forget(found.trial, forgotten=forgotten)
+        ) from None
     if as_json:
         print_json(marked.to_json())
     elif forgotten:

@@ -88,6 +88,13 @@ def test_a_rank_whose_parents_died_is_known_by_its_run_directory(orphan):
     assert look(judge, unmarked) is True
 
 
+def test_a_run_directory_whose_name_is_not_utf_8_marks_its_ranks_too(orphan):
+    run_dir = os.fsdecode(b"/a/\xff")
+    judge = ForeignProcesses(run_dir=run_dir, first_namespace=True)
+    assert look(judge) is False
+    assert look(judge, orphan(ZEUSRUN_RUN_DIR=run_dir)) is False
+
+
 def test_without_a_list_nothing_is_known():
     judge = ForeignProcesses(first_namespace=True)
     assert judge.look(None) is None

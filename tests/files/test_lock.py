@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -11,7 +13,7 @@ import threading
 
 import pytest
 
-from zeusrun.files.lock import FileLock
+from zeusrun.files.lock import FileLock, is_locked
 
 _HOLDS = """
 import sys
@@ -121,3 +123,22 @@ def test_without_its_directory_it_cannot_be_taken(path):
 def test_a_lock_that_is_not_held_has_no_descriptor(path):
     with pytest.raises(ValueError, match="not held"):
         FileLock(path).fileno()
+
+
+def test_whether_a_file_is_locked_is_told_without_making_or_locking_it(tmp_path, monkeypatch):
+    path = tmp_path / "lock"
+    assert is_locked(path) is False
+    assert not path.exists()
+    lock = FileLock(path)
+    lock.acquire()
+    assert is_locked(path) is True
+    lock.release()
+    with path.open() as asking:  # another who asks at this moment
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        assert is_locked(path) is False
+
+    def refuse(*_arguments):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert is_locked(path) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import socketserver
 import threading
@@ -62,7 +63,12 @@ def test_a_daemon_that_fails_is_an_error(server, zeusd):
 
 @pytest.mark.parametrize("server", ["0.5.0", "0.4"], indirect=True)  # 0.2 does not tell its GPUs
 @pytest.mark.parametrize(
-    "discovered", [None, "[]", "no JSON", '{"gpu_ids": null}', '{"gpus": [{"name": "A100"}]}']
+    "discovered",
+    [
+        *(None, "[]", "no JSON", '{"gpu_ids": null}', '{"gpus": [{"name": "A100"}]}'),
+        *('{"gpus": [{"id": Infinity}]}', '{"gpu_ids": [-Infinity]}', "[" * 200_000),
+    ],
+    ids=lambda text: str(text)[:30],
 )
 def test_a_daemon_that_sees_other_gpus_is_not_asked(server, zeusd, limits_mw, discovered):
     server.gpu_ids = (0, 1, 2)
@@ -96,6 +102,51 @@ def test_a_dead_socket_is_given_up(tmp_path):
         listener.bind(str(path))
     with pytest.raises(LimitRefusedError, match=r"dead\) does not answer: Connection refused"):
         Zeusd(path).set_power_limit_w(0, 200.0, 2)
+
+
+class Dribbles(socketserver.BaseRequestHandler):
+    """Sends its answer byte by byte, each well within the timeout of the client."""
+
+    answer = b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 1000
+    part_s = 0.02
+
+    def handle(self):
+        self.request.recv(1000)
+        with contextlib.suppress(OSError):
+            for byte in self.answer:
+                self.request.sendall(bytes([byte]))
+                self.server.over.wait(self.part_s)
+
+
+def test_a_daemon_that_dribbles_is_given_up_when_the_whole_answer_is_late(tmp_path):
+    path = tmp_path / "sock"
+    with socketserver.UnixStreamServer(str(path), Dribbles) as server:
+        server.over = threading.Event()
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(DeviceError, match=r"does not answer in 0\.2 s; restart it"):
+            Zeusd(path, timeout_s=0.2).set_power_limit_w(0, 200.0, 2)
+        server.over.set()
+        thread.join()
+
+
+class Endless(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.recv(1000)
+        with contextlib.suppress(OSError):
+            self.request.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            while True:
+                self.request.sendall(b" " * 65536)
+
+
+def test_an_answer_without_an_end_is_not_read_to_it(tmp_path):
+    path = tmp_path / "sock"
+    with socketserver.UnixStreamServer(str(path), Endless) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(LimitRefusedError, match="does not tell which GPUs it has"):
+            Zeusd(path, timeout_s=60.0).set_power_limit_w(0, 200.0, 2)
+        thread.join()
 
 
 class Nonsense(socketserver.BaseRequestHandler):

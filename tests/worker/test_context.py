@@ -185,8 +185,8 @@ def test_what_float_takes_is_a_metric(current, rank):
 
 @pytest.mark.parametrize(
     "value",
-    [None, [0.5], {"a": 1}, 1j, object()],
-    ids=["None", "list", "dict", "complex", "object"],
+    [None, [0.5], {"a": 1}, 1j, object(), "0.9", b"1"],
+    ids=["None", "list", "dict", "complex", "object", "text", "bytes"],
 )
 def test_what_is_no_number_is_a_type_error_on_rank_0_alone(current, rank, value):
     with pytest.raises(TypeError):

@@ -386,6 +386,20 @@ def test_the_log_is_its_owners_alone(rank, write):
     assert os.stat(rank.run_dir / "logs" / "rank0.log").st_mode & 0o777 == 0o600
 
 
+def test_a_rank_that_cannot_tell_whether_it_was_grouped_has_ended_well(rank, write):
+    text = """
+        import sys, types
+        sys.modules["torch.distributed"] = types.ModuleType("torch.distributed")
+        class Finder:
+            def find_spec(self, name, path=None, target=None):
+                if name == "zeusrun.worker.context":
+                    raise OSError(24, "Too many open files")
+        sys.meta_path.insert(0, Finder())
+    """
+    assert rank.run(write(dedent(text))) == (0, "")
+    assert (rank.events[-1].code, rank.events[-1].grouped) == (0, False)
+
+
 @pytest.mark.parametrize(("stop", "code"), [(b"", 7), (b"ending", 0)])
 def test_a_rank_that_zeusrun_ends_tells_torchrun_of_no_failure(rank, write, stop, code):
     (rank.run_dir / "stop").write_bytes(stop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rich.console import Console
+    from rich.text import Text
 
     from zeusrun.analysis.savings import Savings
     from zeusrun.history.base import History
@@ -132,7 +134,7 @@ def run_recurrence(
 
     def tell(text: str) -> None:
         if not quiet:
-            shown.print(f"· {text}", highlight=False, markup=False)
+            _say(shown, f"· {text}")
 
     def notify(build: Callable[[], Sequence[Notice]]) -> None:
         _notify(spec, home, shown, build)
@@ -167,10 +169,18 @@ def run_recurrence(
     savings = _read_savings(history, spec.name)
     if not quiet:
         for line in saving_lines(savings, result.trials[-1]):
-            shown.print(line, highlight=False)
+            _say(shown, line)
     if as_json:
         print_json(result_json(spec.name, result, savings))
     return result.exit_code
+
+
+def _say(shown: Console, text: str | Text) -> None:
+    """Print a line; go on in silence when nobody reads any more, as ``SubmitView`` does."""
+    try:
+        shown.print(text, highlight=False, markup=False)
+    except (OSError, SystemExit):  # rich makes an exit of a closed pipe
+        shown.file = io.StringIO()
 
 
 def _run(
@@ -222,7 +232,7 @@ def _notify(
     try:
         send(home, spec, build(), os.environ)
     except (OSError, HistoryError) as error:  # what is recorded is what counts
-        shown.print(f"! nobody could be told: {error}", highlight=False, markup=False)
+        _say(shown, f"! nobody could be told: {error}")
 
 
 def _remove_old_runs(
@@ -234,7 +244,7 @@ def _remove_old_runs(
     try:
         old = collect(history, home, spec.name, read_bounds(spec.keep), read_clock())
     except HistoryError as error:  # the recurrence is recorded, and that is what counts
-        shown.print(f"! old runs are not removed: {error}", highlight=False, markup=False)
+        _say(shown, f"! old runs are not removed: {error}")
         return
     for run in old:
         if not signals:

@@ -103,7 +103,7 @@ class _Family:
     def __init__(self, run_dir: str | None, measure: str | None) -> None:
         self._head = os.getpid()
         marks = {_RUN_DIR: run_dir, MEASURE_VARIABLE: measure}
-        self._marks = {f"{name}={value}".encode() for name, value in marks.items() if value}
+        self._marks = {os.fsencode(f"{name}={value}") for name, value in marks.items() if value}
 
     def has(self, pid: int) -> bool:
         ancestor = pid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -13,6 +14,7 @@ from zeusrun.files.private import make_folder, remove_link
 if TYPE_CHECKING:
     from pathlib import Path
 
+_NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _PERIOD_S = 0.01  # a writer is done in a few ms
 
 
@@ -74,6 +76,24 @@ class FileLock:
             if descriptor != -1:
                 os.close(descriptor)
         return False
+
+
+def is_locked(path: Path) -> bool | None:
+    """Whether somebody has locked a file; ``None`` if that cannot be told. Nothing is made.
+
+    It is locked in common with others who ask, for a moment.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        return False if error.errno in _NO_FILE else None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return True if isinstance(error, BlockingIOError) else None
+    finally:
+        os.close(descriptor)
+    return False
 
 
 class SafeLock(FileLock):

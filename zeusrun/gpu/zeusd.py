@@ -10,6 +10,7 @@ import json
 import re
 import socket
 import stat
+import time
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # What zeusd's own client reads, in this order, and the token that it sends.
 SOCKET_VARIABLE, PORT_VARIABLE, TOKEN_VARIABLE = "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT", "ZEUSD_TOKEN"
 DEFAULT_SOCKET = "/run/zeusd/zeusd.sock"
+_MAX_ANSWER_BYTES = 1 << 20
 _TIMEOUT_S = 3.0  # a limit takes it milliseconds; a daemon that hangs must not hold up training
 _HIGHEST_PORT = (1 << 16) - 1
 _HOST_PORT = re.compile(r"\[?([^/]+?)\]?:([0-9]{1,5})")
@@ -46,7 +48,7 @@ class Zeusd:
 
         Args:
             address: Its Unix socket, or ``host:port``.
-            timeout_s: Seconds to wait for each answer.
+            timeout_s: Seconds to wait for each answer to be complete.
             token: What it knows this user by; ``None`` for none.
             in_container: Whether this process may see other GPUs than the daemon does; ``None``:
                 find out.
@@ -105,7 +107,7 @@ class Zeusd:
             return nvml_index
         try:
             numbers = _read_gpus(json.loads(text))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
             raise LimitRefusedError(f"{self} does not tell which GPUs it has") from None
         addresses = {address: number for number, address in numbers.items() if address is not None}
         if pci is not None and len(addresses) == len(numbers) > 0:
@@ -131,11 +133,12 @@ class Zeusd:
             headers["Authorization"] = f"Bearer {self._token}"
         sent = False
         try:
-            connection.sock = self._connect()
+            until_t = time.monotonic() + self._timeout_s
+            connection.sock = _TimedSocket(self._connect(), until_t)
             sent = method == "POST"
             connection.request(method, target, body, headers)
             response = connection.getresponse()
-            return response.status, response.read().decode("utf-8", "replace")
+            return response.status, response.read(_MAX_ANSWER_BYTES).decode("utf-8", "replace")
         except (OSError, HTTPException) as error:
             why = getattr(error, "strerror", None) or repr(error)
             if sent:  # it may carry it out yet: nobody may take the limit for unchanged
@@ -179,6 +182,32 @@ class Zeusd:
 
     def __str__(self) -> str:
         return f"zeusd ({self._address})"
+
+
+class _TimedSocket(socket.socket):
+    """A connection that has one deadline for all that is sent and received."""
+
+    def __init__(self, connected: socket.socket, until_t: float) -> None:
+        """Take a connection over.
+
+        Args:
+            connected: It can no longer be used.
+            until_t: Monotonic second of the deadline.
+        """
+        super().__init__(fileno=connected.detach())
+        self._until_t = until_t
+        self._set_timeout()
+
+    def recv_into(self, *arguments: Any, **options: Any) -> int:  # noqa: ANN401 - as socket has it
+        """Receive as a socket does; ``TimeoutError`` after the deadline."""
+        self._set_timeout()
+        return super().recv_into(*arguments, **options)
+
+    def _set_timeout(self) -> None:
+        left_s = self._until_t - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self.settimeout(left_s)
 
 
 def _read_gpus(discovered: Any) -> dict[int, PciAddress | None]:  # noqa: ANN401 - any JSON

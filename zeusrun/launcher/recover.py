@@ -70,8 +70,9 @@ def _recover(history: History, trial: Trial, paths: RunPaths, finished_at: str) 
     end_processes(processes_of_run(trial.run_dir), at_once=True)
     outcome = read_outcome(paths) or _lost(trial, paths, finished_at)
     write_record(paths, trial.finish(outcome))
-    with contextlib.suppress(OSError):
-        paths.fresh_live.unlink(missing_ok=True)
+    for path in paths.leftovers:
+        with contextlib.suppress(OSError):
+            path.unlink()
     return _finished(history, trial, outcome)
 
 

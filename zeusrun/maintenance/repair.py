@@ -102,7 +102,7 @@ def _files(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> It
         unknown += trial is None and read_outcome(paths) is not None
         if trial is None or not trial.status.finished:
             continue
-        for path in (paths.reserve, paths.fresh_live):
+        for path in paths.leftovers:
             if path.exists():
                 if not dry_run:
                     path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -26,6 +27,12 @@ class PlainConsole(Console):
     def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as rich has it
         """Print as ``Console.print`` does."""
         super().print(*objects, **{"overflow": "ignore", "crop": False, **options})
+
+    def on_broken_pipe(self) -> None:
+        """Print no more and exit; rich would silence standard output even if this is the other."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+        raise SystemExit(1)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

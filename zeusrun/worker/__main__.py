@@ -123,9 +123,9 @@ def _was_grouped() -> bool:
     """Whether this rank was in a process group at its end, or whenever it asked or reported."""
     if "torch.distributed" not in sys.modules:
         return False
-    from zeusrun.worker.context import current_run, is_grouped  # noqa: PLC0415 - most have it by now
-
     try:
+        from zeusrun.worker.context import current_run, is_grouped  # noqa: PLC0415 - most have it
+
         return current_run().grouped or is_grouped()
     except Exception:  # noqa: BLE001 - it is only for a warning, and the script may change anything
         return False

@@ -485,7 +485,13 @@ def test_repair_says_what_it_cannot_restore(devices, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{}", "[]", "7", "nonsense", '{"version": 9}', '{"version": 1, "found_w": "x"}']
+    "content",
+    [
+        *("", "{}", "[]", "7", "nonsense", '{"version": 9}', '{"version": 1, "found_w": "x"}'),
+        f'{{"version": 1, "found_w": 1{"0" * 400}}}',
+        "[" * 200_000,
+    ],
+    ids=["empty", "{}", "[]", "7", "nonsense", "version 9", "no number", "too large", "too deep"],
 )
 def test_a_record_that_cannot_be_read_is_named_and_kept(devices, tmp_path, content):
     write_record(tmp_path, LimitRecord(devices[0].uuid, 222.5, "dead-1-1"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from zeusrun.launcher.processes.descendants import end_processes, processes_of_r
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.rundir.layout import create_run
+from zeusrun.sidecar.orders import ENDING
 
 
 @pytest.fixture
@@ -122,6 +124,56 @@ def test_terminate_is_sent_once_however_often_it_is_asked_for(paths):
         return once(paths, "ready", level)()
 
     assert run(python(paths, text), paths, grace_period_s=60, on_tick=on_tick).code == 1
+
+
+HANDLES = "signal.signal(signal.SIGTERM, lambda *_: print('told', flush=True))\n"
+
+
+def test_while_the_ranks_are_asked_to_end_torchrun_is_not_told_and_killed_after_the_grace(paths):
+    asked = []
+    exit_ = run(
+        python(paths, HANDLES + READY + FOR_EVER),
+        paths,
+        grace_period_s=0.5,
+        on_tick=once(paths, "ready", StopLevel.TERMINATE),
+        end_ranks=lambda: asked.append(1) or True,
+    )
+    assert exit_.code == -signal.SIGKILL
+    assert len(asked) > 1
+    assert paths.torchrun_log.read_text() == ""
+    assert survivors(paths) == []
+
+
+def test_once_no_rank_can_be_asked_torchrun_is_told_and_nobody_asked_again(paths):
+    text = HANDLES.replace("print('told', flush=True)", "sys.exit(7)") + READY + FOR_EVER
+    answers = [True, True, False]
+    exit_ = run(
+        python(paths, text),
+        paths,
+        grace_period_s=60,
+        on_tick=once(paths, "ready", StopLevel.TERMINATE),
+        end_ranks=lambda: answers.pop(0),
+    )
+    assert (exit_.code, answers) == (7, [])
+
+
+def test_on_a_full_disk_a_program_is_told_that_it_is_ended(paths, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def on_tick():
+        monkeypatch.setattr("zeusrun.launcher.rundir.layout.write_file", refuse)
+        return once(paths, "ready", StopLevel.TERMINATE)()
+
+    command = python(paths, READY + FOR_EVER)
+    assert run(command, paths, grace_period_s=60, on_tick=on_tick).code == -signal.SIGTERM
+    assert paths.stop.read_bytes() == ENDING
+    assert not paths.stop_ending.exists()
+
+
+def test_a_run_leaves_nothing_that_it_was_prepared_for(paths):
+    run(python(paths, ""), paths, grace_period_s=1, on_tick=go_on)
+    assert {path.name for path in paths.run_dir.iterdir()} == {"logs", "clock", "checkpoints"}
 
 
 def test_what_ignores_terminate_is_killed_when_its_grace_is_over(paths, monkeypatch):
@@ -263,6 +315,33 @@ def test_signals_are_collected_in_order_and_the_handlers_put_back():
 def test_a_signal_that_was_ignored_before_stays_ignored():
     ignore = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
     assert catch(["SIGHUP", "SIGTERM"], ignore) == ["SIGTERM", "SIG_IGN SIG_DFL"]
+
+
+def test_what_came_after_the_last_within_is_impatient_again():
+    program = dedent("""
+        import signal
+        from zeusrun.launcher.processes.signals import CaughtSignals
+        with CaughtSignals(impatient=True) as outer:
+            with CaughtSignals() as inner, CaughtSignals():
+                for _ in range(3):
+                    signal.raise_signal(signal.SIGTERM)
+                print(len(inner.received), len(outer.received), flush=True)
+            signal.raise_signal(signal.SIGTERM)
+        print("still here")
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, b"3 3\n"), done.stderr
+
+
+def test_signals_are_caught_before_anything_large_is_imported():
+    program = """
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        import zeusrun.__main__
+        print(*sorted({"typing", "dataclasses", "inspect", "subprocess"} & set(sys.modules)))
+    """
+    argv = [sys.executable, "-I", "-S", "-c", dedent(program), str(ROOT)]
+    assert subprocess.run(argv, capture_output=True, check=True).stdout == b"\n"
 
 
 def test_under_nohup_a_hangup_does_not_stop_a_run(paths):

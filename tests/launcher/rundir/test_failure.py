@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
+import sys
 
 import pytest
 
-from zeusrun.launcher.rundir.failure import Failure, is_permanent, read_failure, read_traceback
+from zeusrun.launcher.rundir.failure import (
+    RUN_DELETED,
+    Failure,
+    is_permanent,
+    read_failure,
+    read_traceback,
+    run_deleted,
+)
 from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.worker.context import Run
 
 RECORD = {
     "rank": 1,
@@ -92,6 +104,47 @@ def test_an_exit_code_is_told_with_the_last_line_of_the_rank(paths):
     assert told.cause == failure.cause
     raised = leave(paths, {})
     assert raised.sentence == raised.reason
+
+
+@pytest.mark.parametrize(
+    ("record", "own"),
+    [
+        ({}, True),
+        ({"kind": "out_of_memory"}, True),
+        ({"kind": "exit", "message": "the script exited with code 143"}, False),
+        ({"message": "Connection closed by peer"}, False),
+        ({"message": "DataLoader worker (pid 7) is killed by signal: Terminated."}, False),
+    ],
+    ids=["raised", "memory", "exit", "complaint", "loader"],
+)
+def test_an_exception_is_the_ranks_own_unless_others_that_ended_are_its_cause(paths, record, own):
+    assert leave(paths, record).is_own is own
+
+
+def test_what_zeusrun_refused_is_told_with_the_line_of_the_script(paths):
+    refused = sys.modules[Run.__module__].__file__
+    trace = f'  File "/a/train.py", line 8, in <module>\n  File "{refused}", line 9, in report\n'
+    assert leave(paths, {"traceback": trace}).reason.startswith("rank 1 at train.py:8: ")
+
+
+def test_a_run_directory_that_is_gone_was_deleted(paths):
+    paths.trial.symlink_to("nowhere")
+    assert run_deleted(paths) is None
+    paths.trial.unlink()
+    assert run_deleted(paths).reason.startswith(RUN_DELETED)
+    shutil.rmtree(paths.run_dir)
+    paths.run_dir.touch()
+    assert run_deleted(paths).reason.startswith(RUN_DELETED)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_run_directory_that_cannot_be_seen_was_not_deleted(paths, monkeypatch, number):
+    def refuse(path, *_arguments, **_options):
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    monkeypatch.setattr(os, "lstat", refuse)
+    assert run_deleted(paths) is None
 
 
 def test_nothing_left_is_no_failure(paths):

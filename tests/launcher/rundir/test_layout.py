@@ -18,8 +18,16 @@ from zeusrun.errors import HistoryError
 from zeusrun.files.home import home_directory, runs_directory
 from zeusrun.history.base import NEWEST
 from zeusrun.history.memory import MemoryHistory
-from zeusrun.launcher.rundir.layout import RunPaths, create_run, numbered_runs, reopen_run
+from zeusrun.launcher.rundir.layout import (
+    RunPaths,
+    create_run,
+    numbered_runs,
+    prepare_to_stop,
+    reopen_run,
+    tell_to_stop,
+)
 from zeusrun.launcher.rundir.lock import RunLock, launcher_lives, remove_unbegun
+from zeusrun.sidecar.orders import ENDING
 from zeusrun.trial import TrialStatus
 
 
@@ -66,6 +74,33 @@ def test_a_home_that_is_a_file_says_what_to_set(tmp_path):
     home.touch()
     with pytest.raises(HistoryError, match=f"under {home}.*ZEUSRUN_HOME"):
         create_run(home, "job", "job-1-1")
+
+
+def test_on_a_disk_without_room_for_a_byte_a_script_is_told_all_the_same(tmp_path, monkeypatch):
+    def fill(path, content):
+        path.touch()
+        if content:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    paths, full = RunPaths(tmp_path / "a"), RunPaths(tmp_path / "b")
+    paths.run_dir.mkdir()
+    full.run_dir.mkdir()
+    prepare_to_stop(paths)
+    monkeypatch.setattr("zeusrun.launcher.rundir.layout.write_file", fill)
+    tell_to_stop(paths, ending=False)
+    assert paths.stop.read_bytes() == b""
+    tell_to_stop(paths, ending=True)
+    assert paths.stop.read_bytes() == ENDING
+    prepare_to_stop(full)  # there was no room from the start
+    with pytest.raises(OSError, match="No space left"):
+        tell_to_stop(full, ending=True)
+    assert list(full.run_dir.iterdir()) == []
+
+
+def test_a_script_that_has_deleted_what_was_prepared_is_told_all_the_same(tmp_path):
+    tell_to_stop(RunPaths(tmp_path), ending=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["stop"]
+    assert RunPaths(tmp_path).stop.read_bytes() == ENDING
 
 
 def test_the_runs_of_a_job_are_told_from_all_else(tmp_path):

@@ -114,6 +114,33 @@ def test_every_ending_has_its_status_and_reason(*, progress, code, stop, failure
     assert reason in found.reason
 
 
+OWN = replace(RAISED, is_own=True)
+
+
+@pytest.mark.parametrize(
+    ("stop", "failure", "warned"),
+    [
+        (PREEMPTED, OWN, True),
+        (SIGNAL, replace(FULL, is_own=True), True),
+        (PREEMPTED, RAISED, False),  # of another rank that has ended
+        (PREEMPTED, None, False),
+        (LOOKED, replace(FULL, is_own=True), False),  # its reason says so
+        (None, OWN, False),
+        (TARGET, OWN, False),
+    ],
+)
+def test_a_rank_that_fails_while_it_is_ended_is_warned_of(stop, failure, warned):
+    found = outcome(after(*ONE_FAILED, start=MISSED), 0, stop, failure=failure)
+    late = "a rank failed while the training was ended, so its last checkpoint may be missing: "
+    assert (f"{late}{failure and failure.reason}" in found.warnings) is warned
+
+
+def test_one_that_fails_after_its_last_epoch_is_warned_of_too():
+    found = outcome(after(*ONE_FAILED, start=REACHED), 0, PREEMPTED, failure=OWN)
+    assert found.status is TrialStatus.REACHED
+    assert RAISED.reason in found.warnings[-1]
+
+
 @pytest.mark.parametrize("stop", [None, PREEMPTED])
 def test_a_resumed_run_with_nothing_left_to_do_has_the_epochs_of_its_earlier_parts(stop):
     progress = replace(SILENT, seen_metrics=frozenset({"accuracy"}), best_value=0.4)

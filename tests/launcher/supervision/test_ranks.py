@@ -12,6 +12,7 @@ import time
 import psutil
 import pytest
 
+from tests.runs import wait_for
 from tests.worker.rank import Rank
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.supervision.ranks import RankProcesses
@@ -159,6 +160,45 @@ def test_a_rank_that_handles_sigterm_is_asked_once_and_none_of_its_children(star
     left.kill()
     ranks.take(Ended(time.monotonic(), 0, 1))
     assert [ranks.ask_to_end() for _ in range(3)] == [True] * 3  # torchrun ends by itself
+
+
+@pytest.mark.parametrize("name", ["train é".encode()[:-1], b"\xff"], ids=["cut", "no text"])
+def test_a_rank_whose_name_is_no_text_is_asked_all_the_same(start, paths, name):
+    rename = f"open('/proc/self/comm', 'wb', 0).write({name!r})\n"
+    event, process = start("import time\n" + rename + HANDLER)
+    ranks = RankProcesses(paths.run_dir)
+    ranks.take(event)
+    assert ranks.ask_to_end()
+    assert process.wait() == 1
+    assert not ranks.ask_for_stack(0, paths.rank_stack(0))
+
+
+class StartedAnew(psutil.Process):
+    """A process that is never the same as another one of its pid."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other):
+        return self is other
+
+    def is_running(self):
+        return psutil.pid_exists(self.pid)
+
+
+def test_a_restarted_rank_is_asked_although_one_with_its_pid_was(start, paths, monkeypatch):
+    monkeypatch.setattr(psutil, "Process", StartedAnew)
+    twice = HANDLER.replace("while not got", "while len(got) < 2").replace(
+        "got.append(1)", "(got.append(1), print('got', len(got)))"
+    )
+    event, process = start("import time\n" + twice)
+    ranks, log = RankProcesses(paths.run_dir), paths.rank_log(0)
+    ranks.take(event)
+    assert ranks.ask_to_end()
+    wait_for(lambda: "got 1" in log.read_text())
+    ranks.take(event)
+    assert ranks.ask_to_end()
+    wait_for(lambda: "got 2" in log.read_text())
+    assert process.wait() == 2
 
 
 def test_torchrun_is_to_end_ranks_that_would_die_of_sigterm_or_have_died_or_are_unknown(

@@ -17,6 +17,7 @@ from zeusrun.files.private import make_folder, replace_file
 
 _VERSION = 1
 _SUFFIX = ".limit.json"
+_TOO_LARGE = (OverflowError, RecursionError)  # a number for a float, a depth for the parser
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -124,7 +125,7 @@ def read_record(directory: Path, uuid: str) -> LimitRecord | None:
         )
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, *_TOO_LARGE) as error:
         raise DeviceError(
             f"{path} is no record of a power limit ({error}); see `nvidia-smi -q -d POWER`, and "
             "remove the file"

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 from zeusrun.errors import LaunchError, advice_on
 from zeusrun.launcher.processes.descendants import Family
-from zeusrun.launcher.rundir.layout import open_torchrun_log, tell_to_stop
+from zeusrun.launcher.rundir.layout import open_torchrun_log, prepare_to_stop, tell_to_stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,6 +95,7 @@ class TorchrunProcess:
             self._process = _start(command, self._paths)
             self._entered = entered.pop_all()
         self._family = Family(self._process.pid, str(self._paths.run_dir))
+        prepare_to_stop(self._paths)
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -105,6 +106,8 @@ class TorchrunProcess:
             ended_t = time.monotonic() if self.ended_t is None else self.ended_t
             outlived = self._family.sweep(at_once=self._level is StopLevel.KILL)
             self.exit = ProcessExit(self._process.returncode, ended_t, outlived)
+            with contextlib.suppress(OSError):
+                self._paths.stop_ending.unlink()
 
     def is_running(self) -> bool:
         """Whether torchrun still runs."""
@@ -123,7 +126,7 @@ class TorchrunProcess:
         """
         if level > self._level:
             self._level = level
-            with contextlib.suppress(OSError):  # on a full disk the signal must do
+            with contextlib.suppress(OSError):  # on a broken disk the signal must do
                 tell_to_stop(self._paths, ending=level >= StopLevel.TERMINATE)
             if level is StopLevel.TERMINATE:
                 self._kill_at_t = time.monotonic() + self._grace_s

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError, unwritable
-from zeusrun.files.lock import FileLock, SafeLock
+from zeusrun.files.lock import FileLock, SafeLock, is_locked
 from zeusrun.files.private import read_file, write_file
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 _PATIENCE_S = 60.0  # each is done in milliseconds, but fifty may start at once on a busy machine
 _NAME = re.compile(r"([0-9]{1,15})\.json")
 _MAX_BYTES = 64 << 10
+_KINDS = {
+    **dict.fromkeys(("job", "state", "since", "host"), str),
+    **dict.fromkeys(("replaces", "holds", "on_cpu"), bool),
+    "pid": int,
+}
 
 
 @dataclass(frozen=True)
@@ -91,16 +96,14 @@ class Tickets:
         self._lock.release()
 
     def present(self) -> list[Ticket]:
-        """Return the tickets of submits that live, first come first."""
-        return [ticket for _, ticket, alive in self._found() if alive and ticket is not None]
+        """Return the tickets of submits that live, first come first.
 
-    def on_disk(self) -> list[Ticket]:
-        """Return all tickets, those of submits that have died included. Nothing is locked."""
-        with contextlib.suppress(OSError):
-            found = (_NAME.fullmatch(path.name) for path in self._directory.iterdir())
-            tickets = [self._read(int(match[1])) for match in found if match]
-            return [ticket for ticket in tickets if ticket is not None]
-        return []
+        Unless entered, some may come and go meanwhile.
+
+        Raises:
+            OSError: If the tickets cannot be listed.
+        """
+        return [ticket for _, ticket, alive in self._found() if alive and ticket is not None]
 
     def take(
         self,
@@ -131,21 +134,17 @@ class Tickets:
         with contextlib.suppress(FileNotFoundError):
             names = [path.name for path in self._directory.iterdir()]
             for number in sorted(int(m[1]) for name in names if (m := _NAME.fullmatch(name))):
-                lock = FileLock(self.lock_path(number))
-                try:
-                    alive = not lock.acquire()
-                except OSError:
-                    alive = True  # another user's: nobody may be called dead on a guess
-                finally:
-                    lock.release()
-                yield number, self._read(number), alive
+                # Where it cannot be told, nobody may be called dead on a guess.
+                yield number, self._read(number), is_locked(self.lock_path(number)) is not False
 
     def _read(self, number: int) -> Ticket | None:
         try:
             record = json.loads(read_file(self.path(number), _MAX_BYTES))
             ticket = Ticket(**{**record, "number": number, "gpus": tuple(record["gpus"])})
             datetime.fromisoformat(ticket.since)
-            hash(ticket)  # no list or section where there is to be a text or a number
+            kinds = [type(getattr(ticket, name)) for name in _KINDS]
+            if kinds != [*_KINDS.values()] or not all(isinstance(gpu, str) for gpu in ticket.gpus):
+                return None
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None  # it has just gone, or nobody can say what it was
         return ticket

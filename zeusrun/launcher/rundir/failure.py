@@ -55,12 +55,15 @@ class Failure:
         out_of_memory: Whether memory ran out.
         reason: One sentence for people.
         last_line: What the rank printed last, where its exit code alone says little.
+        is_own: Whether it is an exception that the rank recorded, and not one of another rank or
+            of a data loader that ended.
     """
 
     rank: int | None
     out_of_memory: bool
     reason: str
     last_line: str | None = None
+    is_own: bool = False
 
     @property
     def sentence(self) -> str:
@@ -112,7 +115,13 @@ def run_deleted(paths: RunPaths) -> Failure | None:
 
     What it reported is deleted, too, so that nothing says whether it reached its target.
     """
-    if paths.trial.exists():  # from before the training starts
+    try:
+        paths.trial.lstat()  # from before the training starts
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError:  # it cannot be seen now
+        return None
+    else:
         return None
     reason = f"{RUN_DELETED}; the script must leave {paths.run_dir} (ZEUSRUN_RUN_DIR) as it is"
     return Failure(None, out_of_memory=False, reason=reason)
@@ -178,10 +187,12 @@ def _from_worker(path: Path, restarts: int) -> Failure | None:
     frames = [
         frame
         for frame in re.findall(r'File "([^"]+)", line (\d+)', trace)
-        if not frame[0].endswith("/zeusrun/worker/run.py")  # refused what the script gave it
+        if not frame[0].endswith("/zeusrun/worker/context.py")  # refused what the script gave it
     ]
     where = f" at {Path(frames[-1][0]).name}:{frames[-1][1]}" if frames and kind != "exit" else ""
-    return Failure(rank, kind == "out_of_memory", f"rank {rank}{where}: {what}"[:_MAX_REASON])
+    reason = f"rank {rank}{where}: {what}"[:_MAX_REASON]
+    is_own = kind != "exit" and not (_COMPLAINT.search(reason) or "DataLoader worker" in reason)
+    return Failure(rank, kind == "out_of_memory", reason, is_own=is_own)
 
 
 def _killed(log: str, oom_kills: int | None) -> Failure | None:

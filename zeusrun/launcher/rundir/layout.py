@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -72,6 +73,11 @@ class RunPaths:
         return self.run_dir / "stop"
 
     @property
+    def stop_ending(self) -> Path:
+        """What becomes ``stop`` when the ranks are ended; written while the disk has room."""
+        return self.run_dir / "stop.ending"
+
+    @property
     def cancel(self) -> Path:
         """Asks the launcher to stop, ``gently`` or ``now``."""
         return self.run_dir / "cancel"
@@ -85,6 +91,11 @@ class RunPaths:
     def fresh_live(self) -> Path:
         """What ``live.json`` is replaced by; there for a moment only."""
         return self.run_dir / "live.tmp"
+
+    @property
+    def leftovers(self) -> tuple[Path, ...]:
+        """The files that a launcher leaves only if it is killed."""
+        return self.reserve, self.fresh_live, self.stop_ending
 
     @property
     def clocks(self) -> Path:
@@ -149,6 +160,15 @@ def open_torchrun_log(paths: RunPaths) -> BinaryIO:
     return open(open_for_writing(paths.torchrun_log, flags), "ab")  # noqa: PTH123 - a descriptor
 
 
+def prepare_to_stop(paths: RunPaths) -> None:
+    """Write what ``tell_to_stop`` needs on a disk that has become full; as much as can be."""
+    try:
+        write_file(paths.stop_ending, ENDING)
+    except OSError:
+        with contextlib.suppress(OSError):
+            paths.stop_ending.unlink()
+
+
 def tell_to_stop(paths: RunPaths, *, ending: bool) -> None:
     """Make the file that tells the script to stop.
 
@@ -160,9 +180,17 @@ def tell_to_stop(paths: RunPaths, *, ending: bool) -> None:
     Raises:
         OSError: If it cannot be made.
     """
+    if ending:
+        with contextlib.suppress(OSError):
+            paths.stop_ending.replace(paths.stop)
+            return
     fresh = paths.stop.with_suffix(".new")
-    write_file(fresh, ENDING if ending else b"")
-    fresh.replace(paths.stop)
+    try:
+        write_file(fresh, ENDING if ending else b"")
+        fresh.replace(paths.stop)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def find_run(home: Path, trial: Trial) -> RunPaths | None:

@@ -6,12 +6,9 @@ import os
 import platform
 from typing import TYPE_CHECKING
 
-from psutil import pid_exists
-
 from zeusrun.launcher.queue.tickets import Tickets
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from zeusrun.launcher.queue.tickets import Ticket
@@ -55,7 +52,7 @@ class Neighbours:
         if self.shared is not False or not trains or progress.now_t < self._due_t:
             return None
         self._due_t = progress.now_t + _PERIOD_S
-        found = _on_cpu_beside(self._tickets.on_disk())
+        found = self._on_cpu_beside()
         again = sorted(ticket.job for ticket in found if ticket.number in self._before)
         self._before = frozenset(ticket.number for ticket in found)
         if not again:
@@ -67,8 +64,11 @@ class Neighbours:
             "is true"
         )
 
-
-def _on_cpu_beside(tickets: Sequence[Ticket]) -> list[Ticket]:
-    """Return the tickets of other live submits that run on this machine's CPU."""
-    beside = [t for t in tickets if t.on_cpu and t.host == platform.node()]
-    return [t for t in beside if t.pid != os.getpid() and pid_exists(t.pid)]
+    def _on_cpu_beside(self) -> list[Ticket]:
+        """Return the tickets of other live submits that run on this machine's CPU."""
+        try:
+            present = self._tickets.present()
+        except OSError:
+            return []
+        here = [t for t in present if t.on_cpu and t.host == platform.node()]
+        return [t for t in here if t.pid != os.getpid()]

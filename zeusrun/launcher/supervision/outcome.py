@@ -92,6 +92,8 @@ def close(
         signalled: Whether torchrun says that a signal ended it.
         limits: What was seen of power limits.
     """
+    told = stop is not None and stop.cause is not StopCause.TARGET
+    late = failure if told else None  # a rank that zeusrun ends tells torchrun of no failure
     if not progress.curve and trial.epochs:  # preempted after its last report, nothing was left
         progress = replace(progress, epochs=trial.epochs)
     signalled = signalled or exit_.code < 0
@@ -151,6 +153,7 @@ def close(
         warnings=(
             *_warnings(trial, progress, exit_, stop, clean=clean),
             *_warn_of_ranks(trial, progress),
+            *_warn_of_late(late, reason),
         ),
     )
 
@@ -266,6 +269,14 @@ def _warn_of_ranks(trial: Trial, progress: Progress) -> list[str]:
         "or start one rank:  launch: {nproc_per_node: 1}"
     )
     return [told]
+
+
+def _warn_of_late(failure: Failure | None, reason: str) -> list[str]:
+    """Tell an exception of a rank that zeusrun ended, which perhaps could not save."""
+    if failure is None or not failure.is_own or failure.sentence in reason:
+        return []
+    told = "a rank failed while the training was ended, so its last checkpoint may be missing"
+    return [f"{told}: {failure.sentence}"]
 
 
 def _warnings(

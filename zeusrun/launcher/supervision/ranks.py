@@ -29,7 +29,7 @@ class RankProcesses:
         self._processes: dict[int, psutil.Process] = {}
         self._ended: set[int] = set()  # whose script has ended
         self._gone: set[int] = set()  # whose process had ended when they were asked last
-        self._asked: set[int] = set()  # pids
+        self._asked: set[psutil.Process] = set()  # each with its start time: a pid may come again
 
     def take(self, event: Event) -> None:
         """Remember a rank that has said that it starts, or that its script has ended.
@@ -66,8 +66,8 @@ class RankProcesses:
             return False
         able = [each for each in left.values() if _handles(each, signal.SIGTERM)]
         for process in able:
-            if process.pid not in self._asked and _send(process, signal.SIGTERM):
-                self._asked.add(process.pid)
+            if process not in self._asked and _send(process, signal.SIGTERM):
+                self._asked.add(process)
         return bool(able) or left.keys() <= self._ended
 
     def all_live(self) -> bool:
@@ -147,7 +147,8 @@ def _send(process: psutil.Process, number: int) -> bool:
 def _handles(process: psutil.Process, number: int) -> bool:
     """Whether a process has a handler for a signal (proc_pid_status(5)); not if it has ended."""
     try:
-        status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+        # The kernel cuts the name to 15 bytes, perhaps in the middle of a character.
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
     found = _SIGNALS_CAUGHT.search(status)
