@@ -354,7 +354,7 @@ def main() -> NoReturn:
     except SystemExit as end:
         if not isinstance(end.__context__, BrokenPipeError):
             raise
-        # 'zeusrun history | head': typer and rich make an exit with 1 of it
+        # 'zeusrun history | head': typer makes an exit with 1 of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(ExitCode.REACHED)
     except Exception as error:  # noqa: BLE001 - a traceback is for us, not for a user

@@ -179,7 +179,7 @@ def _say(shown: Console, text: str | Text) -> None:
     """Print a line; go on in silence when nobody reads any more, as ``SubmitView`` does."""
     try:
         shown.print(text, highlight=False, markup=False)
-    except (OSError, SystemExit):  # rich makes an exit of a closed pipe
+    except OSError:
         shown.file = io.StringIO()
 
 

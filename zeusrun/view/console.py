@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +30,14 @@ class PlainConsole(Console):
         super().print(*objects, **{"overflow": "ignore", "crop": False, **options})
 
     def on_broken_pipe(self) -> None:
-        """Print no more and exit; rich would silence standard output even if this is the other."""
+        """Silence the stream that this prints to; rich would silence standard output, always.
+
+        Raises:
+            BrokenPipeError: Always; rich would exit.
+        """
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
-        raise SystemExit(1)
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

@@ -162,7 +162,7 @@ class SubmitView:
         """Go on in silence when nobody reads any more: a training outlives its terminal."""
         try:
             yield
-        except (OSError, SystemExit):  # rich makes an exit of a closed pipe
+        except OSError:
             live, self._live, self._quiet = self._live, None, True
             self._console.file = io.StringIO()
             if live is not None:  # it has put itself in the place of sys.stdout
