@@ -16,7 +16,8 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher import dispatch as module
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.dispatch import dispatch
-from zeusrun.launcher.processes.torchrun import find_torchrun
+from zeusrun.launcher.next_attempt import Attempt
+from zeusrun.launcher.processes.installation import find_torchrun
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
 from zeusrun.launcher.rundir.lock import RunLock, launcher_lives
 from zeusrun.launcher.rundir.record import reserve_record, write_record
@@ -77,7 +78,7 @@ def test_what_begins_while_a_submit_chooses_is_not_waited_for_and_the_choice_is_
 ):
     other = TinyDBHistory(tmp_path / "history", lock_timeout_s=0.05)
     policy = Interrupted(submission.policy, "choose", lambda *_: begin(other, build_trial(1)))
-    done = dispatch(replace(submission, policy=policy), None, 1)
+    done = dispatch(replace(submission, policy=policy), [])
     assert done.trial.trial == "job-2-1"
     assert policy.calls == 2
     assert other.trials("job") == [build_trial(1), done.trial]
@@ -94,7 +95,7 @@ def test_the_lease_is_held_before_a_trial_is_stored_and_given_back_after_a_confl
         begin(history, build_trial(1, 2))
 
     watched = Interrupted(history, "begin", overtake)
-    done = dispatch(replace(submission, history=watched), None, 1)
+    done = dispatch(replace(submission, history=watched), [])
     ((name, lives, record),) = seen
     assert (name, lives, record["status"]) == ("job-1-1", True, "DISPATCHED")
     assert done.trial.trial == "job-2-1"
@@ -116,7 +117,7 @@ def test_a_submit_that_chose_the_same_trial_waits_until_the_other_one_has_begun_
             watched.calls = 0
 
     watched = Interrupted(history, "snapshot", begin_it)
-    done = dispatch(replace(submission, history=watched), None, 1)
+    done = dispatch(replace(submission, history=watched), [])
     assert done.trial.trial == "job-2-1"
     assert runs(tmp_path) == ["job-1-1", "job-2-1"]
     lock.release()
@@ -136,7 +137,7 @@ def test_a_submit_that_chose_the_same_trial_begins_it_if_the_other_one_does_not(
             watched.calls = 0
 
     watched = Interrupted(history, "snapshot", give_up)
-    done = dispatch(replace(submission, history=watched), None, 1)
+    done = dispatch(replace(submission, history=watched), [])
     assert done.trial.trial == "job-1-1"
 
 
@@ -148,7 +149,7 @@ def test_a_process_that_holds_a_lock_and_does_not_begin_is_named(
     assert lock.acquire()
     monkeypatch.setattr(module, "_LOCK_TIMEOUT_S", 0)
     with pytest.raises(BusyError, match=str(paths.lock)):
-        dispatch(submission, None, 1)
+        dispatch(submission, [])
     assert submission.history.trials("job") == []
     lock.release()
 
@@ -160,7 +161,7 @@ def test_what_a_submit_left_that_died_before_its_trial_was_stored_is_replaced(
     reserve_record(paths, build_trial(1))
     (paths.checkpoints / "old").touch()
     create_run(tmp_path, "job", "job-2-3")
-    done = dispatch(submission, None, 1)
+    done = dispatch(submission, [])
     assert done.trial.trial == "job-1-1"
     assert list(paths.checkpoints.iterdir()) == []
     assert runs(tmp_path) == ["job-1-1"]
@@ -169,7 +170,7 @@ def test_what_a_submit_left_that_died_before_its_trial_was_stored_is_replaced(
 def test_a_number_is_not_used_twice_though_the_history_does_not_know_it(submission, tmp_path):
     ran = create_run(tmp_path, "job", "job-7-1")
     ran.torchrun_log.touch()
-    assert dispatch(submission, None, 1).trial.trial == "job-8-1"
+    assert dispatch(submission, []).trial.trial == "job-8-1"
     assert ran.torchrun_log.exists()
 
 
@@ -178,7 +179,7 @@ def test_a_run_that_the_history_does_not_know_is_not_overwritten(submission, tmp
     ran.torchrun_log.touch()
     for _ in range(2):
         with pytest.raises(HistoryError, match=r"job-1-2: File exists"):
-            dispatch(submission, 1, 2)
+            dispatch(submission, [Attempt(build_trial(), replaced=True)])
     assert ran.torchrun_log.exists()
     assert submission.history.trials("job") == []
 
@@ -189,14 +190,14 @@ def test_a_link_in_the_place_of_a_run_directory_is_not_followed(submission, tmp_
     paths.run_dir.parent.mkdir(parents=True)
     paths.run_dir.symlink_to(outside)
     with pytest.raises(HistoryError, match="job-1-1: File exists"):
-        dispatch(submission, 1, 1)
+        dispatch(submission, [])
     assert list(outside.iterdir()) == []
 
 
 def test_the_files_of_a_preempted_trial_stay_as_they_are_if_another_submit_comes_first(
     submission, history, tmp_path
 ):
-    first = dispatch(submission, None, 1)
+    first = dispatch(submission, [])
     first.paths.sidecar.write_text("of the first part")
     preempted = history.finish(first.trial.trial, PREEMPTED)
     write_record(first.paths, preempted)
@@ -208,7 +209,7 @@ def test_the_files_of_a_preempted_trial_stay_as_they_are_if_another_submit_comes
         )
 
     watched = Interrupted(history, "begin", overtake)
-    done = dispatch(replace(submission, history=watched), None, 1)
+    done = dispatch(replace(submission, history=watched), [])
     assert done.trial.trial == "job-2-1"
     assert json.loads(first.paths.trial.read_text())["status"] == "PREEMPTED"
     assert first.paths.sidecar.read_text() == "of the first part"
@@ -221,7 +222,7 @@ def test_submits_at_once_all_get_through_with_numbers_of_their_own(submission, t
     def submit():
         own = replace(submission, history=TinyDBHistory(tmp_path / "history"))
         start.wait()
-        done.append(dispatch(own, None, 1))
+        done.append(dispatch(own, []))
 
     threads = [threading.Thread(target=submit) for _ in range(10)]
     for thread in threads:
