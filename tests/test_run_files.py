@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.factories import build_trial as trial
-from zeusrun.energy.power_csv import PowerCsv, Row
 from zeusrun.errors import HistoryError
 from zeusrun.files.tail import LineTail
 from zeusrun.history.memory import MemoryHistory
@@ -36,7 +35,6 @@ FILES = (
     "live.json",
     "live.json.tmp",
     "power.csv",
-    "power.csv.thinned",
     "logs/rank0.log",
     "logs/torchrun.log",
     "logs/rank0.stack",
@@ -139,17 +137,6 @@ def test_asking_whether_a_launcher_lives_makes_and_changes_nothing(tmp_path):
     paths.lock.write_text("mine")
     assert not launcher_lives(paths)
     assert paths.lock.read_text() == "mine"
-
-
-def test_samples_are_not_thinned_into_a_link(tmp_path):
-    (tmp_path / "victim").write_text("mine")
-    (tmp_path / "power.csv.thinned").symlink_to(tmp_path / "victim")
-    output = PowerCsv(tmp_path / "power.csv", max_bytes=1000)
-    for tick in range(100):
-        output.write([Row(tick / 10, "GPU-1", 50.0, None, None)])
-    output.close()
-    assert (tmp_path / "power.csv").stat().st_size < 5000
-    assert (tmp_path / "victim").read_text() == "mine"
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "device link"])

@@ -551,7 +551,7 @@ def test_the_csv_has_a_row_per_device_and_sample(clock, tmp_path):
         "energy_j": "61.728",
     }
     assert (first_b["uuid"], first_b["power_w"]) == ("B", "200.000")
-    # Without a counter it is integrated, so that a thinned file loses no joule.
+    # Without a counter it is integrated, so that samples left out lose no joule.
     assert float(second_b["energy_j"]) - float(first_b["energy_j"]) == 100.0
 
 
