@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 class PowerCsv:
-    """Writer of ``power.csv``: every sample in the first hour, then the first sample of each second.
+    """Writer of ``power.csv``: every sample in the first hour, then the first one of each second.
 
     The joules are cumulative, so the samples that are left out lose no energy. Rows are flushed but
     not fsynced. After an error the file is closed: metering matters more.
@@ -57,7 +57,7 @@ class PowerCsv:
             OSError: If it cannot be created or written.
         """
         descriptor = open_for_writing(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        self._file = open(descriptor, "wb")  # noqa: PTH123 - a descriptor
+        self._file = open(descriptor, "wb")  # noqa: PTH123, SIM115 - a descriptor, closed by close()
         self._last_s = -1.0
         self._write(f"{COLUMNS}\n")
 
@@ -77,7 +77,7 @@ class PowerCsv:
 
     def close(self) -> None:
         """Close the file. More than once is fine."""
-        # Each write was flushed. After a failed write, close fails again; that was reported already.
+        # Each write was flushed. After a failed write, close fails too; that is reported already.
         with contextlib.suppress(OSError):
             self._file.close()
 
