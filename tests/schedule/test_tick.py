@@ -407,9 +407,31 @@ def test_processes_that_never_begin_are_five_and_then_it_is_missed(schedules, ni
     assert schedules.read("digits").firings[0].result == "missed"
 
 
-def test_a_run_by_a_clock_that_was_ahead_does_not_count_for_the_true_time(schedules, nightly):
+@pytest.mark.parametrize("catch_up", ["none", "once"])
+def test_a_clock_that_is_days_behind_for_a_while_runs_nothing_twice_and_loses_nothing(
+    schedules, nightly, catch_up
+):
+    nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up=catch_up, key="digits"))
+    due = []
+    behind = [AT - 5 * DAY_S + 60 * number for number in range(60, 70)]
+    right = [AT + 60, AT + 120, AT + DAY_S - 60, AT + DAY_S, AT + DAY_S + 60]
+    for now in [AT - 60, AT, *behind, *right]:
+        for _, occurrence in tick(schedules, now).due:
+            due.append(occurrence)
+            fire(schedules, "digits", occurrence, lambda _schedule, _begun: 0)
+    assert due == [AT, AT + DAY_S]
+
+
+def test_what_was_run_by_a_clock_that_was_ahead_is_not_run_again(schedules, nightly):
     nightly(firings=(Firing(AT, "ended", "2026-01-01T00:00:00+00:00", 0),))
-    assert tick(schedules, AT).due[0][1] == AT
+    assert tick(schedules, AT).due == ()
+
+
+def test_a_file_of_an_earlier_zeusrun_with_a_mark_of_its_clock_is_read(nightly):
+    written = nightly()
+    content = written.to_json()
+    content["cursor"]["behind"] = AT
+    assert decode_schedule(json.dumps(content).encode(), "digits") == written
 
 
 def test_while_a_process_is_at_an_occurrence_no_other_is_started(schedules, nightly):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -150,7 +149,7 @@ def _decide(schedules: Schedules, schedule: Schedule, now: float) -> Schedule:
         if found.cursor.until < schedule.cursor.until:
             schedule = schedule.forget_after(now)
         # A clock that was wrong for a while may show what was decided long ago again.
-        decided = {f.occurrence for f in schedule.firings if not _was_early(f)}
+        decided = {firing.occurrence for firing in schedule.firings}
         again = found.cursor.pending in decided
         cursor = replace(found.cursor, pending=None) if again else found.cursor
         schedule = replace(schedule, cursor=cursor)
@@ -158,15 +157,6 @@ def _decide(schedules: Schedules, schedule: Schedule, now: float) -> Schedule:
             if missed.occurrence not in decided:
                 schedule = schedule.note(Firing(missed.occurrence, "missed", at, why=missed.why))
     return schedule
-
-
-def _was_early(firing: Firing) -> bool:
-    """Whether it was settled before its time: by a clock that was ahead, and so not for good."""
-    try:
-        settled = datetime.fromisoformat(firing.at).timestamp()
-    except (ValueError, OverflowError):
-        return False
-    return settled < firing.occurrence - PERIOD_S
 
 
 def _is_untold(firing: Firing) -> bool:
