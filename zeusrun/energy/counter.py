@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from zeusrun.energy.integrate import REACH_S, trapezoid_j
-from zeusrun.energy.series import EnergySeries
+from zeusrun.energy.series import REACH_S, EnergySeries, trapezoid_j
 
 # A counter that has not moved for this long, while more than this was drawn all along, stands
 # still. NVML's moves every 100 ms or so, some old ones every second, and a GPU that draws under

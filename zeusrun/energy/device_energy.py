@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.energy.counter import CounterAccount, PowerAccount
-from zeusrun.energy.integrate import REACH_S
+from zeusrun.energy.series import REACH_S
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:

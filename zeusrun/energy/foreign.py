@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.energy.pid_namespace import in_first_pid_namespace
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -22,6 +20,9 @@ _MPS = "nvidia-cuda-mps"
 _RUN_DIR = "ZEUSRUN_RUN_DIR"
 MEASURE_VARIABLE = "ZEUSRUN_MEASURE"
 """In the environment of a process: which ``zeusrun measure`` it belongs to."""
+
+# PROC_PID_INIT_INO of the kernel: the namespace in which the machine started.
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
 
 
 class ForeignProcesses:
@@ -95,6 +96,14 @@ class ForeignProcesses:
             server = process.name.startswith(_MPS)
             self._verdicts[key] = None if server else not self._owns(pid)
         return self._verdicts[key]
+
+
+def in_first_pid_namespace() -> bool:
+    """Whether this process is in the machine's own pid namespace, so not in most containers."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE  # noqa: PTH115 - no path
+    except OSError:
+        return False
 
 
 class _Family:

@@ -7,8 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 from zeusrun.energy.device_energy import LOST_S, Accounts, EnergyTrack
-from zeusrun.energy.limit_series import LimitSeries
+from zeusrun.energy.meter import Meter
 from zeusrun.energy.power_csv import PowerCsv, Row
+from zeusrun.energy.series import LimitSeries
 from zeusrun.energy.sharing import Sharing
 from zeusrun.errors import DeviceError
 from zeusrun.trial import EnergySource
@@ -29,16 +30,13 @@ _JOIN_TIMEOUT_S = 10.0
 _WEAKEST_FIRST = (EnergySource.ESTIMATED, EnergySource.INTEGRATED, EnergySource.COUNTER)
 
 
-class EnergyMonitor:
+class EnergyMonitor(Meter):
     """Samples devices from a daemon thread while the ``with`` block runs.
 
     Whatever goes wrong with metering, training goes on: the energy becomes ``None`` and a warning
     says why. An exception that is no device's fault is a bug; it is raised again on leaving the
     block, unless the block is left by another one. The devices stay open; whoever opened them
     closes them.
-
-    Attributes:
-        warnings: Sentences for the user, in the order in which they came up.
     """
 
     def __init__(
@@ -64,7 +62,7 @@ class EnergyMonitor:
         """
         if not period_s > 0:
             raise ValueError(f"the period is {period_s} s; it must be positive")
-        self.warnings: list[str] = []
+        self._warnings: list[str] = []
         self._devices = tuple(devices)
         self._names = [f"{device.model} ({device.uuid})" for device in self._devices]
         self._tracks = [
@@ -88,7 +86,7 @@ class EnergyMonitor:
     def __enter__(self) -> Self:
         self._started_s = self._clock()
         caveats = [device.caveat for device in self._devices]
-        self.warnings.extend(dict.fromkeys(caveat for caveat in caveats if caveat is not None))
+        self._warnings.extend(dict.fromkeys(caveat for caveat in caveats if caveat is not None))
         if self._csv_path is not None:
             try:
                 self._csv = PowerCsv(self._csv_path)
@@ -149,13 +147,13 @@ class EnergyMonitor:
                 )
         with self._lock:
             self._limits.add(self._clock(), limits_w)
-            self.warnings += _merged(told)
+            self._warnings += _merged(told)
         self._write(rows)
         warning = self._sharing.look(self._clock())
         if warning is not None:
-            self.warnings.append(warning)
+            self._warnings.append(warning)
 
-    def energy_j(self, since_s: float, until_s: float) -> float | None:
+    def energy_between(self, since_s: float, until_s: float) -> float | None:
         """Return the joules that all devices used between two moments of the monitor's clock.
 
         Returns:
@@ -168,8 +166,10 @@ class EnergyMonitor:
         with self._lock:
             return _sum([track.energy_j(since_s, until_s) for track in self._tracks])
 
+    energy_j = energy_between  # the name that the supervisor still uses
+
     def device_energies_j(self, since_s: float, until_s: float) -> dict[str, float | None]:
-        """Return the joules of a window by the uuid of each device; see ``energy_j``."""
+        """Return the joules of a window by the uuid of each device; see ``energy_between``."""
         with self._lock:
             return {
                 device.uuid: track.energy_j(since_s, until_s)
@@ -181,7 +181,7 @@ class EnergyMonitor:
 
         Returns:
             Each ``None`` where any device lacks it. The energy that is billed is that of the one
-            account of each device that is believed: see ``energy_j``.
+            account of each device that is believed: see ``energy_between``.
 
         Raises:
             ValueError: If the window ends before it starts.
@@ -232,6 +232,11 @@ class EnergyMonitor:
         """Whether foreign processes computed on any GPU meanwhile; ``None`` if that is unknown."""
         return self._sharing.shared
 
+    @property
+    def warnings(self) -> list[str]:
+        """Sentences for the user, oldest first."""
+        return self._warnings
+
     def _run(self) -> None:
         due_s = self._clock() + self._period_s
         while not self._stop.wait(max(0.0, due_s - self._clock())):
@@ -264,19 +269,19 @@ class EnergyMonitor:
         """Tell, at the end, which device is missing, and whose two accounts disagree."""
         with self._lock:
             named = list(zip(self._names, self._tracks, strict=True))
-            self.warnings += _merged(
+            self._warnings += _merged(
                 [(name, text) for name, track in named for text in track.end()]
             )
             for track in self._tracks:
                 doubt = track.disagreement(self._started_s, self._clock())
                 if doubt is not None:
-                    self.warnings.append(doubt)
+                    self._warnings.append(doubt)
 
     def _give_up(self, why: str) -> None:
         with self._lock:
             for track in self._tracks:
                 track.fail()
-        self.warnings.append(f"metering stopped; the energy of this run is unknown: {why}")
+        self._warnings.append(f"metering stopped; the energy of this run is unknown: {why}")
 
     def _write(self, rows: Sequence[Row]) -> None:
         if self._csv is None:
@@ -288,7 +293,7 @@ class EnergyMonitor:
             self._warn_csv(error)
 
     def _warn_csv(self, error: OSError) -> None:
-        self.warnings.append(
+        self._warnings.append(
             f"{self._csv_path} is incomplete ({error.strerror or error}); energy is measured still"
         )
 

@@ -1,11 +1,22 @@
-"""One account of a device's energy over a run: cumulative joules, bounded in memory."""
+"""What was sampled of one device or job over time: cumulative energy, and the power limit."""
 
 from __future__ import annotations
 
+import itertools
 from array import array
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from typing import TYPE_CHECKING
 
-from zeusrun.energy.integrate import energy_between, recent_power_w
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
+# How far outside the samples energy is still extrapolated. At 10 Hz a window ends at most one
+# period after the last sample; the rest is patience with a slow driver call.
+REACH_S = 1.0
+# Span of a slope: NVML's counter moves about every 100 ms, so one 100 ms interval may hold none
+# or two of its steps, and ten hold nine to eleven.
+SLOPE_S = 1.0
 # A series of this length (0.5 MB; 55 minutes at 10 Hz) is thinned evenly to half, but for its last
 # minute. Energies are cumulative, so only resolution is lost: after a day, samples 3 to 5 s apart.
 MAX_SAMPLES = 1 << 15
@@ -68,7 +79,7 @@ class EnergySeries:
             self.add(time_s, energies_j[-1])
 
     def energy_j(self, since_s: float, until_s: float) -> float | None:
-        """Return the joules of a window; see ``integrate.energy_between``."""
+        """Return the joules of a window; see ``energy_between``."""
         return energy_between(
             self._times_s, self._energies_j, since_s, until_s, looked_s=self._looked_s
         )
@@ -98,3 +109,112 @@ class EnergySeries:
                 self._times_s.append(time_s)
                 self._energies_j.append(energy_j)
                 next_s = time_s + distance_s
+
+
+class LimitSeries:
+    """The limit over time; what is kept grows with the changes, not with the readings."""
+
+    def __init__(self) -> None:
+        self._changes: list[tuple[float, float | None]] = []
+        self._last_s = 0.0
+
+    def add(self, time_s: float, limits_w: Sequence[float | None]) -> None:
+        """Take a reading.
+
+        Args:
+            time_s: Monotonic seconds, later than at the last one.
+            limits_w: Watts by GPU; ``None`` for one that does not tell. The lowest counts: the
+                slowest rank sets the pace.
+        """
+        self._last_s = time_s
+        known = [limit_w for limit_w in limits_w if limit_w is not None]
+        limit_w = min(known) if known and len(known) == len(limits_w) else None
+        if not self._changes or self._changes[-1][1] != limit_w:
+            self._changes.append((time_s, limit_w))
+
+    def longest_w(self, since_s: float, until_s: float) -> float | None:
+        """Return the watts per GPU that were in force for most of a window; ``None`` if unknown.
+
+        A reading stands for the time until the next one.
+        """
+        held_s: defaultdict[float | None, float] = defaultdict(float)
+        ends = [*self._changes, (max(self._last_s, until_s), None)]
+        for (from_s, limit_w), (to_s, _) in itertools.pairwise(ends):
+            held_s[limit_w] += max(0.0, min(to_s, until_s) - max(from_s, since_s))
+        longest_w = max(held_s, key=lambda limit_w: held_s[limit_w], default=None)
+        return longest_w if held_s[longest_w] > 0 else None
+
+
+def trapezoid_j(start_s: float, start_w: float, end_s: float, end_w: float) -> float:
+    """Integrate power that changes evenly between two samples into joules."""
+    return 0.5 * (start_w + end_w) * (end_s - start_s)
+
+
+def energy_between(
+    times_s: Sequence[float],
+    energies_j: Sequence[float],
+    since_s: float,
+    until_s: float,
+    *,
+    looked_s: float | None = None,
+) -> float | None:
+    """Return the energy used between two moments.
+
+    Between samples energy is interpolated; before the first and after the last it continues as in
+    the nearest second of samples.
+
+    Args:
+        times_s: Monotonic seconds, shape ``(n,)``, strictly increasing.
+        energies_j: Cumulative joules at those times, shape ``(n,)``; the origin does not matter.
+        since_s: Start of the window, on the same clock.
+        until_s: End of the window.
+        looked_s: The latest look, if that was no sample because a counter had not moved yet;
+            ``None`` for the last sample.
+
+    Returns:
+        Joules, or ``None`` if there are fewer than two samples or the window reaches more than
+        ``REACH_S`` outside what was looked at.
+
+    Raises:
+        ValueError: If the window ends before it starts.
+    """
+    if until_s < since_s:
+        raise ValueError(f"the window ends at {until_s} s, before it starts at {since_s} s")
+    if len(times_s) < 2:
+        return None
+    last_s = times_s[-1] if looked_s is None else looked_s
+    if since_s < times_s[0] - REACH_S or until_s > last_s + REACH_S:
+        return None
+    start_j = _energy_at(times_s, energies_j, since_s)
+    return _energy_at(times_s, energies_j, until_s) - start_j
+
+
+def recent_power_w(times_s: Sequence[float], energies_j: Sequence[float]) -> float | None:
+    """Return the mean power over about the last second of samples.
+
+    Returns:
+        Watts, or ``None`` if there are fewer than two samples.
+    """
+    if len(times_s) < 2:
+        return None
+    first = min(bisect_left(times_s, times_s[-1] - SLOPE_S), len(times_s) - 2)
+    return _slope(times_s, energies_j, first, len(times_s) - 1)
+
+
+def _energy_at(times_s: Sequence[float], energies_j: Sequence[float], time_s: float) -> float:
+    last = len(times_s) - 1
+    if time_s < times_s[0]:
+        end = max(bisect_right(times_s, times_s[0] + SLOPE_S) - 1, 1)
+        return energies_j[0] - _slope(times_s, energies_j, 0, end) * (times_s[0] - time_s)
+    if time_s > times_s[last]:
+        first = min(bisect_left(times_s, times_s[last] - SLOPE_S), last - 1)
+        return energies_j[last] + _slope(times_s, energies_j, first, last) * (
+            time_s - times_s[last]
+        )
+    right = max(bisect_left(times_s, time_s), 1)
+    left = right - 1
+    return energies_j[left] + _slope(times_s, energies_j, left, right) * (time_s - times_s[left])
+
+
+def _slope(times_s: Sequence[float], energies_j: Sequence[float], left: int, right: int) -> float:
+    return (energies_j[right] - energies_j[left]) / (times_s[right] - times_s[left])
