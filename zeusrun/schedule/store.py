@@ -39,7 +39,7 @@ _FAR = 1e11  # seconds that no time of day has
 
 
 @dataclass(frozen=True)
-class Firing:
+class Occurrence:
     """One occurrence, and what became of it.
 
     Attributes:
@@ -90,10 +90,10 @@ class Schedule:
     environment: Mapping[str, str] = field(repr=False)
     cursor: Cursor
     paused: bool = False
-    firings: tuple[Firing, ...] = ()
+    firings: tuple[Occurrence, ...] = ()
     section: Mapping[str, str | None] = field(default_factory=dict)
 
-    def note(self, firing: Firing) -> Schedule:
+    def note(self, firing: Occurrence) -> Schedule:
         """Return the schedule with a firing added, or put in the place of that occurrence's."""
         others = [each for each in self.firings if each.occurrence != firing.occurrence]
         settled = [each for each in others if each.result not in UNDERWAY]
@@ -306,7 +306,7 @@ def decode_schedule(content: bytes, job: str) -> Schedule:
         schedule = Schedule(
             rules=Rules(build_timetable(timetable["expression"], timetable["tz"]), **rules),
             cursor=Cursor(**cursor),
-            firings=tuple(Firing(**each) for each in record.pop("firings")),
+            firings=tuple(Occurrence(**each) for each in record.pop("firings")),
             **record,
         )
         _check(schedule, job)

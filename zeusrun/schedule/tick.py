@@ -13,7 +13,7 @@ from zeusrun.errors import ExitCode, LaunchError, ZeusrunError
 from zeusrun.files.private import write_file
 from zeusrun.schedule.due import look
 from zeusrun.schedule.occurrence import PERIOD_S, is_dead, start_occurrence
-from zeusrun.schedule.store import UNDERWAY, Firing
+from zeusrun.schedule.store import UNDERWAY, Occurrence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -155,15 +155,17 @@ def _decide(schedules: Schedules, schedule: Schedule, now: float) -> Schedule:
         schedule = replace(schedule, cursor=cursor)
         for missed in found.missed:
             if missed.occurrence not in decided:
-                schedule = schedule.note(Firing(missed.occurrence, "missed", at, why=missed.why))
+                schedule = schedule.note(
+                    Occurrence(missed.occurrence, "missed", at, why=missed.why)
+                )
     return schedule
 
 
-def _is_untold(firing: Firing) -> bool:
+def _is_untold(firing: Occurrence) -> bool:
     return not firing.told and firing.result not in UNDERWAY
 
 
-def _sentences(schedules: Schedules, schedule: Schedule, untold: Sequence[Firing]) -> list[str]:
+def _sentences(schedules: Schedules, schedule: Schedule, untold: Sequence[Occurrence]) -> list[str]:
     """Return a sentence on each occurrence that did not go well; one on all that were missed."""
     log = schedules.log(schedule.job)
     told = []
