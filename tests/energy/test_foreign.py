@@ -60,7 +60,7 @@ def orphan():
 
 
 def look(judge, *pids):
-    return judge.look(frozenset(pids))
+    return judge.check(frozenset(pids))
 
 
 def test_what_this_process_launched_is_not_foreign(launch):
@@ -90,9 +90,9 @@ def test_a_rank_whose_parents_died_is_known_by_its_run_directory(orphan):
 
 def test_without_a_list_nothing_is_known():
     judge = ForeignProcesses(first_namespace=True)
-    assert judge.look(None) is None
+    assert judge.check(None) is None
     assert look(judge, STRANGER) is True
-    assert judge.look(None) is None
+    assert judge.check(None) is None
     assert judge.found == frozenset()
 
 

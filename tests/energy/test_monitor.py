@@ -242,7 +242,7 @@ def test_a_foreign_process_on_any_gpu_makes_the_run_shared_with_one_warning(cloc
     monitor = watch_processes(clock, devices)
     assert monitor.shared is True
     (warning,) = monitor.warnings
-    assert f"process {FOREIGN} on Simulated GPU (GPU-B)" in warning
+    assert f"GPUs: {FOREIGN} on Simulated GPU (GPU-B)" in warning
     assert "GPU-A" not in warning
 
 

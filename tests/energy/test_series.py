@@ -38,7 +38,7 @@ def look_at_staircase(step_s, watts, half_period_s, generator, seconds=40.0):
         time_s = 100 + number * PERIOD_S + generator.uniform(0, 0.002)
         moved_s = time_s - (time_s - phase_s) % step_s
         power_w = watts[int(time_s / half_period_s) % 2]
-        counter.look(time_s, used_j(moved_s, watts, half_period_s), power_w)
+        counter.add(time_s, used_j(moved_s, watts, half_period_s), power_w)
     return counter.series
 
 

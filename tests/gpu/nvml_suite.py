@@ -432,7 +432,7 @@ def test_power_that_falls_to_zero_in_mid_run_is_no_smaller_bill(machine):
             machine.work(100)
             monitor.sample()
     assert monitor.energy_between(start_s, machine.now_s()) is None
-    assert "was not told for too long" in monitor.warnings[-1]
+    assert "reported no power for too long" in monitor.warnings[-1]
 
 
 @pytest.mark.parametrize("code", [UNKNOWN, TIMEOUT])
@@ -649,9 +649,9 @@ def test_a_foreign_process_is_told_from_our_own(machine):
     (device,) = gpus_of_job({}, 1)
     machine.keep_busy(0, 1.0)
     judge = ForeignProcesses(first_namespace=True)
-    assert judge.look(device.compute_processes()) is False
+    assert judge.check(device.compute_processes()) is False
     machine.set(foreign=1)
-    assert judge.look(device.compute_processes()) is True
+    assert judge.check(device.compute_processes()) is True
 
 
 def test_a_mig_instance_says_whose_energy_it_tells(machine):

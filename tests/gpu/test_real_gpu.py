@@ -94,8 +94,8 @@ def test_a_real_gpu_lists_who_computes_on_it(devices, load):
     if not processes:
         pytest.skip("this driver tells a container nothing of processes")
     judge = ForeignProcesses()
-    judge.look(frozenset())
-    assert judge.look(processes) in (False, None)
+    judge.check(frozenset())
+    assert judge.check(processes) in (False, None)
 
 
 def test_a_real_gpu_tells_how_it_fares(devices, load):
