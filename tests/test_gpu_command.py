@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import itertools
 import json
 import os
-import signal
 from pathlib import Path
 
-import pexpect
 import pytest
 
 from tests.gpu import fixtures
 from tests.gpu.simulated import SimulatedDevice
-from zeusrun.commands import gpu as cli_gpu
-from zeusrun.errors import DeviceError
 from zeusrun.gpu.power_limits.lock import LimitLock
 from zeusrun.gpu.power_limits.original_limits import LimitRecord, write_record
 from zeusrun.gpu.snapshot import OpenGpu, read_status
-from zeusrun.gpu.watch import REMEMBERED_S, GpuWatch
-from zeusrun.trial import EnergySource
-from zeusrun.view.gpu import WATCH_COLUMNS
 
 build_library, plain_library = fixtures.build_library, fixtures.plain_library
 gpu_machine, clock = fixtures.gpu_machine, fixtures.clock
@@ -46,12 +37,11 @@ def look(zeusrun, gpu_machine):
 
 
 def test_without_a_gpu_one_sentence_names_the_cpu_and_its_energy(zeusrun):
-    for arguments in (["gpu"], ["gpu", "watch"]):
-        done = zeusrun(*arguments, COLUMNS="300", CUDA_VISIBLE_DEVICES="")
-        assert (done.returncode, done.stderr) == (0, "")
-        (line,) = done.stdout.splitlines()
-        assert line.startswith("No GPU (CUDA_VISIBLE_DEVICES=;")
-        assert "energy" in line
+    done = zeusrun("gpu", COLUMNS="300", CUDA_VISIBLE_DEVICES="")
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("No GPU (CUDA_VISIBLE_DEVICES=;")
+    assert "energy" in line
     assert zeusrun("gpu", "--json", CUDA_VISIBLE_DEVICES="").stdout == "[]\n"
 
 
@@ -229,146 +219,6 @@ def test_a_variable_is_refused_as_a_submit_refuses_it(zeusrun, gpu_machine, valu
     assert "CUDA_VISIBLE_DEVICES" in shown.stderr
 
 
-def test_an_option_before_watch_says_where_it_belongs(zeusrun):
-    done = zeusrun("gpu", "--all", "watch")
-    assert done.returncode == 2
-    assert "options of gpu watch come after its name" in done.stderr
-
-
-def watched_lines(process, count):
-    """Read the header and so many lines of a watch."""
-    return list(csv.DictReader(process.stdout.readline() for _ in range(1 + count)))
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
-def test_a_piped_watch_prints_csv_until_it_is_told_to_stop(zeusrun, gpu_machine, number, code):
-    gpu_machine.set("work", 0)
-    with zeusrun.start("gpu", "watch", "--period", "0.2", **gpu_machine.environment) as process:
-        rows = watched_lines(process, 8)
-        process.send_signal(number)
-        rest, _ = process.communicate(timeout=30)
-    assert process.returncode == code
-    assert "Traceback" not in rest
-    assert tuple(rows[0]) == WATCH_COLUMNS
-    first = [row for row in rows if row["uuid"] == gpu_machine.uuid(0)]
-    assert [row["cuda_index"] for row in first] == ["0"] * 4
-    assert {row["power_w"] for row in first} == {"250"}
-    assert float(first[-1]["energy_j"]) > 0
-    times_s = [float(row["time_s"]) for row in first]
-    assert times_s == sorted(set(times_s))
-
-
-def test_a_watch_whose_reader_has_gone_ends(zeusrun, gpu_machine):
-    with zeusrun.start("gpu", "watch", "--period", "0.1", **gpu_machine.environment) as process:
-        process.stdout.readline()
-        process.stdout.close()
-        assert process.wait(timeout=30) == 0
-
-
-def test_a_watch_on_a_terminal_ends_at_ctrl_c_without_a_word(zeusrun, gpu_machine):
-    _, *arguments = zeusrun.argv("gpu", "watch", "--period", "0.2")
-    child = pexpect.spawn(
-        zeusrun.argv()[0],
-        arguments,
-        cwd=str(zeusrun.folder),
-        env={**zeusrun.environment, **gpu_machine.environment, "TERM": "xterm"},
-        dimensions=(30, 80),
-        encoding="utf-8",
-        timeout=30,
-    )
-    child.expect("last minute")
-    child.expect("Ctrl-C ends")
-    child.expect("Ctrl-C ends")
-    child.sendintr()
-    child.expect(pexpect.EOF)
-    child.close()
-    assert (child.exitstatus, child.signalstatus) == (0, None)
-    assert "Traceback" not in child.before
-    assert "\x1b[?25h" in child.before  # the cursor is back
-
-
-def test_a_watch_adds_up_energy_and_remembers_a_minute(clock):
-    device = SimulatedDevice(clock, demand_w=150.0)
-    watch = GpuWatch([OpenGpu(0, device)], nobody)
-    for _ in range(1000):
-        (watched,) = watch.look(clock())
-        clock.advance(1.0)
-    assert watched.energy_j == pytest.approx(999 * 150.0)
-    assert watched.energy_source is EnergySource.COUNTER
-    assert len(watched.recent) == REMEMBERED_S + 1
-    assert watched.recent[0] == (REMEMBERED_S, 150.0)
-    assert watched.recent[-1] == (0.0, 150.0)
-
-
-def test_a_watch_knows_no_energy_of_a_gpu_that_is_lost_and_goes_on_with_the_others(clock):
-    lost, well = (SimulatedDevice(clock, uuid=f"SIM-{n}") for n in range(2))
-    watch = GpuWatch([OpenGpu(0, lost), OpenGpu(1, well), OpenGpu(2, None, "not there")], nobody)
-    for second in range(20):
-        if second == 10:
-            lost.fail("GPU is lost")
-        watched = watch.look(clock())
-        clock.advance(1.0)
-    assert [each.energy_j for each in watched] == [None, pytest.approx(19 * 200.0), None]
-    assert [each.status.error is None for each in watched] == [False, True, False]
-    assert watched[0].recent[-1] == (0.0, None)
-    assert [each.energy_source for each in watched] == [None, EnergySource.COUNTER, None]
-
-
-def test_a_watch_keeps_no_more_however_often_it_looks(clock):
-    watch = GpuWatch([OpenGpu(0, SimulatedDevice(clock))], nobody)
-    for _ in range(5000):
-        (watched,) = watch.look(clock())
-        clock.advance(0.001)
-    assert len(watched.recent) == 600
-
-
-@pytest.fixture
-def shown(clock, monkeypatch, tmp_path):
-    """Return a function that watches a device by a fake clock, and what of it is shown."""
-
-    class Time:
-        monotonic = clock
-        sleep = staticmethod(clock.advance)
-
-    monkeypatch.setattr(cli_gpu, "time", Time)
-    monkeypatch.setenv("ZEUSRUN_HOME", str(tmp_path))
-
-    def show(device, period_s, count):
-        looks = cli_gpu._looks([OpenGpu(0, device)], period_s, [])
-        return [(elapsed_s, each) for elapsed_s, (each,) in itertools.islice(looks, count)]
-
-    return show
-
-
-@pytest.mark.parametrize("period_s", [0.5, 1.0, 1.5, 6.0, 60.0])
-@pytest.mark.parametrize("has_counter", [True, False])
-def test_energy_is_known_however_rarely_it_is_shown(shown, clock, period_s, has_counter):
-    lines = shown(SimulatedDevice(clock, has_counter=has_counter), period_s, 4)
-    times_s = [elapsed_s for elapsed_s, _ in lines]
-    assert times_s == pytest.approx([0.0, period_s, 2 * period_s, 3 * period_s])
-    assert lines[-1][1].energy_j == pytest.approx(200.0 * times_s[-1])
-
-
-def test_a_missed_look_costs_no_more_than_itself_however_rarely_it_is_shown(shown, clock):
-    class MissesOne(SimulatedDevice):
-        def read(self):
-            if 11.9 < clock() - began_s < 12.1:
-                raise DeviceError("does not answer")
-            return super().read()
-
-    began_s = clock()
-    lines = shown(MissesOne(clock), 6.0, 5)
-    assert [each.energy_j is None for _, each in lines[1:]] == [False, True, False, False]
-    assert lines[1][1].note is None
-    assert "answers again" in lines[-1][1].note
-
-
-def test_a_watch_says_why_energy_is_by_another_account(shown, clock):
-    ((_, first), (_, later)) = shown(SimulatedDevice(clock, has_counter=False), 1.0, 2)
-    assert first.note == later.note
-    assert "sampled power is integrated instead" in later.note
-
-
 def test_records_that_cannot_be_read_are_told_by_repair_and_doctor(zeusrun):
     zeusrun.home.mkdir(exist_ok=True)
     (zeusrun.home / "gpus").write_text("a file where the folder should be")
@@ -377,3 +227,11 @@ def test_records_that_cannot_be_read_are_told_by_repair_and_doctor(zeusrun):
     assert "cannot be seen" in repair.stderr
     assert "cannot be seen" in " ".join(zeusrun("doctor", COLUMNS="300").stdout.split())
     assert "put back" not in repair.stdout
+
+
+@pytest.mark.parametrize("arguments", [["watch"], ["watch", "--period", "2"], ["--all", "watch"]])
+def test_gpu_watch_is_gone_and_says_what_to_use_instead(zeusrun, arguments):
+    done = zeusrun("gpu", *arguments, COLUMNS="300")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nvitop" in done.stderr
+    assert "watch" not in zeusrun("gpu", "--help").stdout

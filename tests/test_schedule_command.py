@@ -9,7 +9,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.runs import only_trial, start_and_wait, survivors, wait_for, wait_for_report
 from zeusrun.clock import read_clock
@@ -106,7 +105,8 @@ def test_the_section_of_a_job_file_means_the_same_and_flags_win(zeusrun, schedul
         (["next", "../../etc/passwd"], 2, "is no job's name: it must be 1 to 64 letters"),
         (["remove", "../history/job"], 2, "is no job's name"),
         (["export"], 2, "say what to export"),
-        (["export", "--kubernetes-cronjob"], 2, "needs a JOB and --image"),
+        (["export", "job", "--kubernetes-cronjob"], 2, "returns with the Kubernetes back end"),
+        (["export", "job", "--kubernetes-cronjob", "--image", "x"], 2, "Kubernetes back end"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_sentence(zeusrun, schedule, arguments, code, said):
@@ -373,35 +373,6 @@ def test_units_of_systemd_run_ticks(zeusrun, schedule, tmp_path):
     service = (tmp_path / "units" / "zeusrun-schedule.service").read_text()
     command = re.search(r"^ExecStart=(.*)$", service, re.MULTILINE)[1]
     assert command.endswith("-m zeusrun schedule tick")
-
-
-def test_a_cronjob_of_kubernetes_says_the_same(zeusrun, schedule):
-    schedule(
-        "add",
-        zeusrun.job(),
-        "0 2 * * *",
-        *("--tz", "Europe/Paris", "--overlap", "replace"),
-        *("--deadline", "2h", "--catch-up", "once"),
-    )
-    done = schedule("export", "job", "--kubernetes-cronjob", "--image", "example/train:1")
-    manifest = yaml.safe_load(done.stdout)
-    assert (manifest["apiVersion"], manifest["kind"]) == ("batch/v1", "CronJob")
-    spec = manifest["spec"]
-    assert (spec["schedule"], spec["timeZone"]) == ("0 2 * * *", "Europe/Paris")
-    assert (spec["concurrencyPolicy"], spec["startingDeadlineSeconds"]) == ("Replace", 7200)
-    pod = spec["jobTemplate"]["spec"]["template"]["spec"]
-    assert pod["restartPolicy"] == "Never"
-    arguments = ["zeusrun", "submit", str(Path(zeusrun.folder) / "job.yaml")]
-    assert pod["containers"][0]["args"] == [*arguments, "--overlap", "replace"]
-    written = schedule(
-        "export", "job", "--kubernetes-cronjob", "--image", "example/train:1", "--to", "out"
-    )
-    assert written.returncode == 0
-    assert (zeusrun.folder / "out" / "job.cronjob.yaml").read_text() == done.stdout
-    schedule("add", zeusrun.job(), "--overlap", "queue", "@daily")
-    refused = schedule("export", "job", "--kubernetes-cronjob", "--image", "example/train:1")
-    assert refused.returncode == 2
-    assert "Kubernetes knows no overlap 'queue'" in refused.stderr
 
 
 def test_a_home_that_would_write_lines_into_the_crontab_is_refused(zeusrun, schedule, tmp_path):

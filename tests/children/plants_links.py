@@ -1,11 +1,10 @@
 """Puts links in the place of its run's files in its first life, and trains well in its second.
 
-The names come from ``PLANTED``; each link leads to a file or folder of that name under ``VICTIMS``.
+The names come from ``PLANTED``; each link leads to a file of that name under ``VICTIMS``.
 """
 
 import os
 import pathlib
-import shutil
 import sys
 
 import zeusrun
@@ -14,10 +13,7 @@ run_dir, victims = pathlib.Path(os.environ["ZEUSRUN_RUN_DIR"]), pathlib.Path(os.
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     for name in os.environ["PLANTED"].split(","):
         path = run_dir / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.exists():
-            path.unlink()
+        path.unlink(missing_ok=True)
         path.symlink_to(victims / name)
     sys.exit(1)
 run = zeusrun.current()

@@ -103,7 +103,7 @@ def test_a_counter_that_freezes_beside_no_power_leaves_energy_unknown(utilizatio
     track = counter_track()
     moving = [(number * 10.0, None, utilization) for number in range(200)]
     (warning,) = watch_utilized(track, moving + [(1990.0, None, utilization)] * 200)
-    assert "GPU-1 stands still while it tells no power" in warning
+    assert "GPU-1 stands still while power is unknown" in warning
     assert "unknown" in warning
     assert (track.energy_j(0.0, 39.0), track.source, track.power_w()) == (None, None, None)
 
@@ -139,7 +139,7 @@ def test_power_that_is_not_told_to_the_end_is_told_to_the_user():
         track, [(None, 300.0, 0.9)] * 200 + [(None, None, 0.9)] * 200
     )
     assert "not supported" in absent
-    assert "the power of GPU-1 was not told for too long" in unfinished
+    assert "GPU-1 reported no power for too long" in unfinished
     assert track.energy_j(0.0, 39.9) is None
 
 
@@ -195,7 +195,7 @@ def test_sampled_power_over_a_long_silence_is_unknown_but_a_counter_spans_it():
         told.append(sampled.add(time_s, Reading(None, 100.0, None)))
         assert counted.add(time_s, Reading(number * 100.0, 100.0, None)) == ()
     assert [len(sentences) for sentences in told] == [1, 0, 1, 0, 0]
-    assert "not told for too long" in told[2][0]
+    assert "reported no power for too long" in told[2][0]
     assert sampled.energy_j(0.5, 8.5) is None
     assert sampled.energy_j(8.0, 9.0) == pytest.approx(100.0)
     assert sampled.energy_j(0.0, 1.0) == pytest.approx(100.0)
@@ -214,7 +214,7 @@ def test_a_failed_device_has_no_energy_even_where_it_was_measured():
 def test_a_device_that_tells_nothing_has_no_energy():
     track = counter_track()
     (warning,) = watch(track, [(None, None)] * 5)
-    assert "tells neither energy nor power" in warning
+    assert "reports neither energy nor power" in warning
     assert track.source is None
     assert track.energy_j(0.0, 0.4) is None
 
@@ -285,7 +285,7 @@ def test_a_counter_that_moves_every_second_is_believed():
 def test_a_counter_that_is_not_told_any_more_is_replaced_with_one_warning():
     track = counter_track()
     (warning,) = watch(track, counting(100.0, 5) + [(None, 100.0)] * 50)
-    assert "not told any more" in warning
+    assert "does not answer any more" in warning
     assert track.energy_j(0.0, 10.0) == pytest.approx(1000.0)
 
 

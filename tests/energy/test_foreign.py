@@ -60,7 +60,7 @@ def orphan():
 
 
 def look(judge, *pids):
-    return judge.look(frozenset(pids))
+    return judge.check(frozenset(pids))
 
 
 def test_what_this_process_launched_is_not_foreign(launch):
@@ -97,9 +97,9 @@ def test_a_run_directory_whose_name_is_not_utf_8_marks_its_ranks_too(orphan):
 
 def test_without_a_list_nothing_is_known():
     judge = ForeignProcesses(first_namespace=True)
-    assert judge.look(None) is None
+    assert judge.check(None) is None
     assert look(judge, STRANGER) is True
-    assert judge.look(None) is None
+    assert judge.check(None) is None
     assert judge.found == frozenset()
 
 

@@ -34,7 +34,7 @@ def test_energy_is_summed_over_devices(clock):
     monitor = EnergyMonitor(devices, None, clock=clock)
     start_s = clock()
     watch(monitor, clock, 10.0)
-    assert monitor.energy_j(start_s + 1.0, start_s + 9.0) == pytest.approx(300.0 * 8)
+    assert monitor.energy_between(start_s + 1.0, start_s + 9.0) == pytest.approx(300.0 * 8)
     assert monitor.power_w() == 300.0
     assert monitor.max_power_w == 600.0
     assert monitor.energy_source is EnergySource.COUNTER
@@ -47,15 +47,15 @@ def test_head_and_tail_of_the_window_are_not_lost(clock, has_counter):
     monitor = EnergyMonitor([device], None, clock=clock)
     start_s = clock()
     watch(monitor, clock, 2.0)
-    assert monitor.energy_j(start_s - 0.05, start_s + 2.1) == pytest.approx(200.0 * 2.15)
+    assert monitor.energy_between(start_s - 0.05, start_s + 2.1) == pytest.approx(200.0 * 2.15)
 
 
 def test_a_window_far_outside_the_samples_is_unknown(clock):
     monitor = EnergyMonitor([SimulatedDevice(clock)], None, clock=clock)
     start_s = clock()
     watch(monitor, clock, 2.0)
-    assert monitor.energy_j(start_s, start_s + 3.1) is None
-    assert monitor.energy_j(start_s - 1.1, start_s + 1.0) is None
+    assert monitor.energy_between(start_s, start_s + 3.1) is None
+    assert monitor.energy_between(start_s - 1.1, start_s + 1.0) is None
 
 
 def test_changing_power_is_integrated_to_within_a_sample(clock):
@@ -66,7 +66,7 @@ def test_changing_power_is_integrated_to_within_a_sample(clock):
     device.demand(300.0)
     clock.advance(0.1)
     watch(monitor, clock, 4.9)
-    used_j = monitor.energy_j(start_s, start_s + 10.0)
+    used_j = monitor.energy_between(start_s, start_s + 10.0)
     assert used_j == pytest.approx(2000.0, abs=(300.0 - 100.0) * 0.1)
 
 
@@ -76,7 +76,7 @@ def test_a_still_counter_is_replaced_by_sampled_power(clock):
     monitor = EnergyMonitor([device], None, clock=clock)
     start_s = clock()
     watch(monitor, clock, 10.0)
-    assert monitor.energy_j(start_s, start_s + 10.0) == pytest.approx(2000.0)
+    assert monitor.energy_between(start_s, start_s + 10.0) == pytest.approx(2000.0)
     assert monitor.energy_source is EnergySource.INTEGRATED
     (warning,) = monitor.warnings
     assert "Simulated GPU (SIM-0)" in warning
@@ -97,7 +97,7 @@ def test_a_restarted_counter_is_replaced_by_sampled_power(clock):
     watch(monitor, clock, 5.0)
     device.restart_counter()
     watch(monitor, clock, 5.0)
-    assert monitor.energy_j(start_s, start_s + 10.0) == pytest.approx(2000.0)
+    assert monitor.energy_between(start_s, start_s + 10.0) == pytest.approx(2000.0)
     assert len(monitor.warnings) == 1
 
 
@@ -130,7 +130,7 @@ def test_a_device_that_fails_makes_all_energy_unknown_and_is_named_once(clock):
     watch(monitor, clock, 1.0)
     bad.fail("GPU is lost")
     watch(monitor, clock, 1.0)
-    assert monitor.energy_j(start_s, start_s + 0.5) is None
+    assert monitor.energy_between(start_s, start_s + 0.5) is None
     assert monitor.power_w() is None
     assert monitor.energy_source is None
     (warning,) = monitor.warnings
@@ -145,11 +145,11 @@ def test_a_device_that_answers_again_within_seconds_is_billed_whole(clock):
     watch(monitor, clock, 5.0)
     device.fail("driver restarts")
     watch(monitor, clock, 2.0)
-    assert monitor.energy_j(start_s, start_s + 1.0) is None
+    assert monitor.energy_between(start_s, start_s + 1.0) is None
     device.fail(None)
     device.restart_counter()
     watch(monitor, clock, 5.0)
-    assert monitor.energy_j(start_s, start_s + 12.0) == pytest.approx(2400.0)
+    assert monitor.energy_between(start_s, start_s + 12.0) == pytest.approx(2400.0)
     failed, back, dropped = monitor.warnings
     assert "driver restarts" in failed
     assert "answers again" in back
@@ -166,7 +166,7 @@ def test_a_device_missing_at_the_end_has_no_energy_though_it_was_back_before(clo
         device.fail(None)
         watch(monitor, clock, 1.0)
         device.fail("GPU is lost")
-    assert monitor.energy_j(start_s, start_s + 1.0) is None
+    assert monitor.energy_between(start_s, start_s + 1.0) is None
     assert len(monitor.warnings) == 3
     assert "unknown" in monitor.warnings[-1]
 
@@ -242,7 +242,7 @@ def test_a_foreign_process_on_any_gpu_makes_the_run_shared_with_one_warning(cloc
     monitor = watch_processes(clock, devices)
     assert monitor.shared is True
     (warning,) = monitor.warnings
-    assert f"process {FOREIGN} on Simulated GPU (GPU-B)" in warning
+    assert f"GPUs: {FOREIGN} on Simulated GPU (GPU-B)" in warning
     assert "GPU-A" not in warning
 
 
@@ -326,7 +326,7 @@ def test_an_unknown_maximum_power_makes_the_sum_unknown(clock):
 def test_without_devices_everything_is_unknown(clock):
     monitor = EnergyMonitor([], None, clock=clock)
     watch(monitor, clock, 1.0)
-    assert monitor.energy_j(clock() - 0.5, clock()) is None
+    assert monitor.energy_between(clock() - 0.5, clock()) is None
     assert monitor.power_w() is None
     assert monitor.max_power_w is None
     assert monitor.energy_source is None
@@ -371,7 +371,7 @@ def test_a_block_shorter_than_the_period_is_measured_whole(clock):
     start_s = clock()
     with EnergyMonitor([device], None, period_s=60.0, clock=clock) as monitor:
         clock.advance(5.0)
-    assert monitor.energy_j(start_s, start_s + 5.0) == pytest.approx(1000.0)
+    assert monitor.energy_between(start_s, start_s + 5.0) == pytest.approx(1000.0)
 
 
 def test_leaving_the_block_does_not_wait_out_the_period():
@@ -386,7 +386,7 @@ def test_a_failing_device_does_not_raise_out_of_the_block():
     with EnergyMonitor([device], None, period_s=0.001) as monitor:
         device.fail("Xid 79")
     assert "Xid 79" in monitor.warnings[0]
-    assert monitor.energy_j(time.monotonic() - 0.01, time.monotonic()) is None
+    assert monitor.energy_between(time.monotonic() - 0.01, time.monotonic()) is None
 
 
 class BuggyDevice(CountingDevice):
@@ -410,7 +410,7 @@ def test_a_bug_in_the_thread_is_raised_on_leaving_the_block():
         for thread in energy_threads():
             thread.join(30)
         start_s = time.monotonic()
-        assert monitor.energy_j(start_s, start_s) is None
+        assert monitor.energy_between(start_s, start_s) is None
         assert "ZeroDivisionError: a bug" in monitor.warnings[0]
         reached = True
     assert reached
@@ -493,7 +493,7 @@ def test_devices_that_are_slow_but_answer_are_waited_for_at_the_end(clock):
     with monitor:
         clock.advance(1.0)
     assert monitor.warnings == []
-    assert monitor.energy_j(start_s, start_s + 1.0) == pytest.approx(8 * 200.0)
+    assert monitor.energy_between(start_s, start_s + 1.0) == pytest.approx(8 * 200.0)
 
 
 def test_power_is_unknown_while_the_devices_hang(clock):
@@ -520,7 +520,7 @@ def test_a_counter_that_leaps_beyond_what_its_gpu_can_draw_is_replaced_by_sample
     device.leap_j = 1500.0
     clock.advance(0.1)
     watch(monitor, clock, 4.9)
-    assert monitor.energy_j(start_s, start_s + 10.0) == pytest.approx(2000.0)
+    assert monitor.energy_between(start_s, start_s + 10.0) == pytest.approx(2000.0)
     (warning,) = monitor.warnings
     assert "leapt from" in warning
 
@@ -551,7 +551,7 @@ def test_the_csv_has_a_row_per_device_and_sample(clock, tmp_path):
         "energy_j": "61.728",
     }
     assert (first_b["uuid"], first_b["power_w"]) == ("B", "200.000")
-    # Without a counter it is integrated, so that a thinned file loses no joule.
+    # Without a counter it is integrated, so that samples left out lose no joule.
     assert float(second_b["energy_j"]) - float(first_b["energy_j"]) == 100.0
 
 
@@ -595,7 +595,7 @@ def test_a_csv_that_cannot_be_started_leaves_one_warning_and_the_metering(clock,
         watch(monitor, clock, 1.0)
     (warning,) = monitor.warnings
     assert str(path) in warning
-    assert monitor.energy_j(start_s, start_s + 1.0) == pytest.approx(200.0)
+    assert monitor.energy_between(start_s, start_s + 1.0) == pytest.approx(200.0)
 
 
 def test_a_csv_that_fails_in_mid_run_leaves_one_warning_and_the_metering(clock, tmp_path):
@@ -611,7 +611,7 @@ def test_a_csv_that_fails_in_mid_run_leaves_one_warning_and_the_metering(clock, 
         watch(monitor, clock, 1.0)
     (warning,) = monitor.warnings
     assert "power.csv is incomplete" in warning
-    assert monitor.energy_j(start_s, start_s + 2.0) == pytest.approx(400.0)
+    assert monitor.energy_between(start_s, start_s + 2.0) == pytest.approx(400.0)
 
 
 def test_a_device_with_no_momentary_power_has_none_before_its_second_sample(clock):
@@ -629,5 +629,5 @@ def test_a_device_that_is_silent_about_everything_has_no_energy(clock):
     monitor = EnergyMonitor([Silent(clock), SimulatedDevice(clock)], None, clock=clock)
     start_s = clock()
     watch(monitor, clock, 1.0)
-    assert monitor.energy_j(start_s, start_s + 1.0) is None
+    assert monitor.energy_between(start_s, start_s + 1.0) is None
     assert monitor.energy_source is None

@@ -1,4 +1,4 @@
-"""A staircase becomes energy over any window, and a long series stays bounded."""
+"""Energy over any window, from samples and from a staircase; the limit in force for longest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeusrun.energy.counter import CounterAccount
-from zeusrun.energy.series import EnergySeries
+from zeusrun.energy.series import (
+    EnergySeries,
+    LimitSeries,
+    energy_between,
+    recent_power_w,
+    trapezoid_j,
+)
 
 PERIOD_S = 0.1
 
@@ -32,7 +38,7 @@ def look_at_staircase(step_s, watts, half_period_s, generator, seconds=40.0):
         time_s = 100 + number * PERIOD_S + generator.uniform(0, 0.002)
         moved_s = time_s - (time_s - phase_s) % step_s
         power_w = watts[int(time_s / half_period_s) % 2]
-        counter.look(time_s, used_j(moved_s, watts, half_period_s), power_w)
+        counter.add(time_s, used_j(moved_s, watts, half_period_s), power_w)
     return counter.series
 
 
@@ -170,3 +176,134 @@ def test_energy_of_a_series_without_two_samples_is_unknown():
     series.wait(0.1)
     assert series.energy_j(0.0, 0.1) is None
     assert series.power_w() is None
+
+
+steps_s = st.lists(st.floats(0.01, 10.0), min_size=2, max_size=30)
+
+
+def cumulate(values, start=0.0):
+    total, totals = start, []
+    for value in values:
+        total += value
+        totals.append(total)
+    return totals
+
+
+@st.composite
+def tracks(draw):
+    times_s = cumulate(draw(steps_s), start=draw(st.floats(-100.0, 100.0)))
+    count = len(times_s)
+    joules = draw(st.lists(st.floats(0.0, 1e4), min_size=count, max_size=count))
+    return times_s, cumulate(joules)
+
+
+@st.composite
+def tracks_and_moments(draw, count):
+    times_s, energies_j = draw(tracks())
+    moment = st.floats(times_s[0] - 0.99, times_s[-1] + 0.99)
+    return times_s, energies_j, sorted(draw(moment) for _ in range(count))
+
+
+@given(steps_s, st.floats(1.0, 1e3), st.floats(-0.99, 0.99), st.floats(-0.99, 0.99))
+def test_constant_power_is_power_times_time_over_any_window(steps, power_w, head_s, tail_s):
+    times_s = cumulate(steps)
+    energies_j = [power_w * time_s for time_s in times_s]
+    since_s, until_s = sorted((times_s[0] + head_s, times_s[-1] + tail_s))
+    used_j = energy_between(times_s, energies_j, since_s, until_s)
+    assert used_j == pytest.approx(power_w * (until_s - since_s), rel=1e-6, abs=1e-6)
+
+
+@given(tracks_and_moments(3))
+def test_neighbouring_windows_add_up(given_):
+    times_s, energies_j, (first_s, second_s, third_s) = given_
+    parts_j = energy_between(times_s, energies_j, first_s, second_s) + energy_between(
+        times_s, energies_j, second_s, third_s
+    )
+    whole_j = energy_between(times_s, energies_j, first_s, third_s)
+    assert parts_j == pytest.approx(whole_j, rel=1e-6, abs=1e-6)
+
+
+@given(tracks_and_moments(4))
+def test_a_longer_window_never_holds_less(given_):
+    times_s, energies_j, (start_s, inner_start_s, inner_end_s, end_s) = given_
+    inner_j = energy_between(times_s, energies_j, inner_start_s, inner_end_s)
+    assert -1e-6 <= inner_j <= energy_between(times_s, energies_j, start_s, end_s) + 1e-6
+
+
+@given(tracks())
+def test_between_two_samples_it_is_their_difference(track):
+    times_s, energies_j = track
+    used_j = energy_between(times_s, energies_j, times_s[0], times_s[-1])
+    assert used_j == pytest.approx(energies_j[-1] - energies_j[0])
+
+
+@pytest.mark.parametrize("window", [(-1.01, 1.0), (0.5, 3.01), (4.5, 5.0), (-5.0, -4.0)])
+def test_further_than_a_second_outside_the_samples_it_is_unknown(window):
+    assert energy_between([0.0, 1.0, 2.0], [0.0, 1.0, 2.0], *window) is None
+
+
+def test_outside_it_goes_on_as_in_the_nearest_second():
+    times_s = [0.0, 0.5, 1.0, 5.0, 5.5, 6.0]
+    energies_j = [0.0, 20.0, 20.0, 20.0, 20.0, 60.0]  # a counter moves in steps
+    assert energy_between(times_s, energies_j, -0.5, 0.0) == pytest.approx(10.0)
+    assert energy_between(times_s, energies_j, 6.0, 6.5) == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("samples", [[], [1.0]])
+def test_fewer_than_two_samples_are_no_measurement(samples):
+    assert energy_between(samples, samples, 1.0, 1.0) is None
+    assert recent_power_w(samples, samples) is None
+
+
+def test_a_window_that_ends_before_it_starts_is_refused():
+    with pytest.raises(ValueError, match="before it starts"):
+        energy_between([0.0, 1.0], [0.0, 1.0], 1.0, 0.5)
+
+
+def test_recent_power_is_the_mean_of_the_last_second():
+    times_s = [0.0, 1.0, 1.5, 2.0]
+    assert recent_power_w(times_s, [0.0, 500.0, 500.0, 540.0]) == 40.0
+
+
+def test_recent_power_of_samples_far_apart_is_that_of_the_last_two():
+    assert recent_power_w([0.0, 10.0, 20.0], [0.0, 0.0, 50.0]) == 5.0
+
+
+def test_a_trapezoid_takes_the_mean_of_both_ends():
+    assert trapezoid_j(1.0, 100.0, 3.0, 200.0) == 300.0
+
+
+def read(*readings):
+    series = LimitSeries()
+    for time_s, *limits_w in readings:
+        series.add(time_s, limits_w)
+    return series
+
+
+def test_the_limit_that_was_in_force_longest_is_told():
+    series = read(
+        (0.0, 300.0), (1.0, 300.0), (2.0, 200.0), (4.0, 250.0), (7.0, 200.0), (9.0, 200.0)
+    )
+    assert series.longest_w(0.0, 9.0) == 200.0
+    assert series.longest_w(0.0, 3.5) == 300.0
+    assert series.longest_w(4.5, 9.0) == 250.0
+
+
+def test_the_last_reading_stands_for_what_follows():
+    assert read((0.0, 300.0), (1.0, 200.0)).longest_w(0.0, 5.0) == 200.0
+
+
+def test_of_several_gpus_the_lowest_limit_counts():
+    assert read((0.0, 300.0, 212.5)).longest_w(0.0, 1.0) == 212.5
+
+
+def test_where_a_gpu_does_not_tell_for_most_of_the_time_the_limit_is_unknown():
+    series = read((0.0, 300.0, 300.0), (1.0, 300.0, None))
+    assert series.longest_w(0.0, 3.0) is None
+    assert series.longest_w(0.0, 1.5) == 300.0
+
+
+def test_before_the_first_reading_and_in_no_time_it_is_unknown():
+    assert LimitSeries().longest_w(0.0, 1.0) is None
+    assert read((5.0, 300.0)).longest_w(0.0, 4.0) is None
+    assert read((5.0, 300.0)).longest_w(6.0, 6.0) is None

@@ -31,7 +31,7 @@ def look(clock, monkeypatch):
             for device, processes in zip(devices, listed, strict=True):
                 device.compute(processes)
             clock.advance(PERIOD_S)
-            told.append(sharing.look(clock()))
+            told.append(sharing.check(clock()))
         return sharing.shared, [sentence for sentence in told if sentence]
 
     return look
@@ -44,7 +44,7 @@ def one_gpu(*listed):
 def test_another_foreign_process_at_each_look_makes_the_run_shared(look):
     shared, (told,) = look(*one_gpu(OURS, OURS | HIM, OURS | HER, OURS | THEM))
     assert shared is True
-    assert f"process {min(HER)} on GPU-0" in told
+    assert f"GPUs: {min(HER)} on GPU-0" in told
 
 
 def test_a_foreign_process_at_every_other_look_makes_the_run_shared(look):
@@ -92,5 +92,5 @@ def test_a_gpu_that_fails_when_asked_leaves_it_unknown(clock):
 
     devices = [SimulatedDevice(clock), Failing(clock)]
     sharing = Sharing(devices, ["A", "B"], ForeignProcesses(first_namespace=True))
-    assert sharing.look(clock()) is None
+    assert sharing.check(clock()) is None
     assert (sharing.shared, sharing.asked) == (None, None)

@@ -312,7 +312,7 @@ def watch(machine, devices, seconds):
     for _ in range(seconds * 10):
         machine.work(100)
         monitor.sample()
-    return monitor, monitor.energy_j(start_s, machine.now_s())
+    return monitor, monitor.energy_between(start_s, machine.now_s())
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_a_counter_that_restarts_in_mid_run_is_replaced(machine):
         machine.set(counter=3 if number > 25 else 1)
         monitor.sample()
         machine.work(100)
-    assert monitor.energy_j(start_s, start_s + 5) == pytest.approx(5 * 2 * DEMAND_W)
+    assert monitor.energy_between(start_s, start_s + 5) == pytest.approx(5 * 2 * DEMAND_W)
     (warning,) = monitor.warnings
     assert "Fake A100 (GPU-00000000-1111) and 1 more ran backwards" in warning
 
@@ -431,8 +431,8 @@ def test_power_that_falls_to_zero_in_mid_run_is_no_smaller_bill(machine):
             machine.set(power=1 if number < 200 else 2)
             machine.work(100)
             monitor.sample()
-    assert monitor.energy_j(start_s, machine.now_s()) is None
-    assert "was not told for too long" in monitor.warnings[-1]
+    assert monitor.energy_between(start_s, machine.now_s()) is None
+    assert "reported no power for too long" in monitor.warnings[-1]
 
 
 @pytest.mark.parametrize("code", [UNKNOWN, TIMEOUT])
@@ -484,7 +484,7 @@ def test_a_counter_that_fails_in_mid_run_for_more_than_a_moment_gives_way_to_sam
         machine.set(counter_code=UNKNOWN if number in failing else 0)
         machine.work(100)
         monitor.sample()
-    assert monitor.energy_j(start_s, machine.now_s()) == pytest.approx(10 * DEMAND_W)
+    assert monitor.energy_between(start_s, machine.now_s()) == pytest.approx(10 * DEMAND_W)
     assert monitor.energy_source is source
     told = [source is EnergySource.INTEGRATED] * len(monitor.warnings)
     assert told == ["sampled power is integrated" in warning for warning in monitor.warnings]
@@ -649,9 +649,9 @@ def test_a_foreign_process_is_told_from_our_own(machine):
     (device,) = gpus_of_job({}, 1)
     machine.keep_busy(0, 1.0)
     judge = ForeignProcesses(first_namespace=True)
-    assert judge.look(device.compute_processes()) is False
+    assert judge.check(device.compute_processes()) is False
     machine.set(foreign=1)
-    assert judge.look(device.compute_processes()) is True
+    assert judge.check(device.compute_processes()) is True
 
 
 def test_a_mig_instance_says_whose_energy_it_tells(machine):

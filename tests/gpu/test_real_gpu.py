@@ -57,7 +57,7 @@ def test_the_monitor_measures_real_gpus(devices):
         start_s = time.monotonic()
         time.sleep(3)  # a real device has a clock of its own
         end_s = time.monotonic()
-    energy_j = monitor.energy_j(start_s, end_s)
+    energy_j = monitor.energy_between(start_s, end_s)
     assert energy_j is not None, monitor.warnings
     assert 0 < energy_j < 1.2 * monitor.max_power_w * (end_s - start_s)
     assert monitor.energy_source.measured
@@ -94,8 +94,8 @@ def test_a_real_gpu_lists_who_computes_on_it(devices, load):
     if not processes:
         pytest.skip("this driver tells a container nothing of processes")
     judge = ForeignProcesses()
-    judge.look(frozenset())
-    assert judge.look(processes) in (False, None)
+    judge.check(frozenset())
+    assert judge.check(processes) in (False, None)
 
 
 def test_a_real_gpu_tells_how_it_fares(devices, load):

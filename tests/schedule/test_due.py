@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.schedule.model import YEAR, occurrences
-from tests.schedule.test_cron_expression import ZONES
+from tests.schedule.test_cron_expression import ZONES, is_exact
 from zeusrun.launcher.queue.overlap import decide_turn
 from zeusrun.schedule.cron_expression import Timetable
 from zeusrun.schedule.due import ON_TIME_S, Cursor, Rules, look
@@ -83,15 +83,13 @@ def test_a_clock_that_goes_back_a_little_repeats_nothing():
 
 def test_a_clock_that_was_far_ahead_does_not_stop_anything_for_as_long():
     ahead = look(rules(), Cursor(NOON), NOON + 365 * 24 * HOUR_S).cursor
-    back = replace(ahead, pending=None)
-    for minute in range(1, 6):
-        back = look(rules(), back, NOON + 60 * minute).cursor
-    assert back == Cursor(NOON + 300)
+    back = look(rules(), replace(ahead, pending=None), NOON + 60).cursor
+    assert back == Cursor(NOON + 60)
     at = NOON + 14 * HOUR_S
     assert look(rules(), back, at).cursor.pending == at
 
 
-def test_a_clock_that_is_far_behind_for_a_while_decides_nothing():
+def test_a_clock_that_says_a_year_before_2025_decides_nothing():
     before = look(rules(), Cursor(NOON), NOON + 60).cursor
     behind = before
     for now in (1000.0, 1060.0, 1120.0):
@@ -101,7 +99,7 @@ def test_a_clock_that_is_far_behind_for_a_while_decides_nothing():
     assert (found.cursor, found.missed) == (Cursor(NOON + 120), ())
 
 
-def test_what_comes_while_the_clock_settles_is_on_time():
+def test_the_first_occurrence_after_a_clock_was_put_right_is_on_time():
     cursor = Cursor(NOON + 365 * 24 * HOUR_S)
     at = NOON + 14 * HOUR_S
     for now in range(int(at) - 30, int(at) + 300, 60):
@@ -147,6 +145,7 @@ GRID = [
     for zone in ZONES
     for catch_up in ("none", "once")
     for seed, expression in enumerate(["30 2 * * *", "0 */6 * * *", "15,45 1-3 * * 1-5"])
+    if is_exact(expression, zone)
 ]
 
 

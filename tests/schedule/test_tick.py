@@ -19,7 +19,7 @@ from zeusrun.files.lock import FileLock
 from zeusrun.schedule.cron_expression import Timetable
 from zeusrun.schedule.due import Cursor, Rules
 from zeusrun.schedule.occurrence import fire, fire_command, open_log
-from zeusrun.schedule.store import Firing, decode_schedule
+from zeusrun.schedule.store import Occurrence, decode_schedule
 from zeusrun.schedule.tick import start_due, tick
 
 
@@ -31,7 +31,9 @@ def look(schedules, now):
 
 
 def test_a_schedule_is_read_as_it_was_written(schedules, nightly):
-    written = nightly(cursor=Cursor(AT, AT - 60), firings=(Firing(AT, "ended", "then", 4, "why"),))
+    written = nightly(
+        cursor=Cursor(AT, AT - 60), firings=(Occurrence(AT, "ended", "then", 4, "why"),)
+    )
     assert schedules.read("digits") == written
     assert schedules.path("digits").stat().st_mode & 0o777 == 0o600
     assert schedules.jobs() == ["digits"]
@@ -52,7 +54,7 @@ def test_a_file_that_is_no_schedule_is_told(schedules, nightly, content):
 
 
 def test_every_value_of_a_wrong_kind_is_told(schedules, nightly):
-    whole = nightly(firings=(Firing(AT, "missed", "then", why="off"),)).to_json()
+    whole = nightly(firings=(Occurrence(AT, "missed", "then", why="off"),)).to_json()
 
     def places(value, path=()):
         yield path
@@ -201,7 +203,7 @@ def test_a_run_whose_zeusrun_was_killed_is_lost_and_told(schedules, nightly, tmp
 
 
 def test_a_look_that_is_killed_before_it_has_told_leaves_it_to_the_next(schedules, nightly):
-    nightly(firings=(Firing(AT - DAY_S, "lost", "then", why="its zeusrun died"),))
+    nightly(firings=(Occurrence(AT - DAY_S, "lost", "then", why="its zeusrun died"),))
 
     def die(_text):
         raise KeyboardInterrupt
@@ -358,14 +360,14 @@ def test_a_job_that_is_paused_before_it_begins_does_not_run(schedules, nightly):
 
 
 def test_a_long_run_is_told_however_many_were_skipped_meanwhile(schedules, nightly):
-    schedule = nightly(firings=(Firing(AT, "running", "then"),))
+    schedule = nightly(firings=(Occurrence(AT, "running", "then"),))
     for number in range(1, 150):
-        schedule = schedule.note(Firing(AT + 60 * number, "skipped", "then", told=True))
+        schedule = schedule.note(Occurrence(AT + 60 * number, "skipped", "then", told=True))
     assert len(schedule.firings) == 100
     assert schedule.firings[0].result == "running"
-    schedule = schedule.note(Firing(AT, "ended", "then", 3))
+    schedule = schedule.note(Occurrence(AT, "ended", "then", 3))
     for number in range(150, 160):
-        schedule = schedule.note(Firing(AT + 60 * number, "skipped", "then", told=True))
+        schedule = schedule.note(Occurrence(AT + 60 * number, "skipped", "then", told=True))
     with schedules.hold("digits") as held:
         held.write(schedule)
     assert any("the training failed" in text for text in tick(schedules, AT + 9600).told)
@@ -407,9 +409,31 @@ def test_processes_that_never_begin_are_five_and_then_it_is_missed(schedules, ni
     assert schedules.read("digits").firings[0].result == "missed"
 
 
-def test_a_run_by_a_clock_that_was_ahead_does_not_count_for_the_true_time(schedules, nightly):
-    nightly(firings=(Firing(AT, "ended", "2026-01-01T00:00:00+00:00", 0),))
-    assert tick(schedules, AT).due[0][1] == AT
+@pytest.mark.parametrize("catch_up", ["none", "once"])
+def test_a_clock_that_is_days_behind_for_a_while_runs_nothing_twice_and_loses_nothing(
+    schedules, nightly, catch_up
+):
+    nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up=catch_up, key="digits"))
+    due = []
+    behind = [AT - 5 * DAY_S + 60 * number for number in range(60, 70)]
+    right = [AT + 60, AT + 120, AT + DAY_S - 60, AT + DAY_S, AT + DAY_S + 60]
+    for now in [AT - 60, AT, *behind, *right]:
+        for _, occurrence in tick(schedules, now).due:
+            due.append(occurrence)
+            fire(schedules, "digits", occurrence, lambda _schedule, _begun: 0)
+    assert due == [AT, AT + DAY_S]
+
+
+def test_what_was_run_by_a_clock_that_was_ahead_is_not_run_again(schedules, nightly):
+    nightly(firings=(Occurrence(AT, "ended", "2026-01-01T00:00:00+00:00", 0),))
+    assert tick(schedules, AT).due == ()
+
+
+def test_a_file_of_an_earlier_zeusrun_with_a_mark_of_its_clock_is_read(nightly):
+    written = nightly()
+    content = written.to_json()
+    content["cursor"]["behind"] = AT
+    assert decode_schedule(json.dumps(content).encode(), "digits") == written
 
 
 def test_while_a_process_is_at_an_occurrence_no_other_is_started(schedules, nightly):

@@ -1,8 +1,7 @@
-"""The tables of ``gpu`` and ``gpu watch``, and the lines of ``measure``."""
+"""The tables of ``gpu``, and the lines of ``measure``."""
 
 from __future__ import annotations
 
-import csv
 import io
 from dataclasses import replace
 
@@ -11,16 +10,11 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from zeusrun.gpu.snapshot import CpuStatus, GpuProcess, GpuStatus
-from zeusrun.gpu.watch import WatchedGpu
 from zeusrun.maintenance.measure import DeviceEnergy, Measurement
 from zeusrun.trial import EnergySource
 from zeusrun.view.gpu import (
-    WATCH_COLUMNS,
     gpu_sheet,
     no_gpu_line,
-    power_bars,
-    watch_lines,
-    watch_sheet,
 )
 from zeusrun.view.measure import measurement_sheet
 from zeusrun.view.units import UNKNOWN
@@ -59,7 +53,6 @@ LARGE = replace(
 LOST = GpuStatus(cuda_index=3, error="NVML says GPU is lost; see `nvidia-smi` and `dmesg`")
 SILENT = GpuStatus()
 ALL = [PLAIN, LARGE, LOST, SILENT]
-MINUTE = tuple((60.0 - second, 100.0 * (second % 8)) for second in range(61))
 
 
 def render(renderable, width=80):
@@ -72,26 +65,10 @@ def widest(text):
     return max(map(cell_len, text.splitlines()))
 
 
-def watched(status, recent=MINUTE, energy_j=123_456.0):
-    return WatchedGpu(status, recent, energy_j, energy_j and EnergySource.INTEGRATED)
-
-
 @pytest.mark.parametrize("width", [80, 120, 200])
 @pytest.mark.parametrize("statuses", [[PLAIN], [PLAIN] * 8, ALL])
 def test_the_table_fits(width, statuses):
     assert widest(render(gpu_sheet(statuses, width), width)) <= width
-
-
-@pytest.mark.parametrize("width", [80, 120, 200])
-@pytest.mark.parametrize("statuses", [[PLAIN], [PLAIN] * 8, ALL])
-def test_the_watch_fits_and_gives_every_gpu_one_line(width, statuses):
-    text = render(watch_sheet([watched(status) for status in statuses], 3600.0, width), width)
-    assert widest(text) <= width
-    head, _, *rows = text.splitlines()
-    assert "last minute" in head
-    assert [row.split()[0] for row in rows[: len(statuses)]] == [
-        UNKNOWN if status.cuda_index is None else str(status.cuda_index) for status in statuses
-    ]
 
 
 def test_at_80_columns_nothing_of_a_usual_gpu_is_cut():
@@ -114,9 +91,6 @@ def test_what_is_unknown_is_a_dash_and_never_a_zero():
     rows = [line.split() for line in text.splitlines() if line.strip().startswith(UNKNOWN)]
     assert rows == [[UNKNOWN] * 8, [UNKNOWN] * 4]
     assert "0" not in text
-    assert (
-        "0" not in render(watch_sheet([WatchedGpu(SILENT, (), None, None)], 1.23, 80)).split("s")[0]
-    )
 
 
 def test_a_limit_without_a_power_and_a_power_without_a_limit_are_both_shown():
@@ -127,16 +101,7 @@ def test_a_limit_without_a_power_and_a_power_without_a_limit_are_both_shown():
 
 
 def test_a_gpu_that_does_not_answer_says_why_below():
-    for text in (render(gpu_sheet([PLAIN, LOST], 80)), render(watch_sheet([watched(LOST)], 1, 80))):
-        assert "! GPU 3: NVML says GPU is lost" in text
-
-
-def test_what_became_of_a_gpus_energy_is_told_below_once():
-    told = "its power was not told for too long; its energy is unknown there"
-    text = render(watch_sheet([replace(watched(PLAIN), note=told), watched(LARGE)], 1, 80))
-    assert text.count(f"! GPU 0: {told}") == 1
-    lost = replace(watched(LOST), note=f"it failed: {LOST.error}")
-    assert render(watch_sheet([lost], 1, 120), 120).count(LOST.error) == 1
+    assert "! GPU 3: NVML says GPU is lost" in render(gpu_sheet([PLAIN, LOST], 80))
 
 
 def test_a_caveat_is_told_below():
@@ -173,46 +138,6 @@ def test_names_are_no_markup():
     text = render(gpu_sheet([odd], 120), 120)
     assert "[red]x" in text
     assert "[bold]job" in text
-
-
-def test_the_bars_of_a_minute_end_now_and_stand_for_watts_below_the_most():
-    assert power_bars([(0.0, 400.0)], 400.0, 6) == "     █"
-    assert power_bars([(60.0, 400.0), (59.0, 400.0)], 400.0, 6) == "█     "
-    assert power_bars(MINUTE, None, 10).strip()
-    steady = [(float(second), 60.0) for second in range(60, -1, -1)]
-    assert power_bars(steady, 480.0, 6) == "▂▂▂▂▂▂"
-    assert power_bars(steady, None, 6) == "██████"
-
-
-def test_bars_of_nothing_are_blank():
-    assert power_bars([], 400.0, 6) == " " * 6
-    assert power_bars([(0.0, None)], None, 6) == " " * 6
-    assert power_bars([(0.0, 0.0)], None, 6) == "     ▁"
-
-
-def test_more_than_the_most_is_a_full_bar():
-    assert power_bars([(0.0, 500.0)], 400.0, 1) == "█"
-
-
-def test_several_gpus_have_a_sum_that_is_unknown_if_any_is():
-    two = [watched(PLAIN), watched(replace(PLAIN, cuda_index=1))]
-    assert "all: 503 W · 247 kJ in 5.0 s" in render(watch_sheet(two, 5.0, 80))
-    one_lost = [watched(PLAIN), watched(LOST, energy_j=None)]
-    assert f"all: {UNKNOWN} · {UNKNOWN} in 5.0 s" in render(watch_sheet(one_lost, 5.0, 80))
-    assert "all:" not in render(watch_sheet(two[:1], 5.0, 80))
-
-
-def test_lines_for_programs_leave_the_unknown_empty():
-    lines = watch_lines([watched(PLAIN), watched(LOST, energy_j=None)], 1.5)
-    first, second = csv.DictReader(io.StringIO(",".join(WATCH_COLUMNS) + "\n" + lines))
-    assert (first["time_s"], first["power_w"], first["energy_j"]) == (
-        "1.500",
-        "251.4",
-        "123456.000",
-    )
-    assert first["error"] == ""
-    assert (second["power_w"], second["energy_j"], second["utilization"]) == ("", "", "")
-    assert second["error"].startswith("NVML says GPU is lost")
 
 
 def test_without_a_gpu_the_line_says_why_and_what_is_metered_instead():
@@ -281,9 +206,8 @@ def test_a_long_command_is_cut():
 
 
 def test_what_is_true_of_several_gpus_is_told_once():
-    told = "the energy counter is not supported"
-    gpus = [replace(watched(replace(PLAIN, cuda_index=index)), note=told) for index in range(3)]
-    text = render(watch_sheet(gpus, 1, 80))
-    assert f"! GPU 0, 1, 2: {told}" in text
+    caveat = "a part of a whole"
+    gpus = [replace(PLAIN, cuda_index=index, caveat=caveat) for index in range(3)]
+    assert f"· GPU 0, 1, 2: {caveat}" in render(gpu_sheet(gpus, 80))
     nameless = [replace(PLAIN, cuda_index=None, error="GPU is lost") for _ in range(2)]
     assert "! 2 GPUs: GPU is lost" in render(gpu_sheet(nameless, 80))

@@ -46,4 +46,3 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path):
     assert code == 0
     assert log.endswith("1\n")
     assert not victim.exists()
-    assert (rank.run_dir / "logs" / "rank0.stack").is_file()

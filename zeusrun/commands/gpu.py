@@ -1,26 +1,22 @@
-"""The verbs ``gpu``, ``gpu watch`` and ``measure`` of the ``zeusrun`` command."""
+"""The verbs ``gpu`` and ``measure`` of the ``zeusrun`` command."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import os
-import signal
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from zeusrun.commands.runs import console
-from zeusrun.errors import ExitCode, UsageError
+from zeusrun.errors import UsageError
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from zeusrun.gpu.snapshot import OpenGpu
-    from zeusrun.gpu.watch import WatchedGpu
 
 gpu_app = typer.Typer(rich_markup_mode=None)
 
@@ -28,7 +24,6 @@ MEASURE_SETTINGS = {"allow_interspersed_args": False}
 """What follows the name of the command to measure is the command's own."""
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_TICK_S = 0.1
 
 Everything = Annotated[bool, typer.Option("--all", help=f"Those that {_VISIBLE} hides, too.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -41,8 +36,6 @@ def gpu(context: typer.Context, *, everything: Everything = False, as_json: AsJs
     from zeusrun.view.gpu import gpu_sheet  # noqa: PLC0415
 
     if context.invoked_subcommand is not None:
-        if everything or as_json:
-            raise UsageError(f"options of gpu {context.invoked_subcommand} come after its name")
         return
     with _opened(everything=everything) as gpus:
         statuses = [read_status(each, _held_by()) for each in gpus]
@@ -55,34 +48,12 @@ def gpu(context: typer.Context, *, everything: Everything = False, as_json: AsJs
         _print_no_gpu(everything=everything)
 
 
-@gpu_app.command()
-def watch(
-    *,
-    period: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 1.0,
-    everything: Everything = False,
-) -> None:
-    """Show them again and again until Ctrl-C; piped: as CSV."""
-    from rich.live import Live  # noqa: PLC0415
-
-    from zeusrun.launcher.processes.signals import CaughtSignals  # noqa: PLC0415
-    from zeusrun.view.gpu import WATCH_COLUMNS, watch_lines, watch_sheet  # noqa: PLC0415
-
-    shown = console()
-    with CaughtSignals() as signals, _opened(everything=everything) as gpus:
-        if not gpus:
-            _print_no_gpu(everything=everything)
-            return
-        looks = _looks(gpus, period, signals.received)
-        if shown.is_terminal:
-            with Live(console=shown, auto_refresh=False) as live:
-                for elapsed_s, watched in looks:
-                    live.update(watch_sheet(watched, elapsed_s, shown.width), refresh=True)
-        else:
-            shown.out(",".join(WATCH_COLUMNS), highlight=False)
-            for elapsed_s, watched in looks:
-                shown.out(watch_lines(watched, elapsed_s), highlight=False)
-    ended_by = signals.received[0]
-    raise typer.Exit(0 if ended_by == signal.SIGINT else ExitCode.SIGNAL_BASE + ended_by)
+@gpu_app.command(
+    hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+)
+def watch() -> None:
+    """Refuse: this verb was removed."""
+    raise UsageError("`gpu watch` was removed; nvitop shows the GPUs live: pip install nvitop")
 
 
 def measure(
@@ -125,27 +96,6 @@ def _opened(*, everything: bool) -> Iterator[list[OpenGpu]]:
     finally:
         for each in gpus:
             each.close()
-
-
-def _looks(
-    gpus: Sequence[OpenGpu], period_s: float, signals: Sequence[int]
-) -> Iterator[tuple[float, list[WatchedGpu]]]:
-    """Yield what the GPUs do, and seconds since the first look, until a signal has come."""
-    from zeusrun.gpu.watch import MOST_BETWEEN_LOOKS_S, GpuWatch  # noqa: PLC0415
-
-    watch = GpuWatch(gpus, _held_by())
-    looks_each = math.ceil(period_s / MOST_BETWEEN_LOOKS_S)  # of which one is shown
-    looked = 0
-    began_s = due_s = time.monotonic()
-    while not signals:
-        now_s = time.monotonic()
-        if now_s >= due_s:
-            due_s = max(due_s + period_s / looks_each, now_s)
-            watched = watch.look(now_s)
-            if looked % looks_each == 0:
-                yield now_s - began_s, watched
-            looked += 1
-        time.sleep(min(_TICK_S, max(0.0, due_s - time.monotonic())))
 
 
 def _held_by() -> Callable[[str], str | None]:

@@ -236,49 +236,33 @@ def run_now(job: Job) -> None:
 
 @schedule_app.command()
 def export(
-    job: Annotated[
-        _TEXT, typer.Argument(metavar="JOB", help="Which, for --kubernetes-cronjob.")
-    ] = None,
+    _job: Annotated[_TEXT, typer.Argument(hidden=True)] = None,
     *,
     systemd: Annotated[
         bool, typer.Option("--systemd", help="Print user units that run all schedules.")
     ] = False,
-    kubernetes: Annotated[
-        bool, typer.Option("--kubernetes-cronjob", help="Print a manifest for one job.")
-    ] = False,
-    image: Annotated[
-        _TEXT, typer.Option("--image", help="Container image with zeusrun and the job.")
-    ] = None,
-    claim: Annotated[
-        str, typer.Option("--claim", help="Volume claim that keeps zeusrun's home.")
-    ] = "zeusrun",
+    kubernetes: Annotated[bool, typer.Option("--kubernetes-cronjob", hidden=True)] = False,
+    _image: Annotated[_TEXT, typer.Option("--image", hidden=True)] = None,
+    _claim: Annotated[_TEXT, typer.Option("--claim", hidden=True)] = None,
     to: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--to", help="Write to this folder instead."),
     ] = None,
 ) -> None:
-    """Print a schedule as systemd units or a Kubernetes CronJob."""
-    from zeusrun.schedule.environment import is_usual  # noqa: PLC0415
-    from zeusrun.schedule.systemd import kubernetes_cronjob, systemd_units  # noqa: PLC0415
+    """Print the schedules as systemd units."""
+    from zeusrun.schedule.systemd import systemd_units  # noqa: PLC0415
 
-    if systemd == kubernetes:
-        raise UsageError("say what to export, one of --systemd and --kubernetes-cronjob")
-    schedules = _schedules()
     if kubernetes:
-        if job is None or image is None:
-            raise UsageError("--kubernetes-cronjob needs a JOB and --image")
-        schedule = schedules.read(job)
-        files = {f"{job}.cronjob.yaml": kubernetes_cronjob(schedule, image, claim)}
-        named = [name for name in schedule.environment if not is_usual(name)]
-        if named:
-            typer.echo(f"! {', '.join(named)}: kept by --env, and not in the manifest", err=True)
-        if schedule.rules.jitter_s:
-            typer.echo("! jitter: Kubernetes knows none, and it is not in the manifest", err=True)
-    else:
-        files = systemd_units(sys.executable, schedules.directory.parent, _needed())
+        raise UsageError(
+            "--kubernetes-cronjob was removed and returns with the Kubernetes back end; until "
+            "then, write a CronJob that runs `zeusrun submit`, or run `zeusrun schedule daemon`"
+        )
+    if not systemd:
+        raise UsageError("say what to export: --systemd")
+    files = systemd_units(sys.executable, _schedules().directory.parent, _needed())
     if to is None:
         for name, text in files.items():
-            typer.echo(text if kubernetes else f"# {name}\n{text}", nl=not kubernetes)
+            typer.echo(f"# {name}\n{text}")
         return
     try:
         to.mkdir(parents=True, exist_ok=True)
@@ -287,7 +271,7 @@ def export(
     except OSError as error:
         raise UsageError(f"--to {to}: cannot be written: {error.strerror}") from error
     enable = "systemctl --user enable --now zeusrun-schedule.timer && loginctl enable-linger"
-    typer.echo(f"written to {to}" + ("" if kubernetes else f"; now: {enable}"))
+    typer.echo(f"written to {to}; now: {enable}")
 
 
 @schedule_app.command()

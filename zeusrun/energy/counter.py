@@ -1,41 +1,40 @@
-"""The two accounts of a device's energy: its counter, which is watched, and its sampled power."""
+"""Two accounts of a device's energy: its hardware counter, and its sampled power integrated."""
 
 from __future__ import annotations
 
-from zeusrun.energy.integrate import REACH_S, trapezoid_j
-from zeusrun.energy.series import EnergySeries
+from zeusrun.energy.series import REACH_S, EnergySeries, trapezoid_j
 
-# A counter that has not moved for this long, while more than this was drawn all along, stands
-# still. NVML's moves every 100 ms or so, some old ones every second, and a GPU that draws under
+# A counter that does not move for STILL_S while the device draws more than ASLEEP_W is stuck.
+# NVML's counter moves about every 100 ms, on some old GPUs every second. A GPU that draws less than
 # half a watt is asleep.
 STILL_S = 2.0
 ASLEEP_W = 0.5
-# Without a power reading, a counter that has not moved for this long is taken to be at rest.
+# Without a power reading, a counter that does not move for this long means that no energy is used.
 REST_S = 0.5
-# A counter that moves on by more than so many times the maximum power, over the time since it last
-# moved and the second by which it may be late, tells what nothing can have used.
+# A counter step is impossible if it means more than _LEAP times the maximum power, over the time
+# since the last step plus the second by which a step may be late.
 _LEAP = 3.0
 _LATE_S = 1.0
 _UNKNOWN_MAX_POWER_W = 3000.0  # more than any one GPU draws
-# Sampled power says nothing about a longer silence; a counter does.
+# Sampled power cannot be integrated over a longer gap between samples. A counter can.
 MAX_GAP_S = 5.0
 
 
 class CounterAccount:
-    """Energy by a device's counter, until it proves wrong.
+    """Energy by a device's counter, until the counter proves wrong.
 
     Attributes:
-        dropped: Whether it has: it is then never looked at again.
-        moved: Whether it has been seen to move.
-        series: What it told.
+        dropped: Whether it proved wrong. It is then never used again.
+        moved: Whether it has moved since the first sample.
+        series: Its samples.
     """
 
     def __init__(self, *, is_model: bool, max_power_w: float | None = None) -> None:
-        """Begin.
+        """Start without samples.
 
         Args:
-            is_model: Whether it is no counter but a model, which may stand still and is exact at
-                every look.
+            is_model: Whether a model computes the energy instead of a counter. A model may stand
+                still, and each of its values is exact.
             max_power_w: The most that the device may draw; ``None`` if unknown.
         """
         self.dropped = False
@@ -45,38 +44,39 @@ class CounterAccount:
         self._leap_w = _LEAP * (max_power_w or _UNKNOWN_MAX_POWER_W)
         self._moved_s = 0.0
         self._drawing_since_s = 0.0
-        self._told_s = 0.0
-        self._misses = 0  # since it told something
+        self._answered_s = 0.0
+        self._misses = 0  # reads without a value since the last value
 
-    def look(
+    def add(
         self,
         time_s: float,
         energy_j: float | None,
         power_w: float | None,
         utilization: float | None = None,
     ) -> str | None:
-        """Take what the counter tells, and what the device tells beside it.
+        """Add a reading of the counter.
 
         Args:
-            time_s: When, later than at the last look.
-            energy_j: What the counter tells.
-            power_w: Momentary draw.
-            utilization: See ``device.Health``: without a power reading, 0 says that it may sleep.
+            time_s: When it was read, later than the reading before.
+            energy_j: Value of the counter; ``None`` if it returned none.
+            power_w: Power draw now.
+            utilization: See ``device.Health``. Without a power reading, 0 means that the device may
+                be asleep.
 
         Returns:
-            What is wrong with it, if it was dropped just now.
+            What is wrong with the counter, if this reading is the reason to drop it.
         """
         last_j = self.series.last_j
         if energy_j is None:
             return self._miss(time_s)
-        self._told_s, self._misses = time_s, 0
+        self._answered_s, self._misses = time_s, 0
         if last_j is not None and energy_j < last_j:
             return self._drop(f"ran backwards, from {last_j:.1f} to {energy_j:.1f} J")
         if last_j is None or energy_j > last_j:
             if last_j is not None and self._is_leap(time_s, energy_j - last_j):
                 return self._drop(
                     f"leapt from {last_j:.1f} to {energy_j:.1f} J within "
-                    f"{time_s - self._moved_s:.1f} s, more than can be drawn"
+                    f"{time_s - self._moved_s:.1f} s, more than the device can draw"
                 )
             self.moved = last_j is not None
             self._moved_s = self._drawing_since_s = time_s
@@ -85,8 +85,8 @@ class CounterAccount:
         if self._may_stand(power_w, utilization):
             self._drawing_since_s = time_s
         elif time_s - self._drawing_since_s >= STILL_S:
-            told = "it tells no power" if power_w is None else f"{power_w:.0f} W are drawn"
-            return self._drop(f"stands still while {told}")
+            power = "power is unknown" if power_w is None else f"the device draws {power_w:.0f} W"
+            return self._drop(f"stands still while {power}")
         if self._is_at_rest(time_s, power_w):
             self.series.rest(time_s)
         else:
@@ -94,13 +94,13 @@ class CounterAccount:
         return None
 
     def _miss(self, time_s: float) -> str | None:
-        """Take a look at which it tells nothing: once, or for as long as energy is extrapolated."""
+        """Handle a reading without a value. It may miss one, or as many as fit into ``REACH_S``."""
         if self.series.last_j is None:
             return self._drop("is not supported")
         self._misses += 1
-        if self._misses == 1 or time_s - self._told_s < REACH_S:
+        if self._misses == 1 or time_s - self._answered_s < REACH_S:
             return None
-        return self._drop("is not told any more")
+        return self._drop("does not answer any more")
 
     def _is_leap(self, time_s: float, step_j: float) -> bool:
         within_s = time_s - self._moved_s + _LATE_S
@@ -113,7 +113,7 @@ class CounterAccount:
         return utilization == 0 if power_w is None else power_w < ASLEEP_W
 
     def _is_at_rest(self, time_s: float, power_w: float | None) -> bool:
-        """Whether a counter that has not moved says that nothing was used, rather than not yet."""
+        """Whether an unmoved counter means that no energy was used, not that a step is due."""
         if self._is_model:
             return True
         if power_w is not None:
@@ -126,7 +126,7 @@ class CounterAccount:
 
 
 class PowerAccount:
-    """Energy by integrating sampled power, as far as it was sampled without a long silence."""
+    """Energy by integrating sampled power, where there is no long gap between samples."""
 
     def __init__(self) -> None:
         self._series = EnergySeries()
@@ -134,26 +134,26 @@ class PowerAccount:
         self._gaps_s: list[tuple[float, float]] = []
 
     def __bool__(self) -> bool:
-        """Whether any power was told."""
+        """Whether there is any sample."""
         return self._last is not None
 
     @property
     def last_s(self) -> float | None:
-        """When power was told last; ``None`` before the first sample."""
+        """When the last sample was taken; ``None`` before the first."""
         return None if self._last is None else self._last[0]
 
     @property
     def has_gap(self) -> bool:
-        """Whether it was silent for too long at any time."""
+        """Whether there was a gap longer than ``MAX_GAP_S`` at any time."""
         return bool(self._gaps_s)
 
     @property
     def total_j(self) -> float | None:
-        """Joules since the first sample; ``None`` before it, and from the first gap."""
+        """Joules since the first sample; ``None`` before it, and after the first gap."""
         return None if self._gaps_s else self._series.last_j
 
     def add(self, time_s: float, power_w: float) -> None:
-        """Take a sample, later than all others."""
+        """Add a sample, later than all before."""
         total_j = self._series.last_j or 0.0  # the origin of the integral, not a measurement
         if self._last is not None:
             last_s, last_w = self._last
@@ -170,6 +170,6 @@ class PowerAccount:
         return self._series.energy_j(since_s, until_s)
 
     def _add_gap(self, start_s: float, end_s: float) -> None:
-        if self._gaps_s and self._gaps_s[-1][1] == start_s:  # a driver that is always this slow
+        if self._gaps_s and self._gaps_s[-1][1] == start_s:  # the driver is always this slow
             start_s = self._gaps_s.pop()[0]
         self._gaps_s.append((start_s, end_s))

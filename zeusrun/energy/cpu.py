@@ -1,4 +1,4 @@
-"""The CPU as a device, for jobs without a GPU: counters if they can be read, else a model."""
+"""The CPU as a device, for jobs without a GPU: RAPL counters if readable, otherwise a model."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ DEFAULT_WATTS_PER_CORE = 10.0
 
 
 class EstimatedCpu:
-    """A model: every CPU second of what this process has launched costs the same joules.
+    """A model: each CPU second of the processes that this process launched costs the same joules.
 
-    The default of 10 W is a round assumption, not a measurement of any CPU. Better it by setting
+    The default of 10 W is a round assumption, not a measurement. To improve it, set
     ``ZEUSRUN_CPU_WATTS_PER_CORE`` to the CPU's rated power (TDP) divided by its cores.
     """
 
@@ -46,10 +46,10 @@ class EstimatedCpu:
         Args:
             model: Product name of the CPU.
             watts_per_core: Joules per CPU second.
-            times: Whose CPU seconds; ``None`` is everything that this process launches.
+            times: Counts the CPU seconds; ``None``: those of all processes that this one launches.
 
         Raises:
-            DeviceError: If the kernel does not tell CPU times.
+            DeviceError: If the kernel provides no CPU times.
         """
         self.model = model
         self.max_power_w = watts_per_core * len(os.sched_getaffinity(0))
@@ -60,7 +60,7 @@ class EstimatedCpu:
             raise self._device_error(error) from error
 
     def read(self) -> Reading:
-        """See ``Device.read``. Power is for the reader to derive: ticks of 10 ms are too coarse."""
+        """See ``Device.read``. It has no power: clock ticks of 10 ms are too coarse for that."""
         try:
             energy_j = self._watts_per_core * self._times.cpu_s()
         except OSError as error:
@@ -68,7 +68,7 @@ class EstimatedCpu:
         return Reading(energy_j=energy_j, power_w=None, power_limit_w=None)
 
     def compute_processes(self) -> None:
-        """See ``Device.compute_processes``: a CPU computes for everybody, and tells nobody's."""
+        """See ``Device.compute_processes``: every process uses the CPU, so this is unknown."""
 
     def close(self) -> None:
         """See ``Device.close``; nothing is held."""
@@ -78,21 +78,21 @@ class EstimatedCpu:
 
 
 def cpu_device(environment: Mapping[str, str], powercap: Path = POWERCAP) -> Device:
-    """Open the CPU: by its counters if they can be read, else by the model.
+    """Open the CPU: by its counters if they can be read, otherwise by the model.
 
     Args:
         environment: Read for ``ZEUSRUN_CPU_WATTS_PER_CORE``.
-        powercap: Where the kernel's powercap folder is.
+        powercap: The kernel's powercap folder.
 
     Raises:
         UsageError: If the variable is not a positive number.
-        DeviceError: If the kernel does not even tell CPU times.
+        DeviceError: If not even CPU times can be read.
     """
     watts_per_core = _load_watts_per_core(environment)
     model = _load_model()
     try:
         return RaplCpu(model, watts_per_core * (os.cpu_count() or 1), powercap)
-    except DeviceError:  # none, or readable by root alone: the usual case, and why a model exists
+    except DeviceError:  # usually there are no counters, or only root may read them
         return EstimatedCpu(model, watts_per_core)
 
 

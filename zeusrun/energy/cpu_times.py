@@ -1,4 +1,4 @@
-"""CPU time of everything that this process has launched."""
+"""CPU time of all processes that this process has launched."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Stat(NamedTuple):
 
 
 def reaped_cpu_s() -> float:
-    """Return the CPU seconds of this process's children that have ended, with all of theirs."""
+    """Return the CPU seconds of this process's ended children, including their own children."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -32,11 +32,13 @@ def reaped_cpu_s() -> float:
 class DescendantTimes:
     """CPU seconds of all descendants of a process since this object was made. Never decreases.
 
-    A process that ends hands its time to whoever waits for it, so the total is what the live ones
-    have used, with their own reaped children, and what was reaped here. An orphan that ends hands
-    its time to a stranger: then the total drops for good, and is lifted again after a second.
+    The kernel adds the time of an ended process to the parent that waits for it. So the total is
+    the time of the live descendants, with their own ended children, plus the time of the children
+    that ended here. The time of an orphan goes to another process: the total drops for good, and
+    this class adds the lost time again after a second.
 
-    Not seen: a process that left our tree within a second of its birth (a daemon that forks twice).
+    Not counted: a process that leaves our tree within a second of its start (a daemon that forks
+    twice).
     """
 
     def __init__(
@@ -49,8 +51,8 @@ class DescendantTimes:
         """Start at zero.
 
         Args:
-            process: Whose descendants; ``None`` is this process. Its own time does not count.
-            proc: Where the kernel's process folders are.
+            process: Count its descendants, but not itself; ``None`` is this process.
+            proc: The kernel's folder of processes.
             reaped_s: Returns the CPU seconds of its ended children.
             clock: Monotonic seconds.
 
@@ -65,7 +67,7 @@ class DescendantTimes:
         self._strangers: set[int] = set()
         self._refresh_at_s = 0.0
         self._lost_s = 0.0
-        self._drop: tuple[float, float] | None = None  # since when, and how deep
+        self._drop: tuple[float, float] | None = None  # start and depth, while the total is lower
         self._highest_s = float("-inf")
         self._origin_s = 0.0
         self._origin_s = self.cpu_s()
@@ -80,12 +82,12 @@ class DescendantTimes:
         if now_s >= self._refresh_at_s:
             self._refresh()
             self._refresh_at_s = now_s + _REFRESH_S
-        # From the root to the leaves: whoever is reaped between two of these reads is missing
-        # from this total, where the other order would count it twice.
+        # Read from the root to the leaves: a process that ends between two reads is then missing
+        # from this total. In the other order it would count twice.
         total_s = self._reaped_s() + self._lost_s
         for pid, started in list(self._descendants.items()):
             stat = self._read(pid)
-            if stat is None or stat.started != started:  # ended, and its number may be another's
+            if stat is None or stat.started != started:  # ended; its number may be reused
                 del self._descendants[pid]
             else:
                 total_s += stat.cpu_s
@@ -100,14 +102,14 @@ class DescendantTimes:
         since_s, deepest_s = self._drop or (now_s, depth_s)
         self._drop = (since_s, max(deepest_s, depth_s))
         if now_s - since_s < _REFRESH_S:
-            return total_s  # most likely reaped between two reads: the next total has it again
+            return total_s  # probably ended between two reads: the next total includes it
         self._lost_s += self._drop[1]
         total_s += self._drop[1]
         self._drop = None
         return total_s
 
     def _refresh(self) -> None:
-        """Find new descendants; only processes never seen before are looked at."""
+        """Find new descendants; read only processes that were not seen before."""
         pids = {int(name) for name in os.listdir(self._proc) if name.isdecimal()}  # noqa: PTH208 - ten times faster than Path.iterdir, and run every second
         self._strangers &= pids
         unknown = {}
@@ -132,7 +134,7 @@ class DescendantTimes:
                 os.close(file)
         except _GONE:
             return None
-        # proc_pid_stat(5): the name stands in brackets and may hold anything. After it come the
+        # proc_pid_stat(5): the name is in brackets and may contain anything. After it follow the
         # state, the parent, …; user, system, reaped user and reaped system time are fields 14-17.
         fields = text[text.rindex(b")") + 2 :].split()
         ticks = int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])

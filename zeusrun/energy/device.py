@@ -1,4 +1,4 @@
-"""What the rest of zeusrun knows about a device: the protocol and the values it speaks in."""
+"""The protocol of a device, and the values that it returns."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _SAME_LIMIT_W = 0.5
 
 @dataclass(frozen=True)
 class Health:
-    """How a device fares, beside its power. ``None`` is what it does not tell.
+    """Sensors of a device other than power and energy. ``None`` is unknown.
 
     Attributes:
         utilization: Share of the last sampling period in which it computed, 0 to 1.
         temperature_c: Degrees Celsius of the chip.
         sm_clock_mhz: Clock of the multiprocessors.
         memory_clock_mhz: Clock of the memory.
-        throttle_reasons: What holds the clocks back, in NVML's words: ``sw_power_cap``, …; empty
-            for nothing.
+        throttle_reasons: What limits the clocks, by NVML's names: ``sw_power_cap``, …; empty if
+            nothing does.
     """
 
     utilization: float | None = None
@@ -36,13 +36,13 @@ class Health:
 
 @dataclass(frozen=True)
 class Reading:
-    """One look at one device. ``None`` is what the device does not tell.
+    """One reading of one device. ``None`` is unknown.
 
     Attributes:
-        energy_j: Joules on a counter that only grows and starts anywhere.
-        power_w: Momentary draw, averaged over no more than about a second.
-        power_limit_w: The limit that is set.
-        health: How it fares beside that; ``None`` for a device that has no such sensors.
+        energy_j: Cumulative joules with an arbitrary origin.
+        power_w: Power draw now, averaged over at most about a second.
+        power_limit_w: The power limit in force.
+        health: Other sensors; ``None`` for a device without them.
     """
 
     energy_j: float | None
@@ -52,11 +52,11 @@ class Reading:
 
 
 class Device(Protocol):
-    """Something whose energy a job is billed for."""
+    """A device whose energy counts as a job's."""
 
     @property
     def uuid(self) -> str:
-        """Name that stays the same over reboots; what is stored."""
+        """Name that stays the same over reboots; the name to store."""
 
     @property
     def model(self) -> str:
@@ -72,30 +72,30 @@ class Device(Protocol):
 
     @property
     def energy_source(self) -> EnergySource:
-        """The best source it claims to have; a monitor that watches may trust it less."""
+        """The best source it claims to have; a monitor may find that the source is wrong."""
 
     @property
     def caveat(self) -> str | None:
-        """A sentence on whose energy it really measures (a MIG instance); ``None`` for its own."""
+        """A sentence if it measures more than the job's share (a MIG instance); else ``None``."""
 
     def compute_processes(self) -> frozenset[int] | None:
-        """Return the ids of the processes that compute on it; ``None`` if it does not tell.
+        """Return the ids of the processes that compute on it; ``None`` if unknown.
 
-        They may be those of another pid namespace: see ``gpu.foreign``.
+        The ids may be of another pid namespace: see ``energy.foreign``.
 
         Raises:
             DeviceError: If it does not answer.
         """
 
     def read(self) -> Reading:
-        """Look at the device now.
+        """Read the device now.
 
         Raises:
             DeviceError: If it does not answer.
         """
 
     def close(self) -> None:
-        """Let go of the device. More than once is fine."""
+        """Close the device. More than once is fine."""
 
 
 @runtime_checkable
@@ -117,7 +117,7 @@ class LimitableDevice(Device, Protocol):
         """
 
     def set_power_limit_w(self, watts: float) -> None:
-        """Hold the device to ``watts`` until someone sets another limit.
+        """Set the power limit, which stays until somebody sets another one.
 
         Raises:
             LimitRefusedError: If permission is missing.
@@ -126,7 +126,7 @@ class LimitableDevice(Device, Protocol):
 
 
 def is_same_limit(one_w: float, other_w: float) -> bool:
-    """Whether two readings are the same limit: a driver may round what it is told."""
+    """Whether two values are the same limit: a driver may round the limit it is given."""
     return abs(one_w - other_w) < _SAME_LIMIT_W
 
 

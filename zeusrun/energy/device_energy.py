@@ -1,29 +1,29 @@
-"""What was seen of one device over a run, and which of its two accounts of energy to believe."""
+"""The readings of one device over a run, and the choice between its two accounts of energy."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.energy.counter import CounterAccount, PowerAccount
-from zeusrun.energy.integrate import REACH_S
+from zeusrun.energy.series import REACH_S
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
     from zeusrun.energy.device import Reading
 
-# A device that does not answer for longer than a driver takes to restart is lost.
+# A device that does not answer for this long, longer than a driver restart takes, is lost.
 LOST_S = 5.0
-# Two accounts of the same energy that are further apart than this, over at least so long, are told
-# to the user. In a shorter run, the 1 s average that sampled power may be can explain it.
+# Warn if the two accounts of the same energy differ by more than this over at least this long. In
+# a shorter run, sampled power that is a 1 s average can explain the difference.
 _DISAGREEMENT = 0.1
 _JUDGED_S = 30.0
 
 
 class Accounts(NamedTuple):
-    """The same energy by both accounts; ``None`` where there is no such account.
+    """The same energy by both accounts; ``None`` where an account is missing.
 
     Attributes:
-        counter_j: Joules by the counter, while it is believed.
+        counter_j: Joules by the counter, while it is trusted.
         integrated_j: Joules by integrating sampled power.
     """
 
@@ -34,23 +34,23 @@ class Accounts(NamedTuple):
 class EnergyTrack:
     """The readings of one device, and the choice between its counter and its sampled power.
 
-    The choice is made by watching. A counter is believed once it has moved, until it stands still
-    while power is drawn, runs backwards or leaps; then sampled power takes over for the whole run.
-    A device without power readings has only its counter: that may stand still only while nothing
-    is computed, and until it has moved it counts for nothing.
+    A counter is trusted once it has moved, until it stands still while the device draws power, runs
+    backwards or leaps. Then sampled power is used for the whole run. A device without power
+    readings has only its counter, which may stand still only while the device computes nothing;
+    until it has moved, the energy is unknown.
 
-    A device may miss answers for a few seconds, as while its driver restarts: its energy is unknown
-    until it answers again.
+    A device may fail to answer for a few seconds, for example while its driver restarts. Its energy
+    is unknown until it answers again.
     """
 
     def __init__(
         self, name: str, claimed_source: EnergySource, max_power_w: float | None = None
     ) -> None:
-        """Begin; nothing is known yet.
+        """Start without readings.
 
         Args:
-            name: What to call the device.
-            claimed_source: The best that it says it has; of a model nothing is doubted.
+            name: Name of the device for messages.
+            claimed_source: The best source that the device claims; a model is always trusted.
             max_power_w: The most that it may draw; ``None`` if unknown.
         """
         self.failed = False
@@ -58,71 +58,71 @@ class EnergyTrack:
         self._is_model = claimed_source is EnergySource.ESTIMATED
         self._counter = CounterAccount(is_model=self._is_model, max_power_w=max_power_w)
         self._power = PowerAccount()
-        # What goes before the total of sampled power, once that takes over; None: it never was
-        # sampled alongside.
+        # Joules to add to the total of sampled power once that replaces the counter; None if power
+        # was not sampled while the counter was trusted.
         self._before_power_j: float | None = 0.0
         self._last: tuple[float, Reading] | None = None
         self._missing_since_s: float | None = None
-        self._told_missing = self._told_back = self._told_silent = False
+        self._reported_missing = self._reported_back = self._reported_silent = False
 
     def add(self, time_s: float, reading: Reading) -> tuple[str, ...]:
-        """Take a reading.
+        """Add a reading.
 
         Args:
             time_s: When, on a monotonic clock. A reading no later than the last is ignored.
-            reading: What was read.
+            reading: The reading.
 
         Returns:
-            Sentences for the user on what has just changed about this device's energy.
+            Sentences for the user on what this reading changes about the device's energy.
         """
         if self._last is not None and time_s <= self._last[0]:
             return ()
-        told = () if self._missing_since_s is None else self._come_back(time_s)
+        texts = () if self._missing_since_s is None else self._return(time_s)
         if self.failed:
-            return told
+            return texts
         self._last = (time_s, reading)
         if reading.power_w is not None:
-            told = (*told, *self._add_power(time_s, reading.power_w))
+            texts = (*texts, *self._add_power(time_s, reading.power_w))
         if self._counter.dropped:
-            return told
+            return texts
         if reading.energy_j is None and not self._counter.series and not self._power:
-            return (*told, *self._tell_silent())
+            return (*texts, *self._describe_silent())
         utilization = None if reading.health is None else reading.health.utilization
-        complaint = self._counter.look(time_s, reading.energy_j, reading.power_w, utilization)
-        return told if complaint is None else (*told, self._turn_to_power(time_s, complaint))
+        complaint = self._counter.add(time_s, reading.energy_j, reading.power_w, utilization)
+        return texts if complaint is None else (*texts, self._switch_to_power(time_s, complaint))
 
     def miss(self, time_s: float, why: str) -> tuple[str, ...]:
-        """Take note that the device did not answer; its energy is unknown until it does.
+        """Record that the device did not answer; its energy is unknown until it does.
 
         Args:
-            time_s: When it was asked.
-            why: What it said instead.
+            time_s: When it was read.
+            why: The error.
 
         Returns:
-            A sentence for the user, the first time and when the device is given up.
+            A sentence for the user, the first time and when the device counts as lost.
         """
         if self._missing_since_s is None:
             self._missing_since_s = time_s if self._last is None else self._last[0]
         self.failed = self.failed or time_s - self._missing_since_s > LOST_S
-        if self._told_missing and not (self.failed and self._told_back):
+        if self._reported_missing and not (self.failed and self._reported_back):
             return ()
-        return self._tell_missing(why)
+        return self._describe_missing(why)
 
     def end(self) -> tuple[str, ...]:
-        """Take note that nothing follows: a device that does not answer now has failed.
+        """Record the end of the run: a device that does not answer now has failed.
 
         Returns:
-            A sentence for the user on what makes its energy unknown, unless one stands already.
+            A sentence for the user on why its energy is unknown, unless there was one already.
         """
         if self.failed:
             return ()
         if self._missing_since_s is None:
-            return self._tell_unfinished()
+            return self._describe_unfinished()
         self.failed = True
-        return self._tell_missing("it did not answer at the end") if self._told_back else ()
+        return self._describe_missing("it did not answer at the end") if self._reported_back else ()
 
     def fail(self) -> None:
-        """Give up on the device: its energy is unknown from now on, over any window."""
+        """Mark the device as failed: its energy is unknown over every window."""
         self.failed = True
 
     @property
@@ -132,7 +132,7 @@ class EnergyTrack:
 
     @property
     def source(self) -> EnergySource | None:
-        """Where the joules come from; ``None`` if there are none."""
+        """Where the joules come from; ``None`` if they are unknown."""
         if self._is_out():
             return None
         if not self._counts():
@@ -141,9 +141,9 @@ class EnergyTrack:
 
     @property
     def cumulative_j(self) -> float | None:
-        """Joules that only grow and start anywhere: the counter's, or goes on by sampled power.
+        """Cumulative joules with an arbitrary origin: the counter, continued by sampled power.
 
-        ``None`` if the device tells neither, or from the first gap in its sampled power.
+        ``None`` if the device has neither, or after the first gap in its sampled power.
         """
         if self._last is not None and not self._counter.dropped:
             return self._last[1].energy_j
@@ -151,7 +151,7 @@ class EnergyTrack:
         return None if total_j is None or before_j is None else before_j + total_j
 
     def energy_j(self, since_s: float, until_s: float) -> float | None:
-        """Return the joules of a window; ``None`` if the device failed or was not watched there."""
+        """Return the joules of a window; ``None`` if the device failed or was not sampled there."""
         if self._is_out():
             return None
         if self._counts():
@@ -166,10 +166,10 @@ class EnergyTrack:
         return Accounts(counted_j, self._power.energy_j(since_s, until_s))
 
     def disagreement(self, since_s: float, until_s: float) -> str | None:
-        """Return a sentence if the two accounts of a window contradict each other.
+        """Return a warning if the two accounts of a window differ too much.
 
         Returns:
-            It, or ``None`` if they agree, if there are not both, or if the window is too short.
+            ``None`` if they agree, if one is missing, or if the window is too short.
         """
         counter_j, integrated_j = self.accounts_j(since_s, until_s)
         if counter_j is None or integrated_j is None or until_s - since_s < _JUDGED_S:
@@ -177,12 +177,12 @@ class EnergyTrack:
         if abs(counter_j - integrated_j) <= _DISAGREEMENT * counter_j:
             return None
         return (
-            f"the energy of {self._name} is in doubt: {counter_j:.0f} J by its counter, which is "
-            f"billed, and {integrated_j:.0f} J by sampled power over {until_s - since_s:.0f} s"
+            f"the energy of {self._name} is in doubt: {counter_j:.0f} J by its counter, which "
+            f"counts, but {integrated_j:.0f} J by sampled power over {until_s - since_s:.0f} s"
         )
 
     def power_w(self) -> float | None:
-        """Return the latest draw, or the last second's mean where only a counter tells."""
+        """Return the latest power; without readings, the counter's mean of the last second."""
         if self._last is None or self._is_out():
             return None
         power_w = self._last[1].power_w
@@ -194,7 +194,7 @@ class EnergyTrack:
         return self.failed or self._missing_since_s is not None
 
     def _counts(self) -> bool:
-        """Whether the counter is believed."""
+        """Whether the counter is trusted."""
         counter = self._counter
         return bool(counter.series) and not counter.dropped and (counter.moved or self._is_model)
 
@@ -203,10 +203,10 @@ class EnergyTrack:
         self._power.add(time_s, power_w)
         if had_gap or not self._power.has_gap or self._counts():
             return ()
-        return self._tell_gap()
+        return self._describe_gap()
 
-    def _turn_to_power(self, time_s: float, complaint: str) -> str:
-        """Let sampled power go on from where the counter was believed last."""
+    def _switch_to_power(self, time_s: float, complaint: str) -> str:
+        """Continue by sampled power from the last trusted value of the counter."""
         counted_s, counted_j = self._counter.series.last_s, self._counter.series.last_j
         total_j = self._power.total_j
         if counted_s is not None and counted_j is not None:
@@ -222,40 +222,44 @@ class EnergyTrack:
             remedy = "sampled power is integrated instead"
         return f"the energy counter of {self._name} {complaint}; {remedy}"
 
-    def _come_back(self, time_s: float) -> tuple[str, ...]:
+    def _return(self, time_s: float) -> tuple[str, ...]:
         missed_s = time_s - (self._missing_since_s or 0.0)
         self._missing_since_s = None
         if missed_s > LOST_S:
             self.failed = True
-            return self._tell_missing("it did not answer in time") if self._told_back else ()
-        if self._told_back:
+            return (
+                self._describe_missing("it did not answer in time") if self._reported_back else ()
+            )
+        if self._reported_back:
             return ()
-        self._told_back = True
+        self._reported_back = True
         return (f"{self._name} answers again after {missed_s:.1f} s; its energy is known again",)
 
-    def _tell_missing(self, why: str) -> tuple[str, ...]:
-        self._told_missing = True
+    def _describe_missing(self, why: str) -> tuple[str, ...]:
+        self._reported_missing = True
         return (f"{self._name} failed; the energy of this run is unknown: {why}",)
 
-    def _tell_unfinished(self) -> tuple[str, ...]:
-        """Tell at the end what only the end shows: power that never came back, a dead counter."""
+    def _describe_unfinished(self) -> tuple[str, ...]:
+        """Return what only the end shows: power that never came back, a stuck counter."""
         if self._last is None or self._counts():
             return ()
         if self._power.last_s is not None:
             silent_s = self._last[0] - self._power.last_s
-            return () if self._power.has_gap or silent_s <= REACH_S else self._tell_gap()
+            return () if self._power.has_gap or silent_s <= REACH_S else self._describe_gap()
         if self._counter.dropped or not self._counter.series:
-            return ()  # which was told when it was seen
+            return ()  # there was a warning at that time
         remedy = "the energy of this run is unknown"
-        return (f"the energy counter of {self._name} never moved, and no power was told; {remedy}",)
+        return (f"the energy counter of {self._name} never moved, and power is unknown; {remedy}",)
 
-    def _tell_gap(self) -> tuple[str, ...]:
+    def _describe_gap(self) -> tuple[str, ...]:
         return (
-            f"the power of {self._name} was not told for too long; its energy is unknown there",
+            f"{self._name} reported no power for too long; its energy is unknown for that time",
         )
 
-    def _tell_silent(self) -> tuple[str, ...]:
-        if self._told_silent:
+    def _describe_silent(self) -> tuple[str, ...]:
+        if self._reported_silent:
             return ()
-        self._told_silent = True
-        return (f"{self._name} tells neither energy nor power; the energy of this run is unknown",)
+        self._reported_silent = True
+        return (
+            f"{self._name} reports neither energy nor power; the energy of this run is unknown",
+        )

@@ -1,7 +1,7 @@
-"""Which of the processes that compute on a GPU are not the job's.
+"""Which of the processes that compute on a GPU do not belong to the job.
 
-NVML lists process ids. In a container they may be those of the host's pid namespace, where a number
-means another process than here; then little can be told, and that is said with ``None``.
+NVML lists process ids. In a container they may be of the host's pid namespace, where a number means
+another process than here. Then the answer is often unknown: ``None``.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.energy.pid_namespace import in_first_pid_namespace
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# The kernel cuts names to 15 letters. The server of CUDA's Multi-Process Service computes on behalf
-# of its clients, ours or not.
+# The kernel cuts names to 15 letters. The server of CUDA's Multi-Process Service computes for its
+# clients, which may or may not be ours.
 _MPS = "nvidia-cuda-mps"
 _RUN_DIR = "ZEUSRUN_RUN_DIR"
 MEASURE_VARIABLE = "ZEUSRUN_MEASURE"
-"""In the environment of a process: which ``zeusrun measure`` it belongs to."""
+"""Environment variable that marks the processes of one ``zeusrun measure``."""
+
+# PROC_PID_INIT_INO of the kernel: the pid namespace in which the machine started.
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
 
 
 class ForeignProcesses:
-    """Tells foreign processes from the job's, look by look. Make one for each run.
+    """Finds the processes that are not the job's. Make one for each run.
 
     Attributes:
-        found: The foreign processes of the last look, as NVML numbers them.
+        found: The foreign processes at the last check, as NVML numbers them.
     """
 
     def __init__(
@@ -39,15 +40,16 @@ class ForeignProcesses:
         measure: str | None = None,
         first_namespace: bool | None = None,
     ) -> None:
-        """Prepare; nothing is looked at yet.
+        """Prepare; nothing is read yet.
 
         Args:
             owns: Whether a process of this namespace is the job's. By default it is if this
-                process launched it, however indirectly, or if it or what launched it was given
-                ``run_dir`` or ``measure``.
+                process is among its ancestors, or if it or an ancestor has ``run_dir`` or
+                ``measure`` in its environment.
             run_dir: ``ZEUSRUN_RUN_DIR`` of the run: a rank whose parents died still has it.
             measure: ``ZEUSRUN_MEASURE`` of a command that is measured, likewise.
-            first_namespace: Whether this process counts processes as NVML does; ``None``: find out.
+            first_namespace: Whether this process numbers processes as NVML does; ``None``: find
+                out.
         """
         self.found: frozenset[int] = frozenset()
         self._owns = owns if owns is not None else _Family(run_dir, measure).has
@@ -55,27 +57,27 @@ class ForeignProcesses:
         self._before: frozenset[int] | None = None
         self._verdicts: dict[tuple[int, int], bool | None] = {}
 
-    def look(self, listed: frozenset[int] | None) -> bool | None:
-        """Judge who computes on the job's GPUs now. The first look must come before the launch.
+    def check(self, listed: frozenset[int] | None) -> bool | None:
+        """Check who computes on the job's GPUs now. Call it once before the launch.
 
         Args:
             listed: What ``Device.compute_processes`` returned, for one device or for all together;
-                ``None`` if it told nothing.
+                ``None`` if unknown.
 
         Returns:
-            Whether any of them is foreign; ``None`` if that cannot be told.
+            Whether any of them is foreign; ``None`` if unknown.
         """
         if self._before is None:
             self._before = listed or frozenset()
         if listed is None:
             self.found = frozenset()
             return None
-        self._before &= listed  # what has gone may come back as another process
+        self._before &= listed  # a number may be reused by another process
         verdicts = {pid: self._judge(pid) for pid in listed}
         if any(verdicts[pid] is False for pid in listed - self._before):
-            self._comparable = True  # one of ours is listed under its number here
+            self._comparable = True  # NVML lists one of ours by its number here
         if not self._comparable:
-            # Nothing is ours before the launch, in whatever namespace; of the rest who knows.
+            # What was there before the launch is not ours, in any namespace. The rest is unknown.
             verdicts = {pid: True if pid in self._before else None for pid in listed}
         self._verdicts = {key: self._verdicts[key] for key in self._verdicts if key[0] in listed}
         self.found = frozenset(pid for pid, foreign in verdicts.items() if foreign)
@@ -88,7 +90,7 @@ class ForeignProcesses:
         """Return whether a process of this namespace is foreign; ``None`` if that is unknown."""
         process = _read_process(pid)
         if process is None:
-            # Gone, or hidden (mount option hidepid): then it is someone else's.
+            # It ended, or is hidden (mount option hidepid): a hidden one is another user's.
             return True if _is_forbidden(pid) else None
         key = (pid, process.started_ticks)
         if key not in self._verdicts:
@@ -97,8 +99,16 @@ class ForeignProcesses:
         return self._verdicts[key]
 
 
+def in_first_pid_namespace() -> bool:
+    """Whether this process is in the machine's own pid namespace; false in most containers."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE  # noqa: PTH115 - no path
+    except OSError:
+        return False
+
+
 class _Family:
-    """What this process launched, what was given a mark of the run, and what that launched."""
+    """This process, the processes with a mark of the run, and the descendants of both."""
 
     def __init__(self, run_dir: str | None, measure: str | None) -> None:
         self._head = os.getpid()
@@ -107,7 +117,7 @@ class _Family:
 
     def has(self, pid: int) -> bool:
         ancestor = pid
-        while ancestor > 0:  # this process may itself be number 1, in a container
+        while ancestor > 0:  # in a container this process may be number 1
             if ancestor == self._head or self._is_marked(ancestor):
                 return True
             process = _read_process(ancestor)
@@ -122,7 +132,7 @@ class _Family:
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             return not self._marks.isdisjoint(environment)
-        except OSError:  # gone, or another user's
+        except OSError:  # it ended, or is another user's
             return False
 
 
@@ -130,7 +140,7 @@ class _Family:
 class _Process:
     name: str
     parent: int
-    started_ticks: int  # with it, a number that the kernel gives out again is told apart
+    started_ticks: int  # tells apart two processes with the same number
 
 
 def _read_process(pid: int) -> _Process | None:
@@ -138,7 +148,7 @@ def _read_process(pid: int) -> _Process | None:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    # proc_pid_stat(5): the name stands in brackets and may hold anything.
+    # proc_pid_stat(5): the name is in brackets and may contain anything.
     fields = text[text.rindex(b")") + 2 :].split()
     name = text[text.index(b"(") + 1 : text.rindex(b")")].decode("utf-8", "replace")
     return _Process(name, parent=int(fields[1]), started_ticks=int(fields[19]))

@@ -1,4 +1,4 @@
-"""The thread that watches a job's devices, and what it answers about their energy."""
+"""The thread that samples a job's devices, and its answers about their energy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 from zeusrun.energy.device_energy import LOST_S, Accounts, EnergyTrack
-from zeusrun.energy.limit_series import LimitSeries
+from zeusrun.energy.meter import Meter
 from zeusrun.energy.power_csv import PowerCsv, Row
+from zeusrun.energy.series import LimitSeries
 from zeusrun.energy.sharing import Sharing
 from zeusrun.errors import DeviceError
 from zeusrun.trial import EnergySource
@@ -23,22 +24,18 @@ if TYPE_CHECKING:
     from zeusrun.energy.device import Device
     from zeusrun.energy.foreign import ForeignProcesses
 
-# A driver call that hangs must not keep zeusrun from recording the trial: so long is waited for any
-# one answer at the end, and eight slow devices have eight times as long.
+# A driver call that hangs must not keep zeusrun from recording the trial. At the end, wait at most
+# this long for each single answer.
 _JOIN_TIMEOUT_S = 10.0
 _WEAKEST_FIRST = (EnergySource.ESTIMATED, EnergySource.INTEGRATED, EnergySource.COUNTER)
 
 
-class EnergyMonitor:
+class EnergyMonitor(Meter):
     """Samples devices from a daemon thread while the ``with`` block runs.
 
-    Whatever goes wrong with metering, training goes on: the energy becomes ``None`` and a warning
-    says why. An exception that is no device's fault is a bug; it is raised again on leaving the
-    block, unless the block is left by another one. The devices stay open; whoever opened them
-    closes them.
-
-    Attributes:
-        warnings: Sentences for the user, in the order in which they came up.
+    If metering fails, training continues: the energy becomes ``None`` and a warning says why. An
+    exception that no device caused is a bug. It is raised again on leaving the block, unless
+    another exception leaves the block. The caller opens and closes the devices.
     """
 
     def __init__(
@@ -52,19 +49,18 @@ class EnergyMonitor:
         """Prepare; nothing is read, written or started yet.
 
         Args:
-            devices: All that the job is billed for.
-            csv_path: Where to write ``power.csv``, or ``None`` for nowhere.
+            devices: All devices of the job.
+            csv_path: Where to write ``power.csv``; ``None`` for no file.
             period_s: Seconds between samples.
-            clock: Monotonic seconds; the windows asked for are on the same clock.
-            foreign: Tells other people's processes on the GPUs from the job's; ``None`` where that
-                does not matter.
+            clock: Monotonic seconds; windows are given on the same clock.
+            foreign: Finds processes of others on the GPUs; ``None`` to check nothing.
 
         Raises:
             ValueError: If the period is not positive.
         """
         if not period_s > 0:
             raise ValueError(f"the period is {period_s} s; it must be positive")
-        self.warnings: list[str] = []
+        self._warnings: list[str] = []
         self._devices = tuple(devices)
         self._names = [f"{device.model} ({device.uuid})" for device in self._devices]
         self._tracks = [
@@ -79,8 +75,8 @@ class EnergyMonitor:
         self._clock = clock
         self._started_s = 0.0
         self._stop = threading.Event()
-        self._lock = threading.Lock()  # over the tracks: the thread adds, the main thread asks
-        self._asked: str | None = None  # the device that is being read
+        self._lock = threading.Lock()  # over the tracks: the thread writes, the main thread reads
+        self._asked: str | None = None  # the device that is being read now
         self._answers = 0
         self._bug: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="zeusrun-energy", daemon=True)
@@ -88,7 +84,7 @@ class EnergyMonitor:
     def __enter__(self) -> Self:
         self._started_s = self._clock()
         caveats = [device.caveat for device in self._devices]
-        self.warnings.extend(dict.fromkeys(caveat for caveat in caveats if caveat is not None))
+        self._warnings.extend(dict.fromkeys(caveat for caveat in caveats if caveat is not None))
         if self._csv_path is not None:
             try:
                 self._csv = PowerCsv(self._csv_path)
@@ -112,10 +108,10 @@ class EnergyMonitor:
             raise self._bug
 
     def sample(self) -> None:
-        """Look at every device now. The thread does it; without one (simulators), call it."""
+        """Read every device now. The thread calls it; without the thread (in tests), call it."""
         rows: list[Row] = []
         limits_w: list[float | None] = [None] * len(self._devices)
-        told: list[tuple[str, str]] = []
+        found: list[tuple[str, str]] = []
         for place, (name, device, track) in enumerate(
             zip(self._names, self._devices, self._tracks, strict=True)
         ):
@@ -127,14 +123,14 @@ class EnergyMonitor:
                 reading = device.read()
             except DeviceError as error:
                 with self._lock:
-                    told += [(name, text) for text in track.miss(time_s, str(error))]
+                    found += [(name, text) for text in track.miss(time_s, str(error))]
                 continue
             finally:
                 self._asked = None
                 self._answers += 1
             limits_w[place] = reading.power_limit_w
             with self._lock:
-                told += [(name, text) for text in track.add(time_s, reading)]
+                found += [(name, text) for text in track.add(time_s, reading)]
                 power_w, cumulative_j = track.power_w(), track.cumulative_j
             if self._csv is not None:
                 rows.append(
@@ -149,13 +145,13 @@ class EnergyMonitor:
                 )
         with self._lock:
             self._limits.add(self._clock(), limits_w)
-            self.warnings += _merged(told)
+            self._warnings += _merged(found)
         self._write(rows)
-        warning = self._sharing.look(self._clock())
+        warning = self._sharing.check(self._clock())
         if warning is not None:
-            self.warnings.append(warning)
+            self._warnings.append(warning)
 
-    def energy_j(self, since_s: float, until_s: float) -> float | None:
+    def energy_between(self, since_s: float, until_s: float) -> float | None:
         """Return the joules that all devices used between two moments of the monitor's clock.
 
         Returns:
@@ -168,8 +164,10 @@ class EnergyMonitor:
         with self._lock:
             return _sum([track.energy_j(since_s, until_s) for track in self._tracks])
 
+    energy_j = energy_between  # the name that the supervisor still uses
+
     def device_energies_j(self, since_s: float, until_s: float) -> dict[str, float | None]:
-        """Return the joules of a window by the uuid of each device; see ``energy_j``."""
+        """Return the joules of a window by the uuid of each device; see ``energy_between``."""
         with self._lock:
             return {
                 device.uuid: track.energy_j(since_s, until_s)
@@ -180,8 +178,8 @@ class EnergyMonitor:
         """Return the joules of a window by counters and by sampled power, over all devices.
 
         Returns:
-            Each ``None`` where any device lacks it. The energy that is billed is that of the one
-            account of each device that is believed: see ``energy_j``.
+            Each ``None`` where any device lacks it. ``energy_between`` uses the trusted account of
+            each device.
 
         Raises:
             ValueError: If the window ends before it starts.
@@ -229,8 +227,13 @@ class EnergyMonitor:
 
     @property
     def shared(self) -> bool | None:
-        """Whether foreign processes computed on any GPU meanwhile; ``None`` if that is unknown."""
+        """Whether processes of others computed on any GPU meanwhile; ``None`` if unknown."""
         return self._sharing.shared
+
+    @property
+    def warnings(self) -> list[str]:
+        """Sentences for the user, oldest first."""
+        return self._warnings
 
     def _run(self) -> None:
         due_s = self._clock() + self._period_s
@@ -243,7 +246,7 @@ class EnergyMonitor:
             self._csv.close()
 
     def _join(self) -> None:
-        """Wait for the thread's last sample, but not for a device that hangs."""
+        """Wait for the thread's last sample, but not for a hanging device."""
         while self._thread.is_alive():
             progress = self._answers, self._sharing.asked
             self._thread.join(_JOIN_TIMEOUT_S)
@@ -261,22 +264,22 @@ class EnergyMonitor:
             self._give_up(f"{type(error).__name__}: {error}")
 
     def _judge(self) -> None:
-        """Tell, at the end, which device is missing, and whose two accounts disagree."""
+        """Warn, at the end, of devices that are missing and of accounts that disagree."""
         with self._lock:
             named = list(zip(self._names, self._tracks, strict=True))
-            self.warnings += _merged(
+            self._warnings += _merged(
                 [(name, text) for name, track in named for text in track.end()]
             )
             for track in self._tracks:
                 doubt = track.disagreement(self._started_s, self._clock())
                 if doubt is not None:
-                    self.warnings.append(doubt)
+                    self._warnings.append(doubt)
 
     def _give_up(self, why: str) -> None:
         with self._lock:
             for track in self._tracks:
                 track.fail()
-        self.warnings.append(f"metering stopped; the energy of this run is unknown: {why}")
+        self._warnings.append(f"metering stopped, so the energy of this run is unknown: {why}")
 
     def _write(self, rows: Sequence[Row]) -> None:
         if self._csv is None:
@@ -288,15 +291,15 @@ class EnergyMonitor:
             self._warn_csv(error)
 
     def _warn_csv(self, error: OSError) -> None:
-        self.warnings.append(
-            f"{self._csv_path} is incomplete ({error.strerror or error}); energy is measured still"
+        self._warnings.append(
+            f"{self._csv_path} is incomplete ({error.strerror or error}); energy is still measured"
         )
 
 
-def _merged(told: Sequence[tuple[str, str]]) -> list[str]:
-    """Return sentences on devices by their names; what is said of several alike is said once."""
+def _merged(found: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the warnings; one that several devices share appears once."""
     names_of: dict[str, list[str]] = {}
-    for name, text in told:
+    for name, text in found:
         names_of.setdefault(text.replace(name, "\0"), []).append(name)
     return [
         text.replace("\0", names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more")

@@ -1,4 +1,4 @@
-"""The energy counters of CPU packages (RAPL), as the Linux kernel shows them.
+"""The energy counters of CPU packages (RAPL), read through the Linux kernel.
 
 Source: Linux kernel documentation, "Power Capping Framework"
 (``Documentation/power/powercap/powercap.rst``). AMD's counters appear under the same names.
@@ -19,8 +19,7 @@ POWERCAP = Path("/sys/class/powercap")
 class RaplCpu:
     """All CPU packages of this machine as one device, whatever runs on them.
 
-    Memory is not included. It must be read more often than the counters wrap, which at 200 W takes
-    about 20 minutes.
+    Memory is not included. Read it more often than the counters wrap: every 20 minutes at 200 W.
     """
 
     uuid = "cpu"
@@ -35,9 +34,8 @@ class RaplCpu:
 
         Args:
             model: Product name of the CPU.
-            nominal_max_power_w: Stands in for the maximum power where the kernel does not tell it
-                (AMD).
-            root: Where the kernel's powercap folder is.
+            nominal_max_power_w: Maximum power to assume where the kernel provides none (AMD).
+            root: The kernel's powercap folder.
 
         Raises:
             DeviceError: If there is no counter, or any cannot be read.
@@ -58,7 +56,7 @@ class RaplCpu:
         return Reading(energy_j=energy_j, power_w=None, power_limit_w=None)
 
     def compute_processes(self) -> None:
-        """See ``Device.compute_processes``: a CPU computes for everybody, and tells nobody's."""
+        """See ``Device.compute_processes``: every process uses the CPU, so this is unknown."""
 
     def close(self) -> None:
         """See ``Device.close``; nothing is held."""
@@ -80,7 +78,7 @@ class _PackageCounter:
 
 
 def _is_package(path: Path) -> bool:
-    # intel-rapl:0:0 is a part of a package, and the zone "psys" holds the packages.
+    # intel-rapl:0:0 is a part of a package. The zone "psys" contains the packages.
     if not re.fullmatch(r"intel-rapl:\d+", path.name):
         return False
     try:
@@ -91,7 +89,7 @@ def _is_package(path: Path) -> bool:
 
 def _max_power_w(package: Path) -> float | None:
     try:
-        return _read_int(package / "constraint_0_max_power_uw") / 1e6 or None  # some say 0
+        return _read_int(package / "constraint_0_max_power_uw") / 1e6 or None  # 0 on some machines
     except DeviceError:
         return None
 

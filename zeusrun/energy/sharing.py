@@ -1,4 +1,4 @@
-"""Whether processes that are not the job's compute on its devices."""
+"""Whether processes of others compute on the job's devices."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
     from zeusrun.energy.foreign import ForeignProcesses
 
 PERIOD_S = 1.0
-# A process that ends between being listed and being looked at makes one look say nothing. So many
-# in a row say that it cannot be told (any more).
-_UNSURE_LOOKS = 3
-# Foreign processes count if two looks in a row find any, or so many of the last few do.
-_LAST_LOOKS = 5
-_FOUND_LOOKS = 3
+# A process that ends between being listed and being checked makes one check useless. After this
+# many useless checks in a row, sharing is unknown.
+_UNSURE_CHECKS = 3
+# Foreign processes count if two checks in a row find any, or _FOUND_CHECKS of the last few do.
+_LAST_CHECKS = 5
+_FOUND_CHECKS = 3
 
 
 class Sharing:
-    """Asks devices about once a second who computes on them.
+    """Checks about once a second which processes compute on the devices.
 
-    Foreign processes count once two looks in a row have found any, not always the same, or three
-    of the last five. What only the first look finds counts for nothing: an earlier run may be on
-    its way out.
+    Foreign processes count once two checks in a row, or three of the last five, have found any, not
+    always the same. A process that only the first check finds does not count: it may belong to an
+    earlier run that is about to end.
 
     Attributes:
-        shared: ``True`` once foreign processes are found; ``None`` while it cannot be told.
-        asked: Which device is being asked right now; ``None`` between two questions.
+        shared: ``True`` once foreign processes are found; ``None`` while unknown.
+        asked: The device that is being read now; ``None`` for none.
     """
 
     def __init__(
         self, devices: Sequence[Device], names: Sequence[str], foreign: ForeignProcesses | None
     ) -> None:
-        """Prepare; nothing is asked yet.
+        """Prepare; nothing is read yet.
 
         Args:
-            devices: All that the job is billed for.
-            names: What to call them.
-            foreign: Tells foreign processes from the job's; ``None`` to ask nothing.
+            devices: All devices of the job.
+            names: Their names for messages.
+            foreign: Finds the foreign processes; ``None`` to check nothing.
         """
         self.shared: bool | None = None
         self.asked: str | None = None
@@ -55,16 +55,16 @@ class Sharing:
         self._due_s: float | None = None
         self._unsure = 0
         self._found_first: frozenset[int] | None = None
-        self._found_any: deque[bool] = deque(maxlen=_LAST_LOOKS)
+        self._found_any: deque[bool] = deque(maxlen=_LAST_CHECKS)
 
-    def look(self, time_s: float) -> str | None:
-        """Ask, if it is time to.
+    def check(self, time_s: float) -> str | None:
+        """Check, if a second has passed since the last check.
 
         Args:
             time_s: Now, in monotonic seconds.
 
         Returns:
-            A sentence for the user once foreign processes are found.
+            A warning for the user once foreign processes are found.
         """
         if self.shared or self._foreign is None or not self._gpus:
             return None
@@ -72,33 +72,33 @@ class Sharing:
             return None
         self._due_s = time_s + PERIOD_S
         listed = {name: self._ask(name, device) for name, device in self._gpus}
-        told = [pids for pids in listed.values() if pids is not None]
-        verdict = self._foreign.look(frozenset[int]().union(*told) if told else None)
-        if told and self._count(self._foreign.found):
+        known = [pids for pids in listed.values() if pids is not None]
+        verdict = self._foreign.check(frozenset[int]().union(*known) if known else None)
+        if known and self._count(self._foreign.found):
             verdict = True
-        elif verdict or len(told) < len(listed):
+        elif verdict or len(known) < len(listed):
             verdict = None
         self._unsure = self._unsure + 1 if verdict is None else 0
-        if self._unsure < _UNSURE_LOOKS:
+        if self._unsure < _UNSURE_CHECKS:
             self.shared = self.shared if verdict is None else verdict
         else:
             self.shared = None
         return self._describe(listed) if self.shared else None
 
     def _count(self, found: frozenset[int]) -> bool:
-        """Take the foreign processes of a look; return whether they make the run shared."""
+        """Add the foreign processes of a check; return whether they make the run shared."""
         if self._found_first is None:
             self._found_first = found
             return False
         before = bool(found & self._found_first) if not self._found_any else self._found_any[-1]
         self._found_any.append(bool(found))
-        return bool(found) and (before or sum(self._found_any) >= _FOUND_LOOKS)
+        return bool(found) and (before or sum(self._found_any) >= _FOUND_CHECKS)
 
     def _ask(self, name: str, device: Device) -> frozenset[int] | None:
         self.asked = name
         try:
             return device.compute_processes()
-        except DeviceError:  # it is read ten times a second, which tells the user
+        except DeviceError:  # it is read ten times a second, and that warns the user
             return None
         finally:
             self.asked = None
@@ -110,4 +110,4 @@ class Sharing:
             for name, pids in listed.items()
             if pids is not None and pids & found
         ]
-        return f"others compute on this job's GPUs, too: process {'; '.join(where)}"
+        return f"processes of others compute on this job's GPUs: {'; '.join(where)}"

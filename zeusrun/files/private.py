@@ -1,8 +1,7 @@
-"""Files and folders for their owner alone, opened without following a link that was put there.
+"""Files and folders for their owner alone: mode 0600 or 0700, and no symbolic link is followed.
 
-The training script owns its run's directory and may leave anything in it. Nothing of it may make
-zeusrun write to, or wait for, something outside: the last two parts of a path are never followed,
-the file and its folder.
+The training script owns its run directory and may put anything there. zeusrun never writes through
+a link that the script put in place of a file, and never waits for a pipe.
 """
 
 from __future__ import annotations
@@ -16,85 +15,46 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A folder is only gone through, so that it need not be readable.
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A pipe that nobody reads, or writes to, would be waited for; files know no O_NONBLOCK.
-_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# Without O_NONBLOCK, opening a pipe waits for its other end. Regular files ignore the flag.
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_FILE = {errno.ELOOP, errno.ENXIO}  # a link, a socket
 
 
 def open_for_writing(path: Path | str, flags: int) -> int:
-    """Open a file with mode 0600 if it is made; a link that stands in its place is removed first.
-
-    Two processes that find the same link may remove each other's new file in its place: a file
-    that several write to is made before any script runs.
+    """Open a file; if this creates it, its mode is 0600.
 
     Args:
-        path: The file, in a folder that is there and no link.
-        flags: As for ``os.open``: ``os.O_WRONLY | os.O_CREAT``, say.
+        path: The file.
+        flags: As for ``os.open``, such as ``os.O_WRONLY | os.O_CREAT``.
 
     Returns:
         A descriptor, closed on exec.
 
     Raises:
-        OSError: If it cannot be opened, or its folder is a link.
+        OSError: If it cannot be opened, or is a symbolic link.
     """
-    folder, name = os.path.split(path)
-    try:
-        directory = os.open(folder or ".", _FOLDER)
-        try:
-            _remove_link(name, directory)
-            return _open_own(name, flags | _FILE, directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        error.filename = os.fspath(path)  # where "rank0.log" is, too
-        raise
-
-
-def _open_own(name: str, flags: int, directory: int) -> int:
-    """Open a file that has no other name; one that has is left to it, and made anew."""
-    descriptor = os.open(name, flags & ~os.O_TRUNC, 0o600, dir_fd=directory)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return descriptor  # a pipe that somebody reads has no other name, and no length
-        if status.st_nlink > 1:
-            os.unlink(name, dir_fd=directory)
-            os.close(descriptor)
-            descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
-        elif flags & os.O_TRUNC:
-            os.ftruncate(descriptor, 0)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+    return os.open(path, flags | _FLAGS, 0o600)
 
 
 def open_for_reading(path: Path | str) -> int:
-    """Open a regular file; a link, a pipe or a device is no file of a run and counts as missing.
+    """Open a regular file. A link, a pipe or a device counts as missing.
 
     Returns:
         A descriptor, closed on exec.
 
     Raises:
-        FileNotFoundError: If there is none.
+        FileNotFoundError: If there is no such file.
         OSError: If it cannot be opened.
     """
     missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
-    folder, name = os.path.split(path)
     try:
-        directory = os.open(folder or ".", _FOLDER)
-        try:
-            descriptor = os.open(name, os.O_RDONLY | _FILE, dir_fd=directory)
-        finally:
-            os.close(directory)
+        descriptor = os.open(path, os.O_RDONLY | _FLAGS)
     except OSError as error:
-        if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.ENXIO}:  # a link, in one, a socket
+        if error.errno in _NO_FILE:
             raise missing from error
-        error.filename = os.fspath(path)
         raise
-    kind = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # reading a directory says what is wrong with it
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # reading a directory raises a clear error
         return descriptor
     os.close(descriptor)
     raise missing
@@ -155,7 +115,8 @@ def remove_link(path: Path | str) -> None:
     Raises:
         OSError: If it cannot be removed.
     """
-    _remove_link(os.fspath(path), None)
+    if os.path.islink(path):  # noqa: PTH114 - a path or its text
+        os.unlink(path)  # noqa: PTH108
 
 
 def make_folder(path: Path) -> None:
@@ -167,9 +128,3 @@ def make_folder(path: Path) -> None:
     if not path.parent.exists():
         make_folder(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)
-
-
-def _remove_link(name: str, directory: int | None) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        if stat.S_ISLNK(os.lstat(name, dir_fd=directory).st_mode):
-            os.unlink(name, dir_fd=directory)

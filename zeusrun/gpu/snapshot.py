@@ -11,7 +11,7 @@ import psutil
 
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.energy.device import Health, LimitableDevice
-from zeusrun.energy.pid_namespace import in_first_pid_namespace
+from zeusrun.energy.foreign import in_first_pid_namespace
 from zeusrun.errors import DeviceError, VisibleGpusError
 from zeusrun.gpu.cuda_visible import parse_visible
 from zeusrun.gpu.nvml import gpus_of_job, gpus_of_machine

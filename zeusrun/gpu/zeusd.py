@@ -15,7 +15,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.energy.pid_namespace import in_first_pid_namespace
+from zeusrun.energy.foreign import in_first_pid_namespace
 from zeusrun.errors import DeviceError, LimitRefusedError
 
 if TYPE_CHECKING:

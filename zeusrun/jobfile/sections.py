@@ -150,7 +150,7 @@ class LearningRate(Section):
     )
 
 
-class Policy(Section):
+class PolicySection(Section, title="Policy"):
     """What chooses the batch size."""
 
     name: Literal["auto", "zeus", "fixed", "grid"] = Field(
@@ -201,7 +201,7 @@ class PowerLimit(Section):
         return check_power_limit(str(info.field_name), value, info.data)
 
 
-class Stall(Section):
+class StallSection(Section, title="Stall"):
     """What to do about a training that takes no optimizer step any more."""
 
     after_s: float = Field(
@@ -213,7 +213,7 @@ class Stall(Section):
     )
 
 
-class Schedule(Section):
+class ScheduleSection(Section, title="Schedule"):
     """When the job runs by itself."""
 
     cron: str = Field(

@@ -39,11 +39,11 @@ from zeusrun.jobfile.sections import (
     Notify,
     Objective,
     PassedText,
-    Policy,
+    PolicySection,
     PowerLimit,
-    Schedule,
+    ScheduleSection,
     Section,
-    Stall,
+    StallSection,
     Template,
     check_text,
 )
@@ -101,15 +101,15 @@ class JobSpec(Section):
     launch: Launch = Launch()
     objective: Objective
     batch_size: BatchSizes
-    policy: Policy = Policy()
+    policy: PolicySection = PolicySection()
     early_stop: EarlyStop = EarlyStop()
     attempts: int = Field(
         5, ge=1, description="Trials in one submit before the target counts as missed."
     )
     power_limit: PowerLimit = PowerLimit()
-    stall: Stall = Stall()
+    stall: StallSection = StallSection()
     metrics: Metrics = Metrics()
-    schedule: Schedule | None = Field(
+    schedule: ScheduleSection | None = Field(
         None, description="When it runs by itself, once zeusrun schedule add was told of it."
     )
     keep: Keep = Keep()
@@ -139,7 +139,7 @@ class JobSpec(Section):
 
     @field_validator("stall")
     @classmethod
-    def _check_stall(cls, stall: Stall, info: ValidationInfo) -> Stall:
+    def _check_stall(cls, stall: StallSection, info: ValidationInfo) -> StallSection:
         check_stall(stall.action, info.data)
         return stall
 

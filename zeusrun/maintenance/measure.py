@@ -111,7 +111,7 @@ def _build_measurement(
 
     accounts = monitor.accounts_j(since_s, until_s)
     by_uuid = monitor.device_energies_j(since_s, until_s)
-    energy_j = known(monitor.energy_j(since_s, until_s))
+    energy_j = known(monitor.energy_between(since_s, until_s))
     warnings = list(monitor.warnings)
     doubt = _doubt(time_s, energy_j, devices)
     if doubt:

@@ -12,7 +12,7 @@ from zeusrun.jobfile.validators import duration_s
 from zeusrun.schedule.cron_expression import build_timetable
 from zeusrun.schedule.due import Cursor, Rules
 from zeusrun.schedule.environment import capture, is_usual
-from zeusrun.schedule.store import Firing, Schedule
+from zeusrun.schedule.store import Occurrence, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -88,7 +88,7 @@ def note_dropped(known: Schedule, built: Schedule, at: str) -> Schedule:
     dropped = known.cursor.pending
     if dropped is None or built.cursor.pending == dropped:
         return built
-    return built.note(Firing(dropped, "skipped", at, why="the schedule was changed"))
+    return built.note(Occurrence(dropped, "skipped", at, why="the schedule was changed"))
 
 
 def _known(known: Schedule | None) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """When a job recurs: a cron expression in a time zone, and the moments it means.
 
 The field rules and the handling of daylight saving are those of Debian's cron (crontab(5)), as
-cronsim has them: a fixed time that a change skips comes at the end of the gap, one that comes
-twice is meant once, and expressions with ``*`` in hour or minute go by elapsed time.
+cronsim implements them: a fixed time that a clock change skips occurs at the end of the gap, one
+that occurs twice counts once, and an expression with ``*`` in hour or minute goes by elapsed time.
+Where a zone changes by less than an hour, cronsim 2.8 skips some of the latter: docs/schedules.md.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import re
 from collections import deque
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timezone, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
@@ -63,39 +64,12 @@ class Timetable:
 
     def following(self, after: float) -> Iterator[float]:
         """Yield the occurrences after a moment, in Unix seconds, ascending, each once."""
-        if self.expression.startswith("*") or self.expression.split()[1].startswith("*"):
-            yield from self._by_elapsed_time(after)
-            return
         last = after
-        # It looks at whole minutes and may set a skipped one in the future of another.
-        moments = CronSim(self.expression, datetime.fromtimestamp(after, self.zone()))
-        for moment in moments:
+        # A start within a minute, or a time skipped by a clock change, may come back once more.
+        for moment in CronSim(self.expression, datetime.fromtimestamp(after, self.zone())):
             if moment.timestamp() > last:
                 last = moment.timestamp()
                 yield last
-
-    def _by_elapsed_time(self, after: float) -> Iterator[float]:
-        """Yield every moment whose local time matches, whatever clocks do in between.
-
-        Each stretch of time with one offset from UTC is looked at by itself: cronsim 2.8 loses an
-        occurrence where a clock changes by half an hour (Lord Howe Island).
-        """
-        zone, start = self.zone(), after
-        while True:
-            offset = datetime.fromtimestamp(start + _MINUTE_S, zone).utcoffset()
-            moments = CronSim(
-                self.expression, datetime.fromtimestamp(start, timezone(offset or timedelta()))
-            )
-            for moment in moments:
-                found = moment.timestamp()
-                if found - start > _DAY_S:  # much may have changed until then
-                    start = found - _DAY_S
-                    break
-                if datetime.fromtimestamp(found, zone).utcoffset() != offset:
-                    start = _change_before(found, start, zone) - _MINUTE_S
-                    break
-                start = found
-                yield found
 
     def between(self, after: float, until: float, most: int) -> list[float]:
         """Return the last ``most`` occurrences after one moment and up to another, ascending."""
@@ -112,8 +86,7 @@ class Timetable:
         """Return the expression in words: ``every day at 02:00 (Europe/Paris)``."""
         text = _every(self.expression)
         if text is None:
-            spelt = _spell_steps(self.expression)
-            text = _in_words(CronSim(spelt, datetime.now(timezone.utc)).explain())
+            text = _in_words(CronSim(self.expression, datetime.now(timezone.utc)).explain())
         return text if self.tz is None else f"{text} ({self.tz})"
 
     def local(self, moment: float) -> datetime:
@@ -121,22 +94,8 @@ class Timetable:
         return datetime.fromtimestamp(moment, self.zone())
 
 
-_DAY_S = timedelta(days=1).total_seconds()
-_MINUTE_S = 60.0
+_DAY_S = 86400.0
 _SPANS_S = (_DAY_S, 32 * _DAY_S, math.inf)
-
-
-def _change_before(late: float, early: float, zone: tzinfo) -> float:
-    """Return the first minute at which the offset from UTC is that of a later moment."""
-    low, high = early // _MINUTE_S, late // _MINUTE_S
-    target = datetime.fromtimestamp(late, zone).utcoffset()
-    while high - low > 1:
-        middle = (low + high) // 2
-        if datetime.fromtimestamp(middle * _MINUTE_S, zone).utcoffset() == target:
-            high = middle
-        else:
-            low = middle
-    return high * _MINUTE_S
 
 
 def build_timetable(text: str, tz: str | None = None) -> Timetable:
@@ -152,8 +111,6 @@ def build_timetable(text: str, tz: str | None = None) -> Timetable:
     try:
         moments = CronSim(expression, datetime.now(zone))
     except CronSimError as error:
-        if _never_comes(expression):
-            raise UsageError(f"{text!r} never comes: no month has such a day") from None
         raise UsageError(
             f"{text!r} is no cron expression ({_reason(str(error))}); write minute, hour, day of "
             'month, month and day of week: "0 2 * * *" is every day at 02:00'
@@ -161,17 +118,6 @@ def build_timetable(text: str, tz: str | None = None) -> Timetable:
     if not list(itertools.islice(moments, 1)):
         raise UsageError(f"{text!r} never comes: no month has such a day")
     return timetable
-
-
-def _never_comes(expression: str) -> bool:
-    """Whether it is only the month that keeps an expression from ever coming true."""
-    fields = expression.split()
-    try:
-        CronSim(" ".join([*fields[:3], "*", fields[4]]), datetime.now(timezone.utc))
-        CronSim(" ".join([*fields[:2], "*", *fields[3:]]), datetime.now(timezone.utc))
-    except CronSimError:
-        return False
-    return True
 
 
 def read_zone(name: str | None) -> tzinfo:
@@ -200,14 +146,6 @@ def _meant(name: str) -> str | None:
     word = name.casefold().replace(" ", "_")
     close = difflib.get_close_matches(word, [*zones, *cities], n=1, cutoff=0.75)
     return f"did you mean {zones[cities.get(close[0], close[0])]}?" if close else None
-
-
-def read_zone_name() -> str | None:
-    """Return the name of the machine's own time zone; ``None`` if it cannot be told."""
-    _, found, name = str(_LOCAL_ZONE.resolve()).partition("/zoneinfo/")
-    if found and name in available_timezones():
-        return name
-    return None if _LOCAL_ZONE.exists() else "Etc/UTC"
 
 
 def _expand(text: str) -> str:
@@ -255,17 +193,6 @@ def _every(expression: str) -> str | None:
     return f"every {step} {units}" if 1 < step < whole and whole % step == 0 else None
 
 
-def _spell_steps(expression: str) -> str:
-    """Name the values of a step that does not divide its field: they are no interval."""
-    fields = expression.split()
-    for index, (field, whole, first) in enumerate(zip(fields, _LENGTHS, _FIRSTS, strict=True)):
-        match = re.fullmatch(r"\*/([0-9]+)", field)
-        if match is not None and whole % int(match[1]):
-            values = range(first, first + whole, int(match[1]))
-            fields[index] = ",".join(map(str, values))
-    return " ".join(fields)
-
-
 def _check_steps(expression: str) -> None:
     """Refuse a step that is longer than its field: it would mean something else.
 
@@ -282,7 +209,6 @@ def _check_steps(expression: str) -> None:
 
 
 _LENGTHS = (60, 24, 31, 12, 7)
-_FIRSTS = (0, 0, 1, 1, 0)
 _NAMES = ("minute", "hour", "day", "month", "weekday")
 
 

@@ -8,7 +8,7 @@ missed for a reason.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ SET_BACK_S = 3 * 3600.0
 """A clock that goes back by less, as for daylight saving, repeats nothing; see cron(8)."""
 
 _NO_CLOCK = 1_735_689_600.0  # 2025: no clock that is right says less
-_SETTLED_S = 240.0  # less than ON_TIME_S: what comes meanwhile is on time
 _NOBODY = "nothing was there to start it"
 _MOST_TRIES = 5
 _MOST = 100  # missed occurrences that are told one by one
@@ -61,13 +60,11 @@ class Cursor:
         until: All occurrences up to here are; Unix seconds.
         pending: The one that is to start, and has not.
         tries: How often a process has been started for it.
-        behind: When the clock was first found far behind ``until``; ``None`` while it is not.
     """
 
     until: float
     pending: float | None = None
     tries: int = 0
-    behind: float | None = None
 
 
 @dataclass(frozen=True)
@@ -101,15 +98,8 @@ def look(rules: Rules, cursor: Cursor, now: float) -> Look:
     """
     if now < _NO_CLOCK:  # at boot, before the time is known: nothing can be said
         return Look(cursor)
-    if cursor.until < _NO_CLOCK:
-        cursor = replace(cursor, until=now)
-    if cursor.until - now > SET_BACK_S:
-        # Either it was wrong before, or it is now.
-        if cursor.behind is None or now < cursor.behind:
-            return Look(replace(cursor, behind=now))
-        if now - cursor.behind < _SETTLED_S:
-            return Look(cursor)
-        cursor = Cursor(cursor.behind)  # it was: what is beyond it was decided by a wrong clock
+    if cursor.until - now > SET_BACK_S:  # the clock was ahead when ``until`` was written
+        cursor = Cursor(now)
     due = rules.timetable.between(cursor.until, now, _MOST)
     missed: list[Missed] = []
     pending = cursor.pending

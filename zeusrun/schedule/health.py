@@ -25,7 +25,7 @@ _OTHERWISE = "or run `zeusrun schedule daemon`"
 
 
 @dataclass(frozen=True)
-class Problem:
+class ScheduleProblem:
     """Something about the job of a schedule.
 
     Attributes:
@@ -37,7 +37,7 @@ class Problem:
     stops: bool
 
 
-def check_job(schedules: Schedules, job: str, now: float) -> Problem | None:
+def check_job(schedules: Schedules, job: str, now: float) -> ScheduleProblem | None:
     """Return what keeps a job from running, or else how its file says otherwise.
 
     Args:
@@ -52,9 +52,13 @@ def check_job(schedules: Schedules, job: str, now: float) -> Problem | None:
     except ZeusrunError as error:
         gone = schedule is not None and not Path(schedule.job_file).exists()
         moved = f"; if it was moved, `zeusrun schedule add` it there, or `remove {job}`" * gone
-        return Problem(f"{job} cannot run: {error}{moved}", stops=True)
+        return ScheduleProblem(f"{job} cannot run: {error}{moved}", stops=True)
     difference = find_difference(schedule, spec, now)
-    return None if difference is None else Problem(f"{job}: {difference}", stops=spec.name != job)
+    return (
+        None
+        if difference is None
+        else ScheduleProblem(f"{job}: {difference}", stops=spec.name != job)
+    )
 
 
 def has_mail_program() -> bool:

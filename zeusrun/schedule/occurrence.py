@@ -14,7 +14,7 @@ from zeusrun.files.lock import FileLock
 from zeusrun.files.private import open_for_writing
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.schedule.due import Cursor, why_missed
-from zeusrun.schedule.store import UNDERWAY, Firing
+from zeusrun.schedule.store import UNDERWAY, Occurrence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +116,7 @@ def _claim(schedules: Schedules, job: str, occurrence: float, *, by_hand: bool) 
         if not by_hand and schedule.paused:
             if occurrence not in known:
                 why = "it was paused"
-                held.write(schedule.note(Firing(occurrence, "skipped", at, why=why, told=True)))
+                held.write(schedule.note(Occurrence(occurrence, "skipped", at, why=why, told=True)))
             return None
         if not by_hand:
             if schedule.cursor.pending != occurrence:
@@ -125,9 +125,9 @@ def _claim(schedules: Schedules, job: str, occurrence: float, *, by_hand: bool) 
             # The machine may have slept since.
             late = why_missed(schedule.rules, occurrence, read_clock())
             if late is not None:
-                held.write(schedule.note(Firing(occurrence, "missed", at, why=late)))
+                held.write(schedule.note(Occurrence(occurrence, "missed", at, why=late)))
                 return None
-        return held.write(schedule.note(Firing(occurrence, "waiting", at)))
+        return held.write(schedule.note(Occurrence(occurrence, "waiting", at)))
 
 
 def _run(
@@ -140,7 +140,7 @@ def _run(
 ) -> int:
     def note(**changes: object) -> None:
         told = watched and changes["result"] not in UNDERWAY  # who watches it need not be told
-        firing = Firing(occurrence, at=timestamp(), told=told, **changes)  # type: ignore[arg-type]
+        firing = Occurrence(occurrence, at=timestamp(), told=told, **changes)  # type: ignore[arg-type]
         # A schedule that was removed meanwhile, or a full disk, changes nothing about the run.
         with contextlib.suppress(ZeusrunError):
             schedules.update(schedule.job, lambda found: found.note(firing))

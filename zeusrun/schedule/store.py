@@ -39,7 +39,7 @@ _FAR = 1e11  # seconds that no time of day has
 
 
 @dataclass(frozen=True)
-class Firing:
+class Occurrence:
     """One occurrence, and what became of it.
 
     Attributes:
@@ -90,10 +90,10 @@ class Schedule:
     environment: Mapping[str, str] = field(repr=False)
     cursor: Cursor
     paused: bool = False
-    firings: tuple[Firing, ...] = ()
+    firings: tuple[Occurrence, ...] = ()
     section: Mapping[str, str | None] = field(default_factory=dict)
 
-    def note(self, firing: Firing) -> Schedule:
+    def note(self, firing: Occurrence) -> Schedule:
         """Return the schedule with a firing added, or put in the place of that occurrence's."""
         others = [each for each in self.firings if each.occurrence != firing.occurrence]
         settled = [each for each in others if each.result not in UNDERWAY]
@@ -108,8 +108,7 @@ class Schedule:
 
     def forget_after(self, now: float) -> Schedule:
         """Return the schedule without what a clock that was ahead has missed beyond ``now``."""
-        unreal = {"missed", "skipped"}
-        kept = (f for f in self.firings if f.result not in unreal or f.occurrence <= now)
+        kept = (f for f in self.firings if f.result != "missed" or f.occurrence <= now)
         return replace(self, firings=tuple(kept))
 
     def to_json(self) -> dict[str, Any]:
@@ -302,10 +301,12 @@ def decode_schedule(content: bytes, job: str) -> Schedule:
         _check_version(record.pop("version"))
         rules = dict(record.pop("rules"))
         timetable = rules.pop("timetable")
+        cursor = record.pop("cursor")
+        cursor.pop("behind", None)  # written by an earlier zeusrun
         schedule = Schedule(
             rules=Rules(build_timetable(timetable["expression"], timetable["tz"]), **rules),
-            cursor=Cursor(**record.pop("cursor")),
-            firings=tuple(Firing(**each) for each in record.pop("firings")),
+            cursor=Cursor(**cursor),
+            firings=tuple(Occurrence(**each) for each in record.pop("firings")),
             **record,
         )
         _check(schedule, job)
@@ -327,9 +328,7 @@ def _check(schedule: Schedule, job: str) -> None:
     """
     rules, cursor = schedule.rules, schedule.cursor
     numbers = [cursor.until, rules.jitter_s, *(firing.occurrence for firing in schedule.firings)]
-    numbers += [
-        number for number in (cursor.pending, cursor.behind, rules.deadline_s) if number is not None
-    ]
+    numbers += [number for number in (cursor.pending, rules.deadline_s) if number is not None]
     texts = [schedule.job, schedule.job_file, schedule.python, rules.key]
     for each in (schedule.environment, schedule.section):
         texts += [*each.keys(), *(value for value in each.values() if value is not None)]

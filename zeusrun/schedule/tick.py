@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from zeusrun.errors import ExitCode, LaunchError, ZeusrunError
 from zeusrun.files.private import write_file
 from zeusrun.schedule.due import look
 from zeusrun.schedule.occurrence import PERIOD_S, is_dead, start_occurrence
-from zeusrun.schedule.store import UNDERWAY, Firing
+from zeusrun.schedule.store import UNDERWAY, Occurrence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -150,30 +149,23 @@ def _decide(schedules: Schedules, schedule: Schedule, now: float) -> Schedule:
         if found.cursor.until < schedule.cursor.until:
             schedule = schedule.forget_after(now)
         # A clock that was wrong for a while may show what was decided long ago again.
-        decided = {f.occurrence for f in schedule.firings if not _was_early(f)}
+        decided = {firing.occurrence for firing in schedule.firings}
         again = found.cursor.pending in decided
         cursor = replace(found.cursor, pending=None) if again else found.cursor
         schedule = replace(schedule, cursor=cursor)
         for missed in found.missed:
             if missed.occurrence not in decided:
-                schedule = schedule.note(Firing(missed.occurrence, "missed", at, why=missed.why))
+                schedule = schedule.note(
+                    Occurrence(missed.occurrence, "missed", at, why=missed.why)
+                )
     return schedule
 
 
-def _was_early(firing: Firing) -> bool:
-    """Whether it was settled before its time: by a clock that was ahead, and so not for good."""
-    try:
-        settled = datetime.fromisoformat(firing.at).timestamp()
-    except (ValueError, OverflowError):
-        return False
-    return settled < firing.occurrence - PERIOD_S
-
-
-def _is_untold(firing: Firing) -> bool:
+def _is_untold(firing: Occurrence) -> bool:
     return not firing.told and firing.result not in UNDERWAY
 
 
-def _sentences(schedules: Schedules, schedule: Schedule, untold: Sequence[Firing]) -> list[str]:
+def _sentences(schedules: Schedules, schedule: Schedule, untold: Sequence[Occurrence]) -> list[str]:
     """Return a sentence on each occurrence that did not go well; one on all that were missed."""
     log = schedules.log(schedule.job)
     told = []

@@ -1,10 +1,7 @@
-"""What ``gpu`` and ``gpu watch`` show; the tables fit 80 columns."""
+"""The tables of ``zeusrun gpu``; they fit 80 columns."""
 
 from __future__ import annotations
 
-import csv
-import io
-import itertools
 from typing import TYPE_CHECKING, Literal
 
 from rich import box
@@ -14,7 +11,6 @@ from rich.text import Text
 
 from zeusrun.trial import EnergySource
 from zeusrun.view import units
-from zeusrun.view.export import csv_cell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,11 +18,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from zeusrun.gpu.snapshot import CpuStatus, GpuProcess, GpuStatus
-    from zeusrun.gpu.watch import WatchedGpu
 
 _WIDE = 118  # columns from which there is room to breathe
 _MOST_PROCESSES = 4
-_BARS = "▁▂▃▄▅▆▇█"
 _CPU_SOURCES = {
     EnergySource.COUNTER: "by its counters",
     EnergySource.ESTIMATED: "estimated from CPU time",
@@ -43,21 +37,6 @@ _REASONS = {
     "sw_thermal_slowdown": "heat",
     "sync_boost": "sync",
 }
-WATCH_COLUMNS = (
-    "time_s",
-    "cuda_index",
-    "uuid",
-    "power_w",
-    "energy_j",
-    "power_limit_w",
-    "utilization",
-    "temperature_c",
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "throttle_reasons",
-    "error",
-)
-"""Of the lines that ``gpu watch`` prints where nobody watches."""
 
 
 def gpu_sheet(statuses: Sequence[GpuStatus], width: int) -> RenderableType:
@@ -100,77 +79,6 @@ def gpu_sheet(statuses: Sequence[GpuStatus], width: int) -> RenderableType:
     return Group(doing, Text(""), being, *notes, *_notes(statuses))
 
 
-def watch_sheet(watched: Sequence[WatchedGpu], elapsed_s: float, width: int) -> RenderableType:
-    """Return the GPUs of a machine as they are now, with their last minute.
-
-    Args:
-        watched: One for each GPU, in the order to show.
-        elapsed_s: Seconds since the watch began.
-        width: Columns of the console.
-    """
-    table = _table(width)
-    _add_columns(table, {"GPU": "right", "model": "left", "power/limit": "right"})
-    _add_columns(table, {"last minute": "left"})
-    _add_columns(table, dict.fromkeys(("energy", "load", "temp"), "right"))
-    _add_columns(table, {"throttle": "left"})
-    models = [_model(each.status, width) for each in watched]
-    rest, throttle = _WIDE_REST if width >= _WIDE else _REST
-    room = max(5, min(40, width - rest - throttle - max(map(len, models), default=0)))
-    for each, model in zip(watched, models, strict=True):
-        status = each.status
-        table.add_row(
-            units.count(status.cuda_index),
-            model,
-            _power(status),
-            power_bars(each.recent, status.max_power_w, room),
-            units.energy(each.energy_j, each.energy_source),
-            units.percent(status.utilization),
-            _temperature(status.temperature_c),
-            units.shortened(_throttle(status.throttle_reasons), throttle),
-        )
-    total = f"{units.duration(elapsed_s)} · Ctrl-C ends"
-    if len(watched) > 1:
-        power_w = _sum([each.status.power_w for each in watched])
-        energy_j = _sum([each.energy_j for each in watched])
-        total = f"all: {units.power(power_w)} · {units.energy(energy_j)} in {total}"
-    statuses = [each.status for each in watched]
-    notes = [each.note for each in watched]
-    return Group(table, *_notes(statuses, notes), Text(""), Text(total, style="dim"))
-
-
-# Columns of all but the model, the last minute and throttling, gaps included; of throttling.
-_REST = (3 + 11 + 8 + 4 + 6 + 15, 8)
-_WIDE_REST = (3 + 11 + 8 + 4 + 6 + 23, 20)
-
-
-def power_bars(
-    recent: Sequence[tuple[float, float | None]],
-    ceiling_w: float | None,
-    width: int,
-    span_s: float = 60.0,
-) -> str:
-    """Return the latest power as one line of bars, now at its right end.
-
-    Args:
-        recent: Seconds ago and watts, oldest first; ``None`` where nothing was told.
-        ceiling_w: What a full bar stands for; ``None`` for the most that was drawn.
-        width: How many bars.
-        span_s: Seconds that they stand for.
-    """
-    bins: list[list[float]] = [[] for _ in range(width)]
-    for age_s, watts in recent:
-        place = width - 1 - int(age_s / span_s * width)
-        if watts is not None and place >= 0:
-            bins[place].append(watts)
-    means = [sum(kept) / len(kept) if kept else None for kept in bins]
-    top_w = ceiling_w or max((mean for mean in means if mean is not None), default=0.0) or 1.0
-    highest = len(_BARS) - 1
-    return "".join(
-        " " if mean is None else _BARS[max(0, min(highest, int(mean / top_w * len(_BARS))))]
-        for mean in means
-    )
-
-
 def no_gpu_line(cpu: CpuStatus, visible: str | None) -> Text:
     """Return what to say where a job would see no GPU.
 
@@ -185,32 +93,6 @@ def no_gpu_line(cpu: CpuStatus, visible: str | None) -> Text:
     return Text(f"No GPU{hidden}. Jobs are metered by the CPU: {cpu.model}, energy {source}.")
 
 
-def watch_lines(watched: Sequence[WatchedGpu], elapsed_s: float) -> str:
-    """Return the GPUs as lines of CSV, in the order of ``WATCH_COLUMNS``; unknown is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    for each in watched:
-        status = each.status
-        reasons = status.throttle_reasons
-        writer.writerow(
-            [
-                f"{elapsed_s:.3f}",
-                status.cuda_index,
-                status.uuid,
-                _number(status.power_w),
-                _number(each.energy_j),
-                _number(status.power_limit_w),
-                _number(status.utilization),
-                _number(status.temperature_c),
-                _number(status.sm_clock_mhz),
-                _number(status.memory_clock_mhz),
-                None if reasons is None else "+".join(reasons) or "none",
-                csv_cell(status.error),
-            ]
-        )
-    return text.getvalue().rstrip("\n")
-
-
 def _table(width: int) -> Table:
     gap = 2 if width >= _WIDE else 1
     return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, gap, 0, 0), header_style="dim")
@@ -221,14 +103,11 @@ def _add_columns(table: Table, columns: Mapping[str, Literal["left", "right"]]) 
         table.add_column(name, justify=justify, no_wrap=True)
 
 
-def _notes(
-    statuses: Sequence[GpuStatus], energy_notes: Sequence[str | None] = ()
-) -> list[RenderableType]:
-    """Return what is to be said of GPUs; of several alike, once."""
+def _notes(statuses: Sequence[GpuStatus]) -> list[RenderableType]:
+    """Return the errors and caveats of GPUs; one line for all GPUs with the same text."""
     indices_of: dict[tuple[str, str], list[int | None]] = {}
-    for status, energy_note in itertools.zip_longest(statuses, energy_notes):
-        trouble = status.error or energy_note  # a GPU that does not answer says why energy is gone
-        for mark, text in (("!", trouble), ("·", status.caveat)):
+    for status in statuses:
+        for mark, text in (("!", status.error), ("·", status.caveat)):
             if text:
                 indices_of.setdefault((mark, text), []).append(status.cuda_index)
     notes = [
@@ -287,12 +166,3 @@ def _processes(processes: Sequence[GpuProcess] | None) -> str:
         more = len(told) - _MOST_PROCESSES + 1
         told = [*told[: _MOST_PROCESSES - 1], f"{more} more"]
     return ", ".join(told) or "nobody"
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
-
-
-def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:.6g}" if abs(value) < 1e5 else f"{value:.3f}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from zeusrun.schedule.store import Firing, Schedule
+    from zeusrun.schedule.store import Occurrence, Schedule
 
 _NEXT = 3
 _STYLES = {"ended": "green", "waiting": "cyan", "running": "cyan"}
@@ -95,20 +95,22 @@ def _past(schedule: Schedule, now: float) -> list[tuple[str, Text]]:
         shown.append(("last" if last is None else "then", other))
     if not shown:
         return [("last", Text("it has not run yet", style="dim"))]
-    return [(label, _outcome(schedule, firing, now)) for label, firing in shown]
+    return [(label, _outcome(schedule, occurrence, now)) for label, occurrence in shown]
 
 
-def _outcome(schedule: Schedule, firing: Firing, now: float) -> Text:
-    job, style = schedule.job, _STYLES.get(firing.result, "yellow")
-    why = (firing.why or "").removeprefix(f"{job}: ").removesuffix("; this run is skipped")
-    if firing.result != "ended":
-        told = f"{firing.result}: {why}" if why else firing.result
-    elif firing.exit_code == 0:
-        told = firing.describe()
+def _outcome(schedule: Schedule, occurrence: Occurrence, now: float) -> Text:
+    job, style = schedule.job, _STYLES.get(occurrence.result, "yellow")
+    why = (occurrence.why or "").removeprefix(f"{job}: ").removesuffix("; this run is skipped")
+    if occurrence.result != "ended":
+        told = f"{occurrence.result}: {why}" if why else occurrence.result
+    elif occurrence.exit_code == 0:
+        told = occurrence.describe()
     else:
         style = "red"
-        told = firing.describe() if why else f"{firing.describe()}; see `zeusrun show {job}`"
-    return Text.assemble(f"{_when(schedule, firing.occurrence, now)}  ", (told, style))
+        told = (
+            occurrence.describe() if why else f"{occurrence.describe()}; see `zeusrun show {job}`"
+        )
+    return Text.assemble(f"{_when(schedule, occurrence.occurrence, now)}  ", (told, style))
 
 
 def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import os
 import traceback
 from typing import TYPE_CHECKING
 
-from zeusrun.files.private import read_file, remove_link, write_file
+from zeusrun.files.private import read_file, write_file
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -85,7 +85,6 @@ def record_failure(
     temporary = f"{path}.rank{rank}"
     with contextlib.suppress(OSError):
         write_file(temporary, json.dumps(record).encode())
-        remove_link(path)
         recorded = failed_in_restart(path)
         if recorded is not None and recorded < restart:
             os.replace(temporary, path)  # noqa: PTH105

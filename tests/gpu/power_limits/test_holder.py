@@ -34,9 +34,9 @@ class NoGuard:
         self.dismissed = False
         self.alive = True
 
-    def __call__(self, found_w, descriptors):
+    def __call__(self, original_w, descriptors):
         assert all(descriptor > 2 for descriptor in descriptors)
-        self.watches.append(dict(found_w))
+        self.watches.append(dict(original_w))
         self.alive = True
         return self
 
@@ -51,15 +51,15 @@ class NoGuard:
 
 
 @pytest.fixture
-def found_w():
+def original_w():
     # Locks are the machine's: names of its own for each test.
     serial = secrets.token_hex(4)
     return {f"A-{serial}": 300.0, f"B-{serial}": 212.345}
 
 
 @pytest.fixture
-def devices(clock, found_w):
-    devices = [SimulatedDevice(clock, uuid=uuid) for uuid in found_w]
+def devices(clock, original_w):
+    devices = [SimulatedDevice(clock, uuid=uuid) for uuid in original_w]
     devices[1].set_power_limit_w(212.345)
     return devices
 
@@ -78,34 +78,34 @@ def limits_w(devices):
     return {device.uuid: device.read().power_limit_w for device in devices}
 
 
-def test_limits_are_held_and_then_restored_exactly(devices, holder, found_w, tmp_path):
+def test_limits_are_held_and_then_restored_exactly(devices, holder, original_w, tmp_path):
     with holder:
         holder.hold(150.0, "job-1-1")
         assert set(limits_w(devices).values()) == {150.0}
         holder.hold(125.0, "job-1-1")
         assert set(limits_w(devices).values()) == {125.0}
-    assert limits_w(devices) == found_w
+    assert limits_w(devices) == original_w
     assert recorded_gpus(tmp_path / "gpus") == []
     assert holder.unrestored is None
 
 
 def test_before_the_first_change_the_limits_are_on_disk_and_a_guard_watches(
-    devices, holder, found_w, guard, tmp_path
+    devices, holder, original_w, guard, tmp_path
 ):
     seen = []
     change = devices[0].set_power_limit_w
 
     def spy(watts):
         if watts == 150.0:
-            records = [read_record(tmp_path / "gpus", uuid) for uuid in found_w]
-            seen.append(({r.uuid: r.found_w for r in records}, [*guard.watches]))
+            records = [read_record(tmp_path / "gpus", uuid) for uuid in original_w]
+            seen.append(({r.uuid: r.original_w for r in records}, [*guard.watches]))
         change(watts)
 
     devices[0].set_power_limit_w = spy
     with holder:
         assert guard.watches == []
         holder.hold(150.0, "job-1-1")
-    assert seen == [(found_w, [found_w])]
+    assert seen == [(original_w, [original_w])]
     assert guard.dismissed
 
 
@@ -117,7 +117,7 @@ def test_nothing_is_written_where_nothing_is_changed(devices, holder, guard, tmp
     assert recorded_gpus(tmp_path / "gpus") == []
 
 
-def test_limits_are_restored_when_the_block_raises(devices, holder, found_w):
+def test_limits_are_restored_when_the_block_raises(devices, holder, original_w):
     def interrupted():
         with holder:
             holder.hold(150.0, "job-1-1")
@@ -125,25 +125,25 @@ def test_limits_are_restored_when_the_block_raises(devices, holder, found_w):
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert limits_w(devices) == found_w
+    assert limits_w(devices) == original_w
 
 
-def test_limits_are_restored_though_the_record_was_deleted(devices, holder, found_w, tmp_path):
+def test_limits_are_restored_though_the_record_was_deleted(devices, holder, original_w, tmp_path):
     with holder:
         holder.hold(150.0, "job-1-1")
         for path in (tmp_path / "gpus").iterdir():
             path.unlink()
-    assert limits_w(devices) == found_w
+    assert limits_w(devices) == original_w
 
 
-def test_they_can_be_put_back_and_changed_again(devices, holder, found_w, guard):
+def test_they_can_be_put_back_and_changed_again(devices, holder, original_w, guard):
     with holder:
         holder.hold(150.0, "job-1-1")
         holder.restore()
-        assert limits_w(devices) == found_w
+        assert limits_w(devices) == original_w
         holder.hold(200.0, "job-1-2")
         assert set(limits_w(devices).values()) == {200.0}
-    assert limits_w(devices) == found_w
+    assert limits_w(devices) == original_w
     assert len(guard.watches) == 1
 
 
@@ -163,7 +163,7 @@ def test_a_guard_that_has_died_is_replaced_while_limits_are_changed(holder, guar
 
 
 def test_limits_are_put_back_where_a_gpu_does_not_answer_when_the_next_one_is_wanted(
-    devices, holder, found_w
+    devices, holder, original_w
 ):
     with holder:
         holder.hold(125.0, "job-1-1")
@@ -176,7 +176,7 @@ def test_limits_are_put_back_where_a_gpu_does_not_answer_when_the_next_one_is_wa
         devices[1].power_limit_range_w = fail
         with pytest.raises(DeviceError, match="Timeout"):
             holder.hold(150.0, "job-1-1")
-        assert limits_w(devices) == found_w
+        assert limits_w(devices) == original_w
 
 
 def test_a_record_that_somebody_has_removed_is_written_again(devices, holder, tmp_path):
@@ -189,7 +189,7 @@ def test_a_record_that_somebody_has_removed_is_written_again(devices, holder, tm
 
 
 def test_where_records_cannot_be_written_any_more_limits_are_put_back(
-    devices, holder, found_w, monkeypatch
+    devices, holder, original_w, monkeypatch
 ):
     def forbid(_path):
         raise PermissionError(13, "Permission denied")
@@ -200,7 +200,7 @@ def test_where_records_cannot_be_written_any_more_limits_are_put_back(
             patch.setattr("pathlib.Path.exists", forbid)
             with pytest.raises(DeviceError, match="no power limit is changed"):
                 holder.hold(150.0, "job-1-1")
-            assert limits_w(devices) == found_w
+            assert limits_w(devices) == original_w
 
 
 def test_two_launchers_take_the_locks_in_the_same_order(devices, guard, tmp_path, monkeypatch):
@@ -213,8 +213,8 @@ def test_two_launchers_take_the_locks_in_the_same_order(devices, guard, tmp_path
     assert taken[:2] == taken[2:]
 
 
-def test_a_launcher_in_another_network_namespace_is_seen_by_the_file(found_w, tmp_path):
-    uuid = next(iter(found_w))
+def test_a_launcher_in_another_network_namespace_is_seen_by_the_file(original_w, tmp_path):
+    uuid = next(iter(original_w))
     child = [sys.executable, "-c", HOLDS, str(tmp_path), uuid]
     with subprocess.Popen(
         ["unshare", "--net", *child], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -239,8 +239,8 @@ sys.stdin.read()
 """
 
 
-def test_whoever_has_only_the_file_of_a_lock_is_seen_without_taking_it(found_w, tmp_path):
-    uuid = next(iter(found_w))
+def test_whoever_has_only_the_file_of_a_lock_is_seen_without_taking_it(original_w, tmp_path):
+    uuid = next(iter(original_w))
     lock = FileLock(tmp_path / f"{uuid}.lock")
     assert not is_held(uuid, tmp_path)
     assert not lock.path.exists()
@@ -250,8 +250,8 @@ def test_whoever_has_only_the_file_of_a_lock_is_seen_without_taking_it(found_w, 
     assert not is_held(uuid, tmp_path)
 
 
-def test_to_look_whether_a_limit_is_held_takes_no_lock(found_w, tmp_path, monkeypatch):
-    uuid = next(iter(found_w))
+def test_to_look_whether_a_limit_is_held_takes_no_lock(original_w, tmp_path, monkeypatch):
+    uuid = next(iter(original_w))
     lock = LimitLock(uuid, tmp_path)
     assert lock.acquire()
     monkeypatch.setattr("socket.socket", pytest.fail)
@@ -287,37 +287,37 @@ def test_without_a_boot_id_the_host_tells_machines_apart(devices, tmp_path):
         assert is_elsewhere(tmp_path, uuid) is elsewhere
 
 
-def test_limits_that_cannot_be_guarded_any_more_are_put_back(devices, holder, guard, found_w):
+def test_limits_that_cannot_be_guarded_any_more_are_put_back(devices, holder, guard, original_w):
     with holder:
         holder.hold(150.0, "job-1-1")
         guard.alive = False
         holder._start_guard = refuse
         with pytest.raises(DeviceError, match="no guard"):
             holder.keep_guarded()
-        assert limits_w(devices) == found_w
+        assert limits_w(devices) == original_w
 
 
 def refuse(_uuids, _descriptors):
     raise DeviceError("no guard could be started")
 
 
-def test_without_a_guard_no_limit_is_changed(devices, found_w, tmp_path):
+def test_without_a_guard_no_limit_is_changed(devices, original_w, tmp_path):
     holder = LimitHolder(devices, tmp_path, refuse)
     with holder, pytest.raises(DeviceError, match="no guard"):
         holder.hold(150.0, "job-1-1")
-    assert limits_w(devices) == found_w
+    assert limits_w(devices) == original_w
     assert recorded_gpus(tmp_path) == []
 
 
-def test_without_a_record_no_limit_is_changed(devices, found_w, guard, tmp_path):
+def test_without_a_record_no_limit_is_changed(devices, original_w, guard, tmp_path):
     (tmp_path / "gpus").write_text("a file where the directory should be")
     holder = LimitHolder(devices, tmp_path / "gpus" / "below", guard)
     with pytest.raises(DeviceError, match="no power limit is changed"), holder:
         holder.hold(150.0, "job-1-1")
-    assert limits_w(devices) == found_w
+    assert limits_w(devices) == original_w
 
 
-def test_a_gpu_that_refuses_half_way_leaves_all_as_found(devices, holder, found_w, tmp_path):
+def test_a_gpu_that_refuses_half_way_leaves_all_as_found(devices, holder, original_w, tmp_path):
     with holder:
         holder.hold(150.0, "job-1-1")
         change = devices[1].set_power_limit_w
@@ -330,21 +330,21 @@ def test_a_gpu_that_refuses_half_way_leaves_all_as_found(devices, holder, found_
         devices[1].set_power_limit_w = refuse_lower
         with pytest.raises(DeviceError, match="not today"):
             holder.hold(125.0, "job-1-1")
-        assert limits_w(devices) == found_w
+        assert limits_w(devices) == original_w
     assert recorded_gpus(tmp_path / "gpus") == []
 
 
 def test_without_permission_it_says_so_and_touches_nothing(
-    devices, holder, found_w, guard, tmp_path
+    devices, holder, original_w, guard, tmp_path
 ):
     devices[0].refuse_limits()
     with holder:
         assert holder.refused
         assert holder.limits_w == ()
-        assert not any(is_held(uuid, tmp_path / "gpus") for uuid in found_w)
+        assert not any(is_held(uuid, tmp_path / "gpus") for uuid in original_w)
         with pytest.raises(LimitRefusedError, match=r"of 150 W cannot be held: .*mode: observe"):
             holder.hold(150.0, "job-1-1")
-    assert limits_w(devices) == found_w
+    assert limits_w(devices) == original_w
     assert guard.watches == []
 
 
@@ -358,7 +358,7 @@ def test_a_limit_that_can_be_read_but_not_set_is_left_alone(devices, holder):
 
 
 def test_after_a_restore_that_failed_in_part_every_gpu_has_its_record_again(
-    devices, holder, found_w, tmp_path
+    devices, holder, original_w, tmp_path
 ):
     with holder:
         holder.hold(150.0, "job-1-1")
@@ -373,14 +373,14 @@ def test_after_a_restore_that_failed_in_part_every_gpu_has_its_record_again(
         assert recorded_gpus(tmp_path / "gpus") == [devices[1].uuid]
         devices[1].set_power_limit_w = change
         holder.hold(125.0, "job-1-2")
-        assert recorded_gpus(tmp_path / "gpus") == sorted(found_w)
-    assert limits_w(devices) == found_w
+        assert recorded_gpus(tmp_path / "gpus") == sorted(original_w)
+    assert limits_w(devices) == original_w
 
 
-def test_a_limit_out_of_range_is_refused_naming_the_range(devices, holder, found_w):
+def test_a_limit_out_of_range_is_refused_naming_the_range(devices, holder, original_w):
     with holder, pytest.raises(DeviceError, match="between 100 and 300 W"):
         holder.hold(301.0, "job-1-1")
-    assert limits_w(devices) == found_w
+    assert limits_w(devices) == original_w
 
 
 def test_what_cannot_be_limited_is_left_alone(devices, guard, tmp_path):
@@ -414,13 +414,12 @@ def test_holders_of_other_gpus_are_not_in_the_way(devices, guard, tmp_path):
         assert list(limits_w(devices).values()) == [150.0, 200.0]
 
 
-def test_what_a_dead_launcher_left_is_restored_before_it_is_taken_for_found(
+def test_what_a_dead_launcher_left_is_restored_before_it_is_taken_for_the_original(
     devices, guard, tmp_path
 ):
     write_record(tmp_path, LimitRecord(devices[0].uuid, 287.5, "dead-1-1", set_w=(125.0,)))
     devices[0].set_power_limit_w(125.0)
     with LimitHolder(devices[:1], tmp_path, guard) as holder:
-        assert holder.found_w == 287.5
         holder.hold(150.0, "job-1-1")
     assert devices[0].read().power_limit_w == 287.5
 
@@ -435,7 +434,7 @@ def test_a_gpu_that_does_not_take_its_limit_back_keeps_its_record(devices, holde
     assert devices[1].read().power_limit_w == 212.345
 
 
-def test_repair_restores_what_nobody_holds(devices, holder, found_w, guard, tmp_path):
+def test_repair_restores_what_nobody_holds(devices, holder, original_w, guard, tmp_path):
     present = {device.uuid: device for device in devices}
     with LimitHolder(devices[:1], tmp_path / "gpus", guard) as held:
         held.hold(150.0, "running-1-1")
@@ -460,11 +459,11 @@ def test_the_daemon_that_the_job_names_is_on_record_for_repair(devices, guard, t
     assert asked == ["/run/other.sock"]
 
 
-def test_repair_says_what_stays_changed_where_a_gpu_is_lost(found_w, tmp_path):
+def test_repair_says_what_stays_changed_where_a_gpu_is_lost(original_w, tmp_path):
     def lost(_record):
         raise DeviceError("GPU-1 is lost")
 
-    write_record(tmp_path, LimitRecord(next(iter(found_w)), 222.5, "dead-1-1"))
+    write_record(tmp_path, LimitRecord(next(iter(original_w)), 222.5, "dead-1-1"))
     restored, problems, _ = repair_limits(tmp_path, lost)
     assert restored == []
     (path,), (problem,) = tmp_path.glob("*.json"), problems
@@ -506,14 +505,14 @@ def test_a_record_that_cannot_be_read_is_named_and_kept(devices, tmp_path, conte
 # Somebody else sets limits, too
 
 
-def test_a_cap_set_during_a_run_is_not_overridden_by_the_next_limit(devices, holder, found_w):
+def test_a_cap_set_during_a_run_is_not_overridden_by_the_next_limit(devices, holder, original_w):
     capped, other = devices
     with holder:
         holder.hold(150.0, "job-1-1")
         capped.set_power_limit_w(120.0)
         with pytest.raises(LimitRefusedError, match=r"stays at 120 W: .* somebody else"):
             holder.hold(175.0, "job-1-1")
-        assert limits_w(devices) == {capped.uuid: 120.0, other.uuid: found_w[other.uuid]}
+        assert limits_w(devices) == {capped.uuid: 120.0, other.uuid: original_w[other.uuid]}
         assert "120 W" in holder.taken
         assert holder.limits_w == ()
         with pytest.raises(LimitRefusedError):
@@ -522,12 +521,12 @@ def test_a_cap_set_during_a_run_is_not_overridden_by_the_next_limit(devices, hol
     assert holder.unrestored is None  # it is told already
 
 
-def test_a_cap_set_before_the_first_limit_is_not_overridden(devices, holder, found_w, tmp_path):
+def test_a_cap_set_before_the_first_limit_is_not_overridden(devices, holder, original_w, tmp_path):
     with holder:
         devices[0].set_power_limit_w(120.0)
         with pytest.raises(LimitRefusedError, match="somebody else"):
             holder.hold(150.0, "job-1-1")
-    assert limits_w(devices) == {**found_w, devices[0].uuid: 120.0}
+    assert limits_w(devices) == {**original_w, devices[0].uuid: 120.0}
     assert recorded_gpus(tmp_path / "gpus") == []
 
 
@@ -549,26 +548,26 @@ def test_what_is_seen_only_on_leaving_the_block_is_told_then(devices, holder):
     assert "stays at 120 W" in holder.unrestored
 
 
-def test_a_driver_may_round_what_it_is_told(devices, holder, found_w):
+def test_a_driver_may_round_what_it_is_told(devices, holder, original_w):
     change = devices[0].set_power_limit_w
     devices[0].set_power_limit_w = lambda watts: change(watts if watts == 300.0 else watts - 0.4)
     with holder:
         holder.hold(150.0, "job-1-1")
         holder.hold(175.0, "job-1-1")
-    assert limits_w(devices) == found_w
+    assert limits_w(devices) == original_w
     assert holder.taken is None
 
 
 @pytest.mark.parametrize("instead_w", [300.0, 200.0])  # it ignores the limit, or takes another
 def test_a_driver_that_does_not_do_what_it_is_told_is_found_out(
-    devices, holder, found_w, tmp_path, instead_w
+    devices, holder, original_w, tmp_path, instead_w
 ):
     change = devices[0].set_power_limit_w
     devices[0].set_power_limit_w = lambda watts: change(watts if watts == 300.0 else instead_w)
     with holder:
         with pytest.raises(DeviceError, match=rf"150 W and reports {instead_w:g} W"):
             holder.hold(150.0, "job-1-1")
-        assert limits_w(devices) == found_w
+        assert limits_w(devices) == original_w
     assert recorded_gpus(tmp_path / "gpus") == []
 
 
@@ -699,7 +698,9 @@ def test_without_permission_a_record_goes_only_where_nothing_is_left_to_do(
     assert (len(problems), len(recorded_gpus(tmp_path))) == (left, left)
 
 
-def test_a_cap_set_while_the_first_limit_is_prepared_is_not_overridden(devices, found_w, tmp_path):
+def test_a_cap_set_while_the_first_limit_is_prepared_is_not_overridden(
+    devices, original_w, tmp_path
+):
     guard = NoGuard()
 
     def start_guard(found, descriptors):
@@ -711,7 +712,7 @@ def test_a_cap_set_while_the_first_limit_is_prepared_is_not_overridden(devices, 
         with pytest.raises(LimitRefusedError, match="stays at 120 W"):
             holder.hold(150.0, "job-1-1")
         assert "stays at 120 W" in holder.taken
-    assert limits_w(devices) == {**found_w, devices[0].uuid: 120.0}
+    assert limits_w(devices) == {**original_w, devices[0].uuid: 120.0}
     assert recorded_gpus(tmp_path) == []
 
 

@@ -103,9 +103,6 @@ def test_a_link_or_a_pipe_in_the_place_of_a_file_is_neither_followed_nor_waited_
     os.mkfifo(pipe)
     for path in (link, pipe):
         assert read_stack(path, 0) == ""
-    with pytest.raises(OSError, match=pipe.name):
-        keep_stacks(pipe, "heading", {0: "stack"})
-    keep_stacks(link, "heading", {0: "stack"})
-    assert "stack" in link.read_text()
-    assert not link.is_symlink()
+        with pytest.raises(OSError, match=path.name):
+            keep_stacks(path, "heading", {0: "stack"})
     assert victim.read_text() == "mine"

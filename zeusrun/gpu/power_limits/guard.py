@@ -45,17 +45,19 @@ def main() -> None:
     """Watch, then restore; ``argv``: the directory of the records, and ``<uuid>=<watts>``."""
     directory = Path(sys.argv[1])
     pairs = [argument.split("=") for argument in sys.argv[2:]]
-    found_w = {uuid: float(watts) for uuid, watts in pairs}
+    original_w = {uuid: float(watts) for uuid, watts in pairs}
     for number in _FOR_THE_LAUNCHER:
         signal.signal(number, signal.SIG_IGN)
-    devices: dict[str, LimitableDevice] = {uuid: gpu_by_uuid(uuid, os.environ) for uuid in found_w}
+    devices: dict[str, LimitableDevice] = {
+        uuid: gpu_by_uuid(uuid, os.environ) for uuid in original_w
+    }
     with contextlib.suppress(BrokenPipeError):  # the launcher is dead already
         os.write(1, READY)
     os.close(1)
     said = b""
     while more := os.read(0, 4096):
         said = (said + more)[-_REMEMBERED:]
-    left = _left(directory, found_w, said)
+    left = _left(directory, original_w, said)
     give_up_s = time.monotonic() + _PATIENCE_S
     while left and time.monotonic() < give_up_s:
         left = [record for record in left if not _restored(directory, record, devices)]
@@ -63,7 +65,7 @@ def main() -> None:
             time.sleep(_AGAIN_S)
 
 
-def _left(directory: Path, found_w: Mapping[str, float], said: bytes) -> list[LimitRecord]:
+def _left(directory: Path, original_w: Mapping[str, float], said: bytes) -> list[LimitRecord]:
     """Return what is to be put back, by what the launcher said.
 
     A launcher that died may have lost its records first, so what it said last counts more. Without
@@ -73,10 +75,10 @@ def _left(directory: Path, found_w: Mapping[str, float], said: bytes) -> list[Li
     lines = said.splitlines(keepends=True)
     told = [line for line in lines if line.startswith(b"{") and line.endswith(b"\n")]
     if not told:
-        records = [_read(directory, uuid) for uuid in found_w]
+        records = [_read(directory, uuid) for uuid in original_w]
         return [record for record in records if record is not None]
     return [
-        LimitRecord(uuid, found_w[uuid], "the last trial", set_w=tuple(watts))
+        LimitRecord(uuid, original_w[uuid], "the last trial", set_w=tuple(watts))
         for uuid, watts in json.loads(told[-1]).items()
         if lines[-1] != DISMISSED or has_record(directory, uuid)
     ]

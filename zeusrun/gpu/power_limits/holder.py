@@ -97,7 +97,7 @@ class LimitHolder:
         self._zeusd = zeusd
         self._locks: list[LimitLock] = []
         self._guard: Guard | None = None
-        self._found_w: dict[str, float] = {}
+        self._original_w: dict[str, float] = {}
         # By UUID, of the GPUs that may not be as they were found: what zeusrun has set.
         self._set_w: dict[str, tuple[float, ...]] = {}
         self._trial = ""
@@ -131,15 +131,10 @@ class LimitHolder:
             self.unrestored = str(failure)
         finally:
             self._let_go()
-        if not any(has_record(self._directory, uuid) for uuid in self._found_w):
+        if not any(has_record(self._directory, uuid) for uuid in self._original_w):
             self.unrestored = None  # the guard has done it
         if self.taken != told:
             self.unrestored = self.unrestored or self.taken
-
-    @property
-    def found_w(self) -> float | None:
-        """The lowest limit found, in watts per GPU; ``None`` if refused."""
-        return min(self._found_w.values(), default=None)
 
     def hold(self, watts: float, trial: str) -> None:
         """Hold every GPU to a limit, until it is told another one or the block is left.
@@ -157,15 +152,17 @@ class LimitHolder:
         self._trial = trial
         try:
             self.check(watts)
-            left_w = {u: self._set_w.get(u, (found_w,)) for u, found_w in self._found_w.items()}
+            left_w = {
+                u: self._set_w.get(u, (original_w,)) for u, original_w in self._original_w.items()
+            }
             for device in self._devices:
                 self._check_own(device, left_w[device.uuid])
-            if not self._set_w and set(self._found_w.values()) == {watts}:
+            if not self._set_w and set(self._original_w.values()) == {watts}:
                 return
-            for uuid, found_w in self._found_w.items():
+            for uuid, original_w in self._original_w.items():
                 self._set_w[uuid] = (*self._set_w.get(uuid, ())[-1:], watts)
                 # Before the change, so that whoever restores it knows it for zeusrun's.
-                write_record(self._directory, self._record(uuid, found_w))
+                write_record(self._directory, self._record(uuid, original_w))
             self._ensure_guard()
             for device in self._devices:
                 # To prepare took a while, in which somebody else may have set one.
@@ -221,7 +218,7 @@ class LimitHolder:
             if uuid not in self._set_w:
                 continue
             try:
-                record = self._record(uuid, self._found_w[uuid])
+                record = self._record(uuid, self._original_w[uuid])
                 stays = put_back(self._directory, device, record)
                 del self._set_w[uuid]
                 if stays is not None:
@@ -270,10 +267,10 @@ class LimitHolder:
         self._set_w[uuid] = (*self._set_w[uuid], now_w)
         if self._guard is not None:
             self._guard.tell(self._set_w)
-        write_record(self._directory, self._record(uuid, self._found_w[uuid]))
+        write_record(self._directory, self._record(uuid, self._original_w[uuid]))
 
-    def _record(self, uuid: str, found_w: float) -> LimitRecord:
-        return LimitRecord(uuid, found_w, self._trial, self._zeusd, self._set_w[uuid])
+    def _record(self, uuid: str, original_w: float) -> LimitRecord:
+        return LimitRecord(uuid, original_w, self._trial, self._zeusd, self._set_w[uuid])
 
     def _ensure_guard(self) -> None:
         if self._guard is not None and not self._guard.is_alive():
@@ -281,7 +278,7 @@ class LimitHolder:
             self._guard = None
         if self._guard is None:
             held = [number for lock in self._locks for number in lock.filenos()]
-            self._guard = self._start_guard(self._found_w, held)
+            self._guard = self._start_guard(self._original_w, held)
         self._guard.tell(self._set_w)
 
     def _open(self) -> None:
@@ -305,7 +302,7 @@ class LimitHolder:
                 self.refused = f"{name_of(device)} does not tell its power limit"
                 return
             limited.append(device)
-            self._found_w[device.uuid] = limit_w
+            self._original_w[device.uuid] = limit_w
         self._devices = limited
         if not limited:
             self.refused = "no GPU of the job has a power limit that can be set"
@@ -313,13 +310,13 @@ class LimitHolder:
         try:
             for device in limited:
                 # A limit that is set to what it is changes nothing, but permission is asked for.
-                device.set_power_limit_w(self._found_w[device.uuid])
+                device.set_power_limit_w(self._original_w[device.uuid])
         except DeviceError as error:  # a limit that is told and cannot be set: a laptop's, say
             self.refused = str(error)
             return
         ranges_w = [range_w for d in limited if (range_w := d.power_limit_range_w()) is not None]
         lowest_w = max(low_w for low_w, _ in ranges_w)
-        self.limits_w = limit_grid_w(lowest_w, min(self._found_w.values()))
+        self.limits_w = limit_grid_w(lowest_w, min(self._original_w.values()))
 
     def _let_go(self) -> None:
         if self._guard is not None:

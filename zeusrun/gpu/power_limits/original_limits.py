@@ -35,7 +35,7 @@ class LimitRecord:
 
     Attributes:
         uuid: Of the GPU.
-        found_w: Its limit in watts as it was found.
+        original_w: Its limit in watts as it was found.
         trial: The one that has changed it.
         zeusd: Socket or ``host:port`` of the daemon that the job named; ``None`` if it named none.
         set_w: What zeusrun set last and what it was about to set, in watts; empty if unknown, as
@@ -45,7 +45,7 @@ class LimitRecord:
     """
 
     uuid: str
-    found_w: float
+    original_w: float
     trial: str
     zeusd: str | None = None
     set_w: tuple[float, ...] = ()
@@ -78,6 +78,7 @@ def write_record(directory: Path, record: LimitRecord) -> None:
     """
     path = record_path(directory, record.uuid)
     content = {"version": _VERSION, **vars(record)}
+    content["found_w"] = content.pop("original_w")  # its name in files
     try:
         make_folder(directory)
         replace_file(path, json.dumps(content).encode())

@@ -71,16 +71,16 @@ def put_back(directory: Path, device: LimitableDevice, record: LimitRecord) -> s
         DeviceError: If the GPU does not take the limit or does not answer, or the record cannot be
             removed; it stays.
     """
-    found_w = record.found_w
+    original_w = record.original_w
     try:
         stays = _why_it_stays(device, record)
         if stays is None:
-            _set_again(device, found_w)
+            _set_again(device, original_w)
     except DeviceError as error:
         raise DeviceError(
-            f"the power limit of {name_of(device)} is not as it was found ({found_w:g} W): "
+            f"the power limit of {name_of(device)} is not as it was found ({original_w:g} W): "
             f"{error}. `zeusrun repair` tries again; `nvidia-smi -i {device.uuid} -pl "
-            f"{found_w:g}` sets it by hand"
+            f"{original_w:g}` sets it by hand"
         ) from error
     remove_record(directory, device.uuid)
     return stays
@@ -131,7 +131,7 @@ def repair_limits(
                     stays = _why_it_stays(device, record)
                 else:
                     stays = put_back(directory, device, record)
-            limit = f"{record.found_w:g} W" if dry_run else f"{record.found_w:g} W again"
+            limit = f"{record.original_w:g} W" if dry_run else f"{record.original_w:g} W again"
             then = f"{'is to be' if dry_run else 'is'} {limit}, as {record.trial} had found it"
             restored.append(Restored(uuid, stays or f"the power limit of {uuid} {then}"))
         except DeviceError as error:
@@ -146,13 +146,13 @@ def name_of(device: Device) -> str:
     return f"{device.model} ({device.uuid})"
 
 
-def _set_again(device: LimitableDevice, found_w: float) -> None:
+def _set_again(device: LimitableDevice, original_w: float) -> None:
     try:
-        set_limit(device, found_w)
+        set_limit(device, original_w)
     except LimitRefusedError:
         # Nobody has taken it. Where it is in force, nothing needs to be permitted.
         now_w = device.power_limit_w()
-        if now_w is None or not is_same_limit(now_w, found_w):
+        if now_w is None or not is_same_limit(now_w, original_w):
             raise
 
 
@@ -162,7 +162,7 @@ def _opened(
     try:
         return open_gpu(record)
     except DeviceError as error:
-        found = f"{record.found_w:g} W, as {record.trial} had found it"
+        found = f"{record.original_w:g} W, as {record.trial} had found it"
         raise DeviceError(
             f"a power limit is not restored ({found}): {error}. If this GPU was removed for good, "
             f"delete its record: {record_path(directory, record.uuid)}"
@@ -172,7 +172,7 @@ def _opened(
 def _why_it_stays(device: LimitableDevice, record: LimitRecord) -> str | None:
     """Say why the limit in force is not zeusrun's to change; ``None`` if it is."""
     now_w = device.power_limit_w()
-    if now_w is None or is_same_limit(now_w, record.found_w):
+    if now_w is None or is_same_limit(now_w, record.original_w):
         return None
     # A limit that zeusrun has set is known by its watts; a container may have a boot id of its own.
     if any(is_same_limit(now_w, watts) for watts in record.set_w):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.files.home import runs_directory, unwritable_home
-from zeusrun.files.private import make_folder, open_for_writing, remove_link, write_file
+from zeusrun.files.private import make_folder, open_for_writing, write_file
 from zeusrun.history.rules import job_of
 from zeusrun.sidecar.orders import ENDING
 
@@ -148,13 +148,10 @@ def create_run(home: Path, job: str, trial: str) -> RunPaths:
 def open_torchrun_log(paths: RunPaths) -> BinaryIO:
     """Open torchrun's log to append to, before torchrun starts.
 
-    Links in the place of the folders that the ranks will write to are replaced by folders.
-
     Raises:
         OSError: If that is not possible.
     """
     for folder in (paths.logs, paths.clocks):
-        remove_link(folder)
         folder.mkdir(mode=0o700, exist_ok=True)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     return open(open_for_writing(paths.torchrun_log, flags), "ab")  # noqa: PTH123 - a descriptor
@@ -246,7 +243,6 @@ def reopen_run(home: Path, paths: RunPaths) -> None:
             if path.name not in _KEPT and not _PART.fullmatch(path.name):
                 path.rename(earlier / path.name)
         for folder in (paths.logs, paths.clocks, paths.checkpoints):
-            remove_link(folder)
             folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise unwritable_home(home, error) from error

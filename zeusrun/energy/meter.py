@@ -1,0 +1,75 @@
+"""The protocol of a meter: what a running trial asks about the energy of its devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from zeusrun.energy.device_energy import Accounts
+    from zeusrun.trial import EnergySource
+
+
+class Meter(Protocol):
+    """Measures the energy of a job from entering the ``with`` block until leaving it.
+
+    Times are monotonic seconds (``time.monotonic``) of the launcher's machine. What is unknown is
+    ``None``, never 0. A meter that fails does not end the training: energy becomes ``None`` and a
+    warning says why. The methods may also be called after the block was left.
+    """
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def energy_between(self, since_s: float, until_s: float) -> float | None:
+        """Return the joules that all devices used in a window; their source is ``energy_source``.
+
+        Returns:
+            Joules; ``None`` if any device was not measured over the whole window.
+
+        Raises:
+            ValueError: If the window ends before it starts.
+        """
+
+    def accounts_j(self, since_s: float, until_s: float) -> Accounts:
+        """Return the joules of a window by counters and by sampled power, each ``None`` if unknown.
+
+        Raises:
+            ValueError: If the window ends before it starts.
+        """
+
+    def limit_w(self, since_s: float, until_s: float) -> float | None:
+        """Return the watts per GPU of the power limit in force for most of a window.
+
+        Returns:
+            Watts; where GPUs differ, the lowest. ``None`` if unknown.
+        """
+
+    def power_w(self) -> float | None:
+        """Return the watts that all devices draw now; ``None`` if unknown for any."""
+
+    @property
+    def energy_source(self) -> EnergySource | None:
+        """The weakest source among the devices; ``None`` if any has none."""
+
+    @property
+    def max_power_w(self) -> float | None:
+        """The most that all devices together may draw, in watts; ``None`` if unknown for any."""
+
+    @property
+    def shared(self) -> bool | None:
+        """Whether processes of others computed on the GPUs meanwhile; ``None`` if unknown."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Sentences for the user, oldest first."""
