@@ -184,13 +184,13 @@ def test_a_run_that_the_history_does_not_know_is_not_overwritten(submission, tmp
     assert submission.history.trials("job") == []
 
 
-def test_a_link_in_the_place_of_a_run_directory_is_not_followed(submission, tmp_path, paths):
-    outside = tmp_path / "outside"
+def test_a_link_in_the_place_of_a_run_directory_is_not_followed(submission, tmp_path):
+    outside, runs = tmp_path / "outside", runs_directory(tmp_path, "job")
     outside.mkdir()
-    paths.run_dir.parent.mkdir(parents=True)
-    paths.run_dir.symlink_to(outside)
-    with pytest.raises(HistoryError, match="job-1-1: File exists"):
-        dispatch(submission, [])
+    runs.mkdir(parents=True)
+    (runs / "job-1-2").symlink_to(outside)
+    with pytest.raises(HistoryError, match="job-1-2: File exists"):
+        dispatch(submission, [Attempt(build_trial(), replaced=True)])
     assert list(outside.iterdir()) == []
 
 
