@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from tests.factories import build_trial as trial
 from tests.fuzz.mutations import mutated, pieces, run_inputs
-from tests.launcher.values import GOAL, LAUNCHED, ten_watts
+from tests.launcher.values import GOAL, LAUNCHED, KnownMeter, ten_watts
 from zeusrun.history.schema import encode_trial
 from zeusrun.launcher.processes.torchrun import ProcessExit
 from zeusrun.launcher.recover import _lost
 from zeusrun.launcher.rundir.layout import create_run
-from zeusrun.launcher.supervision.outcome import Bill, close
+from zeusrun.launcher.supervision.outcome import close
 from zeusrun.launcher.supervision.supervisor import _storable
 from zeusrun.metrics.progress import advance, take_step_clock
 from zeusrun.metrics.sidecar import MAX_WARNINGS, EventReader
@@ -53,7 +53,7 @@ def outcome_of(events, count):
         exit_=ProcessExit(0, 1000.0, ()),
         stop=None,
         failure=None,
-        bill=Bill(ten_watts, None, 10.0),
+        meter=KnownMeter(ten_watts, None, 10.0),
         finished_at=NOW,
     )
     warnings = tuple(map(_storable, outcome.warnings))

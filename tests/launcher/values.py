@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tests.factories import build_trial
+from zeusrun.energy.device_energy import Accounts
 from zeusrun.metrics.progress import Progress, advance
 from zeusrun.sidecar.events import Ended, Reported, Started
+from zeusrun.trial import EnergySource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GOAL = build_trial(metric="accuracy", target=0.5, mode="max", max_epochs=5)
 LAUNCHED = Progress(launched_t=100.0, now_t=100.0)
@@ -17,6 +23,21 @@ def ten_watts(since_s, until_s):
     if until_s < since_s:
         raise ValueError("the window ends before it starts")
     return 10.0 * (until_s - since_s)
+
+
+@dataclass(frozen=True)
+class KnownMeter:
+    """A ``Meter`` of which a test says what it measures."""
+
+    energy_between: Callable = ten_watts
+    energy_source: EnergySource | None = EnergySource.COUNTER
+    max_power_w: float | None = 40.0
+    accounts_j: Callable = lambda _since, _until: Accounts(None, None)
+    limit_w: Callable = lambda _since, _until: None
+
+
+METERED = KnownMeter()
+UNMETERED = KnownMeter(lambda _since, _until: None, None)
 
 
 def after(*events, start=LAUNCHED, goal=GOAL, energy_between=ten_watts):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import timestamp
 from zeusrun.cost import energy_text
+from zeusrun.energy.foreign import ForeignProcesses
+from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.errors import HistoryError
 from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts, Warned
 from zeusrun.launcher.processes.command import placeholder_values
@@ -16,10 +18,11 @@ from zeusrun.launcher.redact import mask_events, mask_job, mask_logs, mask_outco
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.launcher.rundir.record import write_record
 from zeusrun.launcher.supervision.stop_rules import StopCause
-from zeusrun.launcher.supervision.supervisor import Watch
+from zeusrun.launcher.supervision.supervisor import Supervisor
 from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
+    from zeusrun.energy.meter import Meter
     from zeusrun.history.base import History
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.dispatch import Dispatched
@@ -57,7 +60,10 @@ def run_attempt(
             emit(Noted(_goes_on(dispatched.trial)))
         emit(TrialStarts(dispatched.trial, dispatched.choice.decision.cost_bound_j))
         try:
-            outcome, stop = Watch(submission, emit, signals, dispatched, mask).run()
+            meter = _open_meter(submission, dispatched)
+            outcome, stop = Supervisor(
+                submission, dispatched, meter, emit=emit, signals=signals, mask=mask
+            ).run()
         except BaseException as error:
             reason = f"zeusrun could not run it: {str(error) or type(error).__name__}"
             outcome = _broken_off(dispatched, reason)
@@ -72,6 +78,11 @@ def run_attempt(
     replaced = finished.status is TrialStatus.CANCELLED and was_replaced(finished, stop)
     emit(TrialEnded(finished, replaced))
     return finished, stop
+
+
+def _open_meter(submission: Submission, dispatched: Dispatched) -> Meter:
+    foreign = ForeignProcesses(run_dir=str(dispatched.paths.run_dir))
+    return EnergyMonitor(submission.devices, dispatched.paths.power, foreign=foreign)
 
 
 def was_replaced(trial: Trial, stop: StopOrder | None) -> bool:

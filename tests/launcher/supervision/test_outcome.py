@@ -8,17 +8,23 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import build_trial as trial
-from tests.launcher.values import after, ended, report, started, ten_watts
+from tests.launcher.values import (
+    METERED,
+    UNMETERED,
+    KnownMeter,
+    after,
+    ended,
+    report,
+    started,
+    ten_watts,
+)
 from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
 from zeusrun.launcher.rundir.failure import RUN_DELETED, Failure
-from zeusrun.launcher.supervision.outcome import Bill, close
+from zeusrun.launcher.supervision.outcome import close
 from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
 from zeusrun.metrics.progress import take_step_clock
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import EnergySource, TrialStatus
-
-METERED = Bill(ten_watts, EnergySource.COUNTER, 40.0)
-UNMETERED = Bill(lambda _since, _until: None, None, 40.0)
 
 RAISED = Failure(1, out_of_memory=False, reason="rank 1 at train.py:3: ValueError: broken")
 DELETED = Failure(None, out_of_memory=False, reason=f"{RUN_DELETED}; keep it")
@@ -38,14 +44,14 @@ def order(cause, level=StopLevel.TERMINATE):
     return StopOrder(level, cause, f"because of {cause.value}")
 
 
-def outcome(progress, code=0, stop=None, *, failure=None, bill=METERED, outlived=(), **of):
+def outcome(progress, code=0, stop=None, *, failure=None, meter=METERED, outlived=(), **of):
     return close(
         trial(**of),
         progress=progress,
         exit_=ProcessExit(code, 113.0, outlived),
         stop=stop,
         failure=failure,
-        bill=bill,
+        meter=meter,
         finished_at="2025-06-01T12:00:13.000+00:00",
     )
 
@@ -203,8 +209,8 @@ def test_a_run_that_times_out_after_the_target_has_reached_it_and_says_so():
 
 
 def test_the_curve_is_whole_and_its_energies_are_of_the_final_samples():
-    doubled = Bill(lambda since, until: 2 * ten_watts(since, until), EnergySource.COUNTER, 40.0)
-    found = outcome(REACHED, bill=doubled)
+    doubled = KnownMeter(lambda since, until: 2 * ten_watts(since, until))
+    found = outcome(REACHED, meter=doubled)
     assert [tuple(point) for point in found.curve] == [
         (1, 2.0, 40.0, 0.1),
         (2, 4.0, 80.0, 0.6),
@@ -213,16 +219,16 @@ def test_the_curve_is_whole_and_its_energies_are_of_the_final_samples():
 
 
 def test_without_energy_there_is_no_cost_unless_time_is_all_that_counts():
-    found = outcome(REACHED, bill=UNMETERED)
+    found = outcome(REACHED, meter=UNMETERED)
     assert (found.energy_j, found.energy_source, found.cost_j) == (None, None, None)
-    found = outcome(REACHED, bill=UNMETERED, eta_knob=0.0)
+    found = outcome(REACHED, meter=UNMETERED, eta_knob=0.0)
     assert (found.energy_j, found.energy_source, found.cost_j) == (None, None, 160.0)
     assert found.time_s == 4.0
     assert all(point.energy_j is None for point in found.curve)
 
 
 def test_without_a_maximum_power_there_is_no_cost():
-    found = outcome(REACHED, bill=replace(METERED, max_power_w=None))
+    found = outcome(REACHED, meter=replace(METERED, max_power_w=None))
     assert (found.energy_j, found.cost_j) == (40.0, None)
 
 
@@ -296,22 +302,22 @@ def test_a_nan_on_the_way_is_no_warning():
 
 
 def limited(limit_w):
-    """A bill of a run with this limit in force."""
-    return replace(METERED, limit_between=lambda since_s, until_s: limit_w)
+    """A meter of a run with this limit in force."""
+    return replace(METERED, limit_w=lambda since_s, until_s: limit_w)
 
 
 def test_the_limit_recorded_is_the_one_that_was_in_force_while_it_trained():
     windows = []
-    bill = replace(METERED, limit_between=lambda *window: windows.append(window) or 250.0)
-    found = outcome(REACHED, bill=bill, power_limit_w=400.0)
+    meter = replace(METERED, limit_w=lambda *window: windows.append(window) or 250.0)
+    found = outcome(REACHED, meter=meter, power_limit_w=400.0)
     assert found.power_limit_w == 250.0
     assert windows == [(103.0, 107.0)]
-    assert outcome(REACHED, bill=limited(None), power_limit_w=400.0).power_limit_w is None
-    assert outcome(NOTHING, bill=limited(250.0)).power_limit_w is None
+    assert outcome(REACHED, meter=limited(None), power_limit_w=400.0).power_limit_w is None
+    assert outcome(NOTHING, meter=limited(250.0)).power_limit_w is None
 
 
 def test_a_limit_that_the_driver_rounded_is_called_by_what_it_was_told():
-    found = outcome(REACHED, bill=limited(249.9), power_limit_w=250.0)
+    found = outcome(REACHED, meter=limited(249.9), power_limit_w=250.0)
     assert found.power_limit_w == 250.0
 
 

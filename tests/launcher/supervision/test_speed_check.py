@@ -8,11 +8,10 @@ import pytest
 
 from tests.bandit.scripts import problem
 from tests.factories import build_trial as trial
-from tests.launcher.values import LAUNCHED, after, report, ten_watts
+from tests.launcher.values import LAUNCHED, METERED, UNMETERED, after, report, ten_watts
 from zeusrun.bandit.auto.policy import LOOK_S
 from zeusrun.bandit.observation import Run
 from zeusrun.launcher.choose import Choice
-from zeusrun.launcher.supervision.outcome import Bill
 from zeusrun.launcher.supervision.speed_check import (
     LOOK_STEPS,
     begins_with_look,
@@ -22,7 +21,7 @@ from zeusrun.launcher.supervision.speed_check import (
 )
 from zeusrun.metrics.progress import take_step_clock
 from zeusrun.sidecar.step_clock import StepCount
-from zeusrun.trial import Decision, EnergySource, PowerPoint, Stage, TrialStatus
+from zeusrun.trial import Decision, PowerPoint, Stage, TrialStatus
 
 KNOWN = problem(
     candidates=(16, 32),
@@ -35,7 +34,6 @@ KNOWN = problem(
     learning_rates={},
     samples_per_epoch=640.0,
 )
-BILL = Bill(ten_watts, EnergySource.COUNTER, 40.0)
 
 
 UNCOUNTED = replace(KNOWN, samples_per_epoch=None)
@@ -118,7 +116,7 @@ def test_without_energy_there_is_no_power():
 def test_a_look_reads_as_a_run_cut_short_that_knows_its_cost_per_epoch():
     progress = stepped(11, 5.0)
     point = measure_speed(progress, None, ten_watts)
-    run = read_look(KNOWN, trial(mode="max"), progress, point, BILL)
+    run = read_look(KNOWN, trial(mode="max"), progress, point, METERED)
     assert run.status is TrialStatus.CANCELLED
     # 640 samples are 20 steps of 32, 10 s at 10 W; eta_knob of the problem is 1
     assert run.epoch_cost_j == pytest.approx(100.0)
@@ -126,18 +124,18 @@ def test_a_look_reads_as_a_run_cut_short_that_knows_its_cost_per_epoch():
 
 def test_a_look_after_an_evaluation_knows_the_cost_of_an_epoch_from_its_steps():
     progress = then(after(report(101.0, 0, 0.1)), 11, 5.0)
-    run = read_look(KNOWN, trial(), progress, measure_speed(progress, None, ten_watts), BILL)
+    run = read_look(KNOWN, trial(), progress, measure_speed(progress, None, ten_watts), METERED)
     assert (run.epochs, run.epoch_cost_j) == (None, pytest.approx(100.0))
 
 
 def test_a_look_of_a_whole_epoch_needs_no_steps():
     progress = after(report(105.0, 1, 0.1))
-    run = read_look(UNCOUNTED, trial(), progress, None, BILL)
+    run = read_look(UNCOUNTED, trial(), progress, None, METERED)
     assert (run.epochs, run.epoch_cost_j) == (1, 50.0)
     assert run.pace == ((1, 0.1),)
 
 
 def test_a_look_that_saw_no_energy_says_nothing():
     progress = after(report(105.0, 1, 0.1), energy_between=lambda _since, _until: None)
-    unmetered = Bill(lambda _since, _until: None, None, None)
+    unmetered = replace(UNMETERED, max_power_w=None)
     assert read_look(KNOWN, trial(), progress, None, unmetered) is None

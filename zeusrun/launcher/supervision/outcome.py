@@ -6,7 +6,7 @@ import math
 import os
 import signal
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import timestamp
@@ -21,12 +21,13 @@ from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from zeusrun.energy.meter import Meter
     from zeusrun.launcher.processes.torchrun import ProcessExit
     from zeusrun.launcher.supervision.stop_rules import StopOrder
-    from zeusrun.metrics.progress import EnergyBetween, Progress
-    from zeusrun.trial import EnergySource, PowerPoint, Trial
+    from zeusrun.metrics.progress import Progress
+    from zeusrun.trial import PowerPoint, Trial
 
 
 _STOPPED_AS = {
@@ -37,30 +38,6 @@ _STOPPED_AS = {
 }
 
 NO_WORD = "torchrun failed and left no word"
-UNTOLD = Accounts(None, None)
-"""Of devices that give no account of their energy."""
-
-
-@dataclass(frozen=True)
-class Bill:
-    """What was metered.
-
-    Attributes:
-        energy_between: Joules between two monotonic seconds, ``None`` if unknown.
-        energy_source: Where they come from.
-        max_power_w: Maximum power summed over devices; ``None`` if unknown.
-        accounts_between: The same joules by counter and by integration.
-        shared: Whether others used the devices, too; ``None`` if unknown.
-        limit_between: The power limit in force for most of the time between two monotonic seconds,
-            in watts per GPU; ``None`` if unknown.
-    """
-
-    energy_between: EnergyBetween
-    energy_source: EnergySource | None
-    max_power_w: float | None
-    accounts_between: Callable[[float, float], Accounts] = lambda _since, _until: UNTOLD
-    shared: bool | None = None
-    limit_between: EnergyBetween = lambda _since, _until: None
 
 
 def close(
@@ -70,8 +47,9 @@ def close(
     exit_: ProcessExit,
     stop: StopOrder | None,
     failure: Failure | None,
-    bill: Bill,
+    meter: Meter,
     finished_at: str,
+    shared: bool | None = None,
     signalled: bool = False,
     limits: LimitsReport = NO_LIMITS,
 ) -> Outcome:
@@ -87,8 +65,9 @@ def close(
         exit_: How torchrun ended.
         stop: The order that ended it; ``None`` if it ended by itself.
         failure: The root cause that was left behind, if any.
-        bill: What was metered.
+        meter: What measured its devices.
         finished_at: RFC 3339.
+        shared: Whether others used the devices, too; ``None`` if unknown.
         signalled: Whether torchrun says that a signal ended it.
         limits: What was seen of power limits.
     """
@@ -113,7 +92,7 @@ def close(
     crashed = status is TrialStatus.FAILED and by_itself
     begun_t, reached = progress.training_t, progress.reached
     time_s = energy_j = shutdown_s = None
-    accounts = UNTOLD
+    accounts = Accounts(None, None)
     limit_w: float | None = None
     curve = progress.curve
     active_t = progress.active_t
@@ -121,11 +100,11 @@ def close(
         shutdown_s = max(0.0, exit_.ended_t - active_t)
         time_s = active_t - begun_t if reached is None else reached.time_s
         # Read again from all samples: while the run went on, the last one was an extrapolation.
-        energy_j = bill.energy_between(begun_t, begun_t + time_s)
-        accounts = bill.accounts_between(begun_t, begun_t + time_s)
-        limit_w = limit_in_force(trial, limits.profile, bill, begun_t, begun_t + time_s)
+        energy_j = meter.energy_between(begun_t, begun_t + time_s)
+        accounts = meter.accounts_j(begun_t, begun_t + time_s)
+        limit_w = limit_in_force(trial, limits.profile, meter, begun_t, begun_t + time_s)
         curve = tuple(
-            point._replace(energy_j=bill.energy_between(begun_t, begun_t + point.time_s))
+            point._replace(energy_j=meter.energy_between(begun_t, begun_t + point.time_s))
             for point in curve
         )
     return Outcome(
@@ -135,9 +114,9 @@ def close(
         startup_s=progress.startup_s,
         time_s=time_s,
         energy_j=energy_j,
-        energy_source=None if energy_j is None else bill.energy_source,
-        max_power_w=bill.max_power_w,
-        cost_j=cost_j(energy_j, bill.max_power_w, time_s, trial.eta_knob),
+        energy_source=None if energy_j is None else meter.energy_source,
+        max_power_w=meter.max_power_w,
+        cost_j=cost_j(energy_j, meter.max_power_w, time_s, trial.eta_knob),
         epochs=_epochs(progress),
         steps=progress.steps,
         best_metric=progress.best_value,
@@ -147,7 +126,7 @@ def close(
         energy_counter_j=accounts.counter_j,
         energy_integrated_j=accounts.integrated_j,
         profiling_cost_j=limits.extra_cost_j,
-        shared=bill.shared,
+        shared=shared,
         shutdown_s=shutdown_s,
         cause=None if not crashed else NO_WORD if failure is None else failure.cause,
         warnings=(
@@ -159,7 +138,7 @@ def close(
 
 
 def limit_in_force(
-    trial: Trial, profile: Sequence[PowerPoint], bill: Bill, since_t: float, until_t: float
+    trial: Trial, profile: Sequence[PowerPoint], meter: Meter, since_t: float, until_t: float
 ) -> float | None:
     """Return the power limit that was in force for most of a window, in watts per GPU.
 
@@ -168,14 +147,14 @@ def limit_in_force(
     Args:
         trial: As dispatched.
         profile: What was measured under each limit.
-        bill: What was metered.
+        meter: What measured its devices.
         since_t: Monotonic second.
         until_t: Monotonic second.
 
     Returns:
         Watts; ``None`` if unknown.
     """
-    read_w = bill.limit_between(since_t, until_t)
+    read_w = meter.limit_w(since_t, until_t)
     if read_w is None:
         return None
     told_w = [trial.power_limit_w, *(point.power_limit_w for point in profile)]
@@ -313,14 +292,15 @@ def _warnings(
 def describe_live(
     trial: Trial,
     progress: Progress,
-    bill: Bill,
+    meter: Meter,
     *,
+    shared: bool | None = None,
     warnings: Sequence[str] = (),
     preempted: bool = False,
 ) -> Live:
     """Return a trial as it stands, metered up to ``progress.energy_j``."""
     begun_t = progress.training_t
-    limit_w = None if begun_t is None else limit_in_force(trial, (), bill, begun_t, progress.now_t)
+    limit_w = None if begun_t is None else limit_in_force(trial, (), meter, begun_t, progress.now_t)
     outcome = Outcome(
         TrialStatus.LOST,
         LAUNCHER_DIED,
@@ -328,15 +308,15 @@ def describe_live(
         startup_s=progress.startup_s,
         time_s=progress.time_s,
         energy_j=progress.energy_j,
-        energy_source=None if progress.energy_j is None else bill.energy_source,
-        max_power_w=bill.max_power_w,
-        cost_j=cost_j(progress.energy_j, bill.max_power_w, progress.time_s, trial.eta_knob),
+        energy_source=None if progress.energy_j is None else meter.energy_source,
+        max_power_w=meter.max_power_w,
+        cost_j=cost_j(progress.energy_j, meter.max_power_w, progress.time_s, trial.eta_knob),
         epochs=progress.epochs if progress.curve else None,
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=progress.curve,
         power_limit_w=limit_w,
-        shared=bill.shared,
+        shared=shared,
         warnings=tuple(warnings),
     )
     so_far = trial.finish(join(trial, outcome))

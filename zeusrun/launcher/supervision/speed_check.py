@@ -13,8 +13,8 @@ from zeusrun.trial import Outcome, PowerPoint, Stage, TrialStatus
 if TYPE_CHECKING:
     from zeusrun.bandit.observation import Run
     from zeusrun.bandit.problem import Problem
+    from zeusrun.energy.meter import Meter
     from zeusrun.launcher.choose import Choice
-    from zeusrun.launcher.supervision.outcome import Bill
     from zeusrun.metrics.progress import EnergyBetween, Progress
     from zeusrun.trial import Trial
 
@@ -83,7 +83,7 @@ def measure_speed(
 
 
 def read_look(
-    problem: Problem, trial: Trial, progress: Progress, point: PowerPoint | None, bill: Bill
+    problem: Problem, trial: Trial, progress: Progress, point: PowerPoint | None, meter: Meter
 ) -> Run | None:
     """Return what a trial would say if it were cut short now; ``None`` if not even its speed."""
     if not _trained_epochs(progress, problem, trial.global_batch_size):
@@ -94,9 +94,9 @@ def read_look(
         trial.started_at,
         time_s=progress.time_s,
         energy_j=progress.energy_j,
-        energy_source=bill.energy_source,
-        max_power_w=bill.max_power_w,
-        cost_j=cost_j(progress.energy_j, bill.max_power_w, progress.time_s, trial.eta_knob),
+        energy_source=meter.energy_source,
+        max_power_w=meter.max_power_w,
+        cost_j=cost_j(progress.energy_j, meter.max_power_w, progress.time_s, trial.eta_knob),
         epochs=progress.epochs if progress.curve else None,
         steps=progress.steps,
         best_metric=progress.best_value,

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 from zeusrun.bandit.observation import Running
 from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
-from zeusrun.energy.foreign import ForeignProcesses
-from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.launcher.choose import decide_again, why_left
 from zeusrun.launcher.events import Advanced, BoundChanged, Noted, Printed, Warned
 from zeusrun.launcher.power.control import LimitControl
@@ -28,7 +26,7 @@ from zeusrun.launcher.rundir.live import write_live
 from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
 from zeusrun.launcher.supervision.hang_control import StallControl
 from zeusrun.launcher.supervision.neighbours import Neighbours
-from zeusrun.launcher.supervision.outcome import Bill, close, describe_live
+from zeusrun.launcher.supervision.outcome import close, describe_live
 from zeusrun.launcher.supervision.ranks import RankProcesses
 from zeusrun.launcher.supervision.remarks import find_remarks
 from zeusrun.launcher.supervision.speed_check import (
@@ -56,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from zeusrun.energy.meter import Meter
     from zeusrun.files.tail import LineTail
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.dispatch import Dispatched
@@ -75,15 +74,17 @@ _COMPARED_WITH = 50  # earlier trials
 _MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
 
 
-class Watch:
+class Supervisor:
     """One running trial, from the start of torchrun to its outcome."""
 
     def __init__(
         self,
         submission: Submission,
+        dispatched: Dispatched,
+        meter: Meter,
+        *,
         emit: Emit,
         signals: CaughtSignals,
-        dispatched: Dispatched,
         mask: Mask,
     ) -> None:
         spec = submission.spec
@@ -108,9 +109,8 @@ class Watch:
         self._bounds = build_bounds(spec, trial, dispatched.choice.decision.cost_bound_j)
         self._reader = EventReader(self._paths.sidecar)
         self._logs = log_tails(self._paths, range(trial.world_size))
-        foreign = ForeignProcesses(run_dir=str(self._paths.run_dir))
         self._neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
-        self._monitor = EnergyMonitor(submission.devices, self._paths.power, foreign=foreign)
+        self._meter = meter
         self._stop: StopOrder | None = None
         self._remarked: set[str] = set()
         self._to_ask_for = find_choices_to_ask_for(spec)
@@ -135,12 +135,12 @@ class Watch:
             ZeusrunError: If it could not be started.
         """
         submission, trial, paths = self._submission, self._trial, self._paths
-        spec, monitor = submission.spec, self._monitor
+        spec, meter = submission.spec, self._meter
         command = build_command(spec, trial, paths, submission.torchrun, submission.environment)
         exit_: ProcessExit | None = None
         try:
             self._limits.begin()
-            with monitor:
+            with meter:
                 self._progress = self._begin()
                 process = TorchrunProcess(command, paths, spec.launch.grace_period_s)
                 with process, self._limits:  # limits are let go before what is left is ended
@@ -167,7 +167,7 @@ class Watch:
         level = self._decide()
         self._stalls.look(self._progress, stopping=self._stop is not None)
         if level is StopLevel.NONE:
-            energy_between = self._monitor.energy_j
+            energy_between = self._meter.energy_between
             self._limits.advance(time.monotonic(), energy_between, wait=self._looking)
         else:
             self._limits.wind_down(at_once=level >= StopLevel.TERMINATE)
@@ -211,7 +211,7 @@ class Watch:
 
     def _look(self, *, final: bool = False) -> None:
         """Take in what the ranks wrote, and show it."""
-        monitor, trial = self._monitor, self._trial
+        meter, trial = self._meter, self._trial
         read_events = functools.partial(self._reader.read, final=final)
         events: list[Event] = self._read(self._paths.sidecar, read_events, [])
         # After the events, so that no report comes before the steps that led to it.
@@ -221,7 +221,7 @@ class Watch:
             self._stalls.take(event)
             timely = self._correct_time(event)
             epochs = progress.epochs
-            progress = advance(progress, timely, trial, monitor.energy_j)
+            progress = advance(progress, timely, trial, meter.energy_between)
             if progress.epochs > epochs and not final:
                 self._decide_again(progress)
                 self._review(progress)
@@ -236,10 +236,10 @@ class Watch:
             # better than none only in the first tick.
             seen_t = max(progress.training_t, progress.now_t - TICK_S)
             seen_t = seen_t if seen_t > progress.training_t else max(seen_t, progress.now_t)
-            energy_j = monitor.energy_j(progress.training_t, seen_t)
-            progress = replace(progress, energy_j=energy_j, power_w=monitor.power_w())
+            energy_j = meter.energy_between(progress.training_t, seen_t)
+            progress = replace(progress, energy_j=energy_j, power_w=meter.power_w())
             if not progress.may_be_baseline:
-                spent = cost_j(energy_j, monitor.max_power_w, progress.time_s, trial.eta_knob)
+                spent = cost_j(energy_j, meter.max_power_w, progress.time_s, trial.eta_knob)
                 progress = replace(progress, cost_j=cost_with_earlier(trial, spent))
             self._decide_again(progress)
         self._write_live(progress)
@@ -270,7 +270,7 @@ class Watch:
             return
         self._looking = False
         point = self._looked = self._measure_speed(progress)
-        looked = read_look(choice.problem, trial, progress, point, self._bill())
+        looked = read_look(choice.problem, trial, progress, point, self._meter)
         if looked is None:  # then it is an exploration like any other
             return
         again = decide_again(self._submission, choice, looked, trial.attempt)
@@ -289,7 +289,7 @@ class Watch:
         if len(limits_w) != 1:  # a mean over several limits says nothing of any
             return None
         (limit_w,) = limits_w
-        return measure_speed(progress, limit_w, self._monitor.energy_j)
+        return measure_speed(progress, limit_w, self._meter.energy_between)
 
     def _review(self, progress: Progress) -> None:
         """Ask the policy, at the end of an epoch, whether it is to be followed by another."""
@@ -298,7 +298,7 @@ class Watch:
             return
         choice, point = self._choice, progress.curve[-1]
         eta_knob = self._trial.eta_knob
-        spent = cost_j(point.energy_j, self._monitor.max_power_w, point.time_s, eta_knob)
+        spent = cost_j(point.energy_j, self._meter.max_power_w, point.time_s, eta_knob)
         running = Running(
             progress.epochs, cost_with_earlier(self._trial, spent), progress.best_value
         )
@@ -314,7 +314,8 @@ class Watch:
             live = describe_live(
                 self._trial,
                 progress,
-                self._bill(),
+                self._meter,
+                shared=self._shared,
                 warnings=[self._mask.text(_storable(warning)) for warning in self._warnings],
                 preempted=preempted,
             )
@@ -348,16 +349,11 @@ class Watch:
         self._warn_once("clock", _OTHER_CLOCK)
         return replace(event, t=now_t)
 
-    def _bill(self) -> Bill:
-        monitor = self._monitor
-        return Bill(
-            monitor.energy_j,
-            monitor.energy_source,
-            monitor.max_power_w,
-            monitor.accounts_j,
-            monitor.shared if self._neighbours.shared is None else self._neighbours.shared,
-            monitor.limit_w,
-        )
+    @property
+    def _shared(self) -> bool | None:
+        """Whether others used the devices, too; ``None`` if unknown."""
+        beside = self._neighbours.shared
+        return self._meter.shared if beside is None else beside
 
     def _warn_once(self, kind: str, text: str) -> None:
         if kind not in self._remarked:
@@ -372,7 +368,7 @@ class Watch:
         self._emit(Warned(text))
 
     def _close(self, exit_: ProcessExit) -> Outcome:
-        monitor, trial = self._monitor, self._trial
+        meter, trial = self._meter, self._trial
         failure = run_deleted(self._paths) or self._stalls.failure()
         failure = failure or read_failure(
             self._paths, self._progress.restarts, self._oom_kills_since()
@@ -383,7 +379,8 @@ class Watch:
             exit_=exit_,
             stop=self._stop,
             failure=failure,
-            bill=self._bill(),
+            meter=self._meter,
+            shared=self._shared,
             finished_at=timestamp(),
             signalled=torchrun_was_signalled(self._paths),
             limits=self._limits.report(self._looked),
@@ -391,7 +388,7 @@ class Watch:
         outcome = join(trial, outcome)
         if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(self._paths.run_dir):
             self._warn(f"when it goes on it begins anew: nothing is in {self._paths.checkpoints}")
-        found = (*outcome.warnings, *self._reader.warnings, *monitor.warnings, *self._warnings)
+        found = (*outcome.warnings, *self._reader.warnings, *meter.warnings, *self._warnings)
         warnings = tuple(_storable(warning) for warning in found)
         return replace(outcome, reason=_storable(outcome.reason), warnings=warnings)
 
