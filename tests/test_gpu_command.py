@@ -224,8 +224,10 @@ def test_records_that_cannot_be_read_are_told_by_repair_and_doctor(zeusrun):
     (zeusrun.home / "gpus").write_text("a file where the folder should be")
     repair = zeusrun("repair")
     assert repair.returncode == 5
-    assert "cannot be seen" in repair.stderr
-    assert "cannot be seen" in " ".join(zeusrun("doctor", COLUMNS="300").stdout.split())
+    assert "cannot check whether power limits are left changed" in repair.stderr
+    assert "cannot check whether power limits are left changed" in " ".join(
+        zeusrun("doctor", COLUMNS="300").stdout.split()
+    )
     assert "put back" not in repair.stdout
 
 

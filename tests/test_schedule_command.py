@@ -93,17 +93,17 @@ def test_the_section_of_a_job_file_means_the_same_and_flags_win(zeusrun, schedul
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["add", "job.yaml"], 2, "has no schedule section, and none was given"),
+        (["add", "job.yaml"], 2, "has no schedule section; say when to run it"),
         (["add", "job.yaml", "61 * * * *"], 2, "is no cron expression (bad minute)"),
         (["add", "job.yaml", "@daily", "--tz", "Mars"], 2, "'Mars' is no time zone"),
         (["add", "job.yaml", "@daily", "--jitter", "5"], 2, "jitter must be a number with s, m"),
-        (["add", "job.yaml", "@hourly", "--jitter", "2h"], 2, "as much as the time between"),
-        (["add", "job.yaml", "@daily", "--env", "NIX"], 2, "there is no such variable to keep"),
+        (["add", "job.yaml", "@hourly", "--jitter", "2h"], 2, "as long as the time between"),
+        (["add", "job.yaml", "@daily", "--env", "NIX"], 2, "this variable is not set"),
         (["add", "nix.yaml", "@daily"], 2, "nix.yaml"),
         (["remove", "job"], 2, "job has no schedule; there is none yet"),
         (["run-now", "job"], 2, "job has no schedule"),
-        (["next", "../../etc/passwd"], 2, "is no job's name: it must be 1 to 64 letters"),
-        (["remove", "../history/job"], 2, "is no job's name"),
+        (["next", "../../etc/passwd"], 2, "is no job name: it must be 1 to 64 letters"),
+        (["remove", "../history/job"], 2, "is no job name"),
         (["export"], 2, "say what to export"),
         (["export", "job", "--kubernetes-cronjob"], 2, "returns with the Kubernetes back end"),
         (["export", "job", "--kubernetes-cronjob", "--image", "x"], 2, "Kubernetes back end"),
@@ -333,12 +333,12 @@ def test_the_daemon_starts_what_is_due_and_hands_over_when_it_is_ended(zeusrun, 
     wait_for_report(zeusrun)
     second = zeusrun("schedule", "daemon")
     assert second.returncode == 75
-    assert "a daemon runs these schedules already" in flat(second.stderr)
+    assert "a daemon already runs these schedules" in flat(second.stderr)
     daemon.send_signal(signal.SIGTERM)
     said, _ = daemon.communicate(timeout=300)
     assert daemon.returncode == 0
     assert said.splitlines()[0] == "zeusrun: 1 job looked after, every minute"
-    assert "job is started; its output is in" in said
+    assert "job has started; its output is in" in said
     assert said.count("job is started") == said.count("job has ended with exit code 75")
     (trial,) = zeusrun.history()
     assert trial["status"] == "PREEMPTED"
@@ -351,7 +351,7 @@ def test_a_changed_or_broken_job_file_is_told_by_list_and_doctor(zeusrun, schedu
     schedule("add", job, "0 2 * * *")
     assert "job.yaml" not in schedule("list").stdout
     zeusrun.job(schedule={"cron": "0 3 * * *"})
-    assert "job.yaml says every day at 03:00; `zeusrun schedule add" in flat(
+    assert "job.yaml says every day at 03:00; to apply that: zeusrun schedule add" in flat(
         schedule("list").stdout
     )
     Path(job).write_text("name: job\noops: 1\n")
@@ -379,7 +379,7 @@ def test_a_home_that_would_write_lines_into_the_crontab_is_refused(zeusrun, sche
     home = tmp_path / "home\n* * * * * touch evil #"
     done = schedule("add", zeusrun.job(), "@daily", ZEUSRUN_HOME=str(home))
     assert done.returncode == 2
-    assert "cannot stand in a crontab" in done.stderr
+    assert "a crontab or a systemd unit cannot contain" in done.stderr
     assert not home.exists()
 
 

@@ -208,7 +208,7 @@ def test_when_the_guard_dies_too_doctor_notices_and_repair_restores(zeusrun, mac
     dry = json.loads(zeusrun("repair", "--dry-run", "--json", **machine.environment).stdout)
     (limit,) = [each for each in dry if each["kind"] == "limit"]
     assert (limit["subject"], limit["state"]) == (machine.uuid(0), "found")
-    assert "is to be 312.345 W, as job-1-1 had found it" in limit["text"]
+    assert "is to be restored to 312.345 W, the value before job-1-1" in limit["text"]
     assert machine.limit_w(0) == held_w
     repair = zeusrun("repair", **machine.environment)
     assert repair.returncode == 0, repair.stderr
@@ -224,7 +224,7 @@ def test_when_the_guard_dies_too_the_next_submit_restores(zeusrun, machine, star
     other = zeusrun.job("well.py", "other", power_limit={"mode": "observe"})
     code, _, said = submit(other, CUDA_VISIBLE_DEVICES="1")
     assert code == 0
-    assert "312.345 W again" in said
+    assert "restored to 312.345 W" in said
     assert machine.limit_w(0) == FOUND_W
 
 

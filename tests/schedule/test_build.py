@@ -64,8 +64,8 @@ def test_null_in_the_file_takes_back_what_was(spec):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "has no schedule section, and none was given"),
-        ({"cron": "@hourly", "jitter": "1h"}, "as much as the time between two runs"),
+        ({}, "has no schedule section; say when to run it"),
+        ({"cron": "@hourly", "jitter": "1h"}, "as long as the time between two runs"),
         (
             {"cron": "@daily", "jitter": "2h", "deadline": "1h"},
             "jitter must be less than the deadline",
@@ -73,7 +73,7 @@ def test_null_in_the_file_takes_back_what_was(spec):
         ({"cron": "@daily", "jitter": "5"}, "jitter must be a number with s, m, h or d"),
         ({"cron": "@daily", "tz": "Paris"}, r"did you mean Europe/Paris\?"),
         ({"cron": "@daily", "tz": "europe/berlim"}, r"did you mean Europe/Berlin\?"),
-        ({"cron": "@daily", "tz": "xyzzy"}, "name one as the IANA database does"),
+        ({"cron": "@daily", "tz": "xyzzy"}, "use a name of the IANA database"),
     ],
 )
 def test_what_cannot_be_used_is_told(spec, given, said):
@@ -88,7 +88,7 @@ def test_the_environment_is_that_of_now_with_what_was_asked_for_before(spec):
     assert second.environment == {"MINE": "1", "PATH": "/b"}
     third = build(spec(), second, environment={"MINE": "3"})
     assert third.environment == {"MINE": "3"}
-    with pytest.raises(UsageError, match="--env GONE: there is no such variable"):
+    with pytest.raises(UsageError, match="--env GONE: this variable is not set"):
         build(spec(), names=["GONE"], cron="@daily")
 
 
@@ -110,7 +110,7 @@ def test_a_file_that_says_otherwise_is_told(spec):
     assert find_difference(schedule, spec(), AT) is None
     assert find_difference(schedule, spec('{cron: "0 2 * * *"}'), AT) is None
     told = find_difference(schedule, spec('{cron: "0 3 * * *"}'), AT)
-    assert "digits.yaml says every day at 03:00; `zeusrun schedule add" in told
+    assert "digits.yaml says every day at 03:00; to apply that: zeusrun schedule add" in told
     told = find_difference(schedule, spec('{cron: "0 2 * * *", overlap: queue, jitter: 1m}'), AT)
     assert "digits.yaml says overlap queue, jitter 60 s; " in told
     section = spec('{cron: "0 3 * * *"}')

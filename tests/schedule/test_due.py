@@ -12,7 +12,7 @@ from tests.schedule.model import YEAR, occurrences
 from tests.schedule.test_cron_expression import ZONES, is_exact
 from zeusrun.launcher.queue.overlap import decide_turn
 from zeusrun.schedule.cron_expression import Timetable
-from zeusrun.schedule.due import ON_TIME_S, Cursor, Rules, look
+from zeusrun.schedule.due import ON_TIME_S, Cursor, Rules, find_due
 
 HOUR_S = 3600.0
 NOON = YEAR[0] + 12 * HOUR_S
@@ -25,27 +25,27 @@ def rules(expression="0 2 * * *", **changes):
 def test_an_occurrence_is_due_at_the_first_tick_after_it_and_once():
     cursor = Cursor(NOON)
     at = NOON + 14 * HOUR_S
-    assert look(rules(), cursor, at - 1).cursor.pending is None
-    found = look(rules(), cursor, at + 3)
+    assert find_due(rules(), cursor, at - 1).cursor.pending is None
+    found = find_due(rules(), cursor, at + 3)
     assert found.cursor.pending == at
     begun = replace(found.cursor, pending=None)
-    assert look(rules(), begun, at + 63).cursor.pending is None
+    assert find_due(rules(), begun, at + 63).cursor.pending is None
 
 
 def test_an_occurrence_that_was_not_begun_stays_due():
     at = NOON + 14 * HOUR_S
-    found = look(rules(), Cursor(NOON), at)
-    assert look(rules(), found.cursor, at + 200).cursor.pending == at
-    later = look(rules(), found.cursor, at + 600)
-    assert (later.cursor.pending, later.missed[0].why) == (None, "nothing was there to start it")
+    found = find_due(rules(), Cursor(NOON), at)
+    assert find_due(rules(), found.cursor, at + 200).cursor.pending == at
+    later = find_due(rules(), found.cursor, at + 600)
+    assert (later.cursor.pending, later.missed[0].why) == (None, "nothing ran that could start it")
     once = rules(catch_up="once")
-    assert look(once, found.cursor, at + 600).cursor.pending == at
+    assert find_due(once, found.cursor, at + 600).cursor.pending == at
 
 
 @pytest.mark.parametrize(("catch_up", "started"), [("none", None), ("once", NOON + 62 * HOUR_S)])
 def test_after_three_nights_off_the_newest_is_caught_up_or_none(catch_up, started):
     at = NOON + 62 * HOUR_S
-    found = look(rules(catch_up=catch_up), Cursor(NOON), at + 5 * HOUR_S)
+    found = find_due(rules(catch_up=catch_up), Cursor(NOON), at + 5 * HOUR_S)
     assert found.cursor.pending == started
     nights = [at - 48 * HOUR_S, at - 24 * HOUR_S, at]
     assert [each.occurrence for each in found.missed] == (nights[:2] if started else nights)
@@ -54,11 +54,11 @@ def test_after_three_nights_off_the_newest_is_caught_up_or_none(catch_up, starte
 def test_what_is_later_than_its_deadline_is_missed():
     at = NOON + 14 * HOUR_S
     late = rules(catch_up="once", deadline_s=2 * HOUR_S)
-    found = look(late, Cursor(NOON), at + 3 * HOUR_S)
+    found = find_due(late, Cursor(NOON), at + 3 * HOUR_S)
     assert found.cursor.pending is None
-    assert found.missed[0].why == "nothing was there to start it within 7200 s"
-    pending = look(late, Cursor(NOON), at).cursor
-    found = look(late, pending, at + 3 * HOUR_S)
+    assert found.missed[0].why == "nothing ran that could start it within 7200 s"
+    pending = find_due(late, Cursor(NOON), at).cursor
+    found = find_due(late, pending, at + 3 * HOUR_S)
     assert found.cursor.pending is None
     assert found.missed[0].why == "it could not start within 7200 s"
 
@@ -73,29 +73,29 @@ def test_jitter_moves_each_occurrence_by_the_same_every_time_and_spreads_jobs():
 
 def test_a_clock_that_goes_back_a_little_repeats_nothing():
     at = NOON + 14 * HOUR_S
-    found = look(rules(), Cursor(NOON), at + 60)
+    found = find_due(rules(), Cursor(NOON), at + 60)
     cursor = replace(found.cursor, pending=None)
     for now in (at - HOUR_S, at - 60, at, at + 60):
-        again = look(rules(), cursor, now)
+        again = find_due(rules(), cursor, now)
         assert again.cursor.pending is None
         assert again.cursor.until == at + 60
 
 
 def test_a_clock_that_was_far_ahead_does_not_stop_anything_for_as_long():
-    ahead = look(rules(), Cursor(NOON), NOON + 365 * 24 * HOUR_S).cursor
-    back = look(rules(), replace(ahead, pending=None), NOON + 60).cursor
+    ahead = find_due(rules(), Cursor(NOON), NOON + 365 * 24 * HOUR_S).cursor
+    back = find_due(rules(), replace(ahead, pending=None), NOON + 60).cursor
     assert back == Cursor(NOON + 60)
     at = NOON + 14 * HOUR_S
-    assert look(rules(), back, at).cursor.pending == at
+    assert find_due(rules(), back, at).cursor.pending == at
 
 
 def test_a_clock_that_says_a_year_before_2025_decides_nothing():
-    before = look(rules(), Cursor(NOON), NOON + 60).cursor
+    before = find_due(rules(), Cursor(NOON), NOON + 60).cursor
     behind = before
     for now in (1000.0, 1060.0, 1120.0):
-        behind = look(rules(catch_up="once"), behind, now).cursor
+        behind = find_due(rules(catch_up="once"), behind, now).cursor
         assert (behind.until, behind.pending) == (NOON + 60, None)
-    found = look(rules(catch_up="once"), behind, NOON + 120)
+    found = find_due(rules(catch_up="once"), behind, NOON + 120)
     assert (found.cursor, found.missed) == (Cursor(NOON + 120), ())
 
 
@@ -103,19 +103,19 @@ def test_the_first_occurrence_after_a_clock_was_put_right_is_on_time():
     cursor = Cursor(NOON + 365 * 24 * HOUR_S)
     at = NOON + 14 * HOUR_S
     for now in range(int(at) - 30, int(at) + 300, 60):
-        cursor = look(rules(), cursor, float(now)).cursor
+        cursor = find_due(rules(), cursor, float(now)).cursor
     assert cursor.pending == at
 
 
 def test_what_is_started_again_and_again_and_never_begins_is_missed():
     at = NOON + 14 * HOUR_S
     once = rules(catch_up="once")
-    cursor = look(once, Cursor(NOON), at).cursor
-    assert look(once, replace(cursor, tries=4), at + 240).cursor.pending == at
-    found = look(once, replace(cursor, tries=5), at + 300)
+    cursor = find_due(once, Cursor(NOON), at).cursor
+    assert find_due(once, replace(cursor, tries=4), at + 240).cursor.pending == at
+    found = find_due(once, replace(cursor, tries=5), at + 300)
     assert found.cursor.pending is None
-    assert "was started for it 5 times, and never began" in found.missed[0].why
-    assert look(once, found.cursor, at + 360).missed == ()
+    assert "was started for it 5 times and never began" in found.missed[0].why
+    assert find_due(once, found.cursor, at + 360).missed == ()
 
 
 def ticks_of_a_year(moments, seed):
@@ -176,7 +176,7 @@ def start_all(expression, zone, catch_up, seed):
     ticks = ticks_of_a_year(all_, seed)
     cursor, found = Cursor(YEAR[0]), []
     for now in ticks:
-        seen = look(schedule, cursor, now)
+        seen = find_due(schedule, cursor, now)
         cursor = seen.cursor
         if cursor.pending is not None:
             found.append((cursor.pending, now))

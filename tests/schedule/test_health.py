@@ -41,9 +41,9 @@ def test_a_tick_that_came_lately_is_enough(schedules, nightly, crontab):
 @pytest.mark.parametrize(
     ("world", "said"),
     [
-        ((b"", ["cron"]), "the crontab has no entry of zeusrun's; `zeusrun schedule add` puts it"),
+        ((b"", ["cron"]), "the crontab has no entry of zeusrun; `zeusrun schedule add` adds it"),
         ((None, ["bash"]), "no cron daemon runs here; start it"),
-        ((None, ["cron"]), "though cron runs; look into its log"),
+        ((None, ["cron"]), "though cron runs; see the log of cron"),
     ],
 )
 def test_why_nothing_is_started_is_told(schedules, nightly, crontab, world, said):

@@ -48,7 +48,7 @@ def test_a_file_that_is_no_schedule_is_told(schedules, nightly, content):
     schedules.path("digits").write_bytes(content)
     with pytest.raises(HistoryError, match="is no schedule of this zeusrun"):
         schedules.read("digits")
-    assert len(tick(schedules, AT).told) == 1
+    assert len(tick(schedules, AT).messages) == 1
     schedules.remove("digits")
     assert schedules.jobs() == []
 
@@ -76,7 +76,7 @@ def test_every_value_of_a_wrong_kind_is_told(schedules, nightly):
             if not path or place[path[-1]] == wrong or path in free | {("paused",)}:
                 continue
             place[path[-1]] = wrong
-            with pytest.raises(ValueError, match="its content is not one"):
+            with pytest.raises(ValueError, match="its content is not valid"):
                 decode_schedule(json.dumps(copy).encode(), "digits")
 
 
@@ -84,7 +84,7 @@ def test_an_unknown_job_is_told_with_those_there_are(schedules, nightly):
     with pytest.raises(UsageError, match="digits has no schedule; there is none yet"):
         schedules.read("digits")
     nightly("other")
-    with pytest.raises(UsageError, match="digits has no schedule; schedules there are: other"):
+    with pytest.raises(UsageError, match="digits has no schedule; schedules: other"):
         schedules.remove("digits")
 
 
@@ -130,7 +130,7 @@ def test_of_two_processes_started_for_one_occurrence_one_runs_it(schedules, nigh
         thread.start()
     while not ran:
         threads[0].join(0.01)
-    assert tick(schedules, AT + 60).told == ()
+    assert tick(schedules, AT + 60).messages == ()
     assert schedules.read("digits").firings[0].result == "running"
     go.set()
     for thread in threads:
@@ -168,16 +168,16 @@ def test_cron_is_told_what_did_not_go_well_and_nothing_else(schedules, nightly, 
     nightly()
     tick(schedules, AT)
     fire(schedules, "digits", AT, lambda _schedule, _begun: code)
-    sentences = tick(schedules, AT + 60).told
+    sentences = tick(schedules, AT + 60).messages
     assert len(sentences) == (told is not None)
     assert told is None or told in sentences[0]
 
 
 def test_what_was_missed_is_told_in_one_sentence(schedules, nightly):
     nightly()
-    (sentence,) = tick(schedules, AT + 3 * DAY_S + 3600).told
+    (sentence,) = tick(schedules, AT + 3 * DAY_S + 3600).messages
     assert sentence.startswith("digits did not run 4 times from ")
-    assert sentence.endswith(": nothing was there to start it")
+    assert sentence.endswith(": nothing ran that could start it")
     assert [each.result for each in schedules.read("digits").firings] == ["missed"] * 4
 
 
@@ -194,7 +194,7 @@ def test_a_run_whose_zeusrun_was_killed_is_lost_and_told(schedules, nightly, tmp
     child = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE)
     with child:
         assert child.stdout.readline() == b"runs\n"
-        assert tick(schedules, AT + 60).told == ()
+        assert tick(schedules, AT + 60).messages == ()
         child.send_signal(signal.SIGKILL)
     (sentence,) = look(schedules, AT + 120)
     assert "its zeusrun died" in sentence
@@ -262,7 +262,7 @@ def test_one_job_that_cannot_be_read_keeps_no_other_from_running(schedules, nigh
     schedules.path("b").write_text("{")
     ticked = tick(schedules, AT)
     assert [schedule.job for schedule, _ in ticked.due] == ["a", "c"]
-    assert "b.json is no schedule" in ticked.told[0]
+    assert "b.json is no schedule" in ticked.messages[0]
 
 
 def test_a_lock_that_nobody_lets_go_of_is_told(schedules, nightly, monkeypatch):
@@ -270,8 +270,8 @@ def test_a_lock_that_nobody_lets_go_of_is_told(schedules, nightly, monkeypatch):
     monkeypatch.setattr("zeusrun.schedule.store._PATIENCE_S", 0.05)
     held = FileLock(schedules.directory / "digits.lock")
     held.acquire()
-    (sentence,) = tick(schedules, AT).told
-    assert "holds the schedule of digits and does not let go" in sentence
+    (sentence,) = tick(schedules, AT).messages
+    assert "has locked the schedule of digits and does not release it" in sentence
     held.release()
 
 
@@ -307,10 +307,10 @@ def test_a_clock_that_was_wrong_for_a_while_runs_nothing_twice(schedules, nightl
 def test_what_stays_wrong_is_told_once_a_day(schedules, nightly):
     nightly()
     schedules.path("digits").write_text("{")
-    assert len(tick(schedules, AT).told) == 1
+    assert len(tick(schedules, AT).messages) == 1
     now = schedules.directory.stat().st_mtime
-    assert tick(schedules, now + 60).told == ()
-    assert len(tick(schedules, now + 2 * DAY_S).told) == 1
+    assert tick(schedules, now + 60).messages == ()
+    assert len(tick(schedules, now + 2 * DAY_S).messages) == 1
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_what_stays_wrong_is_told_once_a_day(schedules, nightly):
 def test_a_name_that_no_job_can_have_reaches_no_file(schedules, nightly, name):
     nightly()
     for verb in (schedules.read, schedules.remove, schedules.path):
-        with pytest.raises(UsageError, match="is no job's name"):
+        with pytest.raises(UsageError, match="is no job name"):
             verb(name)
 
 
@@ -334,7 +334,7 @@ def test_a_job_may_be_called_daemon(schedules, nightly):
 def test_a_run_by_hand_is_watched_and_tells_cron_nothing(schedules, nightly):
     nightly()
     fire(schedules, "digits", AT + 5.25, lambda _schedule, _begun: 3, by_hand=True)
-    assert tick(schedules, AT - 30).told == ()
+    assert tick(schedules, AT - 30).messages == ()
     assert schedules.read("digits").firings[-1].exit_code == 3
 
 
@@ -370,7 +370,7 @@ def test_a_long_run_is_told_however_many_were_skipped_meanwhile(schedules, night
         schedule = schedule.note(Occurrence(AT + 60 * number, "skipped", "then", told=True))
     with schedules.hold("digits") as held:
         held.write(schedule)
-    assert any("the training failed" in text for text in tick(schedules, AT + 9600).told)
+    assert any("the training failed" in text for text in tick(schedules, AT + 9600).messages)
 
 
 def test_what_a_clock_far_ahead_has_missed_hides_nothing_that_happens_after(schedules, nightly):
@@ -384,7 +384,7 @@ def test_what_a_clock_far_ahead_has_missed_hides_nothing_that_happens_after(sche
     assert due[0] == AT
     assert schedules.read("digits").firings == ()
     fire(schedules, "digits", AT, lambda _schedule, _begun: 3)
-    assert "the training failed" in tick(schedules, AT + 180).told[0]
+    assert "the training failed" in tick(schedules, AT + 180).messages[0]
 
 
 def test_an_interpreter_that_is_gone_is_told_seldom_and_waited_for(schedules, nightly, tmp_path):
@@ -404,8 +404,8 @@ def test_processes_that_never_begin_are_five_and_then_it_is_missed(schedules, ni
     nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up="once", key="digits"))
     ticks = [tick(schedules, AT + 60 * minute) for minute in range(30)]
     assert sum(len(each.due) for each in ticks) == 5
-    (sentence,) = {text for each in ticks for text in each.told}  # until it was told
-    assert "was started for it 5 times, and never began" in sentence
+    (sentence,) = {text for each in ticks for text in each.messages}  # until it was told
+    assert "was started for it 5 times and never began" in sentence
     assert schedules.read("digits").firings[0].result == "missed"
 
 
@@ -452,7 +452,7 @@ def test_what_slept_through_its_time_is_missed(schedules, nightly, monkeypatch):
     monkeypatch.setattr("zeusrun.schedule.occurrence.read_clock", lambda: AT + 3600)
     assert fire(schedules, "digits", AT, pytest.fail) == 75
     (firing,) = schedules.read("digits").firings
-    assert (firing.result, firing.why) == ("missed", "nothing was there to start it")
+    assert (firing.result, firing.why) == ("missed", "nothing ran that could start it")
 
 
 def test_the_copy_of_a_schedule_runs_nothing(schedules, nightly):
@@ -461,13 +461,13 @@ def test_the_copy_of_a_schedule_runs_nothing(schedules, nightly):
     copy.write_bytes(schedules.path("digits").read_bytes())
     ticked = tick(schedules, AT)
     assert [schedule.job for schedule, _ in ticked.due] == ["digits"]
-    assert "it is that of digits" in ticked.told[0]
+    assert "it belongs to digits" in ticked.messages[0]
 
 
 def test_a_schedule_that_could_not_be_read_again_is_not_written(schedules, nightly):
     before = nightly()
     with (
-        pytest.raises(HistoryError, match="too large to be read again"),
+        pytest.raises(HistoryError, match="too large; keep fewer or shorter"),
         schedules.hold("digits") as held,
     ):
         held.write(replace(before, environment={"LARGE": "x" * (1 << 20)}))

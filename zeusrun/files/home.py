@@ -1,7 +1,7 @@
-"""zeusrun's home: where it is, which folders it holds, and whether it can be trusted.
+"""zeusrun's home: where it is, which folders it contains, and whether it can be trusted.
 
-Schedules, notices and copies of job files lie there, and their commands run as the user who runs
-zeusrun: who can write to the home can do all that this user can.
+It contains schedules, notices and copies of job files, and their commands run as the user who runs
+zeusrun. Anyone who can write to the home can do what this user can do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def home_directory(environment: Mapping[str, str]) -> Path:
         path = Path(named).expanduser() if named else platformdirs.user_state_path("zeusrun")
     except RuntimeError as error:  # neither HOME nor an entry in /etc/passwd
         raise HistoryError(
-            "zeusrun keeps its history in the home directory, but this user has none; "
+            "zeusrun stores its history in the home directory, but this user has none; "
             "set ZEUSRUN_HOME to an absolute directory"
         ) from error
     return path.absolute()
@@ -42,16 +42,16 @@ def trusted_home(environment: Mapping[str, str]) -> Path:
     """Return zeusrun's home, which need not exist, if only this user and root can write to it.
 
     Raises:
-        HistoryError: If the home, or a folder of zeusrun in it, belongs to somebody else or can be
-            written by others; with the command that mends it.
+        HistoryError: If the home, or a folder of zeusrun in it, belongs to another user or others
+            can write to it; with the command that repairs it.
     """
     home = home_directory(environment)
     for name in _FOLDERS:
         folder = home / name
         try:
-            status = folder.stat()  # a link to a larger disk is as good as what it leads to
+            status = folder.stat()  # a link to a larger disk is fine: its target is checked
         except OSError:
-            continue  # it does not exist, or whoever uses it says what is wrong
+            continue  # it does not exist; or using it will raise the error
         fault = find_fault(folder, status, os.geteuid())
         if fault is not None:
             raise HistoryError(fault)
@@ -61,13 +61,13 @@ def trusted_home(environment: Mapping[str, str]) -> Path:
 def find_fault(folder: Path, status: os.stat_result, uid: int) -> str | None:
     """Return why a folder cannot be trusted, and what to do; ``None`` if it can be.
 
-    A group that can write is no fault if it is the private group of the user or of the owner, as a
-    umask of 002 supposes, or one that this machine does not know, as containers have for a volume.
+    A group may write if it is the private group of the user or the owner, as with a umask of 002,
+    or if this machine does not know it, as with a container's volume.
 
     Args:
-        folder: In the home, or the home itself.
-        status: Of the folder.
-        uid: Of the user who runs zeusrun.
+        folder: A folder in the home, or the home itself.
+        status: Status of the folder.
+        uid: User who runs zeusrun.
     """
     quoted, me, owner = shlex.quote(str(folder)), _user(uid), _user(status.st_uid)
     may = f"who could run commands as {me} through it"
@@ -92,7 +92,7 @@ def find_fault(folder: Path, status: os.stat_result, uid: int) -> str | None:
 
 
 def _is_private(gid: int, users: set[str]) -> bool:
-    """Whether a group is that of one of the users, and nobody else is in it."""
+    """Whether a group belongs to one of the users and has no other members."""
     try:
         group = grp.getgrgid(gid)
     except KeyError:
@@ -108,24 +108,24 @@ def _user(uid: int) -> str:
 
 
 def limits_directory(home: Path) -> Path:
-    """Return the folder of the power limits found before any was changed."""
+    """Return the folder of the GPUs' original power limits."""
     return home / "gpus"
 
 
 def notices_directory(home: Path) -> Path:
-    """Return the folder of what is still to be delivered."""
+    """Return the folder of the notices to deliver."""
     return home / "notices"
 
 
 def runs_directory(home: Path, job: str) -> Path:
-    """Return the folder that holds a job's runs."""
+    """Return the folder of a job's runs."""
     return home / "runs" / job
 
 
 def unwritable_home(home: Path, error: OSError) -> HistoryError:
-    """Return the error for a home that refuses to be written."""
+    """Return the error for a home that cannot be written."""
     advice = advice_on(error, "make it writable, or set ZEUSRUN_HOME to a directory that is")
     return HistoryError(
-        f"{error.filename or home}: {error.strerror or error}; zeusrun keeps its history and runs "
+        f"{error.filename or home}: {error.strerror or error}; zeusrun stores its history and runs "
         f"under {home}: {advice}"
     )

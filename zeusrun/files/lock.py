@@ -1,4 +1,4 @@
-"""A lock on a file that the operating system frees when its holder dies (flock(2))."""
+"""A file lock that the kernel releases when its holder dies (flock(2))."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PERIOD_S = 0.01  # a writer is done in a few ms
 
 
 class FileLock:
-    """One process, or one of its threads, has it at a time; each takes it by an object of its own.
+    """One process or thread has the lock at a time; each needs an object of its own.
 
-    The file stays when the lock is let go: removing it would let two have it.
+    The file stays after release: if it were removed, two processes could hold the lock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,10 +30,10 @@ class FileLock:
         self._descriptor: int | None = None
 
     def acquire(self, timeout_s: float = 0.0) -> bool:
-        """Take the lock, making its file with mode 0600; return whether it became free in time.
+        """Take the lock, creating its file with mode 0600; return whether it was free in time.
 
         Raises:
-            OSError: If the file cannot be opened, or its file system knows no locks.
+            OSError: If the file cannot be opened, or its file system has no locks.
         """
         until_t = time.monotonic() + timeout_s
         while not self._try():
@@ -43,17 +43,17 @@ class FileLock:
         return True
 
     def fileno(self) -> int:
-        """Return the descriptor, for a process that inherits the lock and keeps it.
+        """Return the descriptor, for a process that inherits the lock.
 
         Raises:
-            ValueError: If it is not held.
+            ValueError: If the lock is not held.
         """
         if self._descriptor is None:
             raise ValueError(f"the lock {self.path} is not held")
         return self._descriptor
 
     def release(self) -> None:
-        """Let go. More than once is fine."""
+        """Release the lock. More than once is fine."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -66,7 +66,7 @@ class FileLock:
         descriptor = os.open(self.path, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Its holder may have removed the file in between, with the whole directory.
+            # Its holder may have removed the file in between, with the whole folder.
             if os.fstat(descriptor).st_nlink:
                 self._descriptor, descriptor = descriptor, -1
                 return True
@@ -97,10 +97,10 @@ def is_locked(path: Path) -> bool | None:
 
 
 class SafeLock(FileLock):
-    """A lock whose folder is made, and whose errors say what to do."""
+    """A lock that creates its folder, and whose errors say what to do."""
 
     def acquire(self, timeout_s: float = 0.0) -> bool:
-        """Take it; return whether it became free in time.
+        """Take the lock; return whether it was free in time.
 
         Raises:
             HistoryError: If the home cannot be written.

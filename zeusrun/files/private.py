@@ -61,7 +61,7 @@ def open_for_reading(path: Path | str) -> int:
 
 
 def read_file(path: Path | str, max_bytes: int) -> bytes:
-    """Return the beginning of a regular file.
+    """Return at most ``max_bytes`` from the beginning of a regular file.
 
     Raises:
         FileNotFoundError: If there is none.
@@ -83,9 +83,9 @@ def write_file(path: Path | str, content: bytes) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put a file with mode 0600 in the place of another for good, wholly or not at all.
+    """Replace a file atomically and durably by one with mode 0600.
 
-    Whoever writes it must be the only one; what a killed one has left is swept by the next.
+    Only one process may write it at a time. It removes what a killed one has left.
 
     Raises:
         OSError: If a step fails.
@@ -102,7 +102,7 @@ def replace_file(path: Path, content: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)  # so that the name survives, too
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)  # makes the new name durable
     try:
         os.fsync(folder)
     finally:

@@ -1,4 +1,4 @@
-"""Follows a file that others append to."""
+"""Follows a file to which other processes append."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHUNK_BYTES = 256 << 10
 
 
 class LineTail:
-    """Follows a file that others append to, truncate, replace or have yet to create."""
+    """Follows a file that others may append to, truncate, replace, or create later."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -28,10 +28,10 @@ class LineTail:
     def read_lines(self, *, final: bool = False) -> list[bytes]:
         """Return the next complete lines, without their newline; none when there are none yet.
 
-        Reads at most 256 KiB a call, so that a log of gigabytes passes through in pieces.
+        One call reads at most 256 KiB, so a log of gigabytes is read in pieces.
 
         Args:
-            final: Nothing more will be written: at the end return an unfinished last line, too.
+            final: Nothing more will be written: also return an unfinished last line.
 
         Raises:
             OSError: If the file exists and cannot be read.
@@ -42,7 +42,7 @@ class LineTail:
         except FileNotFoundError:
             return self._take_pending(lines, final=final)
         try:
-            self._look_at(os.fstat(descriptor))
+            self._detect_change(os.fstat(descriptor))
             while not lines and (chunk := os.pread(descriptor, _CHUNK_BYTES, self._offset)):
                 self._offset += len(chunk)
                 self._split(chunk, lines)
@@ -51,13 +51,13 @@ class LineTail:
         return lines or self._take_pending(lines, final=final)
 
     def skip_backlog(self, keep_bytes: int) -> int:
-        """Pass over what is too much to read; return how many bytes, none if less is waiting.
+        """Skip unread bytes except the last ``keep_bytes``; return how many were skipped.
 
         Args:
-            keep_bytes: How much of the end to keep; reading goes on with its first whole line.
+            keep_bytes: How much of the end to keep; reading continues with its first whole line.
 
         Raises:
-            OSError: If the file exists and cannot be looked at.
+            OSError: If the file exists and cannot be examined.
         """
         try:
             status = self._path.lstat()
@@ -65,15 +65,15 @@ class LineTail:
             return 0
         if not stat.S_ISREG(status.st_mode):  # counts as missing
             return 0
-        self._look_at(status)
+        self._detect_change(status)
         skipped = max(0, status.st_size - self._offset - keep_bytes)
         if skipped:
             self._offset += skipped
             self._pending, self._skipping = b"", True
         return skipped
 
-    def _look_at(self, status: os.stat_result) -> None:
-        """Begin anew with a file that is another one, or shorter than what was read of it."""
+    def _detect_change(self, status: os.stat_result) -> None:
+        """Start again if the file is another one, or shorter than what was read."""
         identity = (status.st_dev, status.st_ino)
         if identity != self._identity or status.st_size < self._offset:
             self._identity, self._offset = identity, 0

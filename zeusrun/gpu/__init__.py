@@ -1,1 +1,1 @@
-"""Devices that draw power: what they are, what they used, and the limit they are held to."""
+"""NVIDIA GPUs: which ones a job uses, their readings, and their power limits."""

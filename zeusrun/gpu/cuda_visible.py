@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
-# int() would take 1_0 and other scripts' digits, and refuses thousands of them.
+# int() would accept 1_0 and digits of other scripts, and refuse thousands of digits.
 _INDEX = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _MAX_SHOWN = 100
 
@@ -26,14 +26,14 @@ PciAddress: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class GpuIdentity:
-    """What tells one GPU of this machine from another.
+    """The identity of a GPU of this machine.
 
     Attributes:
         nvml_index: NVML's number for it.
         uuid: ``GPU-…``.
         model: Product name.
         mig_models: Product name of each of its MIG instances, by its ``MIG-…`` UUID.
-        pci: Its PCI domain, bus and device; ``None`` if NVML does not tell.
+        pci: Its PCI domain, bus and device; ``None`` if unknown.
     """
 
     nvml_index: int
@@ -49,8 +49,8 @@ class VisibleGpu:
 
     Attributes:
         nvml_index: NVML's number for it.
-        model: Product name of what the job sees of it.
-        is_mig: Whether that is a MIG instance.
+        model: Product name of the GPU or the MIG instance.
+        is_mig: Whether the job uses a MIG instance.
     """
 
     nvml_index: int
@@ -61,16 +61,15 @@ class VisibleGpu:
 def parse_visible(value: str | None) -> tuple[int | str, ...] | None:
     """Split ``CUDA_VISIBLE_DEVICES``.
 
-    Like CUDA, it stops at the first negative index or empty entry; Slurm's ``NoDevFiles`` stops it
-    as well.
+    Like CUDA, it ignores everything from the first negative index or empty entry on, and from
+    Slurm's ``NoDevFiles``.
 
     Returns:
         CUDA indices and UUIDs (or their prefixes) in order; ``None`` if the variable is not set,
         which makes all GPUs visible.
 
     Raises:
-        VisibleGpusError: If an entry is neither, or stands there twice, for which CUDA shows no
-            GPU.
+        VisibleGpusError: If an entry is neither, or occurs twice: CUDA then shows no GPU.
     """
     if value is None:
         return None
@@ -91,7 +90,7 @@ def parse_visible(value: str | None) -> tuple[int | str, ...] | None:
                 "`nvidia-smi -L` lists them"
             )
         if entry in entries:
-            twice = f"{_quoted(text)} stands there twice; name it once"
+            twice = f"{_quoted(text)} occurs twice; list it once"
             raise VisibleGpusError(f"{_VARIABLE}={_short(value)}: {twice}")
         entries.append(entry)
     return tuple(entries)
@@ -106,25 +105,25 @@ def resolve_visible(
 ) -> list[VisibleGpu]:
     """Find the first ``count`` visible GPUs.
 
-    Stricter than CUDA, which silently shows those before an entry that names no GPU: such an entry
-    is nearly always a mistake, even after the first ``count``.
+    An entry that names no GPU is an error, even after the first ``count``, because it is nearly
+    always a mistake. CUDA would silently show the GPUs before it.
 
     Args:
         entries: What ``parse_visible`` returned.
-        gpus: All GPUs that the job could see. Indices count them by their PCI address; where one
-            is unknown, in the order given.
+        gpus: All GPUs that the job could see. Indices count them by PCI address; if an address is
+            unknown, in the order given.
         pci_order: Whether CUDA counts by PCI address (``CUDA_DEVICE_ORDER=PCI_BUS_ID``).
-            Otherwise it puts the fastest first, which changes nothing among equal ones.
+            Otherwise the fastest comes first, which makes no difference among equal GPUs.
         count: How many of the visible ones the job uses; ``None`` is all.
 
     Returns:
-        GPUs in CUDA's order. One whose MIG instances are named twice or more comes once: it is
-        metered as a whole. Where GPUs are not named by UUID and one of them has MIG instances, CUDA
-        shows a process the first instance and nothing else, so its GPU is the only one.
+        GPUs in CUDA's order. A GPU with several of its MIG instances listed appears once: it is
+        metered as a whole. If no GPU is listed by UUID and one has MIG instances, CUDA shows only
+        the first instance, so its GPU is the only one.
 
     Raises:
-        VisibleGpusError: If an entry names no GPU or several, two name the same, or an index
-            depends on which of the different GPUs CUDA takes for the fastest.
+        VisibleGpusError: If an entry names no GPU or several, two entries name the same, or an
+            index depends on which of different GPUs CUDA considers the fastest.
     """
     gpus = _by_pci_address(gpus)
     wanted = range(len(gpus)) if entries is None else entries
@@ -135,14 +134,14 @@ def resolve_visible(
     unique: dict[int, VisibleGpu] = {}
     for number, gpu in enumerate(found):
         if gpu in found[:number] and not gpu.is_mig:
-            raise VisibleGpusError(f"{_VARIABLE} names a {gpu.model} twice; name it once")
+            raise VisibleGpusError(f"{_VARIABLE} names a {gpu.model} twice; list it once")
         if count is None or number < count:
             unique.setdefault(gpu.nvml_index, gpu)
     indexed = any(isinstance(entry, int) for entry in wanted[:count])
     different = len({gpu.model for gpu in gpus}) > 1
     if indexed and different and not pci_order and len(unique) < len(gpus):
         raise VisibleGpusError(
-            "which GPUs CUDA counts first is unknown, as they differ: set "
+            "CUDA's order of these GPUs is unknown, because they differ: set "
             f"CUDA_DEVICE_ORDER=PCI_BUS_ID, or name them by UUID in {_VARIABLE}"
         )
     return list(unique.values())
@@ -167,7 +166,7 @@ def _find(entry: int | str, gpus: Sequence[GpuIdentity]) -> VisibleGpu:
         for uuid, model in gpu.mig_models.items()
     ]
     wanted = entry.lower()
-    # A whole UUID is what it says, even if another one begins with it.
+    # A complete UUID counts, even if another UUID begins with it.
     matches = [gpu for uuid, gpu in names if uuid == wanted] or [
         gpu for uuid, gpu in names if uuid.startswith(wanted)
     ]
@@ -188,7 +187,7 @@ def _find(entry: int | str, gpus: Sequence[GpuIdentity]) -> VisibleGpu:
 
 
 def _short(value: str) -> str:
-    """Return what can be shown of a value that may be anything."""
+    """Return a printable, short form of any value."""
     text = value if value.isprintable() else ascii(value)[1:-1]
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
@@ -198,7 +197,7 @@ def _quoted(text: str) -> str:
 
 
 def _shown(gpu: GpuIdentity) -> VisibleGpu:
-    """Return what CUDA shows of a GPU named as a whole: its first instance, if it has any."""
+    """Return what CUDA shows of a whole GPU: its first MIG instance, if it has any."""
     for model in gpu.mig_models.values():
         return VisibleGpu(gpu.nvml_index, model, is_mig=True)
     return VisibleGpu(gpu.nvml_index, gpu.model)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from zeusrun.gpu.cuda_visible import GpuIdentity
     from zeusrun.gpu.zeusd import Zeusd
 
-# What moves slowly is asked for so often, and repeated in between: at 10 Hz on eight GPUs the
-# questions cost more than the answers change.
+# Values that change slowly are read this often and reused in between: at 10 Hz on eight GPUs, the
+# queries would cost too much.
 _SLOW_PERIOD_S = 0.5
 
 
@@ -40,11 +40,11 @@ class _SlowReading:
     power_limit_w: float | None
     health: Health
     until_s: float  # on the device's clock
-    limits_set: int  # how many limits had been set through this device before it was asked
+    limits_set: int  # how many limits had been set through this device before the query
 
 
 class NvmlGpu:
-    """One GPU. It holds a reference to NVML from the moment it is made until it is closed.
+    """One GPU. It keeps NVML open from its creation until ``close``.
 
     Attributes:
         nvml_index: NVML's number for it.
@@ -61,8 +61,8 @@ class NvmlGpu:
         """Open the GPU.
 
         Args:
-            gpu: Which one, and what the job sees of it.
-            zeusd: Asked to set a limit where this process may not; ``None`` if there is none.
+            gpu: Which GPU, and whether the job uses it whole.
+            zeusd: Sets a limit if this process may not; ``None`` if there is none.
             clock: Monotonic seconds.
 
         Raises:
@@ -72,7 +72,7 @@ class NvmlGpu:
 
         self.nvml_index = gpu.nvml_index
         self.model = gpu.model
-        self.uuid = f"GPU {gpu.nvml_index}"  # its name in errors, until it has told its own
+        self.uuid = f"GPU {gpu.nvml_index}"  # its name in errors, until NVML returns the UUID
         self._nvml: Any = pynvml
         self._zeusd = zeusd
         self._clock = clock
@@ -92,7 +92,7 @@ class NvmlGpu:
         has_counter = _unless_failing(self._energy_j) is not None
         self.energy_source = EnergySource.COUNTER if has_counter else EnergySource.INTEGRATED
         self.caveat = (
-            f"{self.model} is a part of {self.uuid}: power, energy and limit are those of that "
+            f"{self.model} is a part of {self.uuid}: power, energy and limit are those of the "
             "whole GPU, which its other MIG instances share"
             if gpu.is_mig
             else None
@@ -101,31 +101,31 @@ class NvmlGpu:
     def read(self) -> Reading:
         """See ``Device.read``. Limit and health are up to half a second old.
 
-        A question that fails alone is unknown: it must not cost what the others tell.
+        If one query fails, only its own value is unknown.
         """
         slow = self._read_slow()
-        told: list[float | None] = []
+        values: list[float | None] = []
         failures: list[DeviceError] = []
         for ask in (self._energy_j, self._power_w):
             try:
-                told.append(ask())
+                values.append(ask())
             except DeviceError as error:
-                told.append(None)
+                values.append(None)
                 failures.append(error)
-        energy_j, power_w = told
+        energy_j, power_w = values
         if failures and energy_j is None and power_w is None:
             raise failures[0]
         return Reading(energy_j, power_w, slow.power_limit_w, slow.health)
 
     def compute_processes(self) -> frozenset[int] | None:
-        """See ``Device.compute_processes``; on a GPU with MIG, those of all its instances."""
+        """See ``Device.compute_processes``; on a GPU with MIG, those of all instances."""
         names = (
             "nvmlDeviceGetComputeRunningProcesses_v3",
             "nvmlDeviceGetComputeRunningProcesses_v2",
         )
         try:
             processes = first_answer(self._nvml, names, self._handle)
-        except self._nvml.NVMLError_InsufficientSize:  # more of them came while it was asked
+        except self._nvml.NVMLError_InsufficientSize:  # more processes came during the query
             return None
         except self._nvml.NVMLError as error:
             raise self._device_error(error) from error
@@ -133,7 +133,7 @@ class NvmlGpu:
 
     def power_limit_range_w(self) -> tuple[float, float] | None:
         """See ``LimitableDevice.power_limit_range_w``; check: ``nvidia-smi -q -d POWER``."""
-        self._slow = None  # who asks for the range decides on a limit: the next one read is today's
+        self._slow = None  # a caller is about to set a limit: read it anew
         limits_mw = self._ask(self._nvml.nvmlDeviceGetPowerManagementLimitConstraints)
         return None if limits_mw is None else (limits_mw[0] / 1000, limits_mw[1] / 1000)
 
@@ -157,7 +157,7 @@ class NvmlGpu:
         """See ``Device.close``."""
         if self._open:
             self._open = False
-            # NVML may have gone before us (driver restart): then there is nothing left to let go.
+            # After a driver restart NVML is closed already.
             with contextlib.suppress(self._nvml.NVMLError):
                 self._nvml.nvmlShutdown()
 
@@ -174,20 +174,20 @@ class NvmlGpu:
         except LimitRefusedError as error:
             raise LimitRefusedError(
                 f"this user may not set the power limit of {self._name}, and {error}: {remedy} "
-                "where it serves this user and these GPUs"
+                "so that it serves this user and these GPUs"
             ) from error
         limit_w = self.power_limit_w()
         if limit_w is None or round(limit_w * 1000) != round(watts * 1000):
             raise DeviceError(
-                f"{self._zeusd} says that {self._name} is held to {watts:g} W, but its limit is "
-                f"{limit_w} W; does the daemon number GPUs otherwise (`nvidia-smi`)?"
+                f"{self._zeusd} reports that it set {self._name} to {watts:g} W, but its limit is "
+                f"{limit_w} W; does the daemon number GPUs differently (`nvidia-smi`)?"
             )
 
     def _read_slow(self) -> _SlowReading:
         """Return the last slow reading, or a new one when it is old or a limit was set since."""
         now_s = self._clock()
-        # The monitor's thread reads while the main thread sets limits: what was asked for before a
-        # limit was set is never kept after it.
+        # The monitor's thread reads while the main thread sets limits. A value read before a limit
+        # was set is not reused after it.
         limits_set = self._limits_set
         slow = self._slow
         if slow is None or now_s >= slow.until_s or slow.limits_set != limits_set:
@@ -211,7 +211,7 @@ class NvmlGpu:
 
     def _ask_milli(self, query: Callable[[Any], Any]) -> float | None:
         value = self._ask(query)
-        return None if value is None else value / 1000  # NVML speaks in mW and mJ
+        return None if value is None else value / 1000  # NVML uses mW and mJ
 
     def _ask(self, query: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - pynvml is untyped
         return self._call(unless_unsupported, self._nvml, query, self._handle)
@@ -240,19 +240,18 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
     """Open the GPUs that a job with this environment will use.
 
     Args:
-        environment: The job's; read for ``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER`` and where
-            a ``zeusd`` is (see ``find_zeusd``).
-        count: How many of the visible ones it uses, the first ones in CUDA's order; ``None`` is
-            all of them.
+        environment: The job's; read for ``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER`` and the
+            address of a ``zeusd`` (see ``find_zeusd``).
+        count: How many of the visible ones it uses, the first in CUDA's order; ``None`` is all.
 
     Returns:
-        Devices in CUDA's order, fewer than ``count`` if there are not as many; none without a
-        library, a driver or a GPU. A MIG instance is metered as the whole GPU it is part of, since
-        NVML has power for that alone; its model is the instance's, and its ``caveat`` says so.
+        Devices in CUDA's order, fewer than ``count`` if there are fewer; none without a library, a
+        driver or a GPU. A MIG instance is metered as its whole GPU, because NVML has no power for
+        instances; its model is the instance's, and its ``caveat`` says so.
 
     Raises:
         VisibleGpusError: If ``CUDA_VISIBLE_DEVICES`` is not usable on a machine with GPUs.
-        DeviceError: If a GPU that it may mean does not answer, or NVML does not.
+        DeviceError: If NVML does not answer, or a GPU that the job may use.
         ValueError: If ``count`` is negative.
     """
     if count is not None and count < 0:
@@ -271,11 +270,11 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
         if unusable is not None:
             raise unusable
         if silent and (entries is None or not all(isinstance(e, str) for e in entries)):
-            # An index would count past a GPU that CUDA may or may not count.
-            others = "until then, name the others by UUID in CUDA_VISIBLE_DEVICES (`nvidia-smi -L`)"
+            # CUDA may or may not count the silent GPU, so indices are ambiguous.
+            others = "until then, list the others by UUID in CUDA_VISIBLE_DEVICES (`nvidia-smi -L`)"
             raise DeviceError(f"{silent[0]}; {others}")
         if silent and entries is not None:
-            entries = entries[:count]  # another one may be the silent one
+            entries = entries[:count]  # a later one may be the silent one
         pci_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
         try:
             visible = resolve_visible(entries, gpus, pci_order=pci_order, count=count)
@@ -287,11 +286,11 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
 
 
 def gpu_by_uuid(uuid: str, environment: Mapping[str, str]) -> NvmlGpu:
-    """Open a whole GPU by its UUID, whatever the environment makes visible.
+    """Open a whole GPU by its UUID, even if the environment hides it.
 
     Args:
-        uuid: Of the GPU.
-        environment: Says where a ``zeusd`` is.
+        uuid: UUID of the GPU.
+        environment: Contains the address of a ``zeusd``.
 
     Raises:
         DeviceError: If it is absent or does not answer.
@@ -306,7 +305,7 @@ def gpu_by_uuid(uuid: str, environment: Mapping[str, str]) -> NvmlGpu:
 
 
 def gpus_of_machine() -> list[Device | DeviceError]:
-    """Open every GPU that this process may use, whatever its environment hides.
+    """Open every GPU that this process may use, even hidden ones.
 
     Returns:
         In NVML's order, whole GPUs, with or without MIG instances; an error for each that cannot
@@ -326,7 +325,7 @@ def gpus_of_machine() -> list[Device | DeviceError]:
 
 
 def _unless_failing(ask: Callable[[], _Answer | None]) -> _Answer | None:
-    """Ask what may be unknown without harm; a GPU that is lost says so when it is read."""
+    """Return an optional value; a lost GPU raises its error at the next reading."""
     try:
         return ask()
     except DeviceError:
@@ -335,7 +334,7 @@ def _unless_failing(ask: Callable[[], _Answer | None]) -> _Answer | None:
 
 @contextlib.contextmanager
 def _listed() -> Iterator[tuple[list[GpuIdentity], list[DeviceError]]]:
-    """Start NVML, tell the GPUs and those that do not answer, and let go of NVML again.
+    """Open NVML, list the GPUs and those that do not answer, and close NVML.
 
     Raises:
         DeviceError: If NVML does not answer.
@@ -359,7 +358,7 @@ def _listed() -> Iterator[tuple[list[GpuIdentity], list[DeviceError]]]:
     except pynvml.NVMLError as error:
         raise DeviceError(f"NVML cannot list the GPUs: {error}; see `nvidia-smi -L`") from error
     finally:
-        # Each open device holds NVML by itself; a driver that was restarted has let go of us.
+        # Each open device keeps NVML open by itself. After a driver restart NVML is closed already.
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 

@@ -1,6 +1,6 @@
-"""NVML's answers as values: what a GPU, a driver or a permission lacks is ``None``.
+"""NVML queries that return ``None`` for what the GPU, the driver or the user's rights lack.
 
-Whoever imported ``pynvml`` hands the module down; it is untyped.
+Callers pass the module ``pynvml``, which is untyped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def unless_unsupported(nvml: Any, query: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - untyped module
-    """Ask, and return ``None`` where this GPU, this driver or this user gets no answer.
+    """Run a query; return ``None`` if the GPU, the driver or the user's rights do not allow it.
 
     Raises:
         pynvml.NVMLError: For any other reason, such as a lost GPU.
@@ -21,17 +21,17 @@ def unless_unsupported(nvml: Any, query: Callable[..., Any], *arguments: Any) ->
         return query(*arguments)
     except (
         nvml.NVMLError_NotSupported,
-        nvml.NVMLError_FunctionNotFound,  # a driver older than the question
+        nvml.NVMLError_FunctionNotFound,  # a driver older than the query
         nvml.NVMLError_NoPermission,
     ):
         return None
 
 
 def first_answer(nvml: Any, names: tuple[str, ...], *arguments: Any) -> Any:  # noqa: ANN401 - untyped module
-    """Ask a question that goes by several names, the newest first.
+    """Run a query that has several names, the newest first.
 
     Returns:
-        The first answer; ``None`` if no name of it is known to both pynvml and the driver.
+        The first answer; ``None`` if pynvml and the driver have no name in common.
 
     Raises:
         pynvml.NVMLError: As ``unless_unsupported``.

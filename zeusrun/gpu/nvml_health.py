@@ -1,4 +1,4 @@
-"""How an NVIDIA GPU fares: utilisation, temperature, clocks, and what holds the clocks back."""
+"""Sensors of an NVIDIA GPU: utilisation, temperature, clocks and throttle reasons."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _KNOWN = sum(bit for bit, _ in _REASONS)
 
 
 def read_health(nvml: Any, handle: Any) -> Health:  # noqa: ANN401 - untyped module
-    """Look at the sensors beside power. One that fails is unknown: it must not cost the energy.
+    """Read the sensors except power. One that fails is ``None``, so that energy stays known.
 
     Args:
         nvml: The module ``pynvml``.
-        handle: NVML's of the GPU.
+        handle: NVML's handle of the GPU.
     """
     utilization = _ask(nvml, ("nvmlDeviceGetUtilizationRates",), handle)
     temperature_c = _ask(

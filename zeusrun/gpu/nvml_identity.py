@@ -1,4 +1,4 @@
-"""Which GPUs NVML has on this machine, and which MIG instances they hold."""
+"""Which GPUs NVML finds on this machine, and their MIG instances."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], dict[int, Exception]]: 
         nvml: The module ``pynvml``, initialised.
 
     Returns:
-        GPUs in NVML's order, and by its index NVML's error of each one that cannot tell who it is:
-        it is lost, lacks power or an interrupt, or fails in a way that has no name.
+        GPUs in NVML's order, and NVML's error by index for each GPU that does not answer: it is
+        lost, lacks power or an interrupt, or fails for an unknown reason.
 
     Raises:
         pynvml.NVMLError: If NVML does not answer, or its driver was restarted meanwhile.
@@ -39,16 +39,16 @@ def identify_gpus(nvml: Any) -> tuple[list[GpuIdentity], dict[int, Exception]]: 
                 )
             )
         except nvml.NVMLError_NoPermission:
-            continue  # withheld from this container, so CUDA does not count it either
+            continue  # not available in this container, so CUDA does not count it either
         except nvml.NVMLError_Uninitialized:
             raise
-        except nvml.NVMLError as error:  # one broken GPU is nothing to the others
+        except nvml.NVMLError as error:  # the other GPUs still work
             silent[nvml_index] = error
     return identities, silent
 
 
 def read_pci_address(nvml: Any, handle: Any) -> PciAddress | None:  # noqa: ANN401 - untyped module
-    """Return a GPU's PCI domain, bus and device; ``None`` if NVML does not tell.
+    """Return a GPU's PCI domain, bus and device; ``None`` if unknown.
 
     Raises:
         pynvml.NVMLError: If the GPU does not answer.
@@ -64,6 +64,6 @@ def _mig_models(nvml: Any, handle: Any) -> dict[str, str]:  # noqa: ANN401 - unt
         try:
             instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
         except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
-            continue  # a free place
+            continue  # unused
         models[nvml.nvmlDeviceGetUUID(instance)] = nvml.nvmlDeviceGetName(instance)
     return models

@@ -1,7 +1,7 @@
-"""The momentary power of an NVIDIA GPU, from the best source that answers.
+"""The current power of an NVIDIA GPU, from the best source that answers.
 
 Names: NVML API Reference, "Field Value Enums". ``nvmlDeviceGetPowerUsage`` is a mean over a second
-on Ampere and later except GA100, and on a Grace Hopper it is that of the whole module.
+on Ampere and later except GA100. On a Grace Hopper it is the power of the whole module.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ _GPU_SCOPE = 0  # NVML_POWER_SCOPE_GPU
 
 
 class PowerSensor:
-    """Knows what to ask one GPU for its power.
+    """Chooses the source of one GPU's power.
 
-    The choice is made by what answers. A source that is not supported (any more: a driver may
-    change under a long run) gives way to the next one for good; one that fails or tells 0 does for
-    that one reading. A GPU that is on draws something: 0 is how some drivers say that a sensor is
-    absent or asleep.
+    A source that is not supported (any more: the driver may change during a long run) is dropped
+    for the next one. A source that fails or returns 0 is skipped for that reading. A GPU that is on
+    draws power: some drivers return 0 if a sensor is absent or asleep.
     """
 
     def __init__(self, nvml: Any, handle: Any, model: str) -> None:  # noqa: ANN401 - untyped module
-        """Prepare; nothing is asked yet.
+        """Prepare; nothing is read yet.
 
         Args:
             nvml: The module ``pynvml``.
-            handle: NVML's of the GPU.
-            model: Its product name, which tells modules that hold a CPU as well.
+            handle: NVML's handle of the GPU.
+            model: Its product name, which identifies modules that contain a CPU.
         """
         self._nvml = nvml
         self._handle = handle
@@ -41,10 +40,10 @@ class PowerSensor:
         self._sources: list[Callable[[], int | None]] = [self._ask_instant, average]
 
     def read_w(self) -> float | None:
-        """Return watts now, or of the last second; ``None`` if the GPU does not tell.
+        """Return watts now, or the mean of the last second; ``None`` if unknown.
 
         Raises:
-            pynvml.NVMLError: If no source tells it and one has failed.
+            pynvml.NVMLError: If no source answers and one has failed.
         """
         failure = None
         for ask in tuple(self._sources):

@@ -1,4 +1,4 @@
-"""What this machine's GPUs are doing, as values: for ``zeusrun gpu``, once or again and again."""
+"""The state of this machine's GPUs, for ``zeusrun gpu``."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class GpuProcess:
     """A process that computes on a GPU.
 
     Attributes:
-        pid: Its id, which may be that of another pid namespace.
-        name: What it is called; ``None`` if that cannot be told for certain.
+        pid: Its id, possibly in another pid namespace.
+        name: Its name; ``None`` if unknown.
     """
 
     pid: int
@@ -42,27 +42,27 @@ class GpuProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuStatus:
-    """One GPU now. ``None`` is what it does not tell.
+    """One GPU now. ``None`` is unknown.
 
     Attributes:
-        cuda_index: CUDA's number for it in today's environment; ``None`` if CUDA does not see it,
-            or which comes first is CUDA's secret.
-        uuid: Its lasting name.
-        model: Product name of what a job sees of it.
-        power_w: Momentary draw.
-        power_limit_w: The limit that is set.
+        cuda_index: CUDA's number for it in this environment; ``None`` if CUDA does not see it, or
+            CUDA's order is unknown.
+        uuid: Its UUID.
+        model: Product name of the GPU or of the MIG instance that a job sees.
+        power_w: Power draw now.
+        power_limit_w: The power limit in force.
         power_limit_range_w: The lowest and the highest limit.
         max_power_w: The most it may draw.
         energy_source: The best source that it claims to have.
-        energy_j: Joules on its counter, which starts anywhere.
+        energy_j: Joules of its counter, with an arbitrary origin.
         utilization: Share of the last sampling period in which it computed, 0 to 1.
         temperature_c: Degrees Celsius of the chip.
         sm_clock_mhz: Clock of the multiprocessors.
         memory_clock_mhz: Clock of the memory.
-        throttle_reasons: What holds the clocks back, in NVML's words; empty for nothing.
-        processes: Who computes on it.
-        caveat: A sentence on whose energy it really measures.
-        held_by: Which run of zeusrun holds its power limit; ``None`` for none.
+        throttle_reasons: What limits the clocks, by NVML's names; empty if nothing does.
+        processes: The processes that compute on it.
+        caveat: See ``Device.caveat``.
+        held_by: The run of zeusrun that holds its power limit; ``None`` for none.
         error: Why it does not answer; ``None`` if it does.
     """
 
@@ -93,12 +93,12 @@ class GpuStatus:
 
 @dataclass(frozen=True)
 class OpenGpu:
-    """A GPU that can be looked at, or why it cannot.
+    """An open GPU, or the error why it could not be opened.
 
     Attributes:
         cuda_index: See ``GpuStatus``.
         device: ``None`` if it could not be opened.
-        error: Why not.
+        error: Why it could not be opened.
     """
 
     cuda_index: int | None
@@ -106,7 +106,7 @@ class OpenGpu:
     error: str | None = None
 
     def close(self) -> None:
-        """Let go of it. More than once is fine."""
+        """Close the GPU. More than once is fine."""
         if self.device is not None:
             self.device.close()
 
@@ -116,16 +116,16 @@ def open_gpus(environment: Mapping[str, str], *, everything: bool = False) -> li
 
     Args:
         environment: Read for ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER``.
-        everything: Whether to open those that it hides, too; they have no ``cuda_index``.
+        everything: Whether to open hidden ones as well; they have no ``cuda_index``.
 
     Raises:
-        DeviceError: If NVML cannot list the GPUs, or ``CUDA_VISIBLE_DEVICES`` is not usable and not
-            all are asked for.
+        DeviceError: If NVML cannot list the GPUs, or ``CUDA_VISIBLE_DEVICES`` is not usable and
+            ``everything`` is false.
     """
     if not everything:
         return _open_visible(environment)
     indices = {}
-    with contextlib.suppress(DeviceError):  # a variable that is not usable hides nothing here
+    with contextlib.suppress(DeviceError):  # an unusable variable hides nothing here
         for gpu in _open_visible(environment):
             if gpu.device is not None:
                 indices[gpu.device.uuid] = gpu.cuda_index
@@ -145,28 +145,28 @@ def _open_machine(indices: Mapping[str, int | None]) -> list[OpenGpu]:
 def _open_visible(environment: Mapping[str, str]) -> list[OpenGpu]:
     try:
         devices = gpus_of_job(environment, None)
-        # After that: where there is no GPU, the variable says nothing.
+        # Parse it afterwards: without a GPU the variable does not matter.
         entries = parse_visible(environment.get(_VISIBLE)) if devices else ()
-    except VisibleGpusError:  # it is no GPU that is the trouble: a submit refuses it, too
+    except VisibleGpusError:  # submit refuses the variable, too
         raise
     except DeviceError as error:
         entries = parse_visible(environment.get(_VISIBLE))
-        if entries is None:  # one of them is lost, so nobody knows how CUDA counts the others
+        if entries is None:  # a GPU is lost, so CUDA's order of the others is unknown
             return _open_machine({})
         if len(entries) == 1:
             return [OpenGpu(0, None, str(error))]
-        # One of them is the trouble; the others are shown all the same.
+        # One of them fails; show the others.
         alone = [_open_visible({**environment, _VISIBLE: str(entry)}) for entry in entries]
         return [OpenGpu(i, gpu.device, gpu.error) for i, (gpu,) in enumerate(alone)]
     by_index = any(isinstance(entry, int) for entry in entries or [0])
     in_pci_order = environment.get(_ORDER) == _PCI_ORDER
-    secret = by_index and not in_pci_order and len({device.model for device in devices}) > 1
-    return [OpenGpu(None if secret else i, device) for i, device in enumerate(devices)]
+    unknown_order = by_index and not in_pci_order and len({device.model for device in devices}) > 1
+    return [OpenGpu(None if unknown_order else i, device) for i, device in enumerate(devices)]
 
 
 @dataclass(frozen=True)
 class CpuStatus:
-    """What stands in for GPUs where a job sees none.
+    """The CPU, which is metered if a job sees no GPU.
 
     Attributes:
         model: Product name.
@@ -178,7 +178,7 @@ class CpuStatus:
 
 
 def read_cpu(environment: Mapping[str, str]) -> CpuStatus:
-    """Look at the CPU as a job in this environment would meter it.
+    """Read the CPU as a job in this environment would meter it.
 
     Raises:
         DeviceError: If not even CPU time can be read.
@@ -190,11 +190,11 @@ def read_cpu(environment: Mapping[str, str]) -> CpuStatus:
 
 
 def read_status(gpu: OpenGpu, held_by: Callable[[str], str | None]) -> GpuStatus:
-    """Look at a GPU now.
+    """Read a GPU now.
 
     Args:
-        gpu: To be looked at.
-        held_by: Tells by UUID which run of zeusrun holds a power limit.
+        gpu: The GPU.
+        held_by: Returns the run of zeusrun that holds the power limit of a UUID.
     """
     device = gpu.device
     if device is None:
@@ -230,7 +230,7 @@ def read_status(gpu: OpenGpu, held_by: Callable[[str], str | None]) -> GpuStatus
 
 
 def _process(pid: int) -> GpuProcess:
-    """Name a process, unless its id may be another's here: a container may be told the host's."""
+    """Return a process with its name, unless its id may be of the host's pid namespace."""
     try:
         if not in_first_pid_namespace():
             maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")

@@ -1,7 +1,7 @@
-"""A client of ``zeusd``, the daemon of the Zeus project that may set power limits for others.
+"""A client of ``zeusd``, the daemon of the Zeus project that sets power limits for other users.
 
-It speaks HTTP over a Unix socket or a TCP port; source: the documentation of zeusd, "HTTP API
-Reference". Zeusrun uses one that runs already and never starts one.
+It uses HTTP over a Unix socket or a TCP port; source: the documentation of zeusd, "HTTP API
+Reference". zeusrun never starts a zeusd.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SOCKET_VARIABLE, PORT_VARIABLE, TOKEN_VARIABLE = "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT", "ZEUSD_TOKEN"
 DEFAULT_SOCKET = "/run/zeusd/zeusd.sock"
 _MAX_ANSWER_BYTES = 1 << 20
-_TIMEOUT_S = 3.0  # a limit takes it milliseconds; a daemon that hangs must not hold up training
+_TIMEOUT_S = 3.0  # usually milliseconds; a hanging daemon must not delay training
 _HIGHEST_PORT = (1 << 16) - 1
 _HOST_PORT = re.compile(r"\[?([^/]+?)\]?:([0-9]{1,5})")
 _PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.[0-9a-f]", re.IGNORECASE)
@@ -44,14 +44,14 @@ class Zeusd:
         token: str | None = None,
         in_container: bool | None = None,
     ) -> None:
-        """Remember where it is; nothing is asked yet.
+        """Store the address; nothing is sent yet.
 
         Args:
             address: Its Unix socket, or ``host:port``.
             timeout_s: Seconds to wait for each answer to be complete.
-            token: What it knows this user by; ``None`` for none.
-            in_container: Whether this process may see other GPUs than the daemon does; ``None``:
-                find out.
+            token: Access token of this user; ``None`` for none.
+            in_container: Whether this process may see other GPUs than the daemon; ``None``: find
+                out.
         """
         self._address = address
         self._timeout_s = timeout_s
@@ -61,12 +61,12 @@ class Zeusd:
     def set_power_limit_w(
         self, nvml_index: int, watts: float, gpu_count: int, pci: PciAddress | None = None
     ) -> None:
-        """Have a GPU held to ``watts``.
+        """Let the daemon set the power limit of a GPU.
 
-        The daemon numbers GPUs as NVML does in its own view, and a container may number them
-        otherwise: then another one's limit would be set. Where it tells PCI addresses, they say
-        which GPU is which. Otherwise the count must agree, and a daemon that tells no GPUs (0.2)
-        is not asked from a container; the caller reads the limit back.
+        The daemon numbers GPUs as its own NVML does. A container may number them differently, and
+        then the wrong GPU would get the limit. If the daemon lists PCI addresses, they identify the
+        GPU. Otherwise the number of GPUs must be equal, and a daemon that lists no GPUs (0.2) is
+        not used from a container. The caller reads the limit back.
 
         Args:
             nvml_index: NVML's number for the GPU in this process.
@@ -75,10 +75,10 @@ class Zeusd:
             pci: PCI address of the GPU; ``None`` if unknown.
 
         Raises:
-            LimitRefusedError: If the daemon is not there, does not let this user, or sees other
-                GPUs than this process: then nothing is changed.
-            DeviceError: If it refuses the limit, or is there and does not answer in time: then it
-                may change it yet, or carry out what it was asked for before.
+            LimitRefusedError: If the daemon does not run, does not permit it, or sees other GPUs
+                than this process. Nothing was changed then.
+            DeviceError: If it refuses the limit, or does not answer in time. Then it may still set
+                this limit, or one that it was sent before.
         """
         number = self._number_of(nvml_index, gpu_count, pci)
         milliwatts = round(watts * 1000)
@@ -101,14 +101,14 @@ class Zeusd:
         status, text = self._request("GET", "/discover")
         if status != HTTPStatus.OK and self._in_container:
             raise LimitRefusedError(
-                f"{self} does not tell which GPUs it has, and a container may number them otherwise"
+                f"{self} does not list its GPUs, and a container may number them differently"
             )
         if status != HTTPStatus.OK:
             return nvml_index
         try:
             numbers = _read_gpus(json.loads(text))
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
-            raise LimitRefusedError(f"{self} does not tell which GPUs it has") from None
+            raise LimitRefusedError(f"{self} does not list its GPUs") from None
         addresses = {address: number for number, address in numbers.items() if address is not None}
         if pci is not None and len(addresses) == len(numbers) > 0:
             if pci not in addresses:
@@ -117,8 +117,8 @@ class Zeusd:
             return addresses[pci]
         if len(numbers) != gpu_count or nvml_index not in numbers:
             raise LimitRefusedError(
-                f"{self} has {len(numbers)} GPUs and this process {gpu_count}, so that it may "
-                "number them otherwise"
+                f"{self} has {len(numbers)} GPUs and this process {gpu_count}, so it may number "
+                "them differently"
             )
         return nvml_index
 
@@ -129,7 +129,7 @@ class Zeusd:
         headers = {} if body is None else {"Content-Type": "application/json"}
         if self._token:
             if not self._token.isascii() or not self._token.isprintable():
-                raise LimitRefusedError(f"{TOKEN_VARIABLE} is no token: it has odd characters")
+                raise LimitRefusedError(f"{TOKEN_VARIABLE} is no token: it must be printable ASCII")
             headers["Authorization"] = f"Bearer {self._token}"
         sent = False
         try:
@@ -141,9 +141,9 @@ class Zeusd:
             return response.status, response.read(_MAX_ANSWER_BYTES).decode("utf-8", "replace")
         except (OSError, HTTPException) as error:
             why = getattr(error, "strerror", None) or repr(error)
-            if sent:  # it may carry it out yet: nobody may take the limit for unchanged
-                raise DeviceError(f"{self} took a limit and does not answer: {why}") from error
-            if isinstance(error, TimeoutError):  # it may have one before it from last time
+            if sent:  # it may still set the limit, so do not assume that it is unchanged
+                raise DeviceError(f"{self} was sent a limit and does not answer: {why}") from error
+            if isinstance(error, TimeoutError):  # it may still set a limit sent before
                 limit_s = f"{self._timeout_s:g} s"
                 raise DeviceError(f"{self} does not answer in {limit_s}; restart it") from error
             raise LimitRefusedError(f"{self} does not answer: {why}") from error
@@ -163,20 +163,20 @@ class Zeusd:
         return connected
 
     def _connect_to_port(self, address: str) -> socket.socket:
-        """Connect to a port of this machine: a daemon elsewhere would set another GPU's limit."""
+        """Connect to a port of this machine; another machine's daemon would set the wrong GPU."""
         found = _HOST_PORT.fullmatch(address)
         refused = LimitRefusedError(f"{self} is no host:port; correct {PORT_VARIABLE}")
         if found is None or int(found[2]) > _HIGHEST_PORT:
             raise refused
         try:
             connected = socket.create_connection((found[1], int(found[2])), self._timeout_s)
-        except UnicodeError:  # no host can be called so
+        except UnicodeError:  # not a valid host name
             raise refused from None
         if connected.getsockname()[0] != connected.getpeername()[0]:
             connected.close()
             raise LimitRefusedError(
-                f"{self} is on another machine, or in another network namespace; name the one of "
-                f"this machine, or its socket by {SOCKET_VARIABLE}"
+                f"{self} is on another machine, or in another network namespace; use the daemon of "
+                f"this machine, or set its socket by {SOCKET_VARIABLE}"
             )
         return connected
 
@@ -211,7 +211,7 @@ class _TimedSocket(socket.socket):
 
 
 def _read_gpus(discovered: Any) -> dict[int, PciAddress | None]:  # noqa: ANN401 - any JSON
-    """Read the GPUs of ``/discover``: the PCI address of each, by its number, where it is told.
+    """Read the GPUs of ``/discover``: PCI addresses by number, ``None`` if unknown.
 
     zeusd 0.3 and 0.4 list ``gpu_ids``; 0.5 lists ``gpus`` with ``id``, later ``pci_address`` as
     well.
@@ -231,10 +231,10 @@ def find_zeusd(environment: Mapping[str, str]) -> Zeusd | None:
 
     Args:
         environment: Read for ``ZEUSD_SOCK_PATH``, ``ZEUSD_HOST_PORT`` and ``ZEUSD_TOKEN``; without
-            the first two the default socket is tried.
+            the first two, use the default socket.
 
     Returns:
-        The daemon, whether it answers or not; ``None`` if there is no socket.
+        The daemon, which may not answer; ``None`` if there is no socket.
     """
     token = environment.get(TOKEN_VARIABLE, "").strip() or None
     host_port = environment.get(PORT_VARIABLE)
@@ -249,12 +249,12 @@ def find_zeusd(environment: Mapping[str, str]) -> Zeusd | None:
 
 
 def named_zeusd(environment: Mapping[str, str]) -> str | None:
-    """Return the daemon that an environment names: a socket or ``host:port``; ``None`` for none."""
+    """Return the daemon's address in an environment: a socket or ``host:port``; else ``None``."""
     return environment.get(SOCKET_VARIABLE) or environment.get(PORT_VARIABLE) or None
 
 
 def naming_zeusd(named: str | None) -> dict[str, str]:
-    """Return the variables that name a daemon, see ``named_zeusd``; none if none is named."""
+    """Return the variables for the address of a daemon (see ``named_zeusd``); none for ``None``."""
     if named is None:
         return {}
     by_port = _HOST_PORT.fullmatch(named) is not None

@@ -1,1 +1,1 @@
-"""When a job runs by itself: timetables, what is due, what to do about overlaps, cron."""
+"""Jobs that run by themselves: timetables, due occurrences, overlaps, cron."""

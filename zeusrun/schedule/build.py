@@ -1,4 +1,4 @@
-"""From a job file, flags and the present environment to a schedule. Pure."""
+"""Builds a schedule from a job file, flags and the current environment. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from zeusrun.jobfile.spec import JobSpec
 
 _GAPS = 50
-_START_S = 5.0  # of a process, at worst
+_START_S = 5.0  # a process takes at most this long to start
 
 
 def build_schedule(
@@ -35,30 +35,30 @@ def build_schedule(
     """Return the schedule of a job.
 
     Args:
-        spec: The job; what its ``schedule`` section says is overridden by what is given.
-        given: Keys of that section.
-        environment: As it is now.
-        names: Variables to keep for the runs beside the usual.
-        known: The schedule that the job has already, whose past is kept.
+        spec: The job, with its ``schedule`` section.
+        given: Keys of that section from flags; they override it.
+        environment: The current environment.
+        names: Further variables to keep for the runs.
+        known: The current schedule of the job, whose occurrences are kept; ``None`` for none.
         now: Unix seconds.
 
     Raises:
-        UsageError: If there is no expression, or one of the values is not usable.
+        UsageError: If there is no expression, or a value is not usable.
     """
-    told = {**_known(known), **_parsed(_section(spec)), **_parsed(given)}
-    if told.get("deadline") == 0:
+    values = {**_known(known), **_parsed(_section(spec)), **_parsed(given)}
+    if values.get("deadline") == 0:
         raise UsageError("deadline must be more than 0, or none")
-    if told.get("cron") is None:
+    if values.get("cron") is None:
         raise UsageError(
-            f"{spec.source}: has no schedule section, and none was given; say when: "
+            f"{spec.source}: has no schedule section; say when to run it: "
             f'zeusrun schedule add {spec.source.name} "0 2 * * *"'
         )
-    timetable = build_timetable(told["cron"], told.get("tz"))
+    timetable = build_timetable(values["cron"], values.get("tz"))
     rules = Rules(
         timetable,
-        catch_up=told.get("catch_up") or "none",
-        jitter_s=told.get("jitter") or 0.0,
-        deadline_s=told.get("deadline"),
+        catch_up=values.get("catch_up") or "none",
+        jitter_s=values.get("jitter") or 0.0,
+        deadline_s=values.get("deadline"),
         key=spec.name,
     )
     _check_jitter(rules, now)
@@ -67,7 +67,7 @@ def build_schedule(
         job=spec.name,
         job_file=str(spec.source),
         rules=rules,
-        overlap=told.get("overlap") or "forbid",
+        overlap=values.get("overlap") or "forbid",
         python=sys.executable,
         environment=_captured(environment, names, known),
         cursor=known.cursor if known is not None and same else Cursor(now),
@@ -78,12 +78,12 @@ def build_schedule(
 
 
 def note_dropped(known: Schedule, built: Schedule, at: str) -> Schedule:
-    """Return a schedule with what was about to start by the one before it, and now is not.
+    """Return a schedule that records as skipped what was pending in the schedule before it.
 
     Args:
-        known: The one before.
-        built: Its successor.
-        at: RFC 3339.
+        known: The schedule before.
+        built: The new schedule.
+        at: Now, RFC 3339.
     """
     dropped = known.cursor.pending
     if dropped is None or built.cursor.pending == dropped:
@@ -106,17 +106,17 @@ def _known(known: Schedule | None) -> dict[str, Any]:
 
 
 def _section(spec: JobSpec) -> dict[str, str | None]:
-    """Return what the job file says itself: its defaults are nothing that it says."""
+    """Return the keys that the job file sets, without defaults."""
     return {} if spec.schedule is None else spec.schedule.model_dump(exclude_unset=True)
 
 
-def _parsed(told: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return keys of the section with durations in seconds.
+def _parsed(section: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return keys of the section, with durations in seconds.
 
     Raises:
-        UsageError: If one is none.
+        UsageError: If a duration is not valid.
     """
-    parsed: dict[str, Any] = dict(told)
+    parsed: dict[str, Any] = dict(section)
     if parsed.get("tz") == "local":
         parsed["tz"] = None
     for key in parsed.keys() & {"jitter", "deadline"}:
@@ -138,7 +138,7 @@ def _check_jitter(rules: Rules, now: float) -> None:
     gap_s = min((b - a for a, b in itertools.pairwise(moments)), default=math.inf)
     if rules.jitter_s > max(gap_s - _START_S, 0.0):
         raise UsageError(
-            f"jitter: {rules.jitter_s:g} s are as much as the time between two runs; choose less"
+            f"jitter: {rules.jitter_s:g} s is as long as the time between two runs; choose less"
         )
     if rules.deadline_s is not None and rules.jitter_s >= rules.deadline_s:
         raise UsageError("jitter must be less than the deadline")
@@ -147,36 +147,36 @@ def _check_jitter(rules: Rules, now: float) -> None:
 def _captured(
     environment: Mapping[str, str], names: Collection[str], known: Schedule | None
 ) -> dict[str, str]:
-    """Return what the runs get: the usual, what is asked for, and what was before."""
+    """Return the variables of the runs: the usual ones, those of ``names``, and those before."""
     missing = [name for name in names if name not in environment]
     if missing:
-        raise UsageError(f"--env {missing[0]}: there is no such variable to keep")
+        raise UsageError(f"--env {missing[0]}: this variable is not set")
     before = {} if known is None else known.environment
     asked = {name: value for name, value in before.items() if not is_usual(name)}
     return {**asked, **capture(environment, [*names, *asked])}
 
 
 def find_difference(schedule: Schedule, spec: JobSpec, now: float) -> str | None:
-    """Return how the job file would have the job recur, where that is not as it is scheduled.
+    """Return how the job file differs from the schedule; ``None`` if it does not.
 
     Args:
-        schedule: As it is.
-        spec: As the file is now.
+        schedule: The schedule.
+        spec: The job file now.
         now: Unix seconds.
     """
     if spec.name != schedule.job:
         return (
-            f"{schedule.job_file} describes {spec.name} now; `zeusrun schedule remove "
-            f"{schedule.job}`, and add it again"
+            f"{schedule.job_file} describes {spec.name} now; run `zeusrun schedule remove "
+            f"{schedule.job}` and add it again"
         )
     if _section(spec) == schedule.section:
-        return None  # where it is not as scheduled, flags were given
+        return None  # any difference comes from flags
     try:
         said = build_schedule(spec, {}, schedule.environment, names=(), known=schedule, now=now)
     except UsageError as error:
         return f"{schedule.job_file}: {error}"
     before, after = _known(schedule), _known(said)
-    told = (
+    changes = (
         [said.rules.timetable.describe()]
         if said.rules.timetable != schedule.rules.timetable
         else []
@@ -184,10 +184,10 @@ def find_difference(schedule: Schedule, spec: JobSpec, now: float) -> str | None
     for key in ("overlap", "catch_up", "jitter", "deadline"):
         if before[key] != after[key]:
             value = after[key] if isinstance(after[key], str) else f"{after[key] or 0:g} s"
-            told.append(f"{key.replace('_', '-')} {value}")
-    if not told:
+            changes.append(f"{key.replace('_', '-')} {value}")
+    if not changes:
         return None
     return (
-        f"{schedule.job_file} says {', '.join(told)}; `zeusrun schedule add {schedule.job_file}` "
-        "makes it so"
+        f"{schedule.job_file} says {', '.join(changes)}; to apply that: "
+        f"zeusrun schedule add {schedule.job_file}"
     )

@@ -1,4 +1,4 @@
-"""When a job recurs: a cron expression in a time zone, and the moments it means.
+"""When a job recurs: a cron expression in a time zone, and its occurrences.
 
 The field rules and the handling of daylight saving are those of Debian's cron (crontab(5)), as
 cronsim implements them: a fixed time that a clock change skips occurs at the end of the gap, one
@@ -44,11 +44,11 @@ _LOCAL_ZONE = Path("/etc/localtime")
 
 @dataclass(frozen=True)
 class Timetable:
-    """The moments at which a job recurs.
+    """The times at which a job recurs.
 
     Attributes:
-        expression: Five fields, as crontab(5) has them.
-        tz: The name of a time zone, as the IANA database has it; ``None`` for the machine's own.
+        expression: Five fields as in crontab(5).
+        tz: The name of a time zone in the IANA database; ``None`` for the machine's own.
     """
 
     expression: str
@@ -58,23 +58,23 @@ class Timetable:
         """Return the time zone.
 
         Raises:
-            UsageError: If there is none of this name.
+            UsageError: If there is no time zone of this name.
         """
         return read_zone(self.tz)
 
     def following(self, after: float) -> Iterator[float]:
-        """Yield the occurrences after a moment, in Unix seconds, ascending, each once."""
+        """Yield the occurrences after a time, in Unix seconds, ascending, each once."""
         last = after
-        # A start within a minute, or a time skipped by a clock change, may come back once more.
+        # After a start within a minute, or a skipped time, cronsim may return a time again.
         for moment in CronSim(self.expression, datetime.fromtimestamp(after, self.zone())):
             if moment.timestamp() > last:
                 last = moment.timestamp()
                 yield last
 
     def between(self, after: float, until: float, most: int) -> list[float]:
-        """Return the last ``most`` occurrences after one moment and up to another, ascending."""
+        """Return the last ``most`` occurrences after one time and up to another, ascending."""
         found: deque[float] = deque(maxlen=most)
-        for span_s in _SPANS_S:  # the last day is enough for most, however long nobody has looked
+        for span_s in _SPANS_S:  # usually the last day contains enough
             start = max(after, until - span_s)
             moments = itertools.takewhile(lambda moment: moment <= until, self.following(start))
             found = deque(moments, maxlen=most)
@@ -90,7 +90,7 @@ class Timetable:
         return text if self.tz is None else f"{text} ({self.tz})"
 
     def local(self, moment: float) -> datetime:
-        """Return a moment as its time zone has it."""
+        """Return a time in the time zone."""
         return datetime.fromtimestamp(moment, self.zone())
 
 
@@ -102,7 +102,7 @@ def build_timetable(text: str, tz: str | None = None) -> Timetable:
     """Read an expression: five fields, a macro such as ``@daily``, or ``@every 6h``.
 
     Raises:
-        UsageError: If it is none, never comes true, or the time zone is unknown.
+        UsageError: If it is not valid or never occurs, or the time zone is unknown.
     """
     expression = _expand(" ".join(text.split()))
     timetable = Timetable(expression, tz)
@@ -116,7 +116,7 @@ def build_timetable(text: str, tz: str | None = None) -> Timetable:
             'month, month and day of week: "0 2 * * *" is every day at 02:00'
         ) from None
     if not list(itertools.islice(moments, 1)):
-        raise UsageError(f"{text!r} never comes: no month has such a day")
+        raise UsageError(f"{text!r} never occurs: no month has such a day")
     return timetable
 
 
@@ -124,23 +124,23 @@ def read_zone(name: str | None) -> tzinfo:
     """Return a time zone by its name; ``None`` means the machine's own.
 
     Raises:
-        UsageError: If there is none of this name.
+        UsageError: If there is no time zone of this name.
     """
     if name is None:
         try:
             with _LOCAL_ZONE.open("rb") as file:
                 return ZoneInfo.from_file(file)
         except (OSError, ValueError):
-            return timezone.utc  # as the C library has it
+            return timezone.utc  # as the C library does
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        hint = _meant(name) or "name one as the IANA database does, such as Europe/Paris"
+        hint = _meant(name) or "use a name of the IANA database, such as Europe/Paris"
         raise UsageError(f"{name!r} is no time zone; {hint}") from None
 
 
 def _meant(name: str) -> str | None:
-    """Ask whether a zone of a similar name was meant, or one of a city that is named alone."""
+    """Suggest a zone of a similar name, or the zone of a city."""
     zones = {zone.casefold(): zone for zone in sorted(available_timezones())}
     cities = {zone.rpartition("/")[2]: zone for zone in zones}
     word = name.casefold().replace(" ", "_")
@@ -168,7 +168,9 @@ def _expand(text: str) -> str:
     if unit == "d":
         if number == 1:
             return _MACROS["@daily"]
-        raise UsageError(f"{text!r}: cron counts days within a month; name days, or use @every 1d")
+        raise UsageError(
+            f"{text!r}: cron counts days within a month; list the days, or use @every 1d"
+        )
     whole, pattern, units = _WHOLE[unit]
     if number == whole:
         return _MACROS["@hourly" if unit == "m" else "@daily"]
@@ -183,7 +185,7 @@ def _reason(error: str) -> str:
 
 
 def _every(expression: str) -> str | None:
-    """Say ``every 6 hours`` where that is what a step means: it divides its field."""
+    """Return ``every 6 hours`` for a step that divides its field; ``None`` for others."""
     match = _STEPS.fullmatch(expression)
     if match is None:
         return None
@@ -194,17 +196,17 @@ def _every(expression: str) -> str | None:
 
 
 def _check_steps(expression: str) -> None:
-    """Refuse a step that is longer than its field: it would mean something else.
+    """Refuse a step that is longer than its field: cron would read it as its first value.
 
     Raises:
-        UsageError: Then.
+        UsageError: If there is one.
     """
     for field, whole, name in zip(expression.split(), _LENGTHS, _NAMES, strict=True):
         for step in re.findall(r"/([0-9]+)", field):
             if int(step) >= whole:
                 raise UsageError(
                     f"{expression!r}: a step of {step} in the field of {name}s, which has {whole}, "
-                    "is no interval; name the times"
+                    "is no interval; list the times"
                 )
 
 

@@ -1,7 +1,7 @@
-"""One entry in a user's crontab, which starts what is due every minute; all else is left as it is.
+"""One entry in the user's crontab, which starts due jobs every minute. Other lines never change.
 
-python-crontab is not used for this: it writes the lines of others anew (spaces, comments,
-``@daily``, even lines that it does not understand), and they are not ours.
+python-crontab is not used: it rewrites all lines (spaces, comments, ``@daily``, even lines that it
+does not understand).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _JOINED = b" (after a line without an end)"
-_EMPTY = "no crontab for"  # crontab -l, where there is none
+_EMPTY = "no crontab for"  # printed by crontab -l if there is none
 _CRON_LOOKS_S = 2.0
 
 
@@ -30,46 +30,46 @@ def build_command(python: str, home: Path, variables: Sequence[str] = ()) -> str
 
     Args:
         python: The interpreter that has zeusrun; absolute.
-        home: Zeusrun's.
+        home: The home of zeusrun.
         variables: ``NAME=value`` each, needed to import it.
 
     Raises:
-        UsageError: If one of them holds a control character.
+        UsageError: If one of them contains a control character.
     """
-    told = check_words(python, home, variables)
-    argv = ["/usr/bin/env", *told, python, "-m", "zeusrun", "schedule", "tick"]
-    # A % would end the command (crontab(5)). At "/", no folder of the user is taken for a package.
+    words = check_words(python, home, variables)
+    argv = ["/usr/bin/env", *words, python, "-m", "zeusrun", "schedule", "tick"]
+    # A % would end the command (crontab(5)). In "/", no folder of the user shadows a package.
     return f"* * * * * cd / && {shlex.join(argv)}".replace("%", r"\%")
 
 
 def check_words(python: str, home: Path, variables: Sequence[str]) -> list[str]:
-    """Return the variables of the command that starts what is due, the home among them.
+    """Return the variables of the command that starts due jobs, including the home.
 
-    A crontab and a unit of systemd have one line for it: what follows the end of a line would be
-    a line of its own, and run as a command.
+    A crontab and a systemd unit have one line for it. Text after a line break would be a line of
+    its own and run as a command.
 
     Raises:
-        UsageError: If a value, or the interpreter, holds a control character.
+        UsageError: If a value or the interpreter contains a control character.
     """
-    told = [f"ZEUSRUN_HOME={home}", *variables]
-    for word in (*told, python):
+    words = [f"ZEUSRUN_HOME={home}", *variables]
+    for word in (*words, python):
         if has_control_character(word):
             name, found, value = word.partition("=")
-            what = f"{name} ({value!r})" if found and word in told else f"{word!r}"
+            what = f"{name} ({value!r})" if found and word in words else f"{word!r}"
             raise UsageError(
-                f"{what}: a line break or another control character cannot stand in a crontab or "
-                "a systemd unit; use a path without it"
+                f"{what}: a crontab or a systemd unit cannot contain a line break or another "
+                "control character; use a path without it"
             )
-    return told
+    return words
 
 
 def marker(home: Path) -> bytes:
-    """Return the line before zeusrun's own, by which it is found again."""
+    """Return the comment line that marks zeusrun's entry."""
     return os.fsencode(f"# zeusrun: runs what `zeusrun schedule list` shows ({home})")
 
 
 def install(text: bytes, home: Path, command: str) -> bytes:
-    """Return a crontab with zeusrun's entry in it, at its end or where it was."""
+    """Return a crontab with zeusrun's entry, at its end or where it was."""
     entry = marker(home) + b"\n" + os.fsencode(command) + b"\n"
     place = _find(text, home)
     if place is not None:
@@ -82,7 +82,7 @@ def install(text: bytes, home: Path, command: str) -> bytes:
 
 
 def uninstall(text: bytes, home: Path) -> bytes:
-    """Return a crontab without zeusrun's entry, as it was before."""
+    """Return a crontab without zeusrun's entry; the other lines stay as they are."""
     place = _find(text, home)
     if place is None:
         return text
@@ -92,7 +92,7 @@ def uninstall(text: bytes, home: Path) -> bytes:
 
 
 def _find(text: bytes, home: Path) -> tuple[int, int, bool] | None:
-    """Return where the entry begins and ends, and whether an end of line is ours, too."""
+    """Return start and end of the entry, and whether we added the line end before it."""
     position, lines = 0, text.splitlines(keepends=True)
     own = marker(home)
     for number, line in enumerate(lines):
@@ -100,7 +100,7 @@ def _find(text: bytes, home: Path) -> tuple[int, int, bool] | None:
         if bare in (own, own + _JOINED):
             end = position + len(line)
             following = lines[number + 1] if number + 1 < len(lines) else b""
-            if b"zeusrun schedule tick" in following:  # else somebody has taken it out
+            if b"zeusrun schedule tick" in following:  # otherwise somebody has removed it
                 end += len(following)
             return position, end, bare != own
         position += len(line)
@@ -111,20 +111,20 @@ def add_entry(home: Path, command: str) -> None:
     """Put zeusrun's entry into the user's crontab, once.
 
     Args:
-        home: Zeusrun's.
+        home: The home of zeusrun.
         command: What ``build_command`` returns.
 
     Raises:
-        LaunchError: If that is not possible; the crontab is as it was.
+        LaunchError: If that is not possible; the crontab did not change.
     """
     _edit(lambda text: install(text, home, command))
 
 
 def remove_entry(home: Path) -> None:
-    """Take zeusrun's entry out of the user's crontab; without cron there is nothing to take out.
+    """Remove zeusrun's entry from the user's crontab; without cron there is none.
 
     Raises:
-        LaunchError: If it cannot be written; it is as it was.
+        LaunchError: If it cannot be written; it did not change.
     """
     try:
         read_crontab()
@@ -134,10 +134,10 @@ def remove_entry(home: Path) -> None:
 
 
 def _edit(change: Callable[[bytes], bytes]) -> None:
-    """Change the crontab, unless there is nothing to change.
+    """Change the crontab, if that changes anything.
 
-    cron looks for changes as a minute begins and tells them by their second: of two in that
-    second, it never sees the later one. So none is made then.
+    cron looks for changes as a minute begins, and recognises a change by its second. It never sees
+    a change that is made in the second in which it looks. So wait until that second is over.
     """
     before = read_crontab()
     if change(before) != before:
@@ -167,7 +167,9 @@ def write_crontab(text: bytes) -> None:
     """
     code, _, complaint = _crontab("-", content=text) if text else _crontab("-r")
     if code != 0:
-        raise LaunchError(f"the crontab is as it was: {complaint or f'crontab ended with {code}'}")
+        raise LaunchError(
+            f"the crontab did not change: {complaint or f'crontab ended with {code}'}"
+        )
 
 
 def _crontab(*arguments: str, content: bytes = b"") -> tuple[int, bytes, str]:
@@ -175,6 +177,6 @@ def _crontab(*arguments: str, content: bytes = b"") -> tuple[int, bytes, str]:
         return run_briefly(["crontab", *arguments], content)
     except OSError as error:
         raise LaunchError(
-            "there is no crontab here; run `zeusrun schedule daemon` in its place, or let systemd "
-            "do it: `zeusrun schedule export --systemd`"
+            "there is no crontab here; run `zeusrun schedule daemon` instead, or use systemd: "
+            "`zeusrun schedule export --systemd`"
         ) from error

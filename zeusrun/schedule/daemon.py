@@ -1,4 +1,4 @@
-"""The schedules in the foreground, for containers: a tick every minute, and an end that is told."""
+"""Runs the schedules in the foreground, for containers: one tick a minute."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from zeusrun.launcher.processes.background import Detached
     from zeusrun.schedule.store import Schedules
 
-_NAP_S = 0.2  # a signal is heard so soon
+_NAP_S = 0.2  # a signal is handled within this time
 
 
 def run_daemon(schedules: Schedules, tell: Callable[[str], None]) -> int:
-    """Start what is due every minute until a signal comes; then end what runs, and wait for it.
+    """Start due jobs every minute until a signal comes; then end what runs, and wait for it.
 
     Args:
-        schedules: Of the user.
-        tell: Takes a sentence for people.
+        schedules: Schedules of the user.
+        tell: Prints a sentence.
 
     Returns:
         The signal.
 
     Raises:
-        BusyError: If there is one already.
+        BusyError: If a daemon runs already.
     """
     lock = schedules.lock(".daemon.lock")  # no job has this name
     if not lock.acquire():
-        raise BusyError(f"a daemon runs these schedules already ({schedules.directory})")
+        raise BusyError(f"a daemon already runs these schedules ({schedules.directory})")
     running: list[tuple[str, Detached]] = []
     try:
         with CaughtSignals() as signals:
@@ -46,18 +46,18 @@ def run_daemon(schedules: Schedules, tell: Callable[[str], None]) -> int:
                 running = [each for each in running if not _has_ended(*each, tell)]
                 for schedule, process in start_due(schedules, now, tell):
                     log = schedules.log(schedule.job)
-                    tell(f"{schedule.job} is started; its output is in {log}")
+                    tell(f"{schedule.job} has started; its output is in {log}")
                     running.append((schedule.job, process))
                 _sleep(PERIOD_S - now % PERIOD_S, signals)
             for _, process in running:
-                process.send_signal(signal.SIGTERM)  # preempted: it goes on the next time
+                process.send_signal(signal.SIGTERM)  # preempted: the next run continues it
             for job, process in running:
                 process.wait()
                 _has_ended(job, process, tell)
             return signals.received[0]
     finally:
         with contextlib.suppress(OSError):
-            schedules.heartbeat.unlink(missing_ok=True)  # nobody looks after them any more
+            schedules.heartbeat.unlink(missing_ok=True)  # nothing runs the schedules any more
         lock.release()
 
 

@@ -1,8 +1,8 @@
-"""What is due at a tick: pure, from a timetable, what was seen before, and the time.
+"""Which occurrences are due at a tick. Pure: from a timetable, the last tick and the time.
 
-A tick comes about once a minute, from cron, a systemd timer or the daemon; it may come late, not
-for days, or with a clock that was set. Every occurrence is decided exactly once: it is started, or
-missed for a reason.
+cron, a systemd timer or the daemon runs a tick about once a minute. Ticks may be late or missing
+for days, and the clock may have been set. Every occurrence is decided exactly once: it is started,
+or missed for a reason.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from zeusrun.schedule.cron_expression import Timetable
 
 ON_TIME_S = 300.0
-"""An occurrence that is noticed within so many seconds is on time: a busy machine is no absence."""
+"""An occurrence that a tick sees within this time is on time: the machine may only be busy."""
 
 SET_BACK_S = 3 * 3600.0
-"""A clock that goes back by less, as for daylight saving, repeats nothing; see cron(8)."""
+"""A clock that is set back by less, as for daylight saving, repeats nothing; see cron(8)."""
 
-_NO_CLOCK = 1_735_689_600.0  # 2025: no clock that is right says less
-_NOBODY = "nothing was there to start it"
+_NO_CLOCK = 1_735_689_600.0  # 2025: a correct clock is later than this
+_ABSENT = "nothing ran that could start it"
 _MOST_TRIES = 5
-_MOST = 100  # missed occurrences that are told one by one
+_MOST = 100  # missed occurrences that are recorded one by one
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,11 @@ class Rules:
 
     Attributes:
         timetable: When.
-        catch_up: What becomes of occurrences that nobody was there for: ``none`` leaves them,
-            ``once`` runs the newest one as soon as somebody is.
-        jitter_s: An occurrence starts up to so many seconds late, each time the same for a key.
-        deadline_s: Not started within so many seconds, it is missed; ``None`` for no bound.
+        catch_up: What happens with occurrences while no tick ran: ``none`` leaves them, ``once``
+            runs the newest one at the next tick.
+        jitter_s: An occurrence starts up to this many seconds late, always the same for a key.
+        deadline_s: An occurrence not started within this many seconds is missed; ``None`` for no
+            bound.
         key: Spreads the jobs of a machine over the jitter.
     """
 
@@ -47,18 +48,18 @@ class Rules:
     key: str = ""
 
     def start_at(self, occurrence: float) -> float:
-        """Return when an occurrence is to start, in Unix seconds."""
+        """Return when to start an occurrence, in Unix seconds."""
         digest = hashlib.sha256(f"{self.key}@{occurrence:.0f}".encode()).digest()
         return occurrence + self.jitter_s * int.from_bytes(digest[:4], "big") / 2**32
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """How far the occurrences have been decided.
+    """Up to when the occurrences have been decided.
 
     Attributes:
-        until: All occurrences up to here are; Unix seconds.
-        pending: The one that is to start, and has not.
+        until: All occurrences up to here are decided; Unix seconds.
+        pending: The occurrence to start, which has not begun; ``None`` for none.
         tries: How often a process has been started for it.
     """
 
@@ -76,28 +77,28 @@ class Missed:
 
 
 @dataclass(frozen=True)
-class Look:
+class Due:
     """What a tick finds.
 
     Attributes:
-        cursor: To be kept before anything is started.
-        missed: What will not be started.
+        cursor: To be stored before anything is started.
+        missed: Occurrences that are not started.
     """
 
     cursor: Cursor
     missed: tuple[Missed, ...] = ()
 
 
-def look(rules: Rules, cursor: Cursor, now: float) -> Look:
+def find_due(rules: Rules, cursor: Cursor, now: float) -> Due:
     """Decide the occurrences since the last tick.
 
     Args:
-        rules: Of the schedule.
+        rules: Rules of the schedule.
         cursor: As the last tick left it.
         now: Unix seconds.
     """
-    if now < _NO_CLOCK:  # at boot, before the time is known: nothing can be said
-        return Look(cursor)
+    if now < _NO_CLOCK:  # at boot, before the time is known
+        return Due(cursor)
     if cursor.until - now > SET_BACK_S:  # the clock was ahead when ``until`` was written
         cursor = Cursor(now)
     due = rules.timetable.between(cursor.until, now, _MOST)
@@ -109,14 +110,14 @@ def look(rules: Rules, cursor: Cursor, now: float) -> Look:
             missed.append(Missed(occurrence, why))
             continue
         if pending is not None:
-            missed.append(Missed(pending, "the next one came before it could start"))
+            missed.append(Missed(pending, "the next one was due before it could start"))
         pending = occurrence
     tries = cursor.tries if pending == cursor.pending else 0
     why = None if pending is None else why_missed(rules, pending, now, tries)
     if pending is not None and why is not None:
         missed.append(Missed(pending, why))
         pending = None
-    return Look(Cursor(max(cursor.until, now), pending, tries), tuple(missed))
+    return Due(Cursor(max(cursor.until, now), pending, tries), tuple(missed))
 
 
 def _too_late(rules: Rules, occurrence: float, now: float) -> str | None:
@@ -124,31 +125,31 @@ def _too_late(rules: Rules, occurrence: float, now: float) -> str | None:
     if late_s <= ON_TIME_S:
         return None
     if rules.catch_up == "none":
-        return _NOBODY
+        return _ABSENT
     if _expired(rules, occurrence, now):
-        return f"{_NOBODY} within {rules.deadline_s:g} s"
+        return f"{_ABSENT} within {rules.deadline_s:g} s"
     return None
 
 
 def why_missed(rules: Rules, pending: float, now: float, tries: int = 0) -> str | None:
-    """Return why an occurrence that was to start is to start no more; ``None`` if it still is.
+    """Return why a pending occurrence must not start any more; ``None`` if it may start.
 
     Args:
-        rules: Of the schedule.
+        rules: Rules of the schedule.
         pending: The occurrence.
         now: Unix seconds.
         tries: How often a process has been started for it.
     """
     if _expired(rules, pending, now):
         return f"it could not start within {rules.deadline_s:g} s"
-    forgotten = _forgotten(rules, pending, now)
-    if tries >= _MOST_TRIES or (tries and forgotten):
-        return f"a process was started for it {tries} times, and never began; its log may say why"
-    return _NOBODY if forgotten else None
+    too_old = _too_old(rules, pending, now)
+    if tries >= _MOST_TRIES or (tries and too_old):
+        return f"a process was started for it {tries} times and never began; its log may say why"
+    return _ABSENT if too_old else None
 
 
-def _forgotten(rules: Rules, pending: float, now: float) -> bool:
-    """Whether one that was about to start did not, for the machine went off, say."""
+def _too_old(rules: Rules, pending: float, now: float) -> bool:
+    """Whether a pending occurrence is too late, for example because the machine was off."""
     return rules.catch_up == "none" and now - rules.start_at(pending) > ON_TIME_S
 
 

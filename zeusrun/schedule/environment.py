@@ -1,4 +1,4 @@
-"""What a run gets in the place of cron's bare environment. Pure."""
+"""The environment of a scheduled run, instead of cron's minimal one. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _NOT = re.compile(r"XDG_(?:SESSION|SEAT|VTNR|RUNTIME)\w*|CONDA_PROMPT\w*")
 
 
 def capture(environment: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
-    """Return the variables that a run needs later: those of libraries, and those named.
+    """Return the variables to keep for later runs: those of libraries, and ``names``.
 
-    Of a login session, and secrets, only what is named is kept.
+    Secrets and variables of a login session are kept only if they are in ``names``.
 
     Args:
-        environment: As it is now.
-        names: What else is to be kept.
+        environment: The current environment.
+        names: Further variables to keep.
     """
     return {
         name: value
@@ -36,6 +36,6 @@ def capture(environment: Mapping[str, str], names: Collection[str]) -> dict[str,
 
 
 def is_usual(name: str) -> bool:
-    """Whether a variable is kept without being named: one of a library, and no secret."""
+    """Whether a variable is kept by default: it belongs to a library and is no secret."""
     named = _NAMES.fullmatch(name) is not None and _NOT.fullmatch(name) is None
     return named and not is_secret_name(name)

@@ -1,4 +1,4 @@
-"""Whether anybody looks after the schedules: cron, systemd, or the daemon."""
+"""Whether cron, systemd or the daemon runs the schedules, and whether the jobs can run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OTHERWISE = "or run `zeusrun schedule daemon`"
 
 @dataclass(frozen=True)
 class ScheduleProblem:
-    """Something about the job of a schedule.
+    """A problem with the job of a schedule.
 
     Attributes:
         text: A sentence for people.
@@ -38,11 +38,11 @@ class ScheduleProblem:
 
 
 def check_job(schedules: Schedules, job: str, now: float) -> ScheduleProblem | None:
-    """Return what keeps a job from running, or else how its file says otherwise.
+    """Return what keeps a job from running, or how its file differs from the schedule.
 
     Args:
-        schedules: Of the user.
-        job: Which.
+        schedules: Schedules of the user.
+        job: Name of the job.
         now: Unix seconds.
     """
     schedule = None
@@ -51,7 +51,7 @@ def check_job(schedules: Schedules, job: str, now: float) -> ScheduleProblem | N
         spec = load_spec(Path(schedule.job_file))
     except ZeusrunError as error:
         gone = schedule is not None and not Path(schedule.job_file).exists()
-        moved = f"; if it was moved, `zeusrun schedule add` it there, or `remove {job}`" * gone
+        moved = f"; if you moved it, `zeusrun schedule add` it again, or `remove {job}`" * gone
         return ScheduleProblem(f"{job} cannot run: {error}{moved}", stops=True)
     difference = find_difference(schedule, spec, now)
     return (
@@ -62,17 +62,17 @@ def check_job(schedules: Schedules, job: str, now: float) -> ScheduleProblem | N
 
 
 def has_mail_program() -> bool:
-    """Whether cron can mail what its commands print: all mail programs come with a ``sendmail``."""
+    """Whether cron can send mail: every mail program provides a ``sendmail``."""
     return shutil.which("sendmail", path=f"/usr/sbin:/usr/lib:{os.defpath}") is not None
 
 
 def find_neglect(schedules: Schedules, now: float) -> tuple[str, str] | None:
-    """Return why nothing may be started, and what to do about it.
+    """Return why the schedules do not run, and what to do about it.
 
-    ``None`` if a tick came lately, or cron will see to it.
+    ``None`` if there was a tick lately, or cron will run one.
 
     Args:
-        schedules: Of the user.
+        schedules: Schedules of the user.
         now: Unix seconds.
     """
     try:
@@ -87,11 +87,11 @@ def find_neglect(schedules: Schedules, now: float) -> tuple[str, str] | None:
         has_entry = marker(schedules.directory.parent) in read_crontab()
     except LaunchError as error:
         what, _, advice = str(error).partition("; ")
-        return f"{nothing}: {what}", advice or f"mend that, {_OTHERWISE}"
+        return f"{nothing}: {what}", advice or f"repair that, {_OTHERWISE}"
     if not has_entry:
         return (
-            f"{nothing}: the crontab has no entry of zeusrun's",
-            f"`zeusrun schedule add` puts it there, {_OTHERWISE}",
+            f"{nothing}: the crontab has no entry of zeusrun",
+            f"`zeusrun schedule add` adds it, {_OTHERWISE}",
         )
     names = {process.info["name"] for process in psutil.process_iter(["name"])}
     if not names & _DAEMONS:
@@ -100,5 +100,5 @@ def find_neglect(schedules: Schedules, now: float) -> tuple[str, str] | None:
             f"start it (`service cron start`), {_OTHERWISE}",
         )
     if ticked is None:
-        return None  # cron looks at its tables once a minute
-    return f"nothing has started these jobs{since}, though cron runs", "look into its log"
+        return None  # cron reads its tables once a minute
+    return f"nothing has started these jobs{since}, though cron runs", "see the log of cron"

@@ -1,4 +1,4 @@
-"""One occurrence, from its process to what became of it."""
+"""Runs one occurrence in a process of its own, and records how it ended."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from zeusrun.schedule.store import Schedule, Schedules
 
 PERIOD_S = 60.0
-"""A process is started within so many seconds before its occurrence."""
+"""A process is started within this many seconds before its occurrence."""
 
-_PATIENCE_S = 1.0  # a tick that looks whether somebody is at it has it for a moment
+_PATIENCE_S = 1.0  # a tick that checks whether the process lives holds the lock for a moment
 _LOG_BYTES = 1 << 20
 _LOGS = 3
 
@@ -55,13 +55,13 @@ def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float
 
 
 def fire_command(schedule: Schedule, occurrence: float, *options: str) -> list[str]:
-    """Return the command that runs an occurrence, in a process of its own."""
+    """Return the command that runs an occurrence."""
     verb = [schedule.python, "-m", "zeusrun", "schedule", "fire"]
     return [*verb, schedule.job, f"{occurrence:.3f}", *options]
 
 
 def environment_of(schedules: Schedules, schedule: Schedule) -> dict[str, str]:
-    """Return what the runs of a schedule get, and nothing else."""
+    """Return the whole environment of the runs of a schedule."""
     return {**schedule.environment, "ZEUSRUN_HOME": str(schedules.directory.parent)}
 
 
@@ -73,15 +73,15 @@ def fire(
     *,
     by_hand: bool = False,
 ) -> int:
-    """Run an occurrence, unless somebody else has begun it, and keep what became of it.
+    """Run an occurrence, unless another process has begun it, and record how it ended.
 
     Args:
-        schedules: Of the user.
-        job: Whose.
-        occurrence: Which, in Unix seconds; what a tick has found due.
-        run: Runs the job, and calls what it is given when its turn has come; returns the exit
-            code. May raise a ``BusyError``: it was skipped.
-        by_hand: It is none of the timetable, and due because somebody says so.
+        schedules: Schedules of the user.
+        job: Name of the job.
+        occurrence: The occurrence that a tick has found due, in Unix seconds.
+        run: Runs the job; calls its second argument when it begins; returns the exit code. May
+            raise a ``BusyError``: it was skipped.
+        by_hand: A user runs it now; it is not in the timetable.
 
     Returns:
         The exit code.
@@ -93,10 +93,10 @@ def fire(
     if not lock.acquire(_PATIENCE_S):
         return ExitCode.BUSY
     try:
-        if not by_hand:  # until it is claimed, the next tick starts one that died
+        if not by_hand:  # if this process dies before the claim, the next tick starts another
             start_at = schedules.read(job).rules.start_at(occurrence)
             time.sleep(max(0.0, min(PERIOD_S, start_at - read_clock())))
-        with CaughtSignals():  # from here on, the run hears of it, and what became of it is kept
+        with CaughtSignals():  # from here on, a signal ends the run, and the end is recorded
             schedule = _claim(schedules, job, occurrence, by_hand=by_hand)
             if schedule is None:
                 return ExitCode.BUSY
@@ -108,11 +108,11 @@ def fire(
 
 
 def _claim(schedules: Schedules, job: str, occurrence: float, *, by_hand: bool) -> Schedule | None:
-    """Mark an occurrence as begun; ``None`` if it is not to run, or has."""
+    """Mark an occurrence as begun; ``None`` if it must not run or has begun."""
     at = timestamp()
     with schedules.hold(job) as held:
         schedule = held.schedule or schedules.read(job)
-        known = {firing.occurrence for firing in schedule.firings}
+        known = {each.occurrence for each in schedule.firings}
         if not by_hand and schedule.paused:
             if occurrence not in known:
                 why = "it was paused"
@@ -122,7 +122,7 @@ def _claim(schedules: Schedules, job: str, occurrence: float, *, by_hand: bool) 
             if schedule.cursor.pending != occurrence:
                 return None
             schedule = replace(schedule, cursor=Cursor(schedule.cursor.until))
-            # The machine may have slept since.
+            # The machine may have been asleep since the tick.
             late = why_missed(schedule.rules, occurrence, read_clock())
             if late is not None:
                 held.write(schedule.note(Occurrence(occurrence, "missed", at, why=late)))
@@ -139,11 +139,11 @@ def _run(
     watched: bool,
 ) -> int:
     def note(**changes: object) -> None:
-        told = watched and changes["result"] not in UNDERWAY  # who watches it need not be told
-        firing = Occurrence(occurrence, at=timestamp(), told=told, **changes)  # type: ignore[arg-type]
-        # A schedule that was removed meanwhile, or a full disk, changes nothing about the run.
+        told = watched and changes["result"] not in UNDERWAY  # the user sees it
+        record = Occurrence(occurrence, at=timestamp(), told=told, **changes)  # type: ignore[arg-type]
+        # The run continues if the schedule was removed meanwhile, or the disk is full.
         with contextlib.suppress(ZeusrunError):
-            schedules.update(schedule.job, lambda found: found.note(firing))
+            schedules.update(schedule.job, lambda found: found.note(record))
 
     try:
         code = run(schedule, lambda: note(result="running"))
@@ -161,14 +161,14 @@ def _run(
 
 
 def is_dead(schedules: Schedules, job: str, occurrence: float) -> bool:
-    """Whether the process of an occurrence is there no more; what it left locked is taken away."""
+    """Whether the process of an occurrence has ended; if so, remove its lock file."""
     lock = FileLock(schedules.directory / _lock_name(job, occurrence))
     try:
         if not lock.acquire():
             return False
         lock.path.unlink(missing_ok=True)
     except OSError:
-        return False  # nobody may be called dead on a guess
+        return False  # if the lock cannot be checked, assume that the process is alive
     finally:
         lock.release()
     return True
@@ -179,7 +179,7 @@ def _lock_name(job: str, occurrence: float) -> str:
 
 
 def open_log(path: Path) -> int:
-    """Open the log of a job's runs to append to; a long one begins anew, three old ones are kept.
+    """Open the log of a job's runs to append to; rotate a long one and keep three old ones.
 
     Raises:
         OSError: If it cannot be opened.

@@ -1,4 +1,4 @@
-"""The schedules of a user: a file for each job, changed under its lock and replaced whole."""
+"""The schedules of a user: one file for each job, replaced atomically under its lock."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ _ENDINGS: dict[int | None, str] = {
     ExitCode.TIMED_OUT: "it took longer than timeout_s",
 }
 _VERSION = 1
-_KEPT = 100  # firings; what ran is in the history for good
+_KEPT = 100  # occurrences; the history keeps all runs
 _WHY_LENGTH = 2000
 _PATIENCE_S = 10.0
 _MAX_BYTES = 1 << 20
-_FAR = 1e11  # seconds that no time of day has
+_FAR = 1e11  # seconds; larger than any valid time
 
 
 @dataclass(frozen=True)
 class Occurrence:
-    """One occurrence, and what became of it.
+    """One occurrence of a schedule, and how it ended.
 
     Attributes:
-        occurrence: When it was due, Unix seconds; by hand, when it was asked for.
-        result: ``waiting`` for its turn, ``running``, ``ended``, or never started: ``skipped``
-            for another run of the job, ``missed``, ``lost`` when its zeusrun died.
-        at: When that was known, RFC 3339.
-        exit_code: Of ``submit``; ``None`` before it has ended.
-        why: What there is to say.
-        told: Whether cron has been told, where it is to be.
+        occurrence: When it was due, Unix seconds; for a run by hand, when the user started it.
+        result: ``waiting`` for another run, ``running``, ``ended``; ``lost`` if its zeusrun died;
+            or not started: ``skipped`` because of another run of the job, ``missed``.
+        at: When the result was known, RFC 3339.
+        exit_code: Exit code of ``submit``; ``None`` before it has ended.
+        why: Reason for the result; ``None`` for none.
+        told: Whether the result was reported to the user.
     """
 
     occurrence: float
@@ -60,7 +60,7 @@ class Occurrence:
     told: bool = False
 
     def describe(self) -> str:
-        """Say how it ended."""
+        """Return how it ended, in words."""
         ending = self.why or _ENDINGS.get(self.exit_code, "it did not end well")
         return f"{ending} (exit code {self.exit_code})" if self.exit_code else ending
 
@@ -71,15 +71,15 @@ class Schedule:
 
     Attributes:
         job: Its name.
-        job_file: Absolute.
-        rules: When.
-        overlap: What to do when a run of the job is still there.
+        job_file: Absolute path.
+        rules: When it runs.
+        overlap: What to do if a run of the job is still there.
         python: The interpreter that has zeusrun.
-        environment: What its runs get, instead of cron's bare one.
-        cursor: How far its occurrences have been decided.
-        paused: Whether nothing is started.
+        environment: The environment of its runs, instead of cron's minimal one.
+        cursor: Up to when its occurrences have been decided.
+        paused: Whether it starts nothing.
         firings: The last occurrences, oldest first.
-        section: What the job file said of it when it was scheduled.
+        section: The job file's ``schedule`` section when the job was scheduled.
     """
 
     job: str
@@ -93,21 +93,20 @@ class Schedule:
     firings: tuple[Occurrence, ...] = ()
     section: Mapping[str, str | None] = field(default_factory=dict)
 
-    def note(self, firing: Occurrence) -> Schedule:
-        """Return the schedule with a firing added, or put in the place of that occurrence's."""
-        others = [each for each in self.firings if each.occurrence != firing.occurrence]
+    def note(self, occurrence: Occurrence) -> Schedule:
+        """Return the schedule with an occurrence added, or replaced if it was there."""
+        others = [each for each in self.firings if each.occurrence != occurrence.occurrence]
         settled = [each for each in others if each.result not in UNDERWAY]
-        # What is under way stays, however many have come since; so does what nobody was told of,
-        # as long as there is anything else.
+        # Keep all that are under way. Of the others, drop first those that were reported.
         settled.sort(key=lambda each: (not each.told, each.occurrence))
         gone = {each.occurrence for each in settled[: max(0, len(others) + 1 - _KEPT)]}
-        why = None if firing.why is None else firing.why[:_WHY_LENGTH]
+        why = None if occurrence.why is None else occurrence.why[:_WHY_LENGTH]
         kept = [each for each in others if each.occurrence not in gone]
-        ordered = sorted([*kept, replace(firing, why=why)], key=lambda each: each.occurrence)
+        ordered = sorted([*kept, replace(occurrence, why=why)], key=lambda each: each.occurrence)
         return replace(self, firings=tuple(ordered))
 
     def forget_after(self, now: float) -> Schedule:
-        """Return the schedule without what a clock that was ahead has missed beyond ``now``."""
+        """Return the schedule without missed occurrences after ``now``: the clock was ahead."""
         kept = (f for f in self.firings if f.result != "missed" or f.occurrence <= now)
         return replace(self, firings=tuple(kept))
 
@@ -127,12 +126,12 @@ class Schedules:
     """All schedules under a home."""
 
     def __init__(self, home: Path) -> None:
-        """Remember where; nothing is read yet."""
+        """Store the folder; nothing is read yet."""
         self.directory = home / "schedules"
 
     @property
     def heartbeat(self) -> Path:
-        """Touched by every tick."""
+        """A file that every tick touches."""
         return self.directory / "ticked"
 
     def jobs(self) -> list[str]:
@@ -147,15 +146,15 @@ class Schedules:
         """Return the file of a job's schedule.
 
         Raises:
-            UsageError: If no job can have this name.
+            UsageError: If the name is not valid for a job.
         """
         try:
             return self.directory / f"{check_job_name(job)}.json"
         except ValueError as error:
-            raise UsageError(f"{job!r} is no job's name: it {error}") from None
+            raise UsageError(f"{job!r} is no job name: it {error}") from None
 
     def log(self, job: str) -> Path:
-        """Return the file that the output of a job's runs goes to."""
+        """Return the file for the output of a job's runs."""
         return self.directory / f"{job}.log"
 
     def read(self, job: str) -> Schedule:
@@ -171,30 +170,30 @@ class Schedules:
         except FileNotFoundError:
             names = self.jobs()
             close = difflib.get_close_matches(job, names, n=1)
-            known = f"schedules there are: {', '.join(names)}" if names else "there is none yet"
+            known = f"schedules: {', '.join(names)}" if names else "there is none yet"
             known = f"did you mean {close[0]}?" if close else known
             raise UsageError(f"{job} has no schedule; {known}") from None
         except OSError as error:
             raise HistoryError(f"{path} cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise HistoryError(
-                f"{path} is no schedule of this zeusrun ({error}); remove it by `zeusrun schedule "
-                f"remove {job}` and add it again"
+                f"{path} is no schedule of this zeusrun ({error}); run `zeusrun schedule remove "
+                f"{job}` and add it again"
             ) from None
 
     @contextmanager
     def hold(self, job: str) -> Iterator[HeldSchedule]:
-        """Keep a job's schedule to oneself, or its place if it has none.
+        """Lock a job's schedule; the job need not have one.
 
         Raises:
-            HistoryError: If it cannot be read, or somebody does not let go.
+            HistoryError: If it cannot be read, or another process keeps the lock.
         """
         with self._locked(job):
             found = self.read(job) if self.path(job).exists() else None
             yield HeldSchedule(self.path(job), found)
 
     def update(self, job: str, change: Callable[[Schedule], Schedule]) -> Schedule:
-        """Change a schedule while nobody else does; return it as changed.
+        """Change a schedule under its lock; return the changed schedule.
 
         Raises:
             UsageError: If there is none.
@@ -206,7 +205,7 @@ class Schedules:
             return held.write(change(held.schedule or self.read(job)))
 
     def remove(self, job: str) -> None:
-        """Remove a schedule, readable or not; its log stays.
+        """Remove a schedule, even an unreadable one; its log stays.
 
         Raises:
             UsageError: If there is none.
@@ -218,7 +217,7 @@ class Schedules:
             try:
                 self.path(job).unlink(missing_ok=True)
                 for lock in self.directory.glob(f"{glob.escape(job)}@*.lock"):
-                    if (held := self.lock(lock.name)).acquire():  # a dead run's
+                    if (held := self.lock(lock.name)).acquire():  # its run is dead
                         lock.unlink(missing_ok=True)
                         held.release()
             except OSError as error:
@@ -232,10 +231,10 @@ class Schedules:
 
     @contextmanager
     def editing_crontab(self) -> Iterator[None]:
-        """Keep the crontab's entry to oneself: whether it is needed, and the edit, are one.
+        """Lock the crontab's entry, from the check whether it is needed until the edit.
 
         Raises:
-            HistoryError: If somebody does not let go.
+            HistoryError: If another process keeps the lock.
         """
         with self._holding(".crontab.lock", "the crontab"):  # no job has this name
             yield
@@ -250,7 +249,7 @@ class Schedules:
     def _holding(self, name: str, what: str) -> Iterator[None]:
         lock = self.lock(name)
         if not lock.acquire(_PATIENCE_S):
-            raise HistoryError(f"another process holds {what} and does not let go")
+            raise HistoryError(f"another process has locked {what} and does not release it")
         try:
             yield
         finally:
@@ -259,18 +258,18 @@ class Schedules:
 
 @dataclass
 class HeldSchedule:
-    """A job's schedule while nobody else reads or changes it.
+    """A job's schedule while this process holds its lock.
 
     Attributes:
-        path: Of its file.
-        schedule: As it is on disk; ``None`` if there is none.
+        path: Its file.
+        schedule: The schedule on disk; ``None`` if there is none.
     """
 
     path: Path
     schedule: Schedule | None
 
     def write(self, schedule: Schedule) -> Schedule:
-        """Put one in its place, if it differs; return it.
+        """Write a schedule, if it differs; return it.
 
         Raises:
             HistoryError: If it cannot be written.
@@ -278,8 +277,8 @@ class HeldSchedule:
         content = json.dumps(schedule.to_json(), indent=1).encode() + b"\n"
         if len(content) > _MAX_BYTES:
             raise HistoryError(
-                f"the schedule of {schedule.job} is too large to be read again; keep fewer or "
-                "shorter variables for it"
+                f"the schedule of {schedule.job} is too large; keep fewer or shorter variables for "
+                "its runs"
             )
         try:
             if schedule != self.schedule:
@@ -291,10 +290,10 @@ class HeldSchedule:
 
 
 def decode_schedule(content: bytes, job: str) -> Schedule:
-    """Return what the file of a job holds.
+    """Return the schedule in the file of a job.
 
     Raises:
-        ValueError: If it is no schedule.
+        ValueError: If it is no valid schedule.
     """
     try:
         record = json.loads(content)
@@ -311,7 +310,7 @@ def decode_schedule(content: bytes, job: str) -> Schedule:
         )
         _check(schedule, job)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
-        raise ValueError(f"its content is not one: {error}") from None
+        raise ValueError(f"its content is not valid: {error}") from None
     return schedule
 
 
@@ -321,27 +320,27 @@ def _check_version(version: object) -> None:
 
 
 def _check(schedule: Schedule, job: str) -> None:
-    """Check what is used later, so that nothing fails in the middle of the night.
+    """Check all values now, so that nothing fails at night.
 
     Raises:
-        TypeError: If a value is of another kind.
+        TypeError: If a value has the wrong type.
     """
     rules, cursor = schedule.rules, schedule.cursor
-    numbers = [cursor.until, rules.jitter_s, *(firing.occurrence for firing in schedule.firings)]
+    numbers = [cursor.until, rules.jitter_s, *(each.occurrence for each in schedule.firings)]
     numbers += [number for number in (cursor.pending, rules.deadline_s) if number is not None]
     texts = [schedule.job, schedule.job_file, schedule.python, rules.key]
     for each in (schedule.environment, schedule.section):
         texts += [*each.keys(), *(value for value in each.values() if value is not None)]
-    results = {firing.result for firing in schedule.firings}
+    results = {each.result for each in schedule.firings}
     texts += [text for f in schedule.firings for text in (f.at, f.why) if text is not None]
     codes = [f.exit_code for f in schedule.firings if f.exit_code is not None]
     if not all(type(n) in (int, float) and 0 <= n < _FAR for n in [*numbers, *codes, cursor.tries]):
-        raise TypeError("a number is none")
+        raise TypeError("a number is not valid")
     if not all(isinstance(text, str) and "\0" not in text for text in texts):
-        raise TypeError("a text is none")
+        raise TypeError("a text is not valid")
     if schedule.job != job:
-        raise TypeError(f"it is that of {schedule.job}")
+        raise TypeError(f"it belongs to {schedule.job}")
     if schedule.overlap not in get_args(Overlap) or rules.catch_up not in get_args(CatchUp):
-        raise TypeError("a policy is none")
+        raise TypeError("a policy is unknown")
     if not results <= set(get_args(Result)) or not isinstance(schedule.paused, bool):
-        raise TypeError("a state is none")
+        raise TypeError("a state is unknown")

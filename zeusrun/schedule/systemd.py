@@ -19,7 +19,7 @@ Type=oneshot
 Environment={variable}
 WorkingDirectory=/
 ExecStart={command}
-# What it starts goes on when it has ended.
+# The jobs continue after this command ends.
 KillMode=process
 """
 _TIMER = """[Unit]
@@ -37,21 +37,21 @@ WantedBy=timers.target
 def systemd_units(python: str, home: Path, variables: Sequence[str] = ()) -> dict[str, str]:
     """Return the user units that do what the crontab entry does, by file name.
 
+    They contain no times of jobs. Every minute they start what is due, so overlaps, pauses and
+    missed runs are the same as with cron.
+
     Args:
         python: The interpreter that has zeusrun; absolute.
-        home: Zeusrun's.
+        home: The home of zeusrun.
         variables: ``NAME=value`` each, needed to import it.
 
-    They know no times: every minute they start what is due, so that overlaps, pauses and missed
-    runs are the same as with cron.
-
     Raises:
-        UsageError: If one of them holds a control character.
+        UsageError: If one of them contains a control character.
     """
-    told = check_words(python, home, variables)
-    words = ("-m", "zeusrun", "schedule", "tick")  # a $ in the path of a program is no variable
+    assignments = check_words(python, home, variables)
+    words = ("-m", "zeusrun", "schedule", "tick")  # in the program's path, $ needs no escape
     command = " ".join([_quoted(python), *(_quoted(word).replace("$", "$$") for word in words)])
-    variable = " ".join(map(_quoted, told))
+    variable = " ".join(map(_quoted, assignments))
     return {
         "zeusrun-schedule.service": _SERVICE.format(variable=variable, command=command),
         "zeusrun-schedule.timer": _TIMER,
@@ -59,6 +59,6 @@ def systemd_units(python: str, home: Path, variables: Sequence[str] = ()) -> dic
 
 
 def _quoted(word: str) -> str:
-    """Return a word as systemd reads it (systemd.syntax(7), systemd.unit(5))."""
+    """Quote a word for systemd (systemd.syntax(7), systemd.unit(5))."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"' if re.search(r"[\s\"';\\]", word) else escaped

@@ -1,4 +1,4 @@
-"""What happens every minute: occurrences that are due are started, and what became of them told."""
+"""What happens every minute: start due occurrences, and report how earlier ones ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zeusrun.clock import timestamp
 from zeusrun.errors import ExitCode, LaunchError, ZeusrunError
 from zeusrun.files.private import write_file
-from zeusrun.schedule.due import look
+from zeusrun.schedule.due import find_due
 from zeusrun.schedule.occurrence import PERIOD_S, is_dead, start_occurrence
 from zeusrun.schedule.store import UNDERWAY, Occurrence
 
@@ -29,46 +29,46 @@ class Ticked:
     """What a tick found.
 
     Attributes:
-        due: What is to be started, with the occurrence.
-        told: Sentences for whoever looks after the machine.
-        untold: By job, the occurrences that they are about: to be marked once they are printed.
+        due: Schedules to start, each with its occurrence.
+        messages: Sentences for the user, which cron mails.
+        reported: Occurrences by job that ``messages`` are about: mark them after printing.
     """
 
     due: tuple[tuple[Schedule, float], ...]
-    told: tuple[str, ...]
-    untold: Mapping[str, frozenset[float]]
+    messages: tuple[str, ...]
+    reported: Mapping[str, frozenset[float]]
 
 
 def start_due(
     schedules: Schedules, now: float, tell: Callable[[str], None]
 ) -> list[tuple[Schedule, Detached]]:
-    """Start what is due, each in a process of its own; return those.
+    """Start what is due, each in a process of its own; return the processes.
 
     Args:
-        schedules: Of the user.
+        schedules: Schedules of the user.
         now: Unix seconds.
-        tell: Takes sentences for whoever looks after the machine.
+        tell: Prints a sentence for the user.
     """
     ticked = tick(schedules, now)
     started = []
     for schedule, occurrence in ticked.due:
         try:
             started.append((schedule, start_occurrence(schedules, schedule, occurrence)))
-        except LaunchError as error:  # the others are to run all the same
+        except LaunchError as error:  # the other jobs still run
             with contextlib.suppress(ZeusrunError):
                 schedules.update(schedule.job, partial(_take_back, occurrence))
             for text in _seldom(schedules, str(error), now):
                 tell(text)
-    for text in ticked.told:
+    for text in ticked.messages:
         tell(text)
-    # Not before: a look that is killed in between is to tell twice rather than never.
-    for job, occurrences in ticked.untold.items():
-        with contextlib.suppress(ZeusrunError):  # removed meanwhile, or a full disk: told again
-            schedules.update(job, partial(_mark_told, occurrences))
+    # Only after printing: a tick that is killed in between reports twice rather than never.
+    for job, occurrences in ticked.reported.items():
+        with contextlib.suppress(ZeusrunError):  # removed meanwhile, or a full disk: report again
+            schedules.update(job, partial(_mark_reported, occurrences))
     return started
 
 
-def _mark_told(occurrences: Collection[float], schedule: Schedule) -> Schedule:
+def _mark_reported(occurrences: Collection[float], schedule: Schedule) -> Schedule:
     firings = (
         replace(each, told=each.told or each.occurrence in occurrences) for each in schedule.firings
     )
@@ -76,7 +76,7 @@ def _mark_told(occurrences: Collection[float], schedule: Schedule) -> Schedule:
 
 
 def _take_back(occurrence: float, schedule: Schedule) -> Schedule:
-    """Return a schedule for whose occurrence no process could be started."""
+    """Return a schedule without the try, because no process could be started."""
     cursor = schedule.cursor
     if cursor.pending != occurrence:
         return schedule
@@ -84,17 +84,17 @@ def _take_back(occurrence: float, schedule: Schedule) -> Schedule:
 
 
 def tick(schedules: Schedules, now: float) -> Ticked:
-    """Decide what is due; all of that is on disk when it returns.
+    """Decide what is due; the decisions are on disk when this returns.
 
     Args:
-        schedules: Of the user.
+        schedules: Schedules of the user.
         now: Unix seconds.
     """
-    with contextlib.suppress(OSError):  # where nothing is scheduled yet, there is no folder
+    with contextlib.suppress(OSError):  # the folder is missing while nothing is scheduled
         write_file(schedules.heartbeat, b"")
     due: list[tuple[Schedule, float]] = []
-    told: list[str] = []
-    untold: dict[str, frozenset[float]] = {}
+    messages: list[str] = []
+    reported: dict[str, frozenset[float]] = {}
     for job in schedules.jobs():
         try:
             with schedules.hold(job) as held:
@@ -107,25 +107,27 @@ def tick(schedules: Schedules, now: float) -> Ticked:
                     schedule = replace(schedule, cursor=cursor)
                     due.append((schedule, occurrence))
                 held.write(schedule)
-            if settled := [each for each in schedule.firings if _is_untold(each)]:
-                told += _sentences(schedules, schedule, settled)
-                untold[job] = frozenset(each.occurrence for each in settled)
+            if ended := [each for each in schedule.firings if _is_unreported(each)]:
+                messages += _sentences(schedules, schedule, ended)
+                reported[job] = frozenset(each.occurrence for each in ended)
         except ZeusrunError as error:
             due = [each for each in due if each[0].job != job]  # decided, but not on disk
-            told += _seldom(schedules, str(error), now)
-    return Ticked(tuple(due), tuple(told), untold)
+            messages += _seldom(schedules, str(error), now)
+    return Ticked(tuple(due), tuple(messages), reported)
 
 
 def _to_start(schedules: Schedules, schedule: Schedule, now: float) -> float | None:
-    """Return the occurrence that a process is to be started for; ``None`` if there is none."""
+    """Return the occurrence to start a process for; ``None`` if there is none."""
     pending = schedule.cursor.pending
     if pending is None or schedule.paused or schedule.rules.start_at(pending) >= now + PERIOD_S:
         return None
-    return pending if is_dead(schedules, schedule.job, pending) else None  # else one is at it
+    return (
+        pending if is_dead(schedules, schedule.job, pending) else None
+    )  # otherwise its process is alive
 
 
 def _seldom(schedules: Schedules, text: str, now: float) -> list[str]:
-    """Return a sentence that is true for long once a day, not every minute."""
+    """Return a sentence that stays true for long once a day, not every minute."""
     name = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
     path = schedules.directory / f".told-{name}"
     with contextlib.suppress(OSError):
@@ -141,15 +143,15 @@ def _seldom(schedules: Schedules, text: str, now: float) -> list[str]:
 
 def _decide(schedules: Schedules, schedule: Schedule, now: float) -> Schedule:
     at = timestamp(now)
-    for firing in schedule.firings:
-        if firing.result in UNDERWAY and is_dead(schedules, schedule.job, firing.occurrence):
-            schedule = schedule.note(replace(firing, result="lost", at=at, why="its zeusrun died"))
+    for each in schedule.firings:
+        if each.result in UNDERWAY and is_dead(schedules, schedule.job, each.occurrence):
+            schedule = schedule.note(replace(each, result="lost", at=at, why="its zeusrun died"))
     if not schedule.paused:
-        found = look(schedule.rules, schedule.cursor, now)
+        found = find_due(schedule.rules, schedule.cursor, now)
         if found.cursor.until < schedule.cursor.until:
             schedule = schedule.forget_after(now)
-        # A clock that was wrong for a while may show what was decided long ago again.
-        decided = {firing.occurrence for firing in schedule.firings}
+        # After the clock was wrong for a while, an occurrence that was decided may be due again.
+        decided = {each.occurrence for each in schedule.firings}
         again = found.cursor.pending in decided
         cursor = replace(found.cursor, pending=None) if again else found.cursor
         schedule = replace(schedule, cursor=cursor)
@@ -161,28 +163,28 @@ def _decide(schedules: Schedules, schedule: Schedule, now: float) -> Schedule:
     return schedule
 
 
-def _is_untold(firing: Occurrence) -> bool:
-    return not firing.told and firing.result not in UNDERWAY
+def _is_unreported(occurrence: Occurrence) -> bool:
+    return not occurrence.told and occurrence.result not in UNDERWAY
 
 
-def _sentences(schedules: Schedules, schedule: Schedule, untold: Sequence[Occurrence]) -> list[str]:
-    """Return a sentence on each occurrence that did not go well; one on all that were missed."""
+def _sentences(schedules: Schedules, schedule: Schedule, ended: Sequence[Occurrence]) -> list[str]:
+    """Return a sentence on each occurrence that did not succeed; one for all that were missed."""
     log = schedules.log(schedule.job)
-    told = []
-    missed = [firing for firing in untold if firing.result == "missed"]
+    sentences = []
+    missed = [each for each in ended if each.result == "missed"]
     if missed:
         first, last = (_when(schedule, each.occurrence) for each in (missed[0], missed[-1]))
         times = first if len(missed) == 1 else f"{len(missed)} times from {first} to {last}"
-        told.append(f"{schedule.job} did not run {times}: {missed[-1].why}")
-    for firing in untold:
-        if firing.exit_code == ExitCode.REACHED:
+        sentences.append(f"{schedule.job} did not run {times}: {missed[-1].why}")
+    for each in ended:
+        if each.exit_code == ExitCode.REACHED:
             continue
-        when = _when(schedule, firing.occurrence)
-        if firing.result == "skipped":
-            told.append(f"{schedule.job} did not run {when}: {firing.why}")
-        elif firing.result != "missed":
-            told.append(f"{schedule.job}, run of {when}: {firing.describe()}; see {log}")
-    return told
+        when = _when(schedule, each.occurrence)
+        if each.result == "skipped":
+            sentences.append(f"{schedule.job} did not run {when}: {each.why}")
+        elif each.result != "missed":
+            sentences.append(f"{schedule.job}, run of {when}: {each.describe()}; see {log}")
+    return sentences
 
 
 def _when(schedule: Schedule, occurrence: float) -> str:

@@ -444,7 +444,7 @@ def test_repair_restores_what_nobody_holds(devices, holder, original_w, guard, t
         )
         assert busy == [devices[0].uuid]
         assert [limit.uuid for limit in restored] == [devices[1].uuid]
-        assert "as dead-1-1 had found it" in restored[0].text
+        assert "the value before dead-1-1" in restored[0].text
         assert problems == []
         assert list(limits_w(devices).values()) == [150.0, 222.5]
 
@@ -467,7 +467,7 @@ def test_repair_says_what_stays_changed_where_a_gpu_is_lost(original_w, tmp_path
     restored, problems, _ = repair_limits(tmp_path, lost)
     assert restored == []
     (path,), (problem,) = tmp_path.glob("*.json"), problems
-    what = "a power limit is not restored (222.5 W, as dead-1-1 had found it): GPU-1 is lost"
+    what = "a power limit is not restored (222.5 W, the value before dead-1-1): GPU-1 is lost"
     assert problem == f"{what}. If this GPU was removed for good, delete its record: {path}"
     assert len(recorded_gpus(tmp_path)) == 1
 
@@ -611,7 +611,7 @@ def test_repair_restores_what_is_still_zeusruns(devices, tmp_path, set_w):
     write_record(tmp_path, LimitRecord(devices[0].uuid, 287.5, "dead-1-1", set_w=set_w))
     devices[0].set_power_limit_w(125.0)
     (restored,), _, _ = repair(devices, tmp_path)
-    assert "is 287.5 W again, as dead-1-1 had found it" in restored.text
+    assert "restored to 287.5 W, the value before dead-1-1" in restored.text
     assert devices[0].read().power_limit_w == 287.5
 
 
@@ -631,7 +631,7 @@ def test_what_zeusrun_has_set_is_its_own_whatever_the_boot_id_says(devices, tmp_
     write_record(tmp_path, old)
     devices[0].set_power_limit_w(150.0)
     (restored,), _, _ = repair(devices, tmp_path)
-    assert "is 287.5 W again" in restored.text
+    assert "restored to 287.5 W" in restored.text
     assert devices[0].read().power_limit_w == 287.5
     assert recorded_gpus(tmp_path) == []
 
@@ -733,7 +733,7 @@ def test_what_a_driver_sets_instead_is_on_disk_and_known_to_the_guard(
     assert guard.told[uuid] == (150.0, 210.0)
     devices[0].set_power_limit_w = change
     (restored,), _, _ = repair(devices, tmp_path / "gpus")
-    assert "is 300 W again" in restored.text
+    assert "restored to 300 W" in restored.text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Hold GPUs to power limits, and leave them as they were found."""
+"""Holds power limits of GPUs while a job trains, and restores the original ones."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from zeusrun.energy.device import Device
 
-# The steps between limits that are tried, and how many of them the range may have at most: with
-# fewer the best lies between two, with more the neighbours differ by less than a probe can tell.
+# The steps between limits to try, and how many steps the range may have at most. With fewer steps
+# the best limit lies between two; with more, neighbours differ by less than a probe can measure.
 _STEPS_W = (5.0, 10.0, 25.0, 50.0, 100.0, 250.0)
 _MOST_STEPS = 10
 _PATIENCE_S = 3.0
@@ -38,35 +38,35 @@ class Guard(Protocol):
     """A process that restores the limits on record when the launcher dies."""
 
     def is_alive(self) -> bool:
-        """Whether it watches still."""
+        """Whether it still runs."""
 
     def tell(self, set_w: Mapping[str, Sequence[float]]) -> None:
-        """Tell it which limits zeusrun has set or is about to set, in watts, by the GPU's UUID.
+        """Send it the limits that zeusrun has set or is about to set, in watts, by GPU UUID.
 
-        It puts back no other limit than these, and leaves other GPUs alone.
+        It restores only GPUs with one of these limits.
         """
 
     def dismiss(self) -> None:
-        """Tell it that the launcher has no more need of it, and wait for it to go."""
+        """Tell it to exit, and wait until it has."""
 
 
 class LimitHolder:
-    """The power limits of a job's GPUs: found, held, put back. A context manager.
+    """Holds the power limits of a job's GPUs and restores the original ones. A context manager.
 
-    While the block runs, no other zeusrun of this machine changes a limit of these GPUs. The
-    limits found are on disk, and a guard runs that outlives the launcher, before the first limit
-    is changed. On leaving the block they are restored exactly.
+    While the block runs, no other zeusrun of this machine changes a limit of these GPUs. Before the
+    first limit is changed, the original limits are on disk, and a guard runs that outlives the
+    launcher. On leaving the block the original limits are restored exactly.
 
-    A limit that somebody else sets meanwhile stays: from then on nothing is changed any more.
+    A limit that somebody else sets meanwhile stays: from then on nothing is changed.
 
     Attributes:
-        refused: Why the limits are left alone, in a sentence; ``None`` if they may be changed.
-        taken: That somebody else has set a limit meanwhile, in a sentence, which is ``refused``
-            then, too; ``None`` if nobody has.
-        limits_w: Limits per GPU that may be tried, ascending: from the lowest that all GPUs take
-            up to the lowest that was found, which somebody has set on purpose; none if refused.
-        unrestored: What could not be put back on leaving the block, in a sentence; its record
-            stays. ``None`` if all is as it was found.
+        refused: A sentence why the limits are not changed; ``None`` if they may be changed.
+        taken: A sentence that somebody else has set a limit meanwhile; ``refused`` is then the
+            same. ``None`` if nobody has.
+        limits_w: Limits per GPU that may be tried, ascending: from the lowest that all GPUs accept
+            to the lowest original one, which somebody has set on purpose; none if refused.
+        unrestored: A sentence on what could not be restored on leaving the block; its record
+            stays. ``None`` if all original limits are restored.
     """
 
     def __init__(
@@ -79,13 +79,12 @@ class LimitHolder:
         """Prepare; nothing is locked, read or written yet.
 
         Args:
-            devices: Those of the job. One that cannot be limited is left alone.
-            directory: Where the records are kept.
-            start_guard: Starts a guard that knows the watts to go back to, by UUID, and inherits
-                file descriptors, and returns once it watches; raises a ``DeviceError`` if it
-                cannot.
-            zeusd: Socket or ``host:port`` of the daemon that the job names, for whoever has to
-                restore its limits; ``None`` if it names none.
+            devices: Those of the job. One without a power limit is ignored.
+            directory: Directory of the records.
+            start_guard: Starts a guard with the original watts by UUID and file descriptors to
+                inherit, and returns once it is ready; raises a ``DeviceError`` if it cannot.
+            zeusd: Socket or ``host:port`` of the job's daemon, for the records; ``None`` for
+                none.
         """
         self.refused: str | None = None
         self.taken: str | None = None
@@ -98,12 +97,12 @@ class LimitHolder:
         self._locks: list[LimitLock] = []
         self._guard: Guard | None = None
         self._original_w: dict[str, float] = {}
-        # By UUID, of the GPUs that may not be as they were found: what zeusrun has set.
+        # The limits that zeusrun has set, by UUID, of GPUs that may not have their original one.
         self._set_w: dict[str, tuple[float, ...]] = {}
         self._trial = ""
 
     def __enter__(self) -> Self:
-        """Take the locks, and see whether limits may be set.
+        """Take the locks, and check whether limits may be set.
 
         Raises:
             BusyError: If another zeusrun holds the limit of one of the GPUs.
@@ -124,7 +123,7 @@ class LimitHolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        told = self.taken
+        taken_before = self.taken
         try:
             self.restore()
         except DeviceError as failure:
@@ -132,18 +131,18 @@ class LimitHolder:
         finally:
             self._let_go()
         if not any(has_record(self._directory, uuid) for uuid in self._original_w):
-            self.unrestored = None  # the guard has done it
-        if self.taken != told:
+            self.unrestored = None  # the guard has restored it
+        if self.taken != taken_before:
             self.unrestored = self.unrestored or self.taken
 
     def hold(self, watts: float, trial: str) -> None:
-        """Hold every GPU to a limit, until it is told another one or the block is left.
+        """Set a limit on every GPU, until the next call or the end of the block.
 
-        Where it fails, the limits found are restored, as far as that is possible.
+        If that fails, the original limits are restored as far as possible.
 
         Args:
-            watts: For each GPU.
-            trial: The one that wants it.
+            watts: Limit of each GPU.
+            trial: The trial that sets it.
 
         Raises:
             LimitRefusedError: If permission is missing, or somebody else has set a limit since.
@@ -161,11 +160,11 @@ class LimitHolder:
                 return
             for uuid, original_w in self._original_w.items():
                 self._set_w[uuid] = (*self._set_w.get(uuid, ())[-1:], watts)
-                # Before the change, so that whoever restores it knows it for zeusrun's.
+                # Write it before the change, so that a restore recognises the limit as zeusrun's.
                 write_record(self._directory, self._record(uuid, original_w))
             self._ensure_guard()
             for device in self._devices:
-                # To prepare took a while, in which somebody else may have set one.
+                # Somebody else may have set a limit since the check above.
                 self._check_own(device, left_w[device.uuid])
                 self._set(device, watts)
         except DeviceError:
@@ -173,11 +172,11 @@ class LimitHolder:
             raise
 
     def keep_guarded(self) -> None:
-        """See to it that a guard watches while limits are changed; to be called now and then.
+        """Ensure that a guard runs while limits are changed; call it regularly.
 
         Raises:
-            DeviceError: If the guard has died and another one cannot be started. The limits are as
-                they were found then, as far as they can be restored.
+            DeviceError: If the guard has died and another one cannot be started. The original
+                limits are then restored as far as possible.
         """
         if not self._set_w or (self._guard is not None and self._guard.is_alive()):
             return
@@ -188,7 +187,7 @@ class LimitHolder:
             raise
 
     def check(self, watts: float) -> None:
-        """Refuse a limit that cannot be held; change nothing.
+        """Refuse a limit that cannot be set; change nothing.
 
         Raises:
             LimitRefusedError: If permission is missing.
@@ -203,12 +202,12 @@ class LimitHolder:
             check_power_limit(name_of(device), watts, device.power_limit_range_w())
 
     def restore(self) -> None:
-        """Put back the limits found, if they were changed, and remove the records.
+        """Restore the original limits, if they were changed, and remove the records.
 
-        A limit that somebody else has set stays; ``taken`` names it then.
+        A limit that somebody else has set stays, and ``taken`` names it.
 
         Raises:
-            DeviceError: If one cannot be restored. The others are all the same; its record stays.
+            DeviceError: If one cannot be restored; its record stays. The others are restored.
         """
         if not self._set_w:
             return
@@ -231,7 +230,7 @@ class LimitHolder:
             raise DeviceError("; ".join(problems))
 
     def _check_own(self, device: LimitableDevice, left_w: Sequence[float]) -> None:
-        """Refuse to go on where a limit is none of those that it may have been left at, in watts.
+        """Refuse to continue if a limit is none of those that zeusrun may have left, in watts.
 
         Raises:
             LimitRefusedError: If somebody else has set it.
@@ -246,7 +245,7 @@ class LimitHolder:
             raise LimitRefusedError(self.taken)
 
     def _take_over(self, why: str) -> None:
-        """Change nothing any more: somebody else sets limits. The first reason is the one told."""
+        """Change nothing any more, because somebody else sets limits. Keep the first reason."""
         self.taken = self.refused = self.taken or why
         self.limits_w = ()
 
@@ -260,7 +259,7 @@ class LimitHolder:
         self._set_w[device.uuid] = (watts,)
 
     def _note_reported(self, device: LimitableDevice) -> None:
-        """Take what a GPU reports right after a change for the driver's doing, to be put back."""
+        """Treat what a GPU reports right after a change as set by zeusrun, to be restored."""
         uuid, now_w = device.uuid, device.power_limit_w()
         if now_w is None:
             return
@@ -282,7 +281,7 @@ class LimitHolder:
         self._guard.tell(self._set_w)
 
     def _open(self) -> None:
-        # In the same order everywhere, so that no two launchers wait for each other.
+        # Lock in the same order everywhere, so that no two launchers wait for each other.
         for device in sorted(self._devices, key=lambda device: device.uuid):
             lock = LimitLock(device.uuid, self._directory)
             if not _acquire(lock):
@@ -291,7 +290,7 @@ class LimitHolder:
         limited = []
         for device in self._devices:
             try:
-                restore_limit(self._directory, device)  # what a dead launcher and guard have left
+                restore_limit(self._directory, device)  # left by a dead launcher and guard
             except DeviceError as error:
                 self.refused = str(error)
                 return
@@ -299,7 +298,7 @@ class LimitHolder:
             if range_w is None:
                 continue
             if limit_w is None:
-                self.refused = f"{name_of(device)} does not tell its power limit"
+                self.refused = f"{name_of(device)} does not report its power limit"
                 return
             limited.append(device)
             self._original_w[device.uuid] = limit_w
@@ -309,9 +308,9 @@ class LimitHolder:
             return
         try:
             for device in limited:
-                # A limit that is set to what it is changes nothing, but permission is asked for.
+                # Setting the limit in force changes nothing, but needs the same permission.
                 device.set_power_limit_w(self._original_w[device.uuid])
-        except DeviceError as error:  # a limit that is told and cannot be set: a laptop's, say
+        except DeviceError as error:  # it is reported but cannot be set, as on some laptops
             self.refused = str(error)
             return
         ranges_w = [range_w for d in limited if (range_w := d.power_limit_range_w()) is not None]
@@ -328,7 +327,7 @@ class LimitHolder:
 
 
 def limit_grid_w(lowest_w: float, highest_w: float) -> tuple[float, ...]:
-    """Return the limits to try between two, which are among them, ascending."""
+    """Return the limits to try from the lowest to the highest, ascending."""
     if highest_w <= lowest_w:
         return (highest_w,)
     fitting = (step for step in _STEPS_W if (highest_w - lowest_w) / step <= _MOST_STEPS)
@@ -336,7 +335,7 @@ def limit_grid_w(lowest_w: float, highest_w: float) -> tuple[float, ...]:
     multiples = (
         step_w * number for number in range(int(lowest_w // step_w), int(highest_w // step_w) + 1)
     )
-    # Ends less than half a step from a multiple stand for it: two limits too close say the same.
+    # Leave out multiples less than half a step from an end: their results would be the same.
     inner = (
         watts for watts in multiples if lowest_w + step_w / 2 <= watts <= highest_w - step_w / 2
     )
@@ -344,7 +343,7 @@ def limit_grid_w(lowest_w: float, highest_w: float) -> tuple[float, ...]:
 
 
 def _acquire(lock: LimitLock) -> bool:
-    """Take a lock that a guard or a repair may hold for a moment yet."""
+    """Take a lock that a guard or a repair may still hold for a moment."""
     give_up_t = time.monotonic() + _PATIENCE_S
     while not lock.acquire():
         if time.monotonic() > give_up_t:

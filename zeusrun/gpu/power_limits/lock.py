@@ -1,10 +1,10 @@
-"""The right to change a GPU's power limit: one zeusrun has it, until it is gone.
+"""The lock on a GPU's power limit, which one zeusrun holds until it ends.
 
-It is a name in Linux' abstract socket namespace (unix(7)): no file and no permission is in the
-way between users of a machine (to be exact, of a network namespace), and the kernel frees it with
-the last process that has it. A guard that inherits it keeps it until the GPU is as it was found.
-Containers with network namespaces of their own, and a directory of records in common, see each
-other by a locked file in it.
+It is a name in Linux' abstract socket namespace (unix(7)). It works between the users of a machine
+(more exactly, of a network namespace) without files and permissions, and the kernel frees it with
+the last process that holds it. The guard inherits it and keeps it until the original limit is
+restored. Containers with their own network namespaces but a common directory of records see each
+other by a locked file there.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class LimitLock:
         """Prepare; nothing is locked yet.
 
         Args:
-            uuid: Of the GPU.
-            directory: Of its record.
+            uuid: UUID of the GPU.
+            directory: Directory of its record.
         """
         self._uuid, self._directory = uuid, directory
         self._socket: socket.socket | None = None
@@ -36,7 +36,7 @@ class LimitLock:
         """Take the lock; return whether it was free.
 
         Raises:
-            DeviceError: If the kernel knows no such locks.
+            DeviceError: If the kernel has no such locks.
         """
         if not self._bind():
             return False
@@ -50,7 +50,7 @@ class LimitLock:
         return [held.fileno() for held in (self._socket, self._file) if held is not None]
 
     def release(self) -> None:
-        """Let go. More than once is fine."""
+        """Release the lock. More than once is fine."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -71,7 +71,7 @@ class LimitLock:
         return True
 
     def _lock_file(self) -> bool:
-        """Lock the file; where there can be none there is no record either, and nothing to see."""
+        """Lock the file; if it cannot exist, there is no record and the lock is not needed."""
         lock = FileLock(_lock_path(self._directory, self._uuid))
         try:
             make_folder(self._directory)
@@ -84,11 +84,11 @@ class LimitLock:
 
 
 def is_held(uuid: str, directory: Path) -> bool:
-    """Whether somebody has the lock of a GPU now.
+    """Whether a process holds the lock of a GPU now.
 
     Args:
-        uuid: Of the GPU.
-        directory: Of its record; it shows whoever is in another network namespace.
+        uuid: UUID of the GPU.
+        directory: Directory of its record; it shows holders in other network namespaces.
     """
     return _is_bound(uuid) or is_locked(_lock_path(directory, uuid)) is True
 
@@ -98,10 +98,10 @@ def _lock_path(directory: Path, uuid: str) -> Path:
 
 
 def _is_bound(uuid: str) -> bool:
-    """Whether somebody in this network namespace has bound the name of a GPU's lock."""
+    """Whether a process in this network namespace has bound the name of a GPU's lock."""
     name = f"@zeusrun/power-limit/{uuid}"
     try:
         lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return True  # nobody may be called dead on a guess
+        return True  # if unknown, assume that the holder is alive
     return any(line.endswith(f" {name}") for line in lines)

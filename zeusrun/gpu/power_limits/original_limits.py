@@ -1,7 +1,7 @@
-"""What the power limits of GPUs were before zeusrun changed them: a file for each GPU.
+"""Records of the GPUs' original power limits: one file for each GPU.
 
-A record is on disk, name and all, before the limit is changed, and gone once it is restored. While
-it is there, the GPU may not be as it was found.
+A record is on disk before the limit is changed, and is removed after the limit is restored. While
+it exists, the GPU may not have its original limit.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def _read_boot_id() -> str | None:
 
 @dataclass(frozen=True)
 class LimitRecord:
-    """A limit to go back to.
+    """The original limit of a GPU, to be restored.
 
     Attributes:
-        uuid: Of the GPU.
-        original_w: Its limit in watts as it was found.
-        trial: The one that has changed it.
-        zeusd: Socket or ``host:port`` of the daemon that the job named; ``None`` if it named none.
-        set_w: What zeusrun set last and what it was about to set, in watts; empty if unknown, as
-            in a record of an older zeusrun.
-        host: The machine of the GPU: several may share the directory.
-        boot_id: Of the kernel; ``None`` if unknown. A power limit does not outlive a boot.
+        uuid: UUID of the GPU.
+        original_w: Its limit in watts before zeusrun changed it.
+        trial: The trial that changed it.
+        zeusd: Socket or ``host:port`` of the job's daemon; ``None`` for none.
+        set_w: The limit that zeusrun set last and the one it was about to set, in watts; empty if
+            unknown, as in a record of an older zeusrun.
+        host: The machine of the GPU: several machines may share the directory.
+        boot_id: The kernel's boot id; ``None`` if unknown. A power limit does not outlive a boot.
     """
 
     uuid: str
@@ -54,24 +54,24 @@ class LimitRecord:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the GPU is in another machine; a container may have a host name of its own."""
+        """Whether the GPU is in another machine; a container may have its own host name."""
         same_boot = self.boot_id is not None and self.boot_id == _read_boot_id()
         return self.host != platform.node() and not same_boot
 
     @property
     def is_of_earlier_boot(self) -> bool:
-        """Whether the machine was booted since, so that nothing zeusrun had set is in force."""
+        """Whether the machine was booted since, so that no limit of zeusrun is in force."""
         boot_id = _read_boot_id()
         return None not in (self.boot_id, boot_id) and self.boot_id != boot_id
 
 
 def record_path(directory: Path, uuid: str) -> Path:
-    """Return the file of a GPU's record, whether it exists or not."""
+    """Return the file of a GPU's record, which may not exist."""
     return directory / (uuid + _SUFFIX)
 
 
 def write_record(directory: Path, record: LimitRecord) -> None:
-    """Put a record on disk so that it survives a power cut.
+    """Write a record to disk durably.
 
     Raises:
         DeviceError: If it cannot be written; then no limit may be changed.
@@ -89,10 +89,10 @@ def write_record(directory: Path, record: LimitRecord) -> None:
 
 
 def remove_record(directory: Path, uuid: str) -> None:
-    """Remove a record, if it is there.
+    """Remove a record, if it exists.
 
     Raises:
-        DeviceError: If it is there and cannot be removed.
+        DeviceError: If it exists and cannot be removed.
     """
     path = record_path(directory, uuid)
     try:
@@ -104,7 +104,7 @@ def remove_record(directory: Path, uuid: str) -> None:
 
 
 def read_record(directory: Path, uuid: str) -> LimitRecord | None:
-    """Return the record of a GPU; ``None`` without one.
+    """Return the record of a GPU; ``None`` if there is none.
 
     Raises:
         DeviceError: If it cannot be read.
@@ -134,7 +134,7 @@ def read_record(directory: Path, uuid: str) -> LimitRecord | None:
 
 
 def is_elsewhere(directory: Path, uuid: str) -> bool:
-    """Whether the record of a GPU is one of another machine that shares the directory."""
+    """Whether the record of a GPU belongs to another machine that shares the directory."""
     try:
         record = read_record(directory, uuid)
     except DeviceError:
@@ -143,7 +143,7 @@ def is_elsewhere(directory: Path, uuid: str) -> bool:
 
 
 def has_record(directory: Path, uuid: str) -> bool:
-    """Whether a GPU has a record, readable or not; where that cannot be seen, it may have one."""
+    """Whether a GPU has a record, even an unreadable one; true if unknown."""
     try:
         return record_path(directory, uuid).exists()
     except OSError:
@@ -168,7 +168,7 @@ def recorded_gpus(directory: Path) -> list[str]:
         return []
     except OSError as error:
         raise DeviceError(
-            f"whether power limits are left changed cannot be seen: {directory}: {error.strerror}; "
+            f"cannot check whether power limits are left changed: {directory}: {error.strerror}; "
             "give yourself access, or set ZEUSRUN_HOME to another folder"
         ) from error
     return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))

@@ -1,4 +1,4 @@
-"""Puts a GPU's power limit back as it was found, unless somebody else has set another one since."""
+"""Restores a GPU's original power limit, unless somebody else has set another one since."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Restored(NamedTuple):
-    """What became of a limit on record, or would become of it.
+    """The result for a limit on record, or the expected result.
 
     Attributes:
-        uuid: Of the GPU.
-        text: A sentence for people.
+        uuid: UUID of the GPU.
+        text: A sentence for the user.
     """
 
     uuid: str
@@ -36,40 +36,40 @@ class Restored(NamedTuple):
 
 
 def set_limit(device: LimitableDevice, watts: float) -> None:
-    """Set a limit, and read back whether it is in force.
+    """Set a limit, and check by reading it back.
 
     Raises:
         LimitRefusedError: If permission is missing.
-        DeviceError: If the device refuses it, or reports another one afterwards.
+        DeviceError: If the device refuses it, or reports another limit afterwards.
     """
     device.set_power_limit_w(watts)
     now_w = device.power_limit_w()
     if now_w is not None and not is_same_limit(now_w, watts):
         raise DeviceError(
-            f"{name_of(device)} took a power limit of {watts:g} W and reports {now_w:g} W: its "
+            f"{name_of(device)} accepted a power limit of {watts:g} W and reports {now_w:g} W: its "
             "driver ignores the limit, or somebody else sets limits, too"
         )
 
 
 def put_back(directory: Path, device: LimitableDevice, record: LimitRecord) -> str | None:
-    """Set the limit found again, and remove the record of it.
+    """Set the original limit again, and remove its record.
 
-    It is set even where it is in force: a zeusd that did not answer in time may be about to carry
-    out an earlier limit, and carries them out in order.
+    It is set even if it is in force: a zeusd that did not answer in time may be about to set an
+    earlier limit, and it processes limits in order.
 
-    A limit that zeusrun has not set stays: an administrator who caps a GPU has a reason.
+    A limit that zeusrun has not set stays: an administrator may have set it on purpose.
 
     Args:
-        directory: Of the record.
+        directory: Directory of the record.
         device: The GPU.
-        record: What was found, and what zeusrun has set since.
+        record: The original limit, and those that zeusrun has set since.
 
     Returns:
-        A sentence on a limit that stays; ``None`` if the limit is as it was found.
+        A sentence on a limit that stays; ``None`` if the original limit is restored.
 
     Raises:
-        DeviceError: If the GPU does not take the limit or does not answer, or the record cannot be
-            removed; it stays.
+        DeviceError: If the GPU refuses the limit or does not answer, or the record cannot be
+            removed; the record stays.
     """
     original_w = record.original_w
     try:
@@ -78,7 +78,7 @@ def put_back(directory: Path, device: LimitableDevice, record: LimitRecord) -> s
             _set_again(device, original_w)
     except DeviceError as error:
         raise DeviceError(
-            f"the power limit of {name_of(device)} is not as it was found ({original_w:g} W): "
+            f"the power limit of {name_of(device)} is not restored (to {original_w:g} W): "
             f"{error}. `zeusrun repair` tries again; `nvidia-smi -i {device.uuid} -pl "
             f"{original_w:g}` sets it by hand"
         ) from error
@@ -87,12 +87,12 @@ def put_back(directory: Path, device: LimitableDevice, record: LimitRecord) -> s
 
 
 def restore_limit(directory: Path, device: LimitableDevice) -> None:
-    """Restore the limit that is on record for a GPU, if one is, and remove the record.
+    """Restore the limit on record for a GPU, if there is one, and remove the record.
 
-    The caller has the GPU's lock.
+    The caller holds the GPU's lock.
 
     Raises:
-        DeviceError: If the record is unreadable, or the GPU does not take its limit; it stays.
+        DeviceError: If the record is unreadable, or the GPU refuses its limit; the record stays.
     """
     record = read_record(directory, device.uuid)
     if record is not None:
@@ -108,20 +108,20 @@ def repair_limits(
     """Restore every limit on record that no running zeusrun holds.
 
     Args:
-        directory: Where the records are kept.
+        directory: Directory of the records.
         open_gpu: Opens the GPU of a record; raises a ``DeviceError`` if it is absent.
-        dry_run: Set and remove nothing; only look what would become of them.
+        dry_run: Set and remove nothing; only return what would happen.
 
     Returns:
-        What became of the records that are dealt with, a sentence for each that could not be, and
-        the GPUs that somebody holds. Records of other machines that share the directory are theirs.
+        The results for restored limits, a sentence for each limit that could not be restored, and
+        the GPUs that a process holds. Records of other machines that share the directory are left.
     """
     restored, problems, held = [], [], []
     for uuid in recorded_gpus(directory):
         lock = LimitLock(uuid, directory)
         try:
             if not lock.acquire():
-                held.append(uuid)  # by its launcher, or a guard that is about to restore it
+                held.append(uuid)  # by its launcher, or by a guard that is about to restore it
                 continue
             record = read_record(directory, uuid)
             if record is None or record.is_elsewhere:
@@ -131,9 +131,9 @@ def repair_limits(
                     stays = _why_it_stays(device, record)
                 else:
                     stays = put_back(directory, device, record)
-            limit = f"{record.original_w:g} W" if dry_run else f"{record.original_w:g} W again"
-            then = f"{'is to be' if dry_run else 'is'} {limit}, as {record.trial} had found it"
-            restored.append(Restored(uuid, stays or f"the power limit of {uuid} {then}"))
+            verb = "is to be restored to" if dry_run else "is restored to"
+            text = f"the power limit of {uuid} {verb} {record.original_w:g} W, the value before "
+            restored.append(Restored(uuid, stays or text + record.trial))
         except DeviceError as error:
             problems.append(str(error))
         finally:
@@ -142,7 +142,7 @@ def repair_limits(
 
 
 def name_of(device: Device) -> str:
-    """Return what to call a device in a message."""
+    """Return the name of a device for messages."""
     return f"{device.model} ({device.uuid})"
 
 
@@ -150,7 +150,7 @@ def _set_again(device: LimitableDevice, original_w: float) -> None:
     try:
         set_limit(device, original_w)
     except LimitRefusedError:
-        # Nobody has taken it. Where it is in force, nothing needs to be permitted.
+        # Nothing was set. If the limit is in force, no permission is needed.
         now_w = device.power_limit_w()
         if now_w is None or not is_same_limit(now_w, original_w):
             raise
@@ -162,19 +162,19 @@ def _opened(
     try:
         return open_gpu(record)
     except DeviceError as error:
-        found = f"{record.original_w:g} W, as {record.trial} had found it"
+        before = f"{record.original_w:g} W, the value before {record.trial}"
         raise DeviceError(
-            f"a power limit is not restored ({found}): {error}. If this GPU was removed for good, "
+            f"a power limit is not restored ({before}): {error}. If this GPU was removed for good, "
             f"delete its record: {record_path(directory, record.uuid)}"
         ) from error
 
 
 def _why_it_stays(device: LimitableDevice, record: LimitRecord) -> str | None:
-    """Say why the limit in force is not zeusrun's to change; ``None`` if it is."""
+    """Return why the limit in force must stay; ``None`` if it is to be restored."""
     now_w = device.power_limit_w()
     if now_w is None or is_same_limit(now_w, record.original_w):
         return None
-    # A limit that zeusrun has set is known by its watts; a container may have a boot id of its own.
+    # Recognise zeusrun's limits by their watts: a container may have its own boot id.
     if any(is_same_limit(now_w, watts) for watts in record.set_w):
         return None
     if record.is_of_earlier_boot:
