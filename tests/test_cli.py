@@ -306,7 +306,7 @@ def test_the_logs_of_a_run_whose_directory_is_gone_say_so(cli, record):
     shutil.rmtree(record(1).run_dir)
     code, _, err = cli("logs", "job-1-1")
     assert code == 2
-    assert "is gone" in err
+    assert "are gone" in err
     assert "(gone)" in " ".join(cli("show", "job-1-1")[1].split())
 
 

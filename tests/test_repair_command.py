@@ -24,8 +24,7 @@ def states(found):
 def test_a_machine_that_is_well_needs_no_repair(zeusrun):
     assert "nothing is to be repaired" in zeusrun("repair").stdout
     zeusrun.submit(zeusrun.job())
-    code, found, _ = findings(zeusrun)
-    assert (code, states(found)) == (0, {("copy", "fine")})
+    assert findings(zeusrun)[:2] == (0, [])
 
 
 def test_a_lost_trial_is_told_by_a_dry_run_and_recorded_by_a_repair(zeusrun, running):  # noqa: F811
@@ -45,7 +44,7 @@ def test_a_lost_trial_is_told_by_a_dry_run_and_recorded_by_a_repair(zeusrun, run
     kept = json.loads((run_dir / "trial.json").read_text())
     assert {name: trial[name] for name in kept} == kept
     assert {path.name for path in run_dir.iterdir()}.isdisjoint(LEFT_OVER)
-    assert states(findings(zeusrun)[1]) == {("copy", "fine")}
+    assert findings(zeusrun)[1] == []
 
 
 def test_a_running_trial_is_left_alone(zeusrun, running):  # noqa: F811
@@ -98,13 +97,10 @@ def test_without_any_copy_the_run_directories_are_enough(zeusrun):
     assert zeusrun.history() == before
 
 
-def test_a_copy_is_restored_by_its_name_and_what_was_there_is_kept(zeusrun):
-    for _ in range(2):
-        zeusrun.submit(zeusrun.job())
-    copies = [each for each in findings(zeusrun)[1] if each["kind"] == "copy"]
-    assert copies[0]["text"].startswith("bak, ")
-    code, done, _ = findings(zeusrun, "--restore", "job", "--copy", "bak")
-    assert (code, done["copy"], done["trials"]) == (0, "bak", 2)  # run directories know the rest
+def test_a_restored_history_keeps_what_was_there(zeusrun):
+    zeusrun.submit(zeusrun.job())
+    code, done, _ = findings(zeusrun, "--restore", "job")
+    assert (code, done["copy"], done["trials"], done["lost"]) == (0, "present", 1, [])
     assert Path(done["aside"]).is_file()
 
 
@@ -112,9 +108,9 @@ def test_a_copy_is_restored_by_its_name_and_what_was_there_is_kept(zeusrun):
     ("arguments", "said"),
     [
         (["--restore", "nothing"], "there is no job called 'nothing'"),
-        (["--restore", "job", "--copy", "day-20200101"], "there is no copy 'day-20200101' of job"),
-        (["--restore", "job", "--dry-run"], "--dry-run lists the copies"),
-        (["--copy", "bak"], "name the job with --restore JOB"),
+        (["--restore", "job", "--copy", "bak"], "--copy was removed: `zeusrun repair --restore"),
+        (["--restore", "job", "--dry-run"], "--dry-run does not go with --restore"),
+        (["--copy", "bak"], "--copy was removed: `zeusrun repair --restore"),
     ],
 )
 def test_a_wrong_wish_is_refused_in_a_sentence(zeusrun, arguments, said):
@@ -137,11 +133,14 @@ def test_gc_says_what_would_go_and_removes_it(zeusrun):
     gone = json.loads(zeusrun("gc", "--last", "1", "--json").stdout)
     assert gone
     assert all(each["why"] == "beyond the last 1" for each in gone)
-    left = {path.name for path in runs.iterdir()}
+    left = {path.name for path in runs.iterdir() if (path / "logs").is_dir()}
     assert "job-3-1" in left
     assert left | {each["trial"] for each in gone} == {"job-1-1", "job-2-1", "job-3-1"}
+    assert [path.name for path in (runs / gone[0]["trial"]).iterdir()] == ["trial.json"]
+    assert "nothing is to be removed" in zeusrun("gc", "--last", "1").stdout
     assert zeusrun.history() == before
-    assert zeusrun("show", gone[0]["trial"]).returncode == 0
+    assert "(gone)" in zeusrun("show", gone[0]["trial"]).stdout
+    assert "are gone" in zeusrun("logs", gone[0]["trial"]).stderr
     assert zeusrun("gc", "--size", "much").returncode == 2
 
 
@@ -150,7 +149,19 @@ def test_a_job_keeps_what_its_job_file_says(zeusrun):
     for _ in range(3):
         assert zeusrun.submit(job)[0] == 0
     best = min(zeusrun.history(), key=lambda trial: trial["cost_j"])["trial"]
-    runs = {path.name for path in (zeusrun.home / "runs" / "job").iterdir()}
-    assert runs == {"job-3-1", best}
+    runs = (zeusrun.home / "runs" / "job").iterdir()
+    assert {path.name for path in runs if (path / "logs").is_dir()} == {"job-3-1", best}
     assert "nothing is to be removed" in zeusrun("gc").stdout
     assert len(zeusrun.history()) == 3
+
+
+def test_what_gc_leaves_is_enough_to_rebuild_a_history(zeusrun):
+    job = zeusrun.job(keep={"last": 1})
+    for _ in range(4):
+        assert zeusrun.submit(job)[0] == 0
+    before = zeusrun.history()
+    for path in (zeusrun.home / "history").iterdir():
+        path.unlink()
+    assert findings(zeusrun, "--restore", "job")[1]["trials"] == 4
+    assert zeusrun.history() == before
+    assert zeusrun.submit(job)[1]["recurrence"] == 5

@@ -200,7 +200,7 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     else:
         failed = found.status in {TrialStatus.FAILED, TrialStatus.OOM}
         failure = read_traceback(RunPaths(Path(found.run_dir))) if failed else None
-        there = Path(found.run_dir).is_dir()
+        there = RunPaths(Path(found.run_dir)).logs.is_dir()
         console().print(trial_sheet(found, failure, run_dir_exists=there, alive=alive))
 
 

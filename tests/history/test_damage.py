@@ -113,7 +113,7 @@ def test_while_only_the_copy_is_left_the_offer_is_repeated(history, path, use):
 def test_the_offered_restore_goes_on_from_the_copy(history, path):
     path.write_bytes(b"")
     refusal(history.trials, "digits")
-    history.restore("digits", None, [])
+    history.restore("digits", [])
     assert history.trials("digits") == [build_trial(1).finish(REACHED)]
     assert begin(history).recurrence == 2
 
@@ -126,17 +126,7 @@ def test_the_offered_command_can_be_typed_whatever_the_name(tmp_path):
     assert shlex.split(command) == ["zeusrun", "repair", "--restore", "jõb"]
 
 
-def test_the_copy_of_an_earlier_day_is_offered_where_the_last_is_damaged_too(history, path):
-    path.with_name("digits.json.day-20250531").write_bytes(path.read_bytes())
-    path.with_name("digits.json.bak").write_bytes(b"[")
-    path.write_bytes(b"{")
-    message = refusal(history.trials, "digits")
-    assert "its copy digits.json.bak is damaged, too" in message
-    assert "its last good copy has 2 trials" in message
-    refusal(begin, history)  # and no fresh history hides it
-
-
-@pytest.mark.parametrize("left", ["digits.json.day-20250531", "digits.volumes/000001.json"])
+@pytest.mark.parametrize("left", ["digits.json.bak", "digits.volumes/000001.json"])
 def test_while_anything_is_left_no_fresh_history_hides_it(history, path, left):
     content = path.read_bytes()
     for file in path.parent.iterdir():
@@ -147,7 +137,7 @@ def test_while_anything_is_left_no_fresh_history_hides_it(history, path, left):
     assert history.jobs() == ["digits"]
     assert "is missing" in refusal(history.trials, "digits")
     refusal(begin, history)
-    history.restore("digits", None, [])
+    history.restore("digits", [])
     assert len(history.trials("digits")) == 2
 
 

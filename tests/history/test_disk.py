@@ -19,15 +19,12 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 
 FIRST = build_trial(1)
 SECOND = build_trial(2)
-YESTERDAY = 1748779200  # 2025-06-01
 FILES = {"digits.json", "digits.json.bak", "digits.json.lock"}
-DAY, VOLUME = "digits.json.day-20250601", "digits.volumes/000001.json"
+VOLUME = "digits.volumes/000001.json"
 # Writes that do more and more: the n-th trial begins, and what is on disk afterwards.
 WRITES = {
     "plain": (2, FILES),
-    "first of a day": (2, FILES | {DAY}),
     "sealing": (5, FILES | {VOLUME, "digits.volumes/000002.json"}),
-    "sealing, first of a day": (4, FILES | {VOLUME, DAY}),
 }
 
 # Every call by which a write touches the disk, save write(2) itself, which fails for real below.
@@ -56,8 +53,6 @@ def prepare(directory, write="plain"):
         begin(history)
         if "sealing" in write:
             history.finish(f"digits-{number}-1", REACHED)
-    if "first of a day" in write:
-        os.utime(directory / "digits.json", (YESTERDAY, YESTERDAY))
     return TinyDBHistory(directory, volume_trials=1)
 
 
@@ -87,7 +82,6 @@ def count_steps(tmp_path, monkeypatch, write):
         begin(history)
     assert {"open", "fsync", "link", "replace"} <= set(steps)
     assert (tmp_path / "count" / VOLUME).exists() == ("sealing" in write)
-    assert (tmp_path / "count" / DAY).exists() == ("first of a day" in write)
     return len(steps)
 
 
@@ -117,9 +111,6 @@ def check_and_go_on(directory, allowed, write="plain"):
     assert TinyDBHistory(directory).trials("digits") == [*trials, build_trial(len(trials) + 1)]
     files = (path for path in directory.rglob("*") if not path.is_dir())
     assert {path.relative_to(directory).as_posix() for path in files} == WRITES[write][1]
-    if "first of a day" in write:
-        (directory / DAY).replace(directory / "digits.json")
-        assert history.trials("digits") == allowed[0]
     return trials
 
 
@@ -231,16 +222,17 @@ def test_content_is_synced_before_it_gets_its_name_and_the_name_before_begin_ret
 
 
 def test_a_volume_is_on_disk_before_the_file_that_does_without_its_trials(tmp_path, monkeypatch):
-    history = prepare(tmp_path, "sealing, first of a day")
+    history = prepare(tmp_path, "sealing")
     steps = record_steps(monkeypatch)
     begin(history)
     assert steps == [
         ("fsync", "volume.tmp", (tmp_path / VOLUME).stat().st_size),
         ("replace", "volume.tmp", "000001.json"),
+        ("fsync", "volume.tmp", (tmp_path / "digits.volumes/000002.json").stat().st_size),
+        ("replace", "volume.tmp", "000002.json"),
         ("fsync", "digits.volumes", None),
         ("fsync", tmp_path.name, None),
         ("fsync", "digits.json.tmp", (tmp_path / "digits.json").stat().st_size),
-        ("replace", "digits.json.bak.tmp", DAY),
         ("replace", "digits.json.bak.tmp", "digits.json.bak"),
         ("replace", "digits.json.tmp", "digits.json"),
         ("fsync", tmp_path.name, None),
@@ -251,14 +243,13 @@ def test_without_hard_links_the_copy_is_written(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
-    history = prepare(tmp_path, "first of a day")
+    history = prepare(tmp_path)
     before = (tmp_path / "digits.json").read_bytes()
     monkeypatch.setattr(os, "link", refuse)
     begin(history)
-    for copy in ("digits.json.bak", DAY):
-        assert (tmp_path / copy).read_bytes() == before
-        assert (tmp_path / copy).stat().st_mode & 0o777 == 0o600
-    (tmp_path / DAY).unlink()
+    copy = tmp_path / "digits.json.bak"
+    assert copy.read_bytes() == before
+    assert copy.stat().st_mode & 0o777 == 0o600
     check_and_go_on(tmp_path, [[FIRST, SECOND]])
 
 

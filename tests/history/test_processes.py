@@ -110,11 +110,11 @@ def test_a_writer_killed_at_any_moment_leaves_all_it_acknowledged(tmp_path):
     assert not list((tmp_path / "digits.volumes").glob("*.tmp"))
 
 
-@pytest.mark.parametrize(("method", "steps"), [("replace", 4), ("unlink", 8)])
+@pytest.mark.parametrize(("method", "steps"), [("replace", 3), ("unlink", 6)])
 def test_a_writer_stopped_within_a_write_blocks_no_reader_and_its_death_frees_the_lock(
     tmp_path, method, steps
 ):
-    """It seals a volume on the first write of a day, and is stopped before every step in turn."""
+    """It seals a volume, and is stopped before every step in turn."""
     for step in range(1, steps + 1):
         directory = tmp_path / str(step)
         history = TinyDBHistory(directory, volume_trials=1, lock_timeout_s=0.05)
@@ -122,7 +122,6 @@ def test_a_writer_stopped_within_a_write_blocks_no_reader_and_its_death_frees_th
             begin(history)
             history.finish(f"digits-{number}-1", REACHED)
         begin(history)
-        os.utime(directory / "digits.json", (1748779200, 1748779200))
         before = history.trials("digits")
         writer = os.fork()
         if writer == 0:

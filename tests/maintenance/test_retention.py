@@ -93,6 +93,7 @@ def add(history, tmp_path):
         name = f"job-{number}-1"
         paths = create_run(tmp_path, "job", name)
         (paths.run_dir / "checkpoint.pt").write_bytes(b"x" * 8192)
+        paths.trial.write_text("{}")
         trial = build_trial(number, run_dir=str(paths.run_dir), target=target)
         begin(history, trial)
         if status.finished:
@@ -113,9 +114,12 @@ def test_the_best_run_and_one_that_may_go_on_stay(history, add, tmp_path):
     assert names(old) == [2, 3, 4]
     assert all(each.path.is_dir() and each.size_bytes >= 8192 for each in old)
     assert all(remove(each) for each in old)
-    left = sorted(path.name for path in (tmp_path / "runs" / "job").iterdir())
-    assert left == ["job-1-1", "job-5-1"]
+    runs = tmp_path / "runs" / "job"
+    left = {path.name: {file.name for file in path.iterdir()} for path in runs.iterdir()}
+    assert {name for name, files in left.items() if "logs" in files} == {"job-1-1", "job-5-1"}
+    assert left["job-2-1"] == left["job-3-1"] == left["job-4-1"] == {"trial.json"}
     assert history.trials("job") == before
+    assert collect(history, tmp_path, "job", Bounds(last=1), NOW) == []
 
 
 def test_the_best_run_of_each_objective_stays_and_one_whose_cost_nobody_knows(
@@ -154,18 +158,33 @@ def test_what_a_clock_that_was_ahead_recorded_is_no_newer_than_what_came_after(
     assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [1]
 
 
-def test_a_run_whose_removal_was_cut_short_is_no_run_any_more(history, add, tmp_path, monkeypatch):
+def test_a_removal_that_was_cut_short_goes_on_the_next_time(history, add, tmp_path, monkeypatch):
     for number in (1, 2):
         add(number)
     (old,) = collect(history, tmp_path, "job", Bounds(last=1), NOW)
     monkeypatch.setattr("zeusrun.maintenance.retention.shutil.rmtree", lambda *_, **__: None)
     remove(old)
     monkeypatch.undo()
-    assert not old.path.exists()
     (left,) = collect(history, tmp_path, "job", Bounds(last=9), NOW)
     assert (left.trial, left.why) == ("job-1-1", "its removal was cut short")
     assert remove(left)
-    assert [path.name for path in (tmp_path / "runs" / "job").iterdir()] == ["job-2-1"]
+    runs = tmp_path / "runs" / "job"
+    assert sorted(path.name for path in runs.iterdir()) == ["job-1-1", "job-2-1"]
+    assert [path.name for path in old.path.iterdir()] == ["trial.json"]
+
+
+def test_a_run_that_was_moved_away_in_part_is_removed_the_next_time(history, add, tmp_path):
+    for number in (1, 2):
+        add(number)
+    (old,) = collect(history, tmp_path, "job", Bounds(last=1), NOW)
+    part = old.path.with_name(".gone-job-1-1")
+    part.mkdir()
+    (old.path / "checkpoint.pt").rename(part / "checkpoint.pt")
+    left = collect(history, tmp_path, "job", Bounds(last=1), NOW)
+    assert names(left) == [1, 1]
+    assert all(remove(each) for each in left)
+    assert [path.name for path in old.path.iterdir()] == ["trial.json"]
+    assert not part.exists()
 
 
 def test_a_run_whose_age_nobody_knows_stays(history, add, tmp_path):
@@ -201,8 +220,9 @@ def test_what_runs_what_is_not_known_and_what_is_no_run_is_left(history, add, tm
     lock.release()
     assert (names(old), names(gone)) == ([2, 4], [4])
     assert outside.is_dir()
-    left = sorted(path.name for path in runs.iterdir())
-    assert left == ["job-1-1", "job-2-1", "job-3-1", "job-5-1", "job-6-1", "notes"]
+    left = {path.name for path in runs.iterdir()}
+    assert left == {*(f"job-{number}-1" for number in range(1, 7)), "notes"}
+    assert [path.name for path in (runs / "job-4-1").iterdir()] == ["trial.json"]
 
 
 def test_no_bound_is_none():

@@ -155,24 +155,25 @@ def repair(
         Optional[str],  # noqa: UP045
         typer.Option("--restore", metavar="JOB", help="Put this job's history together again."),
     ] = None,
-    copy: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--copy", help="Which copy to start from; the newest if left out."),
-    ] = None,
+    copy: Annotated[Optional[str], typer.Option("--copy", hidden=True)] = None,  # noqa: UP045
     as_json: AsJson = False,
 ) -> None:
     """Put right what dead processes have left; restore histories.
 
-    Record lost trials, put power limits back, remove left-over files, list or restore copies.
+    Record lost trials, put power limits back, remove left-over files.
     """
     from zeusrun.maintenance.repair import look_after  # noqa: PLC0415
 
+    if copy is not None:
+        raise UsageError(
+            "--copy was removed: `zeusrun repair --restore JOB` starts from the last good copy and "
+            "adds what the run directories hold; to start from another file, first copy it to "
+            "history/JOB.json in ZEUSRUN_HOME"
+        )
     home, store = open_home()
     if restore is not None:
-        _restore(home, restore, copy, dry_run=dry_run, as_json=as_json)
+        _restore(home, restore, dry_run=dry_run, as_json=as_json)
         return
-    if copy is not None:
-        raise UsageError("--copy says what --restore starts from; name the job with --restore JOB")
     found = look_after(store, home, dry_run=dry_run)
     if as_json:
         print_json([vars(finding) for finding in found])
@@ -186,33 +187,29 @@ def repair(
             raise error("; ".join(texts))
 
 
-def _restore(home: Path, job: str, copy: str | None, *, dry_run: bool, as_json: bool) -> None:
-    """Put a history together from a copy and the run directories.
+def _restore(home: Path, job: str, *, dry_run: bool, as_json: bool) -> None:
+    """Rebuild a history from its last good copy and the run directories.
 
     Raises:
         HistoryError: If that is impossible.
-        UsageError: If there is no such copy or job, or with ``--dry-run``.
+        UsageError: If there is no such job, or with ``--dry-run``.
     """
     from zeusrun.history.rules import is_job_name  # noqa: PLC0415
     from zeusrun.maintenance.repair import read_found_trials  # noqa: PLC0415
     from zeusrun.view.repair import restore_sheet  # noqa: PLC0415
 
     if dry_run:
-        raise UsageError("--dry-run lists the copies without --restore; a restore loses nothing")
+        raise UsageError(
+            "--dry-run does not go with --restore, which keeps what it replaces; leave one out"
+        )
     store = open_history()
     found = read_found_trials(home, job) if is_job_name(job) else []
     if not found:
         known_job(store, job)
-    copies = store.copies(job)
-    chosen = next((each for each in copies if each.name == copy), None)
-    if copy is not None and chosen is None:
-        names = ", ".join(each.name for each in copies) or "none"
-        raise UsageError(f"there is no copy {copy!r} of {job}; there are: {names}")
-    done = store.restore(job, chosen, found)
+    done = store.restore(job, found)
     if as_json:
-        copy_name = None if done.copy is None else done.copy.name
         aside = None if done.aside is None else str(done.aside)
-        print_json({**vars(done), "copy": copy_name, "aside": aside})
+        print_json({**vars(done), "aside": aside})
     else:
         console().print(restore_sheet(job, done), highlight=False)
 
@@ -240,7 +237,7 @@ def prune(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove old run directories; never the history.
+    """Remove the files of old runs; never the history.
 
     What is kept is said by the job's own 'keep', or by these bounds.
     """
@@ -308,8 +305,8 @@ def logs(
 
     found = find_trial(name)
     paths = RunPaths(Path(found.run_dir))
-    if not paths.run_dir.is_dir():
-        raise UsageError(f"the run directory of {found.trial} is gone: {paths.run_dir}")
+    if not paths.logs.is_dir():
+        raise UsageError(f"the logs of {found.trial} are gone: {paths.logs}")
     ranks = range(found.world_size) if rank is None else [rank]
     if rank is not None and rank >= found.world_size:
         raise UsageError(f"--rank {rank}: {found.trial} has ranks 0 to {found.world_size - 1}")

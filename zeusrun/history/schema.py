@@ -13,7 +13,6 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from zeusrun.history.columns import read_columns
 from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
@@ -118,14 +117,8 @@ def decode_trials(documents: Iterable[Mapping[str, Any]], job: str) -> list[Tria
     Raises:
         DamagedError: If one is not a trial of this job, or an id is there twice.
     """
-    records = list(documents)
-    quick = read_columns(records)
-    if quick is not None:
-        ids, jobs = {trial.trial for trial in quick}, {trial.job for trial in quick}
-        if len(ids) == len(quick) and jobs <= {job}:
-            return quick
     trials: dict[str, Trial] = {}
-    for number, document in enumerate(records, start=1):
+    for number, document in enumerate(documents, start=1):
         try:
             trial = decode_trial(document, job)
         except ValueError as error:

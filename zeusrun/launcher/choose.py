@@ -179,7 +179,7 @@ def choose_next(
 
 def _why_not(submission: Submission, preempted: Trial) -> str | None:
     paths = find_run(submission.home, preempted)
-    has_files = paths is not None and paths.run_dir.is_dir()
+    has_files = paths is not None and paths.job_copy.is_file()
     why = why_not_continued(submission, preempted, has_files=has_files)
     return None if why is None else f"{preempted.trial} was preempted and is not continued: {why}"
 

@@ -28,7 +28,7 @@ class Finding:
     """One thing that was looked at.
 
     Attributes:
-        kind: ``limit``, ``trial``, ``file``, ``history`` or ``copy``.
+        kind: ``limit``, ``trial``, ``file`` or ``history``.
         subject: What it is about: a GPU's UUID, a trial, a path, a job.
         state: ``repaired``; ``found``, where a repair would put it right; ``problem``, which a
             user must see to; ``fine``.
@@ -57,7 +57,6 @@ def look_after(history: TinyDBHistory, home: Path, *, dry_run: bool) -> list[Fin
             found += _files(history, home, job, dry_run=dry_run)
         except HistoryError as error:
             found.append(Finding("history", job, "problem", str(error)))
-        found += _copies(history, job)
     return found
 
 
@@ -122,13 +121,6 @@ def _jobs_with_runs(home: Path) -> list[str]:
     except OSError:
         return []
     return list(filter(is_job_name, names))
-
-
-def _copies(history: TinyDBHistory, job: str) -> Iterator[Finding]:
-    for copy in history.copies(job):
-        holds = copy.unreadable or f"{copy.trials} trial{'' if copy.trials == 1 else 's'}"
-        state = "fine" if copy.unreadable is None else "problem"
-        yield Finding("copy", job, state, f"{copy.name}, {copy.written_at}: {holds}")
 
 
 def _runs(home: Path, job: str) -> Iterable[RunPaths]:

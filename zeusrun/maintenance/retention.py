@@ -1,4 +1,8 @@
-"""Run directories that nobody needs any more. What was learned from them is in the history."""
+"""Run directories that nobody needs any more.
+
+What was learned from them is in the history. Their ``trial.json`` stays, so that a history that is
+lost can be rebuilt from it.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +157,7 @@ def _ended_runs(home: Path, job: str, known: Mapping[str, Trial], now: float) ->
     found = []
     for _, name in numbered_runs(home, job):
         path, trial = runs_directory(home, job) / name, known.get(name)
-        if trial is None or trial.finished_at is None or path.is_symlink() or not path.is_dir():
+        if trial is None or trial.finished_at is None or not _has_files(path):
             continue
         try:
             ended = datetime.fromisoformat(trial.finished_at.replace("Z", "+00:00")).timestamp()
@@ -163,6 +167,15 @@ def _ended_runs(home: Path, job: str, known: Mapping[str, Trial], now: float) ->
         order = (min(ended, now), trial.recurrence, trial.attempt)
         found.append((order, OldRun(name, path, _size_bytes(path), order[0])))
     return [run for _, run in sorted(found, key=lambda each: each[0])]
+
+
+def _has_files(run_dir: Path) -> bool:
+    """Whether a run directory holds more than a removal leaves."""
+    try:
+        names = {path.name for path in run_dir.iterdir()}
+    except OSError:
+        return False
+    return not run_dir.is_symlink() and not names <= {"trial.json", "lock"}
 
 
 def _leftovers(home: Path, job: str, now: float) -> list[OldRun]:
@@ -188,17 +201,27 @@ def _size_bytes(folder: Path) -> int:
 
 
 def remove(run: OldRun) -> bool:
-    """Remove a run directory unless somebody is at it; return whether it is gone."""
-    lock = RunLock(RunPaths(run.path))
+    """Remove what a run directory holds, but for ``trial.json``, unless a process uses it.
+
+    Returns:
+        Whether it is gone.
+    """
+    paths = RunPaths(run.path)
+    lock = RunLock(paths)
     if not lock.acquire_or_gone():
         return False
     try:
-        path = run.path
-        if not path.name.startswith(_GONE):  # half a run is none: it is one no more from here on
-            path = path.rename(path.with_name(_GONE + path.name))
-        shutil.rmtree(path, ignore_errors=True)
+        gone = run.path
+        if not gone.name.startswith(_GONE):
+            # Under this name a removal that is cut short goes on the next time.
+            gone = gone.with_name(_GONE + gone.name)
+            gone.mkdir(mode=0o700, exist_ok=True)
+            for path in run.path.iterdir():
+                if path != paths.trial:
+                    path.replace(gone / path.name)
+        shutil.rmtree(gone, ignore_errors=True)
     except OSError:
         return False
     finally:
         lock.release()
-    return not path.exists()
+    return not gone.exists()

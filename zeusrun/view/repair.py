@@ -23,11 +23,11 @@ _MARKS = {"repaired": ("✓", "green"), "found": ("·", "yellow")}
 
 
 def repair_sheet(found: Sequence[Finding], home: Path, *, dry_run: bool) -> RenderableType:
-    """Return what was found and done, then the copies of every job."""
+    """Return what was found and done."""
     lines = [
         Text.assemble(_MARKS[finding.state], f" {finding.text}")
         for finding in found
-        if finding.state in _MARKS and finding.kind != "copy"  # a problem is the error that follows
+        if finding.state in _MARKS  # a problem is the error that follows
     ]
     held = [finding for finding in found if finding.state == "fine" and finding.kind == "limit"]
     lines += [Text(f"  {finding.text}", style="dim") for finding in held]
@@ -35,14 +35,6 @@ def repair_sheet(found: Sequence[Finding], home: Path, *, dry_run: bool) -> Rend
         lines.append(Text("  nothing was changed: this was a dry run", style="dim"))
     if not lines:
         lines.append(Text(f"nothing is to be repaired (ZEUSRUN_HOME is {home})"))
-    copies = [finding for finding in found if finding.kind == "copy"]
-    if copies:
-        lines += [Text(""), Text("copies, newest first; restore one: ", style="dim")]
-        lines[-1].append("zeusrun repair --restore JOB --copy NAME")
-        width = max(len(finding.subject) for finding in copies)
-        for finding in copies:
-            style = "red" if finding.state == "problem" else ""
-            lines.append(Text(f"  {finding.subject:{width}}  {finding.text}", style=style))
     return Group(*lines)
 
 
@@ -63,7 +55,7 @@ def old_runs_sheet(found: Sequence[OldRun], *, dry_run: bool) -> RenderableType:
 
 def restore_sheet(job: str, done: Restoration) -> RenderableType:
     """Return what a restored history holds now, and what it could not get back."""
-    start = "no copy" if done.copy is None else f"{done.copy.name} of {done.copy.written_at}"
+    start = "no copy" if done.copy is None else f"{done.copy} of {done.written_at}"
     taken = f", and {len(done.found)} of them from run directories" if done.found else ""
     trials = f"{done.trials} trial{'' if done.trials == 1 else 's'}"
     lines = [Text.assemble(("✓", "green"), f" {job} has {trials} again, from {start}{taken}")]
@@ -73,7 +65,4 @@ def restore_sheet(job: str, done: Restoration) -> RenderableType:
     if done.lost is None and done.problems:
         unread = "what does not read may have held trials that nothing else knows"
         lines.append(Text(f"! {unread}", style="yellow"))
-    if done.lost:
-        names = ", ".join(done.lost[:5]) + (" …" if len(done.lost) > 5 else "")
-        lines.append(Text(f"! only that file knows of {names}", style="yellow"))
     return Group(*lines)

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import factories
 from tests.contracts.history import PREEMPTED, REACHED, begin, build_trial
 from tests.history.test_disk import fork, intercept, wait_for
 from zeusrun.errors import HistoryError
@@ -24,8 +23,6 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.trial import TrialStatus
 
 TRIALS = [build_trial(number).finish(REACHED) for number in range(1, 10)]
-DAY_S = 86400
-JUNE = 1748736000  # 2025-06-01, 0:00 UTC
 
 
 @pytest.fixture
@@ -44,88 +41,16 @@ def run(history, count, first=1):
         history.finish(f"digits-{number}-1", REACHED)
 
 
-def live_days(history, path, days):
-    """One trial on each of so many days in June 2025, the last of them yesterday's as it were."""
-    for day in range(days):
-        run(history, 1, first=day + 1)
-        os.utime(path, (JUNE + day * DAY_S, JUNE + day * DAY_S + 3600))
-
-
-def names(history):
-    return [copy.name for copy in history.copies("digits")]
-
-
-def test_a_job_that_nobody_knows_has_no_copies(history, tmp_path):
-    assert history.copies("digits") == []
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_first_day_of_a_job_leaves_no_copy_of_a_day(history):
-    run(history, 4)
-    assert names(history) == ["bak"]
-
-
-def test_the_first_write_of_a_day_keeps_the_state_before_it(history, path):
-    live_days(history, path, 1)
-    state = path.read_bytes()
-    begin(history)
-    history.finish("digits-2-1", REACHED)
-    kept = path.with_name("digits.json.day-20250601")
-    assert kept.read_bytes() == state
-    assert kept.stat().st_mode & 0o777 == 0o600
-    assert names(history) == ["bak", "day-20250601"]
-
-
-def test_the_states_of_five_days_are_kept(history, path):
-    live_days(history, path, 8)
-    assert names(history)[1:] == [f"day-202506{day:02d}" for day in (7, 6, 5, 4, 3)]
-    begin(history)
-    assert names(history)[1:] == [f"day-202506{day:02d}" for day in (8, 7, 6, 5, 4)]
-
-
-def test_the_copy_of_a_day_is_never_written_over(history, path):
-    live_days(history, path, 1)
-    kept = path.with_name("digits.json.day-20250601")
-    kept.write_text("kept before")
-    run(history, 1, first=2)
-    assert kept.read_text() == "kept before"
-
-
-def test_a_clock_that_was_put_back_keeps_nothing(history, path):
-    run(history, 1)
-    os.utime(path, (4102444800, 4102444800))  # 2100
-    run(history, 1, first=2)
-    assert names(history) == ["bak"]
-
-
-def test_copies_are_listed_newest_first_with_what_they_hold(history, path):
-    live_days(history, path, 5)
-    path.with_name("digits.json.day-20250602").write_bytes(b"{")
-    bak, *days = history.copies("digits")
-    assert (bak.name, bak.trials, bak.unreadable) == ("bak", 5, None)  # the fifth had begun
-    assert [copy.path for copy in days] == [
-        path.with_name(f"digits.json.day-202506{day:02d}") for day in (2, 4, 3, 1)
-    ]
-    damaged, *good = days
-    assert [copy.trials for copy in good] == [4, 3, 1]  # those in volumes, too
-    assert good[0].written_at == "2025-06-04T01:00:00Z"
-    assert (damaged.trials, "not JSON" in damaged.unreadable) == (None, True)
-
-
-def test_a_copy_of_a_later_version_is_listed_as_unreadable(history, path):
-    run(history, 1)
-    content = json.dumps({"meta": {"1": {"schema": SCHEMA + 1}}})
-    path.with_name("digits.json.bak").write_text(content)
-    (copy,) = history.copies("digits")
-    assert "newer zeusrun" in copy.unreadable
-
-
-def test_copies_of_one_job_are_not_those_of_another(history, path):
-    other = "digits.json.day-20250601"
-    for _ in range(2):
-        factories.begin(history, lambda t: build_trial(len(t) + 1, job=other), job=other)
-    assert history.copies("digits") == []
-    assert [copy.name for copy in history.copies(other)] == ["bak"]
+def test_the_copies_of_days_that_earlier_versions_kept_do_not_matter(history, path):
+    run(history, 2)
+    before = history.snapshot("digits")
+    for name in ("digits.json.day-20250601", "gone.json.day-20250601"):
+        path.with_name(name).write_bytes(path.read_bytes())
+    assert history.jobs() == ["digits"]
+    assert history.snapshot("digits") == before
+    run(history, 3, first=3)
+    report = history.restore("digits", [])
+    assert (report.copy, history.trials("digits")) == ("present", TRIALS[:5])
 
 
 def test_a_damaged_history_is_put_together_from_copy_volumes_and_runs(history, path):
@@ -135,9 +60,9 @@ def test_a_damaged_history_is_put_together_from_copy_volumes_and_runs(history, p
     with pytest.raises(HistoryError, match="damaged"):
         history.trials("digits")
     (aside,) = path.parent.glob("*.corrupt-*")
-    report = history.restore("digits", None, [TRIALS[5], TRIALS[7], TRIALS[0]])
+    report = history.restore("digits", [TRIALS[5], TRIALS[7], TRIALS[0]])
     assert history.trials("digits") == [*TRIALS[:6], TRIALS[7]]
-    assert report.copy.name == "bak"
+    assert report.copy == "bak"
     assert report.trials == 7
     assert report.found == ("digits-6-1", "digits-8-1")
     assert (report.aside, report.lost) == (aside, None)
@@ -148,17 +73,17 @@ def test_a_damaged_history_is_put_together_from_copy_volumes_and_runs(history, p
 def test_a_damaged_history_that_nobody_has_read_is_set_aside_by_restoring(history, path):
     run(history, 2)
     path.write_bytes(b"{")
-    report = history.restore("digits", None, [])
+    report = history.restore("digits", [])
     assert ".corrupt-" in report.aside.name
     assert report.aside.read_bytes() == b"{"
     assert report.lost is None
     assert any("was damaged" in problem for problem in report.problems)
-    assert [copy.name for copy in history.copies("digits")] == ["bak"]
-    assert history.copies("digits")[0].trials == 2  # not the damaged state
+    path.with_name("digits.json.bak").replace(path)
+    assert len(history.trials("digits")) == 2  # the copy is not the damaged state
 
 
 def test_without_any_copy_the_run_directories_are_what_there_is(history, path):
-    report = history.restore("digits", None, [build_trial(3), TRIALS[1]])
+    report = history.restore("digits", [build_trial(3), TRIALS[1]])
     assert history.trials("digits") == [TRIALS[1], build_trial(3)]
     assert (report.copy, report.aside, report.lost) == (None, None, ())
     assert report.found == ("digits-2-1", "digits-3-1")
@@ -168,7 +93,7 @@ def test_without_anything_a_history_starts_afresh(history, path):
     run(history, 1)
     for file in (path, path.with_name("digits.json.bak")):
         file.write_bytes(b"{")
-    report = history.restore("digits", None, [])
+    report = history.restore("digits", [])
     assert report.copy is None
     assert history.trials("digits") == []
     assert begin(history).recurrence == 1
@@ -176,56 +101,32 @@ def test_without_anything_a_history_starts_afresh(history, path):
 
 def test_a_history_that_reads_is_what_a_restoration_starts_from(history, path):
     run(history, 4)
-    report = history.restore("digits", None, [TRIALS[5]])
-    assert report.copy.name == "present"
+    report = history.restore("digits", [TRIALS[5]])
+    assert report.copy == "present"
     assert (report.lost, report.problems) == ((), ())
     assert ".replaced-" in report.aside.name
     assert history.trials("digits") == [*TRIALS[:4], TRIALS[5]]
 
 
-def test_an_earlier_copy_can_be_asked_for_and_the_report_says_what_only_the_other_knows(tmp_path):
-    history, path = TinyDBHistory(tmp_path), tmp_path / "digits.json"
-    live_days(history, path, 3)
-    begin(history, build_trial(4))
-    before = path.read_bytes()
-    day = next(copy for copy in history.copies("digits") if copy.name == "day-20250602")
-    report = history.restore("digits", day, [build_trial(3)])
-    assert history.trials("digits") == [*TRIALS[:2], build_trial(3)]
-    assert report.copy == day
-    assert report.lost == ("digits-3-1", "digits-4-1")  # of 3 nobody else knows how it ended
-    assert report.aside.read_bytes() == before
-    back = next(copy for copy in history.copies("digits") if copy.path == report.aside)
-    history.restore("digits", back, [])
-    assert history.trials("digits") == [*TRIALS[:3], build_trial(4)]
-
-
-def test_what_was_sealed_after_a_copy_is_not_lost_with_it(history, path):
-    live_days(history, path, 6)
-    day = next(copy for copy in history.copies("digits") if copy.name == "day-20250603")
-    report = history.restore("digits", day, [])
-    assert history.trials("digits") == TRIALS[:4]
-    assert report.lost == ("digits-5-1", "digits-6-1")
-
-
-def test_a_copy_that_does_not_read_is_not_restored(history, path):
-    live_days(history, path, 3)
-    before = path.read_bytes()
-    (day,) = (copy for copy in history.copies("digits") if copy.name == "day-20250601")
-    for spoil in (lambda: day.path.write_bytes(b"{"), day.path.unlink):
-        spoil()
-        with pytest.raises(HistoryError, match=r"day-20250601 cannot be restored.*nothing was ch"):
-            history.restore("digits", day, [])
-        assert path.read_bytes() == before
-        assert not list(path.parent.glob("*.replaced-*"))
-
-
-def test_the_newest_copy_that_reads_is_taken(history, path):
-    live_days(history, path, 4)
-    for broken in ("digits.json", "digits.json.bak", "digits.json.day-20250603"):
+def test_without_a_copy_that_reads_the_volumes_and_the_runs_are_what_there_is(history, path):
+    run(history, 4)
+    for broken in ("digits.json", "digits.json.bak"):
         path.with_name(broken).write_bytes(b"{")
-    report = history.restore("digits", None, [])
-    assert report.copy.name == "day-20250602"
-    assert sum("does not read" in problem for problem in report.problems) == 2
+    report = history.restore("digits", [TRIALS[3]])
+    assert report.copy is None
+    assert ["was damaged" in problem for problem in report.problems] == [True, False]
+    assert f"{path}.bak does not read" in report.problems[1]
+    assert history.trials("digits") == [*TRIALS[:2], TRIALS[3]]
+
+
+def test_a_copy_of_a_later_version_is_not_passed_over(history, path):
+    run(history, 1)
+    path.write_bytes(b"{")
+    content = json.dumps({"meta": {"1": {"schema": SCHEMA + 1}}})
+    path.with_name("digits.json.bak").write_text(content)
+    with pytest.raises(HistoryError, match="newer zeusrun"):
+        history.restore("digits", [TRIALS[0]])
+    assert path.read_bytes() == b"{"
 
 
 def test_a_history_of_a_later_version_is_not_touched(history, path):
@@ -233,7 +134,7 @@ def test_a_history_of_a_later_version_is_not_touched(history, path):
     content = json.dumps({"meta": {"1": {"schema": SCHEMA + 1}}})
     path.write_text(content)
     with pytest.raises(HistoryError, match="newer zeusrun"):
-        history.restore("digits", None, TRIALS)
+        history.restore("digits", TRIALS)
     assert path.read_text() == content
 
 
@@ -244,13 +145,13 @@ def test_the_trials_of_a_damaged_volume_come_from_the_run_directories(history, p
     volume.unlink()
     if content is not None:
         volume.write_bytes(content)
-    report = TinyDBHistory(path.parent).restore("digits", None, [TRIALS[1]])
+    report = TinyDBHistory(path.parent).restore("digits", [TRIALS[1]])
     assert history.trials("digits") == TRIALS[:6]
     assert report.found == ("digits-2-1",)
     if content == b"{":
         assert any(str(volume) in problem for problem in report.problems)
         assert next(volume.parent.glob("*.corrupt-*")).read_bytes() == content
-    assert TinyDBHistory(path.parent).restore("digits", None, []).problems == ()
+    assert TinyDBHistory(path.parent).restore("digits", []).problems == ()
 
 
 def test_a_volume_that_the_disk_refuses_is_no_damage_and_nothing_is_restored(
@@ -268,7 +169,7 @@ def test_a_volume_that_the_disk_refuses_is_no_damage_and_nothing_is_restored(
     with monkeypatch.context() as patches:
         patches.setattr(Path, "read_bytes", refuse)
         with pytest.raises(HistoryError, match=r"000002\.json"):
-            TinyDBHistory(path.parent, volume_trials=1).restore("digits", None, [])
+            TinyDBHistory(path.parent, volume_trials=1).restore("digits", [])
     assert path.read_bytes() == before
     assert len(TinyDBHistory(path.parent, volume_trials=1).trials("digits")) == 5
 
@@ -276,7 +177,7 @@ def test_a_volume_that_the_disk_refuses_is_no_damage_and_nothing_is_restored(
 def test_what_a_damaged_volume_held_is_not_said_to_be_there(history, path):
     run(history, 5)
     (path.parent / "digits.volumes" / "000002.json").write_text("{")
-    report = TinyDBHistory(path.parent, volume_trials=1).restore("digits", None, [])
+    report = TinyDBHistory(path.parent, volume_trials=1).restore("digits", [])
     assert (report.trials, report.lost) == (4, None)
 
 
@@ -286,7 +187,7 @@ def test_a_restored_history_names_volumes_of_its_own(history, path):
     reader = TinyDBHistory(path.parent)
     reader.trials("digits", 3)
     second = build_trial(1, 2).finish(REACHED)
-    history.restore("digits", None, [second])  # so that all after it move on by one
+    history.restore("digits", [second])  # so that all after it move on by one
     run(history, 3, first=7)
     for volume, content in old.items():
         assert volume.read_bytes() == content  # the copies name it
@@ -301,7 +202,7 @@ def test_what_a_newer_minor_version_added_is_kept(history, path):
     tables["notes"] = {"1": {"text": "of a table unknown here"}}
     tables["trials"]["1"]["carbon_g"] = 1.5
     path.write_text(json.dumps(tables))
-    history.restore("digits", None, [TRIALS[0]])
+    history.restore("digits", [TRIALS[0]])
     assert json.loads(path.read_text())["notes"] == tables["notes"]
     assert json.loads(path.read_text())["trials"]["1"]["carbon_g"] == 1.5
 
@@ -316,7 +217,7 @@ def test_what_a_newer_minor_version_added_is_kept(history, path):
 )
 def test_what_is_no_trial_of_the_job_is_left_out_and_reported(history, wrong):
     run(history, 1)
-    report = history.restore("digits", None, [wrong, TRIALS[1]])
+    report = history.restore("digits", [wrong, TRIALS[1]])
     assert history.trials("digits") == TRIALS[:2]
     assert any("no trial of digits" in problem for problem in report.problems)
 
@@ -324,8 +225,8 @@ def test_what_is_no_trial_of_the_job_is_left_out_and_reported(history, wrong):
 def test_a_field_that_cannot_be_rewritten_makes_a_state_unreadable_and_no_bug(history, path):
     run(history, 2)
     path.write_bytes(path.read_bytes().replace(b'"steps":84', b'"steps":84,"later":1e999'))
-    report = history.restore("digits", None, [TRIALS[1]])
-    assert report.copy.name == "bak"
+    report = history.restore("digits", [TRIALS[1]])
+    assert report.copy == "bak"
     assert history.trials("digits") == TRIALS[:2]
 
 
@@ -388,7 +289,7 @@ def test_an_io_error_at_any_step_of_restoring_loses_nothing(
         with monkeypatch.context() as patches:
             steps = intercept(patches, fail)
             try:
-                TinyDBHistory(directory, volume_trials=1).restore("digits", None, TRIALS[5:7])
+                TinyDBHistory(directory, volume_trials=1).restore("digits", TRIALS[5:7])
             except HistoryError as error:
                 assert str(directory) in str(error)
             if len(steps) < broken:
@@ -410,7 +311,7 @@ def test_a_death_at_any_step_of_restoring_loses_nothing(tmp_path, monkeypatch, d
                     os.kill(os.getpid(), signal.SIGKILL)
 
             intercept(monkeypatch, die)
-            TinyDBHistory(directory, volume_trials=1).restore("digits", None, TRIALS[5:7])
+            TinyDBHistory(directory, volume_trials=1).restore("digits", TRIALS[5:7])
             return 0
 
         code = wait_for(fork(work))
@@ -439,7 +340,7 @@ def check_restored_or_restorable(directory, damaged):
     else:
         assert len(before) in {5, 7}
     history = TinyDBHistory(directory, volume_trials=1)
-    history.restore("digits", None, TRIALS[4:7])
+    history.restore("digits", TRIALS[4:7])
     assert history.trials("digits") == TRIALS[:7]
     begin(history)
     assert not list(Path(directory).rglob("*.tmp"))

@@ -58,7 +58,7 @@ def test_a_file_that_was_put_back_by_hand_has_the_version_that_it_had(history, t
 def test_a_restored_history_has_another_version(history, tmp_path):
     begin(history)
     version = history.snapshot("digits").version
-    history.restore("digits", None, [build_trial(2).finish(REACHED)])
+    history.restore("digits", [build_trial(2).finish(REACHED)])
     with pytest.raises(Conflict):
         history.begin(build_trial(3), after=version)
 

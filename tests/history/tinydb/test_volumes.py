@@ -127,7 +127,7 @@ def test_a_forgotten_trial_is_so_for_others_and_for_an_earlier_state_of_the_hist
     for reader in (history, other, TinyDBHistory(tmp_path)):
         forgotten = [trial.trial for trial in reader.trials("digits") if trial.forgotten]
         assert forgotten == ["digits-2-1"]
-    restored = history.restore("digits", None, TRIALS)  # the run directories do not know of it
+    restored = history.restore("digits", TRIALS)  # the run directories do not know of it
     assert (restored.trials, restored.lost) == (11, ())
     assert history.find("digits-2-1").forgotten
 
@@ -264,7 +264,7 @@ def test_a_header_that_does_not_say_which_volumes_there_are_is_damage(history, t
     path.write_text(json.dumps(tables))
     with pytest.raises(HistoryError, match=r"its header .* was set aside"):
         history.trials("digits")
-    history.restore("digits", None, [])
+    history.restore("digits", [])
     assert history.trials("digits")[:6] == TRIALS[:6]
 
 

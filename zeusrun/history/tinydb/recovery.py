@@ -20,7 +20,6 @@ from zeusrun.history.schema import (
 )
 from zeusrun.history.tinydb.storage import (
     copy_path,
-    day_copies,
     explained,
     keep_link,
     stored_volumes,
@@ -46,7 +45,7 @@ def read_tables(path: Path) -> tuple[Tables, str]:
     data = _read(path)
     if data is None:
         with explained("read", path):
-            left = copy_path(path).exists() or day_copies(path) or stored_volumes(path)
+            left = copy_path(path).exists() or stored_volumes(path)
         if not left:
             return empty_tables(), ""
         # Read again: the first writes of another process may have come in between.
@@ -170,35 +169,29 @@ def _unused(path: Path, why: str) -> Path:
 
 
 def _offer(path: Path, job: str) -> str:
-    problems = []
-    with explained("read", path):
-        copies = [copy_path(path), *reversed(day_copies(path))]
-        volumes = stored_volumes(path)
-    for copy in copies:
-        try:
-            tables = read_file(copy)
-            if tables is None:
-                continue
+    """Say which copy there is and how to go on; a damaged copy is set aside, too."""
+    copy, problem = copy_path(path), "it has no earlier copy"
+    try:
+        tables = read_file(copy)
+        if tables is not None:
             count = count_trials(tables, job)
             with explained("read", copy):
-                written = written_at(copy)
-        except DamagedError as damage:
-            aside = set_aside(copy)
-            problems.append(
-                f"its copy {copy.name} is damaged, too ({damage}), and was set aside as {aside}"
-            )
-        except HistoryError as error:
-            problems.append(f"its copy is {copy}: {error}")
-        else:
-            return "; ".join([*problems, _describe(count, written, job)])
-    if volumes or any(copy.exists() for copy in copies):
+                return _describe(count, written_at(copy), job)
+    except DamagedError as damage:
+        aside = set_aside(copy)
+        problem = f"its copy {copy.name} is damaged, too ({damage}), and was set aside as {aside}"
+    except HistoryError as error:
+        problem = f"its copy is {copy}: {error}"
+    with explained("read", path):
+        left = copy.exists() or stored_volumes(path)
+    if left:
         end = f"{restore_command(job)} goes on from what its volumes and run directories hold"
     else:
         end = (
             "the next run starts a fresh history, and "
             f"{restore_command(job)} adds what the run directories hold"
         )
-    return "; ".join([*(problems or ["it has no earlier copy"]), end])
+    return f"{problem}; {end}"
 
 
 def _describe(count: int, written: datetime, job: str) -> str:

@@ -1,8 +1,7 @@
-"""Copies of a job's history, and how it is put together again from one and what else is known."""
+"""How a job's history is rebuilt from its last good copy, its volumes and its run directories."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,7 +22,6 @@ from zeusrun.history.tinydb.recovery import (
 )
 from zeusrun.history.tinydb.storage import (
     copy_path,
-    day_copies,
     explained,
     stored_volumes,
     volume_path,
@@ -41,24 +39,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Copy:
-    """An earlier state of a job's history.
+class State:
+    """What a main file, or the copy of one, holds.
 
     Attributes:
-        name: What a user calls it: ``bak``, the state before the last write; ``day-20250601``, the
-            state at the end of that day (UTC); ``replaced-…``, what a ``restore`` has replaced;
-            ``present`` for the history itself.
-        path: Its main file.
-        trials: How many trials it has, those in its volumes included; ``None`` if it does not read.
-        unreadable: Why it does not; ``None`` if it does.
-        written_at: When that state was written: RFC 3339, in UTC, to the second.
+        name: ``present`` for the history itself, ``bak`` for the state before the last write.
+        written_at: When: RFC 3339, in UTC, to the second.
+        tables: ``None`` if it does not read.
+        damage: Why it does not; ``None`` if it does.
     """
 
     name: str
-    path: Path
-    trials: int | None
-    unreadable: str | None
     written_at: str
+    tables: Tables | None
+    damage: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,17 +60,19 @@ class Restoration:
     """What a ``restore`` did.
 
     Attributes:
-        copy: What it started from; ``None``: nothing could be read.
+        copy: What it started from, ``present`` or ``bak``; ``None``: nothing could be read.
+        written_at: When that was written; ``None`` if nothing could be read.
         trials: How many trials the history has now.
         found: Ids of those that the run directories knew more of than copy and volumes, oldest
             first.
         aside: Where the history that was there is kept; ``None`` if there was none.
-        lost: Ids of trials of which only ``aside`` knows, or knows how they ended; ``None`` where
-            it does not read, so that nobody can say.
+        lost: Empty if nothing can be lost; ``None`` if something does not read, so that nobody
+            can say.
         problems: A sentence for each thing that could not be read.
     """
 
-    copy: Copy | None
+    copy: str | None
+    written_at: str | None
     trials: int
     found: tuple[str, ...]
     aside: Path | None
@@ -84,21 +80,12 @@ class Restoration:
     problems: tuple[str, ...]
 
 
-def list_copies(path: Path, job: str) -> list[Copy]:
-    """Return the copies of a history, newest state first; none for an unknown job.
+def _read_state(path: Path, name: str, job: str) -> State | None:
+    """Read a main file or its copy; ``None`` if there is none.
 
     Raises:
-        HistoryError: If the directory cannot be read.
+        HistoryError: If a later version wrote it, or the disk refuses.
     """
-    with explained("read", path):
-        paths = [copy_path(path), *day_copies(path), *path.parent.glob(f"{path.name}.replaced-*")]
-    copies = [look_at(copy, copy.name.removeprefix(f"{path.name}."), job) for copy in paths]
-    return sorted(filter(None, copies), key=lambda copy: copy.written_at, reverse=True)
-
-
-def look_at(path: Path, name: str, job: str) -> Copy | None:
-    """Describe the copy in a file; ``None`` if there is none."""
-    trials, unreadable = None, None
     with explained("read", path):
         try:
             written = f"{written_at(path):%Y-%m-%dT%H:%M:%SZ}"
@@ -107,11 +94,11 @@ def look_at(path: Path, name: str, job: str) -> Copy | None:
     try:
         tables = read_file(path)
         if tables is None:
-            return None  # a writer has replaced it
-        trials = count_trials(tables, job)
-    except (DamagedError, HistoryError) as error:
-        unreadable = str(error)
-    return Copy(name, path, trials, unreadable, written)
+            return None
+        count_trials(tables, job)
+    except DamagedError as damage:
+        return State(name, written, None, str(damage))
+    return State(name, written, tables)
 
 
 def merge(sources: Iterable[Iterable[Record]]) -> list[Record]:
@@ -146,89 +133,51 @@ class Plan:
     restoration: Restoration
 
 
-def plan_restore(path: Path, job: str, copy: Copy | None, found: Iterable[Trial]) -> Plan:
+def plan_restore(path: Path, job: str, found: Iterable[Trial]) -> Plan:
     """Read all that is known of a job and put it together; writes nothing.
 
     Args:
         path: The main file. The caller holds its lock.
         job: Whose it is.
-        copy: What to start from; ``None``: the newest state that reads, the present one included.
         found: The trials that the run directories hold.
 
     Raises:
-        HistoryError: If ``copy`` does not read, or the history is of a later version.
+        HistoryError: If the history is of a later version, or the disk refuses.
     """
     problems: list[str] = []
-    present, present_tables = _read_present(path, job)
-    if present is not None and present.unreadable is not None:
-        problems.append(f"the history {path} was damaged: {present.unreadable}")
-    chosen, base = _choose(path, job, copy, (present, present_tables), problems)
+    present = _read_state(path, "present", job)
+    present_tables = None if present is None else present.tables
+    if present is not None and present.damage is not None:
+        problems.append(f"the history {path} was damaged: {present.damage}")
+    start = present if present_tables is not None else _read_state(copy_path(path), "bak", job)
+    if start is not None and start.damage is not None:
+        problems.append(f"the copy {copy_path(path)} does not read: {start.damage}")
+        start = None
+    base = start.tables if start and start.tables else empty_tables()
     sealed, damaged = _read_volumes(path, job, base, problems)
     known = merge([_records(base, job), *sealed])
     merged = merge([known, _usable(found, job, problems)])
     before = {trial.trial: trial for trial, _ in known}
     after = {trial.trial: trial for trial, _ in merged}
-    if present is None:
-        lost: list[str] | None = None if latest_aside(path) else []
-    elif present_tables is None or damaged:
-        lost = None
-    else:
-        lost = [
-            trial.trial
-            for trial, _ in _records(present_tables, job)
-            if trial.trial not in after or _knows_more(trial, after[trial.trial])
-        ]
+    aside = latest_aside(path) if present is None else None
+    unread = aside is not None or (present is not None and present_tables is None) or damaged
     # Fresh numbers: what is kept of earlier states still names the volumes that are there.
-    following = [read_header(tables)[1] for tables in (base, present_tables) if tables]
-    following += [number + 1 for number in stored_volumes(path)]
+    following = [read_header(base)[1], *(number + 1 for number in stored_volumes(path))]
     records = {str(number): record for number, (_, record) in enumerate(merged, start=1)}
     return Plan(
         tables=with_header({**base, "trials": records}, [], max(following)),
         worth_keeping=None if present is None else present_tables is not None,
         damaged=tuple(damaged),
         restoration=Restoration(
-            copy=chosen,
+            copy=None if start is None else start.name,
+            written_at=None if start is None else start.written_at,
             trials=len(merged),
             found=tuple(name for name, trial in after.items() if before.get(name) != trial),
-            aside=latest_aside(path) if present is None else None,
-            lost=None if lost is None else tuple(lost),
+            aside=aside,
+            lost=None if unread else (),
             problems=tuple(problems),
         ),
     )
-
-
-def _read_present(path: Path, job: str) -> tuple[Copy | None, Tables | None]:
-    present = look_at(path, "present", job)
-    if present is None or present.trials is not None:
-        return present, read_file(path)
-    with suppress(DamagedError):  # but not a later version, or a failing disk
-        read_file(path)
-    return present, None
-
-
-def _choose(
-    path: Path,
-    job: str,
-    copy: Copy | None,
-    present: tuple[Copy | None, Tables | None],
-    problems: list[str],
-) -> tuple[Copy | None, Tables]:
-    if copy is not None:
-        again = look_at(copy.path, copy.name, job)
-        if again is None or again.trials is None:
-            why = again.unreadable if again else "it is not there any more"
-            raise HistoryError(
-                f"the copy {copy.path} cannot be restored: {why}; nothing was changed"
-            )
-        return again, read_file(copy.path) or empty_tables()
-    if present[1] is not None:
-        return present[0], present[1]
-    for each in list_copies(path, job):
-        if each.unreadable is not None:
-            problems.append(f"the copy {each.path} does not read: {each.unreadable}")
-        elif not each.name.startswith("replaced-"):
-            return each, read_file(each.path) or empty_tables()
-    return None, empty_tables()
 
 
 def _read_volumes(

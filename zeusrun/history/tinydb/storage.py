@@ -8,7 +8,7 @@ import re
 import shlex
 import time
 from contextlib import contextmanager, suppress
-from datetime import date, datetime, timezone
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import ACCESS, SHORTAGES, HistoryError
@@ -31,25 +31,12 @@ _ADVICE = {
 }
 # What link(2) answers on file systems without hard links, or out of them.
 _CANNOT_LINK = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-# States before the first write of a day: a working week.
-DAY_COPIES = 5
-
-
 _PATIENCE_S = 1.0  # how long to wait before looking whether others come to an end
 
 
 def copy_path(path: Path) -> Path:
     """Return where the state before the last write of a file is kept."""
     return path.with_name(path.name + ".bak")
-
-
-def day_copies(path: Path) -> list[Path]:
-    """Return the states of a file at the end of earlier days, oldest first."""
-    days = re.compile(re.escape(path.name) + r"\.day-[0-9]{8}")
-    try:
-        return sorted(copy for copy in path.parent.iterdir() if days.fullmatch(copy.name))
-    except FileNotFoundError:
-        return []
 
 
 def volume_path(path: Path, number: int) -> Path:
@@ -161,8 +148,6 @@ def write_volumes(path: Path, volumes: Mapping[int, bytes]) -> None:
 def write_atomically(path: Path, data: bytes, *, keep: bool = True) -> None:
     """Replace a file for good, keeping the previous one as its copy. The caller holds the lock.
 
-    The first write of a day (UTC) also keeps the state that the days before have left.
-
     Killed or failing at any step, it leaves the previous or the new content under ``path``, and
     never a part. Left-over temporary files have fixed names, so the next write sweeps them.
 
@@ -178,7 +163,6 @@ def write_atomically(path: Path, data: bytes, *, keep: bool = True) -> None:
     try:
         _write_new(fresh, data)
         if keep:
-            _keep_day(path)
             keep_link(path, copy_path(path))
         fresh.replace(path)
     finally:
@@ -219,25 +203,6 @@ def keep_link(path: Path, target: Path) -> None:
         # Renaming onto another link of the same file does nothing and leaves both (rename(2)).
         with suppress(OSError):
             spare.unlink(missing_ok=True)
-
-
-def _keep_day(path: Path) -> None:
-    try:
-        written = written_at(path)
-    except FileNotFoundError:
-        return  # the first write
-    if written.date() >= _today():
-        return
-    target = path.with_name(f"{path.name}.day-{written:%Y%m%d}")
-    if not target.exists():
-        keep_link(path, target)
-    for old in day_copies(path)[:-DAY_COPIES]:
-        with suppress(OSError):  # it goes with the first write of another day
-            old.unlink()
-
-
-def _today() -> date:
-    return datetime.now(timezone.utc).date()
 
 
 def _volumes_directory(path: Path) -> Path:

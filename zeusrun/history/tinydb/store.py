@@ -23,7 +23,7 @@ from zeusrun.history.rules import (
 )
 from zeusrun.history.schema import DamagedError, Tables, encode_trial
 from zeusrun.history.tinydb.recovery import build_refusal, keep_aside, set_aside
-from zeusrun.history.tinydb.restore import Copy, Restoration, list_copies, plan_restore
+from zeusrun.history.tinydb.restore import Restoration, plan_restore
 from zeusrun.history.tinydb.storage import explained, locked
 from zeusrun.history.tinydb.stored import StoredTrials, write_tables
 from zeusrun.history.tinydb.volumes import VOLUME_TRIALS
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from zeusrun.history.tinydb.stored import Sealed
     from zeusrun.trial import Outcome, Trial
 
-_FILE = re.compile(r"(?P<job>.+)(\.json(\.bak|\.day-[0-9]{8})?|\.volumes)")
+_FILE = re.compile(r"(?P<job>.+)(\.json(\.bak)?|\.volumes)")
 
 
 class TinyDBHistory:
@@ -130,33 +130,23 @@ class TinyDBHistory:
                 stored.update_sealed(known, {"forgotten": forgotten})
             return marked
 
-    def copies(self, job: str) -> list[Copy]:
-        """Return the earlier states of a job's history, newest first; none for an unknown job.
-
-        Raises:
-            HistoryError: If the directory cannot be read.
-        """
-        return list_copies(self._path(job), job)
-
-    def restore(self, job: str, copy: Copy | None, found: Iterable[Trial]) -> Restoration:
-        """Put a job's history together from a copy, its volumes and what its runs have kept.
+    def restore(self, job: str, found: Iterable[Trial]) -> Restoration:
+        """Rebuild a job's history from the newest state that reads, its volumes and its runs.
 
         The history that is there is kept beside it, whether it reads or not.
 
         Args:
             job: The job's name.
-            copy: One of ``copies``; ``None``: the newest state that reads, the present one
-                included, or none at all.
             found: The trials that the run directories hold. Of two records of a trial, the one
                 that knows how it ended holds.
 
         Raises:
-            HistoryError: If ``copy`` does not read, the history is of a later version, or the disk
-                refuses. The history is then as it was, or restored already.
+            HistoryError: If the history is of a later version, or the disk refuses. The history is
+                then as it was, or restored already.
         """
         path = self._path(job)
         with locked(path, self._lock_timeout_s), explained("restore", path):
-            plan = plan_restore(path, job, copy, found)
+            plan = plan_restore(path, job, found)
             aside = plan.restoration.aside
             if plan.worth_keeping is not None:
                 aside = keep_aside(path, "replaced" if plan.worth_keeping else "corrupt")
