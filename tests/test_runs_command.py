@@ -45,7 +45,8 @@ def test_status_tells_a_trial_whose_launcher_is_dead(zeusrun, running):
     child.communicate()
     (found,) = json.loads(zeusrun("status", "job", "--json").stdout)
     assert found["alive"] is False
-    assert "the launcher of job-1-1 is dead: zeusrun repair" in zeusrun("status").stdout
+    for verb in (["status"], ["show", "job-1-1"]):
+        assert "the launcher of job-1-1 is dead: zeusrun repair" in zeusrun(*verb).stdout
 
 
 def test_cancel_stops_a_trial_gently_and_waits_for_its_end(zeusrun, running):
