@@ -33,7 +33,7 @@ def test_status_shows_what_runs_with_live_numbers(zeusrun, running):
     assert (found["trial"], found["status"], found["alive"]) == ("job-1-1", "DISPATCHED", True)
     assert (found["pid"], found["epochs"], found["last_metric"]) == (child.pid, 1, 0.1)
     assert found["time_s"] > 0
-    assert found["energy_j"] >= 0
+    assert found["energy_j"] != 0  # unknown, or metered
     shown = zeusrun("status").stdout
     for text in ("job-1-1", "1/5", "0.1 → 0.5", " J", " W"):
         assert text in shown

@@ -180,3 +180,21 @@ def test_an_older_one_goes_on_after_the_newer_one_was_cancelled():
     assert find_preempted([older, newer]) == older
     cancelled = newer.finish(newer.ended_as(TrialStatus.CANCELLED, CANCELLED_LATER, "later"))
     assert find_preempted([older, cancelled]) == older
+
+
+@pytest.mark.parametrize(("source", "known"), [(ESTIMATED, False), (COUNTER, True)])
+def test_an_estimate_of_0_joules_is_unknown(source, known):
+    outcome = replace(part(epochs=(1, 2), energy_j=0.0, energy_source=source), cost_j=9.0)
+    outcome = replace(outcome, curve=(CurvePoint(1, 1.0, 0.0, 0.1), CurvePoint(2, 2.0, 5.0, 0.2)))
+    found = join(TRIAL, outcome)
+    assert [point.energy_j for point in found.curve] == [0.0 if known else None, 5.0]
+    assert (found.energy_j, found.energy_source) == ((0.0, COUNTER) if known else (None, None))
+    assert found.cost_j == (9.0 if known else None)
+    free = join(replace(TRIAL, eta_knob=0.0), outcome)
+    assert free.cost_j == (9.0 if known else 300.0 * 10.0)
+
+
+def test_a_part_of_0_joules_does_not_make_the_others_unknown():
+    first = part(PREEMPTED, epochs=(1,), energy_source=ESTIMATED)
+    both = after(first, part(epochs=(2,), energy_j=0.0, energy_source=ESTIMATED))
+    assert both.energy_j == 100.0

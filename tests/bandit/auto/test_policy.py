@@ -436,3 +436,26 @@ def test_a_range_of_ninety_percent_holds_nine_runs_in_ten():
         low, high = explain(*[run(64, int(k)) for k in epochs[:8]])[64].cost_range_j
         inside += low <= 100 * epochs[8] <= high
     assert 0.85 <= inside / 300 <= 0.95
+
+
+def test_explain_counts_crashes_that_rule_nothing_out():
+    assert explain(crash(64, 5))[64].verdict.endswith("; its script crashed once")
+    told = explain(crash(64, 5), crash(64, 5))
+    assert told[64].verdict.startswith("next: 64 is the default")
+    assert told[64].verdict.endswith("; its script crashed 2 times")
+    assert "crashed" not in told[32].verdict
+
+
+def test_explain_stands_batch_sizes_and_costs_of_any_size():
+    arms = (2, 16, 10**15, 10**15 + 1)
+    runs = [
+        run(16, 10**6, per_epoch=1.0, status=MISSED),
+        run(10**15 + 1, 10, per_epoch=1e-6, status=STOPPED),
+        run(10**15 + 1, 10**6, per_epoch=1e-6),
+        run(10**15 + 1, 1, per_epoch=1e300, status=STOPPED),
+        run(10**15 + 1, 10**6, per_epoch=1e20, status=STOPPED),
+    ]
+    rates = dict.fromkeys(arms, 0.1)
+    told = explain(*runs, candidates=arms, default=10**15 + 1, learning_rates=rates)
+    numbers = [n for each in told.values() for n in (each.epochs, each.cost_j, each.value_j)]
+    assert all(math.isfinite(n) for n in numbers if n is not None)
