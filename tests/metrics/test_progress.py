@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.launcher.values import GOAL, LAUNCHED, after, ended, report, started, ten_watts
-from zeusrun.metrics.progress import Goal, advance, take_step_clock
+from zeusrun.metrics.progress import Goal, advance, never_less, take_step_clock
 from zeusrun.sidecar.events import Ended, Reported, Started
 from zeusrun.sidecar.step_clock import StepCount
 
