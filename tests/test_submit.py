@@ -624,3 +624,27 @@ def test_a_history_of_a_newer_version_is_left_alone(zeusrun):
     assert done.returncode == 6
     assert "newer" in done.stderr
     assert path.read_text() == newer
+
+
+def test_the_json_of_a_submit_has_the_savings(zeusrun):
+    _, result, _ = zeusrun.submit(zeusrun.job())
+    assert result["savings"].keys() == {"net_j", "default_j", "recurrences", "pays_back_in"}
+    assert (result["savings"]["net_j"], result["savings"]["pays_back_in"]) == (0, None)
+    assert result["savings"]["recurrences"] <= 1
+
+
+def test_a_script_that_nothing_reaches_is_warned_of_by_validate_and_submit(zeusrun):
+    job = zeusrun.job("says_nothing.py", env=None, attempts=1)
+    told = "the batch size seems never to reach the script"
+    done = zeusrun("validate", job)
+    assert done.returncode == 0
+    assert told in done.stderr
+    assert told not in done.stdout
+    assert told in " ".join(zeusrun.submit(job)[2].split())
+
+
+def test_an_epoch_that_takes_as_many_steps_with_another_batch_size_is_told(zeusrun):
+    job = zeusrun.job("steps.py", attempts=1, objective={"target": 0.0})  # never asks for its size
+    assert "epoch takes about" not in zeusrun.submit(job, "--batch-size", "16")[2]
+    warnings = only_trial(zeusrun.submit(job, "--batch-size", "64")[1])["warnings"]
+    assert any("an epoch takes about 10 steps of batch size 64 now" in text for text in warnings)

@@ -11,7 +11,7 @@ from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, prob
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.reinterpret import read_history, read_trial
 from zeusrun.bandit.set_aside import kept
-from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, Stage, TrialStatus
 
 CANCELLED = TrialStatus.CANCELLED
 NOW = problem(max_power_w=50.0)
@@ -305,3 +305,10 @@ def test_a_trial_that_ended_before_its_first_epoch_is_not_spoken_of(status, chan
 
 def test_a_trial_without_a_curve_is_not_read_again_from_it():
     assert kept(problem(), [trial(64, MISSED, target=0.9), trial(64, MISSED, max_epochs=9)]) == []
+
+
+def test_where_time_is_all_that_counts_a_run_without_energy_has_a_cost_and_others_are_tried():
+    past = trial(64, energy_j=None, eta_knob=0.0, cost_j=500.0, curve=())
+    now, runs = read_history(problem(eta_knob=0.0, max_power_w=50.0), [past])
+    assert runs[0].cost_j == 50.0 * 10.0
+    assert Auto().choose(now, runs, np.random.default_rng(0)).stage is Stage.EXPLORE

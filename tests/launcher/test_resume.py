@@ -9,7 +9,7 @@ import pytest
 
 from tests.factories import build_trial
 from zeusrun.launcher import choose
-from zeusrun.launcher.resume import CANCELLED_LATER, find_preempted, join
+from zeusrun.launcher.resume import CANCELLED_LATER, cost_with_earlier, find_preempted, join
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, TrialStatus
 
 COUNTER, INTEGRATED = EnergySource.COUNTER, EnergySource.INTEGRATED
@@ -198,3 +198,11 @@ def test_a_part_of_0_joules_does_not_make_the_others_unknown():
     first = part(PREEMPTED, epochs=(1,), energy_source=ESTIMATED)
     both = after(first, part(epochs=(2,), energy_j=0.0, energy_source=ESTIMATED))
     assert both.energy_j == 100.0
+
+
+def test_the_cost_of_a_resumed_trial_is_that_of_all_its_parts():
+    assert cost_with_earlier(TRIAL, 5.0) == 5.0
+    cut = TRIAL.finish(replace(part(PREEMPTED), cost_j=100.0)).resume("2026-01-02T00:00:00Z")
+    assert cost_with_earlier(cut, 5.0) == 105.0
+    assert cost_with_earlier(cut, None) is None
+    assert cost_with_earlier(replace(cut, cost_j=None), 5.0) is None

@@ -10,7 +10,7 @@ import pytest
 
 from tests.bandit.runs import flying, looked, run
 from tests.bandit.scripts import problem
-from zeusrun.bandit.auto.policy import Auto
+from zeusrun.bandit.auto.policy import Auto, bound_of_proven
 from zeusrun.bandit.observation import Running
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
 
@@ -459,3 +459,19 @@ def test_explain_stands_batch_sizes_and_costs_of_any_size():
     told = explain(*runs, candidates=arms, default=10**15 + 1, learning_rates=rates)
     numbers = [n for each in told.values() for n in (each.epochs, each.cost_j, each.value_j)]
     assert all(math.isfinite(n) for n in numbers if n is not None)
+
+
+def test_the_bound_of_a_forced_run_is_that_of_a_candidate_of_today():
+    cheap = [run(8, 10, per_epoch=1.0)] * 3  # a candidate once
+    bound = bound_of_proven(JOB, [*cheap, *settled()])
+    assert bound.cost_j == pytest.approx(2 * 1000, rel=0.05)
+    assert bound_of_proven(JOB, cheap) is None
+    assert bound_of_proven(dataclasses.replace(JOB, cost_factor=None), settled()) is None
+    assert bound_of_proven(JOB, []) is None
+
+
+def test_the_bound_of_a_forced_run_is_not_of_before_the_job_moved():
+    before = [run(64, 5, recurrence=n) for n in range(1, 9)]
+    since = [run(64, 15, recurrence=n) for n in range(9, 13)]
+    assert bound_of_proven(JOB, before).cost_j == pytest.approx(2 * 500, rel=0.1)
+    assert bound_of_proven(JOB, [*before, *since]).cost_j == pytest.approx(2 * 1500, rel=0.1)
