@@ -225,6 +225,7 @@ def test_a_trial_is_forgotten_and_remembered(cli, record):
     assert cli("history", "--forget", "1-1")[:2] == (0, out)  # once more is fine
     told = json.loads(cli("history", "--unforget", "job-1-1", "--json")[1])
     assert told == bad.to_json()
+    assert cli("history", "--forget", "job-1-1")[0] == 0
     assert cli("history", "--unforget", "job-1-1")[:2] == (0, "job-1-1 is learned from again\n")
 
 
@@ -236,7 +237,10 @@ def test_a_trial_is_forgotten_and_remembered(cli, record):
         (["--forget", "job-2-1"], "job-2-1 has not ended"),
         (["--unforget", "job-2-1"], "job-2-1 has not ended"),
         (["--forget", "job-1-1", "--unforget", "job-1-1"], "go alone"),
-        (["job", "--forget", "job-1-1"], "go alone"),
+        (["--forget", "job-1-1", "job-2-1"], "--forget takes one trial: name 'job-2-1' in a"),
+        (["--unforget", "job-1-1", "job-2-1"], "--unforget takes one trial"),
+        (["--unforget", "job-1-1"], "job-1-1 is not forgotten"),
+        (["--forget", "job-1-1", "--last", "3"], "go alone"),
     ],
     ids=" ".join,
 )
@@ -633,7 +637,9 @@ def test_an_error_is_one_paragraph_without_a_traceback(zeusrun):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["history"], ["history", "--json"], ["logs", "job-1-1"], ["schema"]], ids=" ".join
+    "arguments",
+    [["history"], ["history", "--json"], ["history", "--csv"], ["logs", "job-1-1"], ["schema"]],
+    ids=" ".join,
 )
 def test_a_reader_that_has_gone_is_no_error(zeusrun, record, arguments):
     logged = record(1)

@@ -218,3 +218,16 @@ def test_a_trial_that_cannot_be_started_again_keeps_what_it_took_and_may_go_on_l
     code, result, _ = zeusrun.submit(first)
     trial = only_trial(result)
     assert (code, trial["trial"], trial["preemptions"]) == (0, cut["trial"], 2)
+
+
+def test_a_preempted_trial_that_saved_nothing_is_run_again_and_both_submits_say_so(zeusrun):
+    endless = zeusrun.job(args=["--gain", "0"], objective={"max_epochs": 1000})
+    code, seen = preempt(zeusrun, endless)
+    told = " ".join(seen.split())
+    assert code == 75
+    assert "when it goes on it begins anew: nothing is in " in told
+    assert "the next submit runs it again from its beginning" in told
+    again = zeusrun.job(objective={"max_epochs": 1000})
+    code, result, seen = zeusrun.submit(again)
+    assert (code, only_trial(result)["trial"]) == (0, "job-1-1")
+    assert "was preempted and begins anew: it saved no checkpoint" in " ".join(seen.split())

@@ -95,6 +95,13 @@ def test_the_section_of_a_job_file_means_the_same_and_flags_win(zeusrun, schedul
     [
         (["add", "job.yaml"], 2, "has no schedule section; say when to run it"),
         (["add", "job.yaml", "61 * * * *"], 2, "is no cron expression (bad minute)"),
+        (
+            ["add", "job.yaml", "0", "2", "a.py", "b.py"],
+            2,
+            'put WHEN in quotes, such as "0 2 * * *"',
+        ),
+        (["add", "job.yaml", "@every", "6h"], 2, "put WHEN in quotes"),
+        (["add", "job.yaml", "Daily"], 2, "'Daily' is no cron expression; did you mean @daily?"),
         (["add", "job.yaml", "@daily", "--tz", "Mars"], 2, "'Mars' is no time zone"),
         (["add", "job.yaml", "@daily", "--jitter", "5"], 2, "jitter must be a number with s, m"),
         (["add", "job.yaml", "@hourly", "--jitter", "2h"], 2, "as long as the time between"),

@@ -74,3 +74,13 @@ def test_an_evaluation_as_long_as_the_others_is_no_stall(zeusrun):
     assert code == 0
     assert stalls(only_trial(result)) == []
     assert "it goes on by itself" not in seen
+
+
+def test_a_run_that_times_out_while_it_stands_still_says_so(zeusrun):
+    job = zeusrun.job(
+        "hangs_in_c.py", timeout_s=8, launch={"grace_period_s": 0.1}, objective=TARGET
+    )
+    code, result, _ = zeusrun.submit(job)
+    assert code == 124
+    reason = only_trial(result)["reason"]
+    assert reason.startswith("timed out after 8 s; no optimizer step for ")

@@ -22,7 +22,11 @@ from zeusrun.trial import Trial, TrialStatus
 
 @pytest.mark.torchrun
 def test_a_good_training_reaches_its_target_and_is_recorded(zeusrun):
-    job = zeusrun.job(args=["--see"], learning_rate={"base": 0.1}, launch={"nproc_per_node": 2})
+    job = zeusrun.job(
+        args=["--see", "--epoch-s", "0.3"],
+        learning_rate={"base": 0.1},
+        launch={"nproc_per_node": 2},
+    )
     code, result, seen = zeusrun.submit(job)
     trial = only_trial(result)
     assert (code, result["reached"], result["exit_code"]) == (0, True, 0)
@@ -203,6 +207,17 @@ def test_an_early_stop_ends_a_hopeless_trial_and_goes_on_with_another(zeusrun):
     assert (code, trial["status"]) == (4, "STOPPED")
     assert "the bound of" in trial["reason"]
     assert trial["epochs"] < 100
+
+
+def test_a_choice_of_the_users_own_is_bounded_too_and_the_key_is_named(zeusrun):
+    zeusrun.submit(zeusrun.job(args=["--epoch-s", "0.3"]))
+    slow = zeusrun.job(args=["--gain", "0.001", "--epoch-s", "0.3"], objective={"max_epochs": 1000})
+    code, result, _ = zeusrun.submit(slow, "--batch-size", "64")
+    trial = only_trial(result)
+    assert (code, trial["status"]) == (4, "STOPPED")
+    assert trial["reason"].endswith(
+        "; early_stop.cost_factor bounds a run that you choose, too (null: no bound)"
+    )
 
 
 def test_a_script_that_exits_7_is_a_failed_training_with_that_cause(zeusrun):
@@ -460,7 +475,8 @@ def test_the_trial_of_a_killed_launcher_is_lost_and_its_orphans_are_ended(zeusru
     assert not (zeusrun.run_dir() / "live.tmp").exists()
     lost, trial = zeusrun.history()
     assert (lost["status"], lost["epochs"]) == ("LOST", 1)
-    assert lost["energy_j"] is not None
+    assert lost["time_s"] > 0
+    assert lost["energy_j"] != 0  # unknown, or metered
     assert lost["time_s"] > 0
     assert trial["status"] == "REACHED"
     assert trial["recurrence"] == 2
@@ -606,3 +622,27 @@ def test_a_history_of_a_newer_version_is_left_alone(zeusrun):
     assert done.returncode == 6
     assert "newer" in done.stderr
     assert path.read_text() == newer
+
+
+def test_the_json_of_a_submit_has_the_savings(zeusrun):
+    _, result, _ = zeusrun.submit(zeusrun.job())
+    assert result["savings"].keys() == {"net_j", "default_j", "recurrences", "pays_back_in"}
+    assert (result["savings"]["net_j"], result["savings"]["pays_back_in"]) == (0, None)
+    assert result["savings"]["recurrences"] <= 1
+
+
+def test_a_script_that_nothing_reaches_is_warned_of_by_validate_and_submit(zeusrun):
+    job = zeusrun.job("says_nothing.py", env=None, attempts=1)
+    told = "the batch size seems never to reach the script"
+    done = zeusrun("validate", job)
+    assert done.returncode == 0
+    assert told in done.stderr
+    assert told not in done.stdout
+    assert told in " ".join(zeusrun.submit(job)[2].split())
+
+
+def test_an_epoch_that_takes_as_many_steps_with_another_batch_size_is_told(zeusrun):
+    job = zeusrun.job("steps.py", attempts=1, objective={"target": 0.0})  # never asks for its size
+    assert "epoch takes about" not in zeusrun.submit(job, "--batch-size", "16")[2]
+    warnings = only_trial(zeusrun.submit(job, "--batch-size", "64")[1])["warnings"]
+    assert any("an epoch takes about 10 steps of batch size 64 now" in text for text in warnings)

@@ -94,7 +94,10 @@ def history(
 
     store = open_history()
     if forget is not None or unforget is not None:
-        if (forget and unforget) or job or last or as_csv:
+        if job:
+            option = "--forget" if forget else "--unforget"
+            raise UsageError(f"{option} takes one trial: name {job!r} in a command of its own")
+        if (forget and unforget) or last or as_csv:
             raise UsageError("--forget and --unforget go alone, or with --json")
         _mark(store, forget or unforget or "", forgotten=forget is not None, as_json=as_json)
         return
@@ -137,11 +140,13 @@ def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
     """Have nothing learned from a trial from now on, or something again.
 
     Raises:
-        UsageError: If there is no such trial, or it has not ended.
+        UsageError: If there is no such trial, it has not ended, or it is not forgotten.
     """
     if name in store.jobs():
         raise UsageError(f"{name} is a job; name one of its trials, such as {name}-7-1")
     found = find_trial(name)
+    if not forgotten and not found.forgotten:
+        raise UsageError(f"{found.trial} is not forgotten: it is learned from")
     try:
         marked = store.forget(found.trial, forgotten=forgotten)
     except ValueError:  # a submit may have gone on with it just now
@@ -194,7 +199,11 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     if not found.status.finished:
         paths = RunPaths(Path(found.run_dir))
         live, alive = read_live(paths), launcher_lives(paths)
-        found = live.trial if live is not None and live.trial.trial == found.trial else found
+        found = find_trial(found.trial)  # it may have ended since, and then its launcher, too
+        if found.status.finished:
+            alive = False
+        elif live is not None and live.trial.trial == found.trial:
+            found = live.trial
     if as_json:
         print_json(found.to_json())
     else:

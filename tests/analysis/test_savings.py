@@ -103,6 +103,18 @@ def test_an_attempt_that_never_trained_has_cost_nothing():
     assert saved(run(1), crashed, run(2, 16, 80.0, attempt=2))["2-2"] == 20.0
 
 
+def test_a_recurrence_of_which_nothing_was_measured_is_not_counted():
+    timed_out = run(2, 64, None, time_s=None, **STOPPED)
+    found = find_savings([run(1), timed_out])
+    assert (list(found.by_trial), found.default_j, found.ended) == (["job-1-1"], 100.0, 2)
+    both = saved(run(1), timed_out, run(2, 16, 30.0, attempt=2, **STOPPED))
+    assert both["2-2"] == -30.0
+
+
+def test_a_default_batch_size_of_0_in_a_damaged_record_is_not_compared():
+    assert saved(run(1, arm=0, default_batch_size=0), run(2, 16, default_batch_size=0)) == {}
+
+
 def test_energy_that_does_not_count_may_come_from_anywhere():
     default = run(1, eta_knob=0.0, energy_source=EnergySource.COUNTER)
     assert saved(default, run(2, 16, 80.0, eta_knob=0.0, energy_source=None))["2-1"] == 20.0

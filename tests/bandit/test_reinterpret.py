@@ -11,7 +11,7 @@ from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, prob
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.reinterpret import read_history, read_trial
 from zeusrun.bandit.set_aside import kept
-from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, Stage, TrialStatus
 
 CANCELLED = TrialStatus.CANCELLED
 NOW = problem(max_power_w=50.0)
@@ -193,19 +193,20 @@ def test_the_history_tells_the_length_of_an_epoch_and_the_kind_of_energy():
 
 
 def test_it_says_what_is_kept_and_why():
+    curve = {"curve": (CurvePoint(1, 2.0, 20.0, 0.5),)}
     past = [
         trial(64),
-        trial(64, target=0.9),
-        trial(64, target=0.8),
-        trial(64, target=0.9),
+        trial(64, target=0.9, **curve),
+        trial(64, target=0.8, **curve),
+        trial(64, target=0.9, **curve),
         trial(64, gpu_model="P100", gpu_count=1),
         trial(64, world_size=8),
         trial(64, learning_rate=0.3),
         trial(64, metric="loss"),
         trial(64, TrialStatus.LOST),
-        trial(48),
-        trial(64, eta_knob=0.5),
-        trial(64, max_epochs=99),
+        trial(48, **curve),
+        trial(64, eta_knob=0.5, **curve),
+        trial(64, max_epochs=99, **curve),
         trial(64, DISPATCHED, target=0.1),
     ]
     assert kept(problem(), past) == [
@@ -292,3 +293,22 @@ def test_a_trial_that_was_stopped_before_its_first_step_says_nothing():
     assert read_trial(NOW, evaluated) is None
     (told,) = kept(NOW, [late])
     assert told == "1 trial was stopped before the first step (STOPPED): left out"
+
+
+@pytest.mark.parametrize("status", [TrialStatus.CANCELLED, TrialStatus.PREEMPTED])
+@pytest.mark.parametrize(
+    "changes", [{"target": 0.9}, {"metric": "loss"}, {"world_size": 8}], ids=str
+)
+def test_a_trial_that_ended_before_its_first_epoch_is_not_spoken_of(status, changes):
+    assert kept(problem(), [trial(64, status, **{"epochs": None, **changes})]) == []
+
+
+def test_a_trial_without_a_curve_is_not_read_again_from_it():
+    assert kept(problem(), [trial(64, MISSED, target=0.9), trial(64, MISSED, max_epochs=9)]) == []
+
+
+def test_where_time_is_all_that_counts_a_run_without_energy_has_a_cost_and_others_are_tried():
+    past = trial(64, energy_j=None, eta_knob=0.0, cost_j=500.0, curve=())
+    now, runs = read_history(problem(eta_knob=0.0, max_power_w=50.0), [past])
+    assert runs[0].cost_j == 50.0 * 10.0
+    assert Auto().choose(now, runs, np.random.default_rng(0)).stage is Stage.EXPLORE

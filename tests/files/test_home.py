@@ -66,7 +66,7 @@ def test_what_only_the_user_can_write_is_trusted(tmp_path, of):
         ({"uid": 0, "owner": ME}, "belongs to me, who could run commands as root", "chown"),
         ({"uid": 0, "owner": 4242}, "belongs to 4242", "chown -R root"),
         ({"mode": 0o777}, "can be written by everybody", ": chmod go-w"),
-        ({"mode": 0o1777, "owner": 0}, "can be written by everybody", ": sudo chmod go-w"),
+        ({"mode": 0o777, "owner": 0}, "can be written by everybody", ": sudo chmod go-w"),
         ({"mode": 0o770, "gid": 100}, "can be written by the group users", "chmod go-w"),
         ({"mode": 0o770, "gid": 2001}, "can be written by the group me", "chmod go-w"),
     ],
@@ -78,6 +78,16 @@ def test_what_others_can_write_is_not_trusted_and_the_remedy_is_named(
     assert said in text
     assert mended_by in text
     assert str(tmp_path) in text
+
+
+@pytest.mark.parametrize("owner", [0, ME])
+def test_a_directory_that_is_shared_on_purpose_is_not_to_be_closed(tmp_path, owner):
+    text = fault(tmp_path, mode=0o1777, owner=owner)
+    assert "can be written by everybody" in text
+    assert "chmod" not in text
+    assert text.endswith(
+        "Set ZEUSRUN_HOME to a directory of me's own; one that does not exist yet is made"
+    )
 
 
 @pytest.mark.parametrize("name", ["", "notices", "schedules", "runs"])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.factories import build_trial, load_job
+from tests.factories import REACHED, build_trial, load_job
+from zeusrun.bandit.auto.policy import bound_of_proven
 from zeusrun.bandit.registry import create_policy
 from zeusrun.history.memory import MemoryHistory
-from zeusrun.launcher.choose import build_problem
+from zeusrun.launcher.choose import build_problem, choose_next, decide
 from zeusrun.launcher.context import Submission
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import Stage, TrialStatus
 
 MISSED, LOOKED = TrialStatus.MISSED, TrialStatus.CANCELLED
 
@@ -37,3 +40,46 @@ def test_the_policy_is_told_that_an_attempt_is_the_last_one(submission, endings,
     now = [build_trial(2, n, status=status) for n, status in enumerate(endings, 1)]
     assert build_problem(submission, [*earlier, *now], 2).last_attempt is last
     assert not build_problem(submission, [*earlier, *now]).last_attempt  # of the next recurrence
+
+
+def reached(number, arm, cost_j):
+    """A run that has reached the target, priced by its energy and 65 W times its time."""
+    outcome = replace(REACHED, time_s=1.0, energy_j=2 * cost_j - 65.0, cost_j=cost_j, curve=())
+    trial = build_trial(number, global_batch_size=arm, world_size=1, target=0.5, max_epochs=5)
+    return trial.finish(outcome)
+
+
+def forced(submission, trials, **changes):
+    """Return the choice of a forced run under a changed ``early_stop``."""
+    early_stop = submission.spec.early_stop.model_copy(update=changes)
+    spec = submission.spec.model_copy(update={"early_stop": early_stop})
+    submission = replace(submission, spec=spec, forced_batch_size=32)
+    problem = replace(build_problem(submission, trials), energy_measured=False)
+    return decide(submission, replace(problem, max_power_w=65.0), trials, 1).decision
+
+
+def test_a_forced_run_is_bounded_as_any_other_unless_nothing_is(submission):
+    trials = [reached(1, 32, 100.0)]
+    decision = forced(submission, trials)
+    assert decision.stage is Stage.FORCED
+    assert decision.bound.cost_j == pytest.approx(200.0, rel=0.1)
+    assert forced(submission, trials, cost_factor=None).bound is None
+
+
+def test_a_removed_candidate_that_was_cheap_bounds_no_forced_run(submission):
+    cheap = [reached(n, 8, 1.0) for n in (1, 2)]  # 8 is no candidate any more
+    decision = forced(submission, [*cheap, reached(3, 32, 100.0)])
+    assert decision.bound.cost_j > 100.0
+
+
+def test_a_preempted_trial_goes_on_under_the_bound_of_any_other(submission, tmp_path):
+    run_dir = tmp_path / "runs" / "job" / "job-2-1"
+    run_dir.mkdir(parents=True)
+    preempted = build_trial(2, global_batch_size=16, world_size=1, run_dir=str(run_dir))
+    preempted = preempted.finish(replace(REACHED, status=TrialStatus.PREEMPTED, reason="SIGTERM"))
+    following = choose_next(submission, [reached(1, 32, 100.0), preempted], None, 1)
+    assert following.trial.trial == "job-2-1"
+    assert following.choice.decision.global_batch_size == 16
+    problem, bound = following.choice.problem, following.choice.decision.bound
+    assert bound == bound_of_proven(problem, following.choice.runs)
+    assert 100.0 < bound.cost_j < 250.0  # twice what 32 is expected to cost

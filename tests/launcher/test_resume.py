@@ -9,7 +9,7 @@ import pytest
 
 from tests.factories import build_trial
 from zeusrun.launcher import choose
-from zeusrun.launcher.resume import find_preempted, join
+from zeusrun.launcher.resume import cost_with_earlier, find_preempted, join
 from zeusrun.launcher.rundir.cancel import CANCELLED_LATER
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, TrialStatus
 
@@ -181,3 +181,29 @@ def test_an_older_one_goes_on_after_the_newer_one_was_cancelled():
     assert find_preempted([older, newer]) == older
     cancelled = newer.finish(newer.ended_as(TrialStatus.CANCELLED, CANCELLED_LATER, "later"))
     assert find_preempted([older, cancelled]) == older
+
+
+@pytest.mark.parametrize(("source", "known"), [(ESTIMATED, False), (COUNTER, True)])
+def test_an_estimate_of_0_joules_is_unknown(source, known):
+    outcome = replace(part(epochs=(1, 2), energy_j=0.0, energy_source=source), cost_j=9.0)
+    outcome = replace(outcome, curve=(CurvePoint(1, 1.0, 0.0, 0.1), CurvePoint(2, 2.0, 5.0, 0.2)))
+    found = join(TRIAL, outcome)
+    assert [point.energy_j for point in found.curve] == [0.0 if known else None, 5.0]
+    assert (found.energy_j, found.energy_source) == ((0.0, COUNTER) if known else (None, None))
+    assert found.cost_j == (9.0 if known else None)
+    free = join(replace(TRIAL, eta_knob=0.0), outcome)
+    assert free.cost_j == (9.0 if known else 300.0 * 10.0)
+
+
+def test_a_part_of_0_joules_does_not_make_the_others_unknown():
+    first = part(PREEMPTED, epochs=(1,), energy_source=ESTIMATED)
+    both = after(first, part(epochs=(2,), energy_j=0.0, energy_source=ESTIMATED))
+    assert both.energy_j == 100.0
+
+
+def test_the_cost_of_a_resumed_trial_is_that_of_all_its_parts():
+    assert cost_with_earlier(TRIAL, 5.0) == 5.0
+    cut = TRIAL.finish(replace(part(PREEMPTED), cost_j=100.0)).resume("2026-01-02T00:00:00Z")
+    assert cost_with_earlier(cut, 5.0) == 105.0
+    assert cost_with_earlier(cut, None) is None
+    assert cost_with_earlier(replace(cut, cost_j=None), 5.0) is None

@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 from tests.simulate.traces import job, write
 from zeusrun.cli import app
 from zeusrun.errors import UsageError
+from zeusrun.jobfile.spec import JobSpec
 from zeusrun.simulate.job import Course
+from zeusrun.simulate.replay import ATTEMPTS
 from zeusrun.simulate.report import summarise
 from zeusrun.simulate.scenario import Scenario
 from zeusrun.simulate.study import Settings, run_study
@@ -183,3 +185,7 @@ def test_what_cannot_be_simulated_is_told(zeusrun, tmp_path, arguments, words):
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_a_recurrence_may_make_as_many_attempts_as_by_a_job_file():
+    assert JobSpec.model_fields["attempts"].default == ATTEMPTS == Settings().attempts

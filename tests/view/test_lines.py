@@ -38,6 +38,11 @@ def test_a_text_breaks_between_words(text, lines):
     assert [line.plain for line in break_lines(Text(text), 8)] == lines
 
 
+def test_many_spaces_at_the_end_of_a_line_take_no_time():
+    (line,) = break_lines(Text("word" + " " * 1_000_000), 8)  # for hours, if each were looked at
+    assert line.plain == "word"
+
+
 def test_a_path_is_whole_in_a_sentence_in_a_group_and_beside_a_label():
     sentence = f"the outcome is kept in {PATH}; the next submit records it"
     lines = ["the outcome is kept in", f"{PATH};", "the next submit records it"]

@@ -197,6 +197,9 @@ _FAILURES = [s for s in TrialStatus if s.finished and s not in {"REACHED", "PREE
 def test_the_summary_of_a_preempted_trial_says_that_it_goes_on():
     text = render(summary(finished(TrialStatus.PREEMPTED)))
     assert "the next submit goes on with it" in text
+    text = render(summary(finished(TrialStatus.PREEMPTED), saved=False))
+    assert "the next submit runs it again from its beginning" in text
+    assert "goes on" not in text
 
 
 @pytest.mark.parametrize("status", _FAILURES)

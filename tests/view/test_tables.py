@@ -352,3 +352,13 @@ def test_checks_fit_80_columns_with_their_advice():
     assert [text.count(mark) for mark in ("✓", "✗", "→")] == [1, 1, 1]
     assert "/x" * 60 in text
     assert "…" not in text
+
+
+def test_the_head_of_the_beliefs_says_what_the_numbers_are():
+    text = render(explain_table("job", [belief(32)]))
+    lines = text.splitlines()
+    assert any(line.split() == ["cost/"] for line in lines)
+    (head,) = [line.split() for line in lines if line.split()[:2] == ["batch", "reached"]]
+    assert head[2:5] == ["epochs", "epoch", "cost"]
+    assert "risk" in head
+    assert "  risk: that it costs more than it may and is stopped, or misses" in lines

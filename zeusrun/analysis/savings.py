@@ -143,10 +143,11 @@ def _compare(own: Sequence[Trial], defaults: _Defaults | None) -> Saving | None:
     if last.status is TrialStatus.REACHED:
         saved_j = mean_j - sum(known)
     else:
-        lost = [_spent_j(each) or 0.0 for each in others if each.status in _GAVE_UP]
-        if not lost:
-            return None  # not by another batch size: the default would have failed as well
-        saved_j = -sum(lost)
+        lost = [each.cost_j for each in others if each.status in _GAVE_UP]
+        if all(cost_j is None for cost_j in lost):
+            # Nothing was measured, or the default failed: it would have done so in any case.
+            return None
+        saved_j = -sum(cost_j or 0.0 for cost_j in lost)
     return Saving(saved_j, mean_j, defaults.runs, default, explored=bool(others))
 
 
@@ -163,7 +164,7 @@ def _comparable(by_rate: Mapping[float | None, _Defaults], trial: Trial) -> _Def
     A job file knows three rules: the rate stays, or grows with the batch size or with its root.
     Where runs of the default under several rates fit, the newest rate counts.
     """
-    if trial.default_batch_size is None:
+    if not trial.default_batch_size:  # unknown, or a damaged record
         return None
     ratio = trial.global_batch_size / trial.default_batch_size
     for rate in reversed(list(by_rate)):

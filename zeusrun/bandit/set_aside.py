@@ -14,6 +14,7 @@ from zeusrun.bandit.reinterpret import (
     same_learning,
     unrelated_end,
 )
+from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +46,7 @@ def kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
     problem = completed(problem, trials)
     values: dict[tuple[str, str], list[str]] = {}
     for trial in trials:
-        reason = _reason(problem, trial) if trial.status.finished else None
+        reason = _reason(problem, trial) if _says_anything(trial) else None
         if reason is not None:
             values.setdefault((reason.what, reason.kept), []).append(reason.value)
     clauses = []
@@ -57,6 +58,14 @@ def kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
         told = kept_of_it.format(own=own, curves=curves)
         clauses.append(f"{len(seen)} {trials_} {what.format(own=own)} ({few}): {told}")
     return clauses
+
+
+def _says_anything(trial: Trial) -> bool:
+    """Whether a trial has ended, and not before there was anything to learn from it."""
+    cut_short = trial.status in {TrialStatus.CANCELLED, TrialStatus.PREEMPTED}
+    return trial.status.finished and not (
+        cut_short and not trial.epochs and not trial.power_profile and not trial.forgotten
+    )
 
 
 def _reason(problem: Problem, trial: Trial) -> _Reason | None:
@@ -109,6 +118,8 @@ def _other_learning(problem: Problem, trial: Trial) -> _Reason:
 
 
 def _reread(problem: Problem, trial: Trial) -> _Reason | None:
+    if not trial.curve:
+        return None
     if trial.target != problem.target:
         return _Reason("had another target", f"{trial.target:g}", _AGAIN)
     if trial.max_epochs != problem.max_epochs:

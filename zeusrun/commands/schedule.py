@@ -42,7 +42,7 @@ _TEXT = Optional[str]  # noqa: UP045 - typer evaluates it, and Python 3.10 must,
 def add(
     job: JobFile,
     when: Annotated[
-        _TEXT,
+        Optional[list[str]],  # noqa: UP045
         typer.Argument(
             metavar="WHEN",
             help='A cron expression ("0 2 * * *"), a macro (@daily), or @every 6h; by default '
@@ -88,11 +88,13 @@ def add(
     from zeusrun.schedule.build import build_schedule, note_dropped  # noqa: PLC0415
     from zeusrun.view.schedule import describe_rules, schedule_json  # noqa: PLC0415
 
+    if when and len(when) > 1:  # a shell has put files in the place of each *
+        raise UsageError('put WHEN in quotes, such as "0 2 * * *" or "@every 6h"')
     spec = load_spec(job)
     schedules = _schedules()
     command = _cron_command(schedules) if cron else None
     flags = {
-        "cron": when,
+        "cron": when[0] if when else None,
         "tz": tz,
         "overlap": overlap,
         "catch_up": catch_up,

@@ -83,6 +83,11 @@ def find_fault(folder: Path, status: os.stat_result, uid: int) -> str | None:
         writers = f"the group {grp.getgrgid(status.st_gid).gr_name}"
     else:
         return None
+    if status.st_mode & stat.S_ISVTX:  # such as /tmp, which is shared on purpose
+        return (
+            f"{folder} can be written by {writers}, {may}. Set ZEUSRUN_HOME to a directory of "
+            f"{me}'s own; one that does not exist yet is made"
+        )
     sudo = "" if status.st_uid == uid else "sudo "
     return (
         f"{folder} can be written by {writers}, {may}. Look at what it holds, then: "

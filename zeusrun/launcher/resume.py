@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from zeusrun.cost import cost_j
 from zeusrun.launcher.rundir.cancel import CANCELLED_LATER
-from zeusrun.trial import TrialStatus, is_baseline
+from zeusrun.trial import EnergySource, TrialStatus, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.launcher.context import Submission
-    from zeusrun.trial import EnergySource, Outcome, Trial
+    from zeusrun.trial import Outcome, Trial
 
 _Amount = TypeVar("_Amount", int, float)
 
@@ -83,7 +83,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         outcome: Of its last part, on a clock of its own.
     """
     if not trial.preemptions or trial.time_s is None:
-        return outcome
+        return _without_empty_estimates(trial, outcome)
     if outcome.time_s is None:  # it was over before training began again
         source, energy_j, time_s = trial.energy_source, trial.energy_j, trial.time_s
     else:
@@ -107,7 +107,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
     max_power_w = trial.max_power_w if outcome.max_power_w is None else outcome.max_power_w
     bests = [best for best in (trial.best_metric, outcome.best_metric) if best is not None]
     choose = min if trial.mode == "min" else max
-    return replace(
+    joined = replace(
         outcome,
         startup_s=_sum(trial.startup_s, outcome.startup_s),
         shutdown_s=_known_sum(trial.shutdown_s, outcome.shutdown_s),
@@ -128,6 +128,19 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         shared=_either(trial.shared, outcome.shared),
         warnings=(*trial.warnings, *outcome.warnings),
     )
+    return _without_empty_estimates(trial, joined)
+
+
+def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:
+    """Make estimates of 0 J unknown: they are shorter than a tick of CPU time, which is 10 ms."""
+    if outcome.energy_source is not EnergySource.ESTIMATED:
+        return outcome
+    curve = tuple(point._replace(energy_j=point.energy_j or None) for point in outcome.curve)
+    outcome = replace(outcome, curve=curve)
+    if outcome.energy_j != 0:
+        return outcome
+    spent_j = cost_j(None, outcome.max_power_w, outcome.time_s, trial.eta_knob)
+    return replace(outcome, energy_j=None, energy_source=None, cost_j=spent_j)
 
 
 def _same_source(first: EnergySource | None, second: EnergySource | None) -> EnergySource | None:

@@ -151,6 +151,8 @@ def _meant(name: str) -> str | None:
 def _expand(text: str) -> str:
     if not text.startswith("@"):
         if (count := len(text.split())) != _FIELDS:
+            if (macro := f"@{text.lower()}") in _MACROS:
+                raise UsageError(f"{text!r} is no cron expression; did you mean {macro}?")
             raise UsageError(
                 f"{text!r} is no cron expression: it has {count} fields, not {_FIELDS}; "
                 "write minute, hour, day of month, month and day of week"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -13,7 +14,7 @@ from zeusrun.plain_text import plain_json, plain_text
 from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from zeusrun.analysis.savings import Savings
     from zeusrun.launcher.recurrence import SubmitResult
@@ -47,10 +48,18 @@ def trial_records(trials: Iterable[Trial], savings: Savings) -> list[dict[str, A
 
 
 def print_json(value: object) -> None:
-    """Print a value as one line. A reader who has gone does not change how the command ends."""
+    """Print a value as one line."""
+    document = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    with _reader_may_be_gone():
+        print(plain_json(document))  # noqa: T201
+
+
+@contextlib.contextmanager
+def _reader_may_be_gone() -> Iterator[None]:
+    """Flush what the block prints; a closed pipe does not change how the command ends."""
     try:
-        document = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        print(plain_json(document), flush=True)  # noqa: T201
+        yield
+        sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -63,8 +72,9 @@ def print_csv(records: Sequence[Mapping[str, Any]]) -> None:
     names = [f.name for f in dataclasses.fields(Trial) if f.name not in _TABLES]
     names.append("saved_j")
     writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: csv_cell(each.get(name)) for name in names} for each in records)
+    with _reader_may_be_gone():
+        writer.writeheader()
+        writer.writerows({name: csv_cell(each.get(name)) for name in names} for each in records)
 
 
 def csv_cell(value: object) -> object:

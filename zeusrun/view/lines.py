@@ -20,6 +20,7 @@ def break_lines(text: Text, width: int) -> list[Text]:
     """Return the lines of a text, broken between words; a word that is wider stays whole."""
     lines: list[Text] = []
     for line in text.split(allow_blank=True):
+        line.rstrip()  # the pattern would look for a word from each of the spaces at the end
         breaks, used = [], 0
         for word in re.finditer(r"\s*\S+", line.plain):
             needs = cell_len(word.group())

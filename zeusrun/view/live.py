@@ -6,6 +6,7 @@ import contextlib
 import io
 import math
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -23,6 +24,7 @@ from zeusrun.launcher.events import (
     TrialStarts,
     Warned,
 )
+from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
@@ -144,7 +146,8 @@ class SubmitView:
                 self.warn(warning)
         well = looked or trial.status is TrialStatus.REACHED
         if not self._quiet or not well:
-            self._print(summary(trial, looked=looked))
+            saved = has_checkpoint(Path(trial.run_dir))
+            self._print(summary(trial, looked=looked, saved=saved))
 
     def _stop_live(self) -> None:
         if self._live is not None and self._live.is_started:
@@ -217,12 +220,13 @@ def live_panel(
     return Group(Text(""), grid)
 
 
-def summary(trial: Trial, *, looked: bool = False) -> RenderableType:
+def summary(trial: Trial, *, looked: bool = False, saved: bool = True) -> RenderableType:
     """Return a few lines on what was reached, what it took, and where to look.
 
     Args:
         trial: As recorded.
         looked: Whether it was given up for what its speed told; that is no failure.
+        saved: Whether its script has saved a checkpoint.
     """
     reached = trial.status is TrialStatus.REACHED
     style = STATUS_STYLES[trial.status]
@@ -244,7 +248,8 @@ def summary(trial: Trial, *, looked: bool = False) -> RenderableType:
         limit = f" · limit {limit_text(trial)}" if trial.power_limit_w else ""
         lines.append(Text(f"  {spent} (eta_knob {trial.eta_knob:g}){limit}"))
     if trial.status is TrialStatus.PREEMPTED:
-        lines.append(Text("  the next submit goes on with it", style="dim"))
+        then = "goes on with it" if saved else "runs it again from its beginning"
+        lines.append(Text(f"  the next submit {then}", style="dim"))
     elif not reached:
         lines.append(Text(f"  more: zeusrun show {trial.trial}", style="dim"))
     return Group(*lines)

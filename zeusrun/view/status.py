@@ -44,7 +44,7 @@ def status_table(found: Sequence[RunningTrial], waiting: Sequence[Ticket] = ()) 
             units.power(None if live is None or not running.alive else live.power_w),
             style=None if running.alive else "dim",
         )
-    notes = [dead_note(running) for running in found if not running.alive]
+    notes = [dead_note(running.trial) for running in found if not running.alive]
     warnings = [
         Text(f"! {running.trial.trial}: {warning}", style="yellow")
         for running in found

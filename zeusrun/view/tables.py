@@ -157,13 +157,13 @@ def history_table(
     footnotes = _footnotes(len(trials) if count is None else count, shown, proved=proved)
     moves = tell_moves(trials)
     notes = [notes_sheet(moves)] if moves else []
-    return Group(*head, table, *footnotes, *map(dead_note, dead), *notes)
+    dead_notes = [dead_note(each.trial) for each in dead]
+    return Group(*head, table, *footnotes, *dead_notes, *notes)
 
 
-def dead_note(running: RunningTrial) -> Text:
+def dead_note(trial: Trial) -> Text:
     """Return what to do about a trial whose launcher is dead."""
-    text = f"  the launcher of {running.trial.trial} is dead: zeusrun repair"
-    return Text(text, style="yellow")
+    return Text(f"  the launcher of {trial.trial} is dead: zeusrun repair", style="yellow")
 
 
 def notes_sheet(texts: Sequence[str]) -> RenderableType:
@@ -300,6 +300,7 @@ def trial_sheet(
     # What users wrote is no markup.
     told = [(Text(name, style="dim"), Text(value)) for name, value in rows if value]
     parts: list[RenderableType] = [head, Labelled(told)]
+    parts += [] if alive or trial.status.finished else [dead_note(trial)]
     parts += [Text(f"! {warning}", style="yellow") for warning in trial.warnings]
     if failure:
         # Its lines point at each other.

@@ -10,7 +10,7 @@ import pytest
 
 from tests.bandit.runs import flying, looked, run
 from tests.bandit.scripts import problem
-from zeusrun.bandit.auto.policy import Auto
+from zeusrun.bandit.auto.policy import Auto, bound_of_proven
 from zeusrun.bandit.observation import Running
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
 
@@ -436,3 +436,42 @@ def test_a_range_of_ninety_percent_holds_nine_runs_in_ten():
         low, high = explain(*[run(64, int(k)) for k in epochs[:8]])[64].cost_range_j
         inside += low <= 100 * epochs[8] <= high
     assert 0.85 <= inside / 300 <= 0.95
+
+
+def test_explain_counts_crashes_that_rule_nothing_out():
+    assert explain(crash(64, 5))[64].verdict.endswith("; its script crashed once")
+    told = explain(crash(64, 5), crash(64, 5))
+    assert told[64].verdict.startswith("next: 64 is the default")
+    assert told[64].verdict.endswith("; its script crashed 2 times")
+    assert "crashed" not in told[32].verdict
+
+
+def test_explain_stands_batch_sizes_and_costs_of_any_size():
+    arms = (2, 16, 10**15, 10**15 + 1)
+    runs = [
+        run(16, 10**6, per_epoch=1.0, status=MISSED),
+        run(10**15 + 1, 10, per_epoch=1e-6, status=STOPPED),
+        run(10**15 + 1, 10**6, per_epoch=1e-6),
+        run(10**15 + 1, 1, per_epoch=1e300, status=STOPPED),
+        run(10**15 + 1, 10**6, per_epoch=1e20, status=STOPPED),
+    ]
+    rates = dict.fromkeys(arms, 0.1)
+    told = explain(*runs, candidates=arms, default=10**15 + 1, learning_rates=rates)
+    numbers = [n for each in told.values() for n in (each.epochs, each.cost_j, each.value_j)]
+    assert all(math.isfinite(n) for n in numbers if n is not None)
+
+
+def test_the_bound_of_a_forced_run_is_that_of_a_candidate_of_today():
+    cheap = [run(8, 10, per_epoch=1.0)] * 3  # a candidate once
+    bound = bound_of_proven(JOB, [*cheap, *settled()])
+    assert bound.cost_j == pytest.approx(2 * 1000, rel=0.05)
+    assert bound_of_proven(JOB, cheap) is None
+    assert bound_of_proven(dataclasses.replace(JOB, cost_factor=None), settled()) is None
+    assert bound_of_proven(JOB, []) is None
+
+
+def test_the_bound_of_a_forced_run_is_not_of_before_the_job_moved():
+    before = [run(64, 5, recurrence=n) for n in range(1, 9)]
+    since = [run(64, 15, recurrence=n) for n in range(9, 13)]
+    assert bound_of_proven(JOB, before).cost_j == pytest.approx(2 * 500, rel=0.1)
+    assert bound_of_proven(JOB, [*before, *since]).cost_j == pytest.approx(2 * 1500, rel=0.1)

@@ -164,7 +164,7 @@ def test_an_exception_names_rank_innermost_line_type_and_message(paths):
         ({"message": "first\nsecond"}, "rank 1 at data.py:3: ValueError: first"),
         ({"message": ""}, "rank 1 at data.py:3: ValueError"),
         ({"traceback": ""}, "rank 1: ValueError: the data is broken"),
-        ({"message": "x" * 5000}, "rank 1 at data.py:3: ValueError: " + "x" * 200),
+        ({"message": "x" * 5000}, "rank 1 at data.py:3: ValueError: " + "x" * 199 + "…"),
         ({"kind": "exit", "message": "the script exited with code 7"}, "rank 1: the script exited"),
     ],
 )
@@ -289,3 +289,10 @@ def test_failures_of_other_kinds_have_other_causes(one, other):
     assert Failure(0, out_of_memory=False, reason=one).cause != (
         Failure(0, out_of_memory=False, reason=other).cause
     )
+
+
+def test_what_is_cut_ends_in_dots(paths):
+    paths.rank_log(1).write_text("y" * 900 + "\n")
+    failure = leave(paths, {"kind": "exit", "message": "the script exited with code 7"})
+    assert failure.sentence.endswith("y…")
+    assert len(failure.last_line) == 200

@@ -13,6 +13,7 @@ from zeusrun.launcher.supervision.hang import (
     begin_again,
     describe_stall,
     find_stall,
+    find_unusual_pause,
     watch_pauses,
 )
 
@@ -212,3 +213,12 @@ def test_places_are_told_by_rank_and_alike_ones_together():
     assert "no optimizer step on rank 1 for 62 s" in describe_stall(
         Stall((1,), 62.3, 0.44), {0: wait, 1: read}
     )
+
+
+def test_a_pause_that_is_longer_than_usual_is_known_before_it_is_a_stall(training):
+    assert find_unusual_pause(training.pauses) is None
+    training.epoch()
+    assert find_unusual_pause(training.pauses) is None
+    training.stand(40.0)
+    assert training.told is None
+    assert find_unusual_pause(training.pauses) == pytest.approx(40.0, abs=0.3)

@@ -325,3 +325,20 @@ def test_a_limit_that_the_driver_rounded_is_called_by_what_it_was_told():
 def test_a_deleted_run_directory_is_no_crash_of_its_batch_size(code):
     found = outcome(MISSED, code, failure=DELETED)
     assert (found.status, found.cause) == (TrialStatus.FAILED, None)
+
+
+def test_ranks_that_had_ended_before_the_one_that_failed_are_named():
+    lost = Failure(0, out_of_memory=False, reason="rank 0 at train.py:3: RuntimeError: closed")
+    before = after(ended(109.0, 1), ended(110.0, 0, 1), start=MISSED)
+    found = outcome(before, 1, failure=lost)
+    assert found.status is TrialStatus.FAILED
+    assert found.reason == f"{lost.reason}; rank 1 had ended before with exit code 0"
+    later = after(ended(109.0, 0, 1), ended(110.0, 1), start=MISSED)
+    assert outcome(later, 1, failure=lost).reason == lost.reason
+    unknown = after(ended(109.0, 1), start=MISSED)
+    assert outcome(unknown, 1, failure=lost).reason == lost.reason
+
+
+def test_ranks_that_show_no_training_are_not_said_to_have_trained():
+    alone = after(ended(110.0, 0, grouped=False), ended(110.0, 1, grouped=False))
+    assert outcome(alone).warnings == ()

@@ -31,7 +31,7 @@ def test_a_report_without_the_metric_names_what_it_has():
 
 
 def test_a_script_that_trains_past_the_target_is_told_what_to_change():
-    past = [report(101.0, 1, 0.6), report(102.0, 2, 0.7)]
+    past = [report(100.5, 1, 0.1), report(101.0, 2, 0.6), report(102.0, 3, 0.7)]
     (text,) = remarks(*past).values()
     assert "`if run.should_stop(): break`" in text
     assert remarks(*past, stops_at_target=False) == {}
@@ -99,3 +99,17 @@ def test_a_run_with_the_same_batch_size_is_not_compared_with():
 
 def test_the_steps_of_a_resumed_run_are_of_its_last_part_alone():
     assert compared(400, 4, 400, now={"preemptions": 1}) == {}
+
+
+def test_a_target_that_the_first_report_meets_is_doubted():
+    first = report(101.0, 1, 0.6)
+    (text,) = remarks(first).values()
+    assert text == (
+        "the first report has met the target already: accuracy 0.6 ≥ 0.5. "
+        "Is objective.mode (max) right?"
+    )
+    longer = build_trial().finish(REACHED)  # three epochs, under the same mode
+    assert remarks(first, earlier=[longer]) == {}
+    assert remarks(first, earlier=[replace(longer, mode="min")]) != {}
+    for known in ({"max_epochs": 1}, {"preemptions": 1}):
+        assert find_remarks(after(first), build_trial(**known), stops_at_target=True) == {}

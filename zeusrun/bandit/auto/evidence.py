@@ -39,6 +39,7 @@ class Evidence:
         fitting: Candidates that neither memory nor crashes of the script rule out.
         crashes: In how many recurrences the script crashed in each arm, and not also in one that
             has reached the target: then the batch size is not to blame.
+        crashed_runs: How often the script crashed in each arm, whatever is to blame.
         crashed_now: Arms whose script crashed in the recurrence being decided.
         out_of_memory: How often each arm ran out of memory.
         in_flight: Arms of recurrences in flight.
@@ -60,6 +61,7 @@ class Evidence:
     run_sd: float
     fitting: tuple[int, ...]
     crashes: Mapping[int, int]
+    crashed_runs: Mapping[int, int]
     crashed_now: frozenset[int]
     out_of_memory: Mapping[int, int]
     in_flight: frozenset[int]
@@ -125,6 +127,7 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
             if arm in ever or crashes[arm] < CRASH_LIMIT or not ever
         ),
         crashes=crashes,
+        crashed_runs=Counter(run.arm for run in runs if run.status is TrialStatus.FAILED),
         crashed_now=frozenset(arm for number, arm in crashed if number == problem.recurrence),
         out_of_memory=out_of_memory,
         in_flight=frozenset(in_flight),

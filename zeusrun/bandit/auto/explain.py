@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Bound
 
 _Z90 = 1.645  # 90 % of a Gaussian lies within this many standard deviations
+_LARGEST_LOG = 700.0  # of a number that a float can hold
 
 
 def why_first(position: Position, index: int) -> str:
@@ -84,7 +85,7 @@ def why_incumbent(position: Position, index: int) -> str:
 def why_try(position: Position, index: int, incumbent: int) -> str:
     """Why another arm is tried."""
     beliefs, values = position.beliefs, position.values
-    doubt = math.expm1(math.sqrt(max(0.0, float(beliefs.covariance[index, index]))))
+    doubt = _exp(math.sqrt(max(0.0, float(beliefs.covariance[index, index])))) - 1
     worth = 0.0 if values is None else float(values[index])
     than = "as" if _dearer(position, index) == "as dear" else "than"
     return (
@@ -97,7 +98,7 @@ def why_try(position: Position, index: int, incumbent: int) -> str:
 def _dearer(position: Position, index: int) -> str:
     beliefs = position.beliefs
     other = 0.0 if beliefs.incumbent is None else float(beliefs.mean[beliefs.incumbent])
-    share = math.expm1(float(beliefs.mean[index]) - other)
+    share = _exp(float(beliefs.mean[index]) - other) - 1
     if abs(share) < 0.005:
         return "as dear"
     return f"{abs(share):.0%} {'dearer' if share >= 0 else 'cheaper'}"
@@ -116,30 +117,44 @@ def belief_of(position: Position, index: int, bound: Bound | None, why: str | No
     arm, cost_j = beliefs.arms[index], beliefs.incumbent_cost_j
     log_cost = float(beliefs.mean[index])
     sd = math.sqrt(max(0.0, float(beliefs.covariance[index, index])) + beliefs.run_sd**2)
-    spread = math.exp(_Z90 * sd)
     learned, timed = evidence.reached or evidence.cut, evidence.epoch_cost_j
     failure_chance = value_j = None
     trials = len(evidence.results.get(arm, ())) + evidence.out_of_memory.get(arm, 0)
     if bound is not None and trials:  # of what was never tried, nobody knows
         far = (math.log(bound.cost_j) - log_cost) / sd
         failure_chance = 0.5 * math.erfc(far / math.sqrt(2))
-    if values is not None and cost_j is not None and math.isfinite(values[index]):
-        value_j = float(values[index]) * cost_j
+    if values is not None and cost_j is not None:
+        worth_j = float(values[index]) * cost_j
+        value_j = worth_j if math.isfinite(worth_j) else None
     return ArmBelief(
         global_batch_size=arm,
         trials=trials,
         reached=len(evidence.reached.get(arm, ())),
-        epochs=math.exp(float(beliefs.log_epochs[index])) if learned else None,
-        epoch_cost_j=math.exp(float(beliefs.log_epoch_cost[index])) if timed else None,
-        cost_j=None if cost_j is None else math.exp(log_cost + beliefs.run_sd**2 / 2),
+        epochs=_exp(float(beliefs.log_epochs[index])) if learned else None,
+        epoch_cost_j=_exp(float(beliefs.log_epoch_cost[index])) if timed else None,
+        cost_j=None if cost_j is None else _exp(log_cost + beliefs.run_sd**2 / 2),
         cost_range_j=None
         if cost_j is None
-        else (math.exp(log_cost) / spread, math.exp(log_cost) * spread),
+        else (_exp(log_cost - _Z90 * sd), _exp(log_cost + _Z90 * sd)),
         failure_chance=failure_chance,
         value_j=value_j,
         chance=float(why is not None),
-        verdict=_verdict(position, index) if why is None else f"next: {why}",
+        verdict=(_verdict(position, index) if why is None else f"next: {why}")
+        + _crashes(position, arm),
     )
+
+
+def _exp(log: float) -> float:
+    """Return the exponential, or the largest there is: arms may be any number of doublings away."""
+    return math.exp(min(log, _LARGEST_LOG))
+
+
+def _crashes(position: Position, arm: int) -> str:
+    """Return a clause on the crashes of an arm that may run all the same; empty without one."""
+    count = position.evidence.crashed_runs.get(arm, 0)
+    if not count or arm not in position.evidence.fitting:
+        return ""
+    return "; its script crashed " + ("once" if count == 1 else f"{count} times")
 
 
 def _verdict(position: Position, index: int) -> str:

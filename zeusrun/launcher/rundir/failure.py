@@ -22,7 +22,7 @@ OUT_OF_HOST_MEMORY = "the host ran out of memory, and the kernel chose it"
 _LOG_TAIL_BYTES = 64_000
 _MAX_RECORD_BYTES = 1 << 20
 _MAX_REASON = 500
-_MAX_LAST_LINE = 200
+_MAX_LINE = 200
 _ENDED_BY_STRANGER = 143  # how the worker exits then: 128 + SIGTERM
 # A row of torchrun's table of failures.
 _ROW = re.compile(
@@ -69,7 +69,7 @@ class Failure:
     def sentence(self) -> str:
         """The reason with the rank's last line."""
         text = self.reason if self.last_line is None else f"{self.reason}: {self.last_line}"
-        return text[:_MAX_REASON]
+        return _shortened(text, _MAX_REASON)
 
     @property
     def cause(self) -> str:
@@ -146,7 +146,7 @@ def _with_last_line(failure: Failure, paths: RunPaths) -> Failure:
         return failure
     lines = re.split(r"[\r\n]", _read_tail(paths.rank_log(failure.rank)))  # progress bars use \r
     printable = ("".join(filter(str.isprintable, line)).strip() for line in reversed(lines))
-    last = next((line[:_MAX_LAST_LINE] for line in printable if line), None)
+    last = next((_shortened(line) for line in printable if line), None)
     return replace(failure, last_line=last)
 
 
@@ -182,7 +182,7 @@ def _from_worker(path: Path, restarts: int) -> Failure | None:
         return None
     if restart < restarts:
         return None
-    first_line = message.strip().splitlines()[0][:200] if message.strip() else ""
+    first_line = _shortened(message.strip().splitlines()[0]) if message.strip() else ""
     what = first_line if kind == "exit" else f"{name}: {first_line}" if first_line else name
     frames = [
         frame
@@ -190,7 +190,7 @@ def _from_worker(path: Path, restarts: int) -> Failure | None:
         if not frame[0].endswith("/zeusrun/worker/context.py")  # refused what the script gave it
     ]
     where = f" at {Path(frames[-1][0]).name}:{frames[-1][1]}" if frames and kind != "exit" else ""
-    reason = f"rank {rank}{where}: {what}"[:_MAX_REASON]
+    reason = f"rank {rank}{where}: {what}"
     is_own = kind != "exit" and not (_COMPLAINT.search(reason) or "DataLoader worker" in reason)
     return Failure(rank, kind == "out_of_memory", reason, is_own=is_own)
 
@@ -223,7 +223,11 @@ def _from_torchrun(log: str) -> Failure | None:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if not lines:
         return None
-    return Failure(None, out_of_memory=False, reason=f"torchrun: {lines[-1][:200]}")
+    return Failure(None, out_of_memory=False, reason=f"torchrun: {_shortened(lines[-1])}")
+
+
+def _shortened(text: str, most: int = _MAX_LINE) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _read_tail(path: Path) -> str:

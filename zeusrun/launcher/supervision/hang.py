@@ -134,6 +134,19 @@ def find_stall(pauses: Pauses, after_s: float) -> Stall | None:
     return Stall(tuple(ranks), stood_s[first], standing[first].longest_s)
 
 
+def find_unusual_pause(pauses: Pauses) -> float | None:
+    """Return the seconds that a rank has stood still for, longer than is usual for it.
+
+    Such a pause need not be a stall yet. It says why a training was not done in time.
+
+    Returns:
+        Seconds, of several ranks the most; ``None`` if there is none.
+    """
+    longest_s = max((rank.standing_s or 0.0 for rank in pauses.ranks.values()), default=0.0)
+    usual_s = max((rank.longest_s for rank in pauses.ranks.values()), default=0.0)
+    return longest_s if longest_s > max(MOST_GAP_S, USUAL_PAUSES * usual_s) else None
+
+
 def describe_stall(stall: Stall, places: Mapping[int, str]) -> str:
     """Return one sentence without a full stop: who stands, for how long, and where each rank is.
 

@@ -12,6 +12,7 @@ from zeusrun.launcher.supervision.hang import (
     begin_again,
     describe_stall,
     find_stall,
+    find_unusual_pause,
     seconds_text,
     watch_pauses,
 )
@@ -121,6 +122,11 @@ class StallControl:
             self._stall = None
         elif self._stall is not None:
             self._stall = found
+
+    def describe_pause(self) -> str | None:
+        """Return how long no step has come; ``None`` if that is no longer than usual."""
+        standing_s = find_unusual_pause(self._pauses)
+        return None if standing_s is None else f"no optimizer step for {seconds_text(standing_s)}"
 
     def failure(self) -> Failure | None:
         """Return the stall that the training was ended for; ``None`` if it was for none."""

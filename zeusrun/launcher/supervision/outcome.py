@@ -205,7 +205,7 @@ def _verdict(
             return TrialStatus.OOM, failure.sentence  # on its way out; that teaches, too
         return _STOPPED_AS.get(stop.cause, TrialStatus.STOPPED), stop.reason
     if not clean or _deleted(failure):
-        cause = NO_WORD if failure is None else failure.sentence
+        cause = NO_WORD if failure is None else failure.sentence + _ended_before(failure, progress)
         after = f"after the target was reached in epoch {reached.epoch}, " if reached else ""
         return (TrialStatus.OOM if out_of_memory else TrialStatus.FAILED), after + cause
     if trial.metric not in progress.seen_metrics:
@@ -213,6 +213,21 @@ def _verdict(
     best = "no finite value" if progress.best_value is None else f"best {progress.best_value:.4g}"
     epochs = f"{progress.epochs} epoch" + ("" if progress.epochs == 1 else "s")
     return TrialStatus.MISSED, f"{trial.metric} {best} after {epochs}, target {trial.target:g}"
+
+
+def _ended_before(failure: Failure, progress: Progress) -> str:
+    """Return a clause on the ranks that had ended well before the one that failed.
+
+    Where ranks wait for each other, the one that fails is the one that misses them.
+    """
+    ended = list(progress.exit_codes)  # in the order in which they ended
+    if failure.rank not in ended:
+        return ""
+    early = [rank for rank in ended[: ended.index(failure.rank)] if not progress.exit_codes[rank]]
+    if not early:
+        return ""
+    ranks = ("rank " if len(early) == 1 else "ranks ") + ", ".join(map(str, sorted(early)))
+    return f"; {ranks} had ended before with exit code 0"
 
 
 def _deleted(failure: Failure | None) -> bool:
@@ -240,6 +255,8 @@ def _never_reported(trial: Trial, progress: Progress) -> str:
 def _warn_of_ranks(trial: Trial, progress: Progress) -> list[str]:
     """Tell ranks that trained the same thing several times, each by itself."""
     ranks = trial.world_size
+    if not progress.steps and not progress.seen_metrics:
+        return []  # nothing shows that it has trained at all
     if ranks == 1 or len(progress.alone) < ranks or not _scripts_ended(trial, progress):
         return []
     told = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zeusrun.target import meets_target
 from zeusrun.trial import TrialStatus, epochs_of
 
 if TYPE_CHECKING:
@@ -61,10 +62,30 @@ def find_remarks(
             f"the first report has no {metric!r}; it has {names}. If objective.metric is "
             "misspelt, stop and correct it"
         )
+    if (text := _reached_at_once(progress, trial, earlier)) is not None:
+        remarks["at once"] = text
     reached = progress.reached
     if stops_at_target and reached is not None and progress.epochs > reached.epoch:
         remarks["trains on"] = _TRAINS_ON
     return remarks
+
+
+def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial]) -> str | None:
+    """Return a doubt about a target that the first report has met; ``None`` if there is none.
+
+    A job of one epoch, or one that has trained for longer under the same mode, is not doubted.
+    """
+    known = any((then.epochs or 0) > 1 and then.mode == trial.mode for then in earlier)
+    value = progress.curve[0].value if progress.reached is not None and progress.curve else None
+    if known or value is None or trial.preemptions or trial.max_epochs == 1:
+        return None
+    if not meets_target(value, trial.target, trial.mode):
+        return None
+    better = "≤" if trial.mode == "min" else "≥"
+    return (
+        f"the first report has met the target already: {trial.metric} {value:.4g} {better} "
+        f"{trial.target:g}. Is objective.mode ({trial.mode}) right?"
+    )
 
 
 def _compare_epochs(progress: Progress, trial: Trial, earlier: Sequence[Trial]) -> str | None:

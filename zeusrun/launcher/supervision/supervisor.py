@@ -45,10 +45,10 @@ from zeusrun.launcher.supervision.stop_rules import (
     supervise,
 )
 from zeusrun.launcher.unused_choices import find_choices_to_ask_for
-from zeusrun.metrics.progress import Progress, advance, take_step_clock
+from zeusrun.metrics.progress import Progress, advance, never_less, take_step_clock
 from zeusrun.metrics.sidecar import EventReader
 from zeusrun.sidecar.step_clock import read_step_clock
-from zeusrun.trial import TrialStatus, is_baseline
+from zeusrun.trial import Stage, TrialStatus, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +69,7 @@ _T = TypeVar("_T")
 
 
 _OTHER_CLOCK = "'t' in the sidecar is not CLOCK_MONOTONIC; arrival counts instead"
+_ALSO_FORCED = "; early_stop.cost_factor bounds a run that you choose, too (null: no bound)"
 _LIVE_PERIOD_S = 1.0
 _COMPARED_WITH = 50  # earlier trials
 _MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
@@ -197,8 +198,14 @@ class Supervisor:
 
     def _supervise(self) -> StopOrder | None:
         order = supervise(self._progress, self._bounds, self._signals.received, self._verdict)
-        if order is not None and order.cause is StopCause.SIGNAL and self._cancelled:
+        if order is None:
+            return None
+        if order.cause is StopCause.SIGNAL and self._cancelled:
             return replace(order, reason=why_cancelled(self._paths))
+        if order.cause is StopCause.TIMEOUT and (pause := self._stalls.describe_pause()):
+            return replace(order, reason=f"{order.reason}; {pause}")
+        if order.cause is StopCause.HOPELESS and self._trial.stage is Stage.FORCED:
+            return replace(order, reason=order.reason + _ALSO_FORCED)
         return order
 
     def _take_cancel(self) -> None:
@@ -236,7 +243,9 @@ class Supervisor:
             # better than none only in the first tick.
             seen_t = max(progress.training_t, progress.now_t - TICK_S)
             seen_t = seen_t if seen_t > progress.training_t else max(seen_t, progress.now_t)
-            energy_j = meter.energy_between(progress.training_t, seen_t)
+            energy_j = never_less(
+                self._progress, progress, meter.energy_between(progress.training_t, seen_t)
+            )
             progress = replace(progress, energy_j=energy_j, power_w=meter.power_w())
             if not progress.may_be_baseline:
                 spent = cost_j(energy_j, meter.max_power_w, progress.time_s, trial.eta_knob)
