@@ -42,3 +42,13 @@ def below(package: str) -> set[str]:
             allowed = {name for lower in LAYERS[number + 1 :] for name in lower}
             return allowed & ONLY.get(package, allowed)
     raise ValueError(f"{package} is in no layer")
+
+
+def draw() -> str:
+    """Return the layers as a picture of text, the top row first."""
+    rows = ["   ".join(row) for row in LAYERS]
+    width = max(map(len, rows))
+    rule = "─" * (width + 2)
+    return f"\n├{rule}┤\n".join(f"│ {row:^{width}} │" for row in rows).join(
+        [f"┌{rule}┐\n", f"\n└{rule}┘"]
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.layers import LAYERS, below
+from tests.layers import LAYERS, below, draw
 
 PACKAGE = Path(__file__).resolve().parents[1] / "zeusrun"
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
@@ -69,6 +69,11 @@ def test_imports_run_downwards_only(name):
             continue
         own = package(name)
         assert rest[0] in below(own) | {own}, f"{name} imports {module}"
+
+
+def test_the_picture_of_the_docs_is_drawn_from_the_layers():
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert f"```text\n{draw()}\n```" in page
 
 
 def test_no_module_imports_itself_by_way_of_others():
