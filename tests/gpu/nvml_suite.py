@@ -722,5 +722,5 @@ def test_a_zeusd_that_numbers_gpus_otherwise_is_found_out(machine, tmp_path):
         tmp_path / "sock", lambda gpu, mw: machine.force_limit(1 - gpu, mw), version="0.5.0"
     ):
         (device,) = gpus_of_job({"ZEUSD_SOCK_PATH": str(tmp_path / "sock")}, 1)
-        with pytest.raises(DeviceError, match=r"held to 200 W, but its limit is 400.0 W"):
+        with pytest.raises(DeviceError, match=r"to 200 W, but its limit is 400.0 W"):
             device.set_power_limit_w(200.0)
