@@ -23,7 +23,7 @@ from zeusrun.bandit.registry import POLICIES
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.lock import RunLock
-from zeusrun.trial import EnergySource, Outcome, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, Outcome, TrialStatus
 
 DONE = Outcome(
     TrialStatus.REACHED,
@@ -520,7 +520,8 @@ def test_explain_shows_each_arm_and_what_comes_next(cli, record, zeusrun, policy
 
 
 def test_explain_says_what_it_kept_of_trials_with_another_target(cli, record, zeusrun):
-    record(1, world_size=1, max_epochs=5, target=0.4)
+    learned = replace(DONE, curve=(CurvePoint(1, 2.0, 20.0, 0.3), CurvePoint(2, 4.0, 40.0, 0.6)))
+    record(1, learned, world_size=1, max_epochs=5, target=0.4)
     out = cli("explain", zeusrun.job(policy={"name": "zeus"}))[1]
     assert "· history: 1 trial had another target (0.4): read again from its learning curve" in out
 

@@ -128,7 +128,8 @@ OTHER = Decision(32, Stage.EXPLOIT, "32 has proved cheapest")
 
 def test_a_look_that_tells_against_a_batch_size_ends_it_and_the_other_one_follows(zeusrun, run):
     policy = Scripted(LOOK, OTHER)
-    result, told = run(zeusrun.job(args=["--epoch-s", "0.3", "--gain", "0.15"], attempts=1), policy)
+    args = ["--epoch-s", "0.3", "--gain", "0.15"]
+    result, told = run(zeusrun.job(args=args, attempts=1, objective={"eta_knob": 0}), policy)
     looked, trained = result.trials
     assert (result.exit_code, result.reached, result.attempts) == (0, True, 1)
     assert (looked.status, looked.global_batch_size) == (TrialStatus.CANCELLED, 16)
@@ -280,12 +281,14 @@ def test_without_a_known_cost_a_batch_size_of_the_users_own_has_no_bound(zeusrun
 
 
 def test_a_run_that_falls_behind_the_pace_is_stopped_long_before_its_bound(zeusrun, run):
-    result, _ = run(zeusrun.job(args=["--epoch-s", "0.3"]), Scripted(OTHER))
+    time_only = {"eta_knob": 0}
+    result, _ = run(zeusrun.job(args=["--epoch-s", "0.3"], objective=time_only), Scripted(OTHER))
     (reached,) = result.trials
     pace = tuple((epoch, 0.05 * epoch) for epoch in range(1, 11))
     bound = Bound(5 * reached.cost_j, (pace,))
+    objective = {"max_epochs": 1000, **time_only}
     stuck = zeusrun.job(
-        args=["--epoch-s", "0.3", "--gain", "0.0001"], objective={"max_epochs": 1000}, attempts=1
+        args=["--epoch-s", "0.3", "--gain", "0.0001"], objective=objective, attempts=1
     )
     result, _ = run(stuck, Scripted(dataclasses.replace(OTHER, bound=bound)))
     (stopped,) = result.trials

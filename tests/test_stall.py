@@ -77,9 +77,7 @@ def test_an_evaluation_as_long_as_the_others_is_no_stall(zeusrun):
 
 
 def test_a_run_that_times_out_while_it_stands_still_says_so(zeusrun):
-    job = zeusrun.job(
-        "hangs_in_c.py", timeout_s=8, launch={"grace_period_s": 0.1}, objective=TARGET
-    )
+    job = zeusrun.job("hangs_in_c.py", timeout_s=8, objective=TARGET)
     code, result, _ = zeusrun.submit(job)
     assert code == 124
     reason = only_trial(result)["reason"]

@@ -23,7 +23,7 @@ from zeusrun.trial import Trial, TrialStatus
 @pytest.mark.torchrun
 def test_a_good_training_reaches_its_target_and_is_recorded(zeusrun):
     job = zeusrun.job(
-        args=["--see", "--epoch-s", "0.3"],
+        args=["--see", "--epoch-s", "0.6"],  # or no energy could be estimated
         learning_rate={"base": 0.1},
         launch={"nproc_per_node": 2},
     )
@@ -197,9 +197,11 @@ def test_policy_fixed_has_nothing_else_to_try_and_says_what_could_help(zeusrun):
 
 
 def test_an_early_stop_ends_a_hopeless_trial_and_goes_on_with_another(zeusrun):
-    zeusrun.submit(zeusrun.job())
+    time_only = {"eta_knob": 0}  # so short a run has no energy that can be estimated
+    zeusrun.submit(zeusrun.job(objective=time_only))
+    objective = {"max_epochs": 1000, **time_only}
     slow = zeusrun.job(
-        args=["--gain", "0.001", "--epoch-s", "0.3"], objective={"max_epochs": 1000}, attempts=1
+        args=["--gain", "0.001", "--epoch-s", "0.3"], objective=objective, attempts=1
     )
     code, result, _ = zeusrun.submit(slow)
     trial = only_trial(result)
@@ -210,8 +212,9 @@ def test_an_early_stop_ends_a_hopeless_trial_and_goes_on_with_another(zeusrun):
 
 
 def test_a_choice_of_the_users_own_is_bounded_too_and_the_key_is_named(zeusrun):
-    zeusrun.submit(zeusrun.job(args=["--epoch-s", "0.3"]))
-    slow = zeusrun.job(args=["--gain", "0.001", "--epoch-s", "0.3"], objective={"max_epochs": 1000})
+    zeusrun.submit(zeusrun.job(objective={"eta_knob": 0}))
+    objective = {"eta_knob": 0, "max_epochs": 1000}
+    slow = zeusrun.job(args=["--gain", "0.001", "--epoch-s", "0.3"], objective=objective)
     code, result, _ = zeusrun.submit(slow, "--batch-size", "64")
     trial = only_trial(result)
     assert (code, trial["status"]) == (4, "STOPPED")
@@ -632,7 +635,9 @@ def test_the_json_of_a_submit_has_the_savings(zeusrun):
 
 
 def test_a_script_that_nothing_reaches_is_warned_of_by_validate_and_submit(zeusrun):
-    job = zeusrun.job("says_nothing.py", env=None, attempts=1)
+    script = zeusrun.folder / "plain.py"
+    script.write_text("print('training')")
+    job = zeusrun.job(str(script), env=None, attempts=1)
     told = "the batch size seems never to reach the script"
     done = zeusrun("validate", job)
     assert done.returncode == 0

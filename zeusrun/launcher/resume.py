@@ -132,7 +132,10 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
 
 
 def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:
-    """Make estimates of 0 J unknown: they are shorter than a tick of CPU time, which is 10 ms."""
+    """Make estimates of 0 J unknown: no CPU time was seen.
+
+    It is counted in ticks of 10 ms, and new processes are looked for once a second.
+    """
     if outcome.energy_source is not EnergySource.ESTIMATED:
         return outcome
     curve = tuple(point._replace(energy_j=point.energy_j or None) for point in outcome.curve)
