@@ -144,7 +144,7 @@ def test_an_answer_without_an_end_is_not_read_to_it(tmp_path):
     with socketserver.UnixStreamServer(str(path), Endless) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        with pytest.raises(LimitRefusedError, match="does not tell which GPUs it has"):
+        with pytest.raises(LimitRefusedError, match="does not list its GPUs"):
             Zeusd(path, timeout_s=60.0).set_power_limit_w(0, 200.0, 2)
         thread.join()
 

@@ -75,6 +75,7 @@ def test_a_removed_candidate_that_was_cheap_bounds_no_forced_run(submission):
 def test_a_preempted_trial_goes_on_under_the_bound_of_any_other(submission, tmp_path):
     run_dir = tmp_path / "runs" / "job" / "job-2-1"
     run_dir.mkdir(parents=True)
+    (run_dir / "job.yaml").touch()
     preempted = build_trial(2, global_batch_size=16, world_size=1, run_dir=str(run_dir))
     preempted = preempted.finish(replace(REACHED, status=TrialStatus.PREEMPTED, reason="SIGTERM"))
     following = choose_next(submission, [reached(1, 32, 100.0), preempted], None, 1)
