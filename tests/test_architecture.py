@@ -125,6 +125,7 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
         "commands/gpu.py",
         "commands/schedule.py",
         "commands/submit.py",
+        "commands/upkeep.py",
         "worker/__main__.py",
         "worker/context.py",
     ]

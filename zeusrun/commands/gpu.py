@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zeusrun.commands.runs import console
+from zeusrun.commands.options import console
 from zeusrun.errors import ExitCode, UsageError
 from zeusrun.view.export import print_json
 

@@ -1,7 +1,8 @@
-"""The verbs that look after runs: ``status``, ``cancel``, ``repair``, ``gc`` and ``logs``."""
+"""The verbs that show and end runs: ``history``, ``show``, ``logs``, ``status`` and ``cancel``."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -10,26 +11,209 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from zeusrun.clock import read_clock, timestamp
-from zeusrun.errors import DeviceError, HistoryError, UsageError, ZeusrunError
+from zeusrun.clock import timestamp
+from zeusrun.commands.options import (
+    AsJson,
+    TrialName,
+    console,
+    find_trial,
+    job_name,
+    known_job,
+    open_history,
+    open_home,
+    unknown_job,
+)
+from zeusrun.errors import HistoryError, UsageError, ZeusrunError
+from zeusrun.history.base import NEWEST
 from zeusrun.plain_text import plain_log_line, plain_text
-from zeusrun.view.export import print_json
+from zeusrun.view.export import print_csv, print_json, trial_records
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Sequence
 
     from zeusrun.history.base import History
-    from zeusrun.history.tinydb.store import TinyDBHistory
     from zeusrun.launcher.rundir.layout import RunPaths
-    from zeusrun.maintenance.retention import Bounds
+    from zeusrun.maintenance.running import RunningTrial
     from zeusrun.trial import Trial
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-TrialName = Annotated[
-    str, typer.Argument(metavar="TRIAL", help="A trial, such as digits-7-1; a job means its last.")
-]
 _POLL_S = 0.2
 _STUCK_S = 60.0  # beyond the grace: then its launcher is stopped, or hangs
+_DEFAULT_ROWS = 30
+
+
+def history(
+    job: Annotated[str | None, typer.Argument(help="A job's name; all jobs if left out.")] = None,
+    *,
+    last: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--last", min=1, help="Only the last so many trials of each job."),
+    ] = None,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    forget: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--forget", metavar="TRIAL", help="Keep a bad run; learn nothing from it."),
+    ] = None,
+    unforget: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--unforget", metavar="TRIAL", help="Learn from a forgotten run again."),
+    ] = None,
+) -> None:
+    """Show what was run, what it cost, and what it saved."""
+    from zeusrun.maintenance.running import read_running  # noqa: PLC0415
+
+    store = open_history()
+    if forget is not None or unforget is not None:
+        if (forget and unforget) or job or last or as_csv:
+            raise UsageError("--forget and --unforget go alone, or with --json")
+        _mark(store, forget or unforget or "", forgotten=forget is not None, as_json=as_json)
+        return
+    names = [job_name(job)] if job else store.jobs()
+    if as_json and as_csv:
+        raise UsageError("--json and --csv exclude each other; choose one")
+    by_job: dict[str, list[Trial]] = {}
+    counts: dict[str, int] = {}
+    running: list[RunningTrial] = []
+    programs = as_json or as_csv
+    # All that is asked for, and what it is compared with.
+    read = None if programs and last is None else max(last or 0, NEWEST)
+    damage: HistoryError | None = None
+    for name in names if not job or names[0] in store.jobs() else []:
+        try:
+            # Before the history: what ends meanwhile is there with its outcome.
+            running += [] if programs else read_running(store, [name])
+            by_job[name] = store.trials(name, read)
+            counts[name] = store.count(name)
+        except HistoryError as error:  # the healthy ones are shown all the same
+            damage = damage or error
+    if job and damage is None and not by_job.get(names[0]):
+        raise unknown_job(store, names[0])
+    if programs:
+        from zeusrun.analysis.savings import find_savings  # noqa: PLC0415
+
+        found = (
+            trial_records(trials[-last:] if last else trials, find_savings(trials))
+            for trials in by_job.values()
+        )
+        records = sorted(itertools.chain(*found), key=lambda record: str(record["started_at"]))
+        (print_json if as_json else print_csv)(records)
+    else:
+        _show_history(by_job, counts, running, last, empty=not names)
+    if damage is not None:
+        raise damage
+
+
+def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
+    """Have nothing learned from a trial from now on, or something again.
+
+    Raises:
+        UsageError: If there is no such trial, or it has not ended.
+    """
+    if name in store.jobs():
+        raise UsageError(f"{name} is a job; name one of its trials, such as {name}-7-1")
+    found = find_trial(name)
+    if not found.status.finished:
+        raise UsageError(
+            f"{found.trial} has not ended, and only then can it be forgotten; "
+            f"'zeusrun cancel {found.trial}' ends it, or records it if its launcher is dead"
+        )
+    marked = store.forget(found.trial, forgotten=forgotten)
+    if as_json:
+        print_json(marked.to_json())
+    elif forgotten:
+        typer.echo(f"{found.trial} is forgotten: it is kept, and nothing is learned from it")
+        typer.echo(f"to learn from it again: zeusrun history --unforget {found.trial}")
+    else:
+        typer.echo(f"{found.trial} is learned from again")
+
+
+def _show_history(
+    by_job: dict[str, list[Trial]],
+    counts: dict[str, int],
+    running: Sequence[RunningTrial],
+    last: int | None,
+    *,
+    empty: bool,
+) -> None:
+    from zeusrun.view.tables import history_table  # noqa: PLC0415
+
+    if empty:
+        console().print("No runs yet. Start one with: zeusrun submit JOB.yaml", highlight=False)
+    for number, (name, trials) in enumerate(by_job.items()):
+        if number:
+            typer.echo()
+        rows, going = last or _DEFAULT_ROWS, {each.trial.trial: each for each in running}
+        console().print(history_table(name, trials, rows, counts[name], going))
+
+
+def show(trial: TrialName, *, as_json: AsJson = False) -> None:
+    """Show everything about one trial."""
+    from zeusrun.launcher.rundir.failure import read_traceback  # noqa: PLC0415
+    from zeusrun.launcher.rundir.layout import RunPaths  # noqa: PLC0415
+    from zeusrun.launcher.rundir.live import read_live  # noqa: PLC0415
+    from zeusrun.launcher.rundir.lock import launcher_lives  # noqa: PLC0415
+    from zeusrun.trial import TrialStatus  # noqa: PLC0415
+    from zeusrun.view.tables import trial_sheet  # noqa: PLC0415
+
+    found, alive = find_trial(trial), False
+    if not found.status.finished:
+        paths = RunPaths(Path(found.run_dir))
+        live, alive = read_live(paths), launcher_lives(paths)
+        found = live.trial if live is not None and live.trial.trial == found.trial else found
+    if as_json:
+        print_json(found.to_json())
+    else:
+        failed = found.status in {TrialStatus.FAILED, TrialStatus.OOM}
+        failure = read_traceback(RunPaths(Path(found.run_dir))) if failed else None
+        there = Path(found.run_dir).is_dir()
+        console().print(trial_sheet(found, failure, run_dir_exists=there, alive=alive))
+
+
+def logs(
+    name: TrialName,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the trial ends.")
+    ] = False,
+    rank: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--rank", min=0, help="Only this rank."),
+    ] = None,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Print the lines byte for byte, control characters included."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object a line: rank and line.")
+    ] = False,
+) -> None:
+    """Print what the ranks of a trial printed."""
+    from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts  # noqa: PLC0415
+    from zeusrun.launcher.rundir.logs import follow_logs, log_tails  # noqa: PLC0415
+
+    found = find_trial(name)
+    paths = RunPaths(Path(found.run_dir))
+    if not paths.run_dir.is_dir():
+        raise UsageError(f"the run directory of {found.trial} is gone: {paths.run_dir}")
+    ranks = range(found.world_size) if rank is None else [rank]
+    if rank is not None and rank >= found.world_size:
+        raise UsageError(f"--rank {rank}: {found.trial} has ranks 0 to {found.world_size - 1}")
+    if as_json and raw:
+        raise UsageError("--json and --raw exclude each other; choose one")
+    parts = [*earlier_parts(paths), paths]
+    for part_number, part in enumerate(parts, 1):
+        if len(parts) > 1 and not (as_json or raw):
+            typer.echo(f"── part {part_number} of {len(parts)} ──")
+        going = follow and part is paths
+        for number, line in follow_logs(part, log_tails(part, ranks), follow=going, raw=raw):
+            prefix = "" if rank is not None else f"[rank{number}] "
+            if as_json:
+                typer.echo(json.dumps({"rank": number, "line": line}))
+            elif raw:
+                typer.echo(os.fsencode(prefix + line))
+            else:
+                plain = plain_log_line(line.removeprefix(f"[rank{number}]: "))  # torch's own
+                typer.echo(prefix + plain)
 
 
 def status(
@@ -144,241 +328,3 @@ def _wait(trial: Trial, grace_s: float) -> None:
                 "stopped itself: end it, and the next submit records the trial as LOST"
             )
         time.sleep(_POLL_S)
-
-
-def repair(
-    *,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what there is; change nothing.")
-    ] = False,
-    restore: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--restore", metavar="JOB", help="Put this job's history together again."),
-    ] = None,
-    copy: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--copy", help="Which copy to start from; the newest if left out."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Put right what dead processes have left; restore histories.
-
-    Record lost trials, put power limits back, remove left-over files, list or restore copies.
-    """
-    from zeusrun.maintenance.repair import look_after  # noqa: PLC0415
-
-    home, store = open_home()
-    if restore is not None:
-        _restore(home, restore, copy, dry_run=dry_run, as_json=as_json)
-        return
-    if copy is not None:
-        raise UsageError("--copy says what --restore starts from; name the job with --restore JOB")
-    found = look_after(store, home, dry_run=dry_run)
-    if as_json:
-        print_json([vars(finding) for finding in found])
-    else:
-        from zeusrun.view.repair import repair_sheet  # noqa: PLC0415
-
-        console().print(repair_sheet(found, home, dry_run=dry_run), highlight=False)
-    problems = [finding for finding in found if finding.state == "problem"]
-    for kind, error in (("history", HistoryError), ("limit", DeviceError)):
-        if texts := [finding.text for finding in problems if finding.kind == kind]:
-            raise error("; ".join(texts))
-
-
-def _restore(home: Path, job: str, copy: str | None, *, dry_run: bool, as_json: bool) -> None:
-    """Put a history together from a copy and the run directories.
-
-    Raises:
-        HistoryError: If that is impossible.
-        UsageError: If there is no such copy or job, or with ``--dry-run``.
-    """
-    from zeusrun.history.rules import is_job_name  # noqa: PLC0415
-    from zeusrun.maintenance.repair import read_found_trials  # noqa: PLC0415
-    from zeusrun.view.repair import restore_sheet  # noqa: PLC0415
-
-    if dry_run:
-        raise UsageError("--dry-run lists the copies without --restore; a restore loses nothing")
-    store = open_history()
-    found = read_found_trials(home, job) if is_job_name(job) else []
-    if not found:
-        known_job(store, job)
-    copies = store.copies(job)
-    chosen = next((each for each in copies if each.name == copy), None)
-    if copy is not None and chosen is None:
-        names = ", ".join(each.name for each in copies) or "none"
-        raise UsageError(f"there is no copy {copy!r} of {job}; there are: {names}")
-    done = store.restore(job, chosen, found)
-    if as_json:
-        copy_name = None if done.copy is None else done.copy.name
-        aside = None if done.aside is None else str(done.aside)
-        print_json({**vars(done), "copy": copy_name, "aside": aside})
-    else:
-        console().print(restore_sheet(job, done), highlight=False)
-
-
-def prune(
-    job: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Argument(metavar="JOB", help="Only this job's runs."),
-    ] = None,
-    *,
-    last: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option("--last", min=1, help="Keep the newest so many."),
-    ] = None,
-    days: Annotated[
-        Optional[float],  # noqa: UP045
-        typer.Option("--days", min=0, help="Keep those that ended within so many days."),
-    ] = None,
-    size: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--size", help="Keep the newest that fit into so much, such as 20 GB."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Remove old run directories; never the history.
-
-    What is kept is said by the job's own 'keep', or by these bounds.
-    """
-    from zeusrun.jobfile.validators import size_bytes  # noqa: PLC0415
-    from zeusrun.maintenance.retention import Bounds, collect, remove  # noqa: PLC0415
-    from zeusrun.view.repair import old_runs_sheet  # noqa: PLC0415
-
-    try:
-        given = Bounds(last, days, None if size is None else size_bytes(size))
-    except ValueError as error:
-        raise UsageError(f"--size {error}") from None
-    home, store = open_home()
-    now = read_clock()
-    found, bounded = [], bool(given)
-    for name in store.jobs() if job is None else [known_job(store, job)]:
-        bounds = given or _own_bounds(store, name)
-        bounded = bounded or bool(bounds)
-        old = collect(store, home, name, bounds, now)
-        found += old if dry_run else [run for run in old if remove(run)]
-    if as_json:
-        print_json([run.to_json() for run in found])
-    elif not bounded:
-        typer.echo(
-            "nothing bounds what is kept: give --last, --days or --size, or add 'keep: {last: 30}' "
-            "to the job file"
-        )
-    else:
-        console().print(old_runs_sheet(found, dry_run=dry_run), highlight=False)
-
-
-def _own_bounds(store: TinyDBHistory, job: str) -> Bounds:
-    """Return what the job file of a job's last run keeps."""
-    from zeusrun.jobfile.spec import load_keep  # noqa: PLC0415
-    from zeusrun.launcher.rundir.layout import RunPaths  # noqa: PLC0415
-    from zeusrun.maintenance.retention import Bounds, read_bounds  # noqa: PLC0415
-
-    trials = store.trials(job, 1)
-    job_copy = RunPaths(Path(trials[-1].run_dir)).job_copy if trials else None
-    if job_copy is None or not job_copy.is_file():
-        return Bounds()
-    return read_bounds(load_keep(job_copy))
-
-
-def logs(
-    name: TrialName,
-    *,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the trial ends.")
-    ] = False,
-    rank: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option("--rank", min=0, help="Only this rank."),
-    ] = None,
-    raw: Annotated[
-        bool,
-        typer.Option("--raw", help="Print the lines byte for byte, control characters included."),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object a line: rank and line.")
-    ] = False,
-) -> None:
-    """Print what the ranks of a trial printed."""
-    from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts  # noqa: PLC0415
-    from zeusrun.launcher.rundir.logs import follow_logs, log_tails  # noqa: PLC0415
-
-    found = find_trial(name)
-    paths = RunPaths(Path(found.run_dir))
-    if not paths.run_dir.is_dir():
-        raise UsageError(f"the run directory of {found.trial} is gone: {paths.run_dir}")
-    ranks = range(found.world_size) if rank is None else [rank]
-    if rank is not None and rank >= found.world_size:
-        raise UsageError(f"--rank {rank}: {found.trial} has ranks 0 to {found.world_size - 1}")
-    if as_json and raw:
-        raise UsageError("--json and --raw exclude each other; choose one")
-    parts = [*earlier_parts(paths), paths]
-    for part_number, part in enumerate(parts, 1):
-        if len(parts) > 1 and not (as_json or raw):
-            typer.echo(f"── part {part_number} of {len(parts)} ──")
-        going = follow and part is paths
-        for number, line in follow_logs(part, log_tails(part, ranks), follow=going, raw=raw):
-            prefix = "" if rank is not None else f"[rank{number}] "
-            if as_json:
-                typer.echo(json.dumps({"rank": number, "line": line}))
-            elif raw:
-                typer.echo(os.fsencode(prefix + line))
-            else:
-                plain = plain_log_line(line.removeprefix(f"[rank{number}]: "))  # torch's own
-                typer.echo(prefix + plain)
-
-
-def open_history() -> TinyDBHistory:
-    """Return the history under zeusrun's home."""
-    return open_home()[1]
-
-
-def open_home() -> tuple[Path, TinyDBHistory]:
-    """Return zeusrun's home, and the history in it.
-
-    Raises:
-        HistoryError: If others can write to the home.
-    """
-    from zeusrun.files.home import trusted_home  # noqa: PLC0415
-    from zeusrun.history.tinydb.store import TinyDBHistory  # noqa: PLC0415
-
-    home = trusted_home(os.environ)
-    return home, TinyDBHistory(home / "history")
-
-
-def known_job(store: History, name: str) -> str:
-    """Return the name of a job that has a history.
-
-    Raises:
-        UsageError: If there is none of that name.
-    """
-    if name not in store.jobs():
-        raise unknown_job(store, name)
-    return name
-
-
-def unknown_job(store: History, name: str) -> UsageError:
-    """Build the error for a name that no job has."""
-    known = ", ".join(store.jobs()) or "none yet"
-    return UsageError(f"there is no job called {name!r}; known jobs: {known}")
-
-
-def find_trial(name: str) -> Trial:
-    """Return the trial that a user means.
-
-    Raises:
-        UsageError: If there is none.
-    """
-    from zeusrun.history import lookup  # noqa: PLC0415
-
-    return lookup.find_trial(open_history(), name)
-
-
-def console(*, stderr: bool = False) -> Console:
-    """Return where people read."""
-    from zeusrun.view.console import PlainConsole  # noqa: PLC0415
-
-    return PlainConsole(stderr=stderr)

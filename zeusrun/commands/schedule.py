@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from zeusrun.clock import read_clock, timestamp
-from zeusrun.commands.runs import AsJson, console
-from zeusrun.commands.submit import JobFile, job_name, run_recurrence
+from zeusrun.commands.options import AsJson, JobFile, console, job_name
+from zeusrun.commands.submit import run_recurrence
 from zeusrun.errors import ExitCode, HistoryError, LaunchError, UsageError
 from zeusrun.jobfile.validators import CatchUp, Overlap  # noqa: TC001 - typer evaluates them
 from zeusrun.plain_text import plain_text

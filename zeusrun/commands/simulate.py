@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from zeusrun.commands.runs import console
+from zeusrun.commands.options import console
 from zeusrun.errors import UsageError
 from zeusrun.view.export import print_json
 

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from zeusrun.clock import read_clock
-from zeusrun.commands.runs import AsJson, TrialName, console, find_trial, open_home
+from zeusrun.commands.options import (
+    AsJson,
+    JobFile,
+    Overrides,
+    TrialName,
+    console,
+    find_trial,
+    open_home,
+)
 from zeusrun.errors import BusyError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.validators import Overlap  # noqa: TC001 - typer evaluates it
@@ -30,11 +38,6 @@ if TYPE_CHECKING:
     from zeusrun.launcher.recurrence import SubmitResult
     from zeusrun.notify.notices import Notice
 
-JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
-Overrides = Annotated[
-    Optional[list[str]],  # noqa: UP045 - typer evaluates it, and Python 3.10 must, too
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key: objective.eta_knob=0.8."),
-]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what went wrong; for cron.")]
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 OVERLAP_HELP = (
@@ -285,21 +288,3 @@ def _show_plan(submission: Submission, *, as_json: bool) -> None:
     else:
         sheet = plan_sheet(trial, shlex.join(shown.argv), told, kept)
         console().print(sheet, soft_wrap=True, highlight=False)
-
-
-def job_file(job: str) -> Path:
-    """Return the job file meant: a name is taken for the job of its last run."""
-    if Path(job).is_file() or Path(job).suffix in {".yaml", ".yml"}:
-        return Path(job)
-    from zeusrun.launcher.rundir.layout import RunPaths  # noqa: PLC0415
-
-    return RunPaths(Path(find_trial(job).run_dir)).job_copy
-
-
-def job_name(job: str) -> str:
-    """Return the name meant: job files are taken for the job they describe."""
-    if Path(job).suffix in {".yaml", ".yml"} and Path(job).is_file():
-        from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415
-
-        return load_spec(Path(job)).name
-    return job

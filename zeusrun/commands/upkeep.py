@@ -1,0 +1,199 @@
+"""The verbs that look after a machine: ``repair``, ``gc`` and ``doctor``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from zeusrun.clock import read_clock
+from zeusrun.commands.options import AsJson, console, known_job, open_history, open_home
+from zeusrun.errors import DeviceError, ExitCode, HistoryError, UsageError
+from zeusrun.view.export import print_json
+
+if TYPE_CHECKING:
+    from zeusrun.history.tinydb.store import TinyDBHistory
+    from zeusrun.maintenance.doctor import Check
+    from zeusrun.maintenance.retention import Bounds
+
+
+def repair(
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what there is; change nothing.")
+    ] = False,
+    restore: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--restore", metavar="JOB", help="Put this job's history together again."),
+    ] = None,
+    copy: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--copy", help="Which copy to start from; the newest if left out."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put right what dead processes have left; restore histories.
+
+    Record lost trials, put power limits back, remove left-over files, list or restore copies.
+    """
+    from zeusrun.maintenance.repair import look_after  # noqa: PLC0415
+
+    home, store = open_home()
+    if restore is not None:
+        _restore(home, restore, copy, dry_run=dry_run, as_json=as_json)
+        return
+    if copy is not None:
+        raise UsageError("--copy says what --restore starts from; name the job with --restore JOB")
+    found = look_after(store, home, dry_run=dry_run)
+    if as_json:
+        print_json([vars(finding) for finding in found])
+    else:
+        from zeusrun.view.repair import repair_sheet  # noqa: PLC0415
+
+        console().print(repair_sheet(found, home, dry_run=dry_run), highlight=False)
+    problems = [finding for finding in found if finding.state == "problem"]
+    for kind, error in (("history", HistoryError), ("limit", DeviceError)):
+        if texts := [finding.text for finding in problems if finding.kind == kind]:
+            raise error("; ".join(texts))
+
+
+def _restore(home: Path, job: str, copy: str | None, *, dry_run: bool, as_json: bool) -> None:
+    """Put a history together from a copy and the run directories.
+
+    Raises:
+        HistoryError: If that is impossible.
+        UsageError: If there is no such copy or job, or with ``--dry-run``.
+    """
+    from zeusrun.history.rules import is_job_name  # noqa: PLC0415
+    from zeusrun.maintenance.repair import read_found_trials  # noqa: PLC0415
+    from zeusrun.view.repair import restore_sheet  # noqa: PLC0415
+
+    if dry_run:
+        raise UsageError("--dry-run lists the copies without --restore; a restore loses nothing")
+    store = open_history()
+    found = read_found_trials(home, job) if is_job_name(job) else []
+    if not found:
+        known_job(store, job)
+    copies = store.copies(job)
+    chosen = next((each for each in copies if each.name == copy), None)
+    if copy is not None and chosen is None:
+        names = ", ".join(each.name for each in copies) or "none"
+        raise UsageError(f"there is no copy {copy!r} of {job}; there are: {names}")
+    done = store.restore(job, chosen, found)
+    if as_json:
+        copy_name = None if done.copy is None else done.copy.name
+        aside = None if done.aside is None else str(done.aside)
+        print_json({**vars(done), "copy": copy_name, "aside": aside})
+    else:
+        console().print(restore_sheet(job, done), highlight=False)
+
+
+def prune(
+    job: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(metavar="JOB", help="Only this job's runs."),
+    ] = None,
+    *,
+    last: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--last", min=1, help="Keep the newest so many."),
+    ] = None,
+    days: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option("--days", min=0, help="Keep those that ended within so many days."),
+    ] = None,
+    size: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--size", help="Keep the newest that fit into so much, such as 20 GB."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove old run directories; never the history.
+
+    What is kept is said by the job's own 'keep', or by these bounds.
+    """
+    from zeusrun.jobfile.validators import size_bytes  # noqa: PLC0415
+    from zeusrun.maintenance.retention import Bounds, collect, remove  # noqa: PLC0415
+    from zeusrun.view.repair import old_runs_sheet  # noqa: PLC0415
+
+    try:
+        given = Bounds(last, days, None if size is None else size_bytes(size))
+    except ValueError as error:
+        raise UsageError(f"--size {error}") from None
+    home, store = open_home()
+    now = read_clock()
+    found, bounded = [], bool(given)
+    for name in store.jobs() if job is None else [known_job(store, job)]:
+        bounds = given or _own_bounds(store, name)
+        bounded = bounded or bool(bounds)
+        old = collect(store, home, name, bounds, now)
+        found += old if dry_run else [run for run in old if remove(run)]
+    if as_json:
+        print_json([run.to_json() for run in found])
+    elif not bounded:
+        typer.echo(
+            "nothing bounds what is kept: give --last, --days or --size, or add 'keep: {last: 30}' "
+            "to the job file"
+        )
+    else:
+        console().print(old_runs_sheet(found, dry_run=dry_run), highlight=False)
+
+
+def _own_bounds(store: TinyDBHistory, job: str) -> Bounds:
+    """Return what the job file of a job's last run keeps."""
+    from zeusrun.jobfile.spec import load_keep  # noqa: PLC0415
+    from zeusrun.launcher.rundir.layout import RunPaths  # noqa: PLC0415
+    from zeusrun.maintenance.retention import Bounds, read_bounds  # noqa: PLC0415
+
+    trials = store.trials(job, 1)
+    job_copy = RunPaths(Path(trials[-1].run_dir)).job_copy if trials else None
+    if job_copy is None or not job_copy.is_file():
+        return Bounds()
+    return read_bounds(load_keep(job_copy))
+
+
+def doctor(*, as_json: AsJson = False) -> None:
+    """Check Python, torch, devices and home; say what to do."""
+    from zeusrun.maintenance.doctor import check_machine  # noqa: PLC0415
+    from zeusrun.view.tables import doctor_sheet  # noqa: PLC0415
+
+    checks = [*check_machine(os.environ), *_check_schedules()]
+    if as_json:
+        print_json([vars(check) for check in checks])
+    else:
+        console().print(doctor_sheet(checks))
+    if any(check.well is False for check in checks):
+        raise typer.Exit(ExitCode.LAUNCH)
+
+
+def _check_schedules() -> list[Check]:
+    """Look whether anybody starts what is scheduled, and whether it could run."""
+    from zeusrun.files.home import trusted_home  # noqa: PLC0415
+    from zeusrun.maintenance.doctor import Check  # noqa: PLC0415
+    from zeusrun.schedule.health import check_job, find_neglect, has_mail_program  # noqa: PLC0415
+    from zeusrun.schedule.store import Schedules  # noqa: PLC0415
+
+    try:
+        schedules, now = Schedules(trusted_home(os.environ)), read_clock()
+    except HistoryError:
+        return []  # the check of the home has said why
+    jobs = schedules.jobs()
+    if not jobs:
+        return []
+    found = [check_job(schedules, job, now) for job in jobs]
+    checks = [Check("schedule", False if each.stops else None, each.text) for each in found if each]
+    if not has_mail_program():
+        advice = "add `notify` to the job file, or install a mail program such as msmtp-mta"
+        what = "no mail program (sendmail): what cron would mail is lost"
+        checks.append(Check("mail", well=None, found=what, advice=advice))
+    count = "1 job runs by itself" if len(jobs) == 1 else f"{len(jobs)} jobs run by themselves"
+    neglect = find_neglect(schedules, now)
+    if neglect is None:
+        return [Check("schedules", well=True, found=f"{count}, looked after every minute"), *checks]
+    what, advice = neglect
+    return [Check("schedules", well=False, found=f"{count}; {what}", advice=advice), *checks]
