@@ -15,11 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from tests.factories import CHILDREN
 from tests.factories import build_trial as trial
 from zeusrun import __version__
 from zeusrun.bandit.registry import POLICIES
+from zeusrun.cli import VERBS, app
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.lock import RunLock
@@ -37,7 +39,6 @@ DONE = Outcome(
     epochs=2,
     best_metric=0.6,
 )
-VERBS = ["submit", "history", "show", "logs", "explain", "validate", "schema", "doctor"]
 
 
 @pytest.fixture
@@ -64,14 +65,75 @@ def record(zeusrun):
 
 def test_without_arguments_the_verbs_are_listed(cli):
     _, out, err = cli()
-    assert [verb for verb in VERBS if verb not in out + err] == []
+    assert [verb for verb in VERBS["zeusrun"] if verb not in out + err] == []
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_help(cli, verb):
-    code, out, err = cli(verb, "--help")
+ALL_VERBS = [
+    (*([] if group == "zeusrun" else [group]), verb) for group in VERBS for verb in VERBS[group]
+]
+
+
+@pytest.mark.parametrize("verb", ALL_VERBS, ids=" ".join)
+def test_every_verb_has_the_help_that_its_group_says(cli, verb):
+    code, out, err = cli(*verb, "--help")
     assert (code, err) == (0, "")
-    assert f"zeusrun {verb}" in out
+    assert f"zeusrun {' '.join(verb)}" in out
+    place, text = VERBS["zeusrun" if len(verb) == 1 else verb[0]][verb[-1]]
+    assert text in " ".join(out.split())
+    assert f"zeusrun.commands.{place.split('.')[0]}" in sys.modules
+
+
+def test_verbs_without_a_help_text_are_hidden(cli):
+    listed = cli("schedule", "--help")[1]
+    hidden = [verb for verb, (_, text) in VERBS["schedule"].items() if not text]
+    assert hidden == ["tick", "fire"]
+    assert [verb for verb in hidden if f"  {verb} " in listed] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"), [(["histry"], "history"), (["schedule", "pase"], "pause")]
+)
+def test_a_misspelt_verb_is_told_from_those_that_there_are(cli, arguments, meant):
+    code, out, err = cli(*arguments)
+    assert (code, out) == (2, "")
+    assert f"No such command '{arguments[-1]}'" in err
+    if hasattr(get_command(app), "suggest_commands"):  # since Typer 0.20
+        assert f"Did you mean '{meant}'" in err
+
+
+COMPLETED = """
+import sys
+from typer.main import get_command
+from zeusrun.cli import app
+
+root = get_command(app)
+context = root.make_context("zeusrun", sys.argv[1:-1], resilient_parsing=True)
+name, command, rest = root.resolve_command(context, sys.argv[1:-1]) if sys.argv[2:] else (0, root, 0)
+context = command.make_context(name, rest, parent=context, resilient_parsing=True) if name else context
+print(*(found.value for found in command.shell_complete(context, sys.argv[-1])))
+print(*sorted(name for name in sys.modules if name.startswith("zeusrun.commands.")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("typed", "found", "imported"),
+    [
+        (["s"], "submit show schema simulate status schedule", ""),
+        (["schedule", "r"], "resume remove run-now", ""),
+        (["schema", "--h"], "--help", "zeusrun.commands.job zeusrun.commands.options"),
+    ],
+)
+def test_completion_imports_the_verb_alone_whose_options_it_completes(
+    zeusrun, typed, found, imported
+):
+    done = subprocess.run(
+        [sys.executable, "-c", COMPLETED, *typed],
+        env=zeusrun.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [found, imported]
 
 
 def test_the_version_is_printed(cli):

@@ -3,62 +3,131 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import importlib
 import io
 import os
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from zeusrun.commands.gpu import MEASURE_SETTINGS, gpu_app, measure
-from zeusrun.commands.job import explain, schema, validate
-from zeusrun.commands.runs import cancel, history, logs, show, status
-from zeusrun.commands.schedule import schedule_app
-from zeusrun.commands.simulate import simulate
-from zeusrun.commands.submit import rerun, submit
-from zeusrun.commands.upkeep import doctor, prune, repair
+from zeusrun import __version__
 from zeusrun.errors import ExitCode, ZeusrunError, describe_shortage
 from zeusrun.plain_text import plain_text
+
+VERBS: dict[str, dict[str, tuple[str, str]]] = {
+    "zeusrun": {
+        "submit": ("submit.submit", "Run the job once: choose, launch, meter, record."),
+        "rerun": ("submit.rerun", "Run the job of a trial as it was then, with the same choice."),
+        "history": ("runs.history", "Show what was run, what it cost, and what it saved."),
+        "show": ("runs.show", "Show everything about one trial."),
+        "explain": ("job.explain", "Show what the policy believes, and what it would choose next."),
+        "validate": ("job.validate", "Check a job file."),
+        "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),
+        "doctor": ("upkeep.doctor", "Check Python, torch, devices and home; say what to do."),
+        "simulate": ("simulate.simulate", "Replay recorded or made-up jobs through the policies."),
+        "measure": (
+            "gpu.measure_app",
+            "Run any command, and tell the time and the energy that it took.",
+        ),
+        "repair": ("upkeep.repair", "Put right what dead processes have left; restore histories."),
+        "gc": ("upkeep.prune", "Remove old run directories; never the history."),
+        "status": ("runs.status", "Show what runs now, and what waits for its turn."),
+        "cancel": ("runs.cancel", "Stop a running trial, or keep a preempted one from going on."),
+        "logs": ("runs.logs", "Print what the ranks of a trial printed."),
+        "gpu": ("gpu.gpu_app", "Show this machine's GPUs as a job started now would see them."),
+    },
+    "schedule": {
+        "add": ("schedule.add", "Have a job run by itself; again, change how."),
+        "list": ("schedule.list_", "Show what is scheduled: the next times, and the last outcome."),
+        "next": ("schedule.next_", "Show when a job runs next."),
+        "pause": ("schedule.pause", "Start a job no more, until it is resumed; what runs goes on."),
+        "resume": ("schedule.resume", "Start a paused job again from its next time on."),
+        "remove": (
+            "schedule.remove",
+            "Have a job run by itself no more; its history and its log stay.",
+        ),
+        "run-now": ("schedule.run_now", "Run a job now as its schedule would, and watch it."),
+        "export": ("schedule.export", "Print a schedule as systemd units or a Kubernetes CronJob."),
+        "daemon": (
+            "tick.daemon",
+            "Run all schedules in the foreground, where there is no cron.",
+        ),
+        "tick": ("tick.tick", ""),
+        "fire": ("submit.fire", ""),
+    },
+}
+"""Where in ``zeusrun.commands`` the verbs of each group are, and what ``--help`` says of them.
+
+A verb without a help text is hidden.
+"""
 
 # What a command imports and reads stays; Python's own 700 would look through it all for a tenth
 # of the start.
 _OBJECTS = 200_000
 
-app = typer.Typer(
-    name="zeusrun",
-    help="A torchrun that learns: every run of a recurring training job picks the batch size "
-    "that reaches the target for the least energy and time.",
-    no_args_is_help=True,
-    context_settings={"max_content_width": 100},
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    add_completion=False,
+_new_app = functools.partial(
+    typer.Typer, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
 )
 
-app.command()(submit)
-app.command()(rerun)
-app.command()(history)
-app.command()(show)
-app.command()(explain)
-app.command()(validate)
-app.command()(schema)
-app.command()(doctor)
-app.command()(simulate)
-app.add_typer(gpu_app, name="gpu")
-app.add_typer(schedule_app, name="schedule")
-app.command(context_settings=MEASURE_SETTINGS)(measure)
-app.command()(repair)
-app.command("gc")(prune)
-app.command()(status)
-app.command()(cancel)
-app.command()(logs)
+
+class LazyGroup(TyperGroup):
+    """A group that imports the module of a verb when the verb is used.
+
+    Until then each verb is a command with a name and a help text: ``--help``, shell completion
+    and "did you mean" need no more.
+    """
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's or, from 0.26 on, Typer's own
+        """Return the name, the command and the arguments of the verb that is used."""
+        name, command, rest = super().resolve_command(ctx, args)
+        place, _ = VERBS[self.name or ""].get(name or "", ("", ""))
+        return name, get_command(_import_verb(place)) if place else command, rest
+
+
+def _import_verb(place: str) -> typer.Typer:
+    module, name = place.split(".")
+    verb = getattr(importlib.import_module(f"zeusrun.commands.{module}"), name)
+    if isinstance(verb, typer.Typer):
+        return verb
+    single = _new_app()
+    single.command()(verb)
+    return single
+
+
+def _build_group(name: str, text: str) -> typer.Typer:
+    group = _new_app(
+        name=name,
+        help=text,
+        cls=LazyGroup,
+        no_args_is_help=True,
+        context_settings={"max_content_width": 100},
+    )
+    for verb, (_, verb_text) in VERBS[name].items():
+        group.command(verb, help=verb_text, hidden=not verb_text)(_not_imported)
+    return group
+
+
+def _not_imported() -> None:
+    """Stand for a verb in its group; never called."""
+
+
+app = _build_group(
+    "zeusrun",
+    "A torchrun that learns: every run of a recurring training job picks the batch size that "
+    "reaches the target for the least energy and time.",
+)
+app.add_typer(
+    _build_group("schedule", "Run jobs by themselves: every night, every week, from cron.")
+)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from zeusrun import __version__  # noqa: PLC0415
-
         typer.echo(f"zeusrun {__version__}")
         raise typer.Exit
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from zeusrun.errors import UsageError
+from zeusrun.files.home import trusted_home
+from zeusrun.history import lookup
+from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.view.console import PlainConsole
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from zeusrun.history.base import History
-    from zeusrun.history.tinydb.store import TinyDBHistory
+    from zeusrun.jobfile.spec import JobSpec
     from zeusrun.trial import Trial
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -23,7 +28,7 @@ TrialName = Annotated[
 ]
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
 Overrides = Annotated[
-    Optional[list[str]],  # noqa: UP045 - typer evaluates it, and Python 3.10 must, too
+    list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key: objective.eta_knob=0.8."),
 ]
 
@@ -39,9 +44,6 @@ def open_home() -> tuple[Path, TinyDBHistory]:
     Raises:
         HistoryError: If others can write to the home.
     """
-    from zeusrun.files.home import trusted_home  # noqa: PLC0415
-    from zeusrun.history.tinydb.store import TinyDBHistory  # noqa: PLC0415
-
     home = trusted_home(os.environ)
     return home, TinyDBHistory(home / "history")
 
@@ -69,8 +71,6 @@ def find_trial(name: str) -> Trial:
     Raises:
         UsageError: If there is none.
     """
-    from zeusrun.history import lookup  # noqa: PLC0415
-
     return lookup.find_trial(open_history(), name)
 
 
@@ -78,22 +78,23 @@ def job_file(job: str) -> Path:
     """Return the job file meant: a name is taken for the job of its last run."""
     if Path(job).is_file() or Path(job).suffix in {".yaml", ".yml"}:
         return Path(job)
-    from zeusrun.launcher.rundir.layout import RunPaths  # noqa: PLC0415
-
     return RunPaths(Path(find_trial(job).run_dir)).job_copy
 
 
 def job_name(job: str) -> str:
     """Return the name meant: job files are taken for the job they describe."""
     if Path(job).suffix in {".yaml", ".yml"} and Path(job).is_file():
-        from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415
-
-        return load_spec(Path(job)).name
+        return load_job(Path(job)).name
     return job
+
+
+def load_job(path: Path) -> JobSpec:
+    """Read a job file, for verbs that seldom do: its models take a third of their start."""
+    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415 - see above
+
+    return load_spec(path)
 
 
 def console(*, stderr: bool = False) -> Console:
     """Return where people read."""
-    from zeusrun.view.console import PlainConsole  # noqa: PLC0415
-
     return PlainConsole(stderr=stderr)

@@ -7,10 +7,11 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from zeusrun.analysis.savings import find_savings
 from zeusrun.clock import timestamp
 from zeusrun.commands.options import (
     AsJson,
@@ -19,20 +20,31 @@ from zeusrun.commands.options import (
     find_trial,
     job_name,
     known_job,
+    load_job,
     open_history,
     open_home,
     unknown_job,
 )
 from zeusrun.errors import HistoryError, UsageError, ZeusrunError
 from zeusrun.history.base import NEWEST
+from zeusrun.launcher.queue.tickets import read_waiting
+from zeusrun.launcher.rundir.cancel import ask_to_cancel, cancel_preempted
+from zeusrun.launcher.rundir.failure import read_traceback
+from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts, find_run
+from zeusrun.launcher.rundir.live import read_live
+from zeusrun.launcher.rundir.lock import launcher_lives
+from zeusrun.launcher.rundir.logs import follow_logs, log_tails
+from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line, plain_text
+from zeusrun.trial import TrialStatus
 from zeusrun.view.export import print_csv, print_json, trial_records
+from zeusrun.view.status import status_table
+from zeusrun.view.tables import history_table, trial_sheet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.history.base import History
-    from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.maintenance.running import RunningTrial
     from zeusrun.trial import Trial
 
@@ -45,23 +57,21 @@ def history(
     job: Annotated[str | None, typer.Argument(help="A job's name; all jobs if left out.")] = None,
     *,
     last: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option("--last", min=1, help="Only the last so many trials of each job."),
     ] = None,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     forget: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--forget", metavar="TRIAL", help="Keep a bad run; learn nothing from it."),
     ] = None,
     unforget: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--unforget", metavar="TRIAL", help="Learn from a forgotten run again."),
     ] = None,
 ) -> None:
     """Show what was run, what it cost, and what it saved."""
-    from zeusrun.maintenance.running import read_running  # noqa: PLC0415
-
     store = open_history()
     if forget is not None or unforget is not None:
         if (forget and unforget) or job or last or as_csv:
@@ -89,8 +99,6 @@ def history(
     if job and damage is None and not by_job.get(names[0]):
         raise unknown_job(store, names[0])
     if programs:
-        from zeusrun.analysis.savings import find_savings  # noqa: PLC0415
-
         found = (
             trial_records(trials[-last:] if last else trials, find_savings(trials))
             for trials in by_job.values()
@@ -135,8 +143,6 @@ def _show_history(
     *,
     empty: bool,
 ) -> None:
-    from zeusrun.view.tables import history_table  # noqa: PLC0415
-
     if empty:
         console().print("No runs yet. Start one with: zeusrun submit JOB.yaml", highlight=False)
     for number, (name, trials) in enumerate(by_job.items()):
@@ -148,13 +154,6 @@ def _show_history(
 
 def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     """Show everything about one trial."""
-    from zeusrun.launcher.rundir.failure import read_traceback  # noqa: PLC0415
-    from zeusrun.launcher.rundir.layout import RunPaths  # noqa: PLC0415
-    from zeusrun.launcher.rundir.live import read_live  # noqa: PLC0415
-    from zeusrun.launcher.rundir.lock import launcher_lives  # noqa: PLC0415
-    from zeusrun.trial import TrialStatus  # noqa: PLC0415
-    from zeusrun.view.tables import trial_sheet  # noqa: PLC0415
-
     found, alive = find_trial(trial), False
     if not found.status.finished:
         paths = RunPaths(Path(found.run_dir))
@@ -176,7 +175,7 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Go on until the trial ends.")
     ] = False,
     rank: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option("--rank", min=0, help="Only this rank."),
     ] = None,
     raw: Annotated[
@@ -188,9 +187,6 @@ def logs(
     ] = False,
 ) -> None:
     """Print what the ranks of a trial printed."""
-    from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts  # noqa: PLC0415
-    from zeusrun.launcher.rundir.logs import follow_logs, log_tails  # noqa: PLC0415
-
     found = find_trial(name)
     paths = RunPaths(Path(found.run_dir))
     if not paths.run_dir.is_dir():
@@ -218,17 +214,13 @@ def logs(
 
 def status(
     job: Annotated[
-        Optional[str],  # noqa: UP045 - typer evaluates it, and Python 3.10 must, too
+        str | None,
         typer.Argument(metavar="JOB", help="Only this job's trials."),
     ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
     """Show what runs now, and what waits for its turn."""
-    from zeusrun.launcher.queue.tickets import read_waiting  # noqa: PLC0415
-    from zeusrun.maintenance.running import read_running  # noqa: PLC0415
-    from zeusrun.view.status import status_table  # noqa: PLC0415
-
     home, store = open_home()
     damage: HistoryError | None = None
     found = []
@@ -259,11 +251,8 @@ def cancel(
 
     It ends as it does after Ctrl-C, wherever its zeusrun runs; the command waits for that.
     """
+    # psutil comes with it, and `history` would start 20 ms later.
     from zeusrun.launcher.recover import recover_lost  # noqa: PLC0415
-    from zeusrun.launcher.rundir.cancel import ask_to_cancel, cancel_preempted  # noqa: PLC0415
-    from zeusrun.launcher.rundir.layout import find_run  # noqa: PLC0415
-    from zeusrun.launcher.rundir.lock import launcher_lives  # noqa: PLC0415
-    from zeusrun.trial import TrialStatus  # noqa: PLC0415
 
     home, store = open_home()
     going = store.unfinished(name) if name in store.jobs() else []
@@ -283,7 +272,7 @@ def cancel(
                 "send SIGINT to its zeusrun"
             ) from error
         if not as_json:
-            within = "" if now else f", within {grace_s:g} s"
+            within = "" if now or grace_s is None else f", within {grace_s:g} s"
             typer.echo(f"{trial.trial} is told to stop{within}")
         _wait(trial, grace_s)
     recover_lost(store, trial.job, timestamp(), home)
@@ -300,27 +289,21 @@ def cancel(
         typer.echo(f"{ended.trial} {already}is {ended.status.value}: {reason}")
 
 
-def _grace_s(paths: RunPaths) -> float:
-    """Return the seconds that a running job gives its script to end."""
-    from zeusrun.jobfile.sections import Launch  # noqa: PLC0415
-    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415
-
+def _grace_s(paths: RunPaths) -> float | None:
+    """Return the seconds that a running job gives its script to end; ``None`` if unknown."""
     try:
-        return load_spec(paths.job_copy).launch.grace_period_s
+        return load_job(paths.job_copy).launch.grace_period_s
     except ZeusrunError:  # its script has been moved since, say
-        return Launch().grace_period_s
+        return None
 
 
-def _wait(trial: Trial, grace_s: float) -> None:
+def _wait(trial: Trial, grace_s: float | None) -> None:
     """Wait until the launcher of a trial has let go of it.
 
     Raises:
         HistoryError: If it does not.
     """
-    from zeusrun.launcher.rundir.layout import RunPaths  # noqa: PLC0415
-    from zeusrun.launcher.rundir.lock import launcher_lives  # noqa: PLC0415
-
-    deadline_t = time.monotonic() + grace_s + _STUCK_S
+    deadline_t = time.monotonic() + (grace_s or 0) + _STUCK_S
     while launcher_lives(RunPaths(Path(trial.run_dir))):
         if time.monotonic() > deadline_t:
             raise HistoryError(

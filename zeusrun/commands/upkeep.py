@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from zeusrun.clock import read_clock
 from zeusrun.commands.options import AsJson, console, known_job, open_history, open_home
 from zeusrun.errors import DeviceError, ExitCode, HistoryError, UsageError
+from zeusrun.files.home import trusted_home
+from zeusrun.history.rules import is_job_name
+from zeusrun.jobfile.spec import load_keep
+from zeusrun.jobfile.validators import size_bytes
+from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.maintenance.doctor import Check, check_machine
+from zeusrun.maintenance.repair import look_after, read_found_trials
+from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove
+from zeusrun.schedule.health import check_job, find_neglect, has_mail_program
+from zeusrun.schedule.store import Schedules
 from zeusrun.view.export import print_json
+from zeusrun.view.repair import old_runs_sheet, repair_sheet, restore_sheet
+from zeusrun.view.tables import doctor_sheet
 
 if TYPE_CHECKING:
     from zeusrun.history.tinydb.store import TinyDBHistory
-    from zeusrun.maintenance.doctor import Check
-    from zeusrun.maintenance.retention import Bounds
 
 
 def repair(
@@ -25,11 +35,11 @@ def repair(
         bool, typer.Option("--dry-run", help="Say what there is; change nothing.")
     ] = False,
     restore: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--restore", metavar="JOB", help="Put this job's history together again."),
     ] = None,
     copy: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--copy", help="Which copy to start from; the newest if left out."),
     ] = None,
     as_json: AsJson = False,
@@ -38,8 +48,6 @@ def repair(
 
     Record lost trials, put power limits back, remove left-over files, list or restore copies.
     """
-    from zeusrun.maintenance.repair import look_after  # noqa: PLC0415
-
     home, store = open_home()
     if restore is not None:
         _restore(home, restore, copy, dry_run=dry_run, as_json=as_json)
@@ -50,8 +58,6 @@ def repair(
     if as_json:
         print_json([vars(finding) for finding in found])
     else:
-        from zeusrun.view.repair import repair_sheet  # noqa: PLC0415
-
         console().print(repair_sheet(found, home, dry_run=dry_run), highlight=False)
     problems = [finding for finding in found if finding.state == "problem"]
     for kind, error in (("history", HistoryError), ("limit", DeviceError)):
@@ -66,10 +72,6 @@ def _restore(home: Path, job: str, copy: str | None, *, dry_run: bool, as_json: 
         HistoryError: If that is impossible.
         UsageError: If there is no such copy or job, or with ``--dry-run``.
     """
-    from zeusrun.history.rules import is_job_name  # noqa: PLC0415
-    from zeusrun.maintenance.repair import read_found_trials  # noqa: PLC0415
-    from zeusrun.view.repair import restore_sheet  # noqa: PLC0415
-
     if dry_run:
         raise UsageError("--dry-run lists the copies without --restore; a restore loses nothing")
     store = open_history()
@@ -92,20 +94,20 @@ def _restore(home: Path, job: str, copy: str | None, *, dry_run: bool, as_json: 
 
 def prune(
     job: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Argument(metavar="JOB", help="Only this job's runs."),
     ] = None,
     *,
     last: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option("--last", min=1, help="Keep the newest so many."),
     ] = None,
     days: Annotated[
-        Optional[float],  # noqa: UP045
+        float | None,
         typer.Option("--days", min=0, help="Keep those that ended within so many days."),
     ] = None,
     size: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--size", help="Keep the newest that fit into so much, such as 20 GB."),
     ] = None,
     dry_run: Annotated[
@@ -117,10 +119,6 @@ def prune(
 
     What is kept is said by the job's own 'keep', or by these bounds.
     """
-    from zeusrun.jobfile.validators import size_bytes  # noqa: PLC0415
-    from zeusrun.maintenance.retention import Bounds, collect, remove  # noqa: PLC0415
-    from zeusrun.view.repair import old_runs_sheet  # noqa: PLC0415
-
     try:
         given = Bounds(last, days, None if size is None else size_bytes(size))
     except ValueError as error:
@@ -146,10 +144,6 @@ def prune(
 
 def _own_bounds(store: TinyDBHistory, job: str) -> Bounds:
     """Return what the job file of a job's last run keeps."""
-    from zeusrun.jobfile.spec import load_keep  # noqa: PLC0415
-    from zeusrun.launcher.rundir.layout import RunPaths  # noqa: PLC0415
-    from zeusrun.maintenance.retention import Bounds, read_bounds  # noqa: PLC0415
-
     trials = store.trials(job, 1)
     job_copy = RunPaths(Path(trials[-1].run_dir)).job_copy if trials else None
     if job_copy is None or not job_copy.is_file():
@@ -159,9 +153,6 @@ def _own_bounds(store: TinyDBHistory, job: str) -> Bounds:
 
 def doctor(*, as_json: AsJson = False) -> None:
     """Check Python, torch, devices and home; say what to do."""
-    from zeusrun.maintenance.doctor import check_machine  # noqa: PLC0415
-    from zeusrun.view.tables import doctor_sheet  # noqa: PLC0415
-
     checks = [*check_machine(os.environ), *_check_schedules()]
     if as_json:
         print_json([vars(check) for check in checks])
@@ -173,11 +164,6 @@ def doctor(*, as_json: AsJson = False) -> None:
 
 def _check_schedules() -> list[Check]:
     """Look whether anybody starts what is scheduled, and whether it could run."""
-    from zeusrun.files.home import trusted_home  # noqa: PLC0415
-    from zeusrun.maintenance.doctor import Check  # noqa: PLC0415
-    from zeusrun.schedule.health import check_job, find_neglect, has_mail_program  # noqa: PLC0415
-    from zeusrun.schedule.store import Schedules  # noqa: PLC0415
-
     try:
         schedules, now = Schedules(trusted_home(os.environ)), read_clock()
     except HistoryError:
