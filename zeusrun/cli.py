@@ -9,6 +9,7 @@ import importlib
 import io
 import os
 import sys
+import traceback
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -173,8 +174,7 @@ def _say(text: str) -> None:
 
 def _report_bug(error: Exception) -> str:
     """Keep the traceback of a bug in a file; return what to say."""
-    import tempfile  # noqa: PLC0415
-    import traceback  # noqa: PLC0415
+    import tempfile  # noqa: PLC0415 - hardly ever needed
 
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:

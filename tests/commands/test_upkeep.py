@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_runs_command import running  # noqa: F401 - a fixture
-
 
 def findings(zeusrun, *arguments):
     done = zeusrun("repair", *arguments, "--json")
@@ -26,7 +24,7 @@ def test_a_machine_that_is_well_needs_no_repair(zeusrun):
     assert (code, states(found)) == (0, {("copy", "fine")})
 
 
-def test_a_lost_trial_is_told_by_a_dry_run_and_recorded_by_a_repair(zeusrun, running):  # noqa: F811
+def test_a_lost_trial_is_told_by_a_dry_run_and_recorded_by_a_repair(zeusrun, running):
     child = running()
     child.kill()
     child.wait()
@@ -46,7 +44,7 @@ def test_a_lost_trial_is_told_by_a_dry_run_and_recorded_by_a_repair(zeusrun, run
     assert states(findings(zeusrun)[1]) == {("copy", "fine")}
 
 
-def test_a_running_trial_is_left_alone(zeusrun, running):  # noqa: F811
+def test_a_running_trial_is_left_alone(zeusrun, running):
     running()
     assert findings(zeusrun)[1] == []
     assert zeusrun.history()[0]["status"] == "DISPATCHED"
@@ -152,3 +150,19 @@ def test_a_job_keeps_what_its_job_file_says(zeusrun):
     assert runs == {"job-3-1", best}
     assert "nothing is to be removed" in zeusrun("gc").stdout
     assert len(zeusrun.history()) == 3
+
+
+def test_doctor_finds_this_machine_well(cli):
+    code, out, err = cli("doctor")
+    assert (code, err) == (0, "")
+    for name in ("python", "torch", "devices", "permissions", "home"):
+        assert name in out
+    checks = json.loads(cli("doctor", "--json")[1])
+    assert [check["name"] for check in checks][:2] == ["python", "torch"]
+
+
+def test_doctor_ends_with_5_when_a_submit_would_fail(cli, zeusrun):
+    zeusrun.home.write_text("a file")
+    code, out, _ = cli("doctor")
+    assert code == 5
+    assert "✗" in out
