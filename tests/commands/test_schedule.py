@@ -346,7 +346,7 @@ def test_the_daemon_starts_what_is_due_and_hands_over_when_it_is_ended(zeusrun, 
     assert daemon.returncode == 0
     assert said.splitlines()[0] == "zeusrun: 1 job looked after, every minute"
     assert "job has started; its output is in" in said
-    assert said.count("job is started") == said.count("job has ended with exit code 75")
+    assert said.count("job has started") == said.count("job has ended with exit code 75")
     (trial,) = zeusrun.history()
     assert trial["status"] == "PREEMPTED"
     assert survivors(trial) == []
@@ -408,7 +408,7 @@ def test_removing_what_is_not_scheduled_leaves_nothing(zeusrun, schedule):
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_doctor_says_whether_cron_can_mail(cli, zeusrun, monkeypatch, installed):
-    monkeypatch.setattr("zeusrun.schedule.health.has_mail_program", lambda: installed)
+    monkeypatch.setattr("zeusrun.commands.upkeep.has_mail_program", lambda: installed)
     assert "no mail program" not in cli("doctor")[1]
     cli("schedule", "add", zeusrun.job(), "@daily", "--no-cron")
     assert ("no mail program (sendmail)" in cli("doctor")[1]) is not installed
