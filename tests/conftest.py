@@ -8,8 +8,10 @@ import sys
 import pytest
 from hypothesis import settings
 
-from tests.factories import Zeusrun
+from tests.factories import DONE, Zeusrun, begin, build_trial
 from zeusrun.cli import main
+from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.launcher.rundir.layout import create_run
 
 pytest_plugins = ["tests.gpu.fixtures"]
 
@@ -68,3 +70,25 @@ def cli(zeusrun, monkeypatch, capsys):
         return int(end.value.code or 0), seen.out, seen.err
 
     return run
+
+
+@pytest.fixture
+def record(zeusrun):
+    """Put a trial into the history, and its run directory on disk; return it."""
+    store = TinyDBHistory(zeusrun.home / "history")
+
+    def add(recurrence, outcome=DONE, job="job", **changes):
+        name = f"{job}-{recurrence}-1"
+        paths = create_run(zeusrun.home, job, name)
+        values = {
+            "trial": name,
+            "job": job,
+            "recurrence": recurrence,
+            "run_dir": str(paths.run_dir),
+            "started_at": f"2025-06-01T12:00:{recurrence:02d}.000+00:00",
+        }
+        dispatched = build_trial(**{**values, **changes})
+        begin(store, dispatched)
+        return dispatched if outcome is None else store.finish(name, outcome)
+
+    return add

@@ -34,6 +34,19 @@ REACHED = Outcome(
     best_metric=0.96,
     curve=(CurvePoint(1, 2.5, 130.0, 0.8), CurvePoint(2, 5.5, None, None)),
 )
+
+DONE = Outcome(
+    TrialStatus.REACHED,
+    "accuracy 0.6 in epoch 2",
+    "2025-06-01T13:00:00.000+00:00",
+    time_s=4.0,
+    energy_j=40.0,
+    energy_source=EnergySource.ESTIMATED,
+    max_power_w=10.0 * len(os.sched_getaffinity(0)),  # as of this machine
+    cost_j=100.0,
+    epochs=2,
+    best_metric=0.6,
+)
 PREEMPTED = replace(REACHED, status=TrialStatus.PREEMPTED, reason="SIGTERM")
 
 

@@ -131,6 +131,8 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
         "commands/gpu.py",
         "commands/schedule.py",
         "commands/submit.py",
+        "commands/tick.py",
+        "commands/upkeep.py",
         "launcher/processes/agent.py",
         "worker/__main__.py",
         "worker/context.py",
@@ -262,12 +264,23 @@ def test_help_imports_neither_torch_nor_numpy_nor_pydantic(zeusrun):
     assert not {"torch", "numpy", "pydantic"} & imported(zeusrun, "--help")
 
 
+def test_help_imports_no_verb(zeusrun):
+    for arguments in (["--help"], ["schedule", "--help"]):
+        seen = imported(zeusrun, *arguments)
+        assert not {name for name in seen if name.startswith("zeusrun.commands")}
+
+
 def test_history_imports_neither_torch_nor_numpy_nor_our_models(zeusrun):
     """pydantic itself may be there: typer reads arguments with it (0.29 does)."""
     for arguments in (["history"], ["history", "--json"]):
         assert not {"torch", "numpy", "zeusrun.jobfile.spec"} & imported(zeusrun, *arguments), (
             arguments
         )
+
+
+def test_what_cron_runs_every_minute_imports_no_models_either(zeusrun):
+    seen = imported(zeusrun, "schedule", "tick")
+    assert not {"torch", "numpy", "psutil", "rich", "zeusrun.jobfile.spec"} & seen
 
 
 def test_a_submit_chooses_without_importing_torch(zeusrun):

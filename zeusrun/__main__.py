@@ -20,7 +20,7 @@ def main() -> NoReturn:
     """
     if sys.argv[1:2] in (["submit"], ["rerun"]):
         CaughtSignals(impatient=True).__enter__()  # for as long as the process lives
-    from zeusrun.cli import main as run  # noqa: PLC0415
+    from zeusrun.cli import main as run  # noqa: PLC0415 - after the signals are caught
 
     run()
 

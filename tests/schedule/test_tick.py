@@ -1,4 +1,4 @@
-"""Ticks and what they start, with real files and locks; torchrun is in test_schedule_command."""
+"""Ticks and what they start, with real files and locks; torchrun is in tests.commands.test_schedule."""
 
 from __future__ import annotations
 

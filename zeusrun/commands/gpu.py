@@ -9,32 +9,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zeusrun.commands.runs import console
+from zeusrun.commands.options import AsJson, console
 from zeusrun.errors import UsageError
+from zeusrun.files.home import home_directory
+from zeusrun.gpu.snapshot import open_gpus, read_cpu, read_status
+from zeusrun.launcher.machine import job_devices
+from zeusrun.launcher.power.control import held_by
+from zeusrun.maintenance.measure import measure as run_measured
 from zeusrun.view.export import print_json
+from zeusrun.view.gpu import gpu_sheet, no_gpu_line
+from zeusrun.view.measure import measurement_sheet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from zeusrun.gpu.snapshot import OpenGpu
 
-gpu_app = typer.Typer(rich_markup_mode=None)
-
-MEASURE_SETTINGS = {"allow_interspersed_args": False}
-"""What follows the name of the command to measure is the command's own."""
+gpu_app = typer.Typer(rich_markup_mode=None, add_completion=False)
+measure_app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 Everything = Annotated[bool, typer.Option("--all", help=f"Those that {_VISIBLE} hides, too.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 @gpu_app.callback(invoke_without_command=True)
 def gpu(context: typer.Context, *, everything: Everything = False, as_json: AsJson = False) -> None:
     """Show this machine's GPUs as a job started now would see them."""
-    from zeusrun.gpu.snapshot import read_status  # noqa: PLC0415
-    from zeusrun.view.gpu import gpu_sheet  # noqa: PLC0415
-
     if context.invoked_subcommand is not None:
         return
     with _opened(everything=everything) as gpus:
@@ -56,6 +57,8 @@ def watch() -> None:
     raise UsageError("`gpu watch` was removed; nvitop shows the GPUs live: pip install nvitop")
 
 
+# What follows the name of the command to measure is the command's own.
+@measure_app.command(context_settings={"allow_interspersed_args": False})
 def measure(
     command: Annotated[
         list[str], typer.Argument(metavar="COMMAND", help="What to run; no shell is involved.")
@@ -67,10 +70,6 @@ def measure(
     cpu: Annotated[bool, typer.Option("--cpu", help="Meter the CPU, not the GPUs.")] = False,
 ) -> None:
     """Run any command, and tell the time and the energy that it took."""
-    from zeusrun.launcher.machine import job_devices  # noqa: PLC0415
-    from zeusrun.maintenance.measure import measure as run_measured  # noqa: PLC0415
-    from zeusrun.view.measure import measurement_sheet  # noqa: PLC0415
-
     devices, _ = job_devices("cpu" if cpu else "auto", os.environ)
     with contextlib.ExitStack() as stack:
         for device in devices:
@@ -88,8 +87,6 @@ def measure(
 
 @contextlib.contextmanager
 def _opened(*, everything: bool) -> Iterator[list[OpenGpu]]:
-    from zeusrun.gpu.snapshot import open_gpus  # noqa: PLC0415
-
     gpus = open_gpus(os.environ, everything=everything)
     try:
         yield gpus
@@ -100,15 +97,9 @@ def _opened(*, everything: bool) -> Iterator[list[OpenGpu]]:
 
 def _held_by() -> Callable[[str], str | None]:
     """Return what tells by UUID which trial holds the power limit of a GPU."""
-    from zeusrun.files.home import home_directory  # noqa: PLC0415
-    from zeusrun.launcher.power.control import held_by  # noqa: PLC0415
-
     return functools.partial(held_by, home_directory(os.environ))
 
 
 def _print_no_gpu(*, everything: bool) -> None:
-    from zeusrun.gpu.snapshot import read_cpu  # noqa: PLC0415
-    from zeusrun.view.gpu import no_gpu_line  # noqa: PLC0415
-
     visible = None if everything else os.environ.get(_VISIBLE)
     console().print(no_gpu_line(read_cpu(os.environ), visible), highlight=False)

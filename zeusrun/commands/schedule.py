@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from zeusrun.clock import read_clock, timestamp
-from zeusrun.commands.runs import AsJson, console
-from zeusrun.commands.submit import JobFile, job_name, run_recurrence
-from zeusrun.errors import ExitCode, HistoryError, LaunchError, UsageError
-from zeusrun.jobfile.validators import CatchUp, Overlap  # noqa: TC001 - typer evaluates them
+from zeusrun.commands.options import AsJson, JobFile, console, job_name
+from zeusrun.errors import HistoryError, LaunchError, UsageError
+from zeusrun.files.home import trusted_home
+from zeusrun.jobfile.spec import load_spec
+from zeusrun.jobfile.validators import CatchUp, Overlap
+from zeusrun.launcher.processes.foreground import run_foreground
 from zeusrun.plain_text import plain_text
+from zeusrun.schedule.build import build_schedule, note_dropped
+from zeusrun.schedule.crontab import add_entry, build_command, remove_entry
+from zeusrun.schedule.due import Cursor
+from zeusrun.schedule.health import check_job, find_neglect
+from zeusrun.schedule.occurrence import environment_of, fire_command
+from zeusrun.schedule.store import Schedules
+from zeusrun.schedule.systemd import systemd_units
 from zeusrun.view.export import print_json
+from zeusrun.view.schedule import describe_rules, schedule_json, schedules_sheet
+from zeusrun.view.tables import notes_sheet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from zeusrun.schedule.store import Schedule, Schedules
-
-schedule_app = typer.Typer(
-    help="Run jobs by themselves: every night, every week, from cron.", no_args_is_help=True
-)
+    from zeusrun.schedule.store import Schedule
 
 Job = Annotated[
     str,
@@ -35,14 +42,25 @@ Job = Annotated[
         metavar="JOB", help="A job that has a schedule, or its file.", callback=job_name
     ),
 ]
-_TEXT = Optional[str]  # noqa: UP045 - typer evaluates it, and Python 3.10 must, too
+OverlapRule = Annotated[
+    Overlap | None,
+    typer.Option(
+        "--overlap",
+        help="If the job runs already: forbid skips the run, queue waits for it, replace ends "
+        "it first, allow runs beside it. By default forbid.",
+    ),
+]
+CatchUpRule = Annotated[
+    CatchUp | None,
+    typer.Option("--catch-up", help="Of runs missed while the machine was off: run none, or one."),
+]
+Folder = Annotated[Path | None, typer.Option("--to", help="Write to this folder instead.")]
 
 
-@schedule_app.command()
 def add(
     job: JobFile,
     when: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Argument(
             metavar="WHEN",
             help='A cron expression ("0 2 * * *"), a macro (@daily), or @every 6h; by default '
@@ -51,31 +69,20 @@ def add(
     ] = None,
     *,
     tz: Annotated[
-        _TEXT, typer.Option("--tz", help="Time zone, such as Europe/Paris; local: the machine's.")
+        str | None,
+        typer.Option("--tz", help="Time zone, such as Europe/Paris; local: the machine's."),
     ] = None,
-    overlap: Annotated[
-        Optional[Overlap],  # noqa: UP045
-        typer.Option(
-            "--overlap",
-            help="If the job runs already: forbid skips the run, queue waits for it, replace ends "
-            "it first, allow runs beside it. By default forbid.",
-        ),
-    ] = None,
-    catch_up: Annotated[
-        Optional[CatchUp],  # noqa: UP045
-        typer.Option(
-            "--catch-up", help="Of runs missed while the machine was off: run none, or one."
-        ),
-    ] = None,
+    overlap: OverlapRule = None,
+    catch_up: CatchUpRule = None,
     jitter: Annotated[
-        _TEXT, typer.Option("--jitter", help="Start up to so much later, such as 5m; or none.")
+        str | None, typer.Option("--jitter", help="Start up to so much later, such as 5m; or none.")
     ] = None,
     deadline: Annotated[
-        _TEXT,
+        str | None,
         typer.Option("--deadline", help="What cannot start within 2h, say, is missed; none."),
     ] = None,
     keep_env: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option("--env", metavar="NAME", help="Keep this variable for the runs, too."),
     ] = None,
     cron: Annotated[
@@ -84,10 +91,6 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Have a job run by itself; again, change how."""
-    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415
-    from zeusrun.schedule.build import build_schedule, note_dropped  # noqa: PLC0415
-    from zeusrun.view.schedule import describe_rules, schedule_json  # noqa: PLC0415
-
     if when and len(when) > 1:  # a shell has put files in the place of each *
         raise UsageError('put WHEN in quotes, such as "0 2 * * *" or "@every 6h"')
     spec = load_spec(job)
@@ -130,11 +133,8 @@ def add(
     _note([*told, *notes])
 
 
-@schedule_app.command("list")
 def list_(*, as_json: AsJson = False) -> None:
     """Show what is scheduled: the next times, and the last outcome."""
-    from zeusrun.view.schedule import schedule_json, schedules_sheet  # noqa: PLC0415
-
     schedules = _schedules()
     found, damage = [], None
     for job in schedules.jobs():
@@ -149,15 +149,12 @@ def list_(*, as_json: AsJson = False) -> None:
     elif damage is None:
         typer.echo('nothing is scheduled; begin with: zeusrun schedule add JOB.yaml "0 2 * * *"')
     if found and not as_json:
-        from zeusrun.schedule.health import check_job  # noqa: PLC0415
-
         problems = [check_job(schedules, schedule.job, read_clock()) for schedule in found]
         _note([each.text for each in problems if each is not None] + _check_cron(schedules))
     if damage is not None:
         raise damage
 
 
-@schedule_app.command("next")
 def next_(
     job: Job,
     *,
@@ -177,20 +174,15 @@ def next_(
         typer.echo(f"{job} is paused: `zeusrun schedule resume {job}`", err=True)
 
 
-@schedule_app.command()
 def pause(job: Job) -> None:
     """Start a job no more, until it is resumed; what runs goes on."""
-    from zeusrun.schedule.due import Cursor  # noqa: PLC0415
-
     now = read_clock()
     _schedules().update(job, lambda found: replace(found, paused=True, cursor=Cursor(now)))
     typer.echo(f"{job} is paused")
 
 
-@schedule_app.command()
 def resume(job: Job) -> None:
     """Start a paused job again from its next time on."""
-    from zeusrun.schedule.due import Cursor  # noqa: PLC0415
 
     def change(found: Schedule) -> Schedule:
         cursor = Cursor(read_clock()) if found.paused else found.cursor
@@ -201,11 +193,8 @@ def resume(job: Job) -> None:
     typer.echo(f"{job} runs again, next {first:%a %Y-%m-%d %H:%M %z}")
 
 
-@schedule_app.command()
 def remove(job: Job) -> None:
     """Have a job run by itself no more; its history and its log stay."""
-    from zeusrun.schedule.crontab import remove_entry  # noqa: PLC0415
-
     schedules = _schedules()
     schedules.remove(job)
     typer.echo(f"{job} runs no more by itself")
@@ -214,14 +203,8 @@ def remove(job: Job) -> None:
             remove_entry(schedules.directory.parent)
 
 
-@schedule_app.command("run-now")
 def run_now(job: Job) -> None:
     """Run a job now as its schedule would, and watch it."""
-    from contextlib import nullcontext  # noqa: PLC0415
-
-    from zeusrun.launcher.processes.foreground import run_foreground  # noqa: PLC0415
-    from zeusrun.schedule.occurrence import environment_of, fire_command  # noqa: PLC0415
-
     schedules = _schedules()
     schedule = schedules.read(job)
     argv = fire_command(schedule, read_clock(), "--by-hand")
@@ -236,24 +219,18 @@ def run_now(job: Job) -> None:
     raise typer.Exit(ended.code)
 
 
-@schedule_app.command()
 def export(
-    _job: Annotated[_TEXT, typer.Argument(hidden=True)] = None,
+    _job: Annotated[str | None, typer.Argument(hidden=True)] = None,
     *,
     systemd: Annotated[
         bool, typer.Option("--systemd", help="Print user units that run all schedules.")
     ] = False,
     kubernetes: Annotated[bool, typer.Option("--kubernetes-cronjob", hidden=True)] = False,
-    _image: Annotated[_TEXT, typer.Option("--image", hidden=True)] = None,
-    _claim: Annotated[_TEXT, typer.Option("--claim", hidden=True)] = None,
-    to: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--to", help="Write to this folder instead."),
-    ] = None,
+    _image: Annotated[str | None, typer.Option("--image", hidden=True)] = None,
+    _claim: Annotated[str | None, typer.Option("--claim", hidden=True)] = None,
+    to: Folder = None,
 ) -> None:
     """Print the schedules as systemd units."""
-    from zeusrun.schedule.systemd import systemd_units  # noqa: PLC0415
-
     if kubernetes:
         raise UsageError(
             "--kubernetes-cronjob was removed and returns with the Kubernetes back end; until "
@@ -276,74 +253,13 @@ def export(
     typer.echo(f"written to {to}; now: {enable}")
 
 
-@schedule_app.command()
-def daemon() -> None:
-    """Run all schedules in the foreground, where there is no cron."""
-    from zeusrun.schedule.daemon import run_daemon  # noqa: PLC0415
-
-    schedules = _schedules()
-    count = len(schedules.jobs())
-    _tell(f"{count} job{'' if count == 1 else 's'} looked after, every minute")
-    ended_by = run_daemon(schedules, _tell)
-    raise typer.Exit(0 if ended_by == signal.SIGTERM else ExitCode.SIGNAL_BASE + ended_by)
-
-
-@schedule_app.command(hidden=True)
-def tick() -> None:
-    """Start what is due; what cron runs every minute."""
-    from zeusrun.schedule.tick import start_due  # noqa: PLC0415
-
-    start_due(_schedules(), read_clock(), _tell)
-
-
-@schedule_app.command(hidden=True)
-def fire(
-    job: Job,
-    occurrence: float,
-    *,
-    by_hand: Annotated[bool, typer.Option("--by-hand")] = False,
-) -> None:
-    """Run an occurrence that a tick has found due."""
-    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415
-    from zeusrun.schedule.occurrence import fire as run_occurrence  # noqa: PLC0415
-
-    def run(schedule: Schedule, begun: Callable[[], None]) -> int:
-        spec = load_spec(Path(schedule.job_file))
-        if spec.name != schedule.job:
-            raise UsageError(
-                f"{schedule.job_file}: describes {spec.name} now, and {schedule.job} is scheduled; "
-                f"`zeusrun schedule remove {schedule.job}`, and add it again"
-            )
-        deadline_s = schedule.rules.deadline_s
-        until = None if deadline_s is None else occurrence + deadline_s
-
-        def begins() -> None:
-            begun()
-            if not by_hand:  # below it in the log is what it prints; what is skipped has none
-                when = schedule.rules.timetable.local(occurrence)
-                typer.echo(f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z} ──")
-
-        return run_recurrence(spec, overlap=schedule.overlap, until=until, wait=True, begun=begins)
-
-    raise typer.Exit(run_occurrence(_schedules(), job, occurrence, run, by_hand=by_hand))
-
-
 def _note(texts: Sequence[str]) -> None:
     """Print sentences that somebody should read, one below the other."""
-    from zeusrun.view.tables import notes_sheet  # noqa: PLC0415
-
     if texts:
         console().print(notes_sheet(texts), highlight=False)
 
 
-def _tell(text: str) -> None:
-    typer.echo(plain_text(f"zeusrun: {text}"))
-
-
 def _schedules() -> Schedules:
-    from zeusrun.files.home import trusted_home  # noqa: PLC0415
-    from zeusrun.schedule.store import Schedules  # noqa: PLC0415
-
     return Schedules(trusted_home(os.environ))
 
 
@@ -354,15 +270,11 @@ def _terminal() -> dict[str, str]:
 
 
 def _cron_command(schedules: Schedules) -> str:
-    from zeusrun.schedule.crontab import build_command  # noqa: PLC0415
-
     return build_command(sys.executable, schedules.directory.parent, _needed())
 
 
 def _install(schedules: Schedules, command: str) -> list[str]:
     """Have cron run the schedules; return what a user should know."""
-    from zeusrun.schedule.crontab import add_entry  # noqa: PLC0415
-
     try:
         with schedules.editing_crontab():
             add_entry(schedules.directory.parent, command)
@@ -378,7 +290,5 @@ def _needed() -> list[str]:
 
 
 def _check_cron(schedules: Schedules) -> list[str]:
-    from zeusrun.schedule.health import find_neglect  # noqa: PLC0415
-
     neglect = find_neglect(schedules, read_clock())
     return [] if neglect is None else ["; ".join(neglect)]

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated
 
 import typer
 
-from zeusrun.commands.runs import console
+from zeusrun.commands.options import console
 from zeusrun.errors import UsageError
+from zeusrun.simulate.report import BASELINE, summarise
+from zeusrun.simulate.scenario import build_scenarios
+from zeusrun.simulate.study import Settings, run_study
 from zeusrun.view.export import print_json
+from zeusrun.view.figure import check_figure, draw_regret
+from zeusrun.view.simulation import progress, simulation_json, simulation_sheet
 
-if TYPE_CHECKING:
-    from zeusrun.simulate.study import Settings
-
-_PATH = Optional[Path]  # noqa: UP045 - typer evaluates it, and Python 3.10 must, too
-_NAMES = Optional[list[str]]  # noqa: UP045
+_PATH = Path | None
+_NAMES = list[str] | None
 
 
 def simulate(
@@ -27,7 +30,7 @@ def simulate(
         typer.Option(metavar="DIR", help="Training and power traces; made-up jobs without."),
     ] = None,
     gpu: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(metavar="GPU", help="Whose power trace, such as v100."),
     ] = None,
     workload: Annotated[
@@ -52,7 +55,7 @@ def simulate(
     ] = 5,
     in_flight: Annotated[int, typer.Option(min=1, help="Runs under way at any time.")] = 1,
     load: Annotated[
-        Optional[float],  # noqa: UP045
+        float | None,
         typer.Option(help="Runs come at random, so many under way if none was optimised."),
     ] = None,
     cluster: Annotated[
@@ -68,18 +71,6 @@ def simulate(
 
     Everything is charged: first runs, failures, retries, looks, probes of power limits.
     """
-    from dataclasses import asdict  # noqa: PLC0415
-
-    from zeusrun.simulate.report import BASELINE, summarise  # noqa: PLC0415
-    from zeusrun.simulate.scenario import build_scenarios  # noqa: PLC0415
-    from zeusrun.simulate.study import Settings, run_study  # noqa: PLC0415
-    from zeusrun.view.figure import check_figure, draw_regret  # noqa: PLC0415
-    from zeusrun.view.simulation import (  # noqa: PLC0415
-        progress,
-        simulation_json,
-        simulation_sheet,
-    )
-
     settings = Settings(
         recurrences=recurrences,
         eta_knob=eta_knob,

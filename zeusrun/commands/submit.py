@@ -1,23 +1,57 @@
-"""The verbs that run a job: ``submit`` and ``rerun``; the composition root of a submit."""
+"""The verbs that run a job: ``submit``, ``rerun`` and ``schedule fire``."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
 
+from zeusrun.analysis.savings import find_savings
+from zeusrun.bandit.auto.evidence import tell_window
+from zeusrun.bandit.power import best_limits
+from zeusrun.bandit.registry import create_policy
+from zeusrun.bandit.reinterpret import read_history
+from zeusrun.bandit.set_aside import kept
 from zeusrun.clock import read_clock
-from zeusrun.commands.runs import AsJson, TrialName, console, find_trial, open_home
+from zeusrun.commands.options import (
+    AsJson,
+    JobFile,
+    Overrides,
+    TrialName,
+    console,
+    find_trial,
+    open_home,
+)
 from zeusrun.errors import BusyError, ExitCode, HistoryError, UsageError, ZeusrunError
+from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST
-from zeusrun.jobfile.validators import Overlap  # noqa: TC001 - typer evaluates it
+from zeusrun.jobfile.spec import load_spec
+from zeusrun.jobfile.validators import Overlap
+from zeusrun.launcher.choose import build_problem, plan
+from zeusrun.launcher.context import Submission
+from zeusrun.launcher.events import FoundLost, SubmitEvent
+from zeusrun.launcher.machine import job_devices
+from zeusrun.launcher.processes.installation import find_torchrun
+from zeusrun.launcher.processes.signals import CaughtSignals
+from zeusrun.launcher.queue.admission import admitted
+from zeusrun.launcher.queue.waiting import check_not_ended
+from zeusrun.launcher.recurrence import submit as run_submit
+from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.maintenance.retention import collect, read_bounds, remove
+from zeusrun.notify.notices import build_notices, failure_notice, lost_notices, send
+from zeusrun.schedule.occurrence import fire as run_occurrence
+from zeusrun.schedule.store import Schedules
 from zeusrun.view.export import print_json, result_json
+from zeusrun.view.live import SubmitView
+from zeusrun.view.tables import explain_table, plan_sheet, saving_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,21 +62,20 @@ if TYPE_CHECKING:
     from zeusrun.analysis.savings import Savings
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.context import Submission
     from zeusrun.launcher.recurrence import SubmitResult
     from zeusrun.notify.notices import Notice
+    from zeusrun.schedule.store import Schedule
 
-JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
-Overrides = Annotated[
-    Optional[list[str]],  # noqa: UP045 - typer evaluates it, and Python 3.10 must, too
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key: objective.eta_knob=0.8."),
-]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what went wrong; for cron.")]
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-OVERLAP_HELP = (
-    "If the job runs already: allow runs beside it, forbid ends with 75, queue waits for it, "
-    "replace ends it first."
-)
+OverlapRule = Annotated[
+    Overlap,
+    typer.Option(
+        "--overlap",
+        help="If the job runs already: allow runs beside it, forbid ends with 75, queue waits for "
+        "it, replace ends it first.",
+    ),
+]
 
 
 def submit(
@@ -50,10 +83,10 @@ def submit(
     *,
     overrides: Overrides = None,
     batch_size: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option("--batch-size", help="Use this candidate instead of the policy's choice."),
     ] = None,
-    overlap: Annotated[Overlap, typer.Option("--overlap", help=OVERLAP_HELP)] = "allow",
+    overlap: OverlapRule = "allow",
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for GPUs that another job has; else end with 75.")
     ] = False,
@@ -64,8 +97,6 @@ def submit(
     quiet: Quiet = False,
 ) -> None:
     """Run the job once: choose, launch, meter, record."""
-    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415
-
     spec = load_spec(job, overrides or [])
     if dry_run:
         _show_plan(compose(spec, batch_size), as_json=as_json)
@@ -77,9 +108,6 @@ def submit(
 
 def rerun(trial: TrialName, *, as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Run the job of a trial as it was then, with the same choice."""
-    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415
-    from zeusrun.launcher.rundir.layout import RunPaths  # noqa: PLC0415
-
     found = find_trial(trial)
     job_copy = RunPaths(Path(found.run_dir)).job_copy
     if not job_copy.is_file():
@@ -90,6 +118,37 @@ def rerun(trial: TrialName, *, as_json: AsJson = False, quiet: Quiet = False) ->
     spec, why = load_spec(job_copy), f"as in {found.trial}, by rerun"
     raise typer.Exit(
         run_recurrence(spec, found.global_batch_size, why=why, as_json=as_json, quiet=quiet)
+    )
+
+
+def fire(
+    job: str,
+    occurrence: float,
+    *,
+    by_hand: Annotated[bool, typer.Option("--by-hand")] = False,
+) -> None:
+    """Run an occurrence that a tick has found due."""
+
+    def run(schedule: Schedule, begun: Callable[[], None]) -> int:
+        spec = load_spec(Path(schedule.job_file))
+        if spec.name != schedule.job:
+            raise UsageError(
+                f"{schedule.job_file}: describes {spec.name} now, and {schedule.job} is scheduled; "
+                f"`zeusrun schedule remove {schedule.job}`, and add it again"
+            )
+        deadline_s = schedule.rules.deadline_s
+        until = None if deadline_s is None else occurrence + deadline_s
+
+        def begins() -> None:
+            begun()
+            if not by_hand:  # below it in the log is what it prints; what is skipped has none
+                when = schedule.rules.timetable.local(occurrence)
+                typer.echo(f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z} ──")
+
+        return run_recurrence(spec, overlap=schedule.overlap, until=until, wait=True, begun=begins)
+
+    raise typer.Exit(
+        run_occurrence(Schedules(trusted_home(os.environ)), job, occurrence, run, by_hand=by_hand)
     )
 
 
@@ -124,12 +183,6 @@ def run_recurrence(
     Raises:
         ZeusrunError: As ``submit`` does, or if another run is in the way.
     """
-    from zeusrun.launcher.processes.signals import CaughtSignals  # noqa: PLC0415
-    from zeusrun.launcher.queue.admission import admitted  # noqa: PLC0415
-    from zeusrun.launcher.queue.waiting import check_not_ended  # noqa: PLC0415
-    from zeusrun.notify.notices import build_notices, failure_notice  # noqa: PLC0415
-    from zeusrun.view.tables import saving_lines  # noqa: PLC0415
-
     shown, (home, history) = console(stderr=as_json), open_home()
 
     def tell(text: str) -> None:
@@ -190,11 +243,6 @@ def _run(
     *,
     quiet: bool,
 ) -> SubmitResult:
-    from zeusrun.launcher.events import FoundLost, SubmitEvent  # noqa: PLC0415
-    from zeusrun.launcher.recurrence import submit as run_submit  # noqa: PLC0415
-    from zeusrun.notify.notices import lost_notices  # noqa: PLC0415
-    from zeusrun.view.live import SubmitView  # noqa: PLC0415
-
     with SubmitView(shown, quiet=quiet) as view:
 
         def consume(event: SubmitEvent) -> None:
@@ -213,8 +261,6 @@ def _read_savings(history: History, job: str) -> Savings:
 
     The recurrence is recorded, and how it ended is what counts.
     """
-    from zeusrun.analysis.savings import find_savings  # noqa: PLC0415
-
     try:
         return find_savings(history.trials(job, NEWEST))
     except HistoryError:
@@ -225,8 +271,6 @@ def _notify(
     spec: JobSpec, home: Path, shown: Console, build: Callable[[], Sequence[Notice]]
 ) -> None:
     """Have those told who asked for it; that takes as long as it takes, elsewhere."""
-    from zeusrun.notify.notices import send  # noqa: PLC0415
-
     if spec.notify.url is None and not spec.notify.command:
         return
     try:
@@ -239,8 +283,6 @@ def _remove_old_runs(
     spec: JobSpec, history: History, home: Path, shown: Console, signals: Sequence[int]
 ) -> None:
     """Remove what the job's ``keep`` does not keep, unless a signal comes: the next run goes on."""
-    from zeusrun.maintenance.retention import collect, read_bounds, remove  # noqa: PLC0415
-
     try:
         old = collect(history, home, spec.name, read_bounds(spec.keep), read_clock())
     except HistoryError as error:  # the recurrence is recorded, and that is what counts
@@ -261,11 +303,6 @@ def compose(
         batch_size: The user's own choice.
         gpus: UUIDs of those chosen for it; ``None`` for all that are visible.
     """
-    from zeusrun.bandit.registry import create_policy  # noqa: PLC0415
-    from zeusrun.launcher.context import Submission  # noqa: PLC0415
-    from zeusrun.launcher.machine import job_devices  # noqa: PLC0415
-    from zeusrun.launcher.processes.installation import find_torchrun  # noqa: PLC0415
-
     home, history = open_home()
     inherited = dict(os.environ)
     if gpus:
@@ -292,11 +329,6 @@ def compose(
 
 def _show_plan(submission: Submission, *, as_json: bool) -> None:
     """Print what a submit would choose and start."""
-    import shlex  # noqa: PLC0415
-
-    from zeusrun.launcher.choose import plan  # noqa: PLC0415
-    from zeusrun.view.tables import plan_sheet  # noqa: PLC0415
-
     trial, command, kept = plan(submission)
     shown = command.masked()
     told = {k: shown.env[k] for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
@@ -307,19 +339,22 @@ def _show_plan(submission: Submission, *, as_json: bool) -> None:
         console().print(sheet, soft_wrap=True, highlight=False)
 
 
-def job_file(job: str) -> Path:
-    """Return the job file meant: a name is taken for the job of its last run."""
-    if Path(job).is_file() or Path(job).suffix in {".yaml", ".yml"}:
-        return Path(job)
-    from zeusrun.launcher.rundir.layout import RunPaths  # noqa: PLC0415
-
-    return RunPaths(Path(find_trial(job).run_dir)).job_copy
-
-
-def job_name(job: str) -> str:
-    """Return the name meant: job files are taken for the job they describe."""
-    if Path(job).suffix in {".yaml", ".yml"} and Path(job).is_file():
-        from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415
-
-        return load_spec(Path(job)).name
-    return job
+def show_beliefs(spec: JobSpec, *, as_json: bool) -> None:
+    """Print what the policy of a job believes, and what it would choose next."""
+    submission = compose(spec)
+    trials = submission.history.trials(spec.name, NEWEST)
+    problem = build_problem(submission, trials)
+    told = kept(problem, trials)
+    problem, runs = read_history(problem, trials)
+    window = tell_window(problem, runs)
+    told += [] if window is None else [window]
+    rng = np.random.default_rng(spec.policy.seed)
+    beliefs = submission.policy.explain(problem, runs, rng)
+    if as_json:
+        print_json([vars(belief) for belief in beliefs])
+    else:
+        objective = spec.objective
+        goal = f"{objective.metric} {objective.target:g}, eta_knob {objective.eta_knob:g}"
+        title = f"{spec.name}: what {submission.policy.name} believes of {goal}"
+        limits = best_limits(problem, runs)
+        console().print(explain_table(title, beliefs, told, limits))

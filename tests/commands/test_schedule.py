@@ -408,7 +408,7 @@ def test_removing_what_is_not_scheduled_leaves_nothing(zeusrun, schedule):
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_doctor_says_whether_cron_can_mail(cli, zeusrun, monkeypatch, installed):
-    monkeypatch.setattr("zeusrun.schedule.health.has_mail_program", lambda: installed)
+    monkeypatch.setattr("zeusrun.commands.upkeep.has_mail_program", lambda: installed)
     assert "no mail program" not in cli("doctor")[1]
     cli("schedule", "add", zeusrun.job(), "@daily", "--no-cron")
     assert ("no mail program (sendmail)" in cli("doctor")[1]) is not installed

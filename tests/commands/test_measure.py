@@ -400,7 +400,7 @@ def test_the_result_is_told_before_the_devices_are_let_go(monkeypatch, capfd):
             os.write(1, b"closed\n")
 
     devices = [SlowToClose(time.monotonic)]
-    monkeypatch.setattr("zeusrun.launcher.machine.job_devices", lambda *_: (devices, None))
+    monkeypatch.setattr("zeusrun.commands.gpu.job_devices", lambda *_: (devices, None))
     for as_json in (True, False):
         with pytest.raises(typer.Exit):
             cli_gpu.measure(["true"], as_json=as_json, cpu=False)

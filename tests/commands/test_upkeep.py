@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_runs_command import running  # noqa: F401 - a fixture
-
 LEFT_OVER = ("trial.reserve", "live.tmp", "stop.ending")
 
 
@@ -27,7 +25,7 @@ def test_a_machine_that_is_well_needs_no_repair(zeusrun):
     assert findings(zeusrun)[:2] == (0, [])
 
 
-def test_a_lost_trial_is_told_by_a_dry_run_and_recorded_by_a_repair(zeusrun, running):  # noqa: F811
+def test_a_lost_trial_is_told_by_a_dry_run_and_recorded_by_a_repair(zeusrun, running):
     child = running()
     child.kill()
     child.wait()
@@ -47,7 +45,7 @@ def test_a_lost_trial_is_told_by_a_dry_run_and_recorded_by_a_repair(zeusrun, run
     assert findings(zeusrun)[1] == []
 
 
-def test_a_running_trial_is_left_alone(zeusrun, running):  # noqa: F811
+def test_a_running_trial_is_left_alone(zeusrun, running):
     running()
     assert findings(zeusrun)[1] == []
     assert zeusrun.history()[0]["status"] == "DISPATCHED"
@@ -165,3 +163,19 @@ def test_what_gc_leaves_is_enough_to_rebuild_a_history(zeusrun):
     assert findings(zeusrun, "--restore", "job")[1]["trials"] == 4
     assert zeusrun.history() == before
     assert zeusrun.submit(job)[1]["recurrence"] == 5
+
+
+def test_doctor_finds_this_machine_well(cli):
+    code, out, err = cli("doctor")
+    assert (code, err) == (0, "")
+    for name in ("python", "torch", "devices", "permissions", "home"):
+        assert name in out
+    checks = json.loads(cli("doctor", "--json")[1])
+    assert [check["name"] for check in checks][:2] == ["python", "torch"]
+
+
+def test_doctor_ends_with_5_when_a_submit_would_fail(cli, zeusrun):
+    zeusrun.home.write_text("a file")
+    code, out, _ = cli("doctor")
+    assert code == 5
+    assert "✗" in out

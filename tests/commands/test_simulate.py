@@ -112,7 +112,7 @@ def test_a_figure_that_fails_in_the_end_costs_no_table(tmp_path, monkeypatch):
     def full(title, summaries, path):
         raise UsageError("no space left")
 
-    monkeypatch.setattr("zeusrun.view.figure.draw_regret", full)
+    monkeypatch.setattr("zeusrun.commands.simulate.draw_regret", full)
     arguments = ["simulate", "--workload", "law", "--policy", "fixed", *map(str, FEW)]
     done = CliRunner().invoke(app, [*arguments, "--plot", str(tmp_path / "f.png")])
     assert isinstance(done.exception, UsageError)

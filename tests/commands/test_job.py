@@ -1,0 +1,112 @@
+"""``validate``, ``schema`` and ``explain``, and what a dry run of ``submit`` shows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.factories import CHILDREN, DONE
+from zeusrun.bandit.registry import POLICIES
+from zeusrun.trial import CurvePoint
+
+
+def test_a_python_script_is_not_a_job_file(cli, zeusrun):
+    (zeusrun.folder / "train.py").write_text("print(1)")
+    code, _, err = cli("validate", "train.py")
+    assert code == 2
+    assert "is a Python script" in err
+
+
+def test_a_folder_named_like_the_job_does_not_stand_in_its_way(cli, record, zeusrun):
+    ran = record(1)
+    zeusrun.job()
+    (Path(ran.run_dir) / "job.yaml").write_text((zeusrun.folder / "job.yaml").read_text())
+    (zeusrun.folder / "job").mkdir()
+    code, out, _ = cli("explain", "job")
+    assert code == 0
+    assert "accuracy 0.5" in out
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_explain_shows_each_arm_and_what_comes_next(cli, record, zeusrun, policy):
+    job = zeusrun.job(policy={"name": policy})
+    code, out, _ = cli("explain", job)
+    assert code == 0
+    rows = [line.split() for line in out.splitlines()]
+    named = [row[0] for row in rows if row and row[0] in {"16", "32", "64"}]
+    assert named == ["16", "32", "64"] * 2  # its numbers, then where it stands
+    assert "100%" in out
+    record(1, world_size=1, max_epochs=5)
+    beliefs = json.loads(cli("explain", job, "--json")[1])
+    assert [(b["global_batch_size"], b["trials"]) for b in beliefs] == [(16, 0), (32, 1), (64, 0)]
+    assert (beliefs[1]["reached"], beliefs[1]["epochs"]) == (1, pytest.approx(2, rel=0.05))
+    low_j, high_j = beliefs[1]["cost_range_j"]
+    assert low_j < beliefs[1]["cost_j"] < high_j
+    assert sum(b["chance"] for b in beliefs) == pytest.approx(1)
+
+
+def test_explain_says_what_it_kept_of_trials_with_another_target(cli, record, zeusrun):
+    learned = replace(DONE, curve=(CurvePoint(1, 2.0, 20.0, 0.3), CurvePoint(2, 4.0, 40.0, 0.6)))
+    record(1, learned, world_size=1, max_epochs=5, target=0.4)
+    out = cli("explain", zeusrun.job(policy={"name": "zeus"}))[1]
+    assert "· history: 1 trial had another target (0.4): read again from its learning curve" in out
+
+
+def test_explain_by_name_takes_the_job_as_it_was_last_run(cli, record, zeusrun):
+    from zeusrun.jobfile.spec import load_spec
+
+    last = record(1, world_size=1, max_epochs=5)
+    job = zeusrun.job()
+    (Path(last.run_dir) / "job.yaml").write_text(load_spec(job).to_yaml())
+    assert cli("explain", "job") == cli("explain", job)
+
+
+def test_explain_is_the_same_each_time(cli, record, zeusrun):
+    job = zeusrun.job()
+    record(1, world_size=1, max_epochs=5)
+    assert cli("explain", job) == cli("explain", job)
+
+
+def test_a_dry_run_tells_command_and_environment_and_writes_nothing(cli, zeusrun):
+    code, out, err = cli("submit", zeusrun.job(), "--dry-run", "--json")
+    plan = json.loads(out)
+    assert (code, err) == (0, "")
+    assert plan["trial"]["trial"] == "job-1-1"
+    assert plan["argv"][-1] == str(CHILDREN / "well.py")
+    assert plan["env"]["ZEUSRUN_BATCH_SIZE"] == "32"
+    assert not zeusrun.home.exists()
+
+
+def test_validate_names_job_and_batch_sizes(cli, zeusrun):
+    code, out, _ = cli("validate", zeusrun.job())
+    assert code == 0
+    assert "'job'" in out
+    assert "16, 32, 64" in out
+
+
+def test_validate_refuses_with_exit_2_what_submit_would_refuse(cli, zeusrun):
+    job = zeusrun.job(batch_size={"default": 48})
+    for arguments in (["validate", job], ["submit", job], ["explain", job]):
+        code, out, err = cli(*arguments)
+        assert (code, out) == (2, "")
+        assert f"{job}:" in err
+        assert "48" in err
+
+
+def test_set_overrides_a_key(cli, zeusrun):
+    job = zeusrun.job()
+    assert "8, 32" in cli("validate", job, "--set", "batch_size.candidates=[8, 32]")[1]
+    code, _, err = cli("validate", job, "--set", "batch_size.candidate=[8]")
+    assert code == 2
+    assert "did you mean" in err
+
+
+def test_schema_is_a_json_schema(cli):
+    code, out, _ = cli("schema")
+    schema = json.loads(out)
+    assert code == 0
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    assert "batch_size" in schema["properties"]

@@ -1,0 +1,48 @@
+"""The verbs about a job file: ``validate``, ``schema`` and ``explain``."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from zeusrun.clock import read_clock
+from zeusrun.commands.options import AsJson, JobFile, Overrides, job_file
+from zeusrun.errors import JobFileError, UsageError
+from zeusrun.jobfile.spec import load_spec, spec_json_schema
+from zeusrun.launcher.unused_choices import find_unused_choices
+from zeusrun.plain_text import plain_text
+from zeusrun.schedule.build import build_schedule
+from zeusrun.view.export import print_json
+
+
+def validate(job: JobFile, *, overrides: Overrides = None) -> None:
+    """Check a job file."""
+    spec = load_spec(job, overrides or [])
+    if spec.schedule is not None:
+        try:
+            build_schedule(spec, {}, os.environ, names=(), known=None, now=read_clock())
+        except UsageError as error:
+            raise JobFileError(f"{job}: in 'schedule': {error}") from None
+    arms = ", ".join(map(str, spec.batch_size.candidates))
+    typer.echo(f"{job}: job '{spec.name}' is well-formed; batch sizes {arms}")
+    for text in find_unused_choices(spec):
+        typer.echo(plain_text(f"zeusrun: warning: {job}: {text}"), err=True)
+
+
+def schema() -> None:
+    """Print the JSON Schema of job files, for editors."""
+    print_json(spec_json_schema())
+
+
+def explain(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A job file, or a job's name.")],
+    *,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the policy believes, and what it would choose next."""
+    from zeusrun.commands.submit import show_beliefs  # noqa: PLC0415 - numpy, for this verb alone
+
+    show_beliefs(load_spec(job_file(job), overrides or []), as_json=as_json)

@@ -1,0 +1,182 @@
+"""The verbs that look after a machine: ``repair``, ``gc`` and ``doctor``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from zeusrun.clock import read_clock
+from zeusrun.commands.options import AsJson, console, known_job, open_history, open_home
+from zeusrun.errors import DeviceError, ExitCode, HistoryError, UsageError
+from zeusrun.files.home import trusted_home
+from zeusrun.history.rules import is_job_name
+from zeusrun.jobfile.spec import load_keep
+from zeusrun.jobfile.validators import size_bytes
+from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.maintenance.doctor import Check, check_machine
+from zeusrun.maintenance.repair import look_after, read_found_trials
+from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove
+from zeusrun.schedule.health import check_job, find_neglect, has_mail_program
+from zeusrun.schedule.store import Schedules
+from zeusrun.view.export import print_json
+from zeusrun.view.repair import old_runs_sheet, repair_sheet, restore_sheet
+from zeusrun.view.tables import doctor_sheet
+
+if TYPE_CHECKING:
+    from zeusrun.history.tinydb.store import TinyDBHistory
+
+
+def repair(
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what there is; change nothing.")
+    ] = False,
+    restore: Annotated[
+        str | None,
+        typer.Option("--restore", metavar="JOB", help="Put this job's history together again."),
+    ] = None,
+    copy: Annotated[str | None, typer.Option("--copy", hidden=True)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put right what dead processes have left; restore histories.
+
+    Record lost trials, put power limits back, remove left-over files.
+    """
+    if copy is not None:
+        raise UsageError(
+            "--copy was removed: `zeusrun repair --restore JOB` starts from the last good copy and "
+            "adds what the run directories hold; to start from another file, first copy it to "
+            "history/JOB.json in ZEUSRUN_HOME"
+        )
+    home, store = open_home()
+    if restore is not None:
+        _restore(home, restore, dry_run=dry_run, as_json=as_json)
+        return
+    found = look_after(store, home, dry_run=dry_run)
+    if as_json:
+        print_json([vars(finding) for finding in found])
+    else:
+        console().print(repair_sheet(found, home, dry_run=dry_run), highlight=False)
+    problems = [finding for finding in found if finding.state == "problem"]
+    for kind, error in (("history", HistoryError), ("limit", DeviceError)):
+        if texts := [finding.text for finding in problems if finding.kind == kind]:
+            raise error("; ".join(texts))
+
+
+def _restore(home: Path, job: str, *, dry_run: bool, as_json: bool) -> None:
+    """Rebuild a history from its last good copy and the run directories.
+
+    Raises:
+        HistoryError: If that is impossible.
+        UsageError: If there is no such job, or with ``--dry-run``.
+    """
+    if dry_run:
+        raise UsageError(
+            "--dry-run does not go with --restore, which keeps what it replaces; leave one out"
+        )
+    store = open_history()
+    found = read_found_trials(home, job) if is_job_name(job) else []
+    if not found:
+        known_job(store, job)
+    done = store.restore(job, found)
+    if as_json:
+        aside = None if done.aside is None else str(done.aside)
+        print_json({**vars(done), "aside": aside})
+    else:
+        console().print(restore_sheet(job, done), highlight=False)
+
+
+def prune(
+    job: Annotated[
+        str | None,
+        typer.Argument(metavar="JOB", help="Only this job's runs."),
+    ] = None,
+    *,
+    last: Annotated[
+        int | None,
+        typer.Option("--last", min=1, help="Keep the newest so many."),
+    ] = None,
+    days: Annotated[
+        float | None,
+        typer.Option("--days", min=0, help="Keep those that ended within so many days."),
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option("--size", help="Keep the newest that fit into so much, such as 20 GB."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the files of old runs; never the history.
+
+    What is kept is said by the job's own 'keep', or by these bounds.
+    """
+    try:
+        given = Bounds(last, days, None if size is None else size_bytes(size))
+    except ValueError as error:
+        raise UsageError(f"--size {error}") from None
+    home, store = open_home()
+    now = read_clock()
+    found, bounded = [], bool(given)
+    for name in store.jobs() if job is None else [known_job(store, job)]:
+        bounds = given or _own_bounds(store, name)
+        bounded = bounded or bool(bounds)
+        old = collect(store, home, name, bounds, now)
+        found += old if dry_run else [run for run in old if remove(run)]
+    if as_json:
+        print_json([run.to_json() for run in found])
+    elif not bounded:
+        typer.echo(
+            "nothing bounds what is kept: give --last, --days or --size, or add 'keep: {last: 30}' "
+            "to the job file"
+        )
+    else:
+        console().print(old_runs_sheet(found, dry_run=dry_run), highlight=False)
+
+
+def _own_bounds(store: TinyDBHistory, job: str) -> Bounds:
+    """Return what the job file of a job's last run keeps."""
+    trials = store.trials(job, 1)
+    job_copy = RunPaths(Path(trials[-1].run_dir)).job_copy if trials else None
+    if job_copy is None or not job_copy.is_file():
+        return Bounds()
+    return read_bounds(load_keep(job_copy))
+
+
+def doctor(*, as_json: AsJson = False) -> None:
+    """Check Python, torch, devices and home; say what to do."""
+    checks = [*check_machine(os.environ), *_check_schedules()]
+    if as_json:
+        print_json([vars(check) for check in checks])
+    else:
+        console().print(doctor_sheet(checks))
+    if any(check.well is False for check in checks):
+        raise typer.Exit(ExitCode.LAUNCH)
+
+
+def _check_schedules() -> list[Check]:
+    """Look whether anybody starts what is scheduled, and whether it could run."""
+    try:
+        schedules, now = Schedules(trusted_home(os.environ)), read_clock()
+    except HistoryError:
+        return []  # the check of the home has said why
+    jobs = schedules.jobs()
+    if not jobs:
+        return []
+    found = [check_job(schedules, job, now) for job in jobs]
+    checks = [Check("schedule", False if each.stops else None, each.text) for each in found if each]
+    if not has_mail_program():
+        advice = "add `notify` to the job file, or install a mail program such as msmtp-mta"
+        what = "no mail program (sendmail): what cron would mail is lost"
+        checks.append(Check("mail", well=None, found=what, advice=advice))
+    count = "1 job runs by itself" if len(jobs) == 1 else f"{len(jobs)} jobs run by themselves"
+    neglect = find_neglect(schedules, now)
+    if neglect is None:
+        return [Check("schedules", well=True, found=f"{count}, looked after every minute"), *checks]
+    what, advice = neglect
+    return [Check("schedules", well=False, found=f"{count}; {what}", advice=advice), *checks]
