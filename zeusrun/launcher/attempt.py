@@ -22,6 +22,8 @@ from zeusrun.launcher.supervision.supervisor import Supervisor
 from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zeusrun.energy.meter import Meter
     from zeusrun.history.base import History
     from zeusrun.launcher.context import Submission
@@ -34,7 +36,12 @@ if TYPE_CHECKING:
 
 
 def run_attempt(
-    submission: Submission, dispatched: Dispatched, emit: Emit, signals: CaughtSignals
+    submission: Submission,
+    dispatched: Dispatched,
+    emit: Emit,
+    signals: CaughtSignals,
+    *,
+    notes: Sequence[str] = (),
 ) -> tuple[Trial, StopOrder | None]:
     """Run a dispatched trial and record it.
 
@@ -43,6 +50,7 @@ def run_attempt(
         dispatched: The trial; its lock is released at the end.
         emit: Gets every event.
         signals: Those that have come, in order.
+        notes: Sentences to begin with.
 
     Returns:
         The trial as recorded, and the order that stopped it, if any.
@@ -54,12 +62,14 @@ def run_attempt(
     mask = mask_job(submission.spec, values)
     emit = mask_events(emit, mask)
     try:
-        if dispatched.note is not None:
-            emit(Noted(dispatched.note))
-        if dispatched.trial.preemptions:
-            emit(Noted(_goes_on(dispatched.trial)))
-        emit(TrialStarts(dispatched.trial, dispatched.choice.decision.cost_bound_j))
         try:
+            for text in notes:
+                emit(Noted(text))
+            if dispatched.note is not None:
+                emit(Noted(dispatched.note))
+            if dispatched.trial.preemptions:
+                emit(Noted(_goes_on(dispatched.trial)))
+            emit(TrialStarts(dispatched.trial, dispatched.choice.decision.cost_bound_j))
             meter = _open_meter(submission, dispatched)
             outcome, stop = Supervisor(
                 submission, dispatched, meter, emit=emit, signals=signals, mask=mask

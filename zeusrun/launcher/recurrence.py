@@ -135,13 +135,14 @@ def _recur(submission: Submission, emit: Emit, signals: CaughtSignals) -> Submit
         if isinstance(dispatched, NothingLeft):
             emit(Warned(dispatched.reason))
             break
+        notes = [
+            f"history: {text}" for text in dispatched.choice.kept if dispatched.trial.attempt == 1
+        ]
+        if made and made[-1].trial.cause is not None:
+            notes.append("it is tried once more: should it fail alike, that is the end of it")
+        trial, stop = run_attempt(submission, dispatched, emit, signals, notes=notes)
         if not made:
-            made += _attempts_before(submission, dispatched.trial)
-            for text in dispatched.choice.kept if len(made) == 0 else ():
-                emit(Noted(f"history: {text}"))
-        elif made[-1].trial.cause is not None:
-            emit(Noted("it is tried once more: should it fail alike, that is the end of it"))
-        trial, stop = run_attempt(submission, dispatched, emit, signals)
+            made += _attempts_before(submission, trial)
         own.append(trial)
         made.append(Attempt(trial, was_replaced(trial, stop)))
         if signals.received or not _may_go_on(submission, made, stop):
