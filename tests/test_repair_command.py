@@ -54,12 +54,12 @@ def test_a_running_trial_is_left_alone(zeusrun, running):  # noqa: F811
 def test_left_over_files_are_removed(zeusrun):
     _, result, _ = zeusrun.submit(zeusrun.job())
     run_dir = Path(result["trials"][0]["run_dir"])
-    for name in ("trial.reserve", "live.tmp"):
+    for name in ("trial.reserve", "live.json.tmp"):
         (run_dir / name).write_text("left")
     assert ("file", "found") in states(findings(zeusrun, "--dry-run")[1])
-    assert (run_dir / "live.tmp").exists()
+    assert (run_dir / "live.json.tmp").exists()
     assert ("file", "repaired") in states(findings(zeusrun)[1])
-    assert {path.name for path in run_dir.iterdir()}.isdisjoint({"trial.reserve", "live.tmp"})
+    assert {path.name for path in run_dir.iterdir()}.isdisjoint({"trial.reserve", "live.json.tmp"})
 
 
 def test_a_damaged_history_comes_back_whole_from_its_copy_and_the_run_directories(zeusrun):

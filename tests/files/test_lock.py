@@ -11,12 +11,12 @@ import threading
 
 import pytest
 
-from zeusrun.files.lock import FileLock
+from zeusrun.files.lock import FileLock, is_locked
 
 _HOLDS = """
 import sys
 from pathlib import Path
-from zeusrun.files.lock import FileLock
+from zeusrun.files.lock import FileLock, is_locked
 lock = FileLock(Path(sys.argv[1]))
 assert lock.acquire()
 print("held", flush=True)
@@ -121,3 +121,16 @@ def test_without_its_directory_it_cannot_be_taken(path):
 def test_a_lock_that_is_not_held_has_no_descriptor(path):
     with pytest.raises(ValueError, match="not held"):
         FileLock(path).fileno()
+
+
+def test_a_lock_is_asked_for_without_being_taken_or_made(tmp_path):
+    path = tmp_path / "lock"
+    with pytest.raises(FileNotFoundError):
+        is_locked(path)
+    assert not path.exists()
+    lock = FileLock(path)
+    assert lock.acquire()
+    assert is_locked(path)
+    lock.release()
+    assert not is_locked(path)
+    assert lock.acquire()

@@ -76,6 +76,24 @@ class FileLock:
         return False
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file; nothing is made or changed.
+
+    Raises:
+        OSError: If there is no such file, or the lock cannot be asked.
+        ValueError: If the path cannot be one.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 class SafeLock(FileLock):
     """A lock whose folder is made, and whose errors say what to do."""
 

@@ -122,33 +122,6 @@ def write_file(path: Path | str, content: bytes) -> None:
         file.write(content)
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Put a file with mode 0600 in the place of another for good, wholly or not at all.
-
-    Whoever writes it must be the only one; what a killed one has left is swept by the next.
-
-    Raises:
-        OSError: If a step fails.
-    """
-    fresh = path.with_name(path.name + ".new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, for the mode
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)  # so that the name survives, too
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 def remove_link(path: Path | str) -> None:
     """Remove a symbolic link; anything else stays as it is.
 

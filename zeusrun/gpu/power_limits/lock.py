@@ -10,13 +10,11 @@ other by a locked file in it.
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
 import socket
 from pathlib import Path
 
 from zeusrun.errors import DeviceError
-from zeusrun.files.lock import FileLock
+from zeusrun.files.lock import FileLock, is_locked
 from zeusrun.files.private import make_folder
 
 
@@ -100,18 +98,10 @@ def _lock_path(directory: Path, uuid: str) -> Path:
 
 
 def _is_file_locked(path: Path) -> bool:
-    """Whether a file is locked: it is locked in common with other readers for a moment."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return is_locked(path)
     except OSError:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return isinstance(error, BlockingIOError)
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _is_bound(uuid: str) -> bool:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.files.atomic import replace_file, temporary_path
 from zeusrun.files.home import runs_directory, unwritable_home
-from zeusrun.files.private import make_folder, open_for_writing, remove_link, write_file
+from zeusrun.files.private import make_folder, open_for_writing, remove_link
 from zeusrun.history.rules import job_of
 from zeusrun.sidecar.orders import ENDING
 
@@ -84,7 +85,7 @@ class RunPaths:
     @property
     def fresh_live(self) -> Path:
         """What ``live.json`` is replaced by; there for a moment only."""
-        return self.run_dir / "live.tmp"
+        return temporary_path(self.live)
 
     @property
     def clocks(self) -> Path:
@@ -160,9 +161,7 @@ def tell_to_stop(paths: RunPaths, *, ending: bool) -> None:
     Raises:
         OSError: If it cannot be made.
     """
-    fresh = paths.stop.with_suffix(".new")
-    write_file(fresh, ENDING if ending else b"")
-    fresh.replace(paths.stop)
+    replace_file(paths.stop, ENDING if ending else b"", durable=False)
 
 
 def find_run(home: Path, trial: Trial) -> RunPaths | None:

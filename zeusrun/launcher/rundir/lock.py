@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import os
 import shutil
 from typing import TYPE_CHECKING
 
 from zeusrun.files.home import runs_directory
-from zeusrun.files.lock import FileLock
+from zeusrun.files.lock import FileLock, is_locked
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
 from zeusrun.launcher.rundir.record import has_begun
@@ -49,18 +47,11 @@ def launcher_lives(paths: RunPaths) -> bool:
     cannot be asked, the launcher counts as alive.
     """
     try:
-        descriptor = os.open(paths.lock, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return is_locked(paths.lock)
     except ValueError:  # a path that can be none
         return False
     except OSError as error:
         return error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def is_filled(paths: RunPaths) -> bool:
