@@ -12,13 +12,13 @@ import pytest
 from tests.runs import wait_for
 from tests.test_looks import Scripted, run  # noqa: F401 - a fixture
 from zeusrun.errors import HistoryError
-from zeusrun.history.tinydb import storage
+from zeusrun.files import atomic
 from zeusrun.trial import Decision, Stage
 
 
 def fail_once(monkeypatch):
     """Let the first sync of the history's directory fail: the new file has its name already."""
-    real, failed = storage._sync_directory, []
+    real, failed = atomic.sync_directory, []
 
     def sync(directory):
         if directory.name == "history" and not failed:
@@ -26,7 +26,7 @@ def fail_once(monkeypatch):
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(directory))
         real(directory)
 
-    monkeypatch.setattr(storage, "_sync_directory", sync)
+    monkeypatch.setattr(atomic, "sync_directory", sync)
 
 
 CHOICE = Scripted(Decision(32, Stage.EXPLOIT, "32 is the only one"))

@@ -473,9 +473,9 @@ def test_the_trial_of_a_killed_launcher_is_lost_and_its_orphans_are_ended(zeusru
     child.kill()
     child.communicate(timeout=300)
     wait_for(lambda: not survivors({"run_dir": str(zeusrun.run_dir())}))  # by nobody's doing
-    (zeusrun.run_dir() / "live.tmp").touch()  # as if it had died while it wrote
+    (zeusrun.run_dir() / "live.json.tmp").touch()  # as if it had died while it wrote
     zeusrun.submit(zeusrun.job())
-    assert not (zeusrun.run_dir() / "live.tmp").exists()
+    assert not (zeusrun.run_dir() / "live.json.tmp").exists()
     lost, trial = zeusrun.history()
     assert (lost["status"], lost["epochs"]) == ("LOST", 1)
     assert lost["time_s"] > 0

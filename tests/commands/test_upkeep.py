@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-LEFT_OVER = ("trial.reserve", "live.tmp", "stop.ending")
+LEFT_OVER = ("trial.reserve", "live.json.tmp", "stop.ending")
 
 
 def findings(zeusrun, *arguments):
@@ -57,7 +57,7 @@ def test_left_over_files_are_removed(zeusrun):
     for name in LEFT_OVER:
         (run_dir / name).write_text("left")
     assert ("file", "found") in states(findings(zeusrun, "--dry-run")[1])
-    assert (run_dir / "live.tmp").exists()
+    assert (run_dir / "live.json.tmp").exists()
     assert ("file", "repaired") in states(findings(zeusrun)[1])
     assert {path.name for path in run_dir.iterdir()}.isdisjoint(LEFT_OVER)
 

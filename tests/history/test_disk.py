@@ -228,6 +228,7 @@ def test_a_volume_is_on_disk_before_the_file_that_does_without_its_trials(tmp_pa
     assert steps == [
         ("fsync", "volume.tmp", (tmp_path / VOLUME).stat().st_size),
         ("replace", "volume.tmp", "000001.json"),
+        ("fsync", "digits.volumes", None),
         ("fsync", "volume.tmp", (tmp_path / "digits.volumes/000002.json").stat().st_size),
         ("replace", "volume.tmp", "000002.json"),
         ("fsync", "digits.volumes", None),

@@ -6,7 +6,6 @@ a link that the script put in place of a file, and never waits for a pipe.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -80,33 +79,6 @@ def write_file(path: Path | str, content: bytes) -> None:
     descriptor = open_for_writing(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
         file.write(content)
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file atomically and durably by one with mode 0600.
-
-    Only one process may write it at a time. It removes what a killed one has left.
-
-    Raises:
-        OSError: If a step fails.
-    """
-    fresh = path.with_name(path.name + ".new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, for the mode
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)  # makes the new name durable
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def remove_link(path: Path | str) -> None:

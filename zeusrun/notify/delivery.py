@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from zeusrun.clock import timestamp
+from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import FileLock
-from zeusrun.files.private import open_for_writing, read_file, replace_file
+from zeusrun.files.private import open_for_writing, read_file
 from zeusrun.launcher.processes.background import run_bounded
 from zeusrun.plain_text import plain_text
 

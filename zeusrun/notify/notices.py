@@ -17,8 +17,9 @@ from zeusrun.analysis.cost_baseline import usual_cost
 from zeusrun.clock import timestamp
 from zeusrun.cost import energy_text
 from zeusrun.errors import ExitCode
+from zeusrun.files.atomic import replace_file
 from zeusrun.files.home import notices_directory
-from zeusrun.files.private import make_folder, replace_file
+from zeusrun.files.private import make_folder
 from zeusrun.launcher.processes.background import start_detached
 from zeusrun.plain_text import plain_text
 from zeusrun.trial import TrialStatus

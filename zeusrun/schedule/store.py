@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from zeusrun.errors import ExitCode, HistoryError, UsageError, unwritable
+from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import SafeLock
-from zeusrun.files.private import read_file, replace_file
+from zeusrun.files.private import read_file
 from zeusrun.jobfile.validators import CatchUp, Overlap, check_job_name
 from zeusrun.schedule.cron_expression import build_timetable
 from zeusrun.schedule.due import Cursor, Rules

@@ -21,9 +21,8 @@ from tests.contracts.history import (
 from zeusrun.errors import HistoryError
 from zeusrun.history.base import Conflict
 from zeusrun.history.schema import SCHEMA, DamagedError, empty_tables
-from zeusrun.history.tinydb.recovery import read_file
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.history.tinydb.stored import StoredTrials
+from zeusrun.history.tinydb.stored import StoredTrials, read_file
 from zeusrun.history.tinydb.volumes import collect, read_header, seal
 from zeusrun.trial import Trial, TrialStatus
 

@@ -162,7 +162,7 @@ def test_on_a_full_disk_a_program_is_told_that_it_is_ended(paths, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def on_tick():
-        monkeypatch.setattr("zeusrun.launcher.rundir.layout.write_file", refuse)
+        monkeypatch.setattr("zeusrun.launcher.rundir.layout.replace_file", refuse)
         return once(paths, "ready", StopLevel.TERMINATE)()
 
     command = python(paths, READY + FOR_EVER)

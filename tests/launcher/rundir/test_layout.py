@@ -77,7 +77,7 @@ def test_a_home_that_is_a_file_says_what_to_set(tmp_path):
 
 
 def test_on_a_disk_without_room_for_a_byte_a_script_is_told_all_the_same(tmp_path, monkeypatch):
-    def fill(path, content):
+    def fill(path, content, **_):
         path.touch()
         if content:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
@@ -87,6 +87,7 @@ def test_on_a_disk_without_room_for_a_byte_a_script_is_told_all_the_same(tmp_pat
     full.run_dir.mkdir()
     prepare_to_stop(paths)
     monkeypatch.setattr("zeusrun.launcher.rundir.layout.write_file", fill)
+    monkeypatch.setattr("zeusrun.files.atomic._write", fill)
     tell_to_stop(paths, ending=False)
     assert paths.stop.read_bytes() == b""
     tell_to_stop(paths, ending=True)

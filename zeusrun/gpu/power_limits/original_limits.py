@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zeusrun.errors import DeviceError
-from zeusrun.files.private import make_folder, replace_file
+from zeusrun.files.atomic import replace_file
+from zeusrun.files.private import make_folder
 
 _VERSION = 1
 _SUFFIX = ".limit.json"

@@ -12,25 +12,25 @@ from zeusrun.history.schema import (
     Tables,
     decode_trials,
     empty_tables,
+    encode_tables,
     encode_trial,
-)
-from zeusrun.history.tinydb.recovery import (
-    count_trials,
-    latest_aside,
-    read_file,
-    read_volume,
 )
 from zeusrun.history.tinydb.storage import (
     copy_path,
     explained,
+    latest_aside,
+    restore_command,
+    set_aside,
     stored_volumes,
     volume_path,
     written_at,
 )
+from zeusrun.history.tinydb.stored import read_file, read_volume
 from zeusrun.history.tinydb.volumes import read_header, with_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import datetime
     from pathlib import Path
 
     from zeusrun.trial import Trial
@@ -224,3 +224,70 @@ def _records(tables: Tables, job: str) -> list[Record]:
 
 def _knows_more(trial: Trial, other: Trial) -> bool:
     return (trial.preemptions, trial.status.finished) > (other.preemptions, other.status.finished)
+
+
+def build_refusal(path: Path, job: str, damage: DamagedError) -> HistoryError:
+    """Set what is damaged aside and describe the way out. The caller holds the lock.
+
+    Returns:
+        The error to raise, naming the damaged file and offering its last good copy.
+
+    Raises:
+        HistoryError: If the damaged file cannot be set aside.
+    """
+    aside = set_aside(path)
+    if aside is not None:
+        problem = f"the history {path} is damaged ({damage}) and was set aside as {aside}"
+    else:
+        problem = f"the history {path} is missing"
+        with explained("read", path):
+            earlier = latest_aside(path)
+        if earlier is not None:
+            problem += f"; a damaged one was set aside as {earlier}"
+    return HistoryError(f"{problem}; {_offer(path, job)}")
+
+
+def count_trials(tables: Tables, job: str) -> int:
+    """Return how many trials a main file and its volumes hold, having read those of the file.
+
+    Raises:
+        DamagedError: If they are not trials of this job, or could not be written again.
+    """
+    volumes, _ = read_header(tables)
+    here = len(decode_trials(tables["trials"].values(), job))
+    encode_tables(tables)
+    return here + sum(volume.trials for volume in volumes)
+
+
+def _offer(path: Path, job: str) -> str:
+    """Say which copy there is and how to go on; a damaged copy is set aside, too."""
+    copy, problem = copy_path(path), "it has no earlier copy"
+    try:
+        tables = read_file(copy)
+        if tables is not None:
+            count = count_trials(tables, job)
+            with explained("read", copy):
+                return _describe(count, written_at(copy), job)
+    except DamagedError as damage:
+        aside = set_aside(copy)
+        problem = f"its copy {copy.name} is damaged, too ({damage}), and was set aside as {aside}"
+    except HistoryError as error:
+        problem = f"its copy is {copy}: {error}"
+    with explained("read", path):
+        left = copy.exists() or stored_volumes(path)
+    if left:
+        end = f"{restore_command(job)} goes on from what its volumes and run directories hold"
+    else:
+        end = (
+            "the next run starts a fresh history, and "
+            f"{restore_command(job)} adds what the run directories hold"
+        )
+    return f"{problem}; {end}"
+
+
+def _describe(count: int, written: datetime, job: str) -> str:
+    return (
+        f"its last good copy has {count} trial{'' if count == 1 else 's'} and is of "
+        f"{written:%Y-%m-%d %H:%M:%S} UTC; {restore_command(job)} goes on from it and from what "
+        "the run directories hold"
+    )

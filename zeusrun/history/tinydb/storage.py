@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import errno
-import os
+import itertools
 import re
 import shlex
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import ACCESS, SHORTAGES, HistoryError
+from zeusrun.files.atomic import keep_link, remove_leftover, replace_file, sync_directory
 from zeusrun.files.lock import FileLock
 from zeusrun.files.private import make_folder
 
@@ -29,8 +30,6 @@ _ADVICE = {
     errno.EEXIST: _IN_THE_WAY,
     errno.ENAMETOOLONG: "shorten the job's name",
 }
-# What link(2) answers on file systems without hard links, or out of them.
-_CANNOT_LINK = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _PATIENCE_S = 1.0  # how long to wait before looking whether others come to an end
 
 
@@ -56,6 +55,11 @@ def stored_volumes(path: Path) -> list[int]:
 def written_at(path: Path) -> datetime:
     """Return when a file was written; a copy that is a hard link was when its state was."""
     return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+
+
+def restore_command(job: str) -> str:
+    """Return what a message about damage tells to type."""
+    return f"`zeusrun repair --restore {shlex.quote(job)}`"
 
 
 def lock_path(path: Path) -> Path:
@@ -129,92 +133,44 @@ def write_volumes(path: Path, volumes: Mapping[int, bytes]) -> None:
     directory = _volumes_directory(path)
     fresh = directory / "volume.tmp"
     if not volumes:
-        with suppress(OSError):  # a leftover does not prevent the write
-            fresh.unlink(missing_ok=True)
+        remove_leftover(fresh)
         return
     directory.mkdir(mode=0o700, exist_ok=True)
-    for number, data in volumes.items():
-        target = volume_path(path, number)
+    for number, content in volumes.items():
+        replace_file(volume_path(path, number), content, fresh=fresh)
+    sync_directory(path.parent)
+
+
+def set_aside(path: Path) -> Path | None:
+    """Rename a damaged file out of the way, over nothing; ``None`` if there is none."""
+    with explained("set aside", path):
+        target = _unused(path, "corrupt")
         try:
-            _write_new(fresh, data)
-            fresh.replace(target)
-        finally:
-            with suppress(OSError):
-                fresh.unlink(missing_ok=True)
-    _sync_directory(directory)
-    _sync_directory(path.parent)
-
-
-def write_atomically(path: Path, data: bytes, *, keep: bool = True) -> None:
-    """Replace a file for good, keeping the previous one as its copy. The caller holds the lock.
-
-    Killed or failing at any step, it leaves the previous or the new content under ``path``, and
-    never a part. Left-over temporary files have fixed names, so the next write sweeps them.
-
-    Args:
-        path: What to replace.
-        data: Its new content.
-        keep: Whether the previous content is worth a copy.
-
-    Raises:
-        OSError: If a step fails.
-    """
-    fresh = path.with_name(path.name + ".tmp")
-    try:
-        _write_new(fresh, data)
-        if keep:
-            keep_link(path, copy_path(path))
-        fresh.replace(path)
-    finally:
-        with suppress(OSError):
-            fresh.unlink(missing_ok=True)
-    _sync_directory(path.parent)
-
-
-def _write_new(path: Path, data: bytes) -> None:
-    path.unlink(missing_ok=True)
-    # Exclusive, so that a link planted under this name is refused and not followed.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, for the mode
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def keep_link(path: Path, target: Path) -> None:
-    """Keep the present state of a file under another name, too; no file, nothing to keep.
-
-    Raises:
-        OSError: If a step fails.
-    """
-    spare = path.with_name(path.name + ".bak.tmp")
-    try:
-        spare.unlink(missing_ok=True)
-        try:
-            os.link(path, spare)
+            path.rename(target)
         except FileNotFoundError:
-            return  # the first write
-        except OSError as error:
-            if error.errno not in _CANNOT_LINK:
-                raise
-            _write_new(spare, path.read_bytes())
-        spare.replace(target)
-    finally:
-        # Renaming onto another link of the same file does nothing and leaves both (rename(2)).
-        with suppress(OSError):
-            spare.unlink(missing_ok=True)
+            return None
+    return target
+
+
+def keep_aside(path: Path, why: str) -> Path:
+    """Keep a file that is about to be replaced under another name, which it never had before."""
+    with explained("set aside", path):
+        target = _unused(path, why)
+        keep_link(path, target)
+    return target
+
+
+def latest_aside(path: Path) -> Path | None:
+    """Return where a file was set aside last for being damaged."""
+    return max(path.parent.glob(f"{path.name}.corrupt-*"), default=None)
+
+
+def _unused(path: Path, why: str) -> Path:
+    stamp = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
+    names = itertools.chain([stamp], (f"{stamp}-{number}" for number in itertools.count(2)))
+    targets = (path.with_name(f"{path.name}.{why}-{name}") for name in names)
+    return next(target for target in targets if not target.exists())
 
 
 def _volumes_directory(path: Path) -> Path:
     return path.with_suffix(".volumes")
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some network file systems cannot, and need not
-            raise
-    finally:
-        os.close(descriptor)

@@ -22,9 +22,8 @@ from zeusrun.history.rules import (
     unknown_trial,
 )
 from zeusrun.history.schema import DamagedError, Tables, encode_trial
-from zeusrun.history.tinydb.recovery import build_refusal, keep_aside, set_aside
-from zeusrun.history.tinydb.restore import Restoration, plan_restore
-from zeusrun.history.tinydb.storage import explained, locked
+from zeusrun.history.tinydb.restore import Restoration, build_refusal, plan_restore
+from zeusrun.history.tinydb.storage import explained, keep_aside, locked, set_aside
 from zeusrun.history.tinydb.stored import StoredTrials, write_tables
 from zeusrun.history.tinydb.volumes import VOLUME_TRIALS
 

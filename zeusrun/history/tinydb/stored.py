@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import itertools
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zeusrun.errors import HistoryError
+from zeusrun.files.atomic import replace_file
 from zeusrun.history.rules import recurrence_of
-from zeusrun.history.schema import DamagedError, Tables, decode_trials, encode_tables
-from zeusrun.history.tinydb.recovery import read_tables, read_volume, restore_command
-from zeusrun.history.tinydb.storage import explained, volume_path, write_atomically, write_volumes
+from zeusrun.history.schema import (
+    DamagedError,
+    NewerError,
+    Tables,
+    decode_tables,
+    decode_trials,
+    empty_tables,
+    encode_tables,
+)
+from zeusrun.history.tinydb.storage import (
+    copy_path,
+    explained,
+    restore_command,
+    stored_volumes,
+    volume_path,
+    write_volumes,
+)
 from zeusrun.history.tinydb.volumes import (
     Volume,
     collect,
@@ -165,4 +181,72 @@ def write_tables(path: Path, tables: Tables, volume_trials: int, *, keep: bool =
     volumes = {number: encode_tables(volume) for number, volume in sealed.items()}
     with explained("write", path):
         write_volumes(path, volumes)  # on disk before the file that does without their trials
-        write_atomically(path, content, keep=keep)
+        replace_file(path, content, kept=copy_path(path) if keep else None)
+
+
+def read_tables(path: Path) -> tuple[Tables, str]:
+    """Read a main file and its version; one that never was is an empty history.
+
+    The version is a hash of its bytes: a stamp of the file system may be the same for two writes
+    in a row, and a counter the same after a file was put back by hand.
+
+    Raises:
+        DamagedError: If it is not a history, or is missing while copies or volumes of it are
+            there: what was learned is then not known, which is something else than nothing learned.
+        HistoryError: If a later version wrote it, or the disk refuses.
+    """
+    data = _read(path)
+    if data is None:
+        with explained("read", path):
+            left = copy_path(path).exists() or stored_volumes(path)
+        if not left:
+            return empty_tables(), ""
+        # Read again: the first writes of another process may have come in between.
+        data = _read(path)
+    if data is None:
+        raise DamagedError("it is missing")
+    tables = _decode(path, data)
+    read_header(tables)
+    return tables, hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def read_file(path: Path) -> Tables | None:
+    """Read any file of a history; ``None`` if there is none.
+
+    Raises:
+        DamagedError: If it is not one.
+        HistoryError: If a later version wrote it, or the disk refuses.
+    """
+    data = _read(path)
+    return None if data is None else _decode(path, data)
+
+
+def _read(path: Path) -> bytes | None:
+    with explained("read", path):
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+
+def _decode(path: Path, data: bytes) -> Tables:
+    try:
+        return decode_tables(data)
+    except NewerError as error:
+        raise HistoryError(
+            f"the history {path} was written by a newer zeusrun ({error}); "
+            "upgrade this one: `pip install --upgrade zeusrun`"
+        ) from error
+
+
+def read_volume(path: Path) -> Tables:
+    """Read a volume.
+
+    Raises:
+        DamagedError: If it is missing or not one.
+        HistoryError: If a later version wrote it, or the disk refuses.
+    """
+    tables = read_file(path)
+    if tables is None:
+        raise DamagedError("it is missing")
+    return tables

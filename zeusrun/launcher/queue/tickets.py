@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError, unwritable
+from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import FileLock, SafeLock, is_locked
-from zeusrun.files.private import read_file, write_file
+from zeusrun.files.private import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -197,9 +198,8 @@ class HeldTicket:
         try:
             if not self._lock.acquire():
                 raise HistoryError(f"{path} is another submit's; try again")
-            fresh = path.with_suffix(".tmp")
-            write_file(fresh, json.dumps(self.ticket.to_json()).encode())
-            fresh.replace(path)  # not synced: after a power cut nobody holds a ticket
+            # Not durable: after a power cut nobody holds a ticket.
+            replace_file(path, json.dumps(self.ticket.to_json()).encode(), durable=False)
         except OSError as error:
             raise unwritable(path, error) from error
 

@@ -11,7 +11,8 @@ import os
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import BusyError
-from zeusrun.files.private import read_file, write_file
+from zeusrun.files.atomic import replace_file
+from zeusrun.files.private import read_file
 from zeusrun.launcher.rundir.layout import find_run
 from zeusrun.launcher.rundir.lock import RunLock
 from zeusrun.launcher.rundir.record import write_record
@@ -42,8 +43,8 @@ def ask_to_cancel(paths: RunPaths, *, at_once: bool = False, replaced: bool = Fa
         OSError: If the run directory cannot be written.
     """
     fresh = paths.cancel.with_suffix(f".{os.getpid()}")
-    write_file(fresh, _NOW if at_once else _REPLACED if replaced else _GENTLY)
-    fresh.replace(paths.cancel)
+    content = _NOW if at_once else _REPLACED if replaced else _GENTLY
+    replace_file(paths.cancel, content, fresh=fresh, durable=False)
 
 
 def read_cancel(paths: RunPaths) -> int | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.files.atomic import replace_file, temporary_path
 from zeusrun.files.home import runs_directory, unwritable_home
 from zeusrun.files.private import make_folder, open_for_writing, write_file
 from zeusrun.history.rules import job_of
@@ -90,7 +91,7 @@ class RunPaths:
     @property
     def fresh_live(self) -> Path:
         """What ``live.json`` is replaced by; there for a moment only."""
-        return self.run_dir / "live.tmp"
+        return temporary_path(self.live)
 
     @property
     def leftovers(self) -> tuple[Path, ...]:
@@ -181,13 +182,7 @@ def tell_to_stop(paths: RunPaths, *, ending: bool) -> None:
         with contextlib.suppress(OSError):
             paths.stop_ending.replace(paths.stop)
             return
-    fresh = paths.stop.with_suffix(".new")
-    try:
-        write_file(fresh, ENDING if ending else b"")
-        fresh.replace(paths.stop)
-    except OSError:
-        fresh.unlink(missing_ok=True)
-        raise
+    replace_file(paths.stop, ENDING if ending else b"", durable=False)
 
 
 def find_run(home: Path, trial: Trial) -> RunPaths | None:

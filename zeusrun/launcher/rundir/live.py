@@ -8,7 +8,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.files.private import read_file, write_file
+from zeusrun.files.atomic import replace_file
+from zeusrun.files.private import read_file
 from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ def write_live(paths: RunPaths, live: Live) -> None:
     It is not synced: what a power cut takes is in the history, or at most a second old.
     """
     with contextlib.suppress(OSError):
-        write_file(paths.fresh_live, json.dumps(live.to_json()).encode())
-        paths.fresh_live.replace(paths.live)
+        replace_file(paths.live, json.dumps(live.to_json()).encode(), durable=False)
 
 
 def read_live(paths: RunPaths) -> Live | None:
