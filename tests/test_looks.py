@@ -345,8 +345,9 @@ def test_auto_looks_at_a_batch_size_and_goes_back_when_its_epochs_are_dear(zeusr
 def test_a_trial_is_recorded_also_if_nobody_can_be_told_that_it_starts(zeusrun, run):
     class Deaf(Told):
         def __call__(self, event):
-            if isinstance(event, TrialStarts):
-                raise RuntimeError("nobody listens")
+            match event:
+                case TrialStarts():
+                    raise RuntimeError("nobody listens")
 
     with pytest.raises(RuntimeError, match="nobody listens"):
         run(zeusrun.job(), Scripted(OTHER), Deaf())
