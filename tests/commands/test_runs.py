@@ -147,7 +147,7 @@ def test_a_trial_is_forgotten_and_remembered(cli, record):
     assert cli("history", "--forget", "1-1")[:2] == (0, out)  # once more is fine
     told = json.loads(cli("history", "--unforget", "job-1-1", "--json")[1])
     assert told == bad.to_json()
-    assert cli("history", "--unforget", "job-1-1")[:2] == (0, "job-1-1 is learned from again\n")
+    assert cli("history", "--unforget", "job-1-1")[:2] == (0, "zeusrun learns from job-1-1 again\n")
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_a_trial_is_forgotten_and_remembered(cli, record):
         (["--forget", "job"], "job is a job; name one of its trials"),
         (["--forget", "job-2-1"], "job-2-1 has not ended"),
         (["--unforget", "job-2-1"], "job-2-1 has not ended"),
-        (["--forget", "job-1-1", "--unforget", "job-1-1"], "go alone"),
-        (["job", "--forget", "job-1-1"], "go alone"),
+        (["--forget", "job-1-1", "--unforget", "job-1-1"], "take no other option but"),
+        (["job", "--forget", "job-1-1"], "take no other option but"),
     ],
     ids=" ".join,
 )
@@ -406,7 +406,7 @@ def test_cancel_stops_a_trial_gently_and_waits_for_its_end(zeusrun, running):
     child = running("steps_slowly.py", objective={"target": 9.0, "max_epochs": 1000})
     done = zeusrun("cancel", "job-1-1")
     assert done.returncode == 0, done.stderr
-    assert "job-1-1 is told to stop, within 2 s" in done.stdout
+    assert "job-1-1 is asked to stop, within 2 s" in done.stdout
     assert "job-1-1 is CANCELLED: cancelled by 'zeusrun cancel'" in done.stdout
     child.communicate(timeout=30)
     assert child.returncode == 128 + signal.SIGINT
@@ -448,7 +448,7 @@ def test_cancel_of_what_has_ended_changes_nothing_and_says_so(zeusrun):
     before = zeusrun.history()
     done = zeusrun("cancel", "job-1-1")
     assert done.returncode == 0
-    assert "job-1-1 had ended before: it is REACHED" in done.stdout
+    assert "job-1-1 had already ended: it is REACHED" in done.stdout
     assert zeusrun.history() == before
 
 

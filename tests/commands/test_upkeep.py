@@ -18,7 +18,7 @@ def states(found):
 
 
 def test_a_machine_that_is_well_needs_no_repair(zeusrun):
-    assert "nothing is to be repaired" in zeusrun("repair").stdout
+    assert "nothing to repair" in zeusrun("repair").stdout
     zeusrun.submit(zeusrun.job())
     code, found, _ = findings(zeusrun)
     assert (code, states(found)) == (0, {("copy", "fine")})
@@ -126,7 +126,7 @@ def test_gc_says_what_would_go_and_removes_it(zeusrun):
         zeusrun.submit(job)
     before = zeusrun.history()
     runs = zeusrun.home / "runs" / "job"
-    assert "nothing bounds what is kept" in zeusrun("gc").stdout
+    assert "nothing to remove without a limit" in zeusrun("gc").stdout
     dry = zeusrun("gc", "job", "--last", "1", "--dry-run")
     assert "would go: this was a dry run" in dry.stdout
     assert len(list(runs.iterdir())) == 3
@@ -148,7 +148,7 @@ def test_a_job_keeps_what_its_job_file_says(zeusrun):
     best = min(zeusrun.history(), key=lambda trial: trial["cost_j"])["trial"]
     runs = {path.name for path in (zeusrun.home / "runs" / "job").iterdir()}
     assert runs == {"job-3-1", best}
-    assert "nothing is to be removed" in zeusrun("gc").stdout
+    assert "nothing to remove" in zeusrun("gc").stdout
     assert len(zeusrun.history()) == 3
 
 

@@ -218,7 +218,7 @@ def test_lines_for_programs_leave_the_unknown_empty():
 def test_without_a_gpu_the_line_says_why_and_what_is_metered_instead():
     cpu = CpuStatus("A CPU", EnergySource.ESTIMATED)
     assert no_gpu_line(cpu, None).plain == (
-        "No GPU. Jobs are metered by the CPU: A CPU, energy estimated from CPU time."
+        "No GPU. Jobs are measured on the CPU: A CPU, energy estimated from CPU time."
     )
     assert "CUDA_VISIBLE_DEVICES=-1; --all shows what it hides" in no_gpu_line(cpu, "-1").plain
     counted = CpuStatus("A CPU", EnergySource.COUNTER)

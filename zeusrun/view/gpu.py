@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from zeusrun.gpu.snapshot import CpuStatus, GpuProcess, GpuStatus
     from zeusrun.gpu.watch import WatchedGpu
 
-_WIDE = 118  # columns from which there is room to breathe
+_WIDE = 118  # columns from which full names fit
 _MOST_PROCESSES = 4
 _BARS = "▁▂▃▄▅▆▇█"
 _CPU_SOURCES = {
     EnergySource.COUNTER: "by its counters",
     EnergySource.ESTIMATED: "estimated from CPU time",
 }
-# NVML's names as people say it. An idle GPU has low clocks, but nothing holds them back.
+# NVML's names in common words. An idle GPU has low clocks too, but is not throttled.
 _REASONS = {
     "applications_clocks_setting": "clock set",
     "display_clock_setting": "display",
@@ -61,7 +61,7 @@ WATCH_COLUMNS = (
 
 
 def gpu_sheet(statuses: Sequence[GpuStatus], width: int) -> RenderableType:
-    """Return the GPUs of a machine: what they do, then which they are and who computes on them.
+    """Return the GPUs of a machine: their state, then their identity and their processes.
 
     Args:
         statuses: One for each GPU, in the order to show.
@@ -152,7 +152,7 @@ def power_bars(
     """Return the latest power as one line of bars, now at its right end.
 
     Args:
-        recent: Seconds ago and watts, oldest first; ``None`` where nothing was told.
+        recent: Seconds ago and watts, oldest first; ``None`` where power is unknown.
         ceiling_w: What a full bar stands for; ``None`` for the most that was drawn.
         width: How many bars.
         span_s: Seconds that they stand for.
@@ -172,17 +172,17 @@ def power_bars(
 
 
 def no_gpu_line(cpu: CpuStatus, visible: str | None) -> Text:
-    """Return what to say where a job would see no GPU.
+    """Return the line to print if a job would see no GPU.
 
     Args:
-        cpu: What is metered instead.
+        cpu: The CPU, which is measured instead.
         visible: ``CUDA_VISIBLE_DEVICES``; ``None`` if it is not set, or does not matter.
     """
     hidden = ""
     if visible is not None:
         hidden = f" (CUDA_VISIBLE_DEVICES={visible}; --all shows what it hides)"
     source = _CPU_SOURCES.get(cpu.energy_source, cpu.energy_source.value)
-    return Text(f"No GPU{hidden}. Jobs are metered by the CPU: {cpu.model}, energy {source}.")
+    return Text(f"No GPU{hidden}. Jobs are measured on the CPU: {cpu.model}, energy {source}.")
 
 
 def watch_lines(watched: Sequence[WatchedGpu], elapsed_s: float) -> str:
@@ -224,10 +224,10 @@ def _add_columns(table: Table, columns: Mapping[str, Literal["left", "right"]]) 
 def _notes(
     statuses: Sequence[GpuStatus], energy_notes: Sequence[str | None] = ()
 ) -> list[RenderableType]:
-    """Return what is to be said of GPUs; of several alike, once."""
+    """Return warnings and remarks; those that several GPUs share appear once."""
     indices_of: dict[tuple[str, str], list[int | None]] = {}
     for status, energy_note in itertools.zip_longest(statuses, energy_notes):
-        trouble = status.error or energy_note  # a GPU that does not answer says why energy is gone
+        trouble = status.error or energy_note  # the error of a GPU also explains its missing energy
         for mark, text in (("!", trouble), ("·", status.caveat)):
             if text:
                 indices_of.setdefault((mark, text), []).append(status.cuda_index)
@@ -275,18 +275,18 @@ def _clocks(status: GpuStatus) -> str:
 def _throttle(reasons: Sequence[str] | None) -> str:
     if reasons is None:
         return units.UNKNOWN
-    told = [_REASONS.get(reason, reason.replace("_", " ")) for reason in reasons]
-    return ", ".join(dict.fromkeys(told)) or "no"
+    names = [_REASONS.get(reason, reason.replace("_", " ")) for reason in reasons]
+    return ", ".join(dict.fromkeys(names)) or "no"
 
 
 def _processes(processes: Sequence[GpuProcess] | None) -> str:
     if processes is None:
         return units.UNKNOWN
-    told = [str(p.pid) if p.name is None else f"{p.name} ({p.pid})" for p in processes]
-    if len(told) > _MOST_PROCESSES:
-        more = len(told) - _MOST_PROCESSES + 1
-        told = [*told[: _MOST_PROCESSES - 1], f"{more} more"]
-    return ", ".join(told) or "nobody"
+    names = [str(p.pid) if p.name is None else f"{p.name} ({p.pid})" for p in processes]
+    if len(names) > _MOST_PROCESSES:
+        more = len(names) - _MOST_PROCESSES + 1
+        names = [*names[: _MOST_PROCESSES - 1], f"{more} more"]
+    return ", ".join(names) or "nobody"
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
