@@ -414,6 +414,14 @@ def test_cancel_stops_a_trial_gently_and_waits_for_its_end(zeusrun, running):
     assert trial["status"] == "CANCELLED"
 
 
+def test_cancel_names_no_grace_period_if_the_job_file_cannot_be_read(zeusrun, running):
+    child = running("steps_slowly.py", objective={"target": 9.0, "max_epochs": 1000})
+    (zeusrun.home / "runs" / "job" / "job-1-1" / "job.yaml").write_text("{")
+    done = zeusrun("cancel", "job-1-1")
+    child.communicate()
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "job-1-1 is asked to stop")
+
+
 def test_cancel_now_does_not_wait_for_the_grace(zeusrun, running):
     child = running(launch={"grace_period_s": 600})
     done = zeusrun("cancel", "job", "--now", "--json")
