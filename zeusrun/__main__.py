@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def main() -> NoReturn:
     """Run the command; never returns.
 
-    A submit takes a tenth of a second to import what it needs. A signal of that time counts, too:
-    unhandled, SIGUSR1 would end it by the signal instead of with 75. A second one is obeyed at
-    once: a job file on a dead disk may never be read.
+    A submit needs more than a tenth of a second for its imports. Without a handler, SIGUSR1 would
+    kill it during that time, instead of the exit with code 75. A second signal ends it at once: a
+    job file on a dead disk may never be read.
     """
     if sys.argv[1:2] in (["submit"], ["rerun"]):
         CaughtSignals(impatient=True).__enter__()  # for as long as the process lives

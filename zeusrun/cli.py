@@ -1,4 +1,4 @@
-"""The ``zeusrun`` command: parse, call, show, exit code. The only exit."""
+"""The ``zeusrun`` command: the table of verbs, the one error boundary, the one exit."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ from zeusrun.plain_text import plain_text
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "zeusrun": {
         "submit": ("submit.submit", "Run the job once: choose, launch, meter, record."),
-        "rerun": ("submit.rerun", "Run the job of a trial as it was then, with the same choice."),
-        "history": ("runs.history", "Show what was run, what it cost, and what it saved."),
+        "rerun": ("submit.rerun", "Run the job of a past trial again, with the same batch size."),
+        "history": ("runs.history", "Show past runs, what they cost and what they saved."),
         "show": ("runs.show", "Show everything about one trial."),
         "explain": ("job.explain", "Show what the policy believes, and what it would choose next."),
         "validate": ("job.validate", "Check a job file."),
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),
-        "doctor": ("upkeep.doctor", "Check Python, torch, devices and home; say what to do."),
+        "doctor": ("upkeep.doctor", "Check Python, torch, the devices and the home directory."),
         "simulate": ("simulate.simulate", "Replay recorded or made-up jobs through the policies."),
         "measure": (
             "gpu.measure_app",
-            "Run any command, and tell the time and the energy that it took.",
+            "Run any command and report its time and energy.",
         ),
-        "repair": ("upkeep.repair", "Put right what dead processes have left; restore histories."),
-        "gc": ("upkeep.prune", "Remove the files of old runs; never the history."),
-        "status": ("runs.status", "Show what runs now, and what waits for its turn."),
-        "cancel": ("runs.cancel", "Stop a running trial, or keep a preempted one from going on."),
-        "logs": ("runs.logs", "Print what the ranks of a trial printed."),
-        "gpu": ("gpu.gpu_app", "Show this machine's GPUs as a job started now would see them."),
+        "repair": ("upkeep.repair", "Clean up after dead processes; restore histories."),
+        "gc": ("upkeep.prune", "Remove the files of old runs; the history stays."),
+        "status": ("runs.status", "Show the running trials and the submits that wait."),
+        "cancel": ("runs.cancel", "Stop a running trial, or give up a preempted one."),
+        "logs": ("runs.logs", "Print the output of the ranks of a trial."),
+        "gpu": ("gpu.gpu_app", "Show this machine's GPUs as a new job would see them."),
     },
     "schedule": {
-        "add": ("schedule.add", "Have a job run by itself; again, change how."),
-        "list": ("schedule.list_", "Show what is scheduled: the next times, and the last outcome."),
+        "add": ("schedule.add", "Schedule a job, or change its schedule."),
+        "list": ("schedule.list_", "Show all schedules: the next times and the last outcome."),
         "next": ("schedule.next_", "Show when a job runs next."),
-        "pause": ("schedule.pause", "Start a job no more, until it is resumed; what runs goes on."),
-        "resume": ("schedule.resume", "Start a paused job again from its next time on."),
+        "pause": ("schedule.pause", "Pause a schedule; a run that has started continues."),
+        "resume": ("schedule.resume", "Resume a paused schedule from its next time on."),
         "remove": (
             "schedule.remove",
-            "Have a job run by itself no more; its history and its log stay.",
+            "Remove a schedule; the history and the log of the job stay.",
         ),
-        "run-now": ("schedule.run_now", "Run a job now as its schedule would, and watch it."),
+        "run-now": ("schedule.run_now", "Run a scheduled job now, in the foreground."),
         "export": ("schedule.export", "Print the schedules as systemd units."),
         "daemon": (
             "tick.daemon",
-            "Run all schedules in the foreground, where there is no cron.",
+            "Run all schedules in the foreground, without cron.",
         ),
         "tick": ("tick.tick", ""),
         "fire": ("submit.fire", ""),
@@ -67,8 +67,8 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 A verb without a help text is hidden.
 """
 
-# What a command imports and reads stays; Python's own 700 would look through it all for a tenth
-# of the start.
+# Objects that a command creates at start-up live until it exits. With Python's default threshold
+# of 700, the garbage collector would scan them again and again: a tenth of the start-up time.
 _OBJECTS = 200_000
 
 _new_app = functools.partial(
@@ -123,7 +123,7 @@ app = _build_group(
     "reaches the target for the least energy and time.",
 )
 app.add_typer(
-    _build_group("schedule", "Run jobs by themselves: every night, every week, from cron.")
+    _build_group("schedule", "Run jobs on a schedule: every night, every week, from cron.")
 )
 
 
@@ -144,11 +144,11 @@ def _root(
 
 
 def main() -> NoReturn:
-    """Run the command and exit; the one place where an error becomes words and a code."""
+    """Run the command and exit: the one place that turns errors into messages and exit codes."""
     gc.set_threshold(_OBJECTS)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that has no "✓" gets a "?"
+            stream.reconfigure(errors="replace")  # a terminal without "✓" shows "?"
     try:
         app()
     except ZeusrunError as error:
@@ -157,10 +157,10 @@ def main() -> NoReturn:
     except SystemExit as end:
         if not isinstance(end.__context__, BrokenPipeError):
             raise
-        # 'zeusrun history | head': typer makes an exit with 1 of it
+        # 'zeusrun history | head': typer turns the closed pipe into exit code 1
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(ExitCode.REACHED)
-    except Exception as error:  # noqa: BLE001 - a traceback is for us, not for a user
+    except Exception as error:  # noqa: BLE001 - a user sees a message, and the traceback goes to a file
         shortage = describe_shortage(error)
         _say(shortage or _report_bug(error))
         sys.exit(ExitCode.LAUNCH if shortage else ExitCode.BUG)
@@ -168,12 +168,12 @@ def main() -> NoReturn:
 
 
 def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it, or it goes to a disk that is full
+    with contextlib.suppress(OSError):  # a closed pipe or a full disk
         print(plain_text(f"zeusrun: {text}"), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _report_bug(error: Exception) -> str:
-    """Keep the traceback of a bug in a file; return what to say."""
+    """Write the traceback of a bug to a file; return the message."""
     import tempfile  # noqa: PLC0415 - hardly ever needed
 
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -190,6 +190,6 @@ def _report_bug(error: Exception) -> str:
             f"{last.filename}:{last.lineno}. Please report it."
         )
     return (
-        f"this is a bug in zeusrun: {type(error).__name__}: {error}. What had been recorded is "
+        f"this is a bug in zeusrun: {type(error).__name__}: {error}. Everything recorded so far is "
         f"kept. {where}"
     )

@@ -148,7 +148,7 @@ def test_a_trial_is_forgotten_and_remembered(cli, record):
     told = json.loads(cli("history", "--unforget", "job-1-1", "--json")[1])
     assert told == bad.to_json()
     assert cli("history", "--forget", "job-1-1")[0] == 0
-    assert cli("history", "--unforget", "job-1-1")[:2] == (0, "job-1-1 is learned from again\n")
+    assert cli("history", "--unforget", "job-1-1")[:2] == (0, "zeusrun learns from job-1-1 again\n")
 
 
 @pytest.mark.parametrize(
@@ -158,11 +158,11 @@ def test_a_trial_is_forgotten_and_remembered(cli, record):
         (["--forget", "job"], "job is a job; name one of its trials"),
         (["--forget", "job-2-1"], "job-2-1 has not ended"),
         (["--unforget", "job-2-1"], "job-2-1 has not ended"),
-        (["--forget", "job-1-1", "--unforget", "job-1-1"], "go alone"),
+        (["--forget", "job-1-1", "--unforget", "job-1-1"], "take no other option but"),
         (["--forget", "job-1-1", "job-2-1"], "--forget takes one trial: name 'job-2-1' in a"),
         (["--unforget", "job-1-1", "job-2-1"], "--unforget takes one trial"),
         (["--unforget", "job-1-1"], "job-1-1 is not forgotten"),
-        (["--forget", "job-1-1", "--last", "3"], "go alone"),
+        (["--forget", "job-1-1", "--last", "3"], "take no other option but"),
     ],
     ids=" ".join,
 )
@@ -421,12 +421,20 @@ def test_cancel_stops_a_trial_gently_and_waits_for_its_end(zeusrun, running):
     child = running("steps_slowly.py", objective={"target": 9.0, "max_epochs": 1000})
     done = zeusrun("cancel", "job-1-1")
     assert done.returncode == 0, done.stderr
-    assert "job-1-1 is told to stop, within 2 s" in done.stdout
+    assert "job-1-1 is asked to stop, within 2 s" in done.stdout
     assert "job-1-1 is CANCELLED: cancelled by 'zeusrun cancel'" in done.stdout
     child.communicate(timeout=30)
     assert child.returncode == 128 + signal.SIGINT
     (trial,) = zeusrun.history()
     assert trial["status"] == "CANCELLED"
+
+
+def test_cancel_names_no_grace_period_if_the_job_file_cannot_be_read(zeusrun, running):
+    child = running("steps_slowly.py", objective={"target": 9.0, "max_epochs": 1000})
+    (zeusrun.home / "runs" / "job" / "job-1-1" / "job.yaml").write_text("{")
+    done = zeusrun("cancel", "job-1-1")
+    child.communicate()
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "job-1-1 is asked to stop")
 
 
 def test_cancel_now_does_not_wait_for_the_grace(zeusrun, running):
@@ -463,7 +471,7 @@ def test_cancel_of_what_has_ended_changes_nothing_and_says_so(zeusrun):
     before = zeusrun.history()
     done = zeusrun("cancel", "job-1-1")
     assert done.returncode == 0
-    assert "job-1-1 had ended before: it is REACHED" in done.stdout
+    assert "job-1-1 had already ended: it is REACHED" in done.stdout
     assert zeusrun.history() == before
 
 

@@ -71,7 +71,7 @@ def test_a_job_is_scheduled_shown_paused_and_removed(zeusrun, schedule):
     assert "paused" in schedule("list").stdout
     assert listed(schedule)[0]["next"] == []
     assert "next" in schedule("resume", "job").stdout
-    assert schedule("remove", "job").stdout == "job runs no more by itself\n"
+    assert schedule("remove", "job").stdout == "job is no longer scheduled\n"
     assert listed(schedule) == []
 
 
@@ -344,7 +344,7 @@ def test_the_daemon_starts_what_is_due_and_hands_over_when_it_is_ended(zeusrun, 
     daemon.send_signal(signal.SIGTERM)
     said, _ = daemon.communicate(timeout=300)
     assert daemon.returncode == 0
-    assert said.splitlines()[0] == "zeusrun: 1 job looked after, every minute"
+    assert said.splitlines()[0] == "zeusrun: 1 job scheduled; due runs are started every minute"
     assert "job has started; its output is in" in said
     assert said.count("job has started") == said.count("job has ended with exit code 75")
     (trial,) = zeusrun.history()

@@ -79,7 +79,7 @@ def test_the_figure_is_an_image(summaries, tmp_path, name, magic):
 
 
 def test_a_figure_that_cannot_be_is_told_before_anything_runs(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match=r"is to end in \.png, \.svg, \.pdf"):
+    with pytest.raises(UsageError, match=r"must end in \.png, \.svg, \.pdf"):
         check_figure(tmp_path / "f.gif")
     with pytest.raises(UsageError, match="there is no directory"):
         check_figure(tmp_path / "nowhere" / "f.png")
@@ -172,7 +172,7 @@ def test_a_cluster_trace_is_replayed(zeusrun, tmp_path):
         (("--cost-factor", "nan"), "--cost-factor nan: must be above 0"),
         (("--cluster", "none.csv"), "there is no file none.csv"),
         (("--trace-dir", "none", "--gpu", "a"), "none holds no power traces: no such directory"),
-        (("--plot", "f.gif"), "--plot f.gif: the name is to end in .png, .svg, .pdf"),
+        (("--plot", "f.gif"), "--plot f.gif: the name must end in .png, .svg, .pdf"),
         (("--plot", "taken.png"), "--plot taken.png cannot be written: Is a directory"),
         (("--seeds", 0), "--seeds"),
         (("--eta-knob", 1.5), "--eta-knob"),

@@ -143,7 +143,7 @@ def test_names_are_no_markup():
 def test_without_a_gpu_the_line_says_why_and_what_is_metered_instead():
     cpu = CpuStatus("A CPU", EnergySource.ESTIMATED)
     assert no_gpu_line(cpu, None).plain == (
-        "No GPU. Jobs are metered by the CPU: A CPU, energy estimated from CPU time."
+        "No GPU. Jobs are measured on the CPU: A CPU, energy estimated from CPU time."
     )
     assert "CUDA_VISIBLE_DEVICES=-1; --all shows what it hides" in no_gpu_line(cpu, "-1").plain
     counted = CpuStatus("A CPU", EnergySource.COUNTER)

@@ -1,1 +1,1 @@
-"""What the verbs of the ``zeusrun`` command do: parse, call, show."""
+"""The verbs of the ``zeusrun`` command; ``cli.py`` has the table of them."""

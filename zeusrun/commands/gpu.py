@@ -30,12 +30,12 @@ measure_app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
-Everything = Annotated[bool, typer.Option("--all", help=f"Those that {_VISIBLE} hides, too.")]
+Everything = Annotated[bool, typer.Option("--all", help=f"Include GPUs that {_VISIBLE} hides.")]
 
 
 @gpu_app.callback(invoke_without_command=True)
 def gpu(context: typer.Context, *, everything: Everything = False, as_json: AsJson = False) -> None:
-    """Show this machine's GPUs as a job started now would see them."""
+    """Show this machine's GPUs as a new job would see them."""
     if context.invoked_subcommand is not None:
         return
     with _opened(everything=everything) as gpus:
@@ -57,27 +57,29 @@ def watch() -> None:
     raise UsageError("`gpu watch` was removed; nvitop shows the GPUs live: pip install nvitop")
 
 
-# What follows the name of the command to measure is the command's own.
+# Options after the name of the measured command belong to that command.
 @measure_app.command(context_settings={"allow_interspersed_args": False})
 def measure(
     command: Annotated[
-        list[str], typer.Argument(metavar="COMMAND", help="What to run; no shell is involved.")
+        list[str], typer.Argument(metavar="COMMAND", help="The command to run, without a shell.")
     ],
     *,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, as the last line of standard output.")
     ] = False,
-    cpu: Annotated[bool, typer.Option("--cpu", help="Meter the CPU, not the GPUs.")] = False,
+    cpu: Annotated[
+        bool, typer.Option("--cpu", help="Measure the CPU instead of the GPUs.")
+    ] = False,
 ) -> None:
-    """Run any command, and tell the time and the energy that it took."""
+    """Run any command and report its time and energy."""
     devices, _ = job_devices("cpu" if cpu else "auto", os.environ)
     with contextlib.ExitStack() as stack:
         for device in devices:
             stack.callback(device.close)
         measured = run_measured(command, devices)
-        # Before the devices are let go: a driver may hang in that.
+        # Print before closing the devices: a driver may hang while it closes.
         if as_json:
-            console().out()  # the command may have left its last line open
+            console().out()  # the last line of the command may lack a newline
             print_json(measured.to_json())
         else:
             sheet = measurement_sheet(command, measured)
@@ -96,7 +98,7 @@ def _opened(*, everything: bool) -> Iterator[list[OpenGpu]]:
 
 
 def _held_by() -> Callable[[str], str | None]:
-    """Return what tells by UUID which trial holds the power limit of a GPU."""
+    """Return a function: the UUID of a GPU to the trial that holds its power limit."""
     return functools.partial(held_by, home_directory(os.environ))
 
 

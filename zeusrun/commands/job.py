@@ -43,6 +43,6 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Show what the policy believes, and what it would choose next."""
-    from zeusrun.commands.submit import show_beliefs  # noqa: PLC0415 - numpy, for this verb alone
+    from zeusrun.commands.submit import show_beliefs  # noqa: PLC0415 - imports numpy, which `validate` does not need
 
     show_beliefs(load_spec(job_file(job), overrides or []), as_json=as_json)

@@ -1,4 +1,4 @@
-"""What several verbs share: their flags, the console, and the history that they open."""
+"""Flags, console and history access that several verbs share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 TrialName = Annotated[
-    str, typer.Argument(metavar="TRIAL", help="A trial, such as digits-7-1; a job means its last.")
+    str,
+    typer.Argument(
+        metavar="TRIAL", help="A trial, such as digits-7-1; the name of a job means its last trial."
+    ),
 ]
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
 Overrides = Annotated[
@@ -34,25 +37,25 @@ Overrides = Annotated[
 
 
 def open_history() -> TinyDBHistory:
-    """Return the history under zeusrun's home."""
+    """Return the history in zeusrun's home directory."""
     return open_home()[1]
 
 
 def open_home() -> tuple[Path, TinyDBHistory]:
-    """Return zeusrun's home, and the history in it.
+    """Return zeusrun's home directory and the history in it.
 
     Raises:
-        HistoryError: If others can write to the home.
+        HistoryError: If other users can write to the home directory.
     """
     home = trusted_home(os.environ)
     return home, TinyDBHistory(home / "history")
 
 
 def known_job(store: History, name: str) -> str:
-    """Return the name of a job that has a history.
+    """Return ``name`` if a job of that name has a history.
 
     Raises:
-        UsageError: If there is none of that name.
+        UsageError: If there is no such job.
     """
     if name not in store.jobs():
         raise unknown_job(store, name)
@@ -60,41 +63,41 @@ def known_job(store: History, name: str) -> str:
 
 
 def unknown_job(store: History, name: str) -> UsageError:
-    """Build the error for a name that no job has."""
+    """Build the error for a name that is not the name of a job."""
     known = ", ".join(store.jobs()) or "none yet"
     return UsageError(f"there is no job called {name!r}; known jobs: {known}")
 
 
 def find_trial(name: str) -> Trial:
-    """Return the trial that a user means.
+    """Return the trial with this name, or the last trial of the job with this name.
 
     Raises:
-        UsageError: If there is none.
+        UsageError: If there is no such trial.
     """
     return lookup.find_trial(open_history(), name)
 
 
 def job_file(job: str) -> Path:
-    """Return the job file meant: a name is taken for the job of its last run."""
+    """Return the job file; the name of a job means the copy in its last run directory."""
     if Path(job).is_file() or Path(job).suffix in {".yaml", ".yml"}:
         return Path(job)
     return RunPaths(Path(find_trial(job).run_dir)).job_copy
 
 
 def job_name(job: str) -> str:
-    """Return the name meant: job files are taken for the job they describe."""
+    """Return the name of a job; a job file means the job that it describes."""
     if Path(job).suffix in {".yaml", ".yml"} and Path(job).is_file():
         return load_job(Path(job)).name
     return job
 
 
 def load_job(path: Path) -> JobSpec:
-    """Read a job file, for verbs that seldom do: its models take a third of their start."""
+    """Read a job file, for verbs that rarely need one: its models take 50 ms to import."""
     from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415 - see above
 
     return load_spec(path)
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return where people read."""
+    """Return the console for output that people read."""
     return PlainConsole(stderr=stderr)

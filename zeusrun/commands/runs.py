@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _POLL_S = 0.2
-_STUCK_S = 60.0  # beyond the grace: then its launcher is stopped, or hangs
+_STUCK_S = 60.0  # beyond the grace period; after that the launcher is suspended or hangs
 _DEFAULT_ROWS = 30
 
 
@@ -58,27 +58,29 @@ def history(
     *,
     last: Annotated[
         int | None,
-        typer.Option("--last", min=1, help="Only the last so many trials of each job."),
+        typer.Option("--last", min=1, help="Show only the last N trials of each job."),
     ] = None,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     forget: Annotated[
         str | None,
-        typer.Option("--forget", metavar="TRIAL", help="Keep a bad run; learn nothing from it."),
+        typer.Option(
+            "--forget", metavar="TRIAL", help="Ignore this trial when learning; keep its record."
+        ),
     ] = None,
     unforget: Annotated[
         str | None,
-        typer.Option("--unforget", metavar="TRIAL", help="Learn from a forgotten run again."),
+        typer.Option("--unforget", metavar="TRIAL", help="Learn from a forgotten trial again."),
     ] = None,
 ) -> None:
-    """Show what was run, what it cost, and what it saved."""
+    """Show past runs, what they cost and what they saved."""
     store = open_history()
     if forget is not None or unforget is not None:
         if job:
             option = "--forget" if forget else "--unforget"
             raise UsageError(f"{option} takes one trial: name {job!r} in a command of its own")
         if (forget and unforget) or last or as_csv:
-            raise UsageError("--forget and --unforget go alone, or with --json")
+            raise UsageError("--forget and --unforget take no other option but --json")
         _mark(store, forget or unforget or "", forgotten=forget is not None, as_json=as_json)
         return
     names = [job_name(job)] if job else store.jobs()
@@ -88,16 +90,16 @@ def history(
     counts: dict[str, int] = {}
     running: list[RunningTrial] = []
     programs = as_json or as_csv
-    # All that is asked for, and what it is compared with.
+    # The trials to print, and those that they are compared with.
     read = None if programs and last is None else max(last or 0, NEWEST)
     damage: HistoryError | None = None
     for name in names if not job or names[0] in store.jobs() else []:
         try:
-            # Before the history: what ends meanwhile is there with its outcome.
+            # Read this before the history: a trial that ends in between then has its outcome.
             running += [] if programs else read_running(store, [name])
             by_job[name] = store.trials(name, read)
             counts[name] = store.count(name)
-        except HistoryError as error:  # the healthy ones are shown all the same
+        except HistoryError as error:  # still show the other jobs
             damage = damage or error
     if job and damage is None and not by_job.get(names[0]):
         raise unknown_job(store, names[0])
@@ -115,7 +117,7 @@ def history(
 
 
 def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
-    """Have nothing learned from a trial from now on, or something again.
+    """Exclude a finished trial from learning, or include it again.
 
     Raises:
         UsageError: If there is no such trial, it has not ended, or it is not forgotten.
@@ -129,16 +131,18 @@ def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
         marked = store.forget(found.trial, forgotten=forgotten)
     except ValueError:  # a submit may have gone on with it just now
         raise UsageError(
-            f"{found.trial} has not ended, and only then can it be forgotten; "
+            f"{found.trial} has not ended, and only a finished trial can be forgotten; "
             f"'zeusrun cancel {found.trial}' ends it, or records it if its launcher is dead"
         ) from None
     if as_json:
         print_json(marked.to_json())
     elif forgotten:
-        typer.echo(f"{found.trial} is forgotten: it is kept, and nothing is learned from it")
+        typer.echo(
+            f"{found.trial} is forgotten: its record stays, and zeusrun does not learn from it"
+        )
         typer.echo(f"to learn from it again: zeusrun history --unforget {found.trial}")
     else:
-        typer.echo(f"{found.trial} is learned from again")
+        typer.echo(f"zeusrun learns from {found.trial} again")
 
 
 def _show_history(
@@ -182,21 +186,21 @@ def logs(
     name: TrialName,
     *,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the trial ends.")
+        bool, typer.Option("--follow", "-f", help="Continue until the trial ends.")
     ] = False,
     rank: Annotated[
         int | None,
-        typer.Option("--rank", min=0, help="Only this rank."),
+        typer.Option("--rank", min=0, help="Print only this rank."),
     ] = None,
     raw: Annotated[
         bool,
         typer.Option("--raw", help="Print the lines byte for byte, control characters included."),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object a line: rank and line.")
+        bool, typer.Option("--json", help="Print one JSON object per line: rank and line.")
     ] = False,
 ) -> None:
-    """Print what the ranks of a trial printed."""
+    """Print the output of the ranks of a trial."""
     found = find_trial(name)
     paths = RunPaths(Path(found.run_dir))
     if not paths.logs.is_dir():
@@ -218,26 +222,28 @@ def logs(
             elif raw:
                 typer.echo(os.fsencode(prefix + line))
             else:
-                plain = plain_log_line(line.removeprefix(f"[rank{number}]: "))  # torch's own
+                plain = plain_log_line(
+                    line.removeprefix(f"[rank{number}]: ")
+                )  # torch adds this prefix
                 typer.echo(prefix + plain)
 
 
 def status(
     job: Annotated[
         str | None,
-        typer.Argument(metavar="JOB", help="Only this job's trials."),
+        typer.Argument(metavar="JOB", help="Show only this job's trials."),
     ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show what runs now, and what waits for its turn."""
+    """Show the running trials and the submits that wait."""
     home, store = open_home()
     damage: HistoryError | None = None
     found = []
     for name in store.jobs() if job is None else [known_job(store, job)]:
         try:
             found += read_running(store, [name])
-        except HistoryError as error:  # the healthy ones are shown all the same
+        except HistoryError as error:  # still show the other jobs
             damage = damage or error
     waiting = read_waiting(home, job)
     if as_json:
@@ -254,21 +260,23 @@ def status(
 def cancel(
     name: TrialName,
     *,
-    now: Annotated[bool, typer.Option("--now", help="At once, without the grace period.")] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Stop at once, without the grace period.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a running trial, or keep a preempted one from going on.
+    """Stop a running trial, or give up a preempted one.
 
-    It ends as it does after Ctrl-C, wherever its zeusrun runs; the command waits for that.
+    The effect is that of Ctrl-C in the terminal of its submit. The command waits for the end.
     """
-    # psutil comes with it, and `history` would start 20 ms later.
+    # At the top of the module this import, which needs psutil, would slow `history` by 20 ms.
     from zeusrun.launcher.recover import recover_lost  # noqa: PLC0415
 
     home, store = open_home()
     going = store.unfinished(name) if name in store.jobs() else []
     if len(going) > 1:
         names = ", ".join(trial.trial for trial in going)
-        raise UsageError(f"several trials of {name} run: {names}; name the one to stop")
+        raise UsageError(f"several trials of {name} are running: {names}; name the one to stop")
     trial = going[0] if going else find_trial(name)
     paths = find_run(home, trial)
     running = not trial.status.finished and paths is not None and launcher_lives(paths)
@@ -278,12 +286,12 @@ def cancel(
             ask_to_cancel(paths, at_once=now)
         except OSError as error:
             raise HistoryError(
-                f"{trial.trial} could not be told to stop: {error.filename}: {error.strerror}; "
-                "send SIGINT to its zeusrun"
+                f"the request to stop {trial.trial} could not be written: {error.filename}: "
+                f"{error.strerror}; send SIGINT to its zeusrun"
             ) from error
         if not as_json:
             within = "" if now or grace_s is None else f", within {grace_s:g} s"
-            typer.echo(f"{trial.trial} is told to stop{within}")
+            typer.echo(f"{trial.trial} is asked to stop{within}")
         _wait(trial, grace_s)
     recover_lost(store, trial.job, timestamp(), home)
     ended = find_trial(trial.trial)
@@ -294,30 +302,30 @@ def cancel(
     if as_json:
         print_json(ended.to_json())
     else:
-        already = "" if running or was_preempted else "had ended before: it "
+        already = "" if running or was_preempted else "had already ended: it "
         reason = plain_text(ended.reason or "")
         typer.echo(f"{ended.trial} {already}is {ended.status.value}: {reason}")
 
 
 def _grace_s(paths: RunPaths) -> float | None:
-    """Return the seconds that a running job gives its script to end; ``None`` if unknown."""
+    """Return the grace period of a running job in seconds; ``None`` if its file cannot be read."""
     try:
         return load_job(paths.job_copy).launch.grace_period_s
-    except ZeusrunError:  # its script has been moved since, say
+    except ZeusrunError:  # its script has been moved, for example
         return None
 
 
 def _wait(trial: Trial, grace_s: float | None) -> None:
-    """Wait until the launcher of a trial has let go of it.
+    """Wait until the launcher of a trial has ended.
 
     Raises:
-        HistoryError: If it does not.
+        HistoryError: If it does not end.
     """
     deadline_t = time.monotonic() + (grace_s or 0) + _STUCK_S
     while launcher_lives(RunPaths(Path(trial.run_dir))):
         if time.monotonic() > deadline_t:
             raise HistoryError(
-                f"{trial.trial} was told to stop, but its zeusrun does not answer; it may be "
-                "stopped itself: end it, and the next submit records the trial as LOST"
+                f"{trial.trial} was asked to stop, but its zeusrun does not react; it may be "
+                "suspended: kill it, and the next submit records the trial as LOST"
             )
         time.sleep(_POLL_S)

@@ -1,4 +1,4 @@
-"""``zeusrun schedule``: jobs that run by themselves."""
+"""``zeusrun schedule``: jobs that run at set times."""
 
 from __future__ import annotations
 
@@ -39,22 +39,26 @@ if TYPE_CHECKING:
 Job = Annotated[
     str,
     typer.Argument(
-        metavar="JOB", help="A job that has a schedule, or its file.", callback=job_name
+        metavar="JOB", help="The name of a scheduled job, or its job file.", callback=job_name
     ),
 ]
 OverlapRule = Annotated[
     Overlap | None,
     typer.Option(
         "--overlap",
-        help="If the job runs already: forbid skips the run, queue waits for it, replace ends "
-        "it first, allow runs beside it. By default forbid.",
+        help="If the job is already running: forbid (the default) skips this run, queue waits for "
+        "its end, replace ends it first, allow starts a second run.",
     ),
 ]
 CatchUpRule = Annotated[
     CatchUp | None,
-    typer.Option("--catch-up", help="Of runs missed while the machine was off: run none, or one."),
+    typer.Option(
+        "--catch-up", help="Runs missed while the machine was off: run none, or the newest once."
+    ),
 ]
-Folder = Annotated[Path | None, typer.Option("--to", help="Write to this folder instead.")]
+Folder = Annotated[
+    Path | None, typer.Option("--to", help="Write files to this folder instead of printing.")
+]
 
 
 def add(
@@ -70,27 +74,34 @@ def add(
     *,
     tz: Annotated[
         str | None,
-        typer.Option("--tz", help="Time zone, such as Europe/Paris; local: the machine's."),
+        typer.Option("--tz", help="Time zone, such as Europe/Paris; 'local' means the machine's."),
     ] = None,
     overlap: OverlapRule = None,
     catch_up: CatchUpRule = None,
     jitter: Annotated[
-        str | None, typer.Option("--jitter", help="Start up to so much later, such as 5m; or none.")
+        str | None,
+        typer.Option(
+            "--jitter", help="Start at random up to this much later, such as 5m; or none."
+        ),
     ] = None,
     deadline: Annotated[
         str | None,
-        typer.Option("--deadline", help="What cannot start within 2h, say, is missed; none."),
+        typer.Option(
+            "--deadline", help="Skip a run that cannot start within this time, such as 2h; or none."
+        ),
     ] = None,
     keep_env: Annotated[
         list[str] | None,
-        typer.Option("--env", metavar="NAME", help="Keep this variable for the runs, too."),
+        typer.Option(
+            "--env", metavar="NAME", help="Also keep this environment variable for the runs."
+        ),
     ] = None,
     cron: Annotated[
-        bool, typer.Option("--cron/--no-cron", help="Have the user's crontab run it.")
+        bool, typer.Option("--cron/--no-cron", help="Add an entry to the user's crontab.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Have a job run by itself; again, change how."""
+    """Schedule a job, or change its schedule."""
     if when and len(when) > 1:  # a shell has put files in the place of each *
         raise UsageError('put WHEN in quotes, such as "0 2 * * *" or "@every 6h"')
     spec = load_spec(job)
@@ -125,29 +136,29 @@ def add(
         f"{first:%A %d %B %Y at %H:%M}" + (f" ({rules})" if rules else ""),
         highlight=False,
     )
-    told = []
+    changes = []
     if known is not None and known.job_file != schedule.job_file:
-        told.append(f"it was {known.job_file} before")
+        changes.append(f"it was {known.job_file} before")
     if schedule.paused:
-        told.append(f"it is paused: `zeusrun schedule resume {schedule.job}`")
-    _note([*told, *notes])
+        changes.append(f"it is paused: `zeusrun schedule resume {schedule.job}`")
+    _note([*changes, *notes])
 
 
 def list_(*, as_json: AsJson = False) -> None:
-    """Show what is scheduled: the next times, and the last outcome."""
+    """Show all schedules: the next times and the last outcome."""
     schedules = _schedules()
     found, damage = [], None
     for job in schedules.jobs():
         try:
             found.append(schedules.read(job))
-        except HistoryError as error:  # the healthy ones are shown all the same
+        except HistoryError as error:  # still show the other schedules
             damage = damage or error
     if as_json:
         print_json([schedule_json(schedule, read_clock()) for schedule in found])
     elif found:
         console().print(schedules_sheet(found, read_clock()), highlight=False)
     elif damage is None:
-        typer.echo('nothing is scheduled; begin with: zeusrun schedule add JOB.yaml "0 2 * * *"')
+        typer.echo('nothing is scheduled; start with: zeusrun schedule add JOB.yaml "0 2 * * *"')
     if found and not as_json:
         problems = [check_job(schedules, schedule.job, read_clock()) for schedule in found]
         _note([each.text for each in problems if each is not None] + _check_cron(schedules))
@@ -175,14 +186,14 @@ def next_(
 
 
 def pause(job: Job) -> None:
-    """Start a job no more, until it is resumed; what runs goes on."""
+    """Pause a schedule; a run that has started continues."""
     now = read_clock()
     _schedules().update(job, lambda found: replace(found, paused=True, cursor=Cursor(now)))
     typer.echo(f"{job} is paused")
 
 
 def resume(job: Job) -> None:
-    """Start a paused job again from its next time on."""
+    """Resume a paused schedule from its next time on."""
 
     def change(found: Schedule) -> Schedule:
         cursor = Cursor(read_clock()) if found.paused else found.cursor
@@ -190,21 +201,21 @@ def resume(job: Job) -> None:
 
     timetable = _schedules().update(job, change).rules.timetable
     first = timetable.local(next(timetable.following(read_clock())))
-    typer.echo(f"{job} runs again, next {first:%a %Y-%m-%d %H:%M %z}")
+    typer.echo(f"{job} is resumed; its next run is {first:%a %Y-%m-%d %H:%M %z}")
 
 
 def remove(job: Job) -> None:
-    """Have a job run by itself no more; its history and its log stay."""
+    """Remove a schedule; the history and the log of the job stay."""
     schedules = _schedules()
     schedules.remove(job)
-    typer.echo(f"{job} runs no more by itself")
+    typer.echo(f"{job} is no longer scheduled")
     with schedules.editing_crontab():
         if not schedules.jobs():
             remove_entry(schedules.directory.parent)
 
 
 def run_now(job: Job) -> None:
-    """Run a job now as its schedule would, and watch it."""
+    """Run a scheduled job now, in the foreground."""
     schedules = _schedules()
     schedule = schedules.read(job)
     argv = fire_command(schedule, read_clock(), "--by-hand")
@@ -254,7 +265,7 @@ def export(
 
 
 def _note(texts: Sequence[str]) -> None:
-    """Print sentences that somebody should read, one below the other."""
+    """Print warnings, one per line."""
     if texts:
         console().print(notes_sheet(texts), highlight=False)
 
@@ -264,7 +275,7 @@ def _schedules() -> Schedules:
 
 
 def _terminal() -> dict[str, str]:
-    """Return what the present terminal has to say; a run by hand is watched."""
+    """Return the variables of this terminal: a run by hand prints to it."""
     names = ("TERM", "COLUMNS", "COLORTERM", "NO_COLOR")
     return {name: os.environ[name] for name in names if name in os.environ}
 
@@ -274,7 +285,7 @@ def _cron_command(schedules: Schedules) -> str:
 
 
 def _install(schedules: Schedules, command: str) -> list[str]:
-    """Have cron run the schedules; return what a user should know."""
+    """Add the crontab entry; return warnings for the user."""
     try:
         with schedules.editing_crontab():
             add_entry(schedules.directory.parent, command)
@@ -285,7 +296,7 @@ def _install(schedules: Schedules, command: str) -> list[str]:
 
 
 def _needed() -> list[str]:
-    """Return what zeusrun cannot be imported without."""
+    """Return the environment variables without which zeusrun cannot be imported."""
     return [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
 
 

@@ -1,4 +1,4 @@
-"""The verb ``simulate`` of the ``zeusrun`` command: its options, and what they come to."""
+"""The verb ``simulate``: policies on recorded or synthetic jobs."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ def simulate(
     *,
     trace_dir: Annotated[
         _PATH,
-        typer.Option(metavar="DIR", help="Training and power traces; made-up jobs without."),
+        typer.Option(metavar="DIR", help="Training and power traces; by default synthetic jobs."),
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(metavar="GPU", help="Whose power trace, such as v100."),
+        typer.Option(metavar="GPU", help="The GPU of the power trace, such as v100."),
     ] = None,
     workload: Annotated[
         _NAMES,
         typer.Option(
-            metavar="W", help="All if left out. Others: name:default:target:max_epochs[:min]."
+            metavar="W", help="By default all. Others: name:default:target:max_epochs[:min]."
         ),
     ] = None,
     policy: Annotated[
         _NAMES,
-        typer.Option(metavar="P", help="auto, zeus, fixed or grid; auto and zeus if left out."),
+        typer.Option(metavar="P", help="auto, zeus, fixed or grid; by default auto and zeus."),
     ] = None,
     recurrences: Annotated[int, typer.Option(min=1, help="Runs of each job.")] = 50,
-    seeds: Annotated[int, typer.Option(min=1, help="How often all of it is repeated.")] = 20,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions.")] = 20,
+    first_seed: Annotated[int, typer.Option(min=0, help="The seed of the first repetition.")] = 0,
     eta_knob: Annotated[float, typer.Option(min=0, max=1, help="1: energy, 0: time.")] = 0.5,
     cost_factor: Annotated[
         float, typer.Option(help="Stop at this multiple of the cheapest run; inf: never.")
     ] = 2.0,
     attempts: Annotated[
-        int, typer.Option(min=1, help="Attempts of a recurrence, as `attempts` of a job file.")
+        int, typer.Option(min=1, help="Attempts per recurrence, as `attempts` in a job file.")
     ] = 5,
-    in_flight: Annotated[int, typer.Option(min=1, help="Runs under way at any time.")] = 1,
+    in_flight: Annotated[int, typer.Option(min=1, help="Number of runs at the same time.")] = 1,
     load: Annotated[
         float | None,
-        typer.Option(help="Runs come at random, so many under way if none was optimised."),
+        typer.Option(help="Random arrivals: mean number of runs at the same time, unoptimised."),
     ] = None,
     cluster: Annotated[
         _PATH, typer.Option(metavar="FILE", help="Submit when a cluster did: .csv or .csv.xz.")
@@ -97,13 +97,17 @@ def simulate(
     source = f"{gpu} traces" if trace_dir else "made-up jobs"
     title = f"{source}, {_described(settings, cluster)}, {seeds} seeds"
     if as_json:
-        told: dict[str, object] = {
+        source_settings: dict[str, object] = {
             "trace_dir": trace_dir and str(trace_dir),
             "gpu": gpu,
             "first_seed": first_seed,
         }
-        told |= {"cluster": cluster and str(cluster), "seeds": seeds, "policies": policies}
-        print_json(simulation_json({**told, **asdict(settings)}, summaries))
+        source_settings |= {
+            "cluster": cluster and str(cluster),
+            "seeds": seeds,
+            "policies": policies,
+        }
+        print_json(simulation_json({**source_settings, **asdict(settings)}, summaries))
     else:
         shown = console()
         sheet = simulation_sheet(title, summaries, shown.width, made_up=trace_dir is None)
@@ -141,7 +145,7 @@ def _described(settings: Settings, cluster: Path | None) -> str:
 
 
 def _cores() -> int:
-    """Return the processors that this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -66,14 +66,14 @@ if TYPE_CHECKING:
     from zeusrun.notify.notices import Notice
     from zeusrun.schedule.store import Schedule
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what went wrong; for cron.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only problems; for cron.")]
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 OverlapRule = Annotated[
     Overlap,
     typer.Option(
         "--overlap",
-        help="If the job runs already: allow runs beside it, forbid ends with 75, queue waits for "
-        "it, replace ends it first.",
+        help="If the job is already running: allow starts a second run, forbid exits with 75, "
+        "queue waits for its end, replace ends it first.",
     ),
 ]
 
@@ -88,10 +88,14 @@ def submit(
     ] = None,
     overlap: OverlapRule = "allow",
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for GPUs that another job has; else end with 75.")
+        bool,
+        typer.Option(
+            "--wait", help="Wait for GPUs that another job uses; by default exit with 75."
+        ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show choice and command; start and write nothing.")
+        bool,
+        typer.Option("--dry-run", help="Show the choice and the command; start and write nothing."),
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -107,12 +111,12 @@ def submit(
 
 
 def rerun(trial: TrialName, *, as_json: AsJson = False, quiet: Quiet = False) -> None:
-    """Run the job of a trial as it was then, with the same choice."""
+    """Run the job of a past trial again, with the same batch size."""
     found = find_trial(trial)
     job_copy = RunPaths(Path(found.run_dir)).job_copy
     if not job_copy.is_file():
         raise UsageError(
-            f"the job of {found.trial} as it was run is gone: {job_copy}; submit the job file "
+            f"the copy of the job file of {found.trial} is gone: {job_copy}; submit the job file "
             f"with --batch-size {found.global_batch_size}"
         )
     spec, why = load_spec(job_copy), f"as in {found.trial}, by rerun"
@@ -127,21 +131,21 @@ def fire(
     *,
     by_hand: Annotated[bool, typer.Option("--by-hand")] = False,
 ) -> None:
-    """Run an occurrence that a tick has found due."""
+    """Run an occurrence that a tick found due."""
 
     def run(schedule: Schedule, begun: Callable[[], None]) -> int:
         spec = load_spec(Path(schedule.job_file))
         if spec.name != schedule.job:
             raise UsageError(
-                f"{schedule.job_file}: describes {spec.name} now, and {schedule.job} is scheduled; "
-                f"`zeusrun schedule remove {schedule.job}`, and add it again"
+                f"{schedule.job_file}: now describes {spec.name}, but {schedule.job} is scheduled; "
+                f"run `zeusrun schedule remove {schedule.job}`, then add it again"
             )
         deadline_s = schedule.rules.deadline_s
         until = None if deadline_s is None else occurrence + deadline_s
 
         def begins() -> None:
             begun()
-            if not by_hand:  # below it in the log is what it prints; what is skipped has none
+            if not by_hand:  # a heading in the log; a skipped run gets none
                 when = schedule.rules.timetable.local(occurrence)
                 typer.echo(f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z} ──")
 
@@ -164,28 +168,28 @@ def run_recurrence(
     as_json: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Run a recurrence when its turn has come, and show it.
+    """Wait until the job may start, then run one recurrence and show it.
 
     Args:
         spec: The job.
-        batch_size: The user's own choice.
-        why: Where that comes from.
-        overlap: What to do about other runs of the job.
-        until: Unix second to give up waiting for them and for GPUs; ``None`` for never.
-        wait: Wait for GPUs that another job has, instead of giving up.
-        begun: Called when it waits no more.
-        as_json: Print its result as JSON, and all else to standard error.
-        quiet: Show only what goes wrong.
+        batch_size: The batch size that the user chose; ``None`` to ask the policy.
+        why: The reason to record with that choice.
+        overlap: What to do if the job is already running.
+        until: Unix second at which to stop waiting; ``None`` to wait without limit.
+        wait: Wait for GPUs that another job uses, instead of giving up.
+        begun: Called when the wait is over.
+        as_json: Print the result as JSON, and everything else to standard error.
+        quiet: Show only problems.
 
     Returns:
-        Zeusrun's exit code.
+        The exit code of the command.
 
     Raises:
-        ZeusrunError: As ``submit`` does, or if another run is in the way.
+        ZeusrunError: As ``submit``, or if another run prevents this one.
     """
     shown, (home, history) = console(stderr=as_json), open_home()
 
-    def tell(text: str) -> None:
+    def show_line(text: str) -> None:
         if not quiet:
             _say(shown, f"· {text}")
 
@@ -193,7 +197,7 @@ def run_recurrence(
         _notify(spec, home, shown, build)
 
     began = False
-    with CaughtSignals() as signals:  # until all is recorded, told and tidied up
+    with CaughtSignals() as signals:  # until everything is recorded, notified and cleaned up
         try:
             with admitted(
                 spec,
@@ -204,7 +208,7 @@ def run_recurrence(
                 wait_for_gpus=wait,
                 until=until,
                 signals=signals.received,
-                tell=tell,
+                tell=show_line,
             ) as gpus:
                 begun()
                 submission = replace(compose(spec, batch_size, gpus), why_forced=why)
@@ -215,7 +219,7 @@ def run_recurrence(
                 notify(lambda: build_notices(history.trials(spec.name, NEWEST), result))
         except ZeusrunError as error:
             failed = error
-            if began or not isinstance(error, BusyError):  # to be skipped is no failure
+            if began or not isinstance(error, BusyError):  # a skipped run is not a failure
                 notify(lambda: [failure_notice(spec.name, failed)])
             raise
         _remove_old_runs(spec, history, home, shown, signals.received)
@@ -257,9 +261,9 @@ def _run(
 
 
 def _read_savings(history: History, job: str) -> Savings:
-    """Return what the recurrences of a job saved; nothing where the history cannot be read now.
+    """Return what the recurrences of a job saved; no savings if the history cannot be read.
 
-    The recurrence is recorded, and how it ended is what counts.
+    The recurrence is already recorded, and an error here must not change its exit code.
     """
     try:
         return find_savings(history.trials(job, NEWEST))
@@ -270,22 +274,22 @@ def _read_savings(history: History, job: str) -> Savings:
 def _notify(
     spec: JobSpec, home: Path, shown: Console, build: Callable[[], Sequence[Notice]]
 ) -> None:
-    """Have those told who asked for it; that takes as long as it takes, elsewhere."""
+    """Send the notices that the job file asks for; a process of its own delivers them."""
     if spec.notify.url is None and not spec.notify.command:
         return
     try:
         send(home, spec, build(), os.environ)
-    except (OSError, HistoryError) as error:  # what is recorded is what counts
-        _say(shown, f"! nobody could be told: {error}")
+    except (OSError, HistoryError) as error:  # the recurrence is recorded
+        _say(shown, f"! no notice could be sent: {error}")
 
 
 def _remove_old_runs(
     spec: JobSpec, history: History, home: Path, shown: Console, signals: Sequence[int]
 ) -> None:
-    """Remove what the job's ``keep`` does not keep, unless a signal comes: the next run goes on."""
+    """Remove run directories beyond the job's ``keep``. After a signal the next run continues."""
     try:
         old = collect(history, home, spec.name, read_bounds(spec.keep), read_clock())
-    except HistoryError as error:  # the recurrence is recorded, and that is what counts
+    except HistoryError as error:  # the recurrence is recorded; this is no failure
         _say(shown, f"! old runs are not removed: {error}")
         return
     for run in old:
@@ -300,8 +304,8 @@ def compose(
 
     Args:
         spec: The job.
-        batch_size: The user's own choice.
-        gpus: UUIDs of those chosen for it; ``None`` for all that are visible.
+        batch_size: The batch size that the user chose; ``None`` to ask the policy.
+        gpus: UUIDs of the GPUs chosen for the job; ``None`` for all visible ones.
     """
     home, history = open_home()
     inherited = dict(os.environ)
@@ -310,7 +314,7 @@ def compose(
         inherited |= visible
         if _VISIBLE in spec.env:
             spec = spec.model_copy(update={"env": MappingProxyType({**spec.env, **visible})})
-    # The job's own CUDA_VISIBLE_DEVICES says which GPUs are its own.
+    # CUDA_VISIBLE_DEVICES in the job's `env` decides which GPUs the job uses.
     environment = {**inherited, **spec.env}
     devices, world_size = job_devices(spec.launch.nproc_per_node, environment)
     spec.check_world_size(world_size)
@@ -328,26 +332,26 @@ def compose(
 
 
 def _show_plan(submission: Submission, *, as_json: bool) -> None:
-    """Print what a submit would choose and start."""
+    """Print the trial that a submit would choose and the command that it would start."""
     trial, command, kept = plan(submission)
     shown = command.masked()
-    told = {k: shown.env[k] for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
+    env = {k: shown.env[k] for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
     if as_json:
-        print_json({"trial": trial.to_json(), "argv": list(shown.argv), "env": told})
+        print_json({"trial": trial.to_json(), "argv": list(shown.argv), "env": env})
     else:
-        sheet = plan_sheet(trial, shlex.join(shown.argv), told, kept)
+        sheet = plan_sheet(trial, shlex.join(shown.argv), env, kept)
         console().print(sheet, soft_wrap=True, highlight=False)
 
 
 def show_beliefs(spec: JobSpec, *, as_json: bool) -> None:
-    """Print what the policy of a job believes, and what it would choose next."""
+    """Print the beliefs of a job's policy, and its chances of choosing each batch size next."""
     submission = compose(spec)
     trials = submission.history.trials(spec.name, NEWEST)
     problem = build_problem(submission, trials)
-    told = kept(problem, trials)
+    remarks = kept(problem, trials)
     problem, runs = read_history(problem, trials)
     window = tell_window(problem, runs)
-    told += [] if window is None else [window]
+    remarks += [] if window is None else [window]
     rng = np.random.default_rng(spec.policy.seed)
     beliefs = submission.policy.explain(problem, runs, rng)
     if as_json:
@@ -357,4 +361,4 @@ def show_beliefs(spec: JobSpec, *, as_json: bool) -> None:
         goal = f"{objective.metric} {objective.target:g}, eta_knob {objective.eta_knob:g}"
         title = f"{spec.name}: what {submission.policy.name} believes of {goal}"
         limits = best_limits(problem, runs)
-        console().print(explain_table(title, beliefs, told, limits))
+        console().print(explain_table(title, beliefs, remarks, limits))

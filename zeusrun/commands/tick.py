@@ -1,6 +1,6 @@
-"""The verbs that start what is due: ``schedule tick`` and ``schedule daemon``.
+"""The verbs that start due runs: ``schedule tick`` and ``schedule daemon``.
 
-They are apart from ``schedule.py`` because cron runs ``tick`` every minute: it imports little.
+Cron runs ``tick`` every minute, so this module imports less than ``schedule.py``.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from zeusrun.schedule.tick import start_due
 
 
 def daemon() -> None:
-    """Run all schedules in the foreground, where there is no cron."""
+    """Run all schedules in the foreground, without cron."""
     schedules = Schedules(trusted_home(os.environ))
     count = len(schedules.jobs())
-    _tell(f"{count} job{'' if count == 1 else 's'} looked after, every minute")
-    ended_by = run_daemon(schedules, _tell)
+    _print_line(
+        f"{count} job{'' if count == 1 else 's'} scheduled; due runs are started every minute"
+    )
+    ended_by = run_daemon(schedules, _print_line)
     raise typer.Exit(0 if ended_by == signal.SIGTERM else ExitCode.SIGNAL_BASE + ended_by)
 
 
 def tick() -> None:
-    """Start what is due; what cron runs every minute."""
-    start_due(Schedules(trusted_home(os.environ)), read_clock(), _tell)
+    """Start the runs that are due. Cron calls this every minute."""
+    start_due(Schedules(trusted_home(os.environ)), read_clock(), _print_line)
 
 
-def _tell(text: str) -> None:
+def _print_line(text: str) -> None:
     typer.echo(plain_text(f"zeusrun: {text}"))

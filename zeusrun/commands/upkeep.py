@@ -1,4 +1,4 @@
-"""The verbs that look after a machine: ``repair``, ``gc`` and ``doctor``."""
+"""The verbs that maintain an installation: ``repair``, ``gc`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 def repair(
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what there is; change nothing.")
+        bool, typer.Option("--dry-run", help="Report only; change nothing.")
     ] = False,
     restore: Annotated[
         str | None,
-        typer.Option("--restore", metavar="JOB", help="Put this job's history together again."),
+        typer.Option("--restore", metavar="JOB", help="Rebuild this job's history."),
     ] = None,
     copy: Annotated[str | None, typer.Option("--copy", hidden=True)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put right what dead processes have left; restore histories.
+    """Clean up after dead processes; restore histories.
 
-    Record lost trials, put power limits back, remove left-over files.
+    Records lost trials, resets power limits, removes left-over files.
     """
     if copy is not None:
         raise UsageError(
@@ -92,29 +92,29 @@ def _restore(home: Path, job: str, *, dry_run: bool, as_json: bool) -> None:
 def prune(
     job: Annotated[
         str | None,
-        typer.Argument(metavar="JOB", help="Only this job's runs."),
+        typer.Argument(metavar="JOB", help="Remove only this job's runs."),
     ] = None,
     *,
     last: Annotated[
         int | None,
-        typer.Option("--last", min=1, help="Keep the newest so many."),
+        typer.Option("--last", min=1, help="Keep the newest N runs."),
     ] = None,
     days: Annotated[
         float | None,
-        typer.Option("--days", min=0, help="Keep those that ended within so many days."),
+        typer.Option("--days", min=0, help="Keep runs that ended within this many days."),
     ] = None,
     size: Annotated[
         str | None,
-        typer.Option("--size", help="Keep the newest that fit into so much, such as 20 GB."),
+        typer.Option("--size", help="Keep the newest runs that fit into this size, such as 20 GB."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")
+        bool, typer.Option("--dry-run", help="List what would be removed; remove nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove the files of old runs; never the history.
+    """Remove the files of old runs; the history stays.
 
-    What is kept is said by the job's own 'keep', or by these bounds.
+    The options, or else the 'keep' section of the job file, say which runs to keep.
     """
     try:
         given = Bounds(last, days, None if size is None else size_bytes(size))
@@ -132,15 +132,15 @@ def prune(
         print_json([run.to_json() for run in found])
     elif not bounded:
         typer.echo(
-            "nothing bounds what is kept: give --last, --days or --size, or add 'keep: {last: 30}' "
-            "to the job file"
+            "nothing to remove without a limit: give --last, --days or --size, or add "
+            "'keep: {last: 30}' to the job file"
         )
     else:
         console().print(old_runs_sheet(found, dry_run=dry_run), highlight=False)
 
 
 def _own_bounds(store: TinyDBHistory, job: str) -> Bounds:
-    """Return what the job file of a job's last run keeps."""
+    """Return the ``keep`` limits in the job file of the last run."""
     trials = store.trials(job, 1)
     job_copy = RunPaths(Path(trials[-1].run_dir)).job_copy if trials else None
     if job_copy is None or not job_copy.is_file():
@@ -149,7 +149,7 @@ def _own_bounds(store: TinyDBHistory, job: str) -> Bounds:
 
 
 def doctor(*, as_json: AsJson = False) -> None:
-    """Check Python, torch, devices and home; say what to do."""
+    """Check Python, torch, the devices and the home directory."""
     checks = [*check_machine(os.environ), *_check_schedules()]
     if as_json:
         print_json([vars(check) for check in checks])
@@ -160,11 +160,11 @@ def doctor(*, as_json: AsJson = False) -> None:
 
 
 def _check_schedules() -> list[Check]:
-    """Look whether anybody starts what is scheduled, and whether it could run."""
+    """Check that schedules are started, and that their jobs could run."""
     try:
         schedules, now = Schedules(trusted_home(os.environ)), read_clock()
     except HistoryError:
-        return []  # the check of the home has said why
+        return []  # the check of the home directory reports this
     jobs = schedules.jobs()
     if not jobs:
         return []
@@ -172,11 +172,11 @@ def _check_schedules() -> list[Check]:
     checks = [Check("schedule", False if each.stops else None, each.text) for each in found if each]
     if not has_mail_program():
         advice = "add `notify` to the job file, or install a mail program such as msmtp-mta"
-        what = "no mail program (sendmail): what cron would mail is lost"
+        what = "no mail program (sendmail): mail from cron is lost"
         checks.append(Check("mail", well=None, found=what, advice=advice))
-    count = "1 job runs by itself" if len(jobs) == 1 else f"{len(jobs)} jobs run by themselves"
+    count = "1 job is scheduled" if len(jobs) == 1 else f"{len(jobs)} jobs are scheduled"
     neglect = find_neglect(schedules, now)
     if neglect is None:
-        return [Check("schedules", well=True, found=f"{count}, looked after every minute"), *checks]
+        return [Check("schedules", well=True, found=f"{count}, checked every minute"), *checks]
     what, advice = neglect
     return [Check("schedules", well=False, found=f"{count}; {what}", advice=advice), *checks]

@@ -1,1 +1,1 @@
-"""What people look at: values in, renderables out."""
+"""Turns values into text and tables for people, and into JSON and CSV for programs."""

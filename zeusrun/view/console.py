@@ -1,4 +1,4 @@
-"""Where people read: a console that prints text of others whole, and does not obey it."""
+"""A console that prints untrusted text in full and neutralises its control characters."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 class PlainConsole(Console):
     """A console on which colours come from styles alone; see ``zeusrun.plain_text``.
 
-    It neither cuts nor breaks the words of a text; tables are as wide as it is.
+    It never cuts a text and breaks lines between words only. Tables take its whole width.
     """
 
     def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as rich has it
-        """Print as ``Console.print`` does."""
+        """Print like ``Console.print``, without cutting."""
         super().print(*objects, **{"overflow": "ignore", "crop": False, **options})
 
     def on_broken_pipe(self) -> None:
@@ -42,13 +42,13 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render anything, the cells of a table one by one, so that its columns stay in line."""
+        """Render anything. Table cells are cleaned one by one, so that columns stay aligned."""
         if (
             isinstance(renderable, Text)
             and options is not None
             and options.overflow == "ignore"
             and not (options.no_wrap or renderable.no_wrap)
-        ):  # rich would break no line that must not be cut
+        ):  # with "ignore", rich would not break lines at all
             lines = break_lines(renderable, options.max_width)
             renderable = Text("\n", end=renderable.end).join(lines)
         for segment in super().render(renderable, options):

@@ -1,4 +1,4 @@
-"""What programs read: JSON and CSV on standard output."""
+"""Output for programs: JSON and CSV on standard output."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def result_json(job: str, result: SubmitResult, savings: Savings) -> dict[str, A
 
 
 def trial_records(trials: Iterable[Trial], savings: Savings) -> list[dict[str, Any]]:
-    """Return trials as ``history --json`` has them, with what their recurrences saved.
+    """Return trials as ``history --json`` prints them, with what their recurrences saved.
 
-    ``saved_j`` stands at the last trial of a recurrence; it is ``None`` at the others, and where
-    nothing can be compared.
+    ``saved_j`` is set on the last trial of a recurrence. It is ``None`` on the others, and where
+    there is nothing to compare with.
     """
     saved = {name: each.saved_j for name, each in savings.by_trial.items()}
     return [{**trial.to_json(), "saved_j": saved.get(trial.trial)} for trial in trials]
@@ -56,7 +56,7 @@ def print_json(value: object) -> None:
 
 @contextlib.contextmanager
 def _reader_may_be_gone() -> Iterator[None]:
-    """Flush what the block prints; a closed pipe does not change how the command ends."""
+    """Flush what the block prints; a closed pipe does not change the exit code of the command."""
     try:
         yield
         sys.stdout.flush()
@@ -68,7 +68,7 @@ _TABLES = {"curve", "power_profile", "warnings"}
 
 
 def print_csv(records: Sequence[Mapping[str, Any]]) -> None:
-    """Print trials as a table with a header, without what is no single value."""
+    """Print trials as CSV with a header, without the fields that hold lists."""
     names = [f.name for f in dataclasses.fields(Trial) if f.name not in _TABLES]
     names.append("saved_j")
     writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
@@ -78,7 +78,7 @@ def print_csv(records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def csv_cell(value: object) -> object:
-    """Return a value as a cell: text that a spreadsheet would take for a formula begins with '."""
+    """Return a value as a CSV cell. Text that a spreadsheet would run as a formula gets a '."""
     if not isinstance(value, str):
         return value
     text = plain_text(value)

@@ -1,4 +1,4 @@
-"""The figure of ``simulate``: regret over recurrences. Alone imports matplotlib, when it draws."""
+"""The figure of ``simulate``: regret over recurrences. Imports matplotlib only when it draws."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".svg", ".pdf")
 COLUMNS = 3
-# Okabe and Ito (2008), told apart by colour-blind readers and in grey, too.
+# Okabe and Ito (2008): distinct for colour-blind readers and in greyscale.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _GREY = "#555555"
 RUNAWAY = 10.0
-"""From so many times the least regret the axis is logarithmic beyond the least."""
+"""If the largest regret is this many times the least, the axis is logarithmic above the least."""
 
 
 def check_figure(path: Path) -> None:
-    """Check that a figure can be drawn there, before anything long begins.
+    """Check, before a long simulation, that a figure can be drawn and written.
 
     Raises:
-        UsageError: If matplotlib is not installed, or the file cannot be.
+        UsageError: If matplotlib is not installed, or the file cannot be written.
     """
     if path.suffix.lower() not in FORMATS:
-        raise UsageError(f"--plot {path}: the name is to end in {', '.join(FORMATS)}")
+        raise UsageError(f"--plot {path}: the name must end in {', '.join(FORMATS)}")
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError('--plot needs matplotlib: pip install "zeusrun[plot]"')
     try:
         if not path.resolve().parent.is_dir():
             raise UsageError(f"--plot {path}: there is no directory {path.resolve().parent}")
         new = not (path.exists() or path.is_symlink())
-        with path.open("ab"):  # only an attempt tells, whatever the mode bits say
+        with path.open("ab"):  # mode bits are no proof; only opening it is
             pass
         if new:
             path.unlink()
@@ -48,16 +48,16 @@ def check_figure(path: Path) -> None:
 
 
 def draw_regret(title: str, summaries: Sequence[Summary], path: Path) -> None:
-    """Draw cumulative regret, one panel a workload, one line and one band a policy.
+    """Draw cumulative regret: one panel per workload, one line and one band per policy.
 
-    Lines are medians over seeds, bands reach from the 5th to the 95th percentile. The vertical
-    axis is in expected costs of a run of the best batch size, and logarithmic from the least
-    regret of a panel on if another policy runs away.
+    Lines are medians over seeds; bands reach from the 5th to the 95th percentile. The unit of the
+    vertical axis is the expected cost of a run with the best batch size. If the regrets of a panel
+    differ by more than ``RUNAWAY``, its axis is logarithmic above the least of them.
 
     Args:
-        title: Above the panels.
-        summaries: Of at least one workload.
-        path: Ends in one of ``FORMATS``.
+        title: The heading of the figure.
+        summaries: The results of at least one workload.
+        path: The file, whose name ends in one of ``FORMATS``.
 
     Raises:
         UsageError: If the file cannot be written.
@@ -116,7 +116,7 @@ def _draw_panel(
     panel.set_xlim(1, max(2, *(each.recurrences for each in summaries)))
     panel.axhline(0, color=_GREY, lw=0.8)
     ends = [max(each.cumulative_regret_best_runs["p95"]) for each in summaries]
-    if max(ends) > RUNAWAY * max(1.0, min(ends)):  # or it would press the others flat
+    if max(ends) > RUNAWAY * max(1.0, min(ends)):  # a linear axis would flatten the other lines
         low = min(0.0, *(min(each.cumulative_regret_best_runs["p5"]) for each in summaries))
         power = math.floor(math.log10(max(1.0, min(ends))))
         panel.set_yscale("symlog", linthresh=10.0**power)

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from zeusrun.gpu.snapshot import CpuStatus, GpuProcess, GpuStatus
 
-_WIDE = 118  # columns from which there is room to breathe
+_WIDE = 118  # columns from which full names fit
 _MOST_PROCESSES = 4
 _CPU_SOURCES = {
     EnergySource.COUNTER: "by its counters",
     EnergySource.ESTIMATED: "estimated from CPU time",
 }
-# NVML's names as people say it. An idle GPU has low clocks, but nothing holds them back.
+# NVML's names in common words. An idle GPU has low clocks too, but is not throttled.
 _REASONS = {
     "applications_clocks_setting": "clock set",
     "display_clock_setting": "display",
@@ -40,7 +40,7 @@ _REASONS = {
 
 
 def gpu_sheet(statuses: Sequence[GpuStatus], width: int) -> RenderableType:
-    """Return the GPUs of a machine: what they do, then which they are and who computes on them.
+    """Return the GPUs of a machine: their state, then their identity and their processes.
 
     Args:
         statuses: One for each GPU, in the order to show.
@@ -80,17 +80,17 @@ def gpu_sheet(statuses: Sequence[GpuStatus], width: int) -> RenderableType:
 
 
 def no_gpu_line(cpu: CpuStatus, visible: str | None) -> Text:
-    """Return what to say where a job would see no GPU.
+    """Return the line to print if a job would see no GPU.
 
     Args:
-        cpu: What is metered instead.
+        cpu: The CPU, which is measured instead.
         visible: ``CUDA_VISIBLE_DEVICES``; ``None`` if it is not set, or does not matter.
     """
     hidden = ""
     if visible is not None:
         hidden = f" (CUDA_VISIBLE_DEVICES={visible}; --all shows what it hides)"
     source = _CPU_SOURCES.get(cpu.energy_source, cpu.energy_source.value)
-    return Text(f"No GPU{hidden}. Jobs are metered by the CPU: {cpu.model}, energy {source}.")
+    return Text(f"No GPU{hidden}. Jobs are measured on the CPU: {cpu.model}, energy {source}.")
 
 
 def _table(width: int) -> Table:
@@ -154,15 +154,15 @@ def _clocks(status: GpuStatus) -> str:
 def _throttle(reasons: Sequence[str] | None) -> str:
     if reasons is None:
         return units.UNKNOWN
-    told = [_REASONS.get(reason, reason.replace("_", " ")) for reason in reasons]
-    return ", ".join(dict.fromkeys(told)) or "no"
+    names = [_REASONS.get(reason, reason.replace("_", " ")) for reason in reasons]
+    return ", ".join(dict.fromkeys(names)) or "no"
 
 
 def _processes(processes: Sequence[GpuProcess] | None) -> str:
     if processes is None:
         return units.UNKNOWN
-    told = [str(p.pid) if p.name is None else f"{p.name} ({p.pid})" for p in processes]
-    if len(told) > _MOST_PROCESSES:
-        more = len(told) - _MOST_PROCESSES + 1
-        told = [*told[: _MOST_PROCESSES - 1], f"{more} more"]
-    return ", ".join(told) or "nobody"
+    names = [str(p.pid) if p.name is None else f"{p.name} ({p.pid})" for p in processes]
+    if len(names) > _MOST_PROCESSES:
+        more = len(names) - _MOST_PROCESSES + 1
+        names = [*names[: _MOST_PROCESSES - 1], f"{more} more"]
+    return ", ".join(names) or "nobody"

@@ -1,4 +1,4 @@
-"""Lines that break between words only: a path can be copied whole, however narrow the terminal."""
+"""Line breaks between words only, so that a path can be copied from a narrow terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST_ROOM = 20
 
 
 def break_lines(text: Text, width: int) -> list[Text]:
-    """Return the lines of a text, broken between words; a word that is wider stays whole."""
+    """Break a text into lines between words; a word wider than ``width`` stays whole."""
     lines: list[Text] = []
     for line in text.split(allow_blank=True):
         line.rstrip()  # the pattern would look for a word from each of the spaces at the end
@@ -37,11 +37,11 @@ def break_lines(text: Text, width: int) -> list[Text]:
 
 
 class Labelled:
-    """Texts with a label each, one below the other; a long one goes on below its own beginning.
+    """Rows of a label and a text; further lines of a long text are indented to its start.
 
     Args:
         rows: Labels and texts.
-        gap: Columns between them.
+        gap: Columns between label and text.
     """
 
     def __init__(self, rows: Sequence[tuple[Text, Text]], gap: int = 2) -> None:

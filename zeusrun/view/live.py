@@ -1,4 +1,4 @@
-"""What a submit shows while it runs: a calm panel on a terminal, plain lines elsewhere."""
+"""The output of a running submit: a live panel on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SubmitView:
         self._live = Live(console=console, auto_refresh=False, transient=True) if live else None
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Return the view itself."""
         return self
 
     def __exit__(
@@ -70,7 +70,7 @@ class SubmitView:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Take the panel away."""
+        """Remove the panel."""
         self._stop_live()
 
     def show(self, event: SubmitEvent) -> None:
@@ -92,17 +92,17 @@ class SubmitView:
                 self.finished(trial, looked=replaced)
 
     def note(self, text: str) -> None:
-        """Show a sentence worth reading."""
+        """Show a remark."""
         if not self._quiet:
             self._print(Text(f"· {text}", style="dim"))
 
     def warn(self, text: str) -> None:
-        """Show a sentence to act on, even when quiet."""
+        """Show a warning, even when quiet."""
         self._warned.add(text)
         self._print(Text(f"! {text}", style="yellow"))
 
     def dispatched(self, trial: Trial, cost_bound_j: float | None) -> None:
-        """Show what was chosen and why."""
+        """Show the choice and its reason."""
         self._trial, self._bound_j, self._epochs_shown = trial, cost_bound_j, 0
         if self._quiet:
             return
@@ -112,18 +112,18 @@ class SubmitView:
                 self._live.start()
 
     def output(self, rank: int, lines: Sequence[str]) -> None:
-        """Show what a rank printed, with its rank in front."""
+        """Show output of a rank, each line with the rank in front."""
         if self._quiet:
             return
         style = _RANK_STYLES[rank % len(_RANK_STYLES)]
         for line in lines:
-            plain = line.removeprefix(f"[rank{rank}]: ")  # torch puts it before its tracebacks
+            plain = line.removeprefix(f"[rank{rank}]: ")  # torch adds this prefix to tracebacks
             whole = Text.assemble((f"[rank{rank}] ", style), Text.from_ansi(plain_log_line(plain)))
-            whole.no_wrap, whole.overflow = True, "ignore"  # lines of a traceback belong together
+            whole.no_wrap, whole.overflow = True, "ignore"  # keep the lines of a traceback
             self._print(whole)
 
     def advanced(self, progress: Progress) -> None:
-        """Show how far the trial is."""
+        """Show the progress of the trial."""
         if self._quiet or self._trial is None:
             return
         if self._live is None:
@@ -139,7 +139,7 @@ class SubmitView:
                 self._live.update(panel, refresh=True)
 
     def finished(self, trial: Trial, *, looked: bool) -> None:
-        """Show how the trial ended and what it cost."""
+        """Show the outcome of the trial and its cost."""
         self._stop_live()
         for warning in trial.warnings:
             if warning not in self._warned:
@@ -157,18 +157,18 @@ class SubmitView:
 
     def _print(self, text: RenderableType) -> None:
         with self._unless_gone():
-            # Lines of a log keep their own length when they are not read on a terminal.
+            # Without a terminal, do not break the lines of a log.
             self._console.print(text, soft_wrap=not self._console.is_terminal, highlight=False)
 
     @contextlib.contextmanager
     def _unless_gone(self) -> Iterator[None]:
-        """Go on in silence when nobody reads any more: a training outlives its terminal."""
+        """Continue without output if the terminal or pipe is closed: the training goes on."""
         try:
             yield
         except OSError:
             live, self._live, self._quiet = self._live, None, True
             self._console.file = io.StringIO()
-            if live is not None:  # it has put itself in the place of sys.stdout
+            if live is not None:  # it has replaced sys.stdout
                 with contextlib.suppress(Exception):
                     live.stop()
 
@@ -179,7 +179,7 @@ def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
         f"epoch {progress.epochs}/{trial.max_epochs}",
         f"{trial.metric} {_value(progress.last_value)} (target {trial.target:g})",
         units.duration(progress.time_s),
-        units.energy(progress.energy_j or None),  # too little to be metered yet
+        units.energy(progress.energy_j or None),  # 0: too little to measure yet
     ]
     if bound_j is not None:
         parts.append(f"cost {units.energy(progress.cost_j)} of at most {units.energy(bound_j)}")
@@ -189,7 +189,7 @@ def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
 def live_panel(
     trial: Trial, progress: Progress, bound_j: float | None, width: int
 ) -> RenderableType:
-    """Return the panel below the output of the ranks: a few lines that never jump."""
+    """Return the panel below the output of the ranks; its number of lines is constant."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True, min_width=10)
     grid.add_column(no_wrap=True)
@@ -221,11 +221,11 @@ def live_panel(
 
 
 def summary(trial: Trial, *, looked: bool = False, saved: bool = True) -> RenderableType:
-    """Return a few lines on what was reached, what it took, and where to look.
+    """Return the outcome, the cost, and the command that shows more.
 
     Args:
-        trial: As recorded.
-        looked: Whether it was given up for what its speed told; that is no failure.
+        trial: The finished trial.
+        looked: Whether it was only a speed check, which is no failure.
         saved: Whether its script has saved a checkpoint.
     """
     reached = trial.status is TrialStatus.REACHED
@@ -258,7 +258,7 @@ def summary(trial: Trial, *, looked: bool = False, saved: bool = True) -> Render
 def _limit(trial: Trial, progress: Progress) -> str:
     """Return the limit in force, such as `` · limit 150 W a GPU, on trial``."""
     if progress.power_limit_w is None:
-        return " · limit as found"
+        return " · original limit"
     each = " a GPU" if trial.gpu_count > 1 else ""
     tried = ", on trial" if progress.probing else ""
     return f" · limit {units.power(progress.power_limit_w)}{each}{tried}"

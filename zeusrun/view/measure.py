@@ -1,4 +1,4 @@
-"""What ``measure`` says of a command that has ended."""
+"""The report of ``measure``."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def measurement_sheet(argv: Sequence[str], measured: Measurement) -> RenderableType:
-    """Return a few lines on the time and the energy that a command took.
+    """Return the time and the energy of a command in a few lines.
 
     Args:
         argv: The command.
-        measured: What it took.
+        measured: Its measurement.
     """
     well = measured.exit_code == 0
     head = Text.assemble(
@@ -51,7 +51,7 @@ def measurement_sheet(argv: Sequence[str], measured: Measurement) -> RenderableT
 
 
 def _duration(seconds: float) -> str:
-    """Return three digits of the seconds of a short command: its energy stands beside them."""
+    """Return a duration; a short one has three digits, as its energy has."""
     if seconds >= 10:
         return units.duration(seconds)
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds:.3g} s"

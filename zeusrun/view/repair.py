@@ -1,4 +1,4 @@
-"""What ``repair`` and ``gc`` show."""
+"""The reports of ``repair`` and ``gc``."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _MARKS = {"repaired": ("✓", "green"), "found": ("·", "yellow")}
 
 
 def repair_sheet(found: Sequence[Finding], home: Path, *, dry_run: bool) -> RenderableType:
-    """Return what was found and done."""
+    """Return the findings and repairs."""
     lines = [
         Text.assemble(_MARKS[finding.state], f" {finding.text}")
         for finding in found
-        if finding.state in _MARKS  # a problem is the error that follows
+        if finding.state in _MARKS  # a problem is printed as an error afterwards
     ]
     held = [finding for finding in found if finding.state == "fine" and finding.kind == "limit"]
     lines += [Text(f"  {finding.text}", style="dim") for finding in held]
     if dry_run and lines:
         lines.append(Text("  nothing was changed: this was a dry run", style="dim"))
     if not lines:
-        lines.append(Text(f"nothing is to be repaired (ZEUSRUN_HOME is {home})"))
+        lines.append(Text(f"nothing to repair (ZEUSRUN_HOME is {home})"))
     return Group(*lines)
 
 
 def old_runs_sheet(found: Sequence[OldRun], *, dry_run: bool) -> RenderableType:
-    """Return the run directories that are gone, or would be, oldest first."""
+    """Return the run directories that were or would be removed, oldest first."""
     if not found:
-        return Text("nothing is to be removed")
+        return Text("nothing to remove")
     width = max(len(run.trial) for run in found)
     lines = [
         Text.assemble(f"  {run.trial:{width}}  {units.size(run.size_bytes):>7}  ", (run.why, "dim"))
@@ -54,15 +54,15 @@ def old_runs_sheet(found: Sequence[OldRun], *, dry_run: bool) -> RenderableType:
 
 
 def restore_sheet(job: str, done: Restoration) -> RenderableType:
-    """Return what a restored history holds now, and what it could not get back."""
+    """Return what a restored history contains, and what is lost."""
     start = "no copy" if done.copy is None else f"{done.copy} of {done.written_at}"
     taken = f", and {len(done.found)} of them from run directories" if done.found else ""
     trials = f"{done.trials} trial{'' if done.trials == 1 else 's'}"
     lines = [Text.assemble(("✓", "green"), f" {job} has {trials} again, from {start}{taken}")]
     lines += [Text(f"! {problem}", style="yellow") for problem in done.problems]
     if done.aside is not None:
-        lines.append(Text(f"  what was there before is kept as {done.aside}", style="dim"))
+        lines.append(Text(f"  the previous file is kept as {done.aside}", style="dim"))
     if done.lost is None and done.problems:
-        unread = "what does not read may have held trials that nothing else knows"
+        unread = "the unreadable part may have contained trials that are recorded nowhere else"
         lines.append(Text(f"! {unread}", style="yellow"))
     return Group(*lines)

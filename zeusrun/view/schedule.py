@@ -1,4 +1,4 @@
-"""What people see of schedules."""
+"""The output of ``schedule`` for people and for programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STYLES = {"ended": "green", "waiting": "cyan", "running": "cyan"}
 
 
 def schedules_sheet(found: Sequence[Schedule], now: float) -> RenderableType:
-    """Return each job: when it runs, the next times, and what became of the last.
+    """Return each job: its schedule, the next times and the last outcome.
 
     Args:
         found: The schedules, in order.
@@ -39,8 +39,8 @@ def _block(schedule: Schedule, now: float) -> list[RenderableType]:
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim")
     rows.add_row("  next", _next(schedule, now))
-    for label, told in _past(schedule, now):
-        rows.add_row(f"  {label}", told)
+    for label, outcome in _past(schedule, now):
+        rows.add_row(f"  {label}", outcome)
     policies = describe_rules(schedule)
     if policies:
         rows.add_row("  rules", Text(policies, style="dim"))
@@ -48,16 +48,16 @@ def _block(schedule: Schedule, now: float) -> list[RenderableType]:
 
 
 def describe_rules(schedule: Schedule) -> str:
-    """Return what is not as it is by default."""
+    """Return the rules that differ from the defaults."""
     rules = schedule.rules
-    told = [] if schedule.overlap == "forbid" else [f"overlap {schedule.overlap}"]
+    texts = [] if schedule.overlap == "forbid" else [f"overlap {schedule.overlap}"]
     if rules.catch_up != "none":
-        told.append(f"catch-up {rules.catch_up}")
+        texts.append(f"catch-up {rules.catch_up}")
     if rules.jitter_s:
-        told.append(f"jitter {_duration(rules.jitter_s)}")
+        texts.append(f"jitter {_duration(rules.jitter_s)}")
     if rules.deadline_s is not None:
-        told.append(f"deadline {_duration(rules.deadline_s)}")
-    return " · ".join(told)
+        texts.append(f"deadline {_duration(rules.deadline_s)}")
+    return " · ".join(texts)
 
 
 def _duration(seconds: float) -> str:
@@ -81,7 +81,7 @@ def _when(schedule: Schedule, moment: float, now: float) -> str:
 
 
 def _past(schedule: Schedule, now: float) -> list[tuple[str, Text]]:
-    """Return what runs, or ran last, and what came to nothing after it began."""
+    """Return the current or last run, and a later occurrence that did not run."""
     ran = [each for each in schedule.firings if each.result in {*UNDERWAY, "ended", "lost"}]
     under_way = [each for each in ran if each.result in UNDERWAY]
     last = max(under_way or ran, key=lambda each: each.at, default=None)
@@ -102,19 +102,19 @@ def _outcome(schedule: Schedule, occurrence: Occurrence, now: float) -> Text:
     job, style = schedule.job, _STYLES.get(occurrence.result, "yellow")
     why = (occurrence.why or "").removeprefix(f"{job}: ").removesuffix("; this run is skipped")
     if occurrence.result != "ended":
-        told = f"{occurrence.result}: {why}" if why else occurrence.result
+        text = f"{occurrence.result}: {why}" if why else occurrence.result
     elif occurrence.exit_code == 0:
-        told = occurrence.describe()
+        text = occurrence.describe()
     else:
         style = "red"
-        told = (
+        text = (
             occurrence.describe() if why else f"{occurrence.describe()}; see `zeusrun show {job}`"
         )
-    return Text.assemble(f"{_when(schedule, occurrence.occurrence, now)}  ", (told, style))
+    return Text.assemble(f"{_when(schedule, occurrence.occurrence, now)}  ", (text, style))
 
 
 def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:
-    """Return what programs read of a schedule; of the variables kept, only the names."""
+    """Return a schedule as JSON, with the names but not the values of its variables."""
     record = schedule.to_json()
     rules, timetable = record.pop("rules"), schedule.rules.timetable
     moments = itertools.islice(timetable.following(now), 0 if schedule.paused else _NEXT)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from zeusrun.simulate.report import Summary
 
-_WIDE = 118  # columns from which joules, spread, attempts and failures are shown, too
+_WIDE = 118  # columns from which joules, spread, attempts and failures are also shown
 _NOTES = (
     ("regret", "what not knowing the best batch size has cost, in runs of it,"),
     ("", "over all recurrences: mean and median over seeds"),
@@ -44,13 +44,13 @@ _TRACE_NOTE = ("seed", "other draws among the recorded runs of the same job")
 def simulation_sheet(
     title: str, summaries: Sequence[Summary], width: int, *, made_up: bool = True
 ) -> RenderableType:
-    """Return the table of a study, with what its columns mean.
+    """Return the table of a study and a legend of its columns.
 
     Args:
         title: What was simulated.
-        summaries: Workload by workload.
-        width: Columns of the console; wide ones show more.
-        made_up: Whether every seed is another job.
+        summaries: The results, sorted by workload.
+        width: Columns of the console; a wide one shows more.
+        made_up: Whether the jobs are synthetic, so that every seed is another job.
     """
     wide = width >= _WIDE
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
@@ -97,7 +97,7 @@ def _cells(each: Summary, *, wide: bool) -> list[RenderableType]:
 
 
 def _findings(summaries: Sequence[Summary]) -> Iterator[Text]:
-    """Yield a sentence a policy on its regret, and what did not work."""
+    """Yield one line per policy about its regret, and warnings."""
     workloads = len({each.workload for each in summaries})
     for policy in dict.fromkeys(each.policy for each in summaries):
         share = pooled_regret(summaries, policy)
@@ -119,7 +119,7 @@ def _runs(number: float) -> str:
 
 
 def _change(ratio: float | None, *, coloured: bool = False) -> Text:
-    """Return a ratio as the change that it is: 0.8 as minus 20 %."""
+    """Return a ratio as a change: 0.8 as minus 20 %."""
     if ratio is None:
         return Text(units.UNKNOWN, style="dim")
     share = round(ratio - 1, 2)
@@ -137,10 +137,10 @@ def simulation_json(settings: Mapping[str, Any], summaries: Sequence[Summary]) -
 
 @contextlib.contextmanager
 def progress(console: Console) -> Iterator[Callable[[float], None]]:
-    """Show a bar while something runs; on a terminal only, and gone when it is done.
+    """Show a progress bar, on a terminal only, and remove it at the end.
 
     Yields:
-        What is to be told the share that is done.
+        A function to call with the finished share, from 0 to 1.
     """
     columns = (TextColumn("simulating"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     hidden = not console.is_terminal

@@ -1,4 +1,4 @@
-"""The table of ``status``: what runs now."""
+"""The table of ``status``: running trials and waiting submits."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def status_table(found: Sequence[RunningTrial], waiting: Sequence[Ticket] = ()) -> RenderableType:
-    """Return what runs and what waits.
+    """Return running trials and waiting submits.
 
     Args:
-        found: The running trials, oldest first, with their numbers of about a second ago.
-        waiting: Submits that wait for their turn, in its order.
+        found: The running trials, oldest first; their numbers are about a second old.
+        waiting: The waiting submits, in the order of the queue.
     """
     table = plain_table()
-    table.add_column("trial", overflow="fold")  # what gives way on a narrow terminal
+    table.add_column("trial", overflow="fold")  # the column that shrinks on a narrow terminal
     for name in ("batch", "epoch", "metric", "time", "energy", "cost", "power"):
         table.add_column(name, justify="right", no_wrap=True)
     for running in found:

@@ -45,9 +45,9 @@ _SOURCE_NOTES = {
 
 
 def net_lines(savings: Savings) -> list[Text]:
-    """Return what exploring has saved so far against the default every time; none before that.
+    """Return what exploring has saved so far, compared with always using the default.
 
-    The first line is the net, the second what it rests on.
+    The first line is the net, the second what it is compared with. Empty before any exploration.
     """
     if not savings.explored:
         return []
@@ -67,7 +67,7 @@ def net_lines(savings: Savings) -> list[Text]:
 
 
 def saving_lines(savings: Savings, trial: Trial) -> list[Text]:
-    """Return what the recurrence that a trial has ended saved, and what all have so far."""
+    """Return what the recurrence of its last trial saved, and what all recurrences saved."""
     saving = savings.by_trial.get(trial.trial)
     if saving is None:
         return []
@@ -81,16 +81,16 @@ def _basis(saving: Saving) -> str:
 
 
 def plan_sheet(
-    trial: Trial, command: str, told: Mapping[str, str], kept: Sequence[str]
+    trial: Trial, command: str, env: Mapping[str, str], kept: Sequence[str]
 ) -> RenderableType:
-    """Return what a submit would choose and start."""
-    env = [Text(f"  {name}={value}", style="dim") for name, value in told.items()]
+    """Return the trial that a submit would choose and the command that it would start."""
+    variables = [Text(f"  {name}={value}", style="dim") for name, value in env.items()]
     notes = [Text(f"· history: {text}", style="dim") for text in kept]
-    return Group(*notes, trial_head(trial), Text(""), Text(command), Text(""), *env)
+    return Group(*notes, trial_head(trial), Text(""), Text(command), Text(""), *variables)
 
 
 def trial_head(trial: Trial) -> RenderableType:
-    """Return what was chosen and why, in two lines."""
+    """Return the choice and its reason, in two lines."""
     rate = "" if trial.learning_rate is None else f" · learning rate {trial.learning_rate:g}"
     choice = f"  batch size {trial.global_batch_size}{rate} · {_ranks(trial)}"
     head = Text.assemble((trial.trial, "bold"), choice)
@@ -108,14 +108,14 @@ def history_table(
     count: int | None = None,
     running: Mapping[str, RunningTrial] = MappingProxyType({}),
 ) -> RenderableType:
-    """Return what was saved, and the trials of a job, oldest first, only the last so many if asked.
+    """Return the savings of a job and a table of its trials, oldest first.
 
     Args:
-        job: Its name.
-        trials: Those that are shown or compared with.
-        last: How many to show; ``None`` for all of them.
-        count: How many the job has in all; ``None`` for as many as are given.
-        running: Trials that had not ended just before, as they stood, by their id.
+        job: The name of the job.
+        trials: The trials to show, and those to compare them with.
+        last: The number of trials to show; ``None`` for all of them.
+        count: The number of trials of the job; ``None`` for as many as are given.
+        running: Unfinished trials with their live numbers, by id.
     """
     shown = trials if last is None else trials[-last:] if last else []
     savings = find_savings(trials)
@@ -162,12 +162,12 @@ def history_table(
 
 
 def dead_note(trial: Trial) -> Text:
-    """Return what to do about a trial whose launcher is dead."""
+    """Return a warning about a trial whose launcher is dead."""
     return Text(f"  the launcher of {trial.trial} is dead: zeusrun repair", style="yellow")
 
 
 def notes_sheet(texts: Sequence[str]) -> RenderableType:
-    """Return sentences that somebody should read, one below the other."""
+    """Return warnings, one per line."""
     return Labelled([(Text("!", style="yellow"), Text(text)) for text in texts], gap=1)
 
 
@@ -197,14 +197,14 @@ def explain_table(
     kept: Sequence[str] = (),
     limits: Mapping[int, tuple[float, int]] | None = None,
 ) -> RenderableType:
-    """Return what a policy believes of every arm: its numbers, then where each stands.
+    """Return what a policy believes about each batch size: a table, then a verdict on each.
 
-    A column of which nothing is known to this policy is left out.
+    Columns that the policy does not use are left out.
 
     Args:
-        title: Above the table.
+        title: The heading of the table.
         beliefs: One for each arm.
-        kept: Sentences on past trials that are read otherwise than they ended.
+        kept: Remarks about past trials that are interpreted differently now.
         limits: Best power limit in watts, and of how many measured, by arm.
     """
     table = plain_table(title=title)
@@ -251,7 +251,7 @@ _WORTH = "what a try would save in the recurrences to come, less its cost"
 
 
 def _worth(belief: ArmBelief) -> str:
-    """Return what a try is worth; that of what runs anyway is none."""
+    """Return the worth of a try; 0 and unknown are shown as a dash."""
     return units.gain(belief.value_j) if belief.value_j else units.UNKNOWN
 
 
@@ -261,10 +261,10 @@ def trial_sheet(
     """Return everything about one trial.
 
     Args:
-        trial: As recorded, or as it stands.
+        trial: The trial as recorded, or with its live numbers.
         failure: The traceback of a crash.
-        run_dir_exists: Whether its files are there.
-        alive: Whether it runs now.
+        run_dir_exists: Whether its run directory still exists.
+        alive: Whether it is running.
     """
     head = Text.assemble((trial.trial, "bold"), "  ", status_text(trial.status, alive=alive))
     source = trial.energy_source.value if trial.energy_source else None
@@ -297,13 +297,13 @@ def trial_sheet(
         ("", units.sparkline([point.value for point in trial.curve])),
         ("run", trial.run_dir if run_dir_exists else f"{trial.run_dir} (gone)"),
     ]
-    # What users wrote is no markup.
-    told = [(Text(name, style="dim"), Text(value)) for name, value in rows if value]
-    parts: list[RenderableType] = [head, Labelled(told)]
+    # Text, so that nothing a user wrote is taken for markup.
+    labelled = [(Text(name, style="dim"), Text(value)) for name, value in rows if value]
+    parts: list[RenderableType] = [head, Labelled(labelled)]
     parts += [] if alive or trial.status.finished else [dead_note(trial)]
     parts += [Text(f"! {warning}", style="yellow") for warning in trial.warnings]
     if failure:
-        # Its lines point at each other.
+        # A traceback aligns its lines: do not break them.
         whole = Text(failure.rstrip(), style="red", no_wrap=True, overflow="ignore")
         parts += [Text(""), whole]
     return Group(*parts)
@@ -340,12 +340,12 @@ def doctor_sheet(checks: Sequence[Check]) -> RenderableType:
 
 
 def status_text(status: TrialStatus, *, alive: bool = False) -> Text:
-    """Return a status in its colour; that of a trial whose launcher lives is ``RUNNING``."""
+    """Return a status in its colour; ``RUNNING`` if the launcher is alive."""
     return Text("RUNNING" if alive else status.value, style=STATUS_STYLES[status])
 
 
 def plain_table(title: str | None = None) -> Table:
-    """Return an empty table in the one style of all of them."""
+    """Return an empty table in the common style."""
     return Table(
         title=title,
         title_justify="left",

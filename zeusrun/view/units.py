@@ -1,4 +1,4 @@
-"""Numbers as people read them. Unknown is a dash."""
+"""Formats numbers for people. Unknown is a dash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def energy(joules: float | None, source: EnergySource | None = None) -> str:
 
 
 def gain(joules: float) -> str:
-    """Return joules won with their sign: ``+412 J``, ``−143 J``."""  # noqa: RUF002
+    """Return saved joules with their sign: ``+412 J``, ``−143 J``."""  # noqa: RUF002
     sign = "+" if joules > 0 else "−" if joules < 0 else ""  # noqa: RUF001
     return sign + energy_text(abs(joules))
 
@@ -81,14 +81,14 @@ def metric(value: float | None) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """Return a fraction as whole percent, with its sign where it is a loss."""
+    """Return a fraction as whole percent."""
     if fraction is None:
         return UNKNOWN
     return f"{round(fraction, 2) + 0.0:.0%}".replace("-", "−")  # noqa: RUF001
 
 
 def accounts(counter_j: float | None, integrated_j: float | None) -> str | None:
-    """Return both accounts of an energy with their disagreement; ``None`` unless there are two."""
+    """Return both measurements of an energy and their difference; ``None`` unless both exist."""
     if not counter_j or integrated_j is None:
         return None
     apart = round(100 * (integrated_j / counter_j - 1), 1) + 0.0
@@ -97,7 +97,7 @@ def accounts(counter_j: float | None, integrated_j: float | None) -> str | None:
 
 
 def moment(rfc3339: str) -> str:
-    """Return a time of day in the reader's own zone, to the minute."""
+    """Return date and time in the local time zone, to the minute."""
     try:
         return dt.datetime.fromisoformat(rfc3339).astimezone().strftime("%m-%d %H:%M")
     except ValueError:
@@ -117,7 +117,7 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
     if not known:
         return ""
     low, high = min(known), max(known)
-    # Halved, or the span of two huge values would be infinite.
+    # Halved, because the difference of two huge values could overflow.
     span = high / 2 - low / 2
     top = len(_BARS) - 1
 
