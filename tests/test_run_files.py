@@ -17,7 +17,7 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, find_run
 from zeusrun.launcher.rundir.lock import RunLock, launcher_lives
-from zeusrun.metrics.sidecar import EventReader
+from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -122,7 +122,7 @@ def test_what_is_no_file_is_read_as_missing_and_never_waited_for(tmp_path, kind)
         os.mkfifo(path)
     else:
         path.symlink_to("/dev/zero" if kind == "device link" else tmp_path)
-    assert EventReader(path).read(final=True) == []
+    assert SidecarReader(path).read(final=True) == []
     assert LineTail(path).skip_backlog(0) == 0
     assert read_step_clock(path) is None
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeusrun.files.tail import MAX_LINE_BYTES, LineTail
-from zeusrun.metrics.sidecar import EventReader
+from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.events import Ended, EventWriter, Reported, Started, decode_event, encode_event
 from zeusrun.sidecar.step_clock import StepClock, read_step_clock
 
@@ -95,7 +95,7 @@ def reported(epoch, **metrics):
 
 
 def test_the_reader_follows_a_file_that_appears_and_grows(tmp_path):
-    reader = EventReader(tmp_path / "metrics.jsonl")
+    reader = SidecarReader(tmp_path / "metrics.jsonl")
     assert reader.read() == []
     writer = EventWriter(reader.path)
     writer.write(reported(1))
@@ -111,7 +111,7 @@ def test_a_torn_last_line_is_held_until_it_is_whole(tmp_path):
     path = tmp_path / "metrics.jsonl"
     line = encode_event(reported(1))
     path.write_bytes(line[:20])
-    reader = EventReader(path)
+    reader = SidecarReader(path)
     assert reader.read() == []
     with path.open("ab") as file:
         file.write(line[20:])
@@ -121,7 +121,7 @@ def test_a_torn_last_line_is_held_until_it_is_whole(tmp_path):
 def test_a_torn_last_line_of_a_dead_writer_is_one_warning_with_its_number(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(encode_event(reported(1)) + encode_event(reported(2))[:20])
-    reader = EventReader(path)
+    reader = SidecarReader(path)
     assert reader.read(final=True) == [reported(1)]
     assert reader.warnings == ["metrics.jsonl:2: not JSON; line ignored"]
 
@@ -129,13 +129,13 @@ def test_a_torn_last_line_of_a_dead_writer_is_one_warning_with_its_number(tmp_pa
 def test_a_whole_last_line_without_newline_counts_at_the_end(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(encode_event(reported(1)).rstrip())
-    assert EventReader(path).read(final=True) == [reported(1)]
+    assert SidecarReader(path).read(final=True) == [reported(1)]
 
 
 def test_a_truncated_file_is_read_from_its_new_beginning(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(encode_event(reported(1)) + encode_event(reported(2)))
-    reader = EventReader(path)
+    reader = SidecarReader(path)
     reader.read()
     path.write_bytes(encode_event(reported(3)))
     assert reader.read() == [reported(3)]
@@ -144,7 +144,7 @@ def test_a_truncated_file_is_read_from_its_new_beginning(tmp_path):
 def test_a_replaced_file_is_read_from_its_beginning(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(encode_event(reported(1)) + b'{"torn')
-    reader = EventReader(path)
+    reader = SidecarReader(path)
     reader.read()
     other = tmp_path / "other"
     other.write_bytes(encode_event(reported(2)) + encode_event(reported(3)) + b"\n" * 50)
@@ -158,7 +158,7 @@ def test_nul_bytes_left_by_a_crash_are_skipped(tmp_path):
     path.write_bytes(
         b"\0" * 4096 + encode_event(reported(1)) + b"\0\0\n" + encode_event(reported(2))
     )
-    reader = EventReader(path)
+    reader = SidecarReader(path)
     assert reader.read() == [reported(1), reported(2)]
     assert reader.warnings == []
 
@@ -168,7 +168,7 @@ def test_a_megabyte_line_is_read(tmp_path):
     path.write_bytes(
         encode_event(reported(1, **{"x" * (1 << 20): 1.0})) + encode_event(reported(2))
     )
-    first, second = EventReader(path).read()
+    first, second = SidecarReader(path).read()
     assert len(next(iter(first.metrics))) == 1 << 20
     assert second == reported(2)
 
@@ -176,7 +176,7 @@ def test_a_megabyte_line_is_read(tmp_path):
 def test_a_line_beyond_all_bounds_is_one_warning_and_the_next_line_is_read(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"x" * (MAX_LINE_BYTES * 3) + b"\n" + encode_event(reported(1)))
-    reader = EventReader(path)
+    reader = SidecarReader(path)
     assert reader.read() == [reported(1)]
     assert len(reader.warnings) == 1
 
@@ -184,7 +184,7 @@ def test_a_line_beyond_all_bounds_is_one_warning_and_the_next_line_is_read(tmp_p
 def test_a_file_of_garbage_is_a_handful_of_warnings(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"garbage\n" * 10_000)
-    reader = EventReader(path)
+    reader = SidecarReader(path)
     assert reader.read() == []
     assert reader.bad_lines == 10_000
     assert len(reader.warnings) == 6
@@ -243,7 +243,7 @@ def test_lines_of_several_processes_do_not_mix(tmp_path):
         subprocess.Popen([sys.executable, "-c", program, str(path), name]) for name in "abcd"
     ]
     assert [child.wait() for child in children] == [0] * 4
-    reader = EventReader(path)
+    reader = SidecarReader(path)
     assert len(reader.read(final=True)) == 2000
     assert reader.warnings == []
 

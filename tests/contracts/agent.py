@@ -21,7 +21,7 @@ import pytest
 
 from tests.factories import CHILDREN, build_trial, load_job, temporary_folder
 from tests.runs import has_ended, survivors, wait_for
-from zeusrun.launcher.processes.command import build_command
+from zeusrun.launcher.processes.command import Placement, build_command
 from zeusrun.launcher.processes.installation import find_torchrun
 from zeusrun.launcher.rundir.failure import read_failure, torchrun_was_signalled
 from zeusrun.launcher.rundir.layout import create_run
@@ -108,7 +108,14 @@ class AgentContract:
             paths = create_run(tmp_path / "home", "job", trial.trial)
             temporary = str(temporary_folder(tmp_path))
             inherited = {**environment, "TMPDIR": temporary, **dict(variables)}
-            command = build_command(spec, trial, paths, find_torchrun(), inherited)
+            command = build_command(
+                spec,
+                trial,
+                paths,
+                find_torchrun(),
+                inherited,
+                placement=Placement(trial.world_size),
+            )
             with paths.torchrun_log.open("wb") as log:
                 process = psutil.Popen(
                     [*(parent or ()), *command.argv],

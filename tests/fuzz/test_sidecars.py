@@ -18,7 +18,7 @@ from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.supervision.outcome import close
 from zeusrun.launcher.supervision.supervisor import _storable
 from zeusrun.metrics.progress import advance, take_step_clock
-from zeusrun.metrics.sidecar import MAX_WARNINGS, EventReader
+from zeusrun.metrics.sidecar import MAX_WARNINGS, SidecarReader
 from zeusrun.sidecar.step_clock import StepCount, read_step_clock
 
 NOW = "2025-06-01T13:00:00.000+00:00"
@@ -31,7 +31,7 @@ def paths(tmp_path):
 
 def read(path, content, cut):
     """Read a sidecar that comes in two parts."""
-    reader = EventReader(path)
+    reader = SidecarReader(path)
     path.write_bytes(content[: cut % (len(content) + 1)])
     events = reader.read()
     path.write_bytes(content)

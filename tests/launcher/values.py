@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.factories import build_trial
 from zeusrun.energy.device_energy import Accounts
-from zeusrun.metrics.progress import Progress, advance
+from zeusrun.metrics.progress import Progress, Ranks, advance
 from zeusrun.sidecar.events import Ended, Reported, Started
 from zeusrun.trial import EnergySource
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 GOAL = build_trial(metric="accuracy", target=0.5, mode="max", max_epochs=5)
-LAUNCHED = Progress(launched_t=100.0, now_t=100.0)
+LAUNCHED = Progress(launched_t=100.0, now_t=100.0, ranks=Ranks(2))
 
 
 def ten_watts(since_s, until_s):

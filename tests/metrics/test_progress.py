@@ -262,7 +262,7 @@ def test_energy_that_is_unknown_stays_unknown():
 
 def test_the_exit_code_of_a_restarted_rank_is_open_again():
     progress = after(started(101.0), ended(102.0, 0, 0), ended(102.0, 1, 1), started(103.0))
-    assert progress.exit_codes == {1: 1}
+    assert progress.ranks.exit_codes == {1: 1}
     assert progress.script_t == 101.0  # a restart costs what it takes
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import zeusrun
-from zeusrun.metrics.sidecar import EventReader
+from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
 
 WORKER = Path(zeusrun.__file__).parent / "worker" / "__main__.py"
@@ -72,7 +72,7 @@ class Rank:
 
     @property
     def events(self):
-        reader = EventReader(self.run_dir / "metrics.jsonl")
+        reader = SidecarReader(self.run_dir / "metrics.jsonl")
         events = reader.read(final=True)
         assert reader.warnings == []
         return events

@@ -13,7 +13,7 @@ import pytest
 
 import zeusrun
 from tests.worker.rank import Rank
-from zeusrun.metrics.sidecar import EventReader
+from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.events import Reported
 from zeusrun.worker.context import Run
 
@@ -32,7 +32,7 @@ def current(rank):
 
 
 def reports(rank):
-    return EventReader(rank.run_dir / "metrics.jsonl").read(final=True)
+    return SidecarReader(rank.run_dir / "metrics.jsonl").read(final=True)
 
 
 def test_outside_zeusrun_it_returns_the_defaults_and_reports_to_nobody(tmp_path, monkeypatch):

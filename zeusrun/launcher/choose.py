@@ -287,6 +287,8 @@ def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
     trial = following.trial
     paths = RunPaths(Path(trial.run_dir))
     torchrun, environment = submission.torchrun, submission.environment
-    command = build_command(submission.spec, trial, paths, torchrun, environment)
+    command = build_command(
+        submission.spec, trial, paths, torchrun, environment, placement=submission.placement
+    )
     notes = () if following.note is None else (following.note,)
     return trial, command, (*notes, *following.choice.kept)

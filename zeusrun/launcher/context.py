@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zeusrun.launcher.processes.command import Placement
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -58,6 +60,11 @@ class Submission:
     def gpus(self) -> list[Device]:
         """The GPUs among the devices."""
         return [device for device in self.devices if device.is_gpu]
+
+    @property
+    def placement(self) -> Placement:
+        """Where the ranks are started: all on this host."""
+        return Placement(self.world_size)
 
     def close(self) -> None:
         """Close the devices."""

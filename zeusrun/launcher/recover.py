@@ -16,7 +16,7 @@ from zeusrun.launcher.rundir.live import read_live
 from zeusrun.launcher.rundir.lock import RunLock, launcher_lives
 from zeusrun.launcher.rundir.record import read_outcome, write_record
 from zeusrun.metrics.progress import Progress, advance, take_step_clock
-from zeusrun.metrics.sidecar import EventReader
+from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Outcome, Trial, TrialStatus
 
@@ -153,7 +153,7 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
     events: list[Event] = []
     clock: StepCount | None = None
     try:
-        events = EventReader(paths.sidecar).read(final=True)
+        events = SidecarReader(paths.sidecar).read(final=True)
         clock = read_step_clock(paths.rank_clock(0))
     except OSError as error:
         warnings.append(f"{error.filename or paths.run_dir} cannot be read: {error.strerror}")

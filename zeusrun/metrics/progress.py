@@ -12,7 +12,7 @@ from zeusrun.target import better_value, meets_target
 from zeusrun.trial import CurvePoint, is_baseline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from zeusrun.sidecar.events import Event
     from zeusrun.sidecar.step_clock import StepCount
@@ -22,7 +22,47 @@ if TYPE_CHECKING:
 
 
 _OTHERS = 10  # epochs without the metric to remember
-_STEP_TIMES = 64  # after that many looks the median hardly moves
+_STEP_TIMES = 64  # after that many samples the median hardly moves
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """One generation of workers: the ranks that torchrun has started together. Iterates over them.
+
+    Attributes:
+        world_size: How many there are.
+        generation: How often torchrun has restarted them.
+        exit_codes: Of the ranks whose script has ended, in the order in which they ended.
+        alone: Those of them that never joined a process group.
+    """
+
+    world_size: int = 1
+    generation: int = 0
+    exit_codes: Mapping[int, int] = field(default_factory=dict)
+    alone: frozenset[int] = frozenset()
+
+    def __iter__(self) -> Iterator[int]:
+        """Iterate over the ranks."""
+        return iter(range(self.world_size))
+
+    @property
+    def scripts_ended(self) -> bool:
+        """Whether the script of every rank has ended with exit code 0."""
+        return all(self.exit_codes.get(rank) == 0 for rank in self)
+
+    @property
+    def all_alone(self) -> bool:
+        """Whether every one of several ranks ended its script without a process group."""
+        return self.world_size > 1 and self.scripts_ended and len(self.alone) == self.world_size
+
+    def take(self, event: Started | Ended) -> Ranks:
+        """Return the ranks after one of them has started or has ended its script."""
+        if isinstance(event, Ended):
+            codes = {**self.exit_codes, event.rank: event.code}
+            alone = self.alone - {event.rank} if event.grouped else self.alone | {event.rank}
+            return replace(self, exit_codes=codes, alone=alone)
+        codes = {rank: code for rank, code in self.exit_codes.items() if rank != event.rank}
+        return replace(self, exit_codes=codes, generation=max(self.generation, event.restart))
 
 
 @dataclass(frozen=True)
@@ -48,9 +88,7 @@ class Progress:
         last_value: The metric as last reported, NaN and infinities included.
         best_value: Its best finite value.
         reached: The curve point that first met the target.
-        restarts: How often torchrun has restarted the ranks.
-        exit_codes: Of the ranks whose script has ended since.
-        alone: Those of them that were in no process group.
+        ranks: The workers as they are now.
         energy_j: Joules since training began; ``None`` if unknown.
         power_w: Watts now, summed over devices; ``None`` if unknown.
         cost_j: Cost so far; ``None`` if unknown.
@@ -75,9 +113,7 @@ class Progress:
     last_value: float | None = None
     best_value: float | None = None
     reached: CurvePoint | None = None
-    restarts: int = 0
-    exit_codes: Mapping[int, int] = field(default_factory=dict)
-    alone: frozenset[int] = frozenset()
+    ranks: Ranks = Ranks()
     energy_j: float | None = None
     power_w: float | None = None
     cost_j: float | None = None
@@ -188,17 +224,13 @@ def advance(
         energy_between: Joules between two monotonic seconds, ``None`` if unknown.
     """
     if isinstance(event, Started):
-        codes = {rank: code for rank, code in progress.exit_codes.items() if rank != event.rank}
         first = event.rank == 0 and progress.script_t is None  # what a restart costs, the run costs
         begun_t = event.t if first else progress.script_t
-        restarts = max(progress.restarts, event.restart)
-        return replace(progress, script_t=begun_t, restarts=restarts, exit_codes=codes)
+        return replace(progress, script_t=begun_t, ranks=progress.ranks.take(event))
     if isinstance(event, Asked):
         return replace(progress, asked=progress.asked | {event.choice})
     if isinstance(event, Ended):
-        codes = {**progress.exit_codes, event.rank: event.code}
-        alone = set() if event.grouped else {event.rank}
-        return replace(progress, exit_codes=codes, alone=(progress.alone - {event.rank}) | alone)
+        return replace(progress, ranks=progress.ranks.take(event))
     return _report(progress, event, trial, energy_between)
 
 

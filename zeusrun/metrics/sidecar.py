@@ -17,7 +17,7 @@ MAX_WARNINGS = 5
 
 
 @dataclass
-class EventReader:
+class SidecarReader:
     """Tails a sidecar and returns its events; bad lines become warnings, never exceptions.
 
     Attributes:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VERSION = 1
+SIDECAR_NAME = "metrics.jsonl"
 CHOICES = frozenset({"batch_size", "learning_rate"})
 
 

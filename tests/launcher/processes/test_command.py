@@ -11,7 +11,7 @@ from tests.factories import build_trial as trial
 from tests.factories import load_job
 from zeusrun.errors import DeviceError
 from zeusrun.launcher.machine import resolve_world_size
-from zeusrun.launcher.processes.command import build_command, placeholder_values
+from zeusrun.launcher.processes.command import Placement, build_command, placeholder_values
 from zeusrun.launcher.processes.installation import Torchrun
 from zeusrun.launcher.rundir.layout import RunPaths
 
@@ -32,7 +32,10 @@ def spec(tmp_path):
 
 def build(spec, torchrun=MODERN, environment=None, **of):
     values = {"learning_rate": 0.1, **of}
-    return build_command(spec, trial(**values), PATHS, torchrun, environment or {})
+    made = trial(**values)
+    return build_command(
+        spec, made, PATHS, torchrun, environment or {}, placement=Placement(made.world_size)
+    )
 
 
 def test_the_argument_vector_is_torchrun_then_worker_then_script(spec, tmp_path):
@@ -40,10 +43,10 @@ def test_the_argument_vector_is_torchrun_then_worker_then_script(spec, tmp_path)
         *MODERN.argv,
         "--nnodes=1",
         "--nproc-per-node=2",
-        "--max-restarts=0",
         "--rdzv-backend=c10d",
         "--rdzv-endpoint=localhost:0",
         "--rdzv-id=job-1-1",
+        "--max-restarts=0",
         "--shutdown-timeout=30",
         WORKER,
         str(tmp_path / "train.py"),

@@ -12,6 +12,7 @@ from tests.launcher.values import LAUNCHED
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.supervision.hang_control import StallControl
 from zeusrun.launcher.supervision.ranks import RankProcesses
+from zeusrun.metrics.progress import Ranks
 from zeusrun.sidecar.step_clock import StepClock
 
 
@@ -90,7 +91,7 @@ def test_nothing_is_looked_for_where_that_is_not_wanted_or_no_step_is_seen(start
 
 @pytest.mark.parametrize(
     "ending",
-    [{"epochs": 5}, {"exit_codes": {1: 0}}, {"stopping": True}],
+    [{"epochs": 5}, {"ranks": Ranks(2, exit_codes={1: 0})}, {"stopping": True}],
     ids=lambda e: next(iter(e)),
 )
 def test_a_training_that_is_ending_has_not_stalled(start, ending):

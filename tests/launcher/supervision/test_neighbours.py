@@ -13,6 +13,7 @@ from tests.launcher.values import LAUNCHED
 from tests.runs import wait_for
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.supervision.neighbours import Neighbours
+from zeusrun.metrics.progress import Ranks
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_only_what_is_beside_the_training_itself_counts(tmp_path, other):
     other()
     for n in range(3):
         assert neighbours.look(at(100.0 + n, training_t=None)) is None
-        assert neighbours.look(at(200.0 + n, exit_codes={0: 0})) is None
+        assert neighbours.look(at(200.0 + n, ranks=Ranks(1, exit_codes={0: 0}))) is None
     assert neighbours.shared is False
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.factories import build_trial as trial
 from tests.launcher.values import (
+    LAUNCHED,
     METERED,
     UNMETERED,
     KnownMeter,
@@ -22,7 +23,7 @@ from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
 from zeusrun.launcher.rundir.failure import RUN_DELETED, Failure
 from zeusrun.launcher.supervision.outcome import close
 from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
-from zeusrun.metrics.progress import take_step_clock
+from zeusrun.metrics.progress import Ranks, take_step_clock
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import EnergySource, TrialStatus
 
@@ -261,14 +262,15 @@ def test_the_outcome_fits_its_trial():
 )
 def test_ranks_that_never_met_are_told(grouped, codes, ranks, warned):
     ends = [ended(110.0, rank, codes[rank], each) for rank, each in enumerate(grouped)]
-    progress = after(started(103.0), report(107.0, 2, 0.6), *ends)
-    found = outcome(progress, world_size=ranks).warnings
+    start = replace(LAUNCHED, ranks=Ranks(ranks))
+    progress = after(started(103.0), report(107.0, 2, 0.6), *ends, start=start)
+    found = outcome(progress).warnings
     assert [text for text in found if text.startswith("2 ranks ran to their end")] == (
         list(found) if warned else []
     )
     assert bool(found) == warned
     again = after(started(111.0, 0), ended(112.0, 0, 0, grouped=True), start=progress)
-    assert outcome(again, world_size=ranks).warnings == ()
+    assert outcome(again).warnings == ()
 
 
 def test_a_good_run_has_no_warnings():
@@ -279,7 +281,7 @@ def test_a_good_run_has_no_warnings():
     ("progress", "changes", "words"),
     [
         (after(*BOTH_ENDED, start=REACHED), {"code": 1}, "aborted after its script had ended"),
-        (replace(REACHED, restarts=1), {}, "torchrun restarted the ranks once"),
+        (replace(REACHED, ranks=Ranks(2, generation=1)), {}, "torchrun restarted the ranks once"),
         (REACHED, {"outlived": ("sleep (7)",)}, "outlived the training and ended by zeusrun"),
         (after(report(120.0, 9, math.nan), start=REACHED), {}, "accuracy was NaN at the end"),
     ],

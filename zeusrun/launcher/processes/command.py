@@ -45,6 +45,32 @@ _TOLD = (
 
 
 @dataclass(frozen=True)
+class Placement:
+    """Where the ranks of one run are started, in torchrun's own words; by default on this host.
+
+    Attributes:
+        nproc_per_node: Ranks on each node.
+        nnodes: Nodes, such as ``1``.
+        rdzv_endpoint: Where the agents meet. Port 0 is any free port, so that jobs do not clash.
+    """
+
+    nproc_per_node: int
+    nnodes: str = "1"
+    rdzv_backend: str = "c10d"
+    rdzv_endpoint: str = "localhost:0"
+
+    def flags(self, rdzv_id: str) -> list[str]:
+        """Return torchrun's options."""
+        return [
+            f"--nnodes={self.nnodes}",
+            f"--nproc-per-node={self.nproc_per_node}",
+            f"--rdzv-backend={self.rdzv_backend}",
+            f"--rdzv-endpoint={self.rdzv_endpoint}",
+            f"--rdzv-id={rdzv_id}",
+        ]
+
+
+@dataclass(frozen=True)
 class Command:
     """What to start: argument vector, whole environment, working directory."""
 
@@ -88,6 +114,8 @@ def build_command(
     paths: RunPaths,
     torchrun: Torchrun,
     environment: Mapping[str, str],
+    *,
+    placement: Placement,
 ) -> Command:
     """Return the torchrun command of a trial.
 
@@ -97,6 +125,7 @@ def build_command(
         paths: Its files.
         torchrun: The installed torchrun; only options it declares are passed.
         environment: Inherited, less what an outer zeusrun set.
+        placement: Where its ranks are started.
 
     Raises:
         JobFileError: If a placeholder has no value in this trial.
@@ -104,12 +133,8 @@ def build_command(
     values = placeholder_values(spec, trial, paths)
     grace_s = math.ceil(spec.launch.grace_period_s)  # torchrun takes no fractions
     flags = [
-        "--nnodes=1",
-        f"--nproc-per-node={trial.world_size}",
+        *placement.flags(rdzv_id=trial.trial),
         f"--max-restarts={spec.launch.max_restarts}",
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=localhost:0",  # a free port: jobs side by side never clash
-        f"--rdzv-id={trial.trial}",
     ]
     if "--shutdown-timeout" in torchrun.flags:
         flags.append(f"--shutdown-timeout={grace_s}")

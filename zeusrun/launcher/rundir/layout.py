@@ -14,6 +14,7 @@ from zeusrun.files.atomic import replace_file, temporary_path
 from zeusrun.files.home import runs_directory, unwritable_home
 from zeusrun.files.private import make_folder, open_for_writing, write_file
 from zeusrun.history.rules import job_of
+from zeusrun.sidecar.events import SIDECAR_NAME
 from zeusrun.sidecar.orders import ENDING
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class RunPaths:
     @property
     def sidecar(self) -> Path:
         """The events of the ranks."""
-        return self.run_dir / "metrics.jsonl"
+        return self.run_dir / SIDECAR_NAME
 
     @property
     def power(self) -> Path:

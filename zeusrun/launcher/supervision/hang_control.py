@@ -108,7 +108,7 @@ class StallControl:
         counts = {rank: read_step_clock(self._paths.rank_clock(rank)) for rank in self._world}
         steps = {rank: count.steps for rank, count in counts.items() if count is not None}
         self._pauses = watch_pauses(self._pauses, progress.now_t, steps, progress.epochs)
-        ending = stopping or progress.epochs >= self._max_epochs or bool(progress.exit_codes)
+        ending = stopping or progress.epochs >= self._max_epochs or bool(progress.ranks.exit_codes)
         found = None if ending else find_stall(self._pauses, self._after_s)
         if self._asked is not None:
             self._stall = found or self._stall
@@ -178,7 +178,7 @@ class StallControl:
         """Kill the ranks, for torchrun to restart them; return what comes of it."""
         if not self._processes.kill():
             return "The ranks could not be killed: it is unknown which processes they are"
-        used_up = progress.restarts >= self._max_restarts
+        used_up = progress.ranks.generation >= self._max_restarts
         where = sentence.removeprefix(STANDS_STILL)
         reason = f"{STALLED}: {where}" + ("; no restart was left" if used_up else "")
         self._killed = Failure(None, out_of_memory=False, reason=reason)

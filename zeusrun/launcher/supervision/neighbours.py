@@ -48,7 +48,7 @@ class Neighbours:
         Returns:
             A sentence for the user once others are found.
         """
-        trains = progress.training_t is not None and not progress.exit_codes
+        trains = progress.training_t is not None and not progress.ranks.exit_codes
         if self.shared is not False or not trains or progress.now_t < self._due_t:
             return None
         self._due_t = progress.now_t + _PERIOD_S

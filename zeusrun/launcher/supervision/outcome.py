@@ -76,8 +76,8 @@ def close(
     if not progress.curve and trial.epochs:  # preempted after its last report, nothing was left
         progress = replace(progress, epochs=trial.epochs)
     signalled = signalled or exit_.code < 0
-    clean = ended_well(trial, progress, exit_, signalled=signalled)
-    done = progress.epochs >= trial.max_epochs and _scripts_ended(trial, progress)
+    clean = ended_well(progress, exit_, signalled=signalled)
+    done = progress.epochs >= trial.max_epochs and progress.ranks.scripts_ended
     if stop is not None and stop.cause is StopCause.PREEMPTED and (done or progress.reached):
         stop, clean = None, True  # nothing is left to go on with
     ordered = stop is not None and stop.cause is not StopCause.TARGET  # then zeusrun sent it
@@ -131,7 +131,7 @@ def close(
         cause=None if not crashed else NO_WORD if failure is None else failure.cause,
         warnings=(
             *_warnings(trial, progress, exit_, stop, clean=clean),
-            *_warn_of_ranks(trial, progress),
+            *_warn_of_ranks(progress),
             *_warn_of_late(late, reason),
         ),
     )
@@ -168,20 +168,16 @@ def _epochs(progress: Progress) -> int | None:
     return progress.epochs if progress.reached is None else progress.reached.epoch
 
 
-def ended_well(trial: Trial, progress: Progress, exit_: ProcessExit, *, signalled: bool) -> bool:
+def ended_well(progress: Progress, exit_: ProcessExit, *, signalled: bool) -> bool:
     """Whether the training ended by itself: torchrun says so, or every rank's script did.
 
     A rank that aborts after its script has ended has trained all the same. Ranks whose torchrun
     was signalled have not: they end because they are told to.
     """
     if exit_.code == 0:  # also where zeusrun ended them, whatever their own codes are
-        return not any(progress.exit_codes.values())
+        return not any(progress.ranks.exit_codes.values())
     unasked = not signalled or progress.reached is not None
-    return unasked and _scripts_ended(trial, progress)
-
-
-def _scripts_ended(trial: Trial, progress: Progress) -> bool:
-    return all(progress.exit_codes.get(rank) == 0 for rank in range(trial.world_size))
+    return unasked and progress.ranks.scripts_ended
 
 
 def _verdict(
@@ -220,10 +216,11 @@ def _ended_before(failure: Failure, progress: Progress) -> str:
 
     Where ranks wait for each other, the one that fails is the one that misses them.
     """
-    ended = list(progress.exit_codes)  # in the order in which they ended
+    codes = progress.ranks.exit_codes
+    ended = list(codes)  # in the order in which they ended
     if failure.rank not in ended:
         return ""
-    early = [rank for rank in ended[: ended.index(failure.rank)] if not progress.exit_codes[rank]]
+    early = [rank for rank in ended[: ended.index(failure.rank)] if not codes[rank]]
     if not early:
         return ""
     ranks = ("rank " if len(early) == 1 else "ranks ") + ", ".join(map(str, sorted(early)))
@@ -252,19 +249,19 @@ def _never_reported(trial: Trial, progress: Progress) -> str:
     )
 
 
-def _warn_of_ranks(trial: Trial, progress: Progress) -> list[str]:
+def _warn_of_ranks(progress: Progress) -> list[str]:
     """Tell ranks that trained the same thing several times, each by itself."""
-    ranks = trial.world_size
     if not progress.steps and not progress.seen_metrics:
         return []  # nothing shows that it has trained at all
-    if ranks == 1 or len(progress.alone) < ranks or not _scripts_ended(trial, progress):
+    if not progress.ranks.all_alone:
         return []
-    told = (
+    ranks = progress.ranks.world_size
+    found = (
         f"{ranks} ranks ran to their end, and none ever joined a process group of "
         "torch.distributed: each has trained by itself. Have the script call init_process_group, "
         "or start one rank:  launch: {nproc_per_node: 1}"
     )
-    return [told]
+    return [found]
 
 
 def _warn_of_late(failure: Failure | None, reason: str) -> list[str]:
@@ -295,8 +292,8 @@ def _warnings(
             "a rank aborted after its script had ended; the training itself is complete "
             f"(torchrun's exit code was {exit_.code})"
         )
-    if progress.restarts:
-        times = "once" if progress.restarts == 1 else f"{progress.restarts} times"
+    if restarts := progress.ranks.generation:
+        times = "once" if restarts == 1 else f"{restarts} times"
         found.append(f"torchrun restarted the ranks {times}")
     if exit_.outlived and exit_.code != -signal.SIGKILL:  # then its ranks were left to us
         names = ", ".join(exit_.outlived[:5])

@@ -96,7 +96,7 @@ def _compare_epochs(progress: Progress, trial: Trial, earlier: Sequence[Trial]) 
     last batch.
     """
     other = _newest_with_other_batch_size(trial, earlier)
-    again = progress.restarts or trial.preemptions  # steps are of its last part alone
+    again = progress.ranks.generation or trial.preemptions  # steps are of its last part alone
     if other is None or not progress.steps or progress.epochs < 1 or again:
         return None
     (then_steps, then), steps, epochs = other, progress.steps, progress.epochs

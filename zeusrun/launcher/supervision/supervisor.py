@@ -45,8 +45,8 @@ from zeusrun.launcher.supervision.stop_rules import (
     supervise,
 )
 from zeusrun.launcher.unused_choices import find_choices_to_ask_for
-from zeusrun.metrics.progress import Progress, advance, never_less, take_step_clock
-from zeusrun.metrics.sidecar import EventReader
+from zeusrun.metrics.base import open_sources
+from zeusrun.metrics.progress import Progress, Ranks, advance, never_less, take_step_clock
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Stage, TrialStatus, is_baseline
 
@@ -108,8 +108,8 @@ class Supervisor:
         self._write_live_at_t = 0.0
         self._oom_kills = count_oom_kills()
         self._bounds = build_bounds(spec, trial, dispatched.choice.decision.cost_bound_j)
-        self._reader = EventReader(self._paths.sidecar)
-        self._logs = log_tails(self._paths, range(trial.world_size))
+        self._sources = open_sources(spec.metrics.source, self._paths.run_dir)
+        self._logs = log_tails(self._paths, Ranks(trial.world_size))
         self._neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
         self._meter = meter
         self._stop: StopOrder | None = None
@@ -126,7 +126,12 @@ class Supervisor:
         best = trial.best_metric
         earlier = tuple(point.epoch for point in trial.curve if not is_baseline(point))
         return Progress(
-            launched_t=now_t, now_t=now_t, seen_metrics=seen, best_value=best, earlier=earlier
+            launched_t=now_t,
+            now_t=now_t,
+            seen_metrics=seen,
+            best_value=best,
+            earlier=earlier,
+            ranks=Ranks(trial.world_size),
         )
 
     def run(self) -> tuple[Outcome, StopOrder | None]:
@@ -137,7 +142,14 @@ class Supervisor:
         """
         submission, trial, paths = self._submission, self._trial, self._paths
         spec, meter = submission.spec, self._meter
-        command = build_command(spec, trial, paths, submission.torchrun, submission.environment)
+        command = build_command(
+            spec,
+            trial,
+            paths,
+            submission.torchrun,
+            submission.environment,
+            placement=submission.placement,
+        )
         exit_: ProcessExit | None = None
         try:
             self._limits.begin()
@@ -219,8 +231,11 @@ class Supervisor:
     def _look(self, *, final: bool = False) -> None:
         """Take in what the ranks wrote, and show it."""
         meter, trial = self._meter, self._trial
-        read_events = functools.partial(self._reader.read, final=final)
-        events: list[Event] = self._read(self._paths.sidecar, read_events, [])
+        events: list[Event] = []
+        for source in self._sources:
+            events += self._read(
+                self._paths.sidecar, functools.partial(source.read, final=final), []
+            )
         # After the events, so that no report comes before the steps that led to it.
         progress = take_step_clock(self._progress, read_step_clock(self._paths.rank_clock(0)))
         for event in events:
@@ -380,7 +395,7 @@ class Supervisor:
         meter, trial = self._meter, self._trial
         failure = run_deleted(self._paths) or self._stalls.failure()
         failure = failure or read_failure(
-            self._paths, self._progress.restarts, self._oom_kills_since()
+            self._paths, self._progress.ranks.generation, self._oom_kills_since()
         )
         outcome = close(
             trial,
@@ -397,7 +412,8 @@ class Supervisor:
         outcome = join(trial, outcome)
         if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(self._paths.run_dir):
             self._warn(f"when it goes on it begins anew: nothing is in {self._paths.checkpoints}")
-        found = (*outcome.warnings, *self._reader.warnings, *meter.warnings, *self._warnings)
+        unread = [text for source in self._sources for text in source.warnings]
+        found = (*outcome.warnings, *unread, *meter.warnings, *self._warnings)
         warnings = tuple(_storable(warning) for warning in found)
         return replace(outcome, reason=_storable(outcome.reason), warnings=warnings)
 

@@ -1,0 +1,52 @@
+"""The contract of a metric source, and the table of those that zeusrun has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from zeusrun.metrics.sidecar import SidecarReader
+from zeusrun.sidecar.events import SIDECAR_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from zeusrun.sidecar.events import Event
+
+
+class MetricSource(Protocol):
+    """Where the launcher reads what a run reports. The suite is ``tests/contracts/source.py``."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What could not be read so far, one sentence each; a source says it once."""
+        ...
+
+    def read(self, *, final: bool = False) -> list[Event]:
+        """Return the events that came since the last call, in order. Never waits.
+
+        Args:
+            final: Whether all writers have ended, so that an incomplete last record counts too.
+
+        Raises:
+            OSError: If the source exists and cannot be read; the next call may succeed.
+        """
+        ...
+
+
+def open_sidecar(run_dir: Path) -> MetricSource:
+    """Open the sidecar, in which every rank reports its start, its end and its metrics."""
+    return SidecarReader(run_dir / SIDECAR_NAME)
+
+
+SOURCES: dict[str, Callable[[Path], MetricSource]] = {"sidecar": open_sidecar}
+"""By ``metrics.source`` of the job file: how to open the source of the run in a directory."""
+
+
+def open_sources(name: str, run_dir: Path) -> tuple[MetricSource, ...]:
+    """Open the sources of a run: the sidecar, and the one that the job file names if another.
+
+    Nothing needs to exist yet. Without the sidecar zeusrun would know no rank's process.
+    """
+    opened = SOURCES[name]
+    return (open_sidecar(run_dir), *([] if opened is open_sidecar else [opened(run_dir)]))
