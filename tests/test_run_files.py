@@ -16,7 +16,7 @@ from zeusrun.history.memory import MemoryHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, find_run
-from zeusrun.launcher.rundir.lock import RunLock, launcher_lives
+from zeusrun.launcher.rundir.lock import RunLock
 from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Outcome, TrialStatus
@@ -98,20 +98,20 @@ def test_everything_that_zeusrun_writes_is_its_owners_alone(zeusrun, open_to_all
 def test_the_lock_is_not_made_through_a_link(tmp_path):
     paths = create_run(tmp_path, "job", "job-1-1")
     paths.lock.symlink_to(tmp_path / "elsewhere")
-    assert not launcher_lives(paths)
+    assert not RunLock(paths).is_held()
     lock = RunLock(paths)
     assert lock.acquire()
-    assert launcher_lives(paths)
+    assert RunLock(paths).is_held()
     lock.release()
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_asking_whether_a_launcher_lives_makes_and_changes_nothing(tmp_path):
     paths = RunPaths(tmp_path)
-    assert not launcher_lives(paths)
+    assert not RunLock(paths).is_held()
     assert list(tmp_path.iterdir()) == []
     paths.lock.write_text("mine")
-    assert not launcher_lives(paths)
+    assert not RunLock(paths).is_held()
     assert paths.lock.read_text() == "mine"
 
 

@@ -217,7 +217,9 @@ class Trial:
     """One training run of one arm. Field order is the order of the stable JSON.
 
     The first 23 fields stay as they are for programs that read them; the rest came later. Units
-    are in the names; ``None`` is unknown.
+    are in the names; ``None`` is unknown. ``host`` is the machine of its launcher. ``variant`` says
+    how the batch size changed during the run; ``None`` if it was fixed. Runs of another variant
+    are another kind of training: a policy learns nothing from them.
     """
 
     trial: str
@@ -264,6 +266,8 @@ class Trial:
     observed_batch_size: int | None = None
     forgotten: bool = False
     warnings: tuple[str, ...] = ()
+    host: str | None = None
+    variant: str | None = None
 
     @property
     def teaches(self) -> bool:
@@ -291,7 +295,7 @@ class Trial:
         taken = {field.name: getattr(self, field.name) for field in dataclasses.fields(Outcome)}
         return Outcome(**{**taken, "status": status, "reason": reason, "finished_at": finished_at})
 
-    def resume(self, started_at: str) -> Trial:
+    def resume(self, started_at: str, host: str | None = None) -> Trial:
         """Return this preempted trial as one that is running again.
 
         What it has taken so far stays in it: time, energy, cost, epochs, curve. The outcome that
@@ -307,6 +311,7 @@ class Trial:
             status=TrialStatus.DISPATCHED,
             reason=None,
             started_at=started_at,
+            host=host,
             finished_at=None,
             preemptions=self.preemptions + 1,
         )

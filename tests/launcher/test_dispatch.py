@@ -19,7 +19,7 @@ from zeusrun.launcher.dispatch import dispatch
 from zeusrun.launcher.next_attempt import Attempt
 from zeusrun.launcher.processes.installation import find_torchrun
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
-from zeusrun.launcher.rundir.lock import RunLock, launcher_lives
+from zeusrun.launcher.rundir.lock import RunLock
 from zeusrun.launcher.rundir.record import reserve_record, write_record
 
 
@@ -91,7 +91,7 @@ def test_the_lease_is_held_before_a_trial_is_stored_and_given_back_after_a_confl
     seen = []
 
     def overtake(trial):
-        seen.append((trial.trial, launcher_lives(paths), json.loads(paths.trial.read_text())))
+        seen.append((trial.trial, RunLock(paths).is_held(), json.loads(paths.trial.read_text())))
         begin(history, build_trial(1, 2))
 
     watched = Interrupted(history, "begin", overtake)
@@ -99,7 +99,7 @@ def test_the_lease_is_held_before_a_trial_is_stored_and_given_back_after_a_confl
     ((name, lives, record),) = seen
     assert (name, lives, record["status"]) == ("job-1-1", True, "DISPATCHED")
     assert done.trial.trial == "job-2-1"
-    assert launcher_lives(done.paths)
+    assert RunLock(done.paths).is_held()
     assert runs(tmp_path) == ["job-2-1"]
 
 
@@ -201,7 +201,7 @@ def test_the_files_of_a_preempted_trial_stay_as_they_are_if_another_submit_comes
     first.paths.sidecar.write_text("of the first part")
     preempted = history.finish(first.trial.trial, PREEMPTED)
     write_record(first.paths, preempted)
-    first.lock.release()
+    first.lease.release()
 
     def overtake(_trial):
         history.finish(
@@ -213,7 +213,7 @@ def test_the_files_of_a_preempted_trial_stay_as_they_are_if_another_submit_comes
     assert done.trial.trial == "job-2-1"
     assert json.loads(first.paths.trial.read_text())["status"] == "PREEMPTED"
     assert first.paths.sidecar.read_text() == "of the first part"
-    assert not launcher_lives(first.paths)
+    assert not RunLock(first.paths).is_held()
 
 
 def test_submits_at_once_all_get_through_with_numbers_of_their_own(submission, tmp_path):
@@ -232,5 +232,5 @@ def test_submits_at_once_all_get_through_with_numbers_of_their_own(submission, t
     trials = submission.history.trials("job")
     assert [trial.recurrence for trial in trials] == list(range(1, 11))
     assert {each.trial.trial for each in done} == {trial.trial for trial in trials}
-    assert all(launcher_lives(each.paths) and each.paths.trial.exists() for each in done)
+    assert all(RunLock(each.paths).is_held() and each.paths.trial.exists() for each in done)
     assert runs(tmp_path) == sorted(trial.trial for trial in trials)

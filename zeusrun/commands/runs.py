@@ -32,7 +32,7 @@ from zeusrun.launcher.rundir.cancel import ask_to_cancel, cancel_preempted
 from zeusrun.launcher.rundir.failure import read_traceback
 from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts, find_run
 from zeusrun.launcher.rundir.live import read_live
-from zeusrun.launcher.rundir.lock import launcher_lives
+from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.logs import follow_logs, log_tails
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line, plain_text
@@ -167,7 +167,7 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     found, alive = find_trial(trial), False
     if not found.status.finished:
         paths = RunPaths(Path(found.run_dir))
-        live, alive = read_live(paths), launcher_lives(paths)
+        live, alive = read_live(paths), lease_of(found).is_held()
         found = find_trial(found.trial)  # it may have ended since, and then its launcher, too
         if found.status.finished:
             alive = False
@@ -214,8 +214,8 @@ def logs(
     for part_number, part in enumerate(parts, 1):
         if len(parts) > 1 and not (as_json or raw):
             typer.echo(f"── part {part_number} of {len(parts)} ──")
-        going = follow and part is paths
-        for number, line in follow_logs(part, log_tails(part, ranks), follow=going, raw=raw):
+        lease = lease_of(found) if follow and part is paths else None
+        for number, line in follow_logs(log_tails(part, ranks), lease, raw=raw):
             prefix = "" if rank is not None else f"[rank{number}] "
             if as_json:
                 typer.echo(json.dumps({"rank": number, "line": line}))
@@ -279,7 +279,7 @@ def cancel(
         raise UsageError(f"several trials of {name} are running: {names}; name the one to stop")
     trial = going[0] if going else find_trial(name)
     paths = find_run(home, trial)
-    running = not trial.status.finished and paths is not None and launcher_lives(paths)
+    running = not trial.status.finished and paths is not None and lease_of(trial, paths).is_held()
     if paths is not None and running:
         grace_s = _grace_s(paths)
         try:
@@ -322,7 +322,7 @@ def _wait(trial: Trial, grace_s: float | None) -> None:
         HistoryError: If it does not end.
     """
     deadline_t = time.monotonic() + (grace_s or 0) + _STUCK_S
-    while launcher_lives(RunPaths(Path(trial.run_dir))):
+    while lease_of(trial).is_held():
         if time.monotonic() > deadline_t:
             raise HistoryError(
                 f"{trial.trial} was asked to stop, but its zeusrun does not react; it may be "

@@ -47,7 +47,7 @@ def run_attempt(
 
     Args:
         submission: The job and all it needs.
-        dispatched: The trial; its lock is released at the end.
+        dispatched: The trial; its lease is released at the end.
         emit: Gets every event.
         signals: Those that have come, in order.
         notes: Sentences to begin with.
@@ -110,7 +110,7 @@ def _let_go(dispatched: Dispatched, mask: Mask, emit: Emit) -> None:
         for text in mask_logs(dispatched.paths, mask):
             emit(Warned(text))
     finally:
-        dispatched.lock.release()
+        dispatched.lease.release()
 
 
 def _broken_off(dispatched: Dispatched, reason: str) -> Outcome:

@@ -166,7 +166,7 @@ def choose_next(
     preempted = find_preempted(trials) if recurrence is None else None
     note = None if preempted is None else _why_not(submission, preempted)
     if preempted is not None and note is None:
-        trial = preempted.resume(timestamp())
+        trial = preempted.resume(timestamp(), submission.host)
         choice = _choose_again(submission, trials, trial)
         if trial.time_s is None:  # it was preempted before its training began
             trial = replace(trial, power_limit_w=choice.limit_w)
@@ -263,6 +263,7 @@ def draft_trial(submission: Submission, decision: Decision, recurrence: int, att
         max_epochs=spec.objective.max_epochs,
         eta_knob=spec.objective.eta_knob,
         default_batch_size=spec.batch_size.default,
+        host=submission.host,
     )
 
 

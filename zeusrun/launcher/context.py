@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import platform
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zeusrun.launcher.processes.command import Placement
@@ -36,6 +37,7 @@ class Submission:
         why_forced: Where that comes from.
         limits: What may change the GPUs' power limits while it is entered; ``None`` to leave
             them alone.
+        host: Name of this machine.
     """
 
     spec: JobSpec
@@ -49,6 +51,7 @@ class Submission:
     forced_batch_size: int | None = None
     why_forced: str = "chosen by --batch-size"
     limits: LimitHolder | None = None
+    host: str = field(default_factory=platform.node)
 
     @property
     def power_limits_w(self) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ from zeusrun.history.base import NEWEST, Conflict
 from zeusrun.launcher.machine import check_descriptors
 from zeusrun.launcher.next_attempt import NothingLeft, choose_attempt
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, reopen_run
-from zeusrun.launcher.rundir.lock import RunLock, is_filled, remove_run, remove_unbegun
+from zeusrun.launcher.rundir.lock import is_filled, lease_of, remove_run, remove_unbegun
 from zeusrun.launcher.rundir.record import has_begun, reserve_record
 from zeusrun.trial import TrialStatus
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.choose import Choice
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.next_attempt import Attempt
+    from zeusrun.launcher.rundir.lock import Lease
     from zeusrun.trial import Outcome, Trial
 
 _LOCK_TIMEOUT_S = 30.0
@@ -40,14 +41,14 @@ class Dispatched:
     Attributes:
         trial: As stored.
         paths: Its files.
-        lock: Held from before it was stored until its launcher is done with it, or dies.
+        lease: Held from before it was stored until its launcher is done with it, or dies.
         choice: The decision that it carries out, and what that was made from.
         note: On a preempted trial that it does not go on with; ``None`` if there is none.
     """
 
     trial: Trial
     paths: RunPaths
-    lock: RunLock
+    lease: Lease
     choice: Choice
     note: str | None = None
 
@@ -83,8 +84,9 @@ def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | No
         paths = RunPaths(runs_directory(submission.home, job) / trial.trial)
         if trial.preemptions:
             paths = RunPaths(Path(trial.run_dir))
-        lock = RunLock(paths)
-        dispatched = Dispatched(trial, paths, lock, following.choice, following.note)
+        dispatched = Dispatched(
+            trial, paths, lease_of(trial, paths), following.choice, following.note
+        )
         if not _take_lease(submission, dispatched, snapshot.version):
             continue
         try:
@@ -117,7 +119,7 @@ def _take_lease(submission: Submission, dispatched: Dispatched, version: str) ->
             make_folder(paths.run_dir)
             if paths.run_dir.is_symlink():
                 raise _occupied(paths)
-            held = dispatched.lock.acquire(_PERIOD_S)
+            held = dispatched.lease.acquire(_PERIOD_S)
             left = held and not trial.preemptions and is_filled(paths)
         except FileNotFoundError:
             continue  # another submit has removed the empty directory
@@ -127,14 +129,14 @@ def _take_lease(submission: Submission, dispatched: Dispatched, version: str) ->
             return True
         # Whoever has or had the lock may have begun the trial.
         if history.snapshot(trial.job, 0).version != version:
-            dispatched.lock.release()
+            dispatched.lease.release()
             return False
         if left and has_begun(paths):
-            dispatched.lock.release()
+            dispatched.lease.release()
             raise unwritable_home(submission.home, _occupied(paths))
         if left:
             remove_run(paths)  # of a submit that died before the trial was stored
-            dispatched.lock.release()
+            dispatched.lease.release()
         elif time.monotonic() >= until_t:
             raise BusyError(f"{paths.lock} is held by another process; end it, and try again")
 
@@ -175,7 +177,7 @@ def _give_up(submission: Submission, dispatched: Dispatched) -> None:
     except HistoryError:
         pass  # of the same disk: whoever begins the next trial finds what there is
     finally:
-        dispatched.lock.release()
+        dispatched.lease.release()
 
 
 def _never_began(trial: Trial) -> Outcome:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import HistoryError
 from zeusrun.launcher.processes.descendants import end_processes, processes_of_run
 from zeusrun.launcher.resume import join
 from zeusrun.launcher.rundir.failure import LAUNCHER_DIED
-from zeusrun.launcher.rundir.layout import RunPaths, find_run
+from zeusrun.launcher.rundir.layout import find_run
 from zeusrun.launcher.rundir.live import read_live
-from zeusrun.launcher.rundir.lock import RunLock, launcher_lives
+from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.record import read_outcome, write_record
 from zeusrun.metrics.progress import Progress, advance, take_step_clock
 from zeusrun.metrics.sidecar import SidecarReader
@@ -21,7 +20,10 @@ from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Outcome, Trial, TrialStatus
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from zeusrun.history.base import History
+    from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.sidecar.events import Event
     from zeusrun.sidecar.step_clock import StepCount
 
@@ -49,12 +51,12 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
         paths = find_run(home, trial)
         if paths is None:
             # Perhaps the same home under another name, as containers have it.
-            if not launcher_lives(RunPaths(Path(trial.run_dir))):
+            if not lease_of(trial).is_held():
                 outcome = join(trial, Outcome(TrialStatus.LOST, _STRANGE, finished_at))
                 recovered += _finished(history, trial, outcome)
             continue
-        lock = RunLock(paths)
-        if not lock.acquire_or_gone():
+        lease = lease_of(trial, paths)
+        if not lease.acquire_or_gone():
             continue  # its launcher lives, or another submit is at it
         try:
             # Read again now that nobody else can be at it: it may have ended, or gone on.
@@ -62,7 +64,7 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
             if found is not None and not found.status.finished:
                 recovered += _recover(history, found, paths, finished_at)
         finally:
-            lock.release()
+            lease.release()
     return recovered
 
 

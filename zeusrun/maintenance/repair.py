@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import timestamp
@@ -13,11 +12,12 @@ from zeusrun.history.rules import is_job_name
 from zeusrun.launcher.power.control import restore_limits
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.launcher.rundir.lock import launcher_lives
+from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.record import read_outcome, read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from zeusrun.history.tinydb.store import TinyDBHistory
     from zeusrun.trial import Trial
@@ -84,7 +84,7 @@ def _trials(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> I
             yield Finding("trial", trial.trial, "repaired", text)
         return
     for trial in history.unfinished(job):
-        if not launcher_lives(RunPaths(Path(trial.run_dir))):
+        if not lease_of(trial).is_held():
             text = f"{trial.trial} is not recorded: its launcher died"
             yield Finding("trial", trial.trial, "found", text)
 

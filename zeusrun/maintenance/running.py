@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.live import read_live
-from zeusrun.launcher.rundir.lock import launcher_lives
+from zeusrun.launcher.rundir.lock import lease_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,5 +64,5 @@ def read_running(history: History, jobs: Iterable[str]) -> list[RunningTrial]:
             if live is not None and live.trial.trial != trial.trial:
                 live = None
             known = trial if live is None else live.trial
-            found.append(RunningTrial(known, launcher_lives(paths), live))
+            found.append(RunningTrial(known, lease_of(trial, paths).is_held(), live))
     return sorted(found, key=lambda running: running.trial.started_at)

@@ -26,7 +26,7 @@ from zeusrun.launcher.rundir.layout import (
     reopen_run,
     tell_to_stop,
 )
-from zeusrun.launcher.rundir.lock import RunLock, launcher_lives, remove_unbegun
+from zeusrun.launcher.rundir.lock import RunLock, remove_unbegun
 from zeusrun.sidecar.orders import ENDING
 from zeusrun.trial import TrialStatus
 
@@ -119,9 +119,9 @@ def test_a_launcher_lives_while_it_holds_the_lock(tmp_path):
     paths = create_run(tmp_path, "job", "job-1-1")
     lock = RunLock(paths)
     assert lock.acquire()
-    assert launcher_lives(paths)
+    assert RunLock(paths).is_held()
     lock.release()
-    assert not launcher_lives(paths)
+    assert not RunLock(paths).is_held()
 
 
 def test_a_lock_that_another_holds_is_not_waited_for(tmp_path):
@@ -134,7 +134,7 @@ def test_a_lock_that_another_holds_is_not_waited_for(tmp_path):
 
 def test_looking_does_not_take_the_lock_away(tmp_path):
     paths = create_run(tmp_path, "job", "job-1-1")
-    assert not launcher_lives(paths)
+    assert not RunLock(paths).is_held()
     assert RunLock(paths).acquire()
 
 
@@ -151,14 +151,14 @@ def test_a_launcher_that_was_killed_is_known_to_be_dead(tmp_path):
         stdout=subprocess.PIPE,
     )
     assert child.stdout.readline() == b"held\n"
-    assert launcher_lives(paths)
+    assert RunLock(paths).is_held()
     child.kill()
     child.communicate()
-    assert not launcher_lives(paths)
+    assert not RunLock(paths).is_held()
 
 
 def test_a_run_directory_that_is_gone_has_no_living_launcher(tmp_path):
-    assert not launcher_lives(RunPaths(tmp_path / "gone"))
+    assert not RunLock(RunPaths(tmp_path / "gone")).is_held()
     assert os.listdir(tmp_path) == []
 
 
@@ -219,13 +219,13 @@ def test_a_launcher_whose_lock_cannot_be_asked_counts_as_alive(tmp_path, monkeyp
         return real(path, *arguments, **options)
 
     monkeypatch.setattr(os, "open", refuse)
-    assert launcher_lives(paths)
+    assert RunLock(paths).is_held()
     assert not RunLock(paths).acquire_or_gone()
 
 
 @pytest.mark.parametrize("run_dir", ["/x\0y/job-1-1", "/x\ud800/job-1-1", "/nowhere/job-1-1"])
 def test_a_run_directory_that_cannot_be_has_no_launcher(run_dir):
-    assert not launcher_lives(RunPaths(Path(run_dir)))
+    assert not RunLock(RunPaths(Path(run_dir))).is_held()
 
 
 def test_a_run_that_was_preempted_or_has_ended_is_never_taken_for_unbegun(tmp_path):

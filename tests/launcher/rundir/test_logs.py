@@ -43,12 +43,12 @@ def test_a_log_is_read_as_lines_of_text(paths, content, lines):
 def test_the_logs_of_a_finished_trial_are_rank_after_rank(paths):
     for rank in (0, 1):
         paths.rank_log(rank).write_text(f"first of {rank}\nlast of {rank}")
-    found = list(follow_logs(paths, log_tails(paths, [0, 1]), follow=False))
+    found = list(follow_logs(log_tails(paths, [0, 1])))
     assert found == [(0, "first of 0"), (0, "last of 0"), (1, "first of 1"), (1, "last of 1")]
 
 
 def test_a_rank_without_a_log_has_printed_nothing(paths):
-    assert list(follow_logs(paths, log_tails(paths, [0]), follow=True)) == []
+    assert list(follow_logs(log_tails(paths, [0]), RunLock(paths))) == []
 
 
 def test_following_gives_lines_as_they_come_until_the_launcher_is_gone(paths):
@@ -57,7 +57,7 @@ def test_following_gives_lines_as_they_come_until_the_launcher_is_gone(paths):
     first, rest = threading.Event(), threading.Event()
 
     def follow():
-        for rank, line in follow_logs(paths, log_tails(paths, [0]), follow=True):
+        for rank, line in follow_logs(log_tails(paths, [0]), RunLock(paths)):
             seen.append((rank, line))
             (first if len(seen) == 1 else rest).set()
 
@@ -83,5 +83,5 @@ def test_raw_lines_are_as_they_were_written(paths):
     content = b"10%\r50%\x1b[2J\xff\ntwo\r\n"
     paths.rank_log(0).write_bytes(content)
     tails = log_tails(paths, [0])
-    lines = [line for _, line in follow_logs(paths, tails, follow=False, raw=True)]
+    lines = [line for _, line in follow_logs(tails, raw=True)]
     assert os.fsencode("\n".join(lines)) + b"\n" == content

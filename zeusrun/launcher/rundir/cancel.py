@@ -14,7 +14,7 @@ from zeusrun.errors import BusyError
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.private import read_file
 from zeusrun.launcher.rundir.layout import find_run
-from zeusrun.launcher.rundir.lock import RunLock
+from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.record import write_record
 from zeusrun.trial import TrialStatus
 
@@ -76,11 +76,11 @@ def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: st
         HistoryError: If the history cannot be read or written.
     """
     paths = find_run(home, trial)
-    lock = None if paths is None else RunLock(paths)
+    lease = None if paths is None else lease_of(trial, paths)
     busy = BusyError(
         f"{trial.trial} is just being recorded, or a submit goes on with it; cancel it again"
     )
-    if lock is not None and not lock.acquire_or_gone():
+    if lease is not None and not lease.acquire_or_gone():
         raise busy
     try:
         if history.find(trial.trial) != trial:
@@ -90,5 +90,5 @@ def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: st
             write_record(paths, trial.finish(outcome))
         history.finish(trial.trial, outcome)
     finally:
-        if lock is not None:
-            lock.release()
+        if lease is not None:
+            lease.release()

@@ -1,10 +1,11 @@
-"""The lock that says whether the launcher of a trial lives."""
+"""The lease of a trial: whether its launcher lives. Here it is a lock in the run directory."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from zeusrun.files.home import runs_directory
 from zeusrun.files.lock import FileLock, is_locked
@@ -14,41 +15,66 @@ from zeusrun.launcher.rundir.record import has_begun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from zeusrun.history.base import History
     from zeusrun.trial import Trial
 
 
+class Lease(Protocol):
+    """Held by the launcher of a trial until it ends or dies: tests/contracts/lease.py.
+
+    On one machine it is a lock (``RunLock``); between machines it would be a heartbeat.
+    """
+
+    def acquire(self, timeout_s: float = 0.0) -> bool:
+        """Take the lease; return whether it was free in time.
+
+        Raises:
+            OSError: If it cannot be asked for.
+        """
+        ...
+
+    def acquire_or_gone(self) -> bool:
+        """Take the lease of a launcher that is dead, or whose run is gone; return whether it is."""
+        ...
+
+    def is_held(self) -> bool:
+        """Whether a launcher holds the lease. Changes nothing; in doubt the launcher lives."""
+        ...
+
+    def release(self) -> None:
+        """Release the lease. More than once is fine."""
+        ...
+
+
+def lease_of(trial: Trial, paths: RunPaths | None = None) -> Lease:
+    """Return the lease of a trial, by default in the run directory that its history names."""
+    return RunLock(RunPaths(Path(trial.run_dir)) if paths is None else paths)
+
+
 class RunLock(FileLock):
-    """The lock on a trial, held by its launcher until it dies."""
+    """A lease as a lock in the run directory, which the kernel releases when its holder dies."""
 
     def __init__(self, paths: RunPaths) -> None:
         super().__init__(paths.lock)
         self._run_dir = paths.run_dir
 
     def acquire_or_gone(self) -> bool:
-        """Take the lock of a launcher that is dead; return whether it is.
+        """Take the lock if no launcher holds it, or the run directory is gone.
 
-        That of a run directory that is gone cannot be held. Where the lock cannot be asked for
-        any other reason, the launcher counts as alive: it must not be ended for a doubt.
+        If the lock cannot be checked for any other reason, assume that the launcher is alive.
         """
         try:
             return not self._run_dir.is_dir() or self.acquire()
         except (OSError, ValueError):
             return False
 
-
-def launcher_lives(paths: RunPaths) -> bool:
-    """Whether the launcher of a dispatched trial is alive, by its lock and without a clock.
-
-    Nothing is made or changed: the run directory may be anybody's. Where there is a lock that
-    cannot be asked, the launcher counts as alive.
-    """
-    try:
-        return is_locked(paths.lock) is not False
-    except ValueError:  # a path that can be none
-        return False
+    def is_held(self) -> bool:
+        """Whether somebody holds the lock. Creates no file: the directory may be anybody's."""
+        try:
+            return is_locked(self.path) is not False
+        except ValueError:  # the history names an impossible path
+            return False
 
 
 def is_filled(paths: RunPaths) -> bool:

@@ -7,12 +7,12 @@ import time
 from typing import TYPE_CHECKING
 
 from zeusrun.files.tail import LineTail
-from zeusrun.launcher.rundir.lock import launcher_lives
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from zeusrun.launcher.rundir.layout import RunPaths
+    from zeusrun.launcher.rundir.lock import Lease
 
 _POLL_S = 0.2
 
@@ -39,15 +39,15 @@ def read_text_lines(tail: LineTail, *, final: bool = False, raw: bool = False) -
 
 
 def follow_logs(
-    paths: RunPaths, tails: Mapping[int, LineTail], *, follow: bool, raw: bool = False
+    tails: Mapping[int, LineTail], lease: Lease | None = None, *, raw: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """Yield ``(rank, line)``; with ``follow`` until the launcher of the trial is gone.
+    """Yield ``(rank, line)``: what is there now, or with a lease until its launcher has ended.
 
     With ``raw``, lines are as ``read_text_lines`` has them.
     """
-    running = follow
-    while running:
-        running = launcher_lives(paths)
+    running = lease is not None
+    while lease is not None and running:
+        running = lease.is_held()
         lines = [
             (rank, line) for rank, tail in tails.items() for line in read_text_lines(tail, raw=raw)
         ]

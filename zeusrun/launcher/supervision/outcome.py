@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import signal
-import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -337,7 +337,7 @@ def describe_live(
     return Live(
         replace(so_far, status=TrialStatus.DISPATCHED, reason=None, finished_at=None),
         os.getpid(),
-        socket.gethostname(),
+        trial.host or platform.node(),
         outcome.finished_at,
         progress.power_w,
         preempted,
