@@ -210,9 +210,7 @@ def test_policies_need_numpy_alone():
             assert first - set(sys.stdlib_module_names) <= {"numpy"}, name
 
 
-LARGE: dict[str, str] = {
-    "launcher/supervision/supervisor.py": "issue 15 rewrites it",
-}
+LARGE: dict[str, str] = {}
 """Modules of more than 400 lines, each with its reason."""
 
 

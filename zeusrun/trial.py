@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 
 class TrialStatus(str, Enum):
-    """How a trial stands. ``DISPATCHED`` first, then exactly one of the others, for good.
-
-    Only a ``PREEMPTED`` one may be ``DISPATCHED`` again, because the next submit continues it.
-    """
+    """How a trial stands: ``DISPATCHED``, then one of the others. A preempted one may go on."""
 
     DISPATCHED = "DISPATCHED"
     REACHED = "REACHED"
@@ -116,10 +113,9 @@ class CurvePoint(NamedTuple):
 
 
 def is_baseline(point: CurvePoint) -> bool:
-    """Whether the first point of a curve is an evaluation before training, and no epoch.
+    """Whether a first point is an evaluation before training: epoch 0, before the first step.
 
-    It is one if it is reported as epoch 0 before the first optimizer step. A loop that counts its
-    epochs from 0 reports its first one after steps.
+    A loop that counts its epochs from 0 reports its first one after steps.
     """
     return point.epoch == 0 and point.time_s <= 0
 
@@ -160,21 +156,19 @@ class Outcome:
         cost_j: eta_knob * energy_j + (1 - eta_knob) * max_power_w * time_s.
         epochs: Epochs completed over the same span.
         steps: Optimizer steps of rank 0 in the whole run.
-        best_metric: Best finite value reported in the whole run.
-        curve: The metric after every epoch, in order.
+        best_metric: Best finite value in the whole run.
+        curve: The metric after every epoch.
         power_profile: What was measured under each power limit tried.
-        power_limit_w: Watts per GPU that were in force for most of the same span, as read from
-            the GPUs; ``None``: as dispatched.
+        power_limit_w: Watts per GPU in force for most of the same span; ``None``: as dispatched.
         energy_counter_j: Joules over the same span by the devices' counters.
         energy_integrated_j: Joules over the same span by integrating sampled power.
         profiling_cost_j: What trying other power limits cost more than holding the one chosen;
             part of ``cost_j``, and not charged to the batch size.
         shared: Whether processes that are not the job's used its GPUs; ``None`` if unknown.
         shutdown_s: Last step or report to the end of the processes; not part of ``time_s``.
-        observed_batch_size: Samples per optimizer step that the training was seen to take; ``None``
-            where nobody looked. If it is another than the trial's, nothing is learned from it.
-        cause: Of a failure, the same for failures that are alike: without ranks, numbers and
-            paths; ``None`` where the training did not crash.
+        observed_batch_size: Samples per optimizer step as observed; ``None`` if they were not. If
+            it differs from the trial's, nothing is learned from it.
+        cause: Of a crash, without ranks, numbers and paths, so that crashes can be compared.
         warnings: Sentences that a user should read.
     """
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from tests.factories import REACHED, build_trial, load_job
 from zeusrun.bandit.auto.policy import bound_of_proven
 from zeusrun.bandit.registry import create_policy
+from zeusrun.bandit.reinterpret import read_history
 from zeusrun.history.memory import MemoryHistory
 from zeusrun.launcher.choose import build_problem, choose_next, decide
 from zeusrun.launcher.context import Submission
-from zeusrun.trial import Stage, TrialStatus
+from zeusrun.trial import EnergySource, Stage, TrialStatus
 
 MISSED, LOOKED = TrialStatus.MISSED, TrialStatus.CANCELLED
 
@@ -55,7 +57,8 @@ def forced(submission, trials, **changes):
     spec = submission.spec.model_copy(update={"early_stop": early_stop})
     submission = replace(submission, spec=spec, forced_batch_size=32)
     problem = replace(build_problem(submission, trials), energy_measured=False)
-    return decide(submission, replace(problem, max_power_w=65.0), trials, 1).decision
+    problem, runs = read_history(replace(problem, max_power_w=65.0), trials)
+    return decide(submission, problem, runs, 1)
 
 
 def test_a_forced_run_is_bounded_as_any_other_unless_nothing_is(submission):
@@ -72,15 +75,37 @@ def test_a_removed_candidate_that_was_cheap_bounds_no_forced_run(submission):
     assert decision.bound.cost_j > 100.0
 
 
-def test_a_preempted_trial_goes_on_under_the_bound_of_any_other(submission, tmp_path):
+def preempted(tmp_path, **changes):
+    """A preempted trial whose run directory is there."""
     run_dir = tmp_path / "runs" / "job" / "job-2-1"
     run_dir.mkdir(parents=True)
     (run_dir / "job.yaml").touch()
-    preempted = build_trial(2, global_batch_size=16, world_size=1, run_dir=str(run_dir))
-    preempted = preempted.finish(replace(REACHED, status=TrialStatus.PREEMPTED, reason="SIGTERM"))
-    following = choose_next(submission, [reached(1, 32, 100.0), preempted], None, 1)
-    assert following.trial.trial == "job-2-1"
-    assert following.choice.decision.global_batch_size == 16
-    problem, bound = following.choice.problem, following.choice.decision.bound
-    assert bound == bound_of_proven(problem, following.choice.runs)
-    assert 100.0 < bound.cost_j < 250.0  # twice what 32 is expected to cost
+    trial = build_trial(2, global_batch_size=16, world_size=1, run_dir=str(run_dir), **changes)
+    return replace(REACHED, status=TrialStatus.PREEMPTED, reason="SIGTERM"), trial
+
+
+def test_a_preempted_trial_goes_on_under_the_bound_of_any_other(submission, tmp_path):
+    outcome, trial = preempted(tmp_path)
+    choice = choose_next(submission, [reached(1, 32, 100.0), trial.finish(outcome)], None, 1)
+    assert (choice.trial.trial, choice.trial.host) == ("job-2-1", submission.host)
+    assert choice.decision.global_batch_size == 16
+    assert choice.decision.bound == bound_of_proven(choice.problem, choice.runs)
+    assert 100.0 < choice.decision.bound.cost_j < 250.0  # twice what 32 is expected to cost
+
+
+@pytest.mark.parametrize(("time_s", "limit_w"), [(10.0, 250.0), (None, 200.0)])
+def test_the_limit_of_today_is_not_that_of_what_was_trained_before(
+    submission, tmp_path, time_s, limit_w
+):
+    gpu = SimpleNamespace(
+        is_gpu=True,
+        model="A100",
+        max_power_w=300.0,
+        energy_source=EnergySource.COUNTER,
+        read=lambda: SimpleNamespace(power_limit_w=200.0),
+    )
+    outcome, trial = preempted(tmp_path, gpu_model="A100", gpu_count=1)
+    trial = trial.finish(replace(outcome, time_s=time_s, power_limit_w=250.0))
+    choice = choose_next(replace(submission, devices=(gpu,)), [trial], None, 1)
+    assert choice.trial.trial == "job-2-1"
+    assert (choice.trial.power_limit_w, choice.limit_w) == (limit_w, 200.0)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from tests.factories import build_trial
-from zeusrun.launcher import choose
 from zeusrun.launcher.resume import cost_with_earlier, find_preempted, join
 from zeusrun.launcher.rundir.cancel import CANCELLED_LATER
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, TrialStatus
@@ -141,18 +139,6 @@ def test_the_power_limit_is_that_of_the_longer_part(first, second, limit_w):
     ended = part(time_s=second[0], power_limit_w=second[1])
     resumed = replace(TRIAL, power_limit_w=first[1]).finish(begun).resume("2026-01-02T00:00:00Z")
     assert resumed.finish(join(resumed, ended)).power_limit_w == limit_w
-
-
-@pytest.mark.parametrize(("time_s", "limit_w"), [(10.0, 250.0), (None, 200.0)])
-def test_the_limit_of_today_is_not_that_of_what_was_trained_before(monkeypatch, time_s, limit_w):
-    begun = part(PREEMPTED, time_s=time_s, power_limit_w=250.0)
-    power_limit = SimpleNamespace(watts=200.0)
-    submission = SimpleNamespace(spec=SimpleNamespace(power_limit=power_limit), gpus=["a GPU"])
-    again = SimpleNamespace(limit_w=200.0)
-    monkeypatch.setattr(choose, "_why_not", lambda *_: None)
-    monkeypatch.setattr(choose, "_choose_again", lambda *_: again)
-    following = choose.choose_next(submission, [TRIAL.finish(begun)], None, 1)
-    assert (following.trial.power_limit_w, following.choice) == (limit_w, again)
 
 
 def trial(recurrence, attempt, status):

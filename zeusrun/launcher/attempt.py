@@ -65,8 +65,8 @@ def run_attempt(
         try:
             for text in notes:
                 emit(Noted(text))
-            if dispatched.note is not None:
-                emit(Noted(dispatched.note))
+            if dispatched.choice.note is not None:
+                emit(Noted(dispatched.choice.note))
             if dispatched.trial.preemptions:
                 emit(Noted(_goes_on(dispatched.trial)))
             emit(TrialStarts(dispatched.trial, dispatched.choice.decision.cost_bound_j))

@@ -14,7 +14,6 @@ from zeusrun.bandit.problem import PowerObjective, Problem
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.set_aside import kept
 from zeusrun.clock import timestamp
-from zeusrun.cost import energy_text
 from zeusrun.errors import UsageError
 from zeusrun.files.home import runs_directory
 from zeusrun.history.base import NEWEST
@@ -35,22 +34,78 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """A decision, and what it was made from.
+    """The next trial of a job, and what it was chosen from. Nothing of it is on disk yet.
 
     Attributes:
-        problem: What was asked, completed by what only the history knows.
+        trial: A new one, or a preempted one that goes on.
+        problem: What the policy was asked, completed by what only the history knows.
         runs: The history as it reads under the problem.
-        decision: The answer.
+        decision: The answer that the trial carries out.
         kept: Sentences on past trials that are read otherwise than they ended.
         limit_w: The power limit that all GPUs begin with, in watts per GPU; ``None`` if they have
             none. A preempted trial may have had another one before.
+        note: Why a preempted trial is not continued; ``None`` if there is none.
     """
 
+    trial: Trial
     problem: Problem
     runs: tuple[Run, ...]
     decision: Decision
-    kept: tuple[str, ...]
+    kept: tuple[str, ...] = ()
     limit_w: float | None = None
+    note: str | None = None
+
+
+def choose_next(
+    submission: Submission, trials: Sequence[Trial], recurrence: int | None, attempt: int
+) -> Choice:
+    """Choose the next trial.
+
+    Args:
+        submission: The job and all it needs.
+        trials: The newest of the job, oldest first.
+        recurrence: Which recurrence it is an attempt of; ``None`` continues the trial that was
+            preempted, else begins the next recurrence.
+        attempt: Its number within the recurrence, from 1.
+
+    Raises:
+        UsageError: If the user's own choice is not among the candidates.
+    """
+    preempted = find_preempted(trials) if recurrence is None else None
+    note = None if preempted is None else _why_not(submission, preempted)
+    if note is not None:
+        preempted = None
+    number = recurrence if preempted is None else preempted.recurrence
+    problem = build_problem(submission, trials, number)
+    sentences = tuple(kept(problem, trials))
+    problem, runs = read_history(problem, trials)
+    limit_w = _limit_in_force(submission)
+    if preempted is None:
+        decision = decide(submission, problem, runs, attempt)
+        trial = _draft_trial(submission, decision, problem.recurrence, attempt, limit_w)
+    else:
+        trial = preempted.resume(timestamp(), submission.host)
+        if trial.time_s is None:  # it was preempted before its training began
+            trial = replace(trial, power_limit_w=limit_w)
+        decision = _continued(problem, runs, trial)
+    return Choice(trial, problem, tuple(runs), decision, sentences, limit_w, note)
+
+
+def _why_not(submission: Submission, preempted: Trial) -> str | None:
+    paths = find_run(submission.home, preempted)
+    has_files = paths is not None and paths.job_copy.is_file()
+    why = why_not_continued(submission, preempted, has_files=has_files)
+    return None if why is None else f"{preempted.trial} was preempted and is not continued: {why}"
+
+
+def _continued(problem: Problem, runs: Sequence[Run], trial: Trial) -> Decision:
+    """Return what a preempted trial carries out: its own batch size, under the bound of any run.
+
+    A speed check that it began with is over.
+    """
+    stage = Stage.EXPLORE if trial.stage is Stage.LOOK else trial.stage
+    bound = bound_of_proven(problem, runs)
+    return Decision(trial.global_batch_size, stage, trial.why, bound=bound)
 
 
 def build_problem(
@@ -104,9 +159,7 @@ def next_recurrence(submission: Submission, trials: Sequence[Trial]) -> int:
     return next(begun, known) + 1
 
 
-def decide(
-    submission: Submission, problem: Problem, trials: Sequence[Trial], attempt: int
-) -> Choice:
+def decide(submission: Submission, problem: Problem, runs: Sequence[Run], attempt: int) -> Decision:
     """Return the policy's choice, or the user's own.
 
     The random generator is seeded with the job file's seed, recurrence and attempt: the same
@@ -116,129 +169,26 @@ def decide(
         UsageError: If the user's choice is not among the candidates.
     """
     forced = submission.forced_batch_size
-    if forced is not None and forced not in problem.candidates:
+    if forced is None:
+        rng = np.random.default_rng([submission.spec.policy.seed, problem.recurrence, attempt])
+        return submission.policy.choose(problem, runs, rng)
+    if forced not in problem.candidates:
         known = ", ".join(map(str, problem.candidates))
         raise UsageError(
             f"--batch-size {forced}: not among the candidates of the job file ({known}); "
             "choose one of them, or add it to batch_size.candidates"
         )
-    sentences = tuple(kept(problem, trials))
-    problem, runs = read_history(problem, trials)
-    if forced is None:
-        rng = np.random.default_rng([submission.spec.policy.seed, problem.recurrence, attempt])
-        decision = submission.policy.choose(problem, runs, rng)
-    else:
-        bound = bound_of_proven(problem, runs)
-        decision = Decision(forced, Stage.FORCED, submission.why_forced, bound=bound)
-    return Choice(problem, tuple(runs), decision, sentences)
-
-
-@dataclass(frozen=True)
-class Next:
-    """The next trial of a job, before anything of it is written.
-
-    Attributes:
-        trial: New, or one that was preempted and goes on.
-        choice: What it carries out.
-        note: On a preempted trial that it does not go on with; ``None`` if there is none.
-    """
-
-    trial: Trial
-    choice: Choice
-    note: str | None
-
-
-def choose_next(
-    submission: Submission, trials: Sequence[Trial], recurrence: int | None, attempt: int
-) -> Next:
-    """Choose the next trial.
-
-    Args:
-        submission: The job and all it needs.
-        trials: The newest of the job, oldest first.
-        recurrence: Which recurrence it is an attempt of; ``None`` goes on with the trial that was
-            preempted, else begins the next one.
-        attempt: Its number within the recurrence, from 1.
-
-    Raises:
-        UsageError: If the user's own choice is not among the candidates.
-    """
-    preempted = find_preempted(trials) if recurrence is None else None
-    note = None if preempted is None else _why_not(submission, preempted)
-    if preempted is not None and note is None:
-        trial = preempted.resume(timestamp(), submission.host)
-        choice = _choose_again(submission, trials, trial)
-        if trial.time_s is None:  # it was preempted before its training began
-            trial = replace(trial, power_limit_w=choice.limit_w)
-        return Next(trial, choice, None)
-    problem = build_problem(submission, trials, recurrence)
-    choice = decide(submission, problem, trials, attempt)
-    trial = draft_trial(submission, choice.decision, problem.recurrence, attempt)
-    return Next(trial, replace(choice, limit_w=trial.power_limit_w), note)
-
-
-def _why_not(submission: Submission, preempted: Trial) -> str | None:
-    paths = find_run(submission.home, preempted)
-    has_files = paths is not None and paths.job_copy.is_file()
-    why = why_not_continued(submission, preempted, has_files=has_files)
-    return None if why is None else f"{preempted.trial} was preempted and is not continued: {why}"
-
-
-def _choose_again(submission: Submission, trials: Sequence[Trial], trial: Trial) -> Choice:
-    """Return the choice that a preempted trial carries out when it goes on.
-
-    Its batch size is not asked for again. What it may cost is what the job file allows any trial;
-    the look that it may have begun with is over.
-    """
-    problem = build_problem(submission, trials, trial.recurrence)
-    sentences = tuple(kept(problem, trials))
-    problem, runs = read_history(problem, trials)
-    stage = Stage.EXPLORE if trial.stage is Stage.LOOK else trial.stage
     bound = bound_of_proven(problem, runs)
-    decision = Decision(trial.global_batch_size, stage, trial.why, bound=bound)
-    return Choice(problem, tuple(runs), decision, sentences, _limit_in_force(submission))
+    return Decision(forced, Stage.FORCED, submission.why_forced, bound=bound)
 
 
-def decide_again(submission: Submission, choice: Choice, looked: Run, attempt: int) -> Decision:
-    """Return what the policy makes of a batch size whose speed it has looked at.
-
-    Args:
-        submission: The job and all it needs.
-        choice: The one that the trial carries out.
-        looked: The trial, as if cut short now.
-        attempt: Its number.
-    """
-    runs, rng = [*choice.runs, looked], _rng_after_look(submission, choice, attempt)
-    return submission.policy.choose(choice.problem, runs, rng)
-
-
-def why_left(
-    submission: Submission, choice: Choice, looked: Run, again: Decision, attempt: int
-) -> str:
-    """Say what a look has shown of a batch size, and what is run instead.
-
-    Args:
-        submission: The job and all it needs.
-        choice: The one that the trial carries out.
-        looked: The trial, as if cut short now.
-        again: What the policy made of it.
-        attempt: Number of the trial.
-    """
-    rng = _rng_after_look(submission, choice, attempt)
-    beliefs = submission.policy.explain(choice.problem, [*choice.runs, looked], rng)
-    belief = next(each for each in beliefs if each.global_batch_size == looked.arm)
-    speed_j = belief.epoch_cost_j
-    seen = "" if speed_j is None else f"{energy_text(speed_j)} an epoch; "
-    follows = f"{again.global_batch_size} follows"
-    return f"only its speed was looked at: {seen}{belief.verdict}; {follows}"
-
-
-def _rng_after_look(submission: Submission, choice: Choice, attempt: int) -> np.random.Generator:
-    seed = [submission.spec.policy.seed, choice.problem.recurrence, attempt, 1]
-    return np.random.default_rng(seed)
-
-
-def draft_trial(submission: Submission, decision: Decision, recurrence: int, attempt: int) -> Trial:
+def _draft_trial(
+    submission: Submission,
+    decision: Decision,
+    recurrence: int,
+    attempt: int,
+    power_limit_w: float | None,
+) -> Trial:
     """Return the trial that carries out a decision."""
     spec, gpus = submission.spec, submission.gpus
     name = f"{spec.name}-{recurrence}-{attempt}"
@@ -248,7 +198,7 @@ def draft_trial(submission: Submission, decision: Decision, recurrence: int, att
         recurrence=recurrence,
         attempt=attempt,
         global_batch_size=decision.global_batch_size,
-        power_limit_w=_limit_in_force(submission),
+        power_limit_w=power_limit_w,
         learning_rate=spec.learning_rate_for(decision.global_batch_size),
         world_size=submission.world_size,
         gpu_model=gpus[0].model if gpus else None,
@@ -284,12 +234,12 @@ def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
         ZeusrunError: As a submit would.
     """
     trials = submission.history.trials(submission.spec.name, NEWEST)
-    following = choose_next(submission, trials, None, 1)
-    trial = following.trial
+    choice = choose_next(submission, trials, None, 1)
+    trial = choice.trial
     paths = RunPaths(Path(trial.run_dir))
     torchrun, environment = submission.torchrun, submission.environment
     command = build_command(
         submission.spec, trial, paths, torchrun, environment, placement=submission.placement
     )
-    notes = () if following.note is None else (following.note,)
-    return trial, command, (*notes, *following.choice.kept)
+    notes = () if choice.note is None else (choice.note,)
+    return trial, command, (*notes, *choice.kept)

@@ -39,18 +39,19 @@ class Dispatched:
     """A trial that is on disk and may start.
 
     Attributes:
-        trial: As stored.
+        choice: The trial as it is stored, and what it was chosen from.
         paths: Its files.
         lease: Held from before it was stored until its launcher is done with it, or dies.
-        choice: The decision that it carries out, and what that was made from.
-        note: On a preempted trial that it does not go on with; ``None`` if there is none.
     """
 
-    trial: Trial
+    choice: Choice
     paths: RunPaths
     lease: Lease
-    choice: Choice
-    note: str | None = None
+
+    @property
+    def trial(self) -> Trial:
+        """The trial."""
+        return self.choice.trial
 
 
 def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | NothingLeft:
@@ -77,16 +78,14 @@ def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | No
     history, job = submission.history, submission.spec.name
     while True:
         snapshot = history.snapshot(job, NEWEST)
-        following = choose_attempt(submission, snapshot.trials, made)
-        if isinstance(following, NothingLeft):
-            return following
-        trial = following.trial
+        choice = choose_attempt(submission, snapshot.trials, made)
+        if isinstance(choice, NothingLeft):
+            return choice
+        trial = choice.trial
         paths = RunPaths(runs_directory(submission.home, job) / trial.trial)
         if trial.preemptions:
             paths = RunPaths(Path(trial.run_dir))
-        dispatched = Dispatched(
-            trial, paths, lease_of(trial, paths), following.choice, following.note
-        )
+        dispatched = Dispatched(choice, paths, lease_of(trial, paths))
         if not _take_lease(submission, dispatched, snapshot.version):
             continue
         try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.choose import Choice, Next
+    from zeusrun.launcher.choose import Choice
     from zeusrun.launcher.context import Submission
     from zeusrun.trial import Trial
 
@@ -43,7 +43,7 @@ class NothingLeft:
 
 def choose_attempt(
     submission: Submission, trials: Sequence[Trial], made: Sequence[Attempt]
-) -> Next | NothingLeft:
+) -> Choice | NothingLeft:
     """Choose the next attempt of a recurrence.
 
     Args:
@@ -61,7 +61,7 @@ def choose_attempt(
     following = choose_next(submission, trials, last.trial.recurrence, last.trial.attempt + 1)
     if last.replaced:
         return following
-    reason = _why_none(submission.spec, following.choice, [each.trial for each in made])
+    reason = _why_none(submission.spec, following, [each.trial for each in made])
     return following if reason is None else NothingLeft(reason)
 
 

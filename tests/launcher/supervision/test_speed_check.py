@@ -51,7 +51,7 @@ def stepped(steps, seconds):
 
 
 def choice(stage=Stage.LOOK, *runs):
-    return Choice(problem(recurrence=7), runs, Decision(32, stage, "why"), ())
+    return Choice(trial(7), problem(recurrence=7), runs, Decision(32, stage, "why"))
 
 
 def test_only_a_decision_to_look_begins_with_one():

@@ -8,10 +8,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from zeusrun.bandit.observation import Running
 from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
-from zeusrun.launcher.choose import decide_again, why_left
 from zeusrun.launcher.events import Advanced, BoundChanged, Noted, Printed, Warned
 from zeusrun.launcher.power.control import LimitControl
 from zeusrun.launcher.processes.command import build_command
@@ -27,14 +25,9 @@ from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
 from zeusrun.launcher.supervision.hang_control import StallControl
 from zeusrun.launcher.supervision.neighbours import Neighbours
 from zeusrun.launcher.supervision.outcome import close, describe_live
+from zeusrun.launcher.supervision.policy_control import PolicyControl
 from zeusrun.launcher.supervision.ranks import RankProcesses
 from zeusrun.launcher.supervision.remarks import find_remarks
-from zeusrun.launcher.supervision.speed_check import (
-    begins_with_look,
-    has_seen_enough,
-    measure_speed,
-    read_look,
-)
 from zeusrun.launcher.supervision.stop_rules import (
     BY_SIGNAL,
     StopCause,
@@ -62,7 +55,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.processes.signals import CaughtSignals
     from zeusrun.redaction import Mask
     from zeusrun.sidecar.events import Event
-    from zeusrun.trial import Outcome, PowerPoint
+    from zeusrun.trial import Outcome
 
 
 _T = TypeVar("_T")
@@ -94,8 +87,7 @@ class Supervisor:
         trial = dispatched.trial
         self._trial, self._paths = trial, dispatched.paths
         self._choice = dispatched.choice
-        self._looking = begins_with_look(dispatched.choice)
-        self._looked: PowerPoint | None = None
+        self._policy = PolicyControl(submission, dispatched.choice, meter)
         self._limits = LimitControl(
             submission, trial, dispatched.paths, dispatched.choice, self._warn
         )
@@ -181,7 +173,7 @@ class Supervisor:
         self._stalls.look(self._progress, stopping=self._stop is not None)
         if level is StopLevel.NONE:
             energy_between = self._meter.energy_between
-            self._limits.advance(time.monotonic(), energy_between, wait=self._looking)
+            self._limits.advance(time.monotonic(), energy_between, wait=self._policy.checking)
         else:
             self._limits.wind_down(at_once=level >= StopLevel.TERMINATE)
         return level
@@ -245,8 +237,7 @@ class Supervisor:
             epochs = progress.epochs
             progress = advance(progress, timely, trial, meter.energy_between)
             if progress.epochs > epochs and not final:
-                self._decide_again(progress)
-                self._review(progress)
+                self._ask_policy(progress, epoch=True)
         progress = replace(
             progress,
             now_t=time.monotonic(),  # later than all that was read
@@ -265,7 +256,7 @@ class Supervisor:
             if not progress.may_be_baseline:
                 spent = cost_j(energy_j, meter.max_power_w, progress.time_s, trial.eta_knob)
                 progress = replace(progress, cost_j=cost_with_earlier(trial, spent))
-            self._decide_again(progress)
+            self._ask_policy(progress)
         self._write_live(progress)
         self._progress = progress
         for rank, tail in self._logs.items():
@@ -285,50 +276,22 @@ class Supervisor:
             self._warn_once(kind, text)
         self._emit(Advanced(progress))
 
-    def _decide_again(self, progress: Progress) -> None:
-        """Ask the policy again, once the speed that it wanted to look at is known."""
-        choice, trial = self._choice, self._trial
-        if not self._looking or self._ends() or progress.reached is not None:
+    def _ask_policy(self, progress: Progress, *, epoch: bool = False) -> None:
+        """Ask the policy about the speed, and about going on after an epoch, if it is to go on."""
+        if self._ends():
             return
-        if not has_seen_enough(progress, choice.problem, trial.global_batch_size):
+        answer = self._policy.check_speed(progress, self._limits.stepped_under)
+        if isinstance(answer, Verdict):
+            self._verdict = answer
             return
-        self._looking = False
-        point = self._looked = self._measure_speed(progress)
-        looked = read_look(choice.problem, trial, progress, point, self._meter)
-        if looked is None:  # then it is an exploration like any other
-            return
-        again = decide_again(self._submission, choice, looked, trial.attempt)
-        if again.global_batch_size != trial.global_batch_size:
-            reason = why_left(self._submission, choice, looked, again, trial.attempt)
-            self._verdict = Verdict(StopCause.LOOKED, reason)
-            return
-        self._choice = replace(choice, decision=again)
-        self._limits.decided(self._choice)
-        self._bounds = replace(self._bounds, cost_bound_j=again.cost_bound_j)
-        self._emit(BoundChanged(self._bounds.cost_bound_j))
-        self._emit(Noted(f"its speed is known, and it goes on: {again.why}"))
-
-    def _measure_speed(self, progress: Progress) -> PowerPoint | None:
-        limits_w = self._limits.stepped_under
-        if len(limits_w) != 1:  # a mean over several limits says nothing of any
-            return None
-        (limit_w,) = limits_w
-        return measure_speed(progress, limit_w, self._meter.energy_between)
-
-    def _review(self, progress: Progress) -> None:
-        """Ask the policy, at the end of an epoch, whether it is to be followed by another."""
-        last = progress.epochs == self._trial.max_epochs
-        if self._ends() or progress.reached is not None or last or progress.may_be_baseline:
-            return
-        choice, point = self._choice, progress.curve[-1]
-        eta_knob = self._trial.eta_knob
-        spent = cost_j(point.energy_j, self._meter.max_power_w, point.time_s, eta_knob)
-        running = Running(
-            progress.epochs, cost_with_earlier(self._trial, spent), progress.best_value
-        )
-        reason = self._submission.policy.review(choice.problem, choice.decision, running)
-        if reason is not None:
-            self._verdict = Verdict(StopCause.HOPELESS, reason)
+        if answer is not None:
+            self._choice = replace(self._choice, decision=answer)
+            self._limits.decided(self._choice)
+            self._bounds = replace(self._bounds, cost_bound_j=answer.cost_bound_j)
+            self._emit(BoundChanged(self._bounds.cost_bound_j))
+            self._emit(Noted(f"its speed is known, and it goes on: {answer.why}"))
+        if epoch:
+            self._verdict = self._policy.review(progress)
 
     def _write_live(self, progress: Progress) -> None:
         """Leave word of how the trial stands: about once a second, and after each epoch."""
@@ -407,7 +370,7 @@ class Supervisor:
             shared=self._shared,
             finished_at=timestamp(),
             signalled=torchrun_was_signalled(self._paths),
-            limits=self._limits.report(self._looked),
+            limits=self._limits.report(self._policy.speed),
         )
         outcome = join(trial, outcome)
         if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(self._paths.run_dir):
