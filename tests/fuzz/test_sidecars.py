@@ -15,7 +15,7 @@ from zeusrun.history.schema import encode_trial
 from zeusrun.launcher.processes.torchrun import ProcessExit
 from zeusrun.launcher.recover import _lost
 from zeusrun.launcher.rundir.layout import create_run
-from zeusrun.launcher.supervision.outcome import close
+from zeusrun.launcher.supervision.outcome import build_outcome
 from zeusrun.launcher.supervision.supervisor import _storable
 from zeusrun.metrics.progress import advance, take_step_clock
 from zeusrun.metrics.sidecar import MAX_WARNINGS, SidecarReader
@@ -47,7 +47,7 @@ def outcome_of(events, count):
     for event in events:
         timely = replace(event, t=min(max(event.t, LAUNCHED.launched_t), 1000.0))
         progress = advance(progress, timely, GOAL, ten_watts)
-    outcome = close(
+    outcome = build_outcome(
         trial(),
         progress=progress,
         exit_=ProcessExit(0, 1000.0, ()),

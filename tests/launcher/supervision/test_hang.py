@@ -207,7 +207,7 @@ def test_places_are_told_by_rank_and_alike_ones_together():
     wait, read = "in all_reduce, train.py:33", "in read, data.py:7"
     stall = Stall((0, 1, 2, 3), 62.3, 0.44)
     assert describe_stall(stall, {0: wait, 1: wait, 2: read, 3: wait}) == (
-        "it stands still: no optimizer step for 62 s, after pauses of at most 0.4 s; "
+        "the training has stalled: no optimizer step for 62 s, after pauses of at most 0.4 s; "
         "ranks 0-1, 3 are in all_reduce, train.py:33; rank 2 is in read, data.py:7"
     )
     assert "no optimizer step on rank 1 for 62 s" in describe_stall(

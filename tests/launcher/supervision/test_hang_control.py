@@ -46,7 +46,7 @@ class Training:
     def stand(self, seconds):
         for _ in range(round(seconds / 0.1)):
             self.progress = replace(self.progress, now_t=self.progress.now_t + 0.1)
-            self.control.look(self.progress, stopping=self.stopping)
+            self.control.advance(self.progress, stopping=self.stopping)
 
     def train(self, steps):
         for _ in range(steps):
@@ -68,7 +68,7 @@ def test_a_stall_is_told_once_and_its_end_is_noted(start):
     assert "ranks 0-1 are at an unknown place" in told
     assert training.noted == []
     training.train(5)
-    assert training.noted == ["it goes on by itself after 300 s"]
+    assert training.noted == ["the training goes on by itself after 300 s"]
     training.train(100)
     assert len(training.warned) == len(training.noted) == 1
 
@@ -79,7 +79,7 @@ def test_another_stall_is_told_again_behind_the_first(start):
     training.train(5)
     training.stand(800.0)
     assert len(training.warned) == 2
-    assert training.paths.stacks.read_text().count("it stands still") == 2
+    assert training.paths.stacks.read_text().count("the training has stalled") == 2
 
 
 @pytest.mark.parametrize("changes", [{"action": "off"}, {"instrument": False}])
@@ -114,7 +114,7 @@ def test_ranks_that_are_unknown_cannot_be_restarted_and_that_is_said(start):
     training = start(action="restart")
     training.stand(300.0)
     (told,) = training.warned
-    assert told.endswith("it is unknown which processes they are")
+    assert told.endswith("their processes are unknown")
     assert training.control.failure() is None
 
 
@@ -123,4 +123,4 @@ def test_stacks_that_cannot_be_kept_are_told_of(start):
     training.paths.stacks.mkdir()
     training.stand(70.0)
     (told,) = training.warned
-    assert "The stacks could not be kept: " in told
+    assert "The stacks could not be written: " in told

@@ -41,22 +41,22 @@ def test_only_what_is_beside_the_training_itself_counts(tmp_path, other):
     neighbours = Neighbours(tmp_path, on_cpu=True)
     other()
     for n in range(3):
-        assert neighbours.look(at(100.0 + n, training_t=None)) is None
-        assert neighbours.look(at(200.0 + n, ranks=Ranks(1, exit_codes={0: 0}))) is None
+        assert neighbours.check(at(100.0 + n, training_t=None)) is None
+        assert neighbours.check(at(200.0 + n, ranks=Ranks(1, exit_codes={0: 0}))) is None
     assert neighbours.shared is False
 
 
 def test_a_run_beside_it_is_found_once_two_looks_have_seen_it(tmp_path, other):
     neighbours = Neighbours(tmp_path, on_cpu=True)
     path = other()
-    assert neighbours.look(at(100.0)) is None
+    assert neighbours.check(at(100.0)) is None
     for suffix in (".json", ".lock"):  # that one has gone, and another one come
         path.with_suffix(suffix).rename(path.with_name(f"9{suffix}"))
-    assert neighbours.look(at(102.0)) is None
+    assert neighbours.check(at(102.0)) is None
     assert neighbours.shared is False
-    assert "other trains on this CPU at the same time" in neighbours.look(at(104.0))
+    assert "other trains on this CPU at the same time" in neighbours.check(at(104.0))
     assert neighbours.shared is True
-    assert neighbours.look(at(106.0)) is None
+    assert neighbours.check(at(106.0)) is None
 
 
 def test_a_killed_submit_does_not_count_although_its_pid_is_in_use(tmp_path, other):
@@ -65,7 +65,7 @@ def test_a_killed_submit_does_not_count_although_its_pid_is_in_use(tmp_path, oth
     dead = path.with_suffix(".lock")
     dead.rename(dead.with_suffix(".held"))
     for _ in range(2):  # without the file of its lock, and with it
-        assert [neighbours.look(at(100.0 + 2 * n)) for n in range(3)] == [None] * 3
+        assert [neighbours.check(at(100.0 + 2 * n)) for n in range(3)] == [None] * 3
         dead.touch()
     assert neighbours.shared is False
 
@@ -75,7 +75,7 @@ def test_whatever_a_ticket_holds_looking_never_fails(tmp_path, other, changes):
     neighbours = Neighbours(tmp_path, on_cpu=True)
     other(**changes)
     other(job="whole")
-    told = [neighbours.look(at(100.0 + 2 * n)) for n in range(2)]
+    told = [neighbours.check(at(100.0 + 2 * n)) for n in range(2)]
     assert told[0] is None
     assert "whole" in told[1]
 
@@ -83,7 +83,7 @@ def test_whatever_a_ticket_holds_looking_never_fails(tmp_path, other, changes):
 def test_where_tickets_cannot_be_listed_nobody_is_found(tmp_path, other):
     neighbours = Neighbours(tmp_path, on_cpu=True)
     (tmp_path / "submits").touch()
-    assert [neighbours.look(at(100.0 + 2 * n)) for n in range(3)] == [None] * 3
+    assert [neighbours.check(at(100.0 + 2 * n)) for n in range(3)] == [None] * 3
 
 
 @pytest.mark.parametrize("changes", [{"pid": os.getpid()}, {"on_cpu": False}, {"host": "another"}])
@@ -92,14 +92,14 @@ def test_its_own_ticket_and_those_of_gpu_and_other_machines_submits_do_not_count
 ):
     neighbours = Neighbours(tmp_path, on_cpu=True)
     other(**changes)
-    assert [neighbours.look(at(100.0 + 2 * n)) for n in range(3)] == [None] * 3
+    assert [neighbours.check(at(100.0 + 2 * n)) for n in range(3)] == [None] * 3
     assert neighbours.shared is False
 
 
 def test_a_run_on_gpus_asks_the_gpus(tmp_path, other):
     neighbours = Neighbours(tmp_path, on_cpu=False)
     other()
-    assert [neighbours.look(at(100.0 + 2 * n)) for n in range(3)] == [None] * 3
+    assert [neighbours.check(at(100.0 + 2 * n)) for n in range(3)] == [None] * 3
     assert neighbours.shared is None
 
 

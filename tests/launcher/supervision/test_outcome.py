@@ -21,7 +21,7 @@ from tests.launcher.values import (
 )
 from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
 from zeusrun.launcher.rundir.failure import RUN_DELETED, Failure
-from zeusrun.launcher.supervision.outcome import close
+from zeusrun.launcher.supervision.outcome import build_outcome
 from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
 from zeusrun.metrics.progress import Ranks, take_step_clock
 from zeusrun.sidecar.step_clock import StepCount
@@ -46,7 +46,7 @@ def order(cause, level=StopLevel.TERMINATE):
 
 
 def outcome(progress, code=0, stop=None, *, failure=None, meter=METERED, outlived=(), **of):
-    return close(
+    return build_outcome(
         trial(**of),
         progress=progress,
         exit_=ProcessExit(code, 113.0, outlived),
@@ -76,7 +76,7 @@ TARGET, HOPELESS, LOOKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(order, Sto
         # It crashed.
         (MISSED, 1, None, RAISED, "FAILED", RAISED.reason),
         (MISSED, 1, None, FULL, "OOM", FULL.reason),
-        (MISSED, 1, None, None, "FAILED", "torchrun failed and left no word"),
+        (MISSED, 1, None, None, "FAILED", "torchrun failed without a recorded cause"),
         (NOTHING, 1, None, RAISED, "FAILED", RAISED.reason),
         (REACHED, 1, None, RAISED, "FAILED", "after the target was reached in epoch 2, rank 1"),
         (REACHED, 1, None, FULL, "OOM", "after the target was reached in epoch 2, rank 0"),
@@ -265,7 +265,7 @@ def test_ranks_that_never_met_are_told(grouped, codes, ranks, warned):
     start = replace(LAUNCHED, ranks=Ranks(ranks))
     progress = after(started(103.0), report(107.0, 2, 0.6), *ends, start=start)
     found = outcome(progress).warnings
-    assert [text for text in found if text.startswith("2 ranks ran to their end")] == (
+    assert [text for text in found if text.startswith("2 ranks completed")] == (
         list(found) if warned else []
     )
     assert bool(found) == warned
@@ -282,7 +282,11 @@ def test_a_good_run_has_no_warnings():
     [
         (after(*BOTH_ENDED, start=REACHED), {"code": 1}, "aborted after its script had ended"),
         (replace(REACHED, ranks=Ranks(2, generation=1)), {}, "torchrun restarted the ranks once"),
-        (REACHED, {"outlived": ("sleep (7)",)}, "outlived the training and ended by zeusrun"),
+        (
+            REACHED,
+            {"outlived": ("sleep (7)",)},
+            "processes that outlived the training, ended by zeusrun",
+        ),
         (after(report(120.0, 9, math.nan), start=REACHED), {}, "accuracy was NaN at the end"),
     ],
 )

@@ -105,7 +105,7 @@ def test_a_target_that_the_first_report_meets_is_doubted():
     first = report(101.0, 1, 0.6)
     (text,) = remarks(first).values()
     assert text == (
-        "the first report has met the target already: accuracy 0.6 ≥ 0.5. "
+        "the first report already meets the target: accuracy 0.6 ≥ 0.5. "
         "Is objective.mode (max) right?"
     )
     longer = build_trial().finish(REACHED)  # three epochs, under the same mode

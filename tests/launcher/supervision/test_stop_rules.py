@@ -10,15 +10,15 @@ import pytest
 from tests.launcher.values import after, report
 from zeusrun.launcher.processes.signals import how_at_once
 from zeusrun.launcher.processes.torchrun import StopLevel
-from zeusrun.launcher.supervision.stop_rules import Bounds, StopCause, Verdict, supervise
+from zeusrun.launcher.supervision.stop_rules import StopCause, StopRules, Verdict, supervise
 
-FREE = Bounds(cost_bound_j=None, timeout_s=None, stop_at_target=True)
+FREE = StopRules(cost_bound_j=None, timeout_s=None, stop_at_target=True)
 TRAINING = replace(after(report(105.0, 1, 0.1)), now_t=110.0, cost_j=80.0)
 REACHED = replace(after(report(105.0, 1, 0.9)), now_t=110.0, cost_j=80.0)
 
 
 def test_a_run_within_its_bounds_goes_on():
-    bounds = Bounds(cost_bound_j=80.0, timeout_s=10.0, stop_at_target=True)
+    bounds = StopRules(cost_bound_j=80.0, timeout_s=10.0, stop_at_target=True)
     assert supervise(TRAINING, bounds, []) is None
 
 
@@ -60,7 +60,7 @@ def test_a_policy_does_not_stop_what_has_reached_its_target_or_was_signalled():
 
 @pytest.mark.parametrize("stop_at_target", [True, False])
 def test_a_trial_that_has_reached_its_target_is_not_hopeless(stop_at_target):
-    bounds = Bounds(cost_bound_j=1.0, timeout_s=None, stop_at_target=stop_at_target)
+    bounds = StopRules(cost_bound_j=1.0, timeout_s=None, stop_at_target=stop_at_target)
     order = supervise(REACHED, bounds, [])
     assert order is None or order.cause is StopCause.TARGET
 
@@ -81,7 +81,7 @@ def test_time_out_counts_from_the_launch(progress):
     ],
 )
 def test_the_first_signal_is_gentle_and_the_second_is_not(signals, level):
-    order = supervise(REACHED, Bounds(1.0, 1.0, stop_at_target=True), signals)
+    order = supervise(REACHED, StopRules(1.0, 1.0, stop_at_target=True), signals)
     assert (order.level, order.cause) == (level, StopCause.SIGNAL)
     assert order.reason == f"{signals[0].name} to zeusrun"
 
@@ -92,9 +92,9 @@ def test_levels_are_ordered_by_firmness():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_what_a_scheduler_sends_is_a_preemption(number):
-    order = supervise(REACHED, Bounds(None, None, stop_at_target=True), [number])
+    order = supervise(REACHED, StopRules(None, None, stop_at_target=True), [number])
     assert (order.level, order.cause) == (StopLevel.TERMINATE, StopCause.PREEMPTED)
-    order = supervise(REACHED, Bounds(None, None, stop_at_target=True), [number, signal.SIGINT])
+    order = supervise(REACHED, StopRules(None, None, stop_at_target=True), [number, signal.SIGINT])
     assert (order.level, order.cause) == (StopLevel.KILL, StopCause.PREEMPTED)
 
 

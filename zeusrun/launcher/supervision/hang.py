@@ -1,7 +1,7 @@
-"""Whether a training has stalled: its step clocks stand still for longer than they ever do. Pure.
+"""Whether a training has stalled: its steps pause for much longer than ever before. Pure.
 
-Time counts only as far as it was watched. A machine that was suspended or a launcher that was
-stopped says nothing of the ranks, so of a long gap between two looks only ``MOST_GAP_S`` counts.
+Only watched time counts. While a machine is suspended or the launcher is stopped, nobody watches
+the ranks, so of a long gap between two samples only ``MOST_GAP_S`` counts.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-USUAL_PAUSES = 10.0  # a stall is longer than so many times the longest pause so far
-FIRST_PATIENCE = 10.0  # times after_s, until it was seen how long an epoch's end takes
-MOST_GAP_S = 1.0  # looks are a tenth of a second apart
-TOGETHER = 0.9  # ranks that wait for each other stand for almost as long
+USUAL_PAUSES = 10.0  # a stall is longer than this many times the longest pause so far
+FIRST_PATIENCE = 10.0  # times after_s, until the first end of an epoch was seen
+MOST_GAP_S = 1.0  # samples are a tenth of a second apart
+TOGETHER = 0.9  # ranks that wait for each other pause for almost as long
 
-STANDS_STILL = "it stands still: "
+STANDS_STILL = "the training has stalled: "
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class RankPauses:
 
     Attributes:
         steps: Counted so far.
-        standing_s: Watched seconds since the last one; ``None`` before the first step since the
-            rank was started: loading data and compiling take what they take.
+        standing_s: Watched seconds since the last step; ``None`` before the first step since the
+            rank started, because loading data and compiling may take any time.
         longest_s: The longest pause between two steps so far.
-        knows_epochs: Whether it has taken a step after the first epoch was reported, so that the
-            evaluation and the checkpoint between two epochs are among its pauses.
+        knows_epochs: Whether a step followed the first epoch, so that the pauses include the
+            evaluation and the checkpoint between two epochs.
     """
 
     steps: int
@@ -39,7 +39,7 @@ class RankPauses:
     knows_epochs: bool = False
 
     def patience_s(self, after_s: float) -> float:
-        """Return the seconds that it may stand still."""
+        """Return the seconds without a step after which the rank has stalled."""
         least_s = after_s if self.knows_epochs else FIRST_PATIENCE * after_s
         return max(least_s, USUAL_PAUSES * self.longest_s)
 
@@ -50,7 +50,7 @@ class Pauses:
 
     Attributes:
         ranks: By rank, those that have counted a step.
-        seen_t: Monotonic second of the last look; ``None`` before the first.
+        seen_t: Monotonic second of the last sample; ``None`` before the first.
         epochs: Epochs reported by then.
     """
 
@@ -61,11 +61,11 @@ class Pauses:
 
 @dataclass(frozen=True)
 class Stall:
-    """A training that stands still.
+    """A training without progress.
 
     Attributes:
-        ranks: Those that do.
-        standing_s: Watched seconds for which the first of them does.
+        ranks: Those that take no step.
+        standing_s: Watched seconds since the last step of the first of them.
         longest_s: Its longest pause before.
     """
 
@@ -78,15 +78,15 @@ NO_PAUSES = Pauses({})
 
 
 def watch_pauses(before: Pauses, now_t: float, steps: Mapping[int, int], epochs: int) -> Pauses:
-    """Take in the step clocks.
+    """Return the pauses after a sample of the step clocks.
 
     Args:
-        before: What was known.
+        before: The pauses so far.
         now_t: Monotonic seconds.
-        steps: Counted by each rank that has taken one.
-        epochs: Reported so far.
+        steps: Steps of each rank that has taken one.
+        epochs: Epochs reported so far.
     """
-    if before.seen_t is None:  # steps counted by now are of an earlier launch
+    if before.seen_t is None:  # these steps are from an earlier launch
         return Pauses({rank: RankPauses(count, None) for rank, count in steps.items()}, now_t)
     gap_s = min(max(0.0, now_t - before.seen_t), MOST_GAP_S)
     ranks = {
@@ -111,17 +111,17 @@ def _advance(
 
 
 def begin_again(before: Pauses) -> Pauses:
-    """Take in that the ranks are started again: no clock is watched until it takes a step."""
+    """Return the pauses after a restart: a rank is watched again from its next step."""
     ranks = {rank: replace(known, standing_s=None) for rank, known in before.ranks.items()}
     return replace(before, ranks=ranks)
 
 
 def find_stall(pauses: Pauses, after_s: float) -> Stall | None:
-    """Return the stall that a training is in; ``None`` if it is in none.
+    """Return the stall of a training; ``None`` if it makes progress.
 
     Args:
         pauses: Of its ranks.
-        after_s: Seconds that every rank may stand still, whatever its steps take.
+        after_s: Seconds that every rank may pause, however short its steps are.
     """
     standing = {rank: of for rank, of in pauses.ranks.items() if of.standing_s is not None}
     patience_s = {rank: of.patience_s(after_s) for rank, of in standing.items()}
@@ -135,12 +135,9 @@ def find_stall(pauses: Pauses, after_s: float) -> Stall | None:
 
 
 def find_unusual_pause(pauses: Pauses) -> float | None:
-    """Return the seconds that a rank has stood still for, longer than is usual for it.
+    """Return the longest pause now, in seconds; ``None`` if no rank pauses longer than usual.
 
-    Such a pause need not be a stall yet. It says why a training was not done in time.
-
-    Returns:
-        Seconds, of several ranks the most; ``None`` if there is none.
+    It need not be a stall yet; it explains a timeout.
     """
     longest_s = max((rank.standing_s or 0.0 for rank in pauses.ranks.values()), default=0.0)
     usual_s = max((rank.longest_s for rank in pauses.ranks.values()), default=0.0)
@@ -148,24 +145,24 @@ def find_unusual_pause(pauses: Pauses) -> float | None:
 
 
 def describe_stall(stall: Stall, places: Mapping[int, str]) -> str:
-    """Return one sentence without a full stop: who stands, for how long, and where each rank is.
+    """Return a sentence, without full stop: which ranks stalled, how long, and where each rank is.
 
     Args:
-        stall: What was found.
-        places: Where each rank of the training is, such as ``in all_reduce, train.py:33``.
+        stall: The stall.
+        places: Where each rank is, such as ``in all_reduce, train.py:33``.
     """
     whose = "" if len(stall.ranks) == len(places) else f" on {_ranks_text(stall.ranks)}"
     stood, longest = seconds_text(stall.standing_s), seconds_text(stall.longest_s)
     by_place: dict[str, list[int]] = {}
     for rank in sorted(places):
         by_place.setdefault(places[rank], []).append(rank)
-    told = [
+    parts = [
         f"{_ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {place}"
         for place, ranks in by_place.items()
     ]
     return (
         f"{STANDS_STILL}no optimizer step{whose} for {stood}, after pauses of at most "
-        f"{longest}; {'; '.join(told)}"
+        f"{longest}; {'; '.join(parts)}"
     )
 
 

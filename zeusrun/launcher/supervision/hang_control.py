@@ -1,4 +1,4 @@
-"""Watches for a training that has stalled, asks every rank where it is, reports and restarts it."""
+"""Finds a stalled training, asks every rank for its stack, reports and restarts it."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class _Asked:
 
     Attributes:
         at_t: Monotonic second.
-        offsets: Bytes that stood in the file of each before; only of those that can answer.
-        sizes: Bytes that stood there at the last look.
+        offsets: Size of each rank's stack file before; only of ranks that can answer.
+        sizes: Size at the last poll.
     """
 
     at_t: float
@@ -56,7 +56,7 @@ class _Asked:
 
 
 class StallControl:
-    """What is done about the stalls of one trial, look by look; nothing here waits."""
+    """Handles the stalls of one trial. It is polled and never waits."""
 
     def __init__(
         self,
@@ -68,16 +68,7 @@ class StallControl:
         *,
         ranks: RankProcesses,
     ) -> None:
-        """Prepare.
-
-        Args:
-            spec: The job.
-            trial: As dispatched.
-            paths: Its files.
-            warn: Takes a sentence that a user should act on.
-            note: Takes a sentence worth reading.
-            ranks: Its ranks, as far as they have told of themselves.
-        """
+        """Prepare; ``warn`` and ``note`` take sentences for the user."""
         self._after_s, self._restarts = spec.stall.after_s, spec.stall.action == "restart"
         self._active = spec.instrument and spec.stall.action != "off"
         self._max_restarts, self._max_epochs = spec.launch.max_restarts, trial.max_epochs
@@ -90,18 +81,18 @@ class StallControl:
         self._killed: Failure | None = None
 
     def take(self, event: Event) -> None:
-        """Take in what a rank has said of itself."""
+        """Process an event of a rank."""
         if isinstance(event, Started):
             self._killed = None  # torchrun has started it again
             if event.restart:
                 self._pauses = begin_again(self._pauses)
 
-    def look(self, progress: Progress, *, stopping: bool) -> None:
-        """Look at the step clocks, about ten times a second.
+    def advance(self, progress: Progress, *, stopping: bool) -> None:
+        """Read the step clocks; called about ten times a second.
 
         Args:
-            progress: Of the trial, now.
-            stopping: Whether it was told to end.
+            progress: The trial now.
+            stopping: Whether it is being stopped.
         """
         if not self._active:
             return
@@ -118,18 +109,20 @@ class StallControl:
             self._ask(progress.now_t)
         elif self._stall is not None and found is None:
             if not ending:
-                self._note(f"it goes on by itself after {seconds_text(self._stall.standing_s)}")
+                self._note(
+                    f"the training goes on by itself after {seconds_text(self._stall.standing_s)}"
+                )
             self._stall = None
         elif self._stall is not None:
             self._stall = found
 
     def describe_pause(self) -> str | None:
-        """Return how long no step has come; ``None`` if that is no longer than usual."""
+        """Return how long there was no step; ``None`` if not longer than usual."""
         standing_s = find_unusual_pause(self._pauses)
         return None if standing_s is None else f"no optimizer step for {seconds_text(standing_s)}"
 
     def failure(self) -> Failure | None:
-        """Return the stall that the training was ended for; ``None`` if it was for none."""
+        """Return the stall for which the ranks were killed; ``None`` if they were not."""
         return self._killed
 
     def _ask(self, now_t: float) -> None:
@@ -143,7 +136,7 @@ class StallControl:
         self._asked = _Asked(now_t, offsets, offsets)
 
     def _collect(self, asked: _Asked, progress: Progress, *, goes_on: bool) -> None:
-        """Take in the answers once all are complete, or as many as there will be."""
+        """Report the stacks once all are complete, or the time to answer is over."""
         sizes = self._sizes(asked.offsets)
         complete = sizes == asked.sizes and all(
             sizes[rank] > before for rank, before in asked.offsets.items()
@@ -164,20 +157,20 @@ class StallControl:
         places = {rank: self._place(rank, texts.get(rank, "")) for rank in self._world}
         sentence = describe_stall(self._stall, places)
         try:
-            told = {rank: texts.get(rank, "") for rank in self._world}
-            keep_stacks(self._paths.stacks, sentence, told)
+            stacks = {rank: texts.get(rank, "") for rank in self._world}
+            keep_stacks(self._paths.stacks, sentence, stacks)
             kept = f"The stacks are in {self._paths.stacks}"
         except OSError as error:
-            kept = f"The stacks could not be kept: {error.strerror}"
+            kept = f"The stacks could not be written: {error.strerror}"
         if goes_on or not self._restarts or not self._processes.all_live():
             self._warn(f"{sentence}. {kept}")
         else:
             self._warn(f"{sentence}. {kept}. {self._restart(sentence, progress)}")
 
     def _restart(self, sentence: str, progress: Progress) -> str:
-        """Kill the ranks, for torchrun to restart them; return what comes of it."""
+        """Kill the ranks, so that torchrun restarts them; return a sentence on the result."""
         if not self._processes.kill():
-            return "The ranks could not be killed: it is unknown which processes they are"
+            return "The ranks could not be killed: their processes are unknown"
         used_up = progress.ranks.generation >= self._max_restarts
         where = sentence.removeprefix(STANDS_STILL)
         reason = f"{STALLED}: {where}" + ("; no restart was left" if used_up else "")

@@ -1,4 +1,4 @@
-"""Whether other runs under the same home train on the CPU beside a run without GPUs."""
+"""Whether other runs train on the same CPU as a run without GPUs."""
 
 from __future__ import annotations
 
@@ -18,41 +18,26 @@ _PERIOD_S = 1.0
 
 
 class Neighbours:
-    """Looks about once a second; others count once two looks in a row have found the same one.
-
-    What only one look finds may be on its way out.
+    """Checks once a second. A run counts once two checks in a row have found it: one may be ending.
 
     Attributes:
-        shared: Whether others have been found; ``None`` for a run on GPUs, which tell it
-            themselves.
+        shared: Whether another run was found; ``None`` on GPUs, where the meter sees it.
     """
 
     def __init__(self, home: Path, *, on_cpu: bool) -> None:
-        """Prepare; nothing is read yet.
-
-        Args:
-            home: Zeusrun's.
-            on_cpu: Whether the run has no GPU.
-        """
+        """Prepare; ``on_cpu`` says whether the run has no GPU."""
         self.shared: bool | None = False if on_cpu else None
         self._tickets = Tickets(home)
         self._due_t = 0.0
         self._before: frozenset[int] = frozenset()
 
-    def look(self, progress: Progress) -> str | None:
-        """Look, if it is time to and the run trains: only then its time and energy count.
-
-        Args:
-            progress: Of the run, now.
-
-        Returns:
-            A sentence for the user once others are found.
-        """
+    def check(self, progress: Progress) -> str | None:
+        """Check if it is time and the run is training; return a warning once others are found."""
         trains = progress.training_t is not None and not progress.ranks.exit_codes
         if self.shared is not False or not trains or progress.now_t < self._due_t:
             return None
         self._due_t = progress.now_t + _PERIOD_S
-        found = self._on_cpu_beside()
+        found = self._others_on_cpu()
         again = sorted(ticket.job for ticket in found if ticket.number in self._before)
         self._before = frozenset(ticket.number for ticket in found)
         if not again:
@@ -60,12 +45,12 @@ class Neighbours:
         self.shared = True
         return (
             f"{', '.join(again)} trains on this CPU at the same time, so the time and cost of "
-            "this run say little; nothing is learned from them unless policy.learn_from_shared "
-            "is true"
+            "this run are unreliable; the policy ignores them unless policy.learn_from_shared is "
+            "true"
         )
 
-    def _on_cpu_beside(self) -> list[Ticket]:
-        """Return the tickets of other live submits that run on this machine's CPU."""
+    def _others_on_cpu(self) -> list[Ticket]:
+        """Return the tickets of other running submits on this machine's CPU."""
         try:
             present = self._tickets.present()
         except OSError:

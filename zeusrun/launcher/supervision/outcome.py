@@ -1,4 +1,4 @@
-"""From what was seen of a run to its outcome, or to how it stands while it runs."""
+"""Builds the outcome of a run, and its state while it runs. Pure."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _STOPPED_AS = {
     StopCause.PREEMPTED: TrialStatus.PREEMPTED,
 }
 
-NO_WORD = "torchrun failed and left no word"
+NO_CAUSE = "torchrun failed without a recorded cause"
 
 
-def close(
+def build_outcome(
     trial: Trial,
     *,
     progress: Progress,
@@ -55,40 +55,39 @@ def close(
 ) -> Outcome:
     """Return the outcome of a run.
 
-    Time, energy and cost run from the start of training to the moment the target was first
-    reached or, where it was not, to the last step or report: what the processes take to end is no
-    training.
+    Time, energy and cost cover the start of training to the moment when the target was first
+    reached, else to the last step or report. The shutdown of the processes is not training.
 
     Args:
         trial: As dispatched.
-        progress: At its end, with every event taken in.
+        progress: After every event.
         exit_: How torchrun ended.
         stop: The order that ended it; ``None`` if it ended by itself.
-        failure: The root cause that was left behind, if any.
+        failure: The root cause that a rank recorded, if any.
         meter: What measured its devices.
         finished_at: RFC 3339.
-        shared: Whether others used the devices, too; ``None`` if unknown.
-        signalled: Whether torchrun says that a signal ended it.
-        limits: What was seen of power limits.
+        shared: Whether others used the devices at the same time; ``None`` if unknown.
+        signalled: Whether torchrun reported that a signal ended it.
+        limits: What was measured under power limits.
     """
-    told = stop is not None and stop.cause is not StopCause.TARGET
-    late = failure if told else None  # a rank that zeusrun ends tells torchrun of no failure
-    if not progress.curve and trial.epochs:  # preempted after its last report, nothing was left
+    ordered = stop is not None and stop.cause is not StopCause.TARGET
+    late = failure if ordered else None  # a rank that zeusrun ends reports no failure to torchrun
+    if not progress.curve and trial.epochs:  # preempted again before it reported anything
         progress = replace(progress, epochs=trial.epochs)
     signalled = signalled or exit_.code < 0
-    clean = ended_well(progress, exit_, signalled=signalled)
+    clean = has_ended_well(progress, exit_, signalled=signalled)
     done = progress.epochs >= trial.max_epochs and progress.ranks.scripts_ended
     if stop is not None and stop.cause is StopCause.PREEMPTED and (done or progress.reached):
-        stop, clean = None, True  # nothing is left to go on with
+        stop, clean = None, True  # there is nothing left to train
     ordered = stop is not None and stop.cause is not StopCause.TARGET  # then zeusrun sent it
-    by_stranger = signalled and not clean and not ordered
-    if by_stranger:
+    external_sigterm = signalled and not clean and not ordered
+    if external_sigterm:
         number = -exit_.code if exit_.code < 0 else signal.SIGTERM
         reason = f"a {signal_name(number)} that zeusrun did not send ended torchrun"
         failure = Failure(None, out_of_memory=False, reason=reason)
     status, reason = _verdict(trial, progress, stop, failure, clean=clean)
-    # Whoever ends torchrun by a signal means it; what failed by itself may be tried once more.
-    by_itself = not (clean or by_stranger or ordered or _deleted(failure))
+    # A signal to torchrun was sent on purpose; only a crash may be tried once more.
+    by_itself = not (clean or external_sigterm or ordered or _deleted(failure))
     crashed = status is TrialStatus.FAILED and by_itself
     begun_t, reached = progress.training_t, progress.reached
     time_s = energy_j = shutdown_s = None
@@ -99,7 +98,7 @@ def close(
     if begun_t is not None and active_t is not None:
         shutdown_s = max(0.0, exit_.ended_t - active_t)
         time_s = active_t - begun_t if reached is None else reached.time_s
-        # Read again from all samples: while the run went on, the last one was an extrapolation.
+        # Read again: while the run went on, the last joules were extrapolated.
         energy_j = meter.energy_between(begun_t, begun_t + time_s)
         accounts = meter.accounts_j(begun_t, begun_t + time_s)
         limit_w = limit_in_force(trial, limits.profile, meter, begun_t, begun_t + time_s)
@@ -128,7 +127,7 @@ def close(
         profiling_cost_j=limits.extra_cost_j,
         shared=shared,
         shutdown_s=shutdown_s,
-        cause=None if not crashed else NO_WORD if failure is None else failure.cause,
+        cause=None if not crashed else NO_CAUSE if failure is None else failure.cause,
         warnings=(
             *_warnings(trial, progress, exit_, stop, clean=clean),
             *_warn_of_ranks(progress),
@@ -142,7 +141,7 @@ def limit_in_force(
 ) -> float | None:
     """Return the power limit that was in force for most of a window, in watts per GPU.
 
-    Where a driver has rounded what it was told, it is called by what it was told.
+    If the driver rounded the limit, return the value that was requested.
 
     Args:
         trial: As dispatched.
@@ -168,13 +167,13 @@ def _epochs(progress: Progress) -> int | None:
     return progress.epochs if progress.reached is None else progress.reached.epoch
 
 
-def ended_well(progress: Progress, exit_: ProcessExit, *, signalled: bool) -> bool:
-    """Whether the training ended by itself: torchrun says so, or every rank's script did.
+def has_ended_well(progress: Progress, exit_: ProcessExit, *, signalled: bool) -> bool:
+    """Whether the training ended by itself: torchrun succeeded, or the script of every rank did.
 
-    A rank that aborts after its script has ended has trained all the same. Ranks whose torchrun
-    was signalled have not: they end because they are told to.
+    A rank that aborts after its script has completed its training. Ranks whose torchrun received a
+    signal may have been cut short.
     """
-    if exit_.code == 0:  # also where zeusrun ended them, whatever their own codes are
+    if exit_.code == 0:  # also if zeusrun ended the ranks, whatever their own exit codes
         return not any(progress.ranks.exit_codes.values())
     unasked = not signalled or progress.reached is not None
     return unasked and progress.ranks.scripts_ended
@@ -189,7 +188,7 @@ def _verdict(
     clean: bool,
 ) -> tuple[TrialStatus, str]:
     reached = progress.reached
-    # A run that times out after the target was reached has cost what it took to reach it.
+    # A run that times out after the target costs what reaching the target cost.
     if reached is not None and (clean or _timed_out(stop)):
         endless = -math.inf if trial.mode == "min" else math.inf
         value = endless if reached.value is None else reached.value
@@ -198,10 +197,13 @@ def _verdict(
     if stop is not None and stop.cause is not StopCause.TARGET:
         looked = stop.cause is StopCause.LOOKED
         if looked and out_of_memory and failure is not None and not clean:
-            return TrialStatus.OOM, failure.sentence  # on its way out; that teaches, too
+            return (
+                TrialStatus.OOM,
+                failure.sentence,
+            )  # the policy learns from that too
         return _STOPPED_AS.get(stop.cause, TrialStatus.STOPPED), stop.reason
     if not clean or _deleted(failure):
-        cause = NO_WORD if failure is None else failure.sentence + _ended_before(failure, progress)
+        cause = NO_CAUSE if failure is None else failure.sentence + _ended_before(failure, progress)
         after = f"after the target was reached in epoch {reached.epoch}, " if reached else ""
         return (TrialStatus.OOM if out_of_memory else TrialStatus.FAILED), after + cause
     if trial.metric not in progress.seen_metrics:
@@ -212,9 +214,9 @@ def _verdict(
 
 
 def _ended_before(failure: Failure, progress: Progress) -> str:
-    """Return a clause on the ranks that had ended well before the one that failed.
+    """Return a clause on the ranks that ended before the one that failed.
 
-    Where ranks wait for each other, the one that fails is the one that misses them.
+    If ranks wait for each other, the rank that still waits is the one that fails.
     """
     codes = progress.ranks.exit_codes
     ended = list(codes)  # in the order in which they ended
@@ -228,7 +230,7 @@ def _ended_before(failure: Failure, progress: Progress) -> str:
 
 
 def _deleted(failure: Failure | None) -> bool:
-    """Whether the script deleted its run directory: that says nothing of its batch size."""
+    """Whether the script deleted its run directory, which has nothing to do with its batch size."""
     return failure is not None and failure.reason.startswith(RUN_DELETED)
 
 
@@ -250,26 +252,26 @@ def _never_reported(trial: Trial, progress: Progress) -> str:
 
 
 def _warn_of_ranks(progress: Progress) -> list[str]:
-    """Tell ranks that trained the same thing several times, each by itself."""
+    """Warn if every rank trained by itself, so that all did the same work."""
     if not progress.steps and not progress.seen_metrics:
-        return []  # nothing shows that it has trained at all
+        return []  # it may not have trained at all
     if not progress.ranks.all_alone:
         return []
     ranks = progress.ranks.world_size
     found = (
-        f"{ranks} ranks ran to their end, and none ever joined a process group of "
-        "torch.distributed: each has trained by itself. Have the script call init_process_group, "
+        f"{ranks} ranks completed, and none joined a process group of "
+        "torch.distributed: each trained by itself. Let the script call init_process_group, "
         "or start one rank:  launch: {nproc_per_node: 1}"
     )
     return [found]
 
 
 def _warn_of_late(failure: Failure | None, reason: str) -> list[str]:
-    """Tell an exception of a rank that zeusrun ended, which perhaps could not save."""
+    """Warn if a rank failed while zeusrun ended it, because it may not have saved."""
     if failure is None or not failure.is_own or failure.sentence in reason:
         return []
-    told = "a rank failed while the training was ended, so its last checkpoint may be missing"
-    return [f"{told}: {failure.sentence}"]
+    text = "a rank failed while the training was ended, so its last checkpoint may be missing"
+    return [f"{text}: {failure.sentence}"]
 
 
 def _warnings(
@@ -281,13 +283,13 @@ def _warnings(
     clean: bool,
 ) -> list[str]:
     found = []
-    told = stop is not None and stop.cause is not StopCause.TARGET  # then torchrun ends with 1
+    ordered = stop is not None and stop.cause is not StopCause.TARGET  # then torchrun exits with 1
     if progress.reached is not None and stop is not None and _timed_out(stop):
         found.append(
             f"{stop.reason}, after the target was reached in epoch {progress.reached.epoch}; time "
             "and cost end at the target"
         )
-    if clean and exit_.code != 0 and not told:
+    if clean and exit_.code != 0 and not ordered:
         found.append(
             "a rank aborted after its script had ended; the training itself is complete "
             f"(torchrun's exit code was {exit_.code})"
@@ -295,9 +297,9 @@ def _warnings(
     if restarts := progress.ranks.generation:
         times = "once" if restarts == 1 else f"{restarts} times"
         found.append(f"torchrun restarted the ranks {times}")
-    if exit_.outlived and exit_.code != -signal.SIGKILL:  # then its ranks were left to us
+    if exit_.outlived and exit_.code != -signal.SIGKILL:  # then zeusrun has to end the ranks
         names = ", ".join(exit_.outlived[:5])
-        found.append(f"outlived the training and ended by zeusrun: {names}")
+        found.append(f"processes that outlived the training, ended by zeusrun: {names}")
     if progress.last_value is not None and math.isnan(progress.last_value):
         found.append(f"{trial.metric} was NaN at the end")
     return found
@@ -312,7 +314,7 @@ def describe_live(
     warnings: Sequence[str] = (),
     preempted: bool = False,
 ) -> Live:
-    """Return a trial as it stands, metered up to ``progress.energy_j``."""
+    """Return the state of a running trial, with its energy so far."""
     begun_t = progress.training_t
     limit_w = None if begun_t is None else limit_in_force(trial, (), meter, begun_t, progress.now_t)
     outcome = Outcome(

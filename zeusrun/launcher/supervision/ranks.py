@@ -1,4 +1,4 @@
-"""The processes of the ranks: found by what they say of themselves, and checked before a signal."""
+"""The processes of the ranks: known from their events, checked before every signal."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class RankProcesses:
     """The living ranks of one run."""
 
     def __init__(self, run_dir: Path, world_size: int = 1) -> None:
-        """Prepare for so many ranks; none is known yet."""
+        """Prepare; no rank is known yet."""
         self._run_dir, self._world_size = str(run_dir), world_size
         self._processes: dict[int, psutil.Process] = {}
-        self._ended: set[int] = set()  # whose script has ended
-        self._gone: set[int] = set()  # whose process had ended when they were asked last
+        self._ended: set[int] = set()  # their script has ended
+        self._gone: set[int] = set()  # their process had ended at the last request
         self._asked: set[psutil.Process] = set()  # each with its start time: a pid may come again
 
     def take(self, event: Event) -> None:
-        """Remember a rank that has said that it starts, or that its script has ended.
+        """Remember the process of a rank that starts, or that its script has ended.
 
-        What it says is checked: a process that does not carry the mark of this run is none of its
-        ranks. A ``psutil.Process`` knows its start time, so that a reused pid is never signalled.
+        A process without this run's directory in its environment is not one of its ranks. A
+        ``psutil.Process`` holds its start time, so a reused pid is never signalled.
         """
         if isinstance(event, Ended):
             self._ended.add(event.rank)
@@ -49,18 +49,18 @@ class RankProcesses:
                 self._processes[event.rank] = process
 
     def ask_to_end(self) -> bool:
-        """Send SIGTERM to each rank that handles it, once; to be called until all have ended.
+        """Send SIGTERM once to each rank that handles it. Call it until all ranks have ended.
 
-        Only to the ranks themselves: a data loader's worker that dies takes its rank along in
-        mid-epoch. A rank that does not handle it would die at once, and torchrun with it would
-        end those that save; it is left until they have ended.
+        The signal goes to the ranks only: a data loader worker that dies would end its rank in
+        mid-epoch. A rank without a handler would die at once, and torchrun would then end those
+        that still save; so it is left until they have ended.
 
         Returns:
-            Whether the run ends by it. False where no rank that is left handles SIGTERM, where one
-            is unknown, or where one has died without a word, so that torchrun would start it again.
+            Whether the run will end. False if no remaining rank handles SIGTERM, if one is unknown,
+            or if one died without an ``Ended`` event, so that torchrun would restart it.
         """
         left = {rank: each for rank, each in self._processes.items() if _state(each) is not None}
-        died = self._gone - self._ended - left.keys()  # what it had said has been read since
+        died = self._gone - self._ended - left.keys()  # its last events have been read since
         self._gone = self._processes.keys() - left.keys()
         if len(self._processes) < self._world_size or died:
             return False
@@ -71,38 +71,34 @@ class RankProcesses:
         return bool(able) or left.keys() <= self._ended
 
     def all_live(self) -> bool:
-        """Whether none of the known ranks has ended; then torchrun is about to act."""
+        """Whether no known rank has ended. If one has, torchrun is about to act."""
         return all(_state(process) is not None for process in self._processes.values())
 
     def state(self, rank: int) -> str | None:
-        """Return the state of a rank in the kernel's words; ``None`` if it is gone or unknown."""
+        """Return the process state of a rank as psutil names it; ``None`` if gone or unknown."""
         process = self._processes.get(rank)
         return None if process is None else _state(process)
 
-    def ask_for_stack(self, rank: int, told_in: Path) -> bool:
-        """Ask a rank for its stacks; return whether it can tell them.
+    def ask_for_stack(self, rank: int, file: Path) -> bool:
+        """Ask a rank to write its stacks into a file; return whether it will.
 
-        The signal would kill a process that does not catch it, and one that has closed the file
-        would write into whatever has taken its number since. So both are looked up.
-
-        Args:
-            rank: Of those that ``take`` was told of.
-            told_in: The file that it has open for its answer.
+        The signal would kill a process without a handler. A process that has closed the file would
+        write into whatever reuses the descriptor. So both are checked first.
         """
         process = self._processes.get(rank)
         if process is None or STACK_SIGNAL is None:
             return False
         try:
-            if not _handles(process, STACK_SIGNAL) or not _has_open(process.pid, told_in):
+            if not _handles(process, STACK_SIGNAL) or not _has_open(process.pid, file):
                 return False
         except OSError:  # it ends just now
             return False
         return _send(process, STACK_SIGNAL)
 
     def kill(self) -> bool:
-        """Kill every rank with all that it has started; return whether any rank is known.
+        """Kill every rank and its children; return whether any rank is known.
 
-        A data loader that is stuck would outlive its rank, and hold its memory.
+        A stuck data loader would outlive its rank and keep its memory.
         """
         doomed: list[psutil.Process] = []
         for process in self._processes.values():
@@ -123,9 +119,9 @@ def _state(process: psutil.Process) -> str | None:
 
 
 def _send(process: psutil.Process, number: int) -> bool:
-    """Send a signal through a descriptor of the process: one that takes its pid never gets it.
+    """Send a signal through a pidfd, so that a process that reuses the pid never gets it.
 
-    Where the kernel or a sandbox knows no such descriptors, psutil compares start times instead.
+    If the kernel or a sandbox has no pidfd, psutil compares start times instead.
     """
     with contextlib.ExitStack() as opened:
         try:
@@ -147,7 +143,7 @@ def _send(process: psutil.Process, number: int) -> bool:
 def _handles(process: psutil.Process, number: int) -> bool:
     """Whether a process has a handler for a signal (proc_pid_status(5)); not if it has ended."""
     try:
-        # The kernel cuts the name to 15 bytes, perhaps in the middle of a character.
+        # The kernel cuts the name to 15 bytes, perhaps inside a character.
         status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False

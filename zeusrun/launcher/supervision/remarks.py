@@ -1,4 +1,4 @@
-"""What is worth telling about how a script uses zeusrun, while it runs. Pure."""
+"""Warnings about how a script uses zeusrun, found while it runs. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _TRAINS_ON = (
-    "the target was reached, and the script trains on: it does not ask whether to stop. Loop over "
+    "the target was reached, but the script goes on: it does not ask whether to stop. Loop over "
     "`run.epochs(default=...)`, or add `if run.should_stop(): break` after `run.report(...)`; with "
-    "objective.on_target: continue it may train on"
+    "objective.on_target: continue the script may go on"
 )
 
 
@@ -36,12 +36,12 @@ def find_remarks(
     to_ask_for: Collection[str] = (),
     earlier: Sequence[Trial] = (),
 ) -> dict[str, str]:
-    """Return what can be told now, by kind: each kind is to be told once.
+    """Return the warnings that hold now, by kind; each kind is shown once.
 
     Args:
-        progress: Of the trial.
+        progress: The trial now.
         trial: As dispatched.
-        stops_at_target: Whether the script is told to stop at the target.
+        stops_at_target: Whether the script is asked to stop at the target.
         to_ask_for: The choices that reach the training only if the script asks for them.
         earlier: Trials of the job, oldest first.
     """
@@ -71,9 +71,9 @@ def find_remarks(
 
 
 def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial]) -> str | None:
-    """Return a doubt about a target that the first report has met; ``None`` if there is none.
+    """Return a warning if the first report meets the target, as it does if the mode is wrong.
 
-    A job of one epoch, or one that has trained for longer under the same mode, is not doubted.
+    There is none for a job of one epoch, or if an earlier run needed several epochs.
     """
     known = any((then.epochs or 0) > 1 and then.mode == trial.mode for then in earlier)
     value = progress.curve[0].value if progress.reached is not None and progress.curve else None
@@ -83,7 +83,7 @@ def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial])
         return None
     better = "≤" if trial.mode == "min" else "≥"
     return (
-        f"the first report has met the target already: {trial.metric} {value:.4g} {better} "
+        f"the first report already meets the target: {trial.metric} {value:.4g} {better} "
         f"{trial.target:g}. Is objective.mode ({trial.mode}) right?"
     )
 
@@ -91,12 +91,12 @@ def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial])
 def _compare_epochs(progress: Progress, trial: Trial, earlier: Sequence[Trial]) -> str | None:
     """Return a contradiction to the newest run with another batch size; ``None`` if there is none.
 
-    Steps times batch size is what an epoch takes in, whatever the batch size. Steps are counted a
-    moment before or after a report, so an epoch more or less is allowed for, and a step for its
+    Steps times batch size is the number of samples in an epoch, whatever the batch size. Steps are
+    counted a moment before or after a report, so allow one epoch more or less, and one step for the
     last batch.
     """
     other = _newest_with_other_batch_size(trial, earlier)
-    again = progress.ranks.generation or trial.preemptions  # steps are of its last part alone
+    again = progress.ranks.generation or trial.preemptions  # then steps count only the last part
     if other is None or not progress.steps or progress.epochs < 1 or again:
         return None
     (then_steps, then), steps, epochs = other, progress.steps, progress.epochs
@@ -111,14 +111,14 @@ def _compare_epochs(progress: Progress, trial: Trial, earlier: Sequence[Trial]) 
     return (
         f"an epoch takes about {steps / epochs:.0f} steps of batch size {size} now, and took "
         f"{then_steps:.0f} of {then_size} in {then.trial}: the batch size may not reach the "
-        "training. If the data have changed or an epoch is a fixed number of steps, all is well"
+        "training. Ignore this if the data have changed or an epoch is a fixed number of steps"
     )
 
 
 def _newest_with_other_batch_size(
     trial: Trial, earlier: Sequence[Trial]
 ) -> tuple[float, Trial] | None:
-    """Return the steps an epoch took in the newest whole run with another batch size, and it."""
+    """Return the newest complete run with another batch size, and its steps per epoch."""
     for then in reversed(earlier):
         whole = then.status in {TrialStatus.REACHED, TrialStatus.MISSED} and not then.preemptions
         whole = whole and then.teaches

@@ -1,4 +1,4 @@
-"""A look: a trial carried out until its speed is known, then decided upon again. Pure."""
+"""The speed check: a trial runs until its speed is known, then the policy decides again. Pure."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from zeusrun.metrics.progress import EnergyBetween, Progress
     from zeusrun.trial import Trial
 
-LOOK_STEPS = 10  # fewer say little: the first ones allocate and compile
+LOOK_STEPS = 10  # the first steps allocate and compile, so fewer say little
 WHOLE_SHARE = 0.75  # of an epoch's steps: a last, smaller step of it may have been dropped
 
 
 def begins_with_look(choice: Choice) -> bool:
-    """Whether a trial is to be decided upon again, at most once by batch size and recurrence."""
+    """Whether a trial begins with a speed check: once for a batch size in a recurrence."""
     decision, problem = choice.decision, choice.problem
     return decision.stage is Stage.LOOK and not any(
         (run.arm, run.recurrence, run.stage)
@@ -33,13 +33,7 @@ def begins_with_look(choice: Choice) -> bool:
 
 
 def has_seen_enough(progress: Progress, problem: Problem, arm: int) -> bool:
-    """Whether a look is over: after an epoch, or earlier where steps can be made into one.
-
-    Args:
-        progress: Now.
-        problem: What the trial was chosen for.
-        arm: Its global batch size.
-    """
+    """Whether the speed of ``arm`` is known: after an epoch, or earlier where steps are counted."""
     counted = progress.steps is not None or problem.samples_per_epoch is not None
     if counted and (progress.steps or 0) < LOOK_STEPS:
         return False
@@ -50,9 +44,9 @@ def has_seen_enough(progress: Progress, problem: Problem, arm: int) -> bool:
 
 
 def _trained_epochs(progress: Progress, problem: Problem, arm: int) -> bool:
-    """Whether what was reported as epochs are some; an evaluation before training is not.
+    """Whether the reported epochs were trained, and not only evaluated.
 
-    They are taken for some where steps are not counted, or how many make an epoch is unknown.
+    Assume so if steps are not counted, or nobody knows how many make an epoch.
     """
     if progress.steps is None or problem.samples_per_epoch is None:
         return True
@@ -85,9 +79,9 @@ def measure_speed(
 def read_look(
     problem: Problem, trial: Trial, progress: Progress, point: PowerPoint | None, meter: Meter
 ) -> Run | None:
-    """Return what a trial would say if it were cut short now; ``None`` if not even its speed."""
+    """Return the trial as the policy would read it if it ended now; ``None`` without a speed."""
     if not _trained_epochs(progress, problem, trial.global_batch_size):
-        progress = replace(progress, epochs=0, curve=())  # its steps alone tell of its speed
+        progress = replace(progress, epochs=0, curve=())  # only its steps show its speed
     outcome = Outcome(
         TrialStatus.CANCELLED,
         "looked at",

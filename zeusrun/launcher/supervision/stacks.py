@@ -1,4 +1,4 @@
-"""Where the ranks are, from the stacks that their faulthandlers wrote."""
+"""Reads where each rank is from the stacks that ``faulthandler`` wrote."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LIBRARIES = (
 
 
 class Frame(NamedTuple):
-    """A call: where it stands, and in which function."""
+    """One call of a stack."""
 
     file: str
     line: int
@@ -41,17 +41,16 @@ class Frame(NamedTuple):
 
     @property
     def is_users(self) -> bool:
-        """Whether its file is neither Python's nor an installed package's nor ours."""
+        """Whether the file is the user's: not of Python, of an installed package, or ours."""
         return not self.file.startswith(_LIBRARIES) and "/site-packages/" not in self.file
 
 
 def read_frames(text: str) -> tuple[Frame, ...]:
-    """Return the frames of the main thread, innermost first; none where there are none.
+    """Return the frames of the main thread, innermost first; empty if there are none.
 
-    Args:
-        text: What ``faulthandler`` wrote: one thread after another, of which the main one runs our
-            worker. In a child that the script has started it need not be there; then the thread
-            counts that took the signal, which the kernel gives to the main one if it can.
+    The main thread is the one that runs our worker. In a child of the script that thread may be
+    missing; then use the thread that took the signal, which the kernel gives to the main thread if
+    it can.
     """
     starts = list(_THREAD.finditer(text))
     ends = [start.start() for start in starts[1:]] + [len(text)]
@@ -69,9 +68,9 @@ def _frames(text: str) -> tuple[Frame, ...]:
 
 
 def describe_place(frames: tuple[Frame, ...]) -> str | None:
-    """Return ``in all_reduce, train.py:33``: the innermost call, and the user's line it came from.
+    """Return ``in all_reduce, train.py:33``: the innermost call, and the user's line before it.
 
-    Where no file is the user's, the innermost line itself; ``None`` without frames.
+    If no frame is the user's, the innermost line; ``None`` without frames.
     """
     if not frames:
         return None
@@ -82,7 +81,7 @@ def describe_place(frames: tuple[Frame, ...]) -> str | None:
 
 
 def size_of_stack(path: Path) -> int:
-    """Return how many bytes a rank has told so far; 0 where it never could."""
+    """Return the size of a stack file; 0 if there is none."""
     try:
         return path.lstat().st_size
     except OSError:
@@ -90,10 +89,7 @@ def size_of_stack(path: Path) -> int:
 
 
 def read_stack(path: Path, offset: int) -> str:
-    """Return what a rank has told since its file was ``offset`` bytes long.
-
-    Nothing if it cannot be read: the script may have put anything in its place.
-    """
+    """Return what a rank wrote after ``offset``; empty if the file cannot be read."""
     try:
         descriptor = open_for_reading(path)
     except OSError:
@@ -107,13 +103,13 @@ def read_stack(path: Path, offset: int) -> str:
 
 
 def keep_stacks(path: Path, heading: str, texts: Mapping[int, str]) -> None:
-    """Append the stacks of all ranks to one file, one rank after another.
+    """Append the stacks of all ranks to one file.
 
     Raises:
-        OSError: If they cannot be written there.
+        OSError: If it cannot be written.
     """
-    told = [f"rank {rank}:\n{text or 'it told nothing'}\n" for rank, text in texts.items()]
-    content = "\n".join([heading, "", *told, ""]).encode()
+    parts = [f"rank {rank}:\n{text or 'no answer'}\n" for rank, text in texts.items()]
+    content = "\n".join([heading, "", *parts, ""]).encode()
     descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     with os.fdopen(descriptor, "ab") as file:
         file.write(content)

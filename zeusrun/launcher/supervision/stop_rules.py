@@ -1,4 +1,4 @@
-"""What to do about a running trial. Pure."""
+"""Decides whether a running trial goes on, or how it is stopped. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 
-EPOCHS_WITHOUT_METRIC = 3  # one or two may be evaluated without it
+EPOCHS_WITHOUT_METRIC = 3  # a script may skip the evaluation in one or two
 
 
 class StopCause(str, Enum):
@@ -47,13 +47,14 @@ BY_SIGNAL = {StopCause.SIGNAL, StopCause.PREEMPTED}
 
 
 def is_cause(order: StopOrder, earlier: StopOrder | None) -> bool:
-    """Whether an order says why the run ends: the first one that ends it does.
+    """Whether an order is the reason why the run ends. The first order that ends it is.
 
-    After a look another run was to follow. A signal keeps it from that, so it is the cause.
+    After a speed check another run would follow. A signal prevents that, so the signal is the
+    reason.
 
     Args:
-        order: Given now.
-        earlier: What the run is ended for so far; ``None`` if it is not.
+        order: The new one.
+        earlier: The reason so far; ``None`` if there is none.
     """
     if earlier is None or earlier.cause is StopCause.TARGET:
         return True
@@ -61,15 +62,15 @@ def is_cause(order: StopOrder, earlier: StopOrder | None) -> bool:
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """What a trial may take, whatever its policy says of it.
+class StopRules:
+    """The limits of a trial that do not depend on its policy's review.
 
     Attributes:
         cost_bound_j: Cost past which it is hopeless; ``None`` for no bound.
         timeout_s: Seconds since launch; ``None`` for no limit.
-        stop_at_target: Whether the script is told to stop at the target.
-        needs_metric: The metric without which it is stopped after ``EPOCHS_WITHOUT_METRIC``
-            epochs; ``None`` to let it go on.
+        stop_at_target: Whether the script is asked to stop at the target.
+        needs_metric: The metric that the first ``EPOCHS_WITHOUT_METRIC`` epochs must report;
+            ``None`` to allow any.
     """
 
     cost_bound_j: float | None
@@ -78,10 +79,10 @@ class Bounds:
     needs_metric: str | None = None
 
 
-def build_bounds(spec: JobSpec, trial: Trial, cost_bound_j: float | None) -> Bounds:
-    """Return what a trial may take: by its job file and, for its cost, by its policy."""
+def build_stop_rules(spec: JobSpec, trial: Trial, cost_bound_j: float | None) -> StopRules:
+    """Return the limits of a trial: those of its job file, and the cost bound of its policy."""
     objective, timeout_s = spec.objective, spec.timeout_s
-    return Bounds(
+    return StopRules(
         cost_bound_j,
         None if timeout_s is None else timeout_s - (trial.time_s or 0.0),
         stop_at_target=objective.on_target == "stop",
@@ -98,13 +99,13 @@ class Verdict:
 
 
 def supervise(
-    progress: Progress, bounds: Bounds, signals: Sequence[int], verdict: Verdict | None = None
+    progress: Progress, rules: StopRules, signals: Sequence[int], verdict: Verdict | None = None
 ) -> StopOrder | None:
-    """Decide whether the run goes on (``None``) or how it stops.
+    """Decide whether the run goes on (``None``) or how it is stopped.
 
     Args:
-        progress: Now.
-        bounds: What it may take.
+        progress: The run now.
+        rules: Its limits.
         signals: Signals that zeusrun has received, in order.
         verdict: Of the policy; ``None`` to go on.
     """
@@ -113,21 +114,21 @@ def supervise(
         name = signal.Signals(signals[0]).name
         cause = StopCause.PREEMPTED if signals[0] in PREEMPTING else StopCause.SIGNAL
         return StopOrder(level, cause, f"{name} to zeusrun")
-    if bounds.timeout_s is not None and progress.now_t - progress.launched_t > bounds.timeout_s:
-        reason = f"timed out after {bounds.timeout_s:g} s"
+    if rules.timeout_s is not None and progress.now_t - progress.launched_t > rules.timeout_s:
+        reason = f"timed out after {rules.timeout_s:g} s"
         return StopOrder(StopLevel.TERMINATE, StopCause.TIMEOUT, reason)
     if progress.reached is not None:
-        if bounds.stop_at_target:
+        if rules.stop_at_target:
             return StopOrder(StopLevel.TELL, StopCause.TARGET, "target reached")
         return None
-    against = verdict or _without_metric(progress, bounds) or _past_bound(progress, bounds)
+    against = verdict or _without_metric(progress, rules) or _past_bound(progress, rules)
     if against is None:
         return None
     return StopOrder(StopLevel.TERMINATE, against.cause, against.reason)
 
 
-def _without_metric(progress: Progress, bounds: Bounds) -> Verdict | None:
-    metric, seen = bounds.needs_metric, progress.seen_metrics
+def _without_metric(progress: Progress, rules: StopRules) -> Verdict | None:
+    metric, seen = rules.needs_metric, progress.seen_metrics
     if metric is None or metric in seen or len(progress.other_epochs) < EPOCHS_WITHOUT_METRIC:
         return None
     names = ", ".join(sorted(seen)[:10]) or "nothing"
@@ -138,8 +139,8 @@ def _without_metric(progress: Progress, bounds: Bounds) -> Verdict | None:
     )
 
 
-def _past_bound(progress: Progress, bounds: Bounds) -> Verdict | None:
-    cost_j, bound_j = progress.cost_j, bounds.cost_bound_j
+def _past_bound(progress: Progress, rules: StopRules) -> Verdict | None:
+    cost_j, bound_j = progress.cost_j, rules.cost_bound_j
     if cost_j is None or bound_j is None or cost_j <= bound_j:
         return None
     return Verdict(StopCause.HOPELESS, f"its cost passed the bound of {energy_text(bound_j)}")

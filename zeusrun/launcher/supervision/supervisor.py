@@ -1,4 +1,4 @@
-"""Watches one running trial: events in, stop orders out, an outcome at the end."""
+"""Supervises one running trial: reads events, decides whether it goes on, builds its outcome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from zeusrun.launcher.rundir.live import write_live
 from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
 from zeusrun.launcher.supervision.hang_control import StallControl
 from zeusrun.launcher.supervision.neighbours import Neighbours
-from zeusrun.launcher.supervision.outcome import close, describe_live
+from zeusrun.launcher.supervision.outcome import build_outcome, describe_live
 from zeusrun.launcher.supervision.policy_control import PolicyControl
 from zeusrun.launcher.supervision.ranks import RankProcesses
 from zeusrun.launcher.supervision.remarks import find_remarks
@@ -33,7 +33,7 @@ from zeusrun.launcher.supervision.stop_rules import (
     StopCause,
     StopOrder,
     Verdict,
-    build_bounds,
+    build_stop_rules,
     is_cause,
     supervise,
 )
@@ -61,8 +61,10 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-_OTHER_CLOCK = "'t' in the sidecar is not CLOCK_MONOTONIC; arrival counts instead"
-_ALSO_FORCED = "; early_stop.cost_factor bounds a run that you choose, too (null: no bound)"
+_OTHER_CLOCK = "'t' in the sidecar is not CLOCK_MONOTONIC; the time of arrival is used instead"
+_ALSO_FORCED = (
+    "; early_stop.cost_factor also applies to a batch size that you choose (null: no bound)"
+)
 _LIVE_PERIOD_S = 1.0
 _COMPARED_WITH = 50  # earlier trials
 _MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
@@ -99,7 +101,7 @@ class Supervisor:
         self._cancelled = False
         self._write_live_at_t = 0.0
         self._oom_kills = count_oom_kills()
-        self._bounds = build_bounds(spec, trial, dispatched.choice.decision.cost_bound_j)
+        self._rules = build_stop_rules(spec, trial, dispatched.choice.decision.cost_bound_j)
         self._sources = open_sources(spec.metrics.source, self._paths.run_dir)
         self._logs = log_tails(self._paths, Ranks(trial.world_size))
         self._neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
@@ -112,7 +114,7 @@ class Supervisor:
         self._progress = self._begin()
 
     def _begin(self) -> Progress:
-        """Return the progress of a trial that starts now, or goes on after it was preempted."""
+        """Return the progress of a trial that starts now, or continues after a preemption."""
         now_t, trial = time.monotonic(), self._trial
         seen = frozenset({trial.metric} if trial.curve else ())
         best = trial.best_metric
@@ -148,7 +150,7 @@ class Supervisor:
             with meter:
                 self._progress = self._begin()
                 process = TorchrunProcess(command, paths, spec.launch.grace_period_s)
-                with process, self._limits:  # limits are let go before what is left is ended
+                with process, self._limits:  # restore limits before the last processes are ended
                     while process.is_running():
                         process.stop(self._tick(), self._ranks.ask_to_end)
                         process.wait()
@@ -156,21 +158,21 @@ class Supervisor:
         except Exception as error:
             if exit_ is None:
                 raise
-            # The training is over, and what metering or restoring ran into must not lose it.
+            # The training has ended: an error of the meter or the limits must not lose it.
             self._warnings.append(f"after the training: {type(error).__name__}: {error}")
-        self._look(final=True)
-        looked = self._stop is not None and self._stop.cause is StopCause.LOOKED
-        self._take_cancel()
-        if self._signals.received and exit_.code != 0 and (self._stop is None or looked):
-            # It came as torchrun ended, perhaps of the same signal.
+        self._observe(final=True)
+        checked = self._stop is not None and self._stop.cause is StopCause.LOOKED
+        self._read_cancel()
+        if self._signals.received and exit_.code != 0 and (self._stop is None or checked):
+            # It arrived while torchrun ended, perhaps because of the same signal.
             self._stop = self._supervise()
         return self._close(exit_), self._stop
 
     def _tick(self) -> StopLevel:
-        self._take_cancel()
-        self._look()
+        self._read_cancel()
+        self._observe()
         level = self._decide()
-        self._stalls.look(self._progress, stopping=self._stop is not None)
+        self._stalls.advance(self._progress, stopping=self._stop is not None)
         if level is StopLevel.NONE:
             energy_between = self._meter.energy_between
             self._limits.advance(time.monotonic(), energy_between, wait=self._policy.checking)
@@ -186,7 +188,7 @@ class Supervisor:
             if order.cause in BY_SIGNAL:
                 grace_s = self._submission.spec.launch.grace_period_s
                 preempted = order.cause is StopCause.PREEMPTED
-                then = ", and the next submit goes on with it" if preempted else ""
+                then = ", and the next submit continues it" if preempted else ""
                 faster = how_at_once(self._signals.received[0], cancelled=self._cancelled)
                 again = f"within {grace_s:g} s{then}; {faster}"
                 how = "at once" if order.level is StopLevel.KILL else again
@@ -195,13 +197,13 @@ class Supervisor:
                 self._emit(Noted(f"stopping: {order.reason}"))
         return StopLevel.NONE if order is None else order.level
 
-    def _ends(self) -> bool:
-        """Whether the run is to end, so that the policy is not asked about it any more."""
+    def _is_ending(self) -> bool:
+        """Whether the run will be stopped, so that the policy is no longer asked."""
         ordered = self._stop is not None and self._stop.cause is not StopCause.TARGET
         return ordered or self._verdict is not None or bool(self._signals.received)
 
     def _supervise(self) -> StopOrder | None:
-        order = supervise(self._progress, self._bounds, self._signals.received, self._verdict)
+        order = supervise(self._progress, self._rules, self._signals.received, self._verdict)
         if order is None:
             return None
         if order.cause is StopCause.SIGNAL and self._cancelled:
@@ -212,16 +214,16 @@ class Supervisor:
             return replace(order, reason=order.reason + _ALSO_FORCED)
         return order
 
-    def _take_cancel(self) -> None:
-        """Take what another zeusrun asks for as if it had come from the keyboard."""
+    def _read_cancel(self) -> None:
+        """Treat the request of another zeusrun as Ctrl-C."""
         received = self._signals.received
         missing = (read_cancel(self._paths) or 0) - len(received)
         if missing > 0:
             self._cancelled = self._cancelled or not received
             received.extend([signal.SIGINT] * missing)
 
-    def _look(self, *, final: bool = False) -> None:
-        """Take in what the ranks wrote, and show it."""
+    def _observe(self, *, final: bool = False) -> None:
+        """Read what the ranks wrote, and show it."""
         meter, trial = self._meter, self._trial
         events: list[Event] = []
         for source in self._sources:
@@ -245,8 +247,8 @@ class Supervisor:
             probing=self._limits.probing,
         )
         if progress.training_t is not None and not final:
-            # A tick back lies within the samples; at this moment joules are extrapolated, which is
-            # better than none only in the first tick.
+            # One tick ago lies within the power samples. Energy until now is extrapolated, which is
+            # used only in the first tick.
             seen_t = max(progress.training_t, progress.now_t - TICK_S)
             seen_t = seen_t if seen_t > progress.training_t else max(seen_t, progress.now_t)
             energy_j = never_less(
@@ -262,9 +264,9 @@ class Supervisor:
         for rank, tail in self._logs.items():
             show = functools.partial(self._show_log, rank, tail, final=final)
             self._read(self._paths.rank_log(rank), show, None)
-        if (text := self._neighbours.look(progress)) is not None:
+        if (text := self._neighbours.check(progress)) is not None:
             self._warn(text)
-        stops = self._bounds.stop_at_target
+        stops = self._rules.stop_at_target
         remarks = find_remarks(
             progress,
             trial,
@@ -277,8 +279,8 @@ class Supervisor:
         self._emit(Advanced(progress))
 
     def _ask_policy(self, progress: Progress, *, epoch: bool = False) -> None:
-        """Ask the policy about the speed, and about going on after an epoch, if it is to go on."""
-        if self._ends():
+        """Ask the policy again: about the speed, and after an epoch about another one."""
+        if self._is_ending():
             return
         answer = self._policy.check_speed(progress, self._limits.stepped_under)
         if isinstance(answer, Verdict):
@@ -287,14 +289,14 @@ class Supervisor:
         if answer is not None:
             self._choice = replace(self._choice, decision=answer)
             self._limits.decided(self._choice)
-            self._bounds = replace(self._bounds, cost_bound_j=answer.cost_bound_j)
-            self._emit(BoundChanged(self._bounds.cost_bound_j))
+            self._rules = replace(self._rules, cost_bound_j=answer.cost_bound_j)
+            self._emit(BoundChanged(self._rules.cost_bound_j))
             self._emit(Noted(f"its speed is known, and it goes on: {answer.why}"))
         if epoch:
             self._verdict = self._policy.review(progress)
 
     def _write_live(self, progress: Progress) -> None:
-        """Leave word of how the trial stands: about once a second, and after each epoch."""
+        """Write ``live.json`` about once a second and after each epoch."""
         if progress.now_t >= self._write_live_at_t or progress.curve != self._progress.curve:
             self._write_live_at_t = progress.now_t + _LIVE_PERIOD_S
             preempted = self._stop is not None and self._stop.cause is StopCause.PREEMPTED
@@ -309,27 +311,29 @@ class Supervisor:
             write_live(self._paths, live)
 
     def _show_log(self, rank: int, tail: LineTail, *, final: bool) -> None:
-        """Show what a rank printed, but never so much that watching or recording would wait."""
+        """Show what a rank printed, but never so much that supervision has to wait."""
         skipped = tail.skip_backlog(_MAX_BACKLOG_BYTES)
         if skipped:
             where = self._paths.rank_log(rank)
-            self._emit(Noted(f"{skipped / 1e6:.1f} MB of rank {rank} are only in {where}"))
+            self._emit(
+                Noted(f"{skipped / 1e6:.1f} MB of rank {rank} are not shown; they are in {where}")
+            )
         while lines := read_text_lines(tail, final=final):
             self._emit(Printed(rank, tuple(lines)))
             if not final:
                 break
 
     def _read(self, path: Path, read: Callable[[], _T], nothing: _T) -> _T:
-        """Read a file of the run; where the disk refuses, warn once and go on without it."""
+        """Read a file of the run; if that fails, warn once and continue without it."""
         try:
             return read()
         except OSError as error:
             why = error.strerror or error
-            self._warn_once(str(path), f"{path} cannot be read: {why}; it is read again")
+            self._warn_once(str(path), f"{path} cannot be read: {why}; zeusrun tries again")
             return nothing
 
     def _correct_time(self, event: Event) -> Event:
-        """Give an event of another clock the moment it was seen: a wrong time is a wrong cost."""
+        """Replace the time of an event from another clock by now: a wrong time is a wrong cost."""
         now_t = time.monotonic()
         if self._progress.launched_t <= event.t <= now_t:
             return event
@@ -338,9 +342,9 @@ class Supervisor:
 
     @property
     def _shared(self) -> bool | None:
-        """Whether others used the devices, too; ``None`` if unknown."""
-        beside = self._neighbours.shared
-        return self._meter.shared if beside is None else beside
+        """Whether others used the devices at the same time; ``None`` if unknown."""
+        shared = self._neighbours.shared
+        return self._meter.shared if shared is None else shared
 
     def _warn_once(self, kind: str, text: str) -> None:
         if kind not in self._remarked:
@@ -360,7 +364,7 @@ class Supervisor:
         failure = failure or read_failure(
             self._paths, self._progress.ranks.generation, self._oom_kills_since()
         )
-        outcome = close(
+        outcome = build_outcome(
             trial,
             progress=self._progress,
             exit_=exit_,
@@ -374,7 +378,9 @@ class Supervisor:
         )
         outcome = join(trial, outcome)
         if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(self._paths.run_dir):
-            self._warn(f"when it goes on it begins anew: nothing is in {self._paths.checkpoints}")
+            self._warn(
+                f"it will start from the beginning, because there is no checkpoint in {self._paths.checkpoints}"
+            )
         unread = [text for source in self._sources for text in source.warnings]
         found = (*outcome.warnings, *unread, *meter.warnings, *self._warnings)
         warnings = tuple(_storable(warning) for warning in found)
