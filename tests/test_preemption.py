@@ -52,7 +52,7 @@ def test_the_next_submit_goes_on_with_a_preempted_trial(zeusrun, number):
         assert trial[same] == cut[same]
     assert trial["preemptions"] == 1
     assert f"begins after epoch {saved['epoch']} " in seen
-    assert "job-1-1 was preempted and goes on; behind it are" in seen
+    assert "job-1-1 was preempted and is continued; so far:" in seen
     assert trial["epochs"] == 7
     assert [point[0] for point in trial["curve"]] == [1, 2, 3, 4, 5, 6, 7]
     times = [point[1] for point in trial["curve"]]
@@ -158,7 +158,7 @@ def test_attempts_and_their_causes_are_counted_over_a_preemption(zeusrun):
     child.communicate(timeout=300)
     code, result, seen = zeusrun.submit(fails)
     assert (code, only_trial(result)["trial"]) == (3, "job-1-2")
-    assert "two attempts have failed alike, so no third is made" in seen
+    assert "two attempts failed with the same error, so there is no third" in seen
     first, second = zeusrun.history()
     assert (first["status"], second["status"]) == ("FAILED", "FAILED")
     assert first["cause"] == second["cause"]
@@ -225,9 +225,11 @@ def test_a_preempted_trial_that_saved_nothing_is_run_again_and_both_submits_say_
     code, seen = preempt(zeusrun, endless)
     told = " ".join(seen.split())
     assert code == 75
-    assert "when it goes on it begins anew: nothing is in " in told
+    assert "it will start from the beginning: there is no checkpoint in " in told
     assert "the next submit runs it again from its beginning" in told
     again = zeusrun.job(objective={"max_epochs": 1000})
     code, result, seen = zeusrun.submit(again)
     assert (code, only_trial(result)["trial"]) == (0, "job-1-1")
-    assert "was preempted and begins anew: it saved no checkpoint" in " ".join(seen.split())
+    assert "was preempted and starts from the beginning: it saved no checkpoint" in " ".join(
+        seen.split()
+    )

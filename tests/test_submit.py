@@ -236,7 +236,10 @@ def test_two_failures_that_are_alike_end_the_recurrence_with_their_cause(zeusrun
     assert (code, [trial["status"] for trial in result["trials"]]) == (3, ["FAILED"] * 2)
     assert {trial["cause"] for trial in result["trials"]} == {"the script exited with code 7"}
     told = " ".join(seen.split())
-    assert "two attempts have failed alike, so no third is made: rank 0: the script exi" in told
+    assert (
+        "two attempts failed with the same error, so there is no third: rank 0: the script exi"
+        in told
+    )
 
 
 def test_a_failure_that_does_not_come_again_is_made_good_by_the_next_attempt(zeusrun):

@@ -1,4 +1,4 @@
-"""One attempt: run a trial that is on disk, and record it whatever happens."""
+"""One attempt: runs a trial that is on disk, and records its outcome whatever happens."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def run_attempt(
         submission: The job and all it needs.
         dispatched: The trial; its lease is released at the end.
         emit: Gets every event.
-        signals: Those that have come, in order.
-        notes: Sentences to begin with.
+        signals: Those received, in order.
+        notes: Sentences to show first.
 
     Returns:
         The trial as recorded, and the order that stopped it, if any.
@@ -68,7 +68,7 @@ def run_attempt(
             if dispatched.choice.note is not None:
                 emit(Noted(dispatched.choice.note))
             if dispatched.trial.preemptions:
-                emit(Noted(_goes_on(dispatched.trial)))
+                emit(Noted(_describe_resumed(dispatched.trial)))
             emit(TrialStarts(dispatched.trial, dispatched.choice.decision.cost_bound_j))
             meter = _open_meter(submission, dispatched)
             outcome, stop = Supervisor(
@@ -76,15 +76,15 @@ def run_attempt(
             ).run()
         except BaseException as error:
             reason = f"zeusrun could not run it: {str(error) or type(error).__name__}"
-            outcome = _broken_off(dispatched, reason)
+            outcome = _failed_outcome(dispatched, reason)
             _record(submission.history, dispatched, mask_outcome(outcome, mask))
             raise
         finished = _record(submission.history, dispatched, mask_outcome(outcome, mask))
     finally:
-        _let_go(dispatched, mask, emit)
+        _release(dispatched, mask, emit)
     reached = finished.status is TrialStatus.REACHED
     if reached and stop is not None and stop.cause in {StopCause.HOPELESS, StopCause.LOOKED}:
-        emit(Noted("it reached the target in the time that it was given to end"))
+        emit(Noted("it reached the target within its grace period"))
     replaced = finished.status is TrialStatus.CANCELLED and was_replaced(finished, stop)
     emit(TrialEnded(finished, replaced))
     return finished, stop
@@ -105,7 +105,7 @@ def was_replaced(trial: Trial, stop: StopOrder | None) -> bool:
     return looked and trial.status in {TrialStatus.CANCELLED, TrialStatus.OOM}
 
 
-def _let_go(dispatched: Dispatched, mask: Mask, emit: Emit) -> None:
+def _release(dispatched: Dispatched, mask: Mask, emit: Emit) -> None:
     try:
         for text in mask_logs(dispatched.paths, mask):
             emit(Warned(text))
@@ -113,10 +113,10 @@ def _let_go(dispatched: Dispatched, mask: Mask, emit: Emit) -> None:
         dispatched.lease.release()
 
 
-def _broken_off(dispatched: Dispatched, reason: str) -> Outcome:
-    """Return the outcome of a trial that could not be run, with what it has taken all the same.
+def _failed_outcome(dispatched: Dispatched, reason: str) -> Outcome:
+    """Return the outcome of a trial that zeusrun could not run, with what it has used so far.
 
-    One that was to go on, and did not come to training again, may still go on the next time.
+    A preempted trial that did not train again stays preempted, so that it can still be continued.
     """
     trial, paths = dispatched.trial, dispatched.paths
     outcome = outcome_so_far(trial, paths, TrialStatus.FAILED, reason, timestamp())
@@ -125,24 +125,25 @@ def _broken_off(dispatched: Dispatched, reason: str) -> Outcome:
     return outcome
 
 
-def _goes_on(trial: Trial) -> str:
-    """Say what a preempted trial has behind it."""
-    taken = [f"{trial.epochs} epoch" + ("" if trial.epochs == 1 else "s")] if trial.epochs else []
+def _describe_resumed(trial: Trial) -> str:
+    """Describe a preempted trial that is continued."""
+    used = [f"{trial.epochs} epoch" + ("" if trial.epochs == 1 else "s")] if trial.epochs else []
     if trial.time_s is not None:
-        taken.append(f"{trial.time_s:.0f} s")
+        used.append(f"{trial.time_s:.0f} s")
     if trial.energy_j is not None:
-        taken.append(energy_text(trial.energy_j))
-    behind = f"; behind it are {', '.join(taken)}" if taken else ""
+        used.append(energy_text(trial.energy_j))
+    so_far = f"; so far: {', '.join(used)}" if used else ""
     if not has_checkpoint(Path(trial.run_dir)):
-        return f"{trial.trial} was preempted and begins anew: it saved no checkpoint{behind}"
-    return f"{trial.trial} was preempted and goes on{behind}"
+        why = "it saved no checkpoint"
+        return f"{trial.trial} was preempted and starts from the beginning: {why}{so_far}"
+    return f"{trial.trial} was preempted and is continued{so_far}"
 
 
 def _record(history: History, dispatched: Dispatched, outcome: Outcome) -> Trial:
-    """Write the outcome beside the run, then into the history.
+    """Write the outcome into the run directory, then into the history.
 
     Raises:
-        HistoryError: If the history could not take it; says where the outcome is kept.
+        HistoryError: If the history cannot be written; says where the outcome is.
     """
     trial, paths = dispatched.trial, dispatched.paths
     kept = write_record(paths, trial.finish(outcome))

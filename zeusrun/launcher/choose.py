@@ -111,7 +111,7 @@ def _continued(problem: Problem, runs: Sequence[Run], trial: Trial) -> Decision:
 def build_problem(
     submission: Submission, trials: Sequence[Trial], recurrence: int | None = None
 ) -> Problem:
-    """Return what the policy is asked, by default of the next recurrence of the job."""
+    """Return the policy's problem, by default for the next recurrence of the job."""
     spec, gpus = submission.spec, submission.gpus
     sources = [device.energy_source for device in submission.devices]
     made = [trial for trial in trials if trial.recurrence == recurrence]
@@ -141,7 +141,7 @@ def build_problem(
 
 
 def _max_power_w(devices: Sequence[Device]) -> float | None:
-    """Return the most that all devices together may draw; ``None`` if unknown for any."""
+    """Return the maximum power of all devices together; ``None`` if unknown for any."""
     known = [watts for device in devices if (watts := device.max_power_w) is not None]
     return sum(known) if known and len(known) == len(devices) else None
 
@@ -149,8 +149,7 @@ def _max_power_w(devices: Sequence[Device]) -> float | None:
 def next_recurrence(submission: Submission, trials: Sequence[Trial]) -> int:
     """Return the number of the next recurrence of the job.
 
-    A history that was set aside starts again, but the run directories of what it knew keep their
-    numbers.
+    A history that was set aside starts again, but its run directories keep their numbers.
     """
     home, job = submission.home, submission.spec.name
     known = max((trial.recurrence for trial in trials), default=0)
@@ -226,9 +225,7 @@ def _limit_in_force(submission: Submission) -> float | None:
 
 
 def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
-    """Return the trial that a submit would dispatch now, its command, and what it says of the past.
-
-    Nothing is written.
+    """Return the trial that a submit would dispatch now, its command, and notes. Writes nothing.
 
     Raises:
         ZeusrunError: As a submit would.

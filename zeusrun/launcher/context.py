@@ -1,4 +1,4 @@
-"""What a submit needs: built once, by the command, and handed down."""
+"""All that a submit needs, built once by the command."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Submission:
-    """All that a submit needs; built once by the composition root.
+    """A job, and all that running it needs.
 
     Attributes:
         spec: The job.
         history: Where its trials are kept.
-        policy: Who chooses.
-        devices: What is metered: the job's GPUs, else the CPU.
+        policy: Chooses batch sizes and power limits.
+        devices: The devices to meter: the job's GPUs, else the CPU.
         world_size: Number of ranks.
         torchrun: The installed one.
-        home: Where run directories go.
+        home: Contains the run directories.
         environment: Inherited by the ranks.
-        forced_batch_size: The user's own choice, or ``None``.
-        why_forced: Where that comes from.
-        limits: What may change the GPUs' power limits while it is entered; ``None`` to leave
-            them alone.
+        forced_batch_size: The batch size that the user chose; ``None`` to ask the policy.
+        why_forced: Where that choice comes from.
+        limits: Changes the GPUs' power limits while it is entered; ``None`` to change none.
         host: Name of this machine.
     """
 
@@ -55,7 +54,7 @@ class Submission:
 
     @property
     def power_limits_w(self) -> tuple[float, ...]:
-        """Limits per GPU that a policy may choose from, ascending; none to leave them alone."""
+        """Limits per GPU that a policy may choose from, ascending; empty to change none."""
         optimizes = self.limits is not None and self.spec.power_limit.mode == "optimize"
         return self.limits.limits_w if optimizes and self.limits else ()
 

@@ -1,4 +1,4 @@
-"""Puts the next trial on disk before anything of it starts."""
+"""Stores the next trial before any of its processes starts."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from zeusrun.trial import Outcome, Trial
 
 _LOCK_TIMEOUT_S = 30.0
-_PERIOD_S = 0.1  # between two looks whether the history has changed
+_PERIOD_S = 0.1  # between two checks whether the history has changed
 
 
 @dataclass(frozen=True)
 class Dispatched:
-    """A trial that is on disk and may start.
+    """A trial that is stored and may start.
 
     Attributes:
         choice: The trial as it is stored, and what it was chosen from.
         paths: Its files.
-        lease: Held from before it was stored until its launcher is done with it, or dies.
+        lease: Held from before the trial was stored until its launcher ends or dies.
     """
 
     choice: Choice
@@ -57,21 +57,21 @@ class Dispatched:
 def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | NothingLeft:
     """Choose the next trial and store it.
 
-    The choice is made without any lock. If the history changes meanwhile, another submit has made
-    progress, and the choice is made again.
+    The policy decides without any lock. If another submit changes the history meanwhile, choose
+    again.
 
     Args:
         submission: The job and all it needs.
-        made: The attempts of the recurrence so far; none to go on with the trial that was
-            preempted, else to begin the next recurrence.
+        made: The attempts of the recurrence so far; empty to continue a preempted trial or begin
+            the next recurrence.
 
     Returns:
         The trial, or why the recurrence makes no further attempt.
 
     Raises:
-        BusyError: If another process holds the trial's run directory and does not begin it.
-        HistoryError: If the history or the run directory cannot be written; nothing is left.
-        LaunchError: If torchrun could not open the files that it needs; nothing is left.
+        BusyError: If another process holds the trial's lease and does not begin the trial.
+        HistoryError: If the history or the run directory cannot be written; nothing remains.
+        LaunchError: If torchrun could not open enough files; nothing remains.
         UsageError: If the user's own choice is not among the candidates.
     """
     check_descriptors(submission.world_size)
@@ -101,15 +101,15 @@ def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | No
 
 
 def _take_lease(submission: Submission, dispatched: Dispatched, version: str) -> bool:
-    """Lock the run directory of a trial, so that no other submit can begin the same one.
+    """Take the lease of a trial, so that no other submit can begin the same one.
 
     Returns:
-        Whether it is locked; if not, the history has changed, and the choice is to be made again.
+        Whether it is held; if not, the history has changed: choose again.
 
     Raises:
-        BusyError: If another process keeps the lock, and the history stays as it is.
-        HistoryError: If the home cannot be written, or a run that the history does not know has
-            this directory.
+        BusyError: If another process keeps the lease while the history stays the same.
+        HistoryError: If the home cannot be written, or the run directory belongs to a run that the
+            history does not contain.
     """
     history, trial, paths = submission.history, dispatched.trial, dispatched.paths
     until_t = time.monotonic() + _LOCK_TIMEOUT_S
@@ -126,7 +126,7 @@ def _take_lease(submission: Submission, dispatched: Dispatched, version: str) ->
             raise unwritable_home(submission.home, error) from error
         if held and not left:
             return True
-        # Whoever has or had the lock may have begun the trial.
+        # The process that held the lease may have begun the trial.
         if history.snapshot(trial.job, 0).version != version:
             dispatched.lease.release()
             return False
@@ -134,7 +134,7 @@ def _take_lease(submission: Submission, dispatched: Dispatched, version: str) ->
             dispatched.lease.release()
             raise unwritable_home(submission.home, _occupied(paths))
         if left:
-            remove_run(paths)  # of a submit that died before the trial was stored
+            remove_run(paths)  # its submit died before the trial was stored
             dispatched.lease.release()
         elif time.monotonic() >= until_t:
             raise BusyError(f"{paths.lock} is held by another process; end it, and try again")
@@ -145,11 +145,10 @@ def _occupied(paths: RunPaths) -> OSError:
 
 
 def _begin(submission: Submission, dispatched: Dispatched, version: str) -> None:
-    """Store a trial whose run directory is locked, and write what must be there before it starts.
+    """Store a trial whose lease is held, and write its files.
 
-    A new trial is stored last, so that nothing is left of one whose files cannot be written. The
-    files of a preempted one stay as they are until the history has it, because another submit may
-    come first.
+    A new trial is stored last, so that nothing remains if its files cannot be written. The files of
+    a preempted trial change only after it is stored, because another submit may be faster.
     """
     trial, paths = dispatched.trial, dispatched.paths
     if not trial.preemptions:
@@ -162,10 +161,9 @@ def _begin(submission: Submission, dispatched: Dispatched, version: str) -> None
 
 
 def _give_up(submission: Submission, dispatched: Dispatched) -> None:
-    """Leave nothing of a trial that could not be begun, or end it where it is stored all the same.
+    """Remove a trial that could not be begun, or finish it if the failed write stored it.
 
-    A write that fails at its very last step is there; and the checkpoints of a trial that was
-    preempted are worth keeping.
+    The run directory of a preempted trial stays, because it contains checkpoints.
     """
     trial, history = dispatched.trial, submission.history
     try:
@@ -174,13 +172,13 @@ def _give_up(submission: Submission, dispatched: Dispatched) -> None:
         elif not trial.preemptions:
             remove_run(dispatched.paths)
     except HistoryError:
-        pass  # of the same disk: whoever begins the next trial finds what there is
+        pass  # of the same disk: the next submit cleans up
     finally:
         dispatched.lease.release()
 
 
 def _never_began(trial: Trial) -> Outcome:
-    """Return the outcome of a trial that was not begun: what it had before, if it was preempted."""
+    """Return the outcome of a trial that was not begun; a preempted one stays preempted."""
     status = TrialStatus.PREEMPTED if trial.preemptions else TrialStatus.CANCELLED
     reason = "it could not be begun: the history or its run directory could not be written"
     return trial.ended_as(status, reason, timestamp())

@@ -1,7 +1,7 @@
-"""What happens during a submit, as values that a terminal, JSON or a notice can consume.
+"""What happens during a submit, as values for the terminal, JSON and notices.
 
-A submit passes each event to one function, in its main thread. If that function raises, the
-training is ended and recorded, then the exception propagates.
+A submit passes each event to one function, in its main thread. If that function raises, zeusrun
+ends the training, records it, and lets the exception propagate.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Noted:
-    """A sentence worth reading."""
+    """A sentence to read."""
 
     text: str
 
@@ -31,7 +31,7 @@ class Warned:
 
 @dataclass(frozen=True)
 class FoundLost:
-    """Trials whose launchers have died; they are recorded as ``LOST`` from now on."""
+    """Trials whose launchers have died, now recorded as ``LOST``."""
 
     trials: tuple[Trial, ...]
 

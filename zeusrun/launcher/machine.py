@@ -1,4 +1,4 @@
-"""Which devices a job has on this machine, and how many ranks that makes."""
+"""The devices of a job on this machine, and its number of ranks."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def job_devices(
     nproc_per_node: int | str, environment: Mapping[str, str]
 ) -> tuple[list[Device], int]:
-    """Return what is metered for a job, and its number of ranks.
+    """Return the devices to meter for a job, and its number of ranks.
 
-    One GPU a rank, as far as there are GPUs; without any, the CPU. The caller closes them.
+    One GPU for each rank, as far as there are GPUs; without any, the CPU. The caller closes them.
 
     Raises:
         DeviceError: If ``gpu`` is asked for and there is none, or a visible GPU is absent.
@@ -37,8 +37,8 @@ def job_devices(
 def check_descriptors(world_size: int) -> None:
     """Check that torchrun and this process may open as many files as they need.
 
-    With 12 descriptors torchrun (torch 2.13) hangs for ever without a word; with 24 it fails; 40
-    are enough for two ranks.
+    With 12 descriptors torchrun (torch 2.13) hangs without any output; with 24 it fails; 40 are
+    enough for two ranks.
 
     Raises:
         LaunchError: If not.
@@ -57,7 +57,7 @@ _DESCRIPTORS_A_RANK = 4
 
 
 def resolve_world_size(nproc_per_node: int | str, gpu_count: int, cpu_count: int) -> int:
-    """Return the number of ranks on this node, by torchrun's own words.
+    """Return the number of ranks on this node for torchrun's ``--nproc-per-node``.
 
     Raises:
         DeviceError: If ``gpu`` is asked for and there is none.

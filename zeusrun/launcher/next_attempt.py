@@ -1,4 +1,4 @@
-"""Which attempt of a recurrence comes next, or why there is none. Writes nothing."""
+"""Chooses the next attempt of a recurrence, or says why there is none. Writes nothing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Attempt:
 
     Attributes:
         trial: As recorded.
-        replaced: Whether a speed check ended it in favour of another batch size: then it does not
-            count, and another attempt follows.
+        replaced: Whether a speed check ended it for another batch size. Then it does not count, and
+            another attempt follows.
     """
 
     trial: Trial
@@ -49,8 +49,8 @@ def choose_attempt(
     Args:
         submission: The job and all it needs.
         trials: The newest of the job, oldest first.
-        made: The attempts of this recurrence so far; none for a new recurrence, or to go on with
-            the trial that was preempted.
+        made: The attempts of this recurrence so far; empty for a new recurrence, or to continue a
+            preempted trial.
 
     Raises:
         UsageError: If the user's own choice is not among the candidates.
@@ -66,14 +66,14 @@ def choose_attempt(
 
 
 def _why_none(spec: JobSpec, choice: Choice, made: Sequence[Trial]) -> str | None:
-    """Return why an attempt that could be made is not worth it; ``None`` if it is."""
+    """Return why a possible attempt is not made; ``None`` to make it."""
     *earlier, last = made
     if last.cause is not None:
         if last.cause in {trial.cause for trial in earlier}:
-            return f"two attempts have failed alike, so no third is made: {last.reason}"
+            return f"two attempts failed with the same error, so there is no third: {last.reason}"
         same = choice.decision.global_batch_size == last.global_batch_size
         if is_permanent(last.reason or "", last.cause, same_choice=same):
-            return "it is not tried again: the same error would occur"
+            return "there is no second attempt: the same error would occur"
     if is_target_in_doubt(made, choice.runs):
         return _doubt_target(spec, made)
     return _nothing_left(spec, made) if is_repeat(choice.decision, made) else None
@@ -90,7 +90,7 @@ def _doubt_target(spec: JobSpec, made: Sequence[Trial]) -> str:
     return (
         f"nothing has reached {goal} yet (best: {best or 'none'}). "
         "Is the target right? Correct objective.target or objective.max_epochs; otherwise the "
-        "next submit goes on from here"
+        "next submit continues from here"
     )
 
 

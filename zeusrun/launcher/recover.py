@@ -1,4 +1,4 @@
-"""What to do about trials whose launcher died: the first thing that a submit does."""
+"""Finishes the trials of dead launchers; a submit does this first."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there
 
 
 def recover_lost(history: History, job: str, finished_at: str, home: Path) -> list[Trial]:
-    """Finish the dispatched trials whose launcher is dead, and end what they left running.
+    """Finish the dispatched trials whose launcher is dead, and end their processes.
 
-    A trial whose outcome had been decided gets it from its run directory; any other is ``LOST``,
-    with the epochs that its ranks reported.
+    If the launcher had written an outcome into the run directory, record it. Any other trial is
+    ``LOST``, with the epochs that its ranks reported.
 
     Args:
-        history: Where the trials are.
-        job: Of which job.
-        finished_at: RFC 3339, for the lost ones.
-        home: Nothing outside its run directories is read, written or ended.
+        history: The store.
+        job: The job's name.
+        finished_at: RFC 3339, for lost trials.
+        home: Files and processes of run directories elsewhere are not touched.
 
     Returns:
         The trials that were finished here.
@@ -50,16 +50,16 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
     for trial in history.unfinished(job):
         paths = find_run(home, trial)
         if paths is None:
-            # Perhaps the same home under another name, as containers have it.
+            # A container may see the same home under another path.
             if not lease_of(trial).is_held():
                 outcome = join(trial, Outcome(TrialStatus.LOST, _STRANGE, finished_at))
                 recovered += _finished(history, trial, outcome)
             continue
         lease = lease_of(trial, paths)
         if not lease.acquire_or_gone():
-            continue  # its launcher lives, or another submit is at it
+            continue  # its launcher is alive, or another submit recovers it
         try:
-            # Read again now that nobody else can be at it: it may have ended, or gone on.
+            # Read again under the lease: it may have ended or continued.
             found = history.find(trial.trial)
             if found is not None and not found.status.finished:
                 recovered += _recover(history, found, paths, finished_at)
@@ -85,14 +85,14 @@ def _finished(history: History, trial: Trial, outcome: Outcome) -> list[Trial]:
         found = history.find(trial.trial)
         if found is None or not found.status.finished:
             raise
-        return []  # another submit, started at the same moment, was faster
+        return []  # another submit was faster
 
 
 def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
     """Return the outcome of a trial whose launcher died.
 
-    A launcher that dies while it ends a trial for a scheduler has preempted it: Slurm and
-    Kubernetes kill whoever is not gone in time.
+    If the launcher was preempting it, the trial is preempted: Slurm and Kubernetes kill a launcher
+    that does not end in time.
     """
     live = read_live(paths)
     status, reason = TrialStatus.LOST, LAUNCHER_DIED
@@ -104,38 +104,38 @@ def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
 def outcome_so_far(
     trial: Trial, paths: RunPaths, status: TrialStatus, reason: str, finished_at: str
 ) -> Outcome:
-    """Return an outcome with all that the files of a run tell of what it has taken.
+    """Return an outcome with the time, energy and epochs that the files of a run contain.
 
-    Time and energy are what the launcher left word of, at most a second before its end and never
-    before the last report that it saw; the epochs are those that the ranks reported.
+    Time and energy come from ``live.json``, which the launcher wrote at most a second before its
+    end and after every report. The epochs come from the ranks.
     """
     bare = Outcome(status, reason, finished_at)
     seen = join(trial, _from_sidecar(trial, paths, bare))
     live = read_live(paths)
     if live is None or live.trial.trial != trial.trial:
         return seen
-    left = live.trial
-    known = {point.epoch for point in left.curve}
+    last = live.trial
+    known = {point.epoch for point in last.curve}
     later = tuple(point for point in seen.curve if point.epoch not in known)
     return replace(
         seen,
-        startup_s=left.startup_s,
-        time_s=seen.time_s if left.time_s is None else left.time_s,
-        energy_j=left.energy_j,
-        energy_source=left.energy_source,
-        max_power_w=left.max_power_w,
-        cost_j=left.cost_j,
-        epochs=max((n for n in (left.epochs, seen.epochs) if n is not None), default=None),
-        steps=max((n for n in (left.steps, seen.steps) if n is not None), default=None),
-        curve=(*left.curve, *later),
-        power_limit_w=left.power_limit_w,
-        shared=left.shared,
-        warnings=tuple(dict.fromkeys((*left.warnings, *seen.warnings))),
+        startup_s=last.startup_s,
+        time_s=seen.time_s if last.time_s is None else last.time_s,
+        energy_j=last.energy_j,
+        energy_source=last.energy_source,
+        max_power_w=last.max_power_w,
+        cost_j=last.cost_j,
+        epochs=max((n for n in (last.epochs, seen.epochs) if n is not None), default=None),
+        steps=max((n for n in (last.steps, seen.steps) if n is not None), default=None),
+        curve=(*last.curve, *later),
+        power_limit_w=last.power_limit_w,
+        shared=last.shared,
+        warnings=tuple(dict.fromkeys((*last.warnings, *seen.warnings))),
     )
 
 
 def where_kept(history: History, trial: Trial, paths: RunPaths) -> str:
-    """Say where the outcome of a trial is that its history could not take, and who records it."""
+    """Return where the unrecorded outcome of a trial is, and what will record it."""
     try:
         known = history.find(trial.trial)
     except HistoryError:
@@ -150,7 +150,7 @@ def where_kept(history: History, trial: Trial, paths: RunPaths) -> str:
 
 
 def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
-    """Return what the ranks' own files tell of the last part of a trial: no energy."""
+    """Return the last part of a trial from the files of its ranks, without energy."""
     warnings: list[str] = []
     events: list[Event] = []
     clock: StepCount | None = None

@@ -1,4 +1,4 @@
-"""One submit of a job: attempts until the target is reached, or nothing is left to try."""
+"""One submit of a job: makes attempts until the target is reached or nothing is left to try."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SubmitResult:
 
     @property
     def attempts(self) -> int:
-        """How many trials were to reach the target: one cut short, by a look, was not."""
+        """How many trials could reach the target; those ended by a speed check could not."""
         return sum(trial.status is not TrialStatus.CANCELLED for trial in self.trials)
 
     @property
@@ -90,11 +90,11 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
 
 @contextlib.contextmanager
 def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | None]:
-    """Take hold of the GPUs' power limits, and put them back as they were found.
+    """Hold the GPUs' power limits, and restore the original ones at the end.
 
     Raises:
-        BusyError: If another zeusrun has them.
-        DeviceError: If the job file's own limit may not be set, or is also that of others.
+        BusyError: If another zeusrun holds them.
+        DeviceError: If the job file's own limit cannot be set, or others share the GPU.
     """
     mode, fixed_w = submission.spec.power_limit.mode, submission.spec.power_limit.watts
     shared = [text for device in submission.gpus if (text := device.caveat) is not None]
@@ -104,7 +104,7 @@ def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | None]:
             "the whole GPU by `nvidia-smi -pl`"
         )
     if mode == "optimize" and shared:
-        emit(Noted(f"power limits are left alone: {shared[0]}"))
+        emit(Noted(f"power limits are not changed: {shared[0]}"))
         mode = "observe"
     # The job's own ZEUSD_SOCK_PATH counts for the guard as it does for the devices.
     environment = {**submission.environment, **submission.spec.env}
@@ -119,7 +119,7 @@ def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | None]:
             if fixed_w is not None:
                 holder.check(fixed_w)
             elif holder.refused is not None:
-                emit(Noted(f"power limits are left alone: {holder.refused}"))
+                emit(Noted(f"power limits are not changed: {holder.refused}"))
             yield holder
     finally:
         if holder.unrestored is not None:
@@ -127,9 +127,9 @@ def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | None]:
 
 
 def _recur(submission: Submission, emit: Emit, signals: CaughtSignals) -> SubmitResult:
-    """Run trials until one reaches the target, or there is nothing left to try."""
+    """Run trials until one reaches the target, or nothing is left to try."""
     own: list[Trial] = []
-    made: list[Attempt] = []  # with those before a preemption that this submit goes on after
+    made: list[Attempt] = []  # including those before a preemption
     while True:
         dispatched = dispatch(submission, made)
         if isinstance(dispatched, NothingLeft):
@@ -139,7 +139,7 @@ def _recur(submission: Submission, emit: Emit, signals: CaughtSignals) -> Submit
             f"history: {text}" for text in dispatched.choice.kept if dispatched.trial.attempt == 1
         ]
         if made and made[-1].trial.cause is not None:
-            notes.append("it is tried once more: should it fail alike, that is the end of it")
+            notes.append("if this attempt fails with the same error, it is the last one")
         trial, stop = run_attempt(submission, dispatched, emit, signals, notes=notes)
         if not made:
             made += _attempts_before(submission, trial)
@@ -151,7 +151,7 @@ def _recur(submission: Submission, emit: Emit, signals: CaughtSignals) -> Submit
 
 
 def _attempts_before(submission: Submission, trial: Trial) -> list[Attempt]:
-    """Return the attempts of a recurrence before the preempted one that goes on."""
+    """Return the attempts of a recurrence before the preempted one that is continued."""
     if trial.attempt == 1:
         return []
     return [
@@ -200,7 +200,7 @@ def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> i
 
 
 def _mask_lost(submission: Submission, lost: Trial) -> list[str]:
-    """Take the secrets out of the logs of a trial whose launcher did not live to do it."""
+    """Remove the secrets from the logs of a trial whose launcher died before it could."""
     paths = find_run(submission.home, lost)
     if paths is None:
         return []

@@ -1,4 +1,4 @@
-"""A preempted trial that goes on: whether it does, and its account over all of its parts. Pure."""
+"""Continues a preempted trial: whether it can be, and the sum over its parts. Pure."""
 
 from __future__ import annotations
 
@@ -19,18 +19,15 @@ _Amount = TypeVar("_Amount", int, float)
 
 
 def find_preempted(trials: Sequence[Trial]) -> Trial | None:
-    """Return the trial that the next submit of a job is to continue; ``None`` if there is none.
-
-    It is the oldest of those that are to go on.
-    """
+    """Return the oldest trial that the next submit will continue; ``None`` if there is none."""
     return next(iter(list_preempted(trials)), None)
 
 
 def list_preempted(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials that later submits are to continue, oldest first.
+    """Return the trials that later submits will continue, oldest first.
 
-    They were preempted since a recurrence last came to its end: what a later one has overtaken is
-    left, and so is one that is forgotten.
+    They were preempted after the last recurrence that ended. A trial that a later recurrence has
+    overtaken is not continued, nor is a forgotten one.
     """
     found: list[Trial] = []
     for trial in sorted(trials, key=lambda trial: (-trial.recurrence, -trial.attempt)):
@@ -42,13 +39,7 @@ def list_preempted(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def why_not_continued(submission: Submission, trial: Trial, *, has_files: bool) -> str | None:
-    """Return what keeps a preempted trial from going on as it began; ``None`` if nothing does.
-
-    Args:
-        submission: The job as it is now.
-        trial: The preempted one.
-        has_files: Whether its run directory is still there.
-    """
+    """Return why a preempted trial cannot be continued as it began; ``None`` if it can."""
     spec, gpus = submission.spec, submission.gpus
     objective, arm = spec.objective, trial.global_batch_size
     names = ("metric", "target", "mode", "eta_knob", "max_epochs")
@@ -56,8 +47,8 @@ def why_not_continued(submission: Submission, trial: Trial, *, has_files: bool) 
     devices = (submission.world_size, gpus[0].model if gpus else None, len(gpus))
     refusals = {
         "its run directory is gone": not has_files,
-        "--batch-size asks for a run of its own": submission.forced_batch_size is not None,
-        f"{arm} is not a candidate any more": arm not in spec.batch_size.candidates,
+        "--batch-size starts a new run": submission.forced_batch_size is not None,
+        f"{arm} is no longer a candidate": arm not in spec.batch_size.candidates,
         "the objective has changed": then != now,
         "the learning rate has changed": trial.learning_rate != spec.learning_rate_for(arm),
         "it ran on other devices": (trial.world_size, trial.gpu_model, trial.gpu_count) != devices,
@@ -66,21 +57,21 @@ def why_not_continued(submission: Submission, trial: Trial, *, has_files: bool) 
 
 
 def cost_with_earlier(trial: Trial, spent_j: float | None) -> float | None:
-    """Return a cost with what a trial had cost before it was preempted, in joules."""
+    """Return a cost plus the cost of a trial before it was preempted, in joules."""
     if trial.time_s is None or spent_j is None:
         return spent_j
     return None if trial.cost_j is None else trial.cost_j + spent_j
 
 
 def join(trial: Trial, outcome: Outcome) -> Outcome:
-    """Add what a trial had taken before it was preempted to what its last part has taken.
+    """Add the outcome of the last part of a trial to the parts before its preemptions.
 
-    Where the last part reports an epoch again, the earlier report of it no longer counts: the
-    script went on from an older checkpoint. What that took is part of the cost all the same.
+    If the last part reports an epoch again, the earlier report no longer counts, because the script
+    continued from an older checkpoint. The time and energy of both count.
 
     Args:
-        trial: As it was resumed; one that never was is returned as it is.
-        outcome: Of its last part, on a clock of its own.
+        trial: As it was resumed, or a trial that was never preempted.
+        outcome: Of its last part only.
     """
     if not trial.preemptions or trial.time_s is None:
         return _without_empty_estimates(trial, outcome)
@@ -101,7 +92,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         )
         for point in outcome.curve
     ]
-    # That of most of its training. A part in which no limit could be read does not outweigh one.
+    # The limit of the longer part.
     longer = outcome.time_s is not None and outcome.time_s > trial.time_s
     limit_w = outcome.power_limit_w if longer else trial.power_limit_w
     max_power_w = trial.max_power_w if outcome.max_power_w is None else outcome.max_power_w
@@ -132,9 +123,9 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
 
 
 def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:
-    """Make estimates of 0 J unknown: no CPU time was seen.
+    """Replace estimates of 0 J by unknown, because no CPU time was seen.
 
-    It is counted in ticks of 10 ms, and new processes are looked for once a second.
+    CPU time counts in ticks of 10 ms, and new processes are found once a second.
     """
     if outcome.energy_source is not EnergySource.ESTIMATED:
         return outcome
@@ -158,7 +149,7 @@ def _sum(first: float | None, second: float | None) -> float | None:
 
 
 def _known_sum(first: _Amount | None, second: _Amount | None) -> _Amount | None:
-    """Add two amounts of which one that is unknown was none."""
+    """Add two amounts; an unknown one counts as zero."""
     if first is None or second is None:
         return second if first is None else first
     return first + second

@@ -1,4 +1,4 @@
-"""What a job file leaves out: choices that never reach the script, a default that has changed."""
+"""Warnings about a job file: choices that never reach the script, a default that changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORMER_PROCESSES = 2  # the default of launch.nproc_per_node before it was torc
 
 
 def find_warnings(submission: Submission) -> list[str]:
-    """Return what a submit warns of before it runs anything: sentences to act on.
+    """Return what a submit warns of before it starts anything.
 
     Raises:
         HistoryError: If the history cannot be read.
@@ -40,15 +40,14 @@ def find_warnings(submission: Submission) -> list[str]:
 def find_unused_choices(spec: JobSpec) -> list[str]:
     """Return a warning for each choice that seems never to reach the training.
 
-    If it does not, zeusrun compares batch sizes that the script does not train with. Only the job
-    file and the text of the script are searched. There is no warning for a script that mentions
-    zeusrun or cannot be read.
+    Then zeusrun would compare batch sizes that the script does not use. Only the job file and the
+    text of the script are searched. A script that mentions zeusrun or cannot be read gets none.
     """
     text = _script_text(spec)
     if text is None or "zeusrun" in text:
         return []
     return [
-        f"the {choice} seems never to reach the script: no ${{{name}}} stands in the job file, and "
+        f"the {choice} seems never to reach the script: the job file has no ${{{name}}}, and "
         f"{spec.script or spec.module} mentions neither ZEUSRUN_{name.upper()} nor zeusrun. Pass "
         f'it as an argument, such as  args: [--{name.replace("_", "-")}, "${{{name}}}"]'
         for name, choice in _undelivered(spec, text).items()
@@ -58,8 +57,7 @@ def find_unused_choices(spec: JobSpec) -> list[str]:
 def find_choices_to_ask_for(spec: JobSpec) -> frozenset[str]:
     """Return the choices that reach the training only if the script asks ``zeusrun`` for them.
 
-    Those of ``batch_size`` and ``learning_rate`` that neither the job file nor the environment
-    gives to the script. None for a script that cannot be read or does not mention zeusrun.
+    Empty for a script that cannot be read or does not mention zeusrun.
     """
     text = _script_text(spec) if spec.instrument else None
     if text is None or "zeusrun" not in text:
@@ -68,7 +66,7 @@ def find_choices_to_ask_for(spec: JobSpec) -> frozenset[str]:
 
 
 def _undelivered(spec: JobSpec, script: str) -> dict[str, str]:
-    """Return the choices, and what to call them, that nothing but a question to zeusrun gives."""
+    """Return the choices that only a call of zeusrun can deliver, with their names for people."""
     texts = [*spec.args, *spec.env.values(), spec.script or "", str(spec.workdir)]
     placeholders = {name for text in texts for name in find_placeholders(text)}
     choices = {}
@@ -84,7 +82,7 @@ def _script_text(spec: JobSpec) -> str | None:
     """Return the text of the script or module; ``None`` if it is not found or is no text."""
     for path in _script_paths(spec):
         try:
-            if path.is_file():  # a pipe would be waited for
+            if path.is_file():  # reading a pipe would block
                 with path.open("rb") as file:
                     return file.read(_MAX_SCRIPT_BYTES).decode()
         except (OSError, ValueError):  # not readable, or no text

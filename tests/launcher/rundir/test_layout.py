@@ -24,7 +24,7 @@ from zeusrun.launcher.rundir.layout import (
     numbered_runs,
     prepare_to_stop,
     reopen_run,
-    tell_to_stop,
+    write_stop,
 )
 from zeusrun.launcher.rundir.lock import RunLock, remove_unbegun
 from zeusrun.sidecar.orders import ENDING
@@ -88,18 +88,18 @@ def test_on_a_disk_without_room_for_a_byte_a_script_is_told_all_the_same(tmp_pat
     prepare_to_stop(paths)
     monkeypatch.setattr("zeusrun.launcher.rundir.layout.write_file", fill)
     monkeypatch.setattr("zeusrun.files.atomic._write", fill)
-    tell_to_stop(paths, ending=False)
+    write_stop(paths, ending=False)
     assert paths.stop.read_bytes() == b""
-    tell_to_stop(paths, ending=True)
+    write_stop(paths, ending=True)
     assert paths.stop.read_bytes() == ENDING
     prepare_to_stop(full)  # there was no room from the start
     with pytest.raises(OSError, match="No space left"):
-        tell_to_stop(full, ending=True)
+        write_stop(full, ending=True)
     assert list(full.run_dir.iterdir()) == []
 
 
 def test_a_script_that_has_deleted_what_was_prepared_is_told_all_the_same(tmp_path):
-    tell_to_stop(RunPaths(tmp_path), ending=True)
+    write_stop(RunPaths(tmp_path), ending=True)
     assert [path.name for path in tmp_path.iterdir()] == ["stop"]
     assert RunPaths(tmp_path).stop.read_bytes() == ENDING
 

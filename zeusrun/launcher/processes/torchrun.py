@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 from zeusrun.errors import LaunchError, advice_on
 from zeusrun.launcher.processes.descendants import Family
-from zeusrun.launcher.rundir.layout import open_torchrun_log, prepare_to_stop, tell_to_stop
+from zeusrun.launcher.rundir.layout import open_torchrun_log, prepare_to_stop, write_stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,7 +127,7 @@ class TorchrunProcess:
         if level > self._level:
             self._level = level
             with contextlib.suppress(OSError):  # on a broken disk the signal must do
-                tell_to_stop(self._paths, ending=level >= StopLevel.TERMINATE)
+                write_stop(self._paths, ending=level >= StopLevel.TERMINATE)
             if level is StopLevel.TERMINATE:
                 self._kill_at_t = time.monotonic() + self._grace_s
         if self._level is StopLevel.TERMINATE and not (self._torchrun_told or ask_ranks()):

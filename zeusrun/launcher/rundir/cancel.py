@@ -37,7 +37,7 @@ def ask_to_cancel(paths: RunPaths, *, at_once: bool = False, replaced: bool = Fa
     Args:
         paths: Of the trial.
         at_once: Without the grace period.
-        replaced: It is to make room for a newer run.
+        replaced: Whether a newer run takes its place.
 
     Raises:
         OSError: If the run directory cannot be written.
@@ -48,14 +48,14 @@ def ask_to_cancel(paths: RunPaths, *, at_once: bool = False, replaced: bool = Fa
 
 
 def read_cancel(paths: RunPaths) -> int | None:
-    """Return how many interrupts are asked for, 1 or 2; ``None`` while nobody asks."""
+    """Return the number of interrupts requested, 1 or 2; ``None`` without a request."""
     with contextlib.suppress(OSError):
         return 2 if read_file(paths.cancel, _LONGEST) == _NOW else 1
     return None
 
 
 def why_cancelled(paths: RunPaths) -> str:
-    """Say who has asked."""
+    """Return who requested it, as the reason of the trial."""
     with contextlib.suppress(OSError):
         if read_file(paths.cancel, _LONGEST) == _REPLACED:
             return REPLACED_BY_NEWER
@@ -66,19 +66,19 @@ def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: st
     """Cancel a preempted trial.
 
     Args:
-        history: Where it is.
+        history: The store.
         trial: As it was read.
-        home: Zeusrun's; the record beside the run is changed only there.
+        home: A run directory elsewhere is not changed.
         finished_at: RFC 3339.
 
     Raises:
-        BusyError: If another process is at it.
+        BusyError: If another process changes or continues it.
         HistoryError: If the history cannot be read or written.
     """
     paths = find_run(home, trial)
     lease = None if paths is None else lease_of(trial, paths)
     busy = BusyError(
-        f"{trial.trial} is just being recorded, or a submit goes on with it; cancel it again"
+        f"{trial.trial} is being recorded or continued by another process; cancel it again"
     )
     if lease is not None and not lease.acquire_or_gone():
         raise busy

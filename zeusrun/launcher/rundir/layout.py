@@ -1,4 +1,4 @@
-"""Where a run's files are, and how its folders are made."""
+"""The files of a run: their names, and how its folders are made."""
 
 from __future__ import annotations
 
@@ -23,96 +23,43 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 
+class _Under:
+    """An attribute that is a path in the run directory."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, paths: RunPaths, _owner: type[RunPaths]) -> Path:
+        return paths.run_dir / self._name
+
+
 @dataclass(frozen=True)
 class RunPaths:
     """The files of one trial, all under ``run_dir``."""
 
     run_dir: Path
 
-    @property
-    def job_copy(self) -> Path:
-        """The job as it was run, overrides included."""
-        return self.run_dir / "job.yaml"
-
-    @property
-    def trial(self) -> Path:
-        """The trial as JSON, apart from the history."""
-        return self.run_dir / "trial.json"
-
-    @property
-    def reserve(self) -> Path:
-        """Room that is kept on the disk for the outcome."""
-        return self.run_dir / "trial.reserve"
-
-    @property
-    def sidecar(self) -> Path:
-        """The events of the ranks."""
-        return self.run_dir / SIDECAR_NAME
-
-    @property
-    def power(self) -> Path:
-        """The power samples."""
-        return self.run_dir / "power.csv"
-
-    @property
-    def logs(self) -> Path:
-        """The folder of ``rank<k>.log`` and ``torchrun.log``."""
-        return self.run_dir / "logs"
-
-    @property
-    def torchrun_log(self) -> Path:
-        """What torchrun itself said."""
-        return self.logs / "torchrun.log"
-
-    @property
-    def error(self) -> Path:
-        """The root cause of a crash."""
-        return self.run_dir / "error.json"
-
-    @property
-    def stop(self) -> Path:
-        """Exists once the script should stop; the worker looks for it before each epoch."""
-        return self.run_dir / "stop"
-
-    @property
-    def stop_ending(self) -> Path:
-        """What becomes ``stop`` when the ranks are ended; written while the disk has room."""
-        return self.run_dir / "stop.ending"
-
-    @property
-    def cancel(self) -> Path:
-        """Asks the launcher to stop, ``gently`` or ``now``."""
-        return self.run_dir / "cancel"
-
-    @property
-    def live(self) -> Path:
-        """The trial as it stands while it runs."""
-        return self.run_dir / "live.json"
-
-    @property
-    def fresh_live(self) -> Path:
-        """What ``live.json`` is replaced by; there for a moment only."""
-        return temporary_path(self.live)
+    job_copy = _Under("job.yaml")  # the job as it was run, with overrides
+    trial = _Under("trial.json")  # the trial, apart from the history
+    reserve = _Under("trial.reserve")  # disk space for the outcome
+    sidecar = _Under(SIDECAR_NAME)  # the events of the ranks
+    power = _Under("power.csv")  # the power samples
+    logs = _Under("logs")
+    torchrun_log = _Under("logs/torchrun.log")
+    stacks = _Under("logs/stacks.txt")  # of all ranks at every stall
+    error = _Under("error.json")  # the root cause of a crash
+    stop = _Under("stop")  # while it exists, the script should stop
+    stop_ending = _Under("stop.ending")  # becomes ``stop``; written while the disk has space
+    cancel = _Under("cancel")  # another zeusrun asks the launcher to stop
+    live = _Under("live.json")  # the running trial
+    clocks = _Under("clock")  # the step clocks of the ranks
+    checkpoints = _Under("checkpoints")  # kept across the attempts of one trial
+    lock = _Under("lock")  # locked while the launcher lives
 
     @property
     def leftovers(self) -> tuple[Path, ...]:
         """The files that a launcher leaves only if it is killed."""
-        return self.reserve, self.fresh_live, self.stop_ending
-
-    @property
-    def clocks(self) -> Path:
-        """The folder of the ranks' step clocks."""
-        return self.run_dir / "clock"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Kept across the attempts of one trial."""
-        return self.run_dir / "checkpoints"
-
-    @property
-    def lock(self) -> Path:
-        """Locked for as long as the launcher lives."""
-        return self.run_dir / "lock"
+        return self.reserve, temporary_path(self.live), self.stop_ending
 
     def rank_clock(self, rank: int) -> Path:
         """Return the step clock of a rank."""
@@ -123,13 +70,8 @@ class RunPaths:
         return self.logs / f"rank{rank}.log"
 
     def rank_stack(self, rank: int) -> Path:
-        """Return the file in which a rank tells its stacks when it is asked."""
+        """Return the file into which a rank writes its stacks when asked."""
         return self.logs / f"rank{rank}.stack"
-
-    @property
-    def stacks(self) -> Path:
-        """The stacks of all ranks, whenever they stood still."""
-        return self.logs / "stacks.txt"
 
 
 def create_run(home: Path, job: str, trial: str) -> RunPaths:
@@ -151,7 +93,7 @@ def open_torchrun_log(paths: RunPaths) -> BinaryIO:
     """Open torchrun's log to append to, before torchrun starts.
 
     Raises:
-        OSError: If that is not possible.
+        OSError: If it cannot be opened.
     """
     for folder in (paths.logs, paths.clocks):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -160,7 +102,7 @@ def open_torchrun_log(paths: RunPaths) -> BinaryIO:
 
 
 def prepare_to_stop(paths: RunPaths) -> None:
-    """Write what ``tell_to_stop`` needs on a disk that has become full; as much as can be."""
+    """Write the stop file under another name, so that a full disk cannot prevent it later."""
     try:
         write_file(paths.stop_ending, ENDING)
     except OSError:
@@ -168,16 +110,17 @@ def prepare_to_stop(paths: RunPaths) -> None:
             paths.stop_ending.unlink()
 
 
-def tell_to_stop(paths: RunPaths, *, ending: bool) -> None:
-    """Make the file that tells the script to stop.
+def write_stop(paths: RunPaths, *, ending: bool) -> None:
+    """Write the file that asks the script to stop.
 
     Args:
         paths: Of the run.
-        ending: Whether the ranks are ended after a grace, too. A rank whose script fails then
-            ends with 0 (see the worker): torchrun would end the others, which may still save.
+        ending: Whether the ranks are also ended after a grace period. A rank whose script fails
+            then exits with 0 (see the worker), because torchrun would end the others, which may
+            still save.
 
     Raises:
-        OSError: If it cannot be made.
+        OSError: If it cannot be written.
     """
     if ending:
         with contextlib.suppress(OSError):
@@ -189,7 +132,7 @@ def tell_to_stop(paths: RunPaths, *, ending: bool) -> None:
 def find_run(home: Path, trial: Trial) -> RunPaths | None:
     """Return the files of a trial if its record names its own directory under ``home``.
 
-    Whoever writes, deletes or ends processes by a record asks here first: a history may be
+    Call this before a record decides what is written, deleted or killed: the history may have been
     tampered with.
     """
     own = runs_directory(home, trial.job) / trial.trial
@@ -198,7 +141,7 @@ def find_run(home: Path, trial: Trial) -> RunPaths | None:
         if job_of(trial.trial) != trial.job or named.name != own.name or named.is_symlink():
             return None
         same = os.path.realpath(named.parent) == os.path.realpath(own.parent)
-    except ValueError:  # a NUL, a lone surrogate: no path at all
+    except ValueError:  # a NUL or a lone surrogate
         return None
     return RunPaths(named) if same else None
 
@@ -216,14 +159,10 @@ _KEPT = {"job.yaml", "trial.json", "checkpoints", "lock"}
 
 
 def reopen_run(home: Path, paths: RunPaths) -> None:
-    """Prepare the folder of a preempted trial for its next part.
+    """Prepare the run directory of a preempted trial for its next part.
 
-    What the earlier part wrote moves into ``part<number>``, whole, so that nobody takes an event,
-    a clock or a failure of then for one of now. The checkpoints stay where the script left them.
-
-    Args:
-        home: Zeusrun's.
-        paths: Of the trial.
+    The files of the earlier part move into ``part<number>``, so that no old event, clock or failure
+    is read as a new one. The checkpoints stay.
 
     Raises:
         HistoryError: If the home cannot be written.
@@ -231,7 +170,7 @@ def reopen_run(home: Path, paths: RunPaths) -> None:
     try:
         present = list(paths.run_dir.iterdir())
         names = {path.name for path in present}
-        # Not the number of preemptions: a submit may have died when it had come as far as here.
+        # Not the number of preemptions: an earlier submit may have died here.
         unused = next(name for n in itertools.count(1) if (name := f"part{n}") not in names)
         earlier = paths.run_dir / unused
         earlier.mkdir(mode=0o700)
@@ -245,7 +184,7 @@ def reopen_run(home: Path, paths: RunPaths) -> None:
 
 
 def earlier_parts(paths: RunPaths) -> list[RunPaths]:
-    """Return the files of the parts of a trial before it was preempted last, oldest first."""
+    """Return the files of the parts of a trial before its last preemption, oldest first."""
     try:
         names = [path.name for path in paths.run_dir.iterdir() if _PART.fullmatch(path.name)]
     except OSError:
@@ -256,7 +195,7 @@ def earlier_parts(paths: RunPaths) -> list[RunPaths]:
 
 
 def numbered_runs(home: Path, job: str) -> list[tuple[int, str]]:
-    """Return the run directories of a job: recurrence and name. There may be thousands."""
+    """Return the recurrence and name of each run directory of a job."""
     pattern = re.compile(re.escape(job) + r"-(\d{1,18})-\d+")
     try:
         with os.scandir(runs_directory(home, job)) as entries:

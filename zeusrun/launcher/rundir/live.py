@@ -1,4 +1,4 @@
-"""``live.json``: a running trial as it stands, for ``status`` and for the day its launcher dies."""
+"""``live.json``: the state of a running trial, for ``status`` and for recovery."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Live:
     """A running trial at one moment.
 
     Attributes:
-        trial: Dispatched, and with what it has taken so far: time, energy, epochs, curve.
+        trial: Dispatched, with its time, energy, epochs and curve so far.
         pid: Process id of its launcher.
         host: The machine it runs on.
         updated_at: RFC 3339.
         power_w: Watts now; ``None`` if unknown.
-        preempted: Whether it is being ended for a scheduler.
+        preempted: Whether a scheduler is ending it.
     """
 
     trial: Trial
@@ -49,16 +49,16 @@ class Live:
 
 
 def write_live(paths: RunPaths, live: Live) -> None:
-    """Replace the file; a disk that is full keeps the one before.
+    """Replace the file. If that fails, the old one stays.
 
-    It is not synced: what a power cut takes is in the history, or at most a second old.
+    It is not synced to disk: a power cut loses at most a second.
     """
     with contextlib.suppress(OSError):
         replace_file(paths.live, json.dumps(live.to_json()).encode(), durable=False)
 
 
 def read_live(paths: RunPaths) -> Live | None:
-    """Return what a launcher left, or ``None`` if it left nothing that reads."""
+    """Return the last state that a launcher wrote; ``None`` if it cannot be read."""
     try:
         record = json.loads(read_file(paths.live, _MAX_BYTES))
         return Live(

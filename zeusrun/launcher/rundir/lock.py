@@ -78,7 +78,7 @@ class RunLock(FileLock):
 
 
 def is_filled(paths: RunPaths) -> bool:
-    """Whether a run directory holds anything beside its lock.
+    """Whether a run directory contains anything but its lock.
 
     Raises:
         OSError: If it cannot be read.
@@ -87,9 +87,9 @@ def is_filled(paths: RunPaths) -> bool:
 
 
 def remove_run(paths: RunPaths) -> None:
-    """Remove a run directory. The caller holds its lock, which goes last; errors are passed over.
+    """Remove a run directory. The caller holds its lock, which is removed last. Errors are ignored.
 
-    Another submit may take the lock of the empty directory, which then stays for it.
+    Another submit may take the lock of the empty directory, which then stays.
     """
     with contextlib.suppress(OSError):
         for path in paths.run_dir.iterdir():
@@ -105,10 +105,10 @@ def remove_unbegun(history: History, home: Path, job: str, trials: Sequence[Tria
     """Remove the run directories of submits that died before their trial was stored.
 
     Args:
-        history: Where the trials are.
-        home: Zeusrun's.
-        job: Of which job.
-        trials: The newest in its history, oldest first. Older runs are not looked at.
+        history: The store.
+        home: Contains the run directories.
+        job: The job's name.
+        trials: The newest in its history, oldest first. Older run directories are not checked.
     """
     since = trials[0].recurrence if len(trials) >= NEWEST else 1
     known = {trial.trial for trial in trials}
@@ -119,7 +119,7 @@ def remove_unbegun(history: History, home: Path, job: str, trials: Sequence[Tria
         lock = RunLock(paths)
         if has_begun(paths) or not lock.acquire_or_gone():
             continue
-        # Nobody can begin it now: whoever does has to hold the lock.
+        # Nobody can begin it now, because that needs the lock.
         if not has_begun(paths) and history.find(name) is None:
             remove_run(paths)
         lock.release()

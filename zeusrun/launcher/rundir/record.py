@@ -1,8 +1,7 @@
 """``trial.json``: the trial in its own run directory, apart from the history.
 
-It outlives a history that could not be written: the next submit takes the outcome from here. Its
-final content goes into a file that was filled beforehand, so a full disk does not keep it from
-being written.
+If the history cannot be written, the next submit reads the outcome from here. The outcome is
+written into a file that was filled in advance, so that a full disk cannot prevent it.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ _MAX_BYTES = 256 << 20  # a script may put anything in its place
 
 
 def reserve_record(paths: RunPaths, trial: Trial) -> None:
-    """Write the dispatched trial, and the room for its outcome.
+    """Write the dispatched trial, and reserve space for its outcome.
 
     Raises:
-        OSError: If the disk is full already.
+        OSError: If they cannot be written.
     """
     write_file(paths.trial, _encode(trial))
     with _open(paths, os.O_TRUNC) as file:
@@ -39,7 +38,7 @@ def reserve_record(paths: RunPaths, trial: Trial) -> None:
 
 
 def write_record(paths: RunPaths, trial: Trial) -> bool:
-    """Put the finished trial in place of the dispatched one; return whether it could be written."""
+    """Replace the dispatched trial by the finished one; return whether it could be written."""
     content = _encode(trial)
     try:
         with _open(paths) as file:
@@ -56,7 +55,7 @@ def write_record(paths: RunPaths, trial: Trial) -> bool:
 
 
 def read_record(paths: RunPaths) -> Trial | None:
-    """Return the trial as its run directory has it, or ``None`` if there is none that reads."""
+    """Return the trial that a run directory contains; ``None`` if it cannot be read."""
     try:
         return Trial.from_json(json.loads(read_file(paths.trial, _MAX_BYTES)))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
@@ -64,7 +63,7 @@ def read_record(paths: RunPaths) -> Trial | None:
 
 
 def read_outcome(paths: RunPaths) -> Outcome | None:
-    """Return the outcome that a launcher left here, or ``None`` if it did not come to that."""
+    """Return the outcome that a launcher wrote here; ``None`` if there is none."""
     trial = read_record(paths)
     if trial is None or not trial.status.finished:
         return None
@@ -72,10 +71,7 @@ def read_outcome(paths: RunPaths) -> Outcome | None:
 
 
 def has_begun(paths: RunPaths) -> bool:
-    """Whether a run directory holds anything that a history could want back.
-
-    That is not known of what is reached through a link, so it counts as begun.
-    """
+    """Whether a run directory contains anything worth keeping. A link counts as begun."""
     ran = (paths.sidecar, paths.torchrun_log, paths.run_dir / "part1")
     if paths.run_dir.is_symlink() or any(path.exists() for path in ran):
         return True

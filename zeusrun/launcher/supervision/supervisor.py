@@ -378,9 +378,8 @@ class Supervisor:
         )
         outcome = join(trial, outcome)
         if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(self._paths.run_dir):
-            self._warn(
-                f"it will start from the beginning, because there is no checkpoint in {self._paths.checkpoints}"
-            )
+            where = self._paths.checkpoints
+            self._warn(f"it will start from the beginning: there is no checkpoint in {where}")
         unread = [text for source in self._sources for text in source.warnings]
         found = (*outcome.warnings, *unread, *meter.warnings, *self._warnings)
         warnings = tuple(_storable(warning) for warning in found)
