@@ -6,11 +6,13 @@ Each raises ``ValueError`` with a message that continues a sentence starting wit
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.jobfile.placeholders import find_placeholders
+from zeusrun.plugins import has_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +22,9 @@ Overlap = Literal["forbid", "allow", "replace", "queue"]
 
 CatchUp = Literal["none", "once"]
 """Of runs missed while the machine was off: run none, or the newest."""
+
+POLICY_NAMES = ("auto", "zeus", "fixed", "grid")
+"""The policies that zeusrun has; ``bandit.registry`` makes them."""
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # one path component, never "..": safe
 
@@ -127,6 +132,16 @@ def check_process_count(value: object) -> object:
     if value in ("gpu", "cpu", "auto") or (type(value) is int and value >= 1):
         return value
     raise ValueError("must be a whole number from 1, or gpu, cpu or auto")
+
+
+def check_policy_name(name: str) -> str:
+    """Return ``name`` if it is a policy of zeusrun or of an installed plugin."""
+    if name in POLICY_NAMES or has_plugin("zeusrun.policies", name):
+        return name
+    close = difflib.get_close_matches(name, POLICY_NAMES, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ", and no plugin has that name"
+    known = f"{', '.join(map(repr, POLICY_NAMES[:-1]))} or {POLICY_NAMES[-1]!r}"
+    raise ValueError(f"must be {known}, not {name!r}{hint}")
 
 
 def check_gpus(gpus: str, others: Mapping[str, Any]) -> None:
