@@ -14,9 +14,7 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.plugins import has_plugin, load_plugin
 
 LARGEST = """
-from zeusrun.bandit.power import first_limit_w, next_limit_w
-from zeusrun.bandit.stopping import hopeless
-from zeusrun.bandit.summary import summarise
+from zeusrun.bandit.problem import ArmBelief
 from zeusrun.trial import Decision, Stage
 
 
@@ -24,17 +22,19 @@ class Largest:
     name = "largest"
 
     def choose(self, problem, runs, rng):
-        arm = problem.candidates[-1]
-        return Decision(arm, Stage.EXPLORE, "the largest", first_limit_w(problem, runs, arm), None)
+        return Decision(problem.candidates[-1], Stage.EXPLORE, "the largest")
 
     def next_limit_w(self, problem, decision, profile):
-        return next_limit_w(problem, profile, decision.power_limit_w)
+        return None
 
     def review(self, problem, decision, running):
-        return hopeless(decision.bound, problem.mode, running)
+        return None
 
     def explain(self, problem, runs, rng):
-        return [summarise(arm, [], [], chance=0.0, verdict="") for arm in problem.candidates]
+        return [
+            ArmBelief(global_batch_size=arm, trials=0, reached=0, chance=0.0, verdict="")
+            for arm in problem.candidates
+        ]
 """
 
 
