@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -110,15 +111,20 @@ def test_the_error_that_the_readme_shows_is_the_one_that_comes(zeusrun):
     assert zeusrun("validate", "nightly.yaml").stderr.strip() == shown
 
 
-def test_the_page_on_job_files_lists_every_key_and_every_placeholder():
+def test_the_page_on_job_files_lists_every_key_its_default_and_every_placeholder():
     schema = spec_json_schema()
-    keys = set()
+    defaults = {}
     for name, value in schema["properties"].items():
-        refs = re.findall(r"#/\$defs/(\w+)", str(value))
-        sections = [schema["$defs"][ref]["properties"] for ref in refs]
-        keys |= {f"{name}.{key}" for section in sections for key in section} or {name}
+        section = re.search(r"#/\$defs/(\w+)", str(value))
+        keys = schema["$defs"][section[1]]["properties"] if section else {"": value}
+        for key, rule in keys.items():
+            default = f"`{json.dumps(rule['default'])}`" if "default" in rule else "—"
+            defaults[f"{name}.{key}".rstrip(".")] = default
     page = DOCS["job-file.md"]
-    assert set(re.findall(r"^\| `([\w.]+)`", page, re.MULTILINE)) == keys
+    table = page[page.index("| key |") : page.index("## Placeholders")].replace("\\|", "or")
+    rows = re.findall(r"^\| `([\w.]+)` \|[^|]*\| ([^|]*) \|", table, re.MULTILINE)
+    assert dict(rows) == defaults
+    assert len(rows) == len(defaults)
     assert all(f"`{name}`" in page for name in PLACEHOLDERS)
 
 
