@@ -24,8 +24,8 @@ from zeusrun.jobfile.validators import (
     check_duration,
     check_env_name,
     check_gpus,
+    check_name,
     check_node_count,
-    check_policy_name,
     check_power_limit,
     check_process_count,
     check_size,
@@ -48,7 +48,7 @@ EnvText = Annotated[Template, WithJsonSchema(ENV_TEXT)]
 EnvName = Annotated[str, AfterValidator(check_env_name)]
 PolicyName = Annotated[
     str,
-    AfterValidator(check_policy_name),
+    AfterValidator(lambda name: check_name(name, POLICY_NAMES, "zeusrun.policies")),
     WithJsonSchema({"anyOf": [{"enum": list(POLICY_NAMES)}, {"type": "string"}]}),
 ]
 Processes = Annotated[

@@ -17,6 +17,8 @@ from zeusrun.plugins import has_plugin
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from zeusrun.plugins import Group
+
 Overlap = Literal["forbid", "allow", "replace", "queue"]
 """What to do when the job runs already: not begin, run beside it, end it first, or wait for it."""
 
@@ -134,14 +136,14 @@ def check_process_count(value: object) -> object:
     raise ValueError("must be a whole number from 1, or gpu, cpu or auto")
 
 
-def check_policy_name(name: str) -> str:
-    """Return ``name`` if it is a policy of zeusrun or of an installed plugin."""
-    if name in POLICY_NAMES or has_plugin("zeusrun.policies", name):
+def check_name(name: str, known: Sequence[str], group: Group) -> str:
+    """Return ``name`` if zeusrun knows it or an installed plugin of the group has it."""
+    if name in known or has_plugin(group, name):
         return name
-    close = difflib.get_close_matches(name, POLICY_NAMES, n=1)
+    close = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ", and no plugin has that name"
-    known = f"{', '.join(map(repr, POLICY_NAMES[:-1]))} or {POLICY_NAMES[-1]!r}"
-    raise ValueError(f"must be {known}, not {name!r}{hint}")
+    listed_names = " or ".join(filter(None, (", ".join(map(repr, known[:-1])), repr(known[-1]))))
+    raise ValueError(f"must be {listed_names}, not {name!r}{hint}")
 
 
 def check_gpus(gpus: str, others: Mapping[str, Any]) -> None:
