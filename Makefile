@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --d
 # Where this is set, every command of every test compiles zeusrun again; empty means unset.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-long check format clean
+.PHONY: demo test test-long check format docs clean
 
 demo: $(READY)
 	$(BIN)/zeusrun submit jobs/digits.yaml
@@ -30,6 +30,11 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+# Builds the site in build/site; a broken link or a missing section is an error.
+docs: $(READY)
+	@test -x $(BIN)/mkdocs || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/mkdocs build --strict --quiet
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

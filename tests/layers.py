@@ -18,7 +18,7 @@ LAYERS = (
     ("energy", "worker"),
     ("sidecar",),
     ("jobfile", "files"),
-    ("trial",),
+    ("trial", "plugins"),
     ("cost", "redaction", "plain_text", "target", "clock", "errors"),
 )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 import yaml
@@ -15,6 +17,8 @@ from tests.factories import ROOT
 from zeusrun.errors import ExitCode
 from zeusrun.jobfile.placeholders import PLACEHOLDERS
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
+from zeusrun.plugins import Group
+from zeusrun.trial import TrialStatus
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
@@ -51,15 +55,29 @@ def test_the_python_of_the_docs_compiles(text):
     compile(text, "docs", "exec")
 
 
-def test_every_command_and_option_of_the_readme_exists(zeusrun):
-    table = README[README.index("| command |") :]
-    rows = re.findall(r"^\| `zeusrun (\w+)[^|]*\|([^|]*)\|", table, re.MULTILINE)
-    assert len(rows) == 16
-    for command, words in rows:
-        done = zeusrun(command, "--help")
-        assert done.returncode == 0
-        for option in re.findall(r"`(--?[a-z-]+)", words):
-            assert option in done.stdout
+COMMAND_ROWS = re.compile(r"^\| `zeusrun ([a-z]+(?: add)?)[^|]*\|([^|]*)\|", re.MULTILINE)
+
+
+def test_the_page_on_commands_has_every_command(zeusrun):
+    listed = zeusrun("--help").stdout.split("Commands:")[1]
+    named = {command for command, _ in COMMAND_ROWS.findall(DOCS["commands.md"])}
+    assert named == set(re.findall(r"^  ([a-z]+)  ", listed, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("command", "words"), COMMAND_ROWS.findall(README) + COMMAND_ROWS.findall(DOCS["commands.md"])
+)
+def test_every_option_of_a_command_in_the_docs_exists(zeusrun, command, words):
+    done = zeusrun(*command.split(), "--help")
+    assert done.returncode == 0
+    for option in re.findall(r"`(--?[a-z-]+)", words):
+        assert option in done.stdout
+
+
+def test_the_readme_is_short_and_shows_the_commands_one_needs_first():
+    assert len(README.splitlines()) <= 120
+    commands = [command for command, _ in COMMAND_ROWS.findall(README)]
+    assert commands == ["submit", "history", "show", "schedule add"]
 
 
 def test_every_verb_and_option_of_the_page_on_schedules_exists(zeusrun):
@@ -77,8 +95,9 @@ def test_every_verb_and_option_of_the_page_on_schedules_exists(zeusrun):
         assert any(option in text for text in helps.values()), option
 
 
-def test_the_exit_codes_of_the_readme_are_the_ones_in_use():
-    named = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
+def test_the_exit_codes_of_the_docs_are_the_ones_in_use():
+    page = DOCS["commands.md"]
+    named = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     assert named == set(ExitCode) - {ExitCode.SIGNAL_BASE}
 
 
@@ -92,15 +111,20 @@ def test_the_error_that_the_readme_shows_is_the_one_that_comes(zeusrun):
     assert zeusrun("validate", "nightly.yaml").stderr.strip() == shown
 
 
-def test_the_page_on_job_files_lists_every_key_and_every_placeholder():
+def test_the_page_on_job_files_lists_every_key_its_default_and_every_placeholder():
     schema = spec_json_schema()
-    keys = set()
+    defaults = {}
     for name, value in schema["properties"].items():
-        refs = re.findall(r"#/\$defs/(\w+)", str(value))
-        sections = [schema["$defs"][ref]["properties"] for ref in refs]
-        keys |= {f"{name}.{key}" for section in sections for key in section} or {name}
+        section = re.search(r"#/\$defs/(\w+)", str(value))
+        keys = schema["$defs"][section[1]]["properties"] if section else {"": value}
+        for key, rule in keys.items():
+            default = f"`{json.dumps(rule['default'])}`" if "default" in rule else "—"
+            defaults[f"{name}.{key}".rstrip(".")] = default
     page = DOCS["job-file.md"]
-    assert set(re.findall(r"^\| `([\w.]+)`", page, re.MULTILINE)) == keys
+    table = page[page.index("| key |") : page.index("## Placeholders")].replace("\\|", "or")
+    rows = re.findall(r"^\| `([\w.]+)` \|[^|]*\| ([^|]*) \|", table, re.MULTILINE)
+    assert dict(rows) == defaults
+    assert len(rows) == len(defaults)
     assert all(f"`{name}`" in page for name in PLACEHOLDERS)
 
 
@@ -109,6 +133,31 @@ def test_the_page_on_training_scripts_names_every_variable(zeusrun):
     dry = zeusrun("submit", job, "--dry-run", "--json").stdout
     told = set(re.findall(r"ZEUSRUN_[A-Z_]+", dry)) - {"ZEUSRUN_HOME"}
     assert told == set(re.findall(r"ZEUSRUN_[A-Z_]+", DOCS["training-script.md"]))
+
+
+PAGES = {"README.md": README, "CONTRIBUTING.md": (ROOT / "CONTRIBUTING.md").read_text()}
+PAGES |= {f"docs/{name}": text for name, text in DOCS.items()}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_of_a_page_leads_somewhere(name):
+    """Sections are named as GitHub and mkdocs name them."""
+    for target, _, section in re.findall(r"\]\(([\w./-]*)(#([\w-]+))?\)", PAGES[name]):
+        path = (ROOT / name).parent / target if target else ROOT / name
+        assert path.exists(), target
+        if section:
+            titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+            assert section in slugs
+
+
+def test_the_statuses_of_the_docs_are_the_ones_in_use():
+    named = set(re.findall(r"^\| `([A-Z]+)` \|", DOCS["results.md"], re.MULTILINE))
+    assert named == set(TrialStatus.__members__) - {"DISPATCHED"}
+
+
+def test_the_package_ships_its_types():
+    assert (ROOT / "zeusrun" / "py.typed").is_file()
 
 
 def test_the_version_is_the_same_everywhere():
@@ -140,12 +189,28 @@ def test_the_example_runs_without_zeusrun(zeusrun):
     assert "epoch 40: val_accuracy 0.9" in done.stdout
 
 
-def test_the_harness_of_the_page_on_policies_runs():
-    """All its blocks in one session, as a reader would type them."""
-    program = "\n".join(blocks(DOCS["policies.md"], "python"))
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("policies.md", "64 is the default, and nothing has reached the target yet"),
+        ("python-api.md", "digits 0.98 (16, 32, 64, 128, 256, 512)"),
+    ],
+)
+def test_the_python_of_a_page_runs(zeusrun, name, first):
+    """All its blocks in one session, as a reader would type them in a clone."""
+    program = "\n".join(blocks(DOCS[name], "python"))
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=zeusrun.environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    first, *_ = done.stdout.splitlines()
-    assert first == "64 is the default, and nothing has reached the target yet"
+    assert done.stdout.splitlines()[0] == first
+
+
+def test_the_page_on_the_python_api_names_every_group_of_plugins():
+    named = set(re.findall(r"^\| `(zeusrun\.\w+)`", DOCS["python-api.md"], re.MULTILINE))
+    assert named == set(get_args(Group))

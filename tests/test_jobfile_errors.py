@@ -192,7 +192,18 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         (
             "launch:",
             "policy: {name: best}\nlaunch:",
-            "12: 'policy.name' must be 'auto', 'zeus', 'fixed' or 'grid', not 'best'",
+            (
+                "12: 'policy.name' must be 'auto', 'zeus', 'fixed' or 'grid', not 'best', "
+                "and no plugin has that name"
+            ),
+        ),
+        (
+            "launch:",
+            "policy: {name: zues}\nlaunch:",
+            (
+                "12: 'policy.name' must be 'auto', 'zeus', 'fixed' or 'grid', not 'zues'; "
+                "did you mean 'zeus'?"
+            ),
         ),
         (
             "launch:",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.fixed import Fixed
 from zeusrun.bandit.grid import Grid
 from zeusrun.bandit.zeus.policy import Zeus
-from zeusrun.errors import JobFileError
+from zeusrun.errors import UsageError
+from zeusrun.plugins import load_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Decision, PowerPoint
 
 
+@runtime_checkable
 class Policy(Protocol):
     """Decides: values in, values out.
 
@@ -74,13 +76,22 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
 
 
 def create_policy(name: str) -> Policy:
-    """Make a policy by its name in the job file.
+    """Make a policy by its name: one of zeusrun's, else one of an installed plugin.
 
     Raises:
-        JobFileError: If there is none of that name.
+        UsageError: If there is none of that name, or the plugin does not make a policy.
     """
-    if name not in POLICIES:
+    if name in POLICIES:
+        return POLICIES[name]()
+    create = load_plugin("zeusrun.policies", name)
+    if create is None:
         close = difflib.get_close_matches(name, POLICIES, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(POLICIES)}"
-        raise JobFileError(f"unknown policy {name!r} under 'policy.name'; {hint}")
-    return POLICIES[name]()
+        raise UsageError(f"unknown policy {name!r}; {hint}")
+    policy = create() if callable(create) else create
+    if not isinstance(policy, Policy):
+        raise UsageError(
+            f"the plugin {name!r} does not make a policy: it needs a name and the methods choose, "
+            "next_limit_w, review and explain; docs/policies.md describes them"
+        )
+    return policy

@@ -17,12 +17,14 @@ from pydantic import (
 
 from zeusrun.jobfile.schema import ANY_TEXT, ENV_TEXT
 from zeusrun.jobfile.validators import (
+    POLICY_NAMES,
     CatchUp,
     Overlap,
     check_candidates,
     check_duration,
     check_env_name,
     check_gpus,
+    check_name,
     check_node_count,
     check_power_limit,
     check_process_count,
@@ -44,6 +46,11 @@ Template = Annotated[str, AfterValidator(check_text)]
 PassedText = Annotated[Template, WithJsonSchema(ANY_TEXT)]
 EnvText = Annotated[Template, WithJsonSchema(ENV_TEXT)]
 EnvName = Annotated[str, AfterValidator(check_env_name)]
+PolicyName = Annotated[
+    str,
+    AfterValidator(lambda name: check_name(name, POLICY_NAMES, "zeusrun.policies")),
+    WithJsonSchema({"anyOf": [{"enum": list(POLICY_NAMES)}, {"type": "string"}]}),
+]
 Processes = Annotated[
     int | Literal["gpu", "cpu", "auto"],
     BeforeValidator(check_process_count),
@@ -153,10 +160,10 @@ class LearningRate(Section):
 class PolicySection(Section, title="Policy"):
     """What chooses the batch size."""
 
-    name: Literal["auto", "zeus", "fixed", "grid"] = Field(
+    name: PolicyName = Field(
         "auto",
         description="auto: least cost over time; zeus: the NSDI 2023 paper's; fixed: only the "
-        "default; grid: each once, then the cheapest.",
+        "default; grid: each once, then the cheapest; or the name of an installed plugin.",
     )
     window: int | None = Field(
         None, ge=1, description="Learn from the last so many trials per batch size; null: from all."

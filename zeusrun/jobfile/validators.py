@@ -6,20 +6,27 @@ Each raises ``ValueError`` with a message that continues a sentence starting wit
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.jobfile.placeholders import find_placeholders
+from zeusrun.plugins import has_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from zeusrun.plugins import Group
 
 Overlap = Literal["forbid", "allow", "replace", "queue"]
 """What to do when the job runs already: not begin, run beside it, end it first, or wait for it."""
 
 CatchUp = Literal["none", "once"]
 """Of runs missed while the machine was off: run none, or the newest."""
+
+POLICY_NAMES = ("auto", "zeus", "fixed", "grid")
+"""The policies that zeusrun has; ``bandit.registry`` makes them."""
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # one path component, never "..": safe
 
@@ -127,6 +134,16 @@ def check_process_count(value: object) -> object:
     if value in ("gpu", "cpu", "auto") or (type(value) is int and value >= 1):
         return value
     raise ValueError("must be a whole number from 1, or gpu, cpu or auto")
+
+
+def check_name(name: str, known: Sequence[str], group: Group) -> str:
+    """Return ``name`` if zeusrun knows it or an installed plugin of the group has it."""
+    if name in known or has_plugin(group, name):
+        return name
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ", and no plugin has that name"
+    listed_names = " or ".join(filter(None, (", ".join(map(repr, known[:-1])), repr(known[-1]))))
+    raise ValueError(f"must be {listed_names}, not {name!r}{hint}")
 
 
 def check_gpus(gpus: str, others: Mapping[str, Any]) -> None:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from zeusrun.bandit.registry import POLICIES
+from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import best_arm, expected, never_optimising
 from zeusrun.simulate.replay import ATTEMPTS, build_problem, replay
-from zeusrun.simulate.workloads import did_you_mean
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -131,8 +130,7 @@ def run_study(
     if not (scenarios and policies and seeds):
         raise UsageError("there is nothing to simulate: no workload, no policy or no seed")
     for policy in policies:
-        if policy not in POLICIES:
-            raise UsageError(f"unknown policy {policy!r}; {did_you_mean(policy, POLICIES)}")
+        create_policy(policy)
     settings = settings or Settings()
     cells = [(each, policy, seed) for each in scenarios for policy in policies for seed in seeds]
     chunks = list(_chunks(cells, settings))
@@ -156,7 +154,7 @@ def simulate(scenario: Scenario, policy: str, seed: int, settings: Settings) -> 
     arrivals = scenario.arrivals(job, settings.eta_knob, settings.load, recurrences, seed)
     played = replay(
         job,
-        POLICIES[policy](),
+        create_policy(policy),
         build_problem(job, settings.eta_knob, settings.cost_factor),
         recurrences,
         [seed, *scenario.salt],
