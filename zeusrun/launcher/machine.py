@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.errors import SHORTAGES, DeviceError, LaunchError
 from zeusrun.gpu.nvml import gpus_of_job
+from zeusrun.plugins import load_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,16 +23,31 @@ def job_devices(
 ) -> tuple[list[Device], int]:
     """Return the devices to meter for a job, and its number of ranks.
 
-    One GPU for each rank, as far as there are GPUs; without any, the CPU. The caller closes them.
+    One GPU for each rank, as far as there are GPUs; without any, the CPU. A kind of device that
+    zeusrun does not know is a plugin's. The caller closes them.
 
     Raises:
-        DeviceError: If ``gpu`` is asked for and there is none, or a visible GPU is absent.
+        DeviceError: If a kind of device is asked for and there is none, or a visible GPU is absent.
         UsageError: If an environment variable that describes the machine is not usable.
     """
+    if isinstance(nproc_per_node, str) and nproc_per_node not in {"gpu", "cpu", "auto"}:
+        devices = _plugin_devices(nproc_per_node, environment)
+        return devices, len(devices)
     count = nproc_per_node if isinstance(nproc_per_node, int) else None
     gpus = [] if nproc_per_node == "cpu" else gpus_of_job(environment, count)
     world_size = resolve_world_size(nproc_per_node, len(gpus), usable_cpu_count())
     return gpus or [cpu_device(environment)], world_size
+
+
+def _plugin_devices(kind: str, environment: Mapping[str, str]) -> list[Device]:
+    create: Any = load_plugin("zeusrun.devices", kind)
+    devices = list(create(environment)) if callable(create) else []
+    if not devices:
+        raise DeviceError(
+            f"launch.nproc_per_node is {kind!r}, but no installed plugin finds such a device; set "
+            "launch.nproc_per_node to 'auto', 'cpu', 'gpu' or a number"
+        )
+    return devices
 
 
 def check_descriptors(world_size: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from zeusrun.errors import UsageError
 from zeusrun.metrics.sidecar import SidecarReader
+from zeusrun.plugins import load_plugin
 from zeusrun.sidecar.events import SIDECAR_NAME
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from zeusrun.sidecar.events import Event
 
 
+@runtime_checkable
 class MetricSource(Protocol):
     """Where the launcher reads what a run reports. The suite is ``tests/contracts/source.py``."""
 
@@ -47,6 +50,20 @@ def open_sources(name: str, run_dir: Path) -> tuple[MetricSource, ...]:
     """Open the sources of a run: the sidecar, and the one that the job file names if another.
 
     Nothing needs to exist yet. Without the sidecar zeusrun would know no rank's process.
+
+    Raises:
+        UsageError: If no source has the name.
     """
-    opened = SOURCES[name]
-    return (open_sidecar(run_dir), *([] if opened is open_sidecar else [opened(run_dir)]))
+    sidecar = open_sidecar(run_dir)
+    return (sidecar,) if name == "sidecar" else (sidecar, _open_source(name, run_dir))
+
+
+def _open_source(name: str, run_dir: Path) -> MetricSource:
+    create: Any = SOURCES.get(name) or load_plugin("zeusrun.metric_sources", name)
+    source = create(run_dir) if callable(create) else None
+    if not isinstance(source, MetricSource):
+        raise UsageError(
+            f"metrics.source {name!r}: no installed plugin makes such a metric source, which has "
+            "the method read and the property warnings; docs/python-api.md describes it"
+        )
+    return source
