@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from zeusrun.bandit.observation import Running
+from zeusrun.bandit.observation import Running, merged_profile
 from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
 from zeusrun.launcher.choose import decide_again, why_left
@@ -51,7 +51,7 @@ from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Stage, TrialStatus, is_baseline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from zeusrun.energy.meter import Meter
@@ -96,9 +96,7 @@ class Supervisor:
         self._choice = dispatched.choice
         self._looking = begins_with_look(dispatched.choice)
         self._looked: PowerPoint | None = None
-        self._limits = LimitControl(
-            submission, trial, dispatched.paths, dispatched.choice, self._warn
-        )
+        self._limits = self._control_limits()
         self._ranks = RankProcesses(self._paths.run_dir, trial.world_size)
         self._stalls = StallControl(
             spec, trial, self._paths, self._warn, self._note, ranks=self._ranks
@@ -118,6 +116,26 @@ class Supervisor:
         self._earlier = submission.history.trials(trial.job, _COMPARED_WITH)
         self._warnings: list[str] = []
         self._progress = self._begin()
+
+    def _control_limits(self) -> LimitControl:
+        submission, choice, trial = self._submission, self._choice, self._trial
+        ranks = range(trial.world_size if submission.spec.instrument else 0)
+        return LimitControl(
+            submission.limits,
+            submission.gpus,
+            [self._paths.rank_clock(rank) for rank in ranks],
+            self._warn,
+            trial=trial.trial,
+            problem=choice.problem,
+            known=merged_profile([r for r in choice.runs if r.arm == trial.global_batch_size]),
+            original_w=choice.limit_w,
+            fixed_w=submission.spec.power_limit.watts,
+            next_limit_w=self._next_limit_w,
+        )
+
+    def _next_limit_w(self, profile: Sequence[PowerPoint]) -> float | None:
+        choice = self._choice
+        return self._submission.policy.next_limit_w(choice.problem, choice.decision, profile)
 
     def _begin(self) -> Progress:
         """Return the progress of a trial that starts now, or goes on after it was preempted."""
@@ -288,7 +306,6 @@ class Supervisor:
             self._verdict = Verdict(StopCause.LOOKED, reason)
             return
         self._choice = replace(choice, decision=again)
-        self._limits.decided(self._choice)
         self._bounds = replace(self._bounds, cost_bound_j=again.cost_bound_j)
         self._emit(BoundChanged(self._bounds.cost_bound_j))
         self._emit(Noted(f"its speed is known, and it goes on: {again.why}"))
