@@ -24,7 +24,6 @@ class CounterAccount:
     """Energy by a device's counter, until the counter proves wrong.
 
     Attributes:
-        dropped: Whether it proved wrong. It is then never used again.
         moved: Whether it has moved since the first sample.
         series: Its samples.
     """
@@ -32,12 +31,9 @@ class CounterAccount:
     def __init__(self, *, is_model: bool, max_power_w: float | None = None) -> None:
         """Start without samples.
 
-        Args:
-            is_model: Whether a model computes the energy instead of a counter. A model may stand
-                still, and each of its values is exact.
-            max_power_w: The most that the device may draw; ``None`` if unknown.
+        A model that computes the energy may stand still, and each of its values is exact.
         """
-        self.dropped = self.moved = False
+        self.moved = False
         self.series = EnergySeries()
         self._is_model = is_model
         self._leap_w = _LEAP * (max_power_w or _UNKNOWN_MAX_POWER_W)
@@ -58,17 +54,6 @@ class CounterAccount:
         Returns:
             What is wrong with the counter, if this reading is the reason to drop it.
         """
-        complaint = self._find_fault(time_s, energy_j, power_w, utilization)
-        self.dropped = complaint is not None
-        return complaint
-
-    def _find_fault(
-        self,
-        time_s: float,
-        energy_j: float | None,
-        power_w: float | None,
-        utilization: float | None,
-    ) -> str | None:
         last_j = self.series.last_j
         if energy_j is None:
             return self._miss(time_s)

@@ -81,12 +81,7 @@ class RaplCpu(_Cpu):
     def __init__(
         self, model: str, nominal_max_power_w: float | None = None, root: Path = POWERCAP
     ) -> None:
-        """Open the counters.
-
-        Args:
-            model: Product name of the CPU.
-            nominal_max_power_w: Maximum power to assume where the kernel provides none (AMD).
-            root: The kernel's powercap folder.
+        """Open the counters; the kernel may provide no maximum power (AMD).
 
         Raises:
             DeviceError: If there is no counter, or any cannot be read.
@@ -123,12 +118,8 @@ class _PackageCounter:
 def cpu_device(environment: Mapping[str, str], powercap: Path = POWERCAP) -> Device:
     """Open the CPU: by its counters if they can be read, otherwise by the model.
 
-    Args:
-        environment: Read for ``ZEUSRUN_CPU_WATTS_PER_CORE``.
-        powercap: The kernel's powercap folder.
-
     Raises:
-        UsageError: If the variable is not a positive number.
+        UsageError: If ``ZEUSRUN_CPU_WATTS_PER_CORE`` is not a positive number.
         DeviceError: If not even CPU times can be read.
     """
     watts_per_core = _load_watts_per_core(environment)

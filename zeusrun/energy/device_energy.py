@@ -47,16 +47,11 @@ class EnergyTrack:
     def __init__(
         self, name: str, claimed_source: EnergySource, max_power_w: float | None = None
     ) -> None:
-        """Start without readings.
-
-        Args:
-            name: Name of the device for messages.
-            claimed_source: The best source that the device claims; a model is always trusted.
-            max_power_w: The most that it may draw; ``None`` if unknown.
-        """
+        """Start without readings; ``name`` is for messages. A model is always trusted."""
         self.failed = False
         self._name = name
         self._is_model = claimed_source is EnergySource.ESTIMATED
+        self._dropped = False  # the counter, for the rest of the run
         self._counter = CounterAccount(is_model=self._is_model, max_power_w=max_power_w)
         self._power = PowerAccount()
         # The last step of the counter less the total of sampled power then, which continues from
@@ -75,11 +70,12 @@ class EnergyTrack:
         self._missing_since_s, self._last = None, (time_s, reading)
         if reading.power_w is not None:
             self._power.add(time_s, reading.power_w)
-        if self._counter.dropped:
+        if self._dropped:
             return ()
         utilization = None if reading.health is None else reading.health.utilization
         complaint = self._counter.add(time_s, reading.energy_j, reading.power_w, utilization)
         if complaint is not None:
+            self._dropped = True
             remedy = "sampled power is integrated instead" if self._power else _UNKNOWN
             return (f"the energy counter of {self._name} {complaint}; {remedy}",)
         if self._counter.series.last_s == time_s:
@@ -104,7 +100,7 @@ class EnergyTrack:
             silent = self._power.has_gap or self._last[0] - self._power.last_s > REACH_S
             why = "reported no power for too long; its energy is unknown for that time"
         else:
-            silent = not self._counter.dropped  # there was a warning at that time
+            silent = not self._dropped  # there was a warning at that time
             why = f"reported no power, and its energy counter never moved; {_UNKNOWN}"
         return (f"{self._name} {why}",) if silent else ()
 
@@ -128,7 +124,7 @@ class EnergyTrack:
 
         ``None`` if the device has neither, or after the first gap in its sampled power.
         """
-        if self._last is not None and not self._counter.dropped:
+        if self._last is not None and not self._dropped:
             return self._last[1].energy_j
         total_j, offset_j = self._power.total_j, self._offset_j
         return None if total_j is None or offset_j is None else offset_j + total_j
@@ -175,7 +171,7 @@ class EnergyTrack:
     def _counts(self) -> bool:
         """Whether the counter is trusted."""
         counter = self._counter
-        return bool(counter.series) and not counter.dropped and (counter.moved or self._is_model)
+        return bool(counter.series) and not self._dropped and (counter.moved or self._is_model)
 
     def _lose(self) -> tuple[str, ...]:
         self.failed = True

@@ -54,12 +54,8 @@ class EnergyMonitor(Meter):
     ) -> None:
         """Prepare; nothing is read, written or started yet.
 
-        Args:
-            devices: All devices of the job.
-            csv_path: Where to write ``power.csv``; ``None`` for no file.
-            period_s: Seconds between samples.
-            clock: Monotonic seconds; windows are given on the same clock.
-            foreign: Finds processes of others on the GPUs; ``None`` to check nothing.
+        ``csv_path`` is that of ``power.csv``, ``period_s`` the time between samples. ``foreign``
+        finds processes of others on the GPUs. ``None``: write no file, check no processes.
         """
         self._warnings: list[str] = []
         self._metered: list[_Metered] = []

@@ -54,9 +54,8 @@ class ForeignProcesses:
 
         Args:
             run_dir: ``ZEUSRUN_RUN_DIR`` of the run: a rank whose parents died still has it.
-            measure: ``ZEUSRUN_MEASURE`` of a command that is measured, likewise.
-            first_namespace: Whether this process numbers processes as NVML does; ``None``: find
-                out.
+            measure: ``ZEUSRUN_MEASURE`` of a measured command, likewise.
+            first_namespace: Whether process ids are NVML's; ``None``: find out.
         """
         self.found: frozenset[int] = frozenset()
         marks = {_RUN_DIR: run_dir, MEASURE_VARIABLE: measure}

@@ -22,8 +22,8 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
     """Open the GPUs that a job with this environment will use.
 
     Args:
-        environment: The job's; read for ``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER`` and the
-            address of a ``zeusd`` (see ``find_zeusd``).
+        environment: The job's, with ``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER`` and the
+            address of a ``zeusd``.
         count: How many of the visible ones it uses, the first in CUDA's order; ``None`` is all.
 
     Returns:
@@ -60,14 +60,10 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
 
 
 def gpu_by_uuid(uuid: str, environment: Mapping[str, str]) -> NvmlGpu:
-    """Open a whole GPU by its UUID, even if the environment hides it.
-
-    Args:
-        uuid: UUID of the GPU.
-        environment: Contains the address of a ``zeusd``.
+    """Open a whole GPU by its UUID, even if the environment hides it; it may name a ``zeusd``.
 
     Raises:
-        DeviceError: If it is absent or does not answer.
+        DeviceError: If the GPU is absent or does not answer.
     """
     with _machine() as (nvml, gpus, silent):
         for gpu in gpus:

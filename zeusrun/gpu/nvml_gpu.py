@@ -59,13 +59,7 @@ class NvmlGpu:
         zeusd: Zeusd | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open the GPU.
-
-        Args:
-            nvml: The module ``pynvml``.
-            gpu: Which GPU, and whether the job uses it whole.
-            zeusd: Sets a limit if this process may not; ``None`` if there is none.
-            clock: Monotonic seconds.
+        """Open the GPU; a ``zeusd`` sets limits that this process may not set.
 
         Raises:
             DeviceError: If it does not answer.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
-from zeusrun.energy.cpu import cpu_device
 from zeusrun.energy.device import Health, LimitableDevice
 from zeusrun.energy.sharing import in_first_pid_namespace
 from zeusrun.errors import DeviceError, VisibleGpusError
@@ -86,9 +85,7 @@ class OpenGpu(NamedTuple):
 def open_gpus(environment: Mapping[str, str], *, everything: bool = False) -> list[OpenGpu]:
     """Open the GPUs that a job in this environment sees; the caller closes them.
 
-    Args:
-        environment: Read for ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER``.
-        everything: Whether to open hidden ones as well; they have no ``cuda_index``.
+    ``everything`` opens hidden GPUs as well; they have no ``cuda_index``.
 
     Raises:
         DeviceError: If NVML cannot list the GPUs, or ``CUDA_VISIBLE_DEVICES`` is not usable and
@@ -128,19 +125,6 @@ def _open_visible(environment: Mapping[str, str]) -> list[OpenGpu]:
     in_pci_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     unknown_order = by_index and not in_pci_order and len({device.model for device in devices}) > 1
     return [OpenGpu(None if unknown_order else i, device) for i, device in enumerate(devices)]
-
-
-class CpuStatus(NamedTuple):
-    """The CPU, which is metered if a job sees no GPU."""
-
-    model: str
-    energy_source: EnergySource
-
-
-def read_cpu(environment: Mapping[str, str]) -> CpuStatus:
-    """Read the CPU as a job in this environment would meter it; raises as ``cpu_device`` does."""
-    device = cpu_device(environment)
-    return CpuStatus(device.model, device.energy_source)
 
 
 def read_status(gpu: OpenGpu, held_by: Callable[[str], str | None]) -> GpuStatus:

@@ -57,7 +57,7 @@ class Zeusd:
             nvml_index: NVML's number for the GPU in this process.
             watts: The limit.
             gpu_count: How many GPUs NVML has in this process.
-            pci: PCI address of the GPU; ``None`` if unknown.
+            pci: Address of the GPU; ``None`` if unknown.
 
         Raises:
             LimitRefusedError: If the daemon does not run, does not permit it, or sees other GPUs

@@ -1,9 +1,4 @@
-"""The guard: a small process that outlives the launcher and restores power limits.
-
-It waits for the end of its standard input, whose other end only the launcher has: the kernel closes
-it however the launcher dies. Then the guard restores the limits that are still on record. It
-inherits the locks of the GPUs, so no other process takes a changed limit for the original one.
-"""
+"""The guard: a small process that outlives the launcher and restores power limits."""
 
 from __future__ import annotations
 
@@ -38,7 +33,14 @@ _RETRY_AFTER_S = 0.2
 
 
 def main() -> None:
-    """Wait, then restore; ``argv``: the directory of the records, and ``<uuid>=<watts>``."""
+    """Wait for the launcher to end, then restore the limits that are still on record.
+
+    The kernel closes the guard's standard input however the launcher ends, because only the
+    launcher has its other end. The guard inherits the locks of the GPUs, so that no other process
+    takes a changed limit for the original one.
+
+    ``argv`` is the directory of the records and ``<uuid>=<original watts>`` for each GPU.
+    """
     directory = Path(sys.argv[1])
     pairs = [argument.split("=") for argument in sys.argv[2:]]
     original_w = {uuid: float(watts) for uuid, watts in pairs}

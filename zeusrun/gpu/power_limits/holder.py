@@ -21,7 +21,6 @@ from zeusrun.gpu.power_limits.original_limits import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -56,13 +55,13 @@ class LimitHolder:
     A limit that somebody else sets meanwhile stays: from then on nothing is changed.
 
     Attributes:
-        refused: A sentence why the limits are not changed; ``None`` if they may be changed.
-        taken: A sentence that somebody else has set a limit meanwhile; ``refused`` is then the
-            same. ``None`` if nobody has.
+        refused: Why the limits are not changed; ``None`` if they may be changed.
+        taken: That somebody else has set a limit meanwhile; ``refused`` is then the same. ``None``
+            if nobody has.
         limits_w: Limits per GPU that may be tried, ascending: from the lowest that all GPUs accept
             to the lowest original one, which somebody has set on purpose; none if refused.
-        unrestored: A sentence on what could not be restored on leaving the block; its record
-            stays. ``None`` if all original limits are restored.
+        unrestored: What could not be restored on leaving the block; its record stays. ``None`` if
+            all original limits are restored.
     """
 
     def __init__(
@@ -78,9 +77,8 @@ class LimitHolder:
             devices: Those of the job. One without a power limit is ignored.
             directory: Directory of the records.
             start_guard: Starts a guard with the original watts by UUID and file descriptors to
-                inherit, and returns once it is ready; raises a ``DeviceError`` if it cannot.
-            zeusd: Socket or ``host:port`` of the job's daemon, for the records; ``None`` for
-                none.
+                inherit, and returns once it is ready, or raises a ``DeviceError``.
+            zeusd: Socket or ``host:port`` of the job's daemon, for the records.
         """
         self.refused: str | None = None
         self.taken: str | None = None
@@ -114,12 +112,7 @@ class LimitHolder:
             self._let_go()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         taken_before = self.taken
         try:
             self.restore()

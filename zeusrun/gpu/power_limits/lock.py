@@ -1,11 +1,4 @@
-"""The lock on a GPU's power limit, which one zeusrun holds until it ends.
-
-It is a name in Linux' abstract socket namespace (unix(7)). It works between the users of a machine
-(more exactly, of a network namespace) without files and permissions, and the kernel frees it with
-the last process that holds it. The guard inherits it and keeps it until the original limit is
-restored. Containers with their own network namespaces but a common directory of records see each
-other by a locked file there.
-"""
+"""The lock on a GPU's power limit, which one zeusrun holds until it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +12,13 @@ from zeusrun.files.private import make_folder
 
 
 class LimitLock:
-    """The lock of one GPU, by its UUID and the directory of its record."""
+    """The lock of one GPU, by its UUID and the directory of its record.
+
+    It is a name in Linux' abstract socket namespace (unix(7)): users of a machine (more exactly, of
+    a network namespace) share it without files and permissions, and the kernel frees it with the
+    last process that holds it. Containers with their own network namespaces but a common directory
+    of records see each other by a locked file there.
+    """
 
     def __init__(self, uuid: str, directory: Path) -> None:
         self._uuid, self._directory = uuid, directory
