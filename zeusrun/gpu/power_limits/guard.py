@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from zeusrun.energy.device import LimitableDevice
 
-READY = b"ready\n"
 _FOR_THE_LAUNCHER = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -50,7 +49,7 @@ def main() -> None:
         uuid: gpu_by_uuid(uuid, os.environ) for uuid in original_w
     }
     with contextlib.suppress(BrokenPipeError):  # the launcher is already dead
-        os.write(1, READY)
+        os.write(1, b"ready\n")
     os.close(1)
     while os.read(0, 4096):
         pass
@@ -88,7 +87,3 @@ def _restored(directory: Path, record: LimitRecord, devices: dict[str, Limitable
             devices.pop(uuid).close()
         return False
     return True
-
-
-if __name__ == "__main__":
-    main()

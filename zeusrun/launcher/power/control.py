@@ -41,11 +41,7 @@ def open_limits(
 ) -> LimitHolder | None:
     """Return the holder of the GPUs' limits, not entered yet; ``None`` to leave them alone.
 
-    Args:
-        mode: ``power_limit.mode`` of the job file.
-        devices: Those of the job.
-        home: zeusrun's home, which contains the records.
-        environment: That of the job, and of the guard.
+    ``mode`` is ``power_limit.mode`` of the job file; the guard gets the job's ``environment``.
     """
     if mode == "observe" or not any(isinstance(device, LimitableDevice) for device in devices):
         return None
@@ -102,18 +98,10 @@ class LimitControl:
     ) -> None:
         """Prepare; nothing is changed yet.
 
-        Args:
-            holder: Changes the limits; ``None`` if they are to be left alone.
-            gpus: Those of the job.
-            clocks: The step clock of every rank; none if steps are not counted. Without GPUs or
-                clocks nothing is measured.
-            warn: Gets each sentence that a user should act on.
-            trial: Name of the trial.
-            problem: What the policy was asked.
-            known: Profile of the batch size from earlier trials.
-            original_w: The limit in force before anything is changed; ``None`` if there is none.
-            fixed_w: The only limit to hold; ``None`` to let the policy choose.
-            next_limit_w: The policy's choice, given the profile so far.
+        ``clocks`` are the step clocks of all ranks; without them or GPUs nothing is measured.
+        ``warn`` gets each sentence that a user should act on. ``fixed_w`` is the only limit to
+        hold, ``None`` to let the policy choose by ``next_limit_w``, given the profile so far. For
+        ``problem``, ``known`` and ``original_w`` see ``Profiling``.
         """
         self._holder, self._gpus, self._clocks, self._warn = holder, gpus, clocks, warn
         self._trial, self._original_w, self._fixed_w = trial, original_w, fixed_w
@@ -157,13 +145,7 @@ class LimitControl:
             self._check_taken()
 
     def advance(self, now_t: float, energy_between: EnergyBetween, *, wait: bool) -> None:
-        """Read the step clocks, and hold the limit that is wanted now.
-
-        Args:
-            now_t: Monotonic seconds.
-            energy_between: Joules between two monotonic seconds, ``None`` if unknown.
-            wait: Whether to try no other limit yet.
-        """
+        """Read the step clocks, and hold the limit that is wanted now; see ``Profiling``."""
         self._keep_guarded(now_t)
         if self._profiling is None:
             return

@@ -62,7 +62,7 @@ class Profiling:
         ask: Callable[[Sequence[PowerPoint]], float | None],
         is_in_force: Callable[[float], bool | None] = lambda _limit_w: True,
     ) -> None:
-        """Begin.
+        """Prepare; nothing is asked yet.
 
         Args:
             problem: What the policy was asked.
@@ -102,14 +102,8 @@ class Profiling:
     ) -> float | None:
         """Add the step clock of the slowest rank, about ten times a second.
 
-        Args:
-            count: The step clock.
-            now_t: Monotonic seconds.
-            energy_between: Joules between two monotonic seconds, ``None`` if unknown.
-            wait: Whether to ask for no other limit yet.
-
         Returns:
-            The limit to hold now; ``None`` for the original one.
+            The limit to hold now, no new one while ``wait``; ``None`` for the original one.
         """
         if not self._begun:
             self._begun = True
