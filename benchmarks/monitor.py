@@ -26,9 +26,9 @@ from timing import describe_machine, show
 
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.energy.device import Health, Reading
-from zeusrun.energy.foreign import ForeignProcesses
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.series import MAX_SAMPLES
+from zeusrun.energy.sharing import ForeignProcesses
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.trial import EnergySource
 

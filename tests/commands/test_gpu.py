@@ -130,13 +130,10 @@ def test_a_gpu_that_does_not_answer_is_a_row_that_says_so(look, gpu_machine, zeu
     both = f"{gpu_machine.uuid(0)},{gpu_machine.uuid(1)}"
     well, lost = look(CUDA_VISIBLE_DEVICES=both)
     assert (well["uuid"], well["error"]) == (gpu_machine.uuid(0), None)
-    assert lost["cuda_index"] == 1
-    assert lost["power_w"] is None
-    assert gpu_machine.uuid(1) in lost["error"]
-    (alone,) = look(CUDA_VISIBLE_DEVICES=gpu_machine.uuid(1))
-    assert alone["error"]
+    assert (lost["cuda_index"], lost["power_w"]) == (None, None)
+    assert "GPU 1 does not answer: NVML says GPU is lost" in lost["error"]
     done = zeusrun("gpu", **gpu_machine.environment, CUDA_VISIBLE_DEVICES=both)
-    assert "! GPU 1: " in done.stdout
+    assert "GPU 1 does not answer" in " ".join(done.stdout.split())
     assert done.returncode == 0
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from tests.contracts.device import DeviceContract
 from tests.energy.test_cpu_times import SELF, FakeProc
-from zeusrun.energy.cpu import EstimatedCpu, cpu_device
+from zeusrun.energy.cpu import EstimatedCpu, RaplCpu, cpu_device
 from zeusrun.energy.cpu_times import DescendantTimes
-from zeusrun.energy.rapl import RaplCpu
 from zeusrun.errors import DeviceError, ExitCode, UsageError
 from zeusrun.trial import EnergySource
 
@@ -89,7 +88,6 @@ def test_a_bad_number_of_watts_is_refused_naming_the_variable(tmp_path, text):
     assert caught.value.exit_code is ExitCode.BAD_INPUT
 
 
-def test_a_kernel_without_process_folders_is_a_device_error(tmp_path, monkeypatch):
-    monkeypatch.setattr("zeusrun.energy.cpu.DescendantTimes", lambda: os.listdir(tmp_path / "none"))
+def test_a_kernel_without_process_folders_is_a_device_error(tmp_path):
     with pytest.raises(DeviceError, match="/proc"):
-        EstimatedCpu("Fake CPU")
+        DescendantTimes(proc=tmp_path / "none")

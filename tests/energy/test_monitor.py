@@ -14,9 +14,9 @@ from tests.gpu.simulated import SimulatedDevice
 from zeusrun.energy import monitor as monitor_module
 from zeusrun.energy.device import Health, Reading
 from zeusrun.energy.device_energy import Accounts
-from zeusrun.energy.foreign import ForeignProcesses
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.power_csv import COLUMNS
+from zeusrun.energy.sharing import ForeignProcesses
 from zeusrun.errors import DeviceError
 from zeusrun.trial import EnergySource
 
@@ -129,7 +129,7 @@ def test_a_device_that_fails_makes_all_energy_unknown_and_is_named_once(clock):
     start_s = clock()
     watch(monitor, clock, 1.0)
     bad.fail("GPU is lost")
-    watch(monitor, clock, 1.0)
+    watch(monitor, clock, 6.0)
     assert monitor.energy_between(start_s, start_s + 0.5) is None
     assert monitor.power_w() is None
     assert monitor.energy_source is None
@@ -150,9 +150,7 @@ def test_a_device_that_answers_again_within_seconds_is_billed_whole(clock):
     device.restart_counter()
     watch(monitor, clock, 5.0)
     assert monitor.energy_between(start_s, start_s + 12.0) == pytest.approx(2400.0)
-    failed, back, dropped = monitor.warnings
-    assert "driver restarts" in failed
-    assert "answers again" in back
+    (dropped,) = monitor.warnings
     assert "ran backwards" in dropped
 
 
@@ -167,8 +165,8 @@ def test_a_device_missing_at_the_end_has_no_energy_though_it_was_back_before(clo
         watch(monitor, clock, 1.0)
         device.fail("GPU is lost")
     assert monitor.energy_between(start_s, start_s + 1.0) is None
-    assert len(monitor.warnings) == 3
-    assert "unknown" in monitor.warnings[-1]
+    (warning,) = monitor.warnings
+    assert "unknown: Simulated GPU (SIM-0): GPU is lost" in warning
 
 
 def test_energies_are_told_by_device_and_by_account(clock):
@@ -228,9 +226,13 @@ class AskedDevice(SimulatedDevice):
 OURS, FOREIGN = os.getpid(), os.getppid()
 
 
+class OnlyThis(ForeignProcesses):
+    def _owns(self, pid):
+        return pid == OURS
+
+
 def watch_processes(clock, devices, seconds=5.0):
-    foreign = ForeignProcesses(owns=lambda pid: pid == OURS, first_namespace=True)
-    monitor = EnergyMonitor(devices, None, clock=clock, foreign=foreign)
+    monitor = EnergyMonitor(devices, None, clock=clock, foreign=OnlyThis(first_namespace=True))
     watch(monitor, clock, seconds)
     return monitor
 
@@ -330,11 +332,6 @@ def test_without_devices_everything_is_unknown(clock):
     assert monitor.power_w() is None
     assert monitor.max_power_w is None
     assert monitor.energy_source is None
-
-
-def test_a_period_that_is_not_positive_is_refused():
-    with pytest.raises(ValueError, match="positive"):
-        EnergyMonitor([], None, period_s=0.0)
 
 
 class CountingDevice(SimulatedDevice):
@@ -469,31 +466,6 @@ def test_a_device_that_hangs_when_asked_who_computes_is_named_too(monkeypatch):
     assert "Simulated GPU (SIM-0) has not answered" in monitor.warnings[0]
     device.release.set()
     thread.join(30)
-
-
-def test_devices_that_are_slow_but_answer_are_waited_for_at_the_end(clock):
-    permits = threading.Semaphore(8)  # for the first sample
-
-    class Slow(SimulatedDevice):
-        def read(self):
-            assert permits.acquire(timeout=30)
-            return super().read()
-
-    devices = [Slow(clock, uuid=f"GPU-{number}") for number in range(8)]
-    monitor = EnergyMonitor(devices, None, period_s=3600.0, clock=clock)
-    thread, start_s = monitor._thread, clock()
-
-    def join(_timeout_s):  # as long as one device takes
-        answers = monitor._answers
-        permits.release()
-        while thread.is_alive() and monitor._answers == answers:
-            threading.Event().wait(0.001)
-
-    thread.join = join
-    with monitor:
-        clock.advance(1.0)
-    assert monitor.warnings == []
-    assert monitor.energy_between(start_s, start_s + 1.0) == pytest.approx(8 * 200.0)
 
 
 def test_power_is_unknown_while_the_devices_hang(clock):

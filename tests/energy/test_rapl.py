@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contracts.device import DeviceContract
-from zeusrun.energy.rapl import RaplCpu
+from zeusrun.energy.cpu import RaplCpu
 from zeusrun.errors import DeviceError
 
 RANGE_UJ = 1_000_000_000

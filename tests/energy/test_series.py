@@ -10,14 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeusrun.energy.counter import CounterAccount
-from zeusrun.energy.series import (
-    EnergySeries,
-    LimitSeries,
-    energy_between,
-    recent_power_w,
-    trapezoid_j,
-)
+from zeusrun.energy.counter import CounterAccount, PowerAccount
+from zeusrun.energy.series import EnergySeries, LimitSeries
 
 PERIOD_S = 0.1
 
@@ -178,6 +172,21 @@ def test_energy_of_a_series_without_two_samples_is_unknown():
     assert series.power_w() is None
 
 
+def series_of(times_s, energies_j):
+    series = EnergySeries()
+    for time_s, energy_j in zip(times_s, energies_j, strict=True):
+        series.add(time_s, energy_j)
+    return series
+
+
+def energy_between(times_s, energies_j, since_s, until_s):
+    return series_of(times_s, energies_j).energy_j(since_s, until_s)
+
+
+def recent_power_w(times_s, energies_j):
+    return series_of(times_s, energies_j).power_w()
+
+
 steps_s = st.lists(st.floats(0.01, 10.0), min_size=2, max_size=30)
 
 
@@ -269,8 +278,11 @@ def test_recent_power_of_samples_far_apart_is_that_of_the_last_two():
     assert recent_power_w([0.0, 10.0, 20.0], [0.0, 0.0, 50.0]) == 5.0
 
 
-def test_a_trapezoid_takes_the_mean_of_both_ends():
-    assert trapezoid_j(1.0, 100.0, 3.0, 200.0) == 300.0
+def test_between_two_power_samples_the_mean_of_both_counts():
+    account = PowerAccount()
+    account.add(1.0, 100.0)
+    account.add(3.0, 200.0)
+    assert account.total_j == 300.0
 
 
 def read(*readings):

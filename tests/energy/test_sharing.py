@@ -6,10 +6,7 @@ import os
 
 import pytest
 
-from tests.gpu.simulated import SimulatedDevice
-from zeusrun.energy.foreign import ForeignProcesses
-from zeusrun.energy.sharing import PERIOD_S, Sharing
-from zeusrun.errors import DeviceError
+from zeusrun.energy.sharing import PERIOD_S, ForeignProcesses, Sharing
 
 OURS = frozenset({os.getpid()})
 HIM, HER, THEM = (frozenset({os.getpid() + number}) for number in (1, 2, 3))
@@ -23,16 +20,14 @@ def look(clock, monkeypatch):
     )
 
     def look(*looks):
-        devices = [SimulatedDevice(clock, uuid=f"GPU-{number}") for number in range(len(looks[0]))]
-        foreign = ForeignProcesses(first_namespace=True)
-        sharing = Sharing(devices, [device.uuid for device in devices], foreign)
-        told = []
+        sharing = Sharing(ForeignProcesses(first_namespace=True))
+        warnings = []
         for listed in looks:
-            for device, processes in zip(devices, listed, strict=True):
-                device.compute(processes)
             clock.advance(PERIOD_S)
-            told.append(sharing.check(clock()))
-        return sharing.shared, [sentence for sentence in told if sentence]
+            if sharing.is_due(clock()):
+                found = {f"GPU-{number}": processes for number, processes in enumerate(listed)}
+                warnings.append(sharing.check(found))
+        return sharing.shared, [warning for warning in warnings if warning]
 
     return look
 
@@ -83,14 +78,3 @@ def test_a_run_is_shared_though_one_gpu_does_not_tell_its_processes(look):
 
 def test_one_look_at_which_a_gpu_does_not_tell_changes_nothing(look):
     assert look((OURS, OURS), (OURS, None), (OURS, OURS)) == (False, [])
-
-
-def test_a_gpu_that_fails_when_asked_leaves_it_unknown(clock):
-    class Failing(SimulatedDevice):
-        def compute_processes(self):
-            raise DeviceError("not now")
-
-    devices = [SimulatedDevice(clock), Failing(clock)]
-    sharing = Sharing(devices, ["A", "B"], ForeignProcesses(first_namespace=True))
-    assert sharing.check(clock()) is None
-    assert (sharing.shared, sharing.asked) == (None, None)

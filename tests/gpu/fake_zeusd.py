@@ -15,8 +15,7 @@ class FakeZeusd:
 
     Attributes:
         version: ``today``, which discovers GPUs with their PCI addresses; ``0.5.0``, with their
-            names; ``0.4``, their numbers alone; ``0.2``, with the older addresses and no
-            ``/discover``.
+            names; ``0.4``, their numbers alone; ``0.2``, without ``/discover``.
         gpu_ids: Those that it discovers.
         buses: Their PCI buses.
         token: What requests must bring, but for ``/discover``; ``None`` for none.
@@ -76,19 +75,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         self._begin()
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         address = urlsplit(self.path)
-        if self.server.version != "0.2":
-            query = {key: values[0] for key, values in parse_qs(address.query).items()}
-            known = address.path == "/gpu/set_power_limit" and query["block"] == "true"
-            gpu, milliwatts = query.get("gpu_ids"), query.get("power_limit_mw")
-        else:
-            _, room, gpu, verb = (address.path + "///").split("/")[:4]
-            known = (room, verb) == ("gpu", "set_power_limit")
-            if known:
-                asked = json.loads(body)
-                known = asked["block"] is True
-                milliwatts = asked["power_limit_mw"]
+        query = {key: values[0] for key, values in parse_qs(address.query).items()}
+        known = address.path == "/gpu/set_power_limit" and query["block"] == "true"
+        gpu, milliwatts = query.get("gpu_ids"), query.get("power_limit_mw")
         if not known:
             self._answer(404, "")
         elif self.server.token and self.headers["Authorization"] != f"Bearer {self.server.token}":

@@ -100,11 +100,6 @@ def test_a_mig_instance_is_its_gpu_under_its_own_model(name, model):
     assert visible == [VisibleGpu(2, model, is_mig=True)]
 
 
-def test_a_mig_instance_named_the_old_way_is_its_gpu():
-    visible = resolve_visible(("MIG-GPU-4444-5555/3/0",), GPUS, pci_order=False, count=None)
-    assert visible == [VisibleGpu(3, "A100 MIG", is_mig=True)]
-
-
 def test_two_mig_instances_of_a_gpu_are_billed_once():
     assert resolve("MIG-aaaa-1,GPU-4444,MIG-aaaa-2", WITH_MIG) == [2, 3]
 

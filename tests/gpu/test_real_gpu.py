@@ -9,8 +9,8 @@ import time
 import pytest
 
 from tests.contracts.device import DeviceContract
-from zeusrun.energy.foreign import ForeignProcesses
 from zeusrun.energy.monitor import EnergyMonitor
+from zeusrun.energy.sharing import ForeignProcesses
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.trial import EnergySource
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from zeusrun.gpu.snapshot import CpuStatus, GpuProcess, GpuStatus
+from zeusrun.gpu.snapshot import GpuProcess, GpuStatus
 from zeusrun.maintenance.measure import DeviceEnergy, Measurement
 from zeusrun.trial import EnergySource
 from zeusrun.view.gpu import (
@@ -141,12 +142,12 @@ def test_names_are_no_markup():
 
 
 def test_without_a_gpu_the_line_says_why_and_what_is_metered_instead():
-    cpu = CpuStatus("A CPU", EnergySource.ESTIMATED)
+    cpu = SimpleNamespace(model="A CPU", energy_source=EnergySource.ESTIMATED)
     assert no_gpu_line(cpu, None).plain == (
         "No GPU. Jobs are measured on the CPU: A CPU, energy estimated from CPU time."
     )
     assert "CUDA_VISIBLE_DEVICES=-1; --all shows what it hides" in no_gpu_line(cpu, "-1").plain
-    counted = CpuStatus("A CPU", EnergySource.COUNTER)
+    counted = SimpleNamespace(model="A CPU", energy_source=EnergySource.COUNTER)
     assert "by its counters" in no_gpu_line(counted, None).plain
 
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zeusrun.commands.options import AsJson, console
+from zeusrun.energy.cpu import cpu_device
 from zeusrun.errors import UsageError
 from zeusrun.files.home import home_directory
-from zeusrun.gpu.snapshot import open_gpus, read_cpu, read_status
+from zeusrun.gpu.snapshot import open_gpus, read_status
 from zeusrun.launcher.machine import job_devices
 from zeusrun.launcher.power.control import held_by
 from zeusrun.maintenance.measure import measure as run_measured
@@ -104,4 +105,4 @@ def _held_by() -> Callable[[str], str | None]:
 
 def _print_no_gpu(*, everything: bool) -> None:
     visible = None if everything else os.environ.get(_VISIBLE)
-    console().print(no_gpu_line(read_cpu(os.environ), visible), highlight=False)
+    console().print(no_gpu_line(cpu_device(os.environ), visible), highlight=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zeusrun.energy.series import REACH_S, EnergySeries, trapezoid_j
+from zeusrun.energy.series import REACH_S, EnergySeries
 
 # A counter that does not move for STILL_S while the device draws more than ASLEEP_W is stuck.
 # NVML's counter moves about every 100 ms, on some old GPUs every second. A GPU that draws less than
@@ -24,7 +24,6 @@ class CounterAccount:
     """Energy by a device's counter, until the counter proves wrong.
 
     Attributes:
-        dropped: Whether it proved wrong. It is then never used again.
         moved: Whether it has moved since the first sample.
         series: Its samples.
     """
@@ -32,12 +31,8 @@ class CounterAccount:
     def __init__(self, *, is_model: bool, max_power_w: float | None = None) -> None:
         """Start without samples.
 
-        Args:
-            is_model: Whether a model computes the energy instead of a counter. A model may stand
-                still, and each of its values is exact.
-            max_power_w: The most that the device may draw; ``None`` if unknown.
+        A model that computes the energy may stand still, and each of its values is exact.
         """
-        self.dropped = False
         self.moved = False
         self.series = EnergySeries()
         self._is_model = is_model
@@ -54,14 +49,7 @@ class CounterAccount:
         power_w: float | None,
         utilization: float | None = None,
     ) -> str | None:
-        """Add a reading of the counter.
-
-        Args:
-            time_s: When it was read, later than the reading before.
-            energy_j: Value of the counter; ``None`` if it returned none.
-            power_w: Power draw now.
-            utilization: See ``device.Health``. Without a power reading, 0 means that the device may
-                be asleep.
+        """Add a reading of the counter, later than the one before.
 
         Returns:
             What is wrong with the counter, if this reading is the reason to drop it.
@@ -71,58 +59,37 @@ class CounterAccount:
             return self._miss(time_s)
         self._answered_s, self._misses = time_s, 0
         if last_j is not None and energy_j < last_j:
-            return self._drop(f"ran backwards, from {last_j:.1f} to {energy_j:.1f} J")
+            return f"ran backwards, from {last_j:.1f} to {energy_j:.1f} J"
         if last_j is None or energy_j > last_j:
-            if last_j is not None and self._is_leap(time_s, energy_j - last_j):
-                return self._drop(
-                    f"leapt from {last_j:.1f} to {energy_j:.1f} J within "
-                    f"{time_s - self._moved_s:.1f} s, more than the device can draw"
+            within_s = time_s - self._moved_s
+            most_j = self._leap_w * (within_s + _LATE_S)
+            if last_j is not None and not self._is_model and energy_j - last_j > most_j:
+                return (
+                    f"leapt from {last_j:.1f} to {energy_j:.1f} J within {within_s:.1f} s, more "
+                    "than the device can draw"
                 )
             self.moved = last_j is not None
             self._moved_s = self._drawing_since_s = time_s
             self.series.add(time_s, energy_j)
             return None
-        if self._may_stand(power_w, utilization):
+        asleep = self._is_model or (power_w is not None and power_w < ASLEEP_W)
+        if asleep or (power_w is None and utilization == 0):
             self._drawing_since_s = time_s
         elif time_s - self._drawing_since_s >= STILL_S:
             power = "power is unknown" if power_w is None else f"the device draws {power_w:.0f} W"
-            return self._drop(f"stands still while {power}")
-        if self._is_at_rest(time_s, power_w):
-            self.series.rest(time_s)
+            return f"stands still while {power}"
+        if asleep or (power_w is None and time_s - (self.series.last_s or 0.0) >= REST_S):
+            self.series.rest(time_s)  # no energy was used
         else:
-            self.series.wait(time_s)
+            self.series.wait(time_s)  # a step is due
         return None
 
     def _miss(self, time_s: float) -> str | None:
-        """Handle a reading without a value. It may miss one, or as many as fit into ``REACH_S``."""
         if self.series.last_j is None:
-            return self._drop("is not supported")
-        self._misses += 1
-        if self._misses == 1 or time_s - self._answered_s < REACH_S:
-            return None
-        return self._drop("does not answer any more")
-
-    def _is_leap(self, time_s: float, step_j: float) -> bool:
-        within_s = time_s - self._moved_s + _LATE_S
-        return not self._is_model and step_j > self._leap_w * within_s
-
-    def _may_stand(self, power_w: float | None, utilization: float | None) -> bool:
-        """Whether the device may be asleep."""
-        if self._is_model:
-            return True
-        return utilization == 0 if power_w is None else power_w < ASLEEP_W
-
-    def _is_at_rest(self, time_s: float, power_w: float | None) -> bool:
-        """Whether an unmoved counter means that no energy was used, not that a step is due."""
-        if self._is_model:
-            return True
-        if power_w is not None:
-            return power_w < ASLEEP_W
-        return time_s - (self.series.last_s or 0.0) >= REST_S
-
-    def _drop(self, complaint: str) -> str:
-        self.dropped = True
-        return complaint
+            return "is not supported"
+        self._misses += 1  # it may miss one value, or as many as fit into REACH_S
+        tolerable = self._misses == 1 or time_s - self._answered_s < REACH_S
+        return None if tolerable else "does not answer any more"
 
 
 class PowerAccount:
@@ -140,7 +107,7 @@ class PowerAccount:
     @property
     def last_s(self) -> float | None:
         """When the last sample was taken; ``None`` before the first."""
-        return None if self._last is None else self._last[0]
+        return self._series.last_s
 
     @property
     def has_gap(self) -> bool:
@@ -157,9 +124,9 @@ class PowerAccount:
         total_j = self._series.last_j or 0.0  # the origin of the integral, not a measurement
         if self._last is not None:
             last_s, last_w = self._last
-            total_j += trapezoid_j(last_s, last_w, time_s, power_w)
+            total_j += 0.5 * (last_w + power_w) * (time_s - last_s)
             if time_s - last_s > MAX_GAP_S:
-                self._add_gap(last_s, time_s)
+                self._gaps_s.append((last_s, time_s))
         self._series.add(time_s, total_j)
         self._last = (time_s, power_w)
 
@@ -168,8 +135,3 @@ class PowerAccount:
         if any(start_s < until_s and since_s < end_s for start_s, end_s in self._gaps_s):
             return None
         return self._series.energy_j(since_s, until_s)
-
-    def _add_gap(self, start_s: float, end_s: float) -> None:
-        if self._gaps_s and self._gaps_s[-1][1] == start_s:  # the driver is always this slow
-            start_s = self._gaps_s.pop()[0]
-        self._gaps_s.append((start_s, end_s))

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from zeusrun.errors import DeviceError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -38,7 +40,7 @@ class DescendantTimes:
     this class adds the lost time again after a second.
 
     Not counted: a process that leaves our tree within a second of its start (a daemon that forks
-    twice).
+    twice). If ``proc`` cannot be read, ``DeviceError`` is raised.
     """
 
     def __init__(
@@ -48,17 +50,7 @@ class DescendantTimes:
         reaped_s: Callable[[], float] = reaped_cpu_s,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start at zero.
-
-        Args:
-            process: Count its descendants, but not itself; ``None`` is this process.
-            proc: The kernel's folder of processes.
-            reaped_s: Returns the CPU seconds of its ended children.
-            clock: Monotonic seconds.
-
-        Raises:
-            OSError: If ``proc`` cannot be read.
-        """
+        """Start at zero. The process itself is not counted; ``None`` is this process."""
         self._process = os.getpid() if process is None else process
         self._proc = str(proc)
         self._reaped_s = reaped_s
@@ -73,11 +65,7 @@ class DescendantTimes:
         self._origin_s = self.cpu_s()
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds so far.
-
-        Raises:
-            OSError: If the kernel's process folders cannot be read.
-        """
+        """Return the CPU seconds so far."""
         now_s = self._clock()
         if now_s >= self._refresh_at_s:
             self._refresh()
@@ -95,22 +83,26 @@ class DescendantTimes:
         return self._highest_s - self._origin_s
 
     def _lift(self, now_s: float, total_s: float) -> float:
+        """Add what a total that stays lower for a second has lost."""
         if total_s >= self._highest_s:
             self._drop = None
             return total_s
-        depth_s = self._highest_s - total_s
-        since_s, deepest_s = self._drop or (now_s, depth_s)
-        self._drop = (since_s, max(deepest_s, depth_s))
+        since_s, deepest_s = self._drop or (now_s, 0.0)
+        deepest_s = max(deepest_s, self._highest_s - total_s)
         if now_s - since_s < _REFRESH_S:
+            self._drop = (since_s, deepest_s)
             return total_s  # probably ended between two reads: the next total includes it
-        self._lost_s += self._drop[1]
-        total_s += self._drop[1]
         self._drop = None
-        return total_s
+        self._lost_s += deepest_s
+        return total_s + deepest_s
 
     def _refresh(self) -> None:
         """Find new descendants; read only processes that were not seen before."""
-        pids = {int(name) for name in os.listdir(self._proc) if name.isdecimal()}  # noqa: PTH208 - ten times faster than Path.iterdir, and run every second
+        try:
+            names = os.listdir(self._proc)  # noqa: PTH208 - ten times faster than Path.iterdir
+        except OSError as error:
+            raise DeviceError(f"CPU time cannot be read: {error}; is /proc mounted?") from error
+        pids = {int(name) for name in names if name.isdecimal()}
         self._strangers &= pids
         unknown = {}
         for pid in pids - self._strangers - self._descendants.keys() - {self._process}:
@@ -137,5 +129,4 @@ class DescendantTimes:
         # proc_pid_stat(5): the name is in brackets and may contain anything. After it follow the
         # state, the parent, …; user, system, reaped user and reaped system time are fields 14-17.
         fields = text[text.rindex(b")") + 2 :].split()
-        ticks = int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])
-        return _Stat(int(fields[1]), ticks / _TICKS_PER_S, int(fields[19]))
+        return _Stat(int(fields[1]), sum(map(int, fields[11:15])) / _TICKS_PER_S, int(fields[19]))

@@ -10,7 +10,6 @@ from zeusrun.errors import DeviceError
 if TYPE_CHECKING:
     from zeusrun.trial import EnergySource
 
-
 _SAME_LIMIT_W = 0.5
 
 
@@ -18,13 +17,8 @@ _SAME_LIMIT_W = 0.5
 class Health:
     """Sensors of a device other than power and energy. ``None`` is unknown.
 
-    Attributes:
-        utilization: Share of the last sampling period in which it computed, 0 to 1.
-        temperature_c: Degrees Celsius of the chip.
-        sm_clock_mhz: Clock of the multiprocessors.
-        memory_clock_mhz: Clock of the memory.
-        throttle_reasons: What limits the clocks, by NVML's names: ``sw_power_cap``, …; empty if
-            nothing does.
+    ``utilization`` is the share of the last sampling period in which it computed, 0 to 1.
+    ``throttle_reasons`` are NVML's names, such as ``sw_power_cap``; empty if nothing limits clocks.
     """
 
     utilization: float | None = None
@@ -38,11 +32,8 @@ class Health:
 class Reading:
     """One reading of one device. ``None`` is unknown.
 
-    Attributes:
-        energy_j: Cumulative joules with an arbitrary origin.
-        power_w: Power draw now, averaged over at most about a second.
-        power_limit_w: The power limit in force.
-        health: Other sensors; ``None`` for a device without them.
+    ``energy_j`` is cumulative, with an arbitrary origin; ``power_w`` is the power now, averaged
+    over at most about a second; ``power_limit_w`` is the limit in force.
     """
 
     energy_j: float | None
@@ -72,7 +63,7 @@ class Device(Protocol):
 
     @property
     def energy_source(self) -> EnergySource:
-        """The best source it claims to have; a monitor may find that the source is wrong."""
+        """The best source that it claims to have; a monitor may find that the source is wrong."""
 
     @property
     def caveat(self) -> str | None:
@@ -81,18 +72,14 @@ class Device(Protocol):
     def compute_processes(self) -> frozenset[int] | None:
         """Return the ids of the processes that compute on it; ``None`` if unknown.
 
-        The ids may be of another pid namespace: see ``energy.foreign``.
+        The ids may be of another pid namespace: see ``energy.sharing``.
 
         Raises:
             DeviceError: If it does not answer.
         """
 
     def read(self) -> Reading:
-        """Read the device now.
-
-        Raises:
-            DeviceError: If it does not answer.
-        """
+        """Read the device now, or raise a ``DeviceError`` if it does not answer."""
 
     def close(self) -> None:
         """Close the device. More than once is fine."""
@@ -100,21 +87,13 @@ class Device(Protocol):
 
 @runtime_checkable
 class LimitableDevice(Device, Protocol):
-    """A device of a kind that has a power limit."""
+    """A device of a kind that has a power limit. Each method raises ``DeviceError`` on failure."""
 
     def power_limit_range_w(self) -> tuple[float, float] | None:
-        """Return the lowest and the highest limit; ``None`` if this one cannot be limited.
-
-        Raises:
-            DeviceError: If it does not answer.
-        """
+        """Return the lowest and the highest limit; ``None`` if this device cannot be limited."""
 
     def power_limit_w(self) -> float | None:
-        """Return the limit in force, read now; ``None`` if the device does not report it.
-
-        Raises:
-            DeviceError: If it does not answer.
-        """
+        """Return the limit in force, read now; ``None`` if the device does not report it."""
 
     def set_power_limit_w(self, watts: float) -> None:
         """Set the power limit, which stays until somebody sets another one.
@@ -125,17 +104,18 @@ class LimitableDevice(Device, Protocol):
         """
 
 
+def name_of(device: Device) -> str:
+    """Return the name of a device for messages."""
+    return f"{device.model} ({device.uuid})"
+
+
 def is_same_limit(one_w: float, other_w: float) -> bool:
-    """Whether two values are the same limit: a driver may round the limit it is given."""
+    """Whether two values are the same limit: a driver may round a limit."""
     return abs(one_w - other_w) < _SAME_LIMIT_W
 
 
 def check_power_limit(name: str, watts: float, range_w: tuple[float, float] | None) -> None:
-    """Refuse a limit that the device ``name`` cannot hold.
-
-    Raises:
-        DeviceError: If ``range_w`` is ``None`` or ``watts`` is outside it.
-    """
+    """Raise a ``DeviceError`` if the device ``name``, with this range, cannot hold a limit."""
     if range_w is None:
         raise DeviceError(f"{name} has no power limit to set; use power_limit: {{mode: observe}}")
     low_w, high_w = range_w

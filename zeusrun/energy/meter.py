@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 class Meter(Protocol):
     """Measures the energy of a job from entering the ``with`` block until leaving it.
 
-    Times are monotonic seconds (``time.monotonic``) of the launcher's machine. What is unknown is
-    ``None``, never 0. A meter that fails does not end the training: energy becomes ``None`` and a
-    warning says why. The methods may also be called after the block was left.
+    Times are monotonic seconds (``time.monotonic``) of the launcher's machine; a window that ends
+    before it starts is a ``ValueError``. What is unknown is ``None``, never 0. A meter that fails
+    does not end the training: energy becomes ``None`` and a warning says why. The methods may also
+    be called after the block was left.
     """
 
     def __enter__(self) -> Self: ...
@@ -32,27 +33,15 @@ class Meter(Protocol):
     ) -> None: ...
 
     def energy_between(self, since_s: float, until_s: float) -> float | None:
-        """Return the joules that all devices used in a window; their source is ``energy_source``.
-
-        Returns:
-            Joules; ``None`` if any device was not measured over the whole window.
-
-        Raises:
-            ValueError: If the window ends before it starts.
-        """
+        """Return the joules that all devices used; ``None`` if any was not always measured."""
 
     def accounts_j(self, since_s: float, until_s: float) -> Accounts:
-        """Return the joules of a window by counters and by sampled power, each ``None`` if unknown.
-
-        Raises:
-            ValueError: If the window ends before it starts.
-        """
+        """Return the joules of a window by counters and by sampled power."""
 
     def limit_w(self, since_s: float, until_s: float) -> float | None:
         """Return the watts per GPU of the power limit in force for most of a window.
 
-        Returns:
-            Watts; where GPUs differ, the lowest. ``None`` if unknown.
+        Where GPUs have different limits, the lowest counts.
         """
 
     def power_w(self) -> float | None:

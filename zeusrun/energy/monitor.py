@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from zeusrun.energy.device import name_of
 from zeusrun.energy.device_energy import LOST_S, Accounts, EnergyTrack
 from zeusrun.energy.meter import Meter
 from zeusrun.energy.power_csv import PowerCsv, Row
@@ -22,12 +23,17 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from zeusrun.energy.device import Device
-    from zeusrun.energy.foreign import ForeignProcesses
+    from zeusrun.energy.sharing import ForeignProcesses
 
-# A driver call that hangs must not keep zeusrun from recording the trial. At the end, wait at most
-# this long for each single answer.
-_JOIN_TIMEOUT_S = 10.0
+_JOIN_TIMEOUT_S = 20.0  # a driver call that hangs must not keep zeusrun from recording the trial
 _WEAKEST_FIRST = (EnergySource.ESTIMATED, EnergySource.INTEGRATED, EnergySource.COUNTER)
+_Answer = TypeVar("_Answer")
+
+
+class _Metered(NamedTuple):
+    name: str  # for messages
+    device: Device
+    track: EnergyTrack
 
 
 class EnergyMonitor(Meter):
@@ -48,48 +54,32 @@ class EnergyMonitor(Meter):
     ) -> None:
         """Prepare; nothing is read, written or started yet.
 
-        Args:
-            devices: All devices of the job.
-            csv_path: Where to write ``power.csv``; ``None`` for no file.
-            period_s: Seconds between samples.
-            clock: Monotonic seconds; windows are given on the same clock.
-            foreign: Finds processes of others on the GPUs; ``None`` to check nothing.
-
-        Raises:
-            ValueError: If the period is not positive.
+        ``csv_path`` is that of ``power.csv``, ``period_s`` the time between samples. ``foreign``
+        finds processes of others on the GPUs. ``None``: write no file, check no processes.
         """
-        if not period_s > 0:
-            raise ValueError(f"the period is {period_s} s; it must be positive")
         self._warnings: list[str] = []
-        self._devices = tuple(devices)
-        self._names = [f"{device.model} ({device.uuid})" for device in self._devices]
-        self._tracks = [
-            EnergyTrack(name, device.energy_source, device.max_power_w if device.is_gpu else None)
-            for name, device in zip(self._names, self._devices, strict=True)
-        ]
+        self._metered: list[_Metered] = []
+        for device in devices:
+            name, max_power_w = name_of(device), device.max_power_w if device.is_gpu else None
+            track = EnergyTrack(name, device.energy_source, max_power_w)
+            self._metered.append(_Metered(name, device, track))
         self._limits = LimitSeries()
-        self._sharing = Sharing(self._devices, self._names, foreign)
-        self._csv_path = csv_path
-        self._csv: PowerCsv | None = None
+        checks_gpus = foreign is not None and any(device.is_gpu for device in devices)
+        self._sharing = Sharing(foreign) if foreign is not None and checks_gpus else None
+        self._csv = PowerCsv(csv_path)
         self._period_s = period_s
         self._clock = clock
         self._started_s = 0.0
         self._stop = threading.Event()
         self._lock = threading.Lock()  # over the tracks: the thread writes, the main thread reads
         self._asked: str | None = None  # the device that is being read now
-        self._answers = 0
         self._bug: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="zeusrun-energy", daemon=True)
 
     def __enter__(self) -> Self:
         self._started_s = self._clock()
-        caveats = [device.caveat for device in self._devices]
+        caveats = [device.caveat for _, device, _ in self._metered]
         self._warnings.extend(dict.fromkeys(caveat for caveat in caveats if caveat is not None))
-        if self._csv_path is not None:
-            try:
-                self._csv = PowerCsv(self._csv_path)
-            except OSError as error:
-                self._warn_csv(error)
         # The first sample is taken here, so that no window can start before it.
         self._sample_or_give_up()
         self._thread.start()
@@ -102,7 +92,10 @@ class EnergyMonitor(Meter):
         traceback: TracebackType | None,
     ) -> None:
         self._stop.set()
-        self._join()
+        self._thread.join(_JOIN_TIMEOUT_S)
+        if self._thread.is_alive():
+            asked = self._asked or "the metering thread"
+            self._give_up(f"{asked} has not answered for {_JOIN_TIMEOUT_S:g} s")
         self._judge()
         if self._bug is not None and exception is None:
             raise self._bug
@@ -110,129 +103,87 @@ class EnergyMonitor(Meter):
     def sample(self) -> None:
         """Read every device now. The thread calls it; without the thread (in tests), call it."""
         rows: list[Row] = []
-        limits_w: list[float | None] = [None] * len(self._devices)
+        limits_w: list[float | None] = [None] * len(self._metered)
         found: list[tuple[str, str]] = []
-        for place, (name, device, track) in enumerate(
-            zip(self._names, self._devices, self._tracks, strict=True)
-        ):
+        for place, (name, device, track) in enumerate(self._metered):
             if track.failed:
                 continue
             time_s = self._clock()
-            self._asked = name
             try:
-                reading = device.read()
+                reading = self._ask(name, device.read)
             except DeviceError as error:
                 with self._lock:
                     found += [(name, text) for text in track.miss(time_s, str(error))]
                 continue
-            finally:
-                self._asked = None
-                self._answers += 1
             limits_w[place] = reading.power_limit_w
             with self._lock:
                 found += [(name, text) for text in track.add(time_s, reading)]
                 power_w, cumulative_j = track.power_w(), track.cumulative_j
-            if self._csv is not None:
-                rows.append(
-                    Row(
-                        time_s - self._started_s,
-                        device.uuid,
-                        power_w,
-                        reading.power_limit_w,
-                        cumulative_j,
-                        reading.health,
-                    )
-                )
+            run_s, limit_w = time_s - self._started_s, reading.power_limit_w
+            row = Row(run_s, device.uuid, power_w, limit_w, cumulative_j, reading.health)
+            rows.append(row)
         with self._lock:
             self._limits.add(self._clock(), limits_w)
             self._warnings += _merged(found)
-        self._write(rows)
-        warning = self._sharing.check(self._clock())
-        if warning is not None:
-            self._warnings.append(warning)
+        self._warn(self._csv.write(rows))
+        self._check_sharing()
 
     def energy_between(self, since_s: float, until_s: float) -> float | None:
-        """Return the joules that all devices used between two moments of the monitor's clock.
-
-        Returns:
-            Joules, interpolated between samples; ``None`` if there are no devices, if any was not
-            measured over the window, or if any failed at any time.
-
-        Raises:
-            ValueError: If the window ends before it starts.
-        """
+        """See ``Meter``. Energy is interpolated between samples."""
         with self._lock:
-            return _sum([track.energy_j(since_s, until_s) for track in self._tracks])
-
-    energy_j = energy_between  # the name that the supervisor still uses
+            return _sum([track.energy_j(since_s, until_s) for _, _, track in self._metered])
 
     def device_energies_j(self, since_s: float, until_s: float) -> dict[str, float | None]:
         """Return the joules of a window by the uuid of each device; see ``energy_between``."""
         with self._lock:
             return {
-                device.uuid: track.energy_j(since_s, until_s)
-                for device, track in zip(self._devices, self._tracks, strict=True)
+                device.uuid: track.energy_j(since_s, until_s) for _, device, track in self._metered
             }
 
     def accounts_j(self, since_s: float, until_s: float) -> Accounts:
-        """Return the joules of a window by counters and by sampled power, over all devices.
-
-        Returns:
-            Each ``None`` where any device lacks it. ``energy_between`` uses the trusted account of
-            each device.
-
-        Raises:
-            ValueError: If the window ends before it starts.
-        """
+        """See ``Meter``. Each account is ``None`` if any device lacks it."""
         with self._lock:
-            found = [track.accounts_j(since_s, until_s) for track in self._tracks]
+            found = [track.accounts_j(since_s, until_s) for _, _, track in self._metered]
         return Accounts(
             _sum([accounts.counter_j for accounts in found]),
             _sum([accounts.integrated_j for accounts in found]),
         )
 
     def limit_w(self, since_s: float, until_s: float) -> float | None:
-        """Return the power limit that was in force for most of a window; see ``LimitSeries``."""
+        """See ``Meter``."""
         with self._lock:
             return self._limits.longest_w(since_s, until_s)
 
     def power_w(self) -> float | None:
-        """Return the latest draw of all devices in watts.
-
-        Returns:
-            Watts; ``None`` if unknown for any, or if any was last read more than 5 s ago.
-        """
+        """See ``Meter``. It is also unknown if any device was last read more than 5 s ago."""
         with self._lock:
             stale_s = self._clock() - LOST_S
-            return _sum(
-                [
-                    None if track.last_s is None or track.last_s < stale_s else track.power_w()
-                    for track in self._tracks
-                ]
-            )
+            tracks = [track for _, _, track in self._metered]
+            fresh = all(track.last_s is not None and track.last_s >= stale_s for track in tracks)
+            return _sum([track.power_w() for track in tracks]) if fresh else None
 
     @property
     def energy_source(self) -> EnergySource | None:
-        """The weakest source among the devices; ``None`` if any has none."""
+        """See ``Meter``."""
         with self._lock:
-            sources = {track.source for track in self._tracks}
+            sources = {track.source for _, _, track in self._metered}
         if None in sources:
             return None
         return next((source for source in _WEAKEST_FIRST if source in sources), None)
 
     @property
     def max_power_w(self) -> float | None:
-        """The most that all devices together may draw, in watts; ``None`` if unknown for any."""
-        return _sum([device.max_power_w for device in self._devices])
+        """See ``Meter``."""
+        return _sum([device.max_power_w for _, device, _ in self._metered])
 
     @property
     def shared(self) -> bool | None:
-        """Whether processes of others computed on any GPU meanwhile; ``None`` if unknown."""
-        return self._sharing.shared
+        """See ``Meter``."""
+        return None if self._sharing is None else self._sharing.shared
 
     @property
     def warnings(self) -> list[str]:
-        """Sentences for the user, oldest first."""
+        """See ``Meter``."""
         return self._warnings
 
     def _run(self) -> None:
@@ -242,18 +193,7 @@ class EnergyMonitor(Meter):
             due_s = max(due_s + self._period_s, self._clock())
         if self._bug is None:
             self._sample_or_give_up()  # so that no window can end long after the last sample
-        if self._csv is not None:
-            self._csv.close()
-
-    def _join(self) -> None:
-        """Wait for the thread's last sample, but not for a hanging device."""
-        while self._thread.is_alive():
-            progress = self._answers, self._sharing.asked
-            self._thread.join(_JOIN_TIMEOUT_S)
-            if self._thread.is_alive() and progress == (self._answers, self._sharing.asked):
-                asked = self._asked or self._sharing.asked or "the metering thread"
-                self._give_up(f"{asked} has not answered for {_JOIN_TIMEOUT_S:g} s")
-                return
+        self._csv.close()
 
     def _sample_or_give_up(self) -> None:
         try:
@@ -263,37 +203,44 @@ class EnergyMonitor(Meter):
             self._stop.set()
             self._give_up(f"{type(error).__name__}: {error}")
 
+    def _ask(self, name: str, query: Callable[[], _Answer]) -> _Answer:
+        self._asked = name
+        try:
+            return query()
+        finally:
+            self._asked = None
+
+    def _check_sharing(self) -> None:
+        """Check once a second which processes compute on the GPUs."""
+        if self._sharing is None or not self._sharing.is_due(self._clock()):
+            return
+        listed: dict[str, frozenset[int] | None] = {}
+        for name, device, _ in self._metered:
+            if device.is_gpu:
+                try:
+                    listed[name] = self._ask(name, device.compute_processes)
+                except DeviceError:  # it is read ten times a second, and that warns the user
+                    listed[name] = None
+        self._warn(self._sharing.check(listed))
+
     def _judge(self) -> None:
         """Warn, at the end, of devices that are missing and of accounts that disagree."""
         with self._lock:
-            named = list(zip(self._names, self._tracks, strict=True))
             self._warnings += _merged(
-                [(name, text) for name, track in named for text in track.end()]
+                [(name, text) for name, _, track in self._metered for text in track.end()]
             )
-            for track in self._tracks:
-                doubt = track.disagreement(self._started_s, self._clock())
-                if doubt is not None:
-                    self._warnings.append(doubt)
+            for _, _, track in self._metered:
+                self._warn(track.disagreement(self._started_s, self._clock()))
 
     def _give_up(self, why: str) -> None:
         with self._lock:
-            for track in self._tracks:
-                track.fail()
+            for _, _, track in self._metered:
+                track.failed = True
         self._warnings.append(f"metering stopped, so the energy of this run is unknown: {why}")
 
-    def _write(self, rows: Sequence[Row]) -> None:
-        if self._csv is None:
-            return
-        try:
-            self._csv.write(rows)
-        except OSError as error:
-            self._csv = None
-            self._warn_csv(error)
-
-    def _warn_csv(self, error: OSError) -> None:
-        self._warnings.append(
-            f"{self._csv_path} is incomplete ({error.strerror or error}); energy is still measured"
-        )
+    def _warn(self, text: str | None) -> None:
+        if text is not None:
+            self._warnings.append(text)
 
 
 def _merged(found: Sequence[tuple[str, str]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What was sampled of one device or job over time: cumulative energy, and the power limit."""
+"""Samples of one device or job over time: cumulative energy, and the power limit."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ _KEPT_WHOLE_S = 60.0
 class EnergySeries:
     """Cumulative energy by one account: a counter, or sampled power integrated. Memory is bounded.
 
-    A counter is a staircase: NVML's moves about every 100 ms, some only every second. If it is read
-    as often as it moves, some readings show no step and some show two. Only a reading after a step
-    is exact, so only those are samples, and energy is interpolated between them. A sample is then
-    late by at most the time between two readings, however rarely the counter moves, and a window
-    is off by at most the energy of one step.
+    A counter is a staircase: NVML's moves about every 100 ms, some only every second. Only a
+    reading after a step is exact, so only those are samples, and energy is interpolated between
+    them. A sample is then late by at most the time between two readings, however rarely the counter
+    moves, and a window is off by at most the energy of one step.
     """
 
     def __init__(self, max_samples: int = MAX_SAMPLES) -> None:
@@ -56,13 +55,12 @@ class EnergySeries:
 
     def add(self, time_s: float, energy_j: float) -> None:
         """Append a sample, later than all before."""
-        times_s, energies_j = self._times_s, self._energies_j
-        times_s.append(time_s)
-        energies_j.append(energy_j)
+        self._times_s.append(time_s)
+        self._energies_j.append(energy_j)
         self._read_s = time_s
-        if self._begins_within_a_step and len(times_s) == 3:
-            self._date_the_first()
-        if len(times_s) >= self._max_samples:
+        if self._begins_within_a_step and len(self._times_s) == 3:
+            self._correct_first()
+        if len(self._times_s) >= self._max_samples:
             self._thin()
 
     def wait(self, time_s: float) -> None:
@@ -80,24 +78,58 @@ class EnergySeries:
             self.add(time_s, energies_j[-1])
 
     def energy_j(self, since_s: float, until_s: float) -> float | None:
-        """Return the joules of a window; see ``energy_between``."""
-        return energy_between(
-            self._times_s, self._energies_j, since_s, until_s, read_s=self._read_s
-        )
+        """Return the joules of a window.
+
+        Between samples energy is interpolated; before the first and after the last sample it
+        continues as in the nearest second of samples.
+
+        Returns:
+            Joules; ``None`` if there are fewer than two samples, or the window reaches more than
+            ``REACH_S`` beyond the readings.
+
+        Raises:
+            ValueError: If the window ends before it starts.
+        """
+        if until_s < since_s:
+            raise ValueError(f"the window ends at {until_s} s, before it starts at {since_s} s")
+        if len(self) < 2:
+            return None
+        if since_s < self._times_s[0] - REACH_S or until_s > self._read_s + REACH_S:
+            return None
+        return self._energy_at(until_s) - self._energy_at(since_s)
 
     def power_w(self) -> float | None:
         """Return the mean watts of about the last second; ``None`` with fewer than two samples."""
-        return recent_power_w(self._times_s, self._energies_j)
+        return self._slope(self._last_second(), len(self) - 1) if len(self) >= 2 else None
 
-    def _date_the_first(self) -> None:
+    def _energy_at(self, time_s: float) -> float:
+        times_s, last = self._times_s, len(self) - 1
+        if time_s < times_s[0]:
+            known, left, right = 0, 0, max(bisect_right(times_s, times_s[0] + SLOPE_S) - 1, 1)
+        elif time_s > times_s[last]:
+            known, left, right = last, self._last_second(), last
+        else:
+            right = max(bisect_left(times_s, time_s), 1)
+            known = left = right - 1
+        watts = self._slope(left, right)
+        return self._energies_j[known] + watts * (time_s - times_s[known])
+
+    def _last_second(self) -> int:
+        """Return the index of the first sample of the last second."""
+        return min(bisect_left(self._times_s, self._times_s[-1] - SLOPE_S), len(self) - 2)
+
+    def _slope(self, left: int, right: int) -> float:
+        times_s, energies_j = self._times_s, self._energies_j
+        return (energies_j[right] - energies_j[left]) / (times_s[right] - times_s[left])
+
+    def _correct_first(self) -> None:
         """Correct the first sample, which is up to 1 s late if the counter moves once a second.
 
         At the first reading, the counter may have been about to move. The missing energy is
         estimated from the next two steps, and is at most the first one.
         """
-        (start_s, first_s, second_s), energies_j = self._times_s, self._energies_j
-        power_w = (energies_j[2] - energies_j[1]) / (second_s - first_s)
-        energies_j[0] = max(energies_j[0], energies_j[1] - power_w * (first_s - start_s))
+        energies_j, step_s = self._energies_j, self._times_s[1] - self._times_s[0]
+        energies_j[0] = max(energies_j[0], energies_j[1] - self._slope(1, 2) * step_s)
 
     def _thin(self) -> None:
         times_s, energies_j = self._times_s, self._energies_j
@@ -120,12 +152,9 @@ class LimitSeries:
         self._last_s = 0.0
 
     def add(self, time_s: float, limits_w: Sequence[float | None]) -> None:
-        """Add a reading.
+        """Add a reading of all GPUs, later than the one before; ``None`` is unknown.
 
-        Args:
-            time_s: Monotonic seconds, later than the reading before.
-            limits_w: Watts of each GPU; ``None`` for unknown. The lowest counts: the slowest rank
-                determines the speed.
+        The lowest limit counts: the slowest rank determines the speed.
         """
         self._last_s = time_s
         known = [limit_w for limit_w in limits_w if limit_w is not None]
@@ -144,78 +173,3 @@ class LimitSeries:
             held_s[limit_w] += max(0.0, min(to_s, until_s) - max(from_s, since_s))
         longest_w = max(held_s, key=lambda limit_w: held_s[limit_w], default=None)
         return longest_w if held_s[longest_w] > 0 else None
-
-
-def trapezoid_j(start_s: float, start_w: float, end_s: float, end_w: float) -> float:
-    """Integrate power that changes linearly between two samples into joules."""
-    return 0.5 * (start_w + end_w) * (end_s - start_s)
-
-
-def energy_between(
-    times_s: Sequence[float],
-    energies_j: Sequence[float],
-    since_s: float,
-    until_s: float,
-    *,
-    read_s: float | None = None,
-) -> float | None:
-    """Return the energy used between two moments.
-
-    Between samples energy is interpolated; before the first and after the last it continues as in
-    the nearest second of samples.
-
-    Args:
-        times_s: Monotonic seconds, shape ``(n,)``, strictly increasing.
-        energies_j: Cumulative joules at those times, shape ``(n,)``; the origin does not matter.
-        since_s: Start of the window, on the same clock.
-        until_s: End of the window.
-        read_s: The latest reading, if it is no sample because the counter had not moved;
-            ``None`` for the last sample.
-
-    Returns:
-        Joules, or ``None`` if there are fewer than two samples or the window reaches more than
-        ``REACH_S`` beyond the readings.
-
-    Raises:
-        ValueError: If the window ends before it starts.
-    """
-    if until_s < since_s:
-        raise ValueError(f"the window ends at {until_s} s, before it starts at {since_s} s")
-    if len(times_s) < 2:
-        return None
-    last_s = times_s[-1] if read_s is None else read_s
-    if since_s < times_s[0] - REACH_S or until_s > last_s + REACH_S:
-        return None
-    start_j = _energy_at(times_s, energies_j, since_s)
-    return _energy_at(times_s, energies_j, until_s) - start_j
-
-
-def recent_power_w(times_s: Sequence[float], energies_j: Sequence[float]) -> float | None:
-    """Return the mean power over about the last second of samples.
-
-    Returns:
-        Watts, or ``None`` if there are fewer than two samples.
-    """
-    if len(times_s) < 2:
-        return None
-    first = min(bisect_left(times_s, times_s[-1] - SLOPE_S), len(times_s) - 2)
-    return _slope(times_s, energies_j, first, len(times_s) - 1)
-
-
-def _energy_at(times_s: Sequence[float], energies_j: Sequence[float], time_s: float) -> float:
-    last = len(times_s) - 1
-    if time_s < times_s[0]:
-        end = max(bisect_right(times_s, times_s[0] + SLOPE_S) - 1, 1)
-        return energies_j[0] - _slope(times_s, energies_j, 0, end) * (times_s[0] - time_s)
-    if time_s > times_s[last]:
-        first = min(bisect_left(times_s, times_s[last] - SLOPE_S), last - 1)
-        return energies_j[last] + _slope(times_s, energies_j, first, last) * (
-            time_s - times_s[last]
-        )
-    right = max(bisect_left(times_s, time_s), 1)
-    left = right - 1
-    return energies_j[left] + _slope(times_s, energies_j, left, right) * (time_s - times_s[left])
-
-
-def _slope(times_s: Sequence[float], energies_j: Sequence[float], left: int, right: int) -> float:
-    return (energies_j[right] - energies_j[left]) / (times_s[right] - times_s[left])

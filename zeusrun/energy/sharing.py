@@ -1,17 +1,18 @@
-"""Whether processes of others compute on the job's devices."""
+"""Whether processes of others compute on the job's GPUs.
+
+NVML lists process ids. In a container they may be of the host's pid namespace, where a number means
+another process than here. Then the answer is often unknown: ``None``.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from typing import TYPE_CHECKING
-
-from zeusrun.errors import DeviceError
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from zeusrun.energy.device import Device
-    from zeusrun.energy.foreign import ForeignProcesses
+    from collections.abc import Mapping
 
 PERIOD_S = 1.0
 # A process that ends between being listed and being checked makes one check useless. After this
@@ -21,9 +22,98 @@ _UNSURE_CHECKS = 3
 _LAST_CHECKS = 5
 _FOUND_CHECKS = 3
 
+# The kernel cuts names to 15 letters. The server of CUDA's Multi-Process Service computes for its
+# clients, which may or may not be ours.
+_MPS = "nvidia-cuda-mps"
+_RUN_DIR = "ZEUSRUN_RUN_DIR"
+MEASURE_VARIABLE = "ZEUSRUN_MEASURE"
+"""Environment variable that marks the processes of one ``zeusrun measure``."""
+
+# PROC_PID_INIT_INO of the kernel: the pid namespace in which the machine started.
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+
+
+class ForeignProcesses:
+    """Finds the processes that are not the job's. Make one for each run.
+
+    A process is the job's if it or one of its ancestors is this process or has the mark of the run
+    in its environment.
+
+    Attributes:
+        found: The foreign processes at the last check, as NVML numbers them.
+    """
+
+    def __init__(
+        self,
+        *,
+        run_dir: str | None = None,
+        measure: str | None = None,
+        first_namespace: bool | None = None,
+    ) -> None:
+        """Prepare; nothing is read yet.
+
+        Args:
+            run_dir: ``ZEUSRUN_RUN_DIR`` of the run: a rank whose parents died still has it.
+            measure: ``ZEUSRUN_MEASURE`` of a measured command, likewise.
+            first_namespace: Whether process ids are NVML's; ``None``: find out.
+        """
+        self.found: frozenset[int] = frozenset()
+        marks = {_RUN_DIR: run_dir, MEASURE_VARIABLE: measure}
+        self._marks = {os.fsencode(f"{name}={value}") for name, value in marks.items() if value}
+        self._comparable = in_first_pid_namespace() if first_namespace is None else first_namespace
+        self._before: frozenset[int] | None = None
+
+    def check(self, listed: frozenset[int] | None) -> bool | None:
+        """Return whether a listed process is foreign. Call it once before the launch.
+
+        ``listed`` are the ids that ``Device.compute_processes`` returned, for one device or for all
+        together. ``None`` is unknown.
+        """
+        if self._before is None:
+            self._before = listed or frozenset()
+        if listed is None:
+            self.found = frozenset()
+            return None
+        self._before &= listed  # a number may be reused by another process
+        verdicts = {pid: self._judge(pid) for pid in listed}
+        if any(verdicts[pid] is False for pid in listed - self._before):
+            self._comparable = True  # NVML lists one of ours by its number here
+        if not self._comparable:
+            # What was there before the launch is not ours, in any namespace. The rest is unknown.
+            verdicts = {pid: True if pid in self._before else None for pid in listed}
+        self.found = frozenset(pid for pid, foreign in verdicts.items() if foreign)
+        if self.found:
+            return True
+        return False if self._comparable and None not in verdicts.values() else None
+
+    def _judge(self, pid: int) -> bool | None:
+        """Return whether a process of this namespace is foreign; ``None`` if that is unknown."""
+        process = _read_process(pid)
+        if process is None:
+            # It ended, or is hidden (mount option hidepid): a hidden one is another user's.
+            return True if _is_forbidden(pid) else None
+        return None if process.name.startswith(_MPS) else not self._owns(pid)
+
+    def _owns(self, pid: int) -> bool:
+        while pid > 0:  # in a container this process may be number 1
+            if pid == os.getpid() or self._is_marked(pid):
+                return True
+            process = _read_process(pid)
+            if process is None:
+                break
+            pid = process.parent
+        return False
+
+    def _is_marked(self, pid: int) -> bool:
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return False
+        return not self._marks.isdisjoint(environment.split(b"\0"))
+
 
 class Sharing:
-    """Checks about once a second which processes compute on the devices.
+    """Decides from one check a second whether others compute on the devices.
 
     Foreign processes count once two checks in a row, or three of the last five, have found any, not
     always the same. A process that only the first check finds does not count: it may belong to an
@@ -31,47 +121,29 @@ class Sharing:
 
     Attributes:
         shared: ``True`` once foreign processes are found; ``None`` while unknown.
-        asked: The device that is being read now; ``None`` for none.
     """
 
-    def __init__(
-        self, devices: Sequence[Device], names: Sequence[str], foreign: ForeignProcesses | None
-    ) -> None:
-        """Prepare; nothing is read yet.
-
-        Args:
-            devices: All devices of the job.
-            names: Their names for messages.
-            foreign: Finds the foreign processes; ``None`` to check nothing.
-        """
+    def __init__(self, foreign: ForeignProcesses) -> None:
         self.shared: bool | None = None
-        self.asked: str | None = None
         self._foreign = foreign
-        self._gpus = [
-            (name, device)
-            for name, device in zip(names, devices, strict=True)
-            if device.is_gpu and foreign is not None
-        ]
         self._due_s: float | None = None
         self._unsure = 0
         self._found_first: frozenset[int] | None = None
         self._found_any: deque[bool] = deque(maxlen=_LAST_CHECKS)
 
-    def check(self, time_s: float) -> str | None:
-        """Check, if a second has passed since the last check.
+    def is_due(self, now_s: float) -> bool:
+        """Whether a second has passed since the last check, and the answer may still change."""
+        if self.shared or (self._due_s is not None and now_s < self._due_s):
+            return False
+        self._due_s = now_s + PERIOD_S
+        return True
 
-        Args:
-            time_s: Now, in monotonic seconds.
+    def check(self, listed: Mapping[str, frozenset[int] | None]) -> str | None:
+        """Check the processes of each GPU, by its name for messages; ``None`` if unknown.
 
         Returns:
             A warning for the user once foreign processes are found.
         """
-        if self.shared or self._foreign is None or not self._gpus:
-            return None
-        if self._due_s is not None and time_s < self._due_s:
-            return None
-        self._due_s = time_s + PERIOD_S
-        listed = {name: self._ask(name, device) for name, device in self._gpus}
         known = [pids for pids in listed.values() if pids is not None]
         verdict = self._foreign.check(frozenset[int]().union(*known) if known else None)
         if known and self._count(self._foreign.found):
@@ -79,10 +151,8 @@ class Sharing:
         elif verdict or len(known) < len(listed):
             verdict = None
         self._unsure = self._unsure + 1 if verdict is None else 0
-        if self._unsure < _UNSURE_CHECKS:
-            self.shared = self.shared if verdict is None else verdict
-        else:
-            self.shared = None
+        if verdict is not None or self._unsure >= _UNSURE_CHECKS:
+            self.shared = verdict
         return self._describe(listed) if self.shared else None
 
     def _count(self, found: frozenset[int]) -> bool:
@@ -94,20 +164,44 @@ class Sharing:
         self._found_any.append(bool(found))
         return bool(found) and (before or sum(self._found_any) >= _FOUND_CHECKS)
 
-    def _ask(self, name: str, device: Device) -> frozenset[int] | None:
-        self.asked = name
-        try:
-            return device.compute_processes()
-        except DeviceError:  # it is read ten times a second, and that warns the user
-            return None
-        finally:
-            self.asked = None
-
-    def _describe(self, listed: dict[str, frozenset[int] | None]) -> str:
-        found = frozenset[int]() if self._foreign is None else self._foreign.found
+    def _describe(self, listed: Mapping[str, frozenset[int] | None]) -> str:
         where = [
-            f"{', '.join(map(str, sorted(pids & found)))} on {name}"
+            f"{', '.join(map(str, sorted(foreign)))} on {name}"
             for name, pids in listed.items()
-            if pids is not None and pids & found
+            if (foreign := self._foreign.found & (pids or frozenset()))
         ]
         return f"processes of others compute on this job's GPUs: {'; '.join(where)}"
+
+
+def in_first_pid_namespace() -> bool:
+    """Whether this process is in the machine's own pid namespace; false in most containers."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE  # noqa: PTH115 - no path
+    except OSError:
+        return False
+
+
+class _Process(NamedTuple):
+    name: str
+    parent: int
+
+
+def _read_process(pid: int) -> _Process | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # proc_pid_stat(5): the name is in brackets and may contain anything.
+    fields = text[text.rindex(b")") + 2 :].split()
+    name = text[text.index(b"(") + 1 : text.rindex(b")")].decode("utf-8", "replace")
+    return _Process(name, parent=int(fields[1]))
+
+
+def _is_forbidden(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        pass
+    return False

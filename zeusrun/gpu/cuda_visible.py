@@ -20,21 +20,13 @@ _VARIABLE = "CUDA_VISIBLE_DEVICES"
 _INDEX = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _MAX_SHOWN = 100
 
-
 PciAddress: TypeAlias = tuple[int, int, int]
+"""PCI domain, bus and device."""
 
 
 @dataclass(frozen=True)
 class GpuIdentity:
-    """The identity of a GPU of this machine.
-
-    Attributes:
-        nvml_index: NVML's number for it.
-        uuid: ``GPU-…``.
-        model: Product name.
-        mig_models: Product name of each of its MIG instances, by its ``MIG-…`` UUID.
-        pci: Its PCI domain, bus and device; ``None`` if unknown.
-    """
+    """A GPU of this machine; ``mig_models`` are the product names of its MIG instances by UUID."""
 
     nvml_index: int
     uuid: str
@@ -45,13 +37,7 @@ class GpuIdentity:
 
 @dataclass(frozen=True)
 class VisibleGpu:
-    """A GPU that a job uses, whole or through a MIG instance.
-
-    Attributes:
-        nvml_index: NVML's number for it.
-        model: Product name of the GPU or the MIG instance.
-        is_mig: Whether the job uses a MIG instance.
-    """
+    """A GPU that a job uses, whole or through a MIG instance; ``model`` is what the job uses."""
 
     nvml_index: int
     model: str
@@ -85,13 +71,11 @@ def parse_visible(value: str | None) -> tuple[int | str, ...] | None:
                 break
         else:
             raise VisibleGpusError(
-                f"{_VARIABLE}={_short(value)}: {_quoted(text)} is neither an index nor a GPU or "
-                "MIG UUID; "
+                f"{_VARIABLE}: {_quoted(text)} is neither an index nor a GPU or MIG UUID; "
                 "`nvidia-smi -L` lists them"
             )
         if entry in entries:
-            twice = f"{_quoted(text)} occurs twice; list it once"
-            raise VisibleGpusError(f"{_VARIABLE}={_short(value)}: {twice}")
+            raise VisibleGpusError(f"{_VARIABLE}: {_quoted(text)} occurs twice; list it once")
         entries.append(entry)
     return tuple(entries)
 
@@ -125,11 +109,12 @@ def resolve_visible(
         VisibleGpusError: If an entry names no GPU or several, two entries name the same, or an
             index depends on which of different GPUs CUDA considers the fastest.
     """
-    gpus = _by_pci_address(gpus)
+    known = [(gpu.pci, gpu.nvml_index, gpu) for gpu in gpus if gpu.pci is not None]
+    if len(known) == len(gpus):  # NVML's own order is not promised to be CUDA's
+        gpus = [gpu for _, _, gpu in sorted(known)]
     wanted = range(len(gpus)) if entries is None else entries
-    by_index = all(isinstance(entry, int) for entry in wanted)
     found = [_find(entry, gpus) for entry in wanted]
-    if by_index:  # a MIG instance hides all the others
+    if all(isinstance(entry, int) for entry in wanted):  # a MIG instance hides all the others
         found = [gpu for gpu in found if gpu.is_mig][:1] or found
     unique: dict[int, VisibleGpu] = {}
     for number, gpu in enumerate(found):
@@ -145,12 +130,6 @@ def resolve_visible(
             f"CUDA_DEVICE_ORDER=PCI_BUS_ID, or name them by UUID in {_VARIABLE}"
         )
     return list(unique.values())
-
-
-def _by_pci_address(gpus: Sequence[GpuIdentity]) -> Sequence[GpuIdentity]:
-    """Return GPUs as CUDA counts them; NVML's own order is not promised to be the same."""
-    known = [(gpu.pci, gpu.nvml_index, gpu) for gpu in gpus if gpu.pci is not None]
-    return [gpu for _, _, gpu in sorted(known)] if len(known) == len(gpus) else gpus
 
 
 def _find(entry: int | str, gpus: Sequence[GpuIdentity]) -> VisibleGpu:
@@ -170,14 +149,6 @@ def _find(entry: int | str, gpus: Sequence[GpuIdentity]) -> VisibleGpu:
     matches = [gpu for uuid, gpu in names if uuid == wanted] or [
         gpu for uuid, gpu in names if uuid.startswith(wanted)
     ]
-    if not matches and wanted.startswith("mig-gpu-"):
-        # Drivers before R470 name an instance MIG-<UUID of its GPU>/<instance>/<instance>.
-        parent = wanted[len("mig-") :].split("/")[0]
-        matches = [
-            VisibleGpu(gpu.nvml_index, f"{gpu.model} MIG", is_mig=True)
-            for gpu in gpus
-            if gpu.uuid.lower() == parent
-        ]
     if len(matches) != 1:
         what = "no GPU of this machine" if not matches else f"{len(matches)} GPUs, not one"
         raise VisibleGpusError(
@@ -186,18 +157,12 @@ def _find(entry: int | str, gpus: Sequence[GpuIdentity]) -> VisibleGpu:
     return matches[0]
 
 
-def _short(value: str) -> str:
-    """Return a printable, short form of any value."""
-    text = value if value.isprintable() else ascii(value)[1:-1]
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
-
-
-def _quoted(text: str) -> str:
-    return repr(text) if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]!r}..."
-
-
 def _shown(gpu: GpuIdentity) -> VisibleGpu:
     """Return what CUDA shows of a whole GPU: its first MIG instance, if it has any."""
     for model in gpu.mig_models.values():
         return VisibleGpu(gpu.nvml_index, model, is_mig=True)
     return VisibleGpu(gpu.nvml_index, gpu.model)
+
+
+def _quoted(text: str) -> str:
+    return repr(text) if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]!r}..."

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
-from zeusrun.energy.cpu import cpu_device
 from zeusrun.energy.device import Health, LimitableDevice
-from zeusrun.energy.foreign import in_first_pid_namespace
+from zeusrun.energy.sharing import in_first_pid_namespace
 from zeusrun.errors import DeviceError, VisibleGpusError
 from zeusrun.gpu.cuda_visible import parse_visible
 from zeusrun.gpu.nvml import gpus_of_job, gpus_of_machine
@@ -23,18 +21,11 @@ if TYPE_CHECKING:
     from zeusrun.trial import EnergySource
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_ORDER = "CUDA_DEVICE_ORDER"
-_PCI_ORDER = "PCI_BUS_ID"
 
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that computes on a GPU.
-
-    Attributes:
-        pid: Its id, possibly in another pid namespace.
-        name: Its name; ``None`` if unknown.
-    """
+    """A process that computes on a GPU, perhaps in another pid namespace; then without a name."""
 
     pid: int
     name: str | None
@@ -42,26 +33,13 @@ class GpuProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuStatus:
-    """One GPU now. ``None`` is unknown.
+    """One GPU now. ``None`` is unknown. For the sensors see ``Reading`` and ``Health``.
 
     Attributes:
         cuda_index: CUDA's number for it in this environment; ``None`` if CUDA does not see it, or
             CUDA's order is unknown.
-        uuid: Its UUID.
         model: Product name of the GPU or of the MIG instance that a job sees.
-        power_w: Power draw now.
-        power_limit_w: The power limit in force.
-        power_limit_range_w: The lowest and the highest limit.
         max_power_w: The most it may draw.
-        energy_source: The best source that it claims to have.
-        energy_j: Joules of its counter, with an arbitrary origin.
-        utilization: Share of the last sampling period in which it computed, 0 to 1.
-        temperature_c: Degrees Celsius of the chip.
-        sm_clock_mhz: Clock of the multiprocessors.
-        memory_clock_mhz: Clock of the memory.
-        throttle_reasons: What limits the clocks, by NVML's names; empty if nothing does.
-        processes: The processes that compute on it.
-        caveat: See ``Device.caveat``.
         held_by: The run of zeusrun that holds its power limit; ``None`` for none.
         error: Why it does not answer; ``None`` if it does.
     """
@@ -91,15 +69,8 @@ class GpuStatus:
         return {**asdict(self), "energy_source": source and source.value}
 
 
-@dataclass(frozen=True)
-class OpenGpu:
-    """An open GPU, or the error why it could not be opened.
-
-    Attributes:
-        cuda_index: See ``GpuStatus``.
-        device: ``None`` if it could not be opened.
-        error: Why it could not be opened.
-    """
+class OpenGpu(NamedTuple):
+    """An open GPU, or the error why it could not be opened; ``cuda_index`` as in ``GpuStatus``."""
 
     cuda_index: int | None
     device: Device | None
@@ -114,9 +85,7 @@ class OpenGpu:
 def open_gpus(environment: Mapping[str, str], *, everything: bool = False) -> list[OpenGpu]:
     """Open the GPUs that a job in this environment sees; the caller closes them.
 
-    Args:
-        environment: Read for ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER``.
-        everything: Whether to open hidden ones as well; they have no ``cuda_index``.
+    ``everything`` opens hidden GPUs as well; they have no ``cuda_index``.
 
     Raises:
         DeviceError: If NVML cannot list the GPUs, or ``CUDA_VISIBLE_DEVICES`` is not usable and
@@ -149,80 +118,40 @@ def _open_visible(environment: Mapping[str, str]) -> list[OpenGpu]:
         entries = parse_visible(environment.get(_VISIBLE)) if devices else ()
     except VisibleGpusError:  # submit refuses the variable, too
         raise
-    except DeviceError as error:
-        entries = parse_visible(environment.get(_VISIBLE))
-        if entries is None:  # a GPU is lost, so CUDA's order of the others is unknown
-            return _open_machine({})
-        if len(entries) == 1:
-            return [OpenGpu(0, None, str(error))]
-        # One of them fails; show the others.
-        alone = [_open_visible({**environment, _VISIBLE: str(entry)}) for entry in entries]
-        return [OpenGpu(i, gpu.device, gpu.error) for i, (gpu,) in enumerate(alone)]
+    except DeviceError:
+        # A GPU is lost, so CUDA's order of the others is unknown.
+        return _open_machine({})
     by_index = any(isinstance(entry, int) for entry in entries or [0])
-    in_pci_order = environment.get(_ORDER) == _PCI_ORDER
+    in_pci_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     unknown_order = by_index and not in_pci_order and len({device.model for device in devices}) > 1
     return [OpenGpu(None if unknown_order else i, device) for i, device in enumerate(devices)]
 
 
-@dataclass(frozen=True)
-class CpuStatus:
-    """The CPU, which is metered if a job sees no GPU.
-
-    Attributes:
-        model: Product name.
-        energy_source: Where its joules come from.
-    """
-
-    model: str
-    energy_source: EnergySource
-
-
-def read_cpu(environment: Mapping[str, str]) -> CpuStatus:
-    """Read the CPU as a job in this environment would meter it.
-
-    Raises:
-        DeviceError: If not even CPU time can be read.
-        UsageError: If an environment variable that describes it is not usable.
-    """
-    device = cpu_device(environment)
-    device.close()
-    return CpuStatus(device.model, device.energy_source)
-
-
 def read_status(gpu: OpenGpu, held_by: Callable[[str], str | None]) -> GpuStatus:
-    """Read a GPU now.
-
-    Args:
-        gpu: The GPU.
-        held_by: Returns the run of zeusrun that holds the power limit of a UUID.
-    """
+    """Read a GPU now; ``held_by`` returns the run that holds the power limit of a UUID."""
     device = gpu.device
     if device is None:
         return GpuStatus(cuda_index=gpu.cuda_index, error=gpu.error)
+    identity: dict[str, Any] = {
+        "cuda_index": gpu.cuda_index,
+        "uuid": device.uuid,
+        "model": device.model,
+        "max_power_w": device.max_power_w,
+    }
     try:
         reading = device.read()
         range_w = device.power_limit_range_w() if isinstance(device, LimitableDevice) else None
         pids = device.compute_processes()
     except DeviceError as error:
-        return GpuStatus(
-            cuda_index=gpu.cuda_index,
-            uuid=device.uuid,
-            model=device.model,
-            max_power_w=device.max_power_w,
-            error=str(error),
-        )
-    health = reading.health or Health()
+        return GpuStatus(**identity, error=str(error))
     return GpuStatus(
-        cuda_index=gpu.cuda_index,
-        uuid=device.uuid,
-        model=device.model,
+        **identity,
         power_w=reading.power_w,
         power_limit_w=reading.power_limit_w,
         power_limit_range_w=range_w,
-        max_power_w=device.max_power_w,
         energy_source=device.energy_source,
         energy_j=reading.energy_j,
-        **vars(health),
+        **vars(reading.health or Health()),
         processes=None if pids is None else tuple(map(_process, sorted(pids))),
         caveat=device.caveat,
         held_by=held_by(device.uuid),
@@ -230,12 +159,8 @@ def read_status(gpu: OpenGpu, held_by: Callable[[str], str | None]) -> GpuStatus
 
 
 def _process(pid: int) -> GpuProcess:
-    """Return a process with its name, unless its id may be of the host's pid namespace."""
-    try:
-        if not in_first_pid_namespace():
-            maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
-            if "nvidia" not in maps and "libcuda" not in maps:
-                return GpuProcess(pid, None)
-        return GpuProcess(pid, psutil.Process(pid).name())
-    except (OSError, psutil.Error):
-        return GpuProcess(pid, None)
+    name = None
+    if in_first_pid_namespace():  # elsewhere the number may be another process's
+        with contextlib.suppress(psutil.Error):
+            name = psutil.Process(pid).name()
+    return GpuProcess(pid, name)

@@ -10,12 +10,10 @@ import json
 import re
 import socket
 import stat
-import time
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.energy.foreign import in_first_pid_namespace
 from zeusrun.errors import DeviceError, LimitRefusedError
 
 if TYPE_CHECKING:
@@ -34,45 +32,32 @@ _PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.[0-9a-f]", re.I
 
 
 class Zeusd:
-    """A daemon behind a socket or a port."""
+    """A daemon behind a Unix socket (a path) or a port (``host:port``)."""
 
     def __init__(
-        self,
-        address: Path | str,
-        timeout_s: float = _TIMEOUT_S,
-        *,
-        token: str | None = None,
-        in_container: bool | None = None,
+        self, address: Path | str, timeout_s: float = _TIMEOUT_S, *, token: str | None = None
     ) -> None:
-        """Store the address; nothing is sent yet.
-
-        Args:
-            address: Its Unix socket, or ``host:port``.
-            timeout_s: Seconds to wait for each answer to be complete.
-            token: Access token of this user; ``None`` for none.
-            in_container: Whether this process may see other GPUs than the daemon; ``None``: find
-                out.
-        """
         self._address = address
         self._timeout_s = timeout_s
         self._token = token
-        self._in_container = not in_first_pid_namespace() if in_container is None else in_container
+
+    def __str__(self) -> str:
+        return f"zeusd ({self._address})"
 
     def set_power_limit_w(
         self, nvml_index: int, watts: float, gpu_count: int, pci: PciAddress | None = None
     ) -> None:
-        """Let the daemon set the power limit of a GPU.
+        """Let the daemon set the power limit of a GPU. The caller reads the limit back.
 
         The daemon numbers GPUs as its own NVML does. A container may number them differently, and
         then the wrong GPU would get the limit. If the daemon lists PCI addresses, they identify the
-        GPU. Otherwise the number of GPUs must be equal, and a daemon that lists no GPUs (0.2) is
-        not used from a container. The caller reads the limit back.
+        GPU. Otherwise the number of GPUs must be equal.
 
         Args:
             nvml_index: NVML's number for the GPU in this process.
             watts: The limit.
             gpu_count: How many GPUs NVML has in this process.
-            pci: PCI address of the GPU; ``None`` if unknown.
+            pci: Address of the GPU; ``None`` if unknown.
 
         Raises:
             LimitRefusedError: If the daemon does not run, does not permit it, or sees other GPUs
@@ -81,36 +66,28 @@ class Zeusd:
                 this limit, or one that it was sent before.
         """
         number = self._number_of(nvml_index, gpu_count, pci)
-        milliwatts = round(watts * 1000)
-        query = f"gpu_ids={number}&power_limit_mw={milliwatts}&block=true"
+        query = f"gpu_ids={number}&power_limit_mw={round(watts * 1000)}&block=true"
         status, text = self._request("POST", f"/gpu/set_power_limit?{query}")
-        if status == HTTPStatus.NOT_FOUND:  # zeusd 0.2
-            body = json.dumps({"power_limit_mw": milliwatts, "block": True})
-            status, text = self._request("POST", f"/gpu/{number}/set_power_limit", body)
         if status == HTTPStatus.OK:
             return
-        said = f"{self} answered {status} {text.strip()[:200]}".rstrip()
+        answer = f"{self} answered {status} {text.strip()[:200]}".rstrip()
         if status == HTTPStatus.UNAUTHORIZED:
-            said += f" (it takes a token with the scope gpu-control from {TOKEN_VARIABLE})"
+            answer += f" (it takes a token with the scope gpu-control from {TOKEN_VARIABLE})"
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
-            raise LimitRefusedError(said)
-        raise DeviceError(f"{said}, so the power limit of GPU {nvml_index} is not {watts:g} W")
+            raise LimitRefusedError(answer)
+        raise DeviceError(f"{answer}, so the power limit of GPU {nvml_index} is not {watts:g} W")
 
     def _number_of(self, nvml_index: int, gpu_count: int, pci: PciAddress | None) -> int:
         """Return the daemon's number for a GPU."""
         status, text = self._request("GET", "/discover")
-        if status != HTTPStatus.OK and self._in_container:
-            raise LimitRefusedError(
-                f"{self} does not list its GPUs, and a container may number them differently"
-            )
-        if status != HTTPStatus.OK:
-            return nvml_index
         try:
-            numbers = _read_gpus(json.loads(text))
+            numbers = _read_gpus(json.loads(text)) if status == HTTPStatus.OK else {}
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
-            raise LimitRefusedError(f"{self} does not list its GPUs") from None
+            numbers = {}
+        if not numbers:
+            raise LimitRefusedError(f"{self} does not list its GPUs; zeusd 0.3 and later do")
         addresses = {address: number for number, address in numbers.items() if address is not None}
-        if pci is not None and len(addresses) == len(numbers) > 0:
+        if pci is not None and len(addresses) == len(numbers):
             if pci not in addresses:
                 where = "{:04x}:{:02x}:{:02x}.0".format(*pci)
                 raise LimitRefusedError(f"{self} does not have GPU {nvml_index}, at PCI {where}")
@@ -122,21 +99,20 @@ class Zeusd:
             )
         return nvml_index
 
-    def _request(self, method: str, target: str, body: str | None = None) -> tuple[int, str]:
+    def _request(self, method: str, target: str) -> tuple[int, str]:
         from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - 20 ms, seldom needed
 
         connection = HTTPConnection("localhost", timeout=self._timeout_s)
-        headers = {} if body is None else {"Content-Type": "application/json"}
+        headers = {}
         if self._token:
             if not self._token.isascii() or not self._token.isprintable():
                 raise LimitRefusedError(f"{TOKEN_VARIABLE} is no token: it must be printable ASCII")
             headers["Authorization"] = f"Bearer {self._token}"
         sent = False
         try:
-            until_t = time.monotonic() + self._timeout_s
-            connection.sock = _TimedSocket(self._connect(), until_t)
+            connection.sock = self._connect()
             sent = method == "POST"
-            connection.request(method, target, body, headers)
+            connection.request(method, target, headers=headers)
             response = connection.getresponse()
             return response.status, response.read(_MAX_ANSWER_BYTES).decode("utf-8", "replace")
         except (OSError, HTTPException) as error:
@@ -180,61 +156,11 @@ class Zeusd:
             )
         return connected
 
-    def __str__(self) -> str:
-        return f"zeusd ({self._address})"
-
-
-class _TimedSocket(socket.socket):
-    """A connection that has one deadline for all that is sent and received."""
-
-    def __init__(self, connected: socket.socket, until_t: float) -> None:
-        """Take a connection over.
-
-        Args:
-            connected: It can no longer be used.
-            until_t: Monotonic second of the deadline.
-        """
-        super().__init__(fileno=connected.detach())
-        self._until_t = until_t
-        self._set_timeout()
-
-    def recv_into(self, *arguments: Any, **options: Any) -> int:  # noqa: ANN401 - as socket has it
-        """Receive as a socket does; ``TimeoutError`` after the deadline."""
-        self._set_timeout()
-        return super().recv_into(*arguments, **options)
-
-    def _set_timeout(self) -> None:
-        left_s = self._until_t - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("timed out")
-        self.settimeout(left_s)
-
-
-def _read_gpus(discovered: Any) -> dict[int, PciAddress | None]:  # noqa: ANN401 - any JSON
-    """Read the GPUs of ``/discover``: PCI addresses by number, ``None`` if unknown.
-
-    zeusd 0.3 and 0.4 list ``gpu_ids``; 0.5 lists ``gpus`` with ``id``, later ``pci_address`` as
-    well.
-    """
-    if "gpus" not in discovered:
-        return {int(number): None for number in discovered["gpu_ids"]}
-    return {int(gpu["id"]): _read_pci(gpu.get("pci_address")) for gpu in discovered["gpus"]}
-
-
-def _read_pci(text: str | None) -> PciAddress | None:
-    found = None if text is None else _PCI.fullmatch(text)
-    return None if found is None else (int(found[1], 16), int(found[2], 16), int(found[3], 16))
-
 
 def find_zeusd(environment: Mapping[str, str]) -> Zeusd | None:
-    """Look for a daemon.
+    """Return the daemon that an environment names, or the one at the default socket.
 
-    Args:
-        environment: Read for ``ZEUSD_SOCK_PATH``, ``ZEUSD_HOST_PORT`` and ``ZEUSD_TOKEN``; without
-            the first two, use the default socket.
-
-    Returns:
-        The daemon, which may not answer; ``None`` if there is no socket.
+    It may not answer. ``None`` if there is no socket.
     """
     token = environment.get(TOKEN_VARIABLE, "").strip() or None
     host_port = environment.get(PORT_VARIABLE)
@@ -259,3 +185,19 @@ def naming_zeusd(named: str | None) -> dict[str, str]:
         return {}
     by_port = _HOST_PORT.fullmatch(named) is not None
     return {SOCKET_VARIABLE: "" if by_port else named, PORT_VARIABLE: named if by_port else ""}
+
+
+def _read_gpus(discovered: Any) -> dict[int, PciAddress | None]:  # noqa: ANN401 - any JSON
+    """Read the GPUs of ``/discover``: PCI addresses by number, ``None`` if unknown.
+
+    zeusd 0.3 and 0.4 list ``gpu_ids``; 0.5 lists ``gpus`` with ``id``, later ``pci_address`` as
+    well.
+    """
+    if "gpus" not in discovered:
+        return {int(number): None for number in discovered["gpu_ids"]}
+    return {int(gpu["id"]): _read_pci(gpu.get("pci_address")) for gpu in discovered["gpus"]}
+
+
+def _read_pci(text: str | None) -> PciAddress | None:
+    found = None if text is None else _PCI.fullmatch(text)
+    return None if found is None else (int(found[1], 16), int(found[2], 16), int(found[3], 16))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import timestamp
 from zeusrun.cost import energy_text
-from zeusrun.energy.foreign import ForeignProcesses
 from zeusrun.energy.monitor import EnergyMonitor
+from zeusrun.energy.sharing import ForeignProcesses
 from zeusrun.errors import HistoryError
 from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts, Warned
 from zeusrun.launcher.processes.command import placeholder_values

@@ -10,8 +10,8 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.energy.foreign import MEASURE_VARIABLE, ForeignProcesses
 from zeusrun.energy.monitor import EnergyMonitor
+from zeusrun.energy.sharing import MEASURE_VARIABLE, ForeignProcesses
 from zeusrun.errors import ExitCode, NotStartedError
 from zeusrun.launcher.processes.foreground import run_foreground
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from zeusrun.gpu.snapshot import CpuStatus, GpuProcess, GpuStatus
+    from zeusrun.energy.device import Device
+    from zeusrun.gpu.snapshot import GpuProcess, GpuStatus
 
 _WIDE = 118  # columns from which full names fit
 _MOST_PROCESSES = 4
@@ -79,7 +80,7 @@ def gpu_sheet(statuses: Sequence[GpuStatus], width: int) -> RenderableType:
     return Group(doing, Text(""), being, *notes, *_notes(statuses))
 
 
-def no_gpu_line(cpu: CpuStatus, visible: str | None) -> Text:
+def no_gpu_line(cpu: Device, visible: str | None) -> Text:
     """Return the line to print if a job would see no GPU.
 
     Args:

@@ -20,9 +20,9 @@ from zeusrun.gpu.power_limits.original_limits import (
     is_elsewhere,
     read_record,
     recorded_gpus,
+    repair_limits,
     write_record,
 )
-from zeusrun.gpu.power_limits.restore import repair_limits
 
 
 class NoGuard:
@@ -30,7 +30,6 @@ class NoGuard:
 
     def __init__(self):
         self.watches = []
-        self.told = {}
         self.dismissed = False
         self.alive = True
 
@@ -42,9 +41,6 @@ class NoGuard:
 
     def is_alive(self):
         return self.alive
-
-    def tell(self, set_w):
-        self.told = {uuid: tuple(watts) for uuid, watts in set_w.items()}
 
     def dismiss(self):
         self.dismissed = True
@@ -535,7 +531,7 @@ def test_a_cap_set_during_a_run_is_not_overridden_at_its_end(devices, holder, gu
         holder.hold(150.0, "job-1-1")
         devices[0].set_power_limit_w(120.0)
         holder.restore()
-        assert guard.told == {}  # so that the guard leaves it alone, too
+        assert recorded_gpus(tmp_path / "gpus") == []  # so that the guard leaves it alone, too
     assert devices[0].read().power_limit_w == 120.0
     assert devices[1].read().power_limit_w == 212.345
     assert recorded_gpus(tmp_path / "gpus") == []
@@ -578,14 +574,14 @@ def test_a_record_says_what_is_zeusruns_before_it_is_set(devices, holder, guard,
     def spy(watts):
         if watts in (150.0, 175.0):
             on_disk = read_record(tmp_path / "gpus", devices[0].uuid).set_w
-            seen.append((on_disk, guard.told[devices[0].uuid]))
+            seen.append(on_disk)
         change(watts)
 
     devices[0].set_power_limit_w = spy
     with holder:
         holder.hold(150.0, "job-1-1")
         holder.hold(175.0, "job-1-1")
-    assert seen == [((150.0,), (150.0,)), ((150.0, 175.0), (150.0, 175.0))]
+    assert seen == [(150.0,), (150.0, 175.0)]
 
 
 def repair(devices, directory, **options):
@@ -716,9 +712,7 @@ def test_a_cap_set_while_the_first_limit_is_prepared_is_not_overridden(
     assert recorded_gpus(tmp_path) == []
 
 
-def test_what_a_driver_sets_instead_is_on_disk_and_known_to_the_guard(
-    devices, holder, guard, tmp_path
-):
+def test_what_a_driver_sets_instead_is_on_disk(devices, holder, guard, tmp_path):
     uuid, change = devices[0].uuid, devices[0].set_power_limit_w
 
     def clamp_and_stick(watts):
@@ -730,7 +724,6 @@ def test_what_a_driver_sets_instead_is_on_disk_and_known_to_the_guard(
     with holder, pytest.raises(DeviceError, match="not now"):
         holder.hold(150.0, "job-1-1")
     assert read_record(tmp_path / "gpus", uuid).set_w == (150.0, 210.0)
-    assert guard.told[uuid] == (150.0, 210.0)
     devices[0].set_power_limit_w = change
     (restored,), _, _ = repair(devices, tmp_path / "gpus")
     assert "restored to 300 W" in restored.text

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from tests.bandit.scripts import problem
-from tests.factories import build_trial
 from tests.gpu.power_limits.test_holder import NoGuard
 from tests.gpu.simulated import SimulatedDevice
 from zeusrun.errors import DeviceError
@@ -17,7 +16,6 @@ from zeusrun.gpu.power_limits.holder import LimitHolder
 from zeusrun.launcher.power import control as limits_module
 from zeusrun.launcher.power.control import LimitControl
 from zeusrun.sidecar.step_clock import StepCount
-from zeusrun.trial import Decision, Stage
 
 PROBED_W = 150.0
 
@@ -25,33 +23,33 @@ PROBED_W = 150.0
 class Running:
     """A trial on one GPU: 50 steps a second, ten looks a second, joules as its limit allows."""
 
-    def __init__(self, tmp_path, monkeypatch, fixed_w=None, stored_w=300.0):
+    def __init__(self, tmp_path, monkeypatch, fixed_w=None):
         self.now_t = 0.0
         uuid = f"GPU-{secrets.token_hex(4)}"  # locks are the machine's
         self.device = SimulatedDevice(lambda: self.now_t, uuid=uuid, demand_w=400.0)
         self.guard = NoGuard()
         self.holder = LimitHolder([self.device], tmp_path, self.start_guard)
         self.warnings = []
-        monkeypatch.setattr(limits_module, "slowest", lambda *_: self.count())
+        monkeypatch.setattr(limits_module, "read_slowest", lambda *_: self.count())
         monkeypatch.setattr(limits_module, "time", SimpleNamespace(monotonic=lambda: self.now_t))
-        now = problem(power_limits_w=(100.0, PROBED_W, 300.0), max_power_w=300.0, gpu_count=1)
-        self.submission = SimpleNamespace(
-            limits=self.holder,
-            gpus=[self.device],
-            policy=SimpleNamespace(next_limit_w=lambda *_: PROBED_W),
-            spec=SimpleNamespace(power_limit=SimpleNamespace(watts=fixed_w), instrument=True),
-        )
-        self.choice = SimpleNamespace(
-            runs=(),
-            problem=now,
-            decision=Decision(64, Stage.EXPLORE, "because"),
-            limit_w=fixed_w or 300.0,
-        )
-        self.trial = replace(build_trial(world_size=1), power_limit_w=stored_w)
-        self.control = self.attempt()
+        self.fixed_w = fixed_w
+        self.control = self.attempt(fixed_w or 300.0)
 
-    def attempt(self):
-        return LimitControl(self.submission, self.trial, None, self.choice, self.warnings.append)
+    def attempt(self, original_w, next_limit_w=lambda _profile: PROBED_W):
+        return LimitControl(
+            self.holder,
+            [self.device],
+            [Path("rank0.clock")],
+            self.warnings.append,
+            trial="job-1-1",
+            problem=problem(
+                power_limits_w=(100.0, PROBED_W, 300.0), max_power_w=300.0, gpu_count=1
+            ),
+            known=(),
+            original_w=original_w,
+            fixed_w=self.fixed_w,
+            next_limit_w=next_limit_w,
+        )
 
     def start_guard(self, found_w, descriptors):
         return self.guard(found_w, descriptors)
@@ -119,13 +117,9 @@ def test_a_probe_cut_short_under_another_limit_is_not_kept(running, at_once):
     assert running.device.power_limit_w() == 120.0
 
 
-def test_the_limit_found_today_is_measured_and_not_the_one_before_a_preemption(
-    tmp_path, monkeypatch
-):
-    running = Running(tmp_path, monkeypatch, stored_w=250.0)
-    running.submission.policy.next_limit_w = lambda *_: None
-    with running.holder:
-        running.train(30.0)
+def test_a_policy_that_chooses_no_limit_has_the_original_one_measured(running):
+    running.control = running.attempt(300.0, lambda _profile: None)
+    running.train(30.0)
     (point,) = running.control.report(None).profile
     assert point.power_limit_w == 300.0
 
@@ -135,9 +129,7 @@ def test_what_somebody_else_has_set_is_not_told_again_in_the_next_attempt(runnin
     running.device.set_power_limit_w(120.0)
     running.control.let_go()
     assert len(running.warnings) == 1
-    running.choice.limit_w = 120.0
-    running.submission.policy.next_limit_w = lambda *_: None  # none is left to choose from
-    running.control = running.attempt()
+    running.control = running.attempt(120.0, lambda _profile: None)  # none is left to choose from
     running.train(4.0)
     running.control.let_go()
     assert len(running.warnings) == 1

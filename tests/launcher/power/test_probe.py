@@ -54,7 +54,7 @@ def measure(training, probe=None, weights=(ENERGY,), limit_s=400.0, each=lambda 
     begun_t = training.now_t
     while training.now_t - begun_t < limit_s:
         each(training)
-        probe.look(training.tick())
+        probe.add(training.tick())
         if probe.meter(training.now_t, training.energy_j):
             measured = probe.measured(weights)
             if measured is not None and measured.enough:
@@ -116,7 +116,7 @@ def test_a_long_evaluation_in_which_no_limit_is_held_is_not_counted_as_held():
     training = Training(0.02)
     probe = Probe(training.now_t, 0)
     for _ in range(30):
-        probe.look(training.tick())
+        probe.add(training.tick())
     training.pause(3600.0)
     while not training.steps > 150:
         count = training.tick()
@@ -156,7 +156,7 @@ def test_energy_per_step_is_known_though_the_time_of_steps_is_not():
         count = training.tick()
         times.append(count.last_step_t)
         counts.append(training.steps)
-        probe.look(count)
+        probe.add(count)
         if probe.meter(training.now_t, by_step):
             measured = probe.measured((ENERGY,))
             if measured is not None and measured.enough:
@@ -169,13 +169,13 @@ def test_nothing_counts_before_the_limit_has_settled():
     slow = Training(1.0)
     probe = Probe(slow.now_t, 0)
     for _ in range(95):
-        probe.look(slow.tick())
+        probe.add(slow.tick())
         probe.meter(slow.now_t, slow.energy_j)
     assert not probe.meter(slow.now_t + 1.0, slow.energy_j)  # nine steps of a second: it takes ten
     quick = Training(0.02)
     probe = Probe(quick.now_t, 0)
     while quick.now_t < 100.0 + SETTLE_S:
-        probe.look(quick.tick())
+        probe.add(quick.tick())
         assert not probe.meter(quick.now_t + 1.0, quick.energy_j)
 
 
@@ -195,13 +195,13 @@ def test_a_pause_is_told_only_where_steps_are_usually_shorter():
     training = Training(0.02)
     probe = Probe(training.now_t, 0)
     for _ in range(50):
-        probe.look(training.tick())
+        probe.add(training.tick())
     assert not probe.pauses(training.now_t + 1.0)
     assert probe.pauses(training.now_t + 2.5)
     slow = Training(5.0)
     probe = Probe(slow.now_t, 0)
     for _ in range(400):
-        probe.look(slow.tick())
+        probe.add(slow.tick())
     assert not probe.pauses(slow.now_t + 4.0)
 
 
@@ -215,7 +215,7 @@ def test_unknown_energy_is_an_error_not_a_zero():
     training = Training(0.02)
     probe = Probe(training.now_t, 0)
     for _ in range(100):
-        probe.look(training.tick())
+        probe.add(training.tick())
     with pytest.raises(ValueError, match="unknown"):
         probe.meter(training.now_t + LOST_S, lambda _since, _until: None)
 
@@ -224,6 +224,6 @@ def test_energy_that_is_missing_for_a_moment_is_asked_for_again():
     training = Training(0.02)
     probe = Probe(training.now_t, 0)
     for _ in range(100):
-        probe.look(training.tick())
+        probe.add(training.tick())
     assert not probe.meter(training.now_t, lambda _since, _until: None)
     assert probe.meter(training.now_t, training.energy_j)

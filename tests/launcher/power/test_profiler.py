@@ -65,8 +65,8 @@ class Gpu:
             self.tick(profiling, **options)
 
 
-def begin(now, known=(), found_w=250.0, rule=next_limit_w):
-    return Profiling(now, known, found_w, lambda profile: rule(now, profile))
+def begin(now, known=(), original_w=250.0, rule=next_limit_w):
+    return Profiling(now, known, original_w, lambda profile: rule(now, profile))
 
 
 def best_w(now, gpu):
@@ -293,7 +293,7 @@ def test_steps_after_limits_were_given_up_are_not_what_trying_costs():
 def test_where_the_limit_found_is_unknown_it_is_measured_and_the_search_is_over():
     asked = []
     gpu = Gpu()
-    profiling = begin(job(), found_w=None, rule=lambda _now, profile: asked.append(profile))
+    profiling = begin(job(), original_w=None, rule=lambda _now, profile: asked.append(profile))
     gpu.train(profiling, CHECK_EVERY_S * 3)
     assert len(asked) == 1
     assert not profiling.probing

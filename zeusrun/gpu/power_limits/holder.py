@@ -6,21 +6,21 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from zeusrun.energy.device import LimitableDevice, check_power_limit, is_same_limit
+from zeusrun.energy.device import LimitableDevice, check_power_limit, is_same_limit, name_of
 from zeusrun.errors import BusyError, DeviceError, LimitRefusedError
 from zeusrun.gpu.power_limits.lock import LimitLock
 from zeusrun.gpu.power_limits.original_limits import (
     LimitRecord,
-    has_record,
+    put_back,
     read_record,
+    record_path,
+    set_limit,
     write_record,
 )
-from zeusrun.gpu.power_limits.restore import name_of, put_back, restore_limit, set_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 # the best limit lies between two; with more, neighbours differ by less than a probe can measure.
 _STEPS_W = (5.0, 10.0, 25.0, 50.0, 100.0, 250.0)
 _MOST_STEPS = 10
-_PATIENCE_S = 3.0
-_AGAIN_S = 0.1
+# A guard or a repair may hold the lock of a GPU for a moment.
+_LOCK_TIMEOUT_S = 3.0
+_RETRY_AFTER_S = 0.1
 
 
 class Guard(Protocol):
@@ -40,14 +41,8 @@ class Guard(Protocol):
     def is_alive(self) -> bool:
         """Whether it still runs."""
 
-    def tell(self, set_w: Mapping[str, Sequence[float]]) -> None:
-        """Send it the limits that zeusrun has set or is about to set, in watts, by GPU UUID.
-
-        It restores only GPUs with one of these limits.
-        """
-
     def dismiss(self) -> None:
-        """Tell it to exit, and wait until it has."""
+        """Let it exit, and wait until it has."""
 
 
 class LimitHolder:
@@ -60,13 +55,13 @@ class LimitHolder:
     A limit that somebody else sets meanwhile stays: from then on nothing is changed.
 
     Attributes:
-        refused: A sentence why the limits are not changed; ``None`` if they may be changed.
-        taken: A sentence that somebody else has set a limit meanwhile; ``refused`` is then the
-            same. ``None`` if nobody has.
+        refused: Why the limits are not changed; ``None`` if they may be changed.
+        taken: That somebody else has set a limit meanwhile; ``refused`` is then the same. ``None``
+            if nobody has.
         limits_w: Limits per GPU that may be tried, ascending: from the lowest that all GPUs accept
             to the lowest original one, which somebody has set on purpose; none if refused.
-        unrestored: A sentence on what could not be restored on leaving the block; its record
-            stays. ``None`` if all original limits are restored.
+        unrestored: What could not be restored on leaving the block; its record stays. ``None`` if
+            all original limits are restored.
     """
 
     def __init__(
@@ -82,9 +77,8 @@ class LimitHolder:
             devices: Those of the job. One without a power limit is ignored.
             directory: Directory of the records.
             start_guard: Starts a guard with the original watts by UUID and file descriptors to
-                inherit, and returns once it is ready; raises a ``DeviceError`` if it cannot.
-            zeusd: Socket or ``host:port`` of the job's daemon, for the records; ``None`` for
-                none.
+                inherit, and returns once it is ready, or raises a ``DeviceError``.
+            zeusd: Socket or ``host:port`` of the job's daemon, for the records.
         """
         self.refused: str | None = None
         self.taken: str | None = None
@@ -109,7 +103,8 @@ class LimitHolder:
             DeviceError: If a GPU does not answer, or an earlier limit cannot be restored.
         """
         try:
-            self._open()
+            self._lock_all()
+            self.refused = self._prepare()
         except BaseException:
             self._let_go()
             raise
@@ -117,12 +112,7 @@ class LimitHolder:
             self._let_go()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         taken_before = self.taken
         try:
             self.restore()
@@ -130,19 +120,16 @@ class LimitHolder:
             self.unrestored = str(failure)
         finally:
             self._let_go()
-        if not any(has_record(self._directory, uuid) for uuid in self._original_w):
-            self.unrestored = None  # the guard has restored it
+        with contextlib.suppress(OSError):  # then it is unknown whether there are records
+            if not any(record_path(self._directory, uuid).exists() for uuid in self._original_w):
+                self.unrestored = None  # the guard has restored it
         if self.taken != taken_before:
             self.unrestored = self.unrestored or self.taken
 
     def hold(self, watts: float, trial: str) -> None:
-        """Set a limit on every GPU, until the next call or the end of the block.
+        """Let a trial set a limit on every GPU, until the next call or the end of the block.
 
         If that fails, the original limits are restored as far as possible.
-
-        Args:
-            watts: Limit of each GPU.
-            trial: The trial that sets it.
 
         Raises:
             LimitRefusedError: If permission is missing, or somebody else has set a limit since.
@@ -158,10 +145,10 @@ class LimitHolder:
                 self._check_own(device, left_w[device.uuid])
             if not self._set_w and set(self._original_w.values()) == {watts}:
                 return
-            for uuid, original_w in self._original_w.items():
+            for uuid in self._original_w:
                 self._set_w[uuid] = (*self._set_w.get(uuid, ())[-1:], watts)
                 # Write it before the change, so that a restore recognises the limit as zeusrun's.
-                write_record(self._directory, self._record(uuid, original_w))
+                write_record(self._directory, self._record(uuid))
             self._ensure_guard()
             for device in self._devices:
                 # Somebody else may have set a limit since the check above.
@@ -178,13 +165,12 @@ class LimitHolder:
             DeviceError: If the guard has died and another one cannot be started. The original
                 limits are then restored as far as possible.
         """
-        if not self._set_w or (self._guard is not None and self._guard.is_alive()):
-            return
-        try:
-            self._ensure_guard()
-        except DeviceError:
-            self.restore()
-            raise
+        if self._set_w:
+            try:
+                self._ensure_guard()
+            except DeviceError:
+                self.restore()
+                raise
 
     def check(self, watts: float) -> None:
         """Refuse a limit that cannot be set; change nothing.
@@ -209,33 +195,22 @@ class LimitHolder:
         Raises:
             DeviceError: If one cannot be restored; its record stays. The others are restored.
         """
-        if not self._set_w:
-            return
         problems = []
         for device in self._devices:
-            uuid = device.uuid
-            if uuid not in self._set_w:
+            if device.uuid not in self._set_w:
                 continue
             try:
-                record = self._record(uuid, self._original_w[uuid])
-                stays = put_back(self._directory, device, record)
-                del self._set_w[uuid]
+                stays = put_back(self._directory, device, self._record(device.uuid))
+                del self._set_w[device.uuid]
                 if stays is not None:
                     self._take_over(stays)
             except DeviceError as error:
                 problems.append(str(error))
-        if self._guard is not None:
-            self._guard.tell(self._set_w)
         if problems:
             raise DeviceError("; ".join(problems))
 
     def _check_own(self, device: LimitableDevice, left_w: Sequence[float]) -> None:
-        """Refuse to continue if a limit is none of those that zeusrun may have left, in watts.
-
-        Raises:
-            LimitRefusedError: If somebody else has set it.
-            DeviceError: If the GPU does not answer.
-        """
+        """Refuse to continue if a limit is none of those that zeusrun may have left, in watts."""
         now_w = device.power_limit_w()
         if now_w is not None and not any(is_same_limit(now_w, watts) for watts in left_w):
             self._take_over(
@@ -250,26 +225,22 @@ class LimitHolder:
         self.limits_w = ()
 
     def _set(self, device: LimitableDevice, watts: float) -> None:
+        uuid = device.uuid
         try:
             set_limit(device, watts)
         except DeviceError:
+            # What a GPU reports right after a change counts as set by zeusrun, to be restored.
             with contextlib.suppress(DeviceError):
-                self._note_reported(device)
+                now_w = device.power_limit_w()
+                if now_w is not None:
+                    self._set_w[uuid] = (*self._set_w[uuid], now_w)
+                    write_record(self._directory, self._record(uuid))
             raise
-        self._set_w[device.uuid] = (watts,)
+        self._set_w[uuid] = (watts,)
 
-    def _note_reported(self, device: LimitableDevice) -> None:
-        """Treat what a GPU reports right after a change as set by zeusrun, to be restored."""
-        uuid, now_w = device.uuid, device.power_limit_w()
-        if now_w is None:
-            return
-        self._set_w[uuid] = (*self._set_w[uuid], now_w)
-        if self._guard is not None:
-            self._guard.tell(self._set_w)
-        write_record(self._directory, self._record(uuid, self._original_w[uuid]))
-
-    def _record(self, uuid: str, original_w: float) -> LimitRecord:
-        return LimitRecord(uuid, original_w, self._trial, self._zeusd, self._set_w[uuid])
+    def _record(self, uuid: str) -> LimitRecord:
+        original_w, set_w = self._original_w[uuid], self._set_w[uuid]
+        return LimitRecord(uuid, original_w, self._trial, self._zeusd, set_w)
 
     def _ensure_guard(self) -> None:
         if self._guard is not None and not self._guard.is_alive():
@@ -278,44 +249,48 @@ class LimitHolder:
         if self._guard is None:
             held = [number for lock in self._locks for number in lock.filenos()]
             self._guard = self._start_guard(self._original_w, held)
-        self._guard.tell(self._set_w)
 
-    def _open(self) -> None:
+    def _lock_all(self) -> None:
         # Lock in the same order everywhere, so that no two launchers wait for each other.
         for device in sorted(self._devices, key=lambda device: device.uuid):
             lock = LimitLock(device.uuid, self._directory)
-            if not _acquire(lock):
-                raise _busy(self._directory, device)
+            give_up_t = time.monotonic() + _LOCK_TIMEOUT_S
+            while not lock.acquire():
+                if time.monotonic() > give_up_t:
+                    raise _busy(self._directory, device)
+                time.sleep(_RETRY_AFTER_S)
             self._locks.append(lock)
+
+    def _prepare(self) -> str | None:
+        """Read the original limits and the range; return why no limit may be changed."""
         limited = []
+        lowest_w = 0.0
         for device in self._devices:
             try:
-                restore_limit(self._directory, device)  # left by a dead launcher and guard
+                record = read_record(self._directory, device.uuid)
+                if record is not None:  # left by a dead launcher and guard
+                    put_back(self._directory, device, record)
             except DeviceError as error:
-                self.refused = str(error)
-                return
+                return str(error)
             range_w, limit_w = device.power_limit_range_w(), device.power_limit_w()
             if range_w is None:
                 continue
             if limit_w is None:
-                self.refused = f"{name_of(device)} does not report its power limit"
-                return
+                return f"{name_of(device)} does not report its power limit"
             limited.append(device)
+            lowest_w = max(lowest_w, range_w[0])
             self._original_w[device.uuid] = limit_w
         self._devices = limited
         if not limited:
-            self.refused = "no GPU of the job has a power limit that can be set"
-            return
+            return "no GPU of the job has a power limit that can be set"
         try:
             for device in limited:
                 # Setting the limit in force changes nothing, but needs the same permission.
                 device.set_power_limit_w(self._original_w[device.uuid])
         except DeviceError as error:  # it is reported but cannot be set, as on some laptops
-            self.refused = str(error)
-            return
-        ranges_w = [range_w for d in limited if (range_w := d.power_limit_range_w()) is not None]
-        lowest_w = max(low_w for low_w, _ in ranges_w)
+            return str(error)
         self.limits_w = limit_grid_w(lowest_w, min(self._original_w.values()))
+        return None
 
     def _let_go(self) -> None:
         if self._guard is not None:
@@ -340,16 +315,6 @@ def limit_grid_w(lowest_w: float, highest_w: float) -> tuple[float, ...]:
         watts for watts in multiples if lowest_w + step_w / 2 <= watts <= highest_w - step_w / 2
     )
     return (lowest_w, *inner, highest_w)
-
-
-def _acquire(lock: LimitLock) -> bool:
-    """Take a lock that a guard or a repair may still hold for a moment."""
-    give_up_t = time.monotonic() + _PATIENCE_S
-    while not lock.acquire():
-        if time.monotonic() > give_up_t:
-            return False
-        time.sleep(_AGAIN_S)
-    return True
 
 
 def _busy(directory: Path, device: Device) -> BusyError:

@@ -1,11 +1,4 @@
-"""The lock on a GPU's power limit, which one zeusrun holds until it ends.
-
-It is a name in Linux' abstract socket namespace (unix(7)). It works between the users of a machine
-(more exactly, of a network namespace) without files and permissions, and the kernel frees it with
-the last process that holds it. The guard inherits it and keeps it until the original limit is
-restored. Containers with their own network namespaces but a common directory of records see each
-other by a locked file there.
-"""
+"""The lock on a GPU's power limit, which one zeusrun holds until it ends."""
 
 from __future__ import annotations
 
@@ -19,15 +12,15 @@ from zeusrun.files.private import make_folder
 
 
 class LimitLock:
-    """The lock of one GPU."""
+    """The lock of one GPU, by its UUID and the directory of its record.
+
+    It is a name in Linux' abstract socket namespace (unix(7)): users of a machine (more exactly, of
+    a network namespace) share it without files and permissions, and the kernel frees it with the
+    last process that holds it. Containers with their own network namespaces but a common directory
+    of records see each other by a locked file there.
+    """
 
     def __init__(self, uuid: str, directory: Path) -> None:
-        """Prepare; nothing is locked yet.
-
-        Args:
-            uuid: UUID of the GPU.
-            directory: Directory of its record.
-        """
         self._uuid, self._directory = uuid, directory
         self._socket: socket.socket | None = None
         self._file: FileLock | None = None
@@ -40,10 +33,16 @@ class LimitLock:
         """
         if not self._bind():
             return False
-        if self._lock_file():
-            return True
-        self.release()
-        return False
+        lock = FileLock(_lock_path(self._directory, self._uuid))
+        try:
+            make_folder(self._directory)
+            if not lock.acquire():
+                self.release()
+                return False
+            self._file = lock
+        except OSError:
+            pass  # the file cannot exist, so there is no record either, and no need for its lock
+        return True
 
     def filenos(self) -> list[int]:
         """Return the descriptors that a guard inherits."""
@@ -70,38 +69,17 @@ class LimitLock:
         self._socket = name
         return True
 
-    def _lock_file(self) -> bool:
-        """Lock the file; if it cannot exist, there is no record and the lock is not needed."""
-        lock = FileLock(_lock_path(self._directory, self._uuid))
-        try:
-            make_folder(self._directory)
-            if not lock.acquire():
-                return False
-            self._file = lock
-        except OSError:
-            pass
-        return True
-
 
 def is_held(uuid: str, directory: Path) -> bool:
-    """Whether a process holds the lock of a GPU now.
-
-    Args:
-        uuid: UUID of the GPU.
-        directory: Directory of its record; it shows holders in other network namespaces.
-    """
-    return _is_bound(uuid) or is_locked(_lock_path(directory, uuid)) is True
-
-
-def _lock_path(directory: Path, uuid: str) -> Path:
-    return directory / f"{uuid}.lock"
-
-
-def _is_bound(uuid: str) -> bool:
-    """Whether a process in this network namespace has bound the name of a GPU's lock."""
+    """Whether a process holds the lock of a GPU now, in any network namespace; takes no lock."""
     name = f"@zeusrun/power-limit/{uuid}"
     try:
         lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return True  # if unknown, assume that the holder is alive
-    return any(line.endswith(f" {name}") for line in lines)
+    bound = any(line.endswith(f" {name}") for line in lines)
+    return bound or is_locked(_lock_path(directory, uuid)) is True
+
+
+def _lock_path(directory: Path, uuid: str) -> Path:
+    return directory / f"{uuid}.lock"

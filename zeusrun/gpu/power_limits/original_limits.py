@@ -1,4 +1,4 @@
-"""Records of the GPUs' original power limits: one file for each GPU.
+"""The GPUs' original power limits: one record (a file) for each GPU, and how to restore them.
 
 A record is on disk before the limit is changed, and is removed after the limit is restored. While
 it exists, the GPU may not have its original limit.
@@ -6,15 +6,24 @@ it exists, the GPU may not have its original limit.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import platform
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.errors import DeviceError
+from zeusrun.energy.device import is_same_limit, name_of
+from zeusrun.errors import DeviceError, LimitRefusedError
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.private import make_folder
+from zeusrun.gpu.power_limits.lock import LimitLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zeusrun.energy.device import LimitableDevice
 
 _VERSION = 1
 _SUFFIX = ".limit.json"
@@ -72,11 +81,7 @@ def record_path(directory: Path, uuid: str) -> Path:
 
 
 def write_record(directory: Path, record: LimitRecord) -> None:
-    """Write a record to disk durably.
-
-    Raises:
-        DeviceError: If it cannot be written; then no limit may be changed.
-    """
+    """Write a record to disk durably, or raise a ``DeviceError``; then change no limit."""
     path = record_path(directory, record.uuid)
     content = {"version": _VERSION, **vars(record)}
     content["found_w"] = content.pop("original_w")  # its name in files
@@ -89,27 +94,8 @@ def write_record(directory: Path, record: LimitRecord) -> None:
         ) from error
 
 
-def remove_record(directory: Path, uuid: str) -> None:
-    """Remove a record, if it exists.
-
-    Raises:
-        DeviceError: If it exists and cannot be removed.
-    """
-    path = record_path(directory, uuid)
-    try:
-        path.unlink()
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        raise DeviceError(f"{path} cannot be removed: {error.strerror or error}") from error
-
-
 def read_record(directory: Path, uuid: str) -> LimitRecord | None:
-    """Return the record of a GPU; ``None`` if there is none.
-
-    Raises:
-        DeviceError: If it cannot be read.
-    """
+    """Return the record of a GPU, ``None`` for none; ``DeviceError`` if it is unreadable."""
     path = record_path(directory, uuid)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -134,6 +120,12 @@ def read_record(directory: Path, uuid: str) -> LimitRecord | None:
         ) from error
 
 
+def _watts(value: float) -> float:
+    if not 0 < float(value) < math.inf:
+        raise ValueError(f"{value} W")
+    return float(value)
+
+
 def is_elsewhere(directory: Path, uuid: str) -> bool:
     """Whether the record of a GPU belongs to another machine that shares the directory."""
     try:
@@ -141,20 +133,6 @@ def is_elsewhere(directory: Path, uuid: str) -> bool:
     except DeviceError:
         return False
     return record is not None and record.is_elsewhere
-
-
-def has_record(directory: Path, uuid: str) -> bool:
-    """Whether a GPU has a record, even an unreadable one; true if unknown."""
-    try:
-        return record_path(directory, uuid).exists()
-    except OSError:
-        return True
-
-
-def _watts(value: float) -> float:
-    if not 0 < float(value) < math.inf:
-        raise ValueError(f"{value} W")
-    return float(value)
 
 
 def recorded_gpus(directory: Path) -> list[str]:
@@ -173,3 +151,141 @@ def recorded_gpus(directory: Path) -> list[str]:
             "give yourself access, or set ZEUSRUN_HOME to another folder"
         ) from error
     return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
+
+
+def set_limit(device: LimitableDevice, watts: float) -> None:
+    """Set a limit, and check by reading it back.
+
+    Raises:
+        LimitRefusedError: If permission is missing.
+        DeviceError: If the device refuses it, or reports another limit afterwards.
+    """
+    device.set_power_limit_w(watts)
+    now_w = device.power_limit_w()
+    if now_w is not None and not is_same_limit(now_w, watts):
+        raise DeviceError(
+            f"{name_of(device)} accepted a power limit of {watts:g} W and reports {now_w:g} W: its "
+            "driver ignores the limit, or somebody else sets limits, too"
+        )
+
+
+def put_back(directory: Path, device: LimitableDevice, record: LimitRecord) -> str | None:
+    """Set the original limit of a GPU again, and remove its record.
+
+    It is set even if it is in force: a zeusd that did not answer in time may be about to set an
+    earlier limit, and it processes limits in order. A limit that zeusrun has not set stays: an
+    administrator may have set it on purpose. The caller holds the GPU's lock.
+
+    Returns:
+        A sentence on a limit that stays; ``None`` if the original limit is restored.
+
+    Raises:
+        DeviceError: If the GPU refuses the limit or does not answer, or the record cannot be
+            removed; the record stays.
+    """
+    original_w = record.original_w
+    try:
+        stays = _why_it_stays(device, record)
+        if stays is None:
+            _set_again(device, original_w)
+    except DeviceError as error:
+        raise DeviceError(
+            f"the power limit of {name_of(device)} is not restored (to {original_w:g} W): "
+            f"{error}. `zeusrun repair` tries again; `nvidia-smi -i {device.uuid} -pl "
+            f"{original_w:g}` sets it by hand"
+        ) from error
+    path = record_path(directory, device.uuid)
+    try:
+        path.unlink()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise DeviceError(f"{path} cannot be removed: {error.strerror or error}") from error
+    return stays
+
+
+class Restored(NamedTuple):
+    """A GPU whose record was processed, or would be, and a sentence for the user."""
+
+    uuid: str
+    text: str
+
+
+def repair_limits(
+    directory: Path,
+    open_gpu: Callable[[LimitRecord], LimitableDevice],
+    *,
+    dry_run: bool = False,
+) -> tuple[list[Restored], list[str], list[str]]:
+    """Restore every limit on record that no running zeusrun holds.
+
+    Args:
+        directory: Directory of the records. Records of other machines that share it are left.
+        open_gpu: Opens the GPU of a record; raises a ``DeviceError`` if it is absent.
+        dry_run: Set and remove nothing; only return what would happen.
+
+    Returns:
+        The results for restored limits, a sentence for each limit that could not be restored, and
+        the GPUs that a process holds.
+    """
+    restored, problems, held = [], [], []
+    for uuid in recorded_gpus(directory):
+        lock = LimitLock(uuid, directory)
+        try:
+            if not lock.acquire():
+                held.append(uuid)  # by its launcher, or by a guard that is about to restore it
+                continue
+            record = read_record(directory, uuid)
+            if record is None or record.is_elsewhere:
+                continue
+            with contextlib.closing(_opened(directory, open_gpu, record)) as device:
+                if dry_run:
+                    stays = _why_it_stays(device, record)
+                else:
+                    stays = put_back(directory, device, record)
+            verb = "is to be restored to" if dry_run else "is restored to"
+            text = f"the power limit of {uuid} {verb} {record.original_w:g} W, the value before "
+            restored.append(Restored(uuid, stays or text + record.trial))
+        except DeviceError as error:
+            problems.append(str(error))
+        finally:
+            lock.release()
+    return restored, problems, held
+
+
+def _opened(
+    directory: Path, open_gpu: Callable[[LimitRecord], LimitableDevice], record: LimitRecord
+) -> LimitableDevice:
+    try:
+        return open_gpu(record)
+    except DeviceError as error:
+        before = f"{record.original_w:g} W, the value before {record.trial}"
+        raise DeviceError(
+            f"a power limit is not restored ({before}): {error}. If this GPU was removed for good, "
+            f"delete its record: {record_path(directory, record.uuid)}"
+        ) from error
+
+
+def _set_again(device: LimitableDevice, original_w: float) -> None:
+    try:
+        set_limit(device, original_w)
+    except LimitRefusedError:
+        # Nothing was set. If the limit is in force, no permission is needed.
+        now_w = device.power_limit_w()
+        if now_w is None or not is_same_limit(now_w, original_w):
+            raise
+
+
+def _why_it_stays(device: LimitableDevice, record: LimitRecord) -> str | None:
+    """Return why the limit in force must stay; ``None`` if it is to be restored."""
+    now_w = device.power_limit_w()
+    # Recognise zeusrun's limits by their watts: a container may have its own boot id.
+    if now_w is None or any(is_same_limit(now_w, w) for w in (record.original_w, *record.set_w)):
+        return None
+    if record.is_of_earlier_boot:
+        why = f"the machine was booted after {record.trial} had changed it"
+    elif record.set_w:
+        why = f"it is not the {record.set_w[-1]:g} W of {record.trial}, so somebody else has set it"
+    else:
+        return None
+    return f"the power limit of {name_of(device)} stays at {now_w:g} W: {why}"

@@ -1,4 +1,4 @@
-"""Steers the GPUs' power limit while a trial runs, and says what came of it."""
+"""Steers the GPUs' power limit while a trial runs, and restores what dead launchers have left."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.observation import merged_profile
 from zeusrun.energy.device import LimitableDevice, is_same_limit
 from zeusrun.errors import DeviceError
 from zeusrun.files.home import limits_directory
 from zeusrun.gpu.nvml import gpu_by_uuid
 from zeusrun.gpu.power_limits.holder import LimitHolder
 from zeusrun.gpu.power_limits.lock import is_held
-from zeusrun.gpu.power_limits.original_limits import read_record
-from zeusrun.gpu.power_limits.restore import repair_limits
+from zeusrun.gpu.power_limits.original_limits import read_record, repair_limits
 from zeusrun.gpu.zeusd import named_zeusd, naming_zeusd
 from zeusrun.launcher.power.profiler import LimitsReport, Profiling
 from zeusrun.launcher.processes.guard import GuardProcess
@@ -28,29 +26,22 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from zeusrun.bandit.problem import Problem
     from zeusrun.energy.device import Device
-    from zeusrun.gpu.power_limits.original_limits import LimitRecord
-    from zeusrun.gpu.power_limits.restore import Restored
-    from zeusrun.launcher.choose import Choice
-    from zeusrun.launcher.context import Submission
-    from zeusrun.launcher.rundir.layout import RunPaths
+    from zeusrun.gpu.power_limits.original_limits import LimitRecord, Restored
     from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.sidecar.step_clock import StepCount
-    from zeusrun.trial import PowerPoint, Trial
+    from zeusrun.trial import PowerPoint
+
+_RETRY_AFTER_S = 5.0
 
 
 def open_limits(
     mode: str, devices: Sequence[Device], home: Path, environment: Mapping[str, str]
 ) -> LimitHolder | None:
-    """Return what may change the limits of a job's GPUs; ``None`` where they are to be left alone.
+    """Return the holder of the GPUs' limits, not entered yet; ``None`` to leave them alone.
 
-    It is a context manager that has not been entered yet.
-
-    Args:
-        mode: ``power_limit.mode`` of the job file.
-        devices: The job's.
-        home: Where the records are kept.
-        environment: The job's, and the guard's.
+    ``mode`` is ``power_limit.mode`` of the job file; the guard gets the job's ``environment``.
     """
     if mode == "observe" or not any(isinstance(device, LimitableDevice) for device in devices):
         return None
@@ -62,12 +53,7 @@ def open_limits(
 def restore_limits(
     home: Path, *, dry_run: bool = False
 ) -> tuple[list[Restored], list[str], list[str]]:
-    """Put back the power limits that dead launchers have left; see ``repair_limits``.
-
-    Args:
-        home: Zeusrun's.
-        dry_run: Change nothing; only look what would become of them.
-    """
+    """Restore the power limits that dead launchers have left changed; see ``repair_limits``."""
     try:
         return repair_limits(limits_directory(home), _open_recorded, dry_run=dry_run)
     except DeviceError as error:
@@ -79,7 +65,7 @@ def _open_recorded(record: LimitRecord) -> LimitableDevice:
 
 
 def held_by(home: Path, uuid: str) -> str | None:
-    """Return which trial holds the power limit of a GPU; ``None`` if it is as found."""
+    """Return which trial holds the power limit of a GPU; ``None`` if it has its original limit."""
     try:
         record = read_record(limits_directory(home), uuid)
     except DeviceError:
@@ -90,97 +76,80 @@ def held_by(home: Path, uuid: str) -> str | None:
     return record.trial if held else f"{record.trial}, dead: `zeusrun repair`"
 
 
-_AGAIN_S = 5.0
-
-
 class LimitControl:
-    """The power limits of one trial, by the step clocks of its ranks.
+    """The power limits of one trial. A context manager that restores the limits at the end.
 
     Without a holder, or without permission, it only measures.
     """
 
     def __init__(
         self,
-        submission: Submission,
-        trial: Trial,
-        paths: RunPaths,
-        choice: Choice,
+        holder: LimitHolder | None,
+        gpus: Sequence[Device],
+        clocks: Sequence[Path],
         warn: Callable[[str], None],
+        *,
+        trial: str,
+        problem: Problem,
+        known: Sequence[PowerPoint],
+        original_w: float | None,
+        fixed_w: float | None,
+        next_limit_w: Callable[[Sequence[PowerPoint]], float | None],
     ) -> None:
         """Prepare; nothing is changed yet.
 
-        Args:
-            submission: The job and all it needs.
-            trial: As dispatched.
-            paths: Its files.
-            choice: The decision that it carries out.
-            warn: Takes a sentence that a user should act on.
+        ``clocks`` are the step clocks of all ranks; without them or GPUs nothing is measured.
+        ``warn`` gets each sentence that a user should act on. ``fixed_w`` is the only limit to
+        hold, ``None`` to let the policy choose by ``next_limit_w``, given the profile so far. For
+        ``problem``, ``known`` and ``original_w`` see ``Profiling``.
         """
-        self._holder, self._gpus = submission.limits, submission.gpus
-        self._trial, self._paths, self._warn = trial, paths, warn
-        self._fixed_w = submission.spec.power_limit.watts
-        self._policy, self._choice = submission.policy, choice
+        self._holder, self._gpus, self._clocks, self._warn = holder, gpus, clocks, warn
+        self._trial, self._original_w, self._fixed_w = trial, original_w, fixed_w
+        self._next_limit_w = next_limit_w
         self._held_w: float | None = None
-        # Somebody else may have set a limit in an earlier attempt, whose user was told.
-        self._told = None if self._holder is None else self._holder.taken
-        self._failed, self._wound_down = self._told is not None, False
-        self._tend_t = 0.0
-        known = [run for run in choice.runs if run.arm == trial.global_batch_size]
-        profiled = bool(submission.gpus) and submission.spec.instrument
-        # The trial itself says what was in force before it was preempted.
-        self._found_w = choice.limit_w
-        self._profiling = (
-            Profiling(
-                choice.problem, merged_profile(known), self._found_w, self._ask, self._is_in_force
-            )
-            if profiled
-            else None
-        )
+        # Somebody else may have set a limit in an earlier attempt, which has warned of it.
+        self._warned_of = None if holder is None else holder.taken
+        self._failed, self._released = self._warned_of is not None, False
+        self._retry_t = 0.0
+        self._profiling: Profiling | None = None
+        if gpus and clocks:
+            ask, is_in_force = self._ask, self._is_in_force
+            self._profiling = Profiling(problem, known, original_w, ask, is_in_force)
 
     def __enter__(self) -> Self:
         """Hold nothing yet; see ``begin``."""
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Let go of the limits."""
+        """Restore the limits."""
         self.let_go()
 
     def begin(self) -> None:
-        """Hold the job file's own limit, if it names one, before anything starts.
+        """Hold the fixed limit, if there is one, before anything starts.
 
         Raises:
             DeviceError: If it cannot be held.
         """
         if self._holder is not None and self._fixed_w is not None:
-            self._holder.hold(self._fixed_w, self._trial.trial)
+            self._holder.hold(self._fixed_w, self._trial)
             self._held_w = self._fixed_w
 
     def let_go(self) -> None:
-        """Put the limits back as they were found; what fails is tried again at the submit's end."""
+        """Restore the original limits; what fails is tried again at the end of the submit."""
         if self._profiling is not None:
             self._profiling.finish()  # while the limit that it measures is still in force
         if self._holder is not None:
             with contextlib.suppress(DeviceError):
                 self._holder.restore()
                 self._held_w = None
-            self._see_taken()
-
-    def decided(self, choice: Choice) -> None:
-        """Take the decision that follows a look."""
-        self._choice = choice
+            self._check_taken()
 
     def advance(self, now_t: float, energy_between: EnergyBetween, *, wait: bool) -> None:
-        """Look at the step clocks, and hold the limit that is wanted now.
-
-        Args:
-            now_t: Monotonic seconds.
-            energy_between: Joules between two monotonic seconds, ``None`` if unknown.
-            wait: Whether to turn to no other limit yet.
-        """
-        self._tend(now_t)
+        """Read the step clocks, and hold the limit that is wanted now; see ``Profiling``."""
+        self._keep_guarded(now_t)
         if self._profiling is None:
             return
-        count = slowest(self._paths, self._trial.world_size)
+        count = read_slowest(self._clocks)
         if count is None:
             return
         failure = self._profiling.failure
@@ -191,44 +160,40 @@ class LimitControl:
             self._profiling.settle(time.monotonic())
 
     def wind_down(self, *, at_once: bool) -> None:
-        """Take in that the training is to end: nothing more is tried.
-
-        Args:
-            at_once: Whether it is told to end now; who sent the signal may not wait for it.
-        """
-        if at_once and not self._wound_down:
-            self._wound_down = True
+        """Try no more limits, because the training is to end; ``at_once``: restore them now."""
+        if self._released:
+            return
+        if at_once:
+            self._released = True
             self.let_go()
-        elif not self._wound_down:
-            self._tend(time.monotonic())
-            if self._profiling is not None and self.probing:
-                self._profiling.finish()
-                self._hold(None)
+            return
+        self._keep_guarded(time.monotonic())
+        if self._profiling is not None and self.probing:
+            self._profiling.finish()
+            self._hold(None)
 
-    def report(self, looked: PowerPoint | None) -> LimitsReport:
-        """Return what came of it.
+    def report(self, checked: PowerPoint | None) -> LimitsReport:
+        """Return what the trial has shown; ``checked`` is from its speed check, if there was one.
 
-        Args:
-            looked: What a look at the trial has shown; a probe of its own says it better.
+        A probe counts more than a speed check, which is a mean from the first step on: the next
+        trial is to measure that limit itself.
         """
-        profiling = self._profiling
-        # A mean from the first step on is no probe: the next walk is to measure that limit itself.
-        points = {} if looked is None else {None: looked._replace(power_limit_w=None)}
-        if profiling is None:
-            return LimitsReport(() if looked is None else (looked,))
-        profile = tuple((profiling.points or points).values())
-        return LimitsReport(profile, profiling.extra_cost_j())
+        if self._profiling is None:
+            return LimitsReport(() if checked is None else (checked,))
+        rough = () if checked is None else (checked._replace(power_limit_w=None),)
+        profile = tuple(self._profiling.points.values()) or rough
+        return LimitsReport(profile, self._profiling.extra_cost_j())
 
     @property
     def stepped_under(self) -> frozenset[float | None]:
         """The limits, in watts per GPU, under which steps were taken so far."""
         if self._profiling is None:
-            return frozenset([self._held_w or self._found_w])
-        return self._profiling.stepped_under
+            return frozenset([self._held_w or self._original_w])
+        return frozenset(self._profiling.stepped_under)
 
     @property
     def held_w(self) -> float | None:
-        """Watts per GPU that are held now; ``None`` while the limit is as found."""
+        """Watts per GPU that are held now; ``None`` while the original limit is in force."""
         return self._held_w
 
     @property
@@ -237,10 +202,7 @@ class LimitControl:
         return self._profiling is not None and self._profiling.probing
 
     def _ask(self, profile: Sequence[PowerPoint]) -> float | None:
-        if self._fixed_w is not None:
-            return None
-        choice = self._choice
-        return self._policy.next_limit_w(choice.problem, choice.decision, profile)
+        return self._next_limit_w(profile) if self._fixed_w is None else None
 
     def _is_in_force(self, limit_w: float) -> bool | None:
         """Whether every GPU that has a limit has this one now; ``None`` if one does not answer."""
@@ -248,11 +210,11 @@ class LimitControl:
         try:
             read_w = [gpu.power_limit_w() for gpu in gpus]
         except DeviceError:
-            return None  # the monitor's thread hears the same, and tells the user
+            return None  # the meter gets the same error, and warns
         return all(read is None or is_same_limit(read, limit_w) for read in read_w)
 
     def _hold(self, wanted_w: float | None) -> bool:
-        """Hold a limit, or the one found; return whether another one is in force since now."""
+        """Hold a limit, or restore the original one for ``None``; return whether it has changed."""
         holder = self._holder
         if holder is None or holder.refused is not None or self._failed:
             return False
@@ -262,19 +224,19 @@ class LimitControl:
             if wanted_w is None:
                 holder.restore()
             else:
-                holder.hold(wanted_w, self._trial.trial)
+                holder.hold(wanted_w, self._trial)
             self._held_w = wanted_w
         except DeviceError as error:
             self._leave_alone(str(error))
-        self._see_taken()
+        self._check_taken()
         return not self._failed
 
-    def _tend(self, now_t: float) -> None:
-        """See to it that a guard watches, and that what could not be put back is tried again."""
-        if self._holder is None or now_t < self._tend_t:
+    def _keep_guarded(self, now_t: float) -> None:
+        """Keep a guard running; after a failure, try every 5 s to restore the limits."""
+        if self._holder is None or now_t < self._retry_t:
             return
         if self._failed:
-            self._tend_t = now_t + _AGAIN_S
+            self._retry_t = now_t + _RETRY_AFTER_S
         try:
             self._holder.keep_guarded()
             if self._failed:
@@ -282,25 +244,24 @@ class LimitControl:
         except DeviceError as error:
             if not self._failed:
                 self._leave_alone(str(error))
-        self._see_taken()
+        self._check_taken()
 
-    def _see_taken(self) -> None:
+    def _check_taken(self) -> None:
         """Leave limits alone once somebody else has set one."""
-        if self._holder is not None and self._holder.taken not in (None, self._told):
+        if self._holder is not None and self._holder.taken not in (None, self._warned_of):
             self._leave_alone(str(self._holder.taken))
 
     def _leave_alone(self, why: str) -> None:
-        self._failed, self._held_w, self._told = True, None, why
+        self._failed, self._held_w, self._warned_of = True, None, why
         why = f"power limits are left alone from now on: {why}"
         if self._profiling is not None:
             self._profiling.give_up(why, released=True)
         self._warn(why)
 
 
-def slowest(paths: RunPaths, world_size: int) -> StepCount | None:
-    """Return the step clock of the rank that is furthest behind; ``None`` before all took one."""
-    counts = [read_step_clock(paths.rank_clock(rank)) for rank in range(world_size)]
-    known = [count for count in counts if count is not None]
-    if len(known) < world_size:
+def read_slowest(clocks: Sequence[Path]) -> StepCount | None:
+    """Return the step clock of the rank that is furthest behind; ``None`` until all have one."""
+    counts = [count for path in clocks if (count := read_step_clock(path)) is not None]
+    if len(counts) < len(clocks):
         return None
-    return min(known, key=lambda count: (count.steps, -count.last_step_t))
+    return min(counts, key=lambda count: (count.steps, -count.last_step_t))

@@ -1,9 +1,4 @@
-"""A probe: training under one power limit, until its speed and power are known well enough. Pure.
-
-A window begins once the limit has settled and holds nothing but training: the time of an
-evaluation, a checkpoint or a data stall is cut out of it. How long it must be is told by its own
-blocks, not fixed beforehand.
-"""
+"""A probe: training under one power limit until its speed and power are known. Pure."""
 
 from __future__ import annotations
 
@@ -21,21 +16,21 @@ if TYPE_CHECKING:
     from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.sidecar.step_clock import StepCount
 
-# After a change reported power, a mean over a second on Ampere and later, and clocks need this.
+# Clocks, and reported power (a mean over a second on Ampere and later), need this after a change.
 SETTLE_S, SETTLE_STEPS = 2.0, 10
-SLOW_SETTLE_S = 30.0  # then fewer steps must do: they last seconds
-STALL_S, STALL_STEPS = 0.25, 4.0  # a step that takes so much longer than the others is no step
-PAUSE_S = 2.0  # without a step for so long, a limit that is only tried is let go
+SLOW_SETTLE_S = 30.0  # after so long, fewer steps are enough: each takes seconds
+STALL_S, STALL_STEPS = 0.25, 4.0  # a step that takes so much longer than the others is a stall
+PAUSE_S = 2.0  # after so long without a step, a limit that is only tried is released
 BLOCK_S = 0.5
 WANTED_ERROR = 0.005  # relative, of what an objective compares: neighbours differ by 1 to 5 %
 LEAST_BLOCKS, LEAST_STEPS = 8, 20
-LONG_S = 60.0  # a noisy job is taken as it is after so long,
-ENDLESS_S = 300.0  # one whose steps last for many seconds even with a handful of them
-USUAL_STALLS = 10  # so many with no block between them are how this job trains,
-LONGEST_USUAL_S = 10.0  # unless they are evaluations that a tried limit is not to slow down
-MOST_HELD_S = 900.0  # steps that are too irregular to be measured by then will stay so
+LONG_S = 60.0  # after so long, a noisy measurement is good enough
+ENDLESS_S = 300.0  # after so long, even one with a handful of steps
+USUAL_STALLS = 10  # so many stalls with no block between them are a part of this training,
+LONGEST_USUAL_S = 10.0  # but longer ones are evaluations, which a tried limit must not slow down
+MOST_HELD_S = 900.0  # if steps are too irregular to be measured by then, they will stay so
 LOST_S = 10.0  # energy that is unknown for so long will stay unknown
-METERED_S = 0.3  # after so long the power samples around a moment are there
+METERED_S = 0.3  # after so long, the power samples around a moment are there
 # What a counter that moves every 100 ms adds to the relative error of a second.
 COUNTER_ERROR = 0.41 * 0.1
 
@@ -61,13 +56,9 @@ class _Block(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a window has come to.
+    """Training time, steps of the slowest rank and joules of all GPUs in a probe.
 
-    Attributes:
-        seconds: Of training.
-        steps: Of the slowest rank.
-        energy_j: Joules of all GPUs.
-        error: Relative standard error of what the objective compares.
+    ``error`` is the relative standard error of what the objective compares.
     """
 
     seconds: float
@@ -89,10 +80,13 @@ class Measured(NamedTuple):
 
 @dataclass
 class Probe:
-    """Watches the step clock from the moment that a limit is held.
+    """Follows the step clock from the moment that a limit is held.
+
+    It measures once the limit has settled, and leaves out the time of evaluations, checkpoints and
+    data stalls. The scatter of its blocks decides how long it takes.
 
     Attributes:
-        held_t: Monotonic second since when it is held.
+        held_t: Monotonic second since when the limit is held.
         steps_before: Steps counted until then.
     """
 
@@ -115,8 +109,8 @@ class Probe:
         usual_s = self._usual_stall_s
         return Probe(now_t, steps, _step_s=self._step_s, _last=self._last, _usual_stall_s=usual_s)
 
-    def look(self, count: StepCount) -> None:
-        """Take in the step clock of the slowest rank, about ten times a second."""
+    def add(self, count: StepCount) -> None:
+        """Add the step clock of the slowest rank, about ten times a second."""
         now = (count.last_step_t, count.steps)
         if self._last is None or now[1] <= self._last[1]:
             self._last = self._last or now
@@ -125,21 +119,26 @@ class Probe:
         seconds, steps = now[0] - before_t, now[1] - before
         stalled = self._is_stall(seconds, steps)
         if stalled:
-            self._note_stall(seconds)
+            self._stalls_s.append(seconds)
+            if len(self._stalls_s) >= USUAL_STALLS:
+                self._usual_stall_s = min(max(self._stalls_s), LONGEST_USUAL_S)
+                self._stalls_s.clear()
         else:
             self._step_s.append(seconds / steps)
             del self._step_s[:-50]
-        if stalled or not self._settled(before_t, before):
+        if stalled or not self._has_settled(before_t, before):
             self._cut()
             return
         if self._open_t is None:
             self._open_t = before_t
         self._open_steps += steps
         if now[0] - self._open_t >= BLOCK_S:
-            self._close(now[0])
+            self._closed.append(_Block(self._open_t, now[0], self._open_steps))
+            self._stalls_s.clear()
+            self._open_t, self._open_steps = now[0], 0
 
     def meter(self, now_t: float, energy_between: EnergyBetween) -> bool:
-        """Look up the energy of what was seen; return whether there is anything new.
+        """Get the energy of the blocks; return whether there is any new one.
 
         Raises:
             ValueError: If it is unknown, or the steps come too irregularly.
@@ -151,17 +150,16 @@ class Probe:
             energy_j = energy_between(block.since_t, block.until_t)
             if energy_j is None and now_t - block.until_t > LOST_S:
                 raise ValueError("the energy of the window is unknown")
-            if energy_j is None:  # a device may miss an answer, and give the next
+            if energy_j is None:  # a device that has missed an answer may give the next one
                 return False
             self._metered.append(block._replace(energy_j=energy_j))
             self._closed.remove(block)
         return bool(ripe)
 
     def measured(self, weights: Sequence[Weights]) -> Measured | None:
-        """Return what the window has come to; ``None`` while it is too short to tell.
+        """Return the measurement so far; ``None`` while it is too short.
 
-        Args:
-            weights: What is compared; the error is the largest of theirs.
+        ``weights`` are all that is compared; the error is the largest of theirs.
         """
         blocks = self._metered
         seconds = sum(block.seconds for block in blocks)
@@ -181,7 +179,7 @@ class Probe:
         return idle_s > PAUSE_S and self._is_stall(idle_s, 1)
 
     def hold_again(self, now_t: float, steps: int) -> None:
-        """Settle anew after the limit was let go; what was measured before counts still."""
+        """Settle again after the limit was released; what was measured before still counts."""
         if self._last is not None:
             self._began_t += max(0.0, now_t - self._last[0])  # meanwhile it was not held
         self.held_t, self.steps_before = now_t, steps
@@ -189,29 +187,15 @@ class Probe:
 
     def _is_stall(self, seconds: float, steps: int) -> bool:
         usual_s = statistics.median(self._step_s) if self._step_s else 0.0
-        if not usual_s:
-            return False
         longer_s = max(STALL_S, STALL_STEPS * usual_s, 1.5 * self._usual_stall_s)
-        return seconds - steps * usual_s > longer_s
+        return usual_s > 0 and seconds - steps * usual_s > longer_s
 
-    def _note_stall(self, seconds: float) -> None:
-        self._stalls_s.append(seconds)
-        if len(self._stalls_s) >= USUAL_STALLS:
-            self._usual_stall_s = min(max(self._stalls_s), LONGEST_USUAL_S)
-            self._stalls_s.clear()
-
-    def _settled(self, at_t: float, steps: int) -> bool:
+    def _has_settled(self, at_t: float, steps: int) -> bool:
         held_s, taken = at_t - self.held_t, steps - self.steps_before
         return held_s >= SETTLE_S and (taken >= SETTLE_STEPS or held_s >= SLOW_SETTLE_S)
 
     def _cut(self) -> None:
         self._open_t, self._open_steps = None, 0
-
-    def _close(self, until_t: float) -> None:
-        if self._open_t is not None:
-            self._closed.append(_Block(self._open_t, until_t, self._open_steps))
-            self._stalls_s.clear()
-        self._open_t, self._open_steps = until_t, 0
 
 
 def _error(blocks: Sequence[_Block], weights: Weights) -> float:

@@ -1,8 +1,6 @@
 """Just-in-time profiling: which power limit to hold now, by the step clock of a running trial.
 
-The training goes on all the while. Limits are probed one after another as the policy asks for
-them; then its choice is held, and measured again from time to time. Nothing here reads a clock or
-sets a limit: the caller gives the steps, the joules and the time, and holds what it is told.
+Reads no clock and sets no limit: the caller passes steps, joules and time, and sets the limits.
 """
 
 from __future__ import annotations
@@ -24,17 +22,15 @@ if TYPE_CHECKING:
     from zeusrun.trial import PowerPoint
 
 CHECK_EVERY_S = 60.0  # the choice is measured again so often, at no cost
-FAIR_ERROR = 0.02  # of a probe that the end of the training has cut short
-MOST_WALKS = 3  # in one trial: a job whose speed wanders is not followed for ever
+FAIR_ERROR = 0.02  # the most that a probe may have which the end of the training cuts short
+MOST_WALKS = 3  # in one trial: a job whose speed keeps changing is not profiled again and again
 
 
 @dataclass(frozen=True)
 class LimitsReport:
-    """What a trial has shown of power limits.
+    """Speed and power under each limit that was measured, and what trying limits has cost.
 
-    Attributes:
-        profile: Speed and power under each limit that was measured.
-        extra_cost_j: What trying other limits cost more than holding the best one throughout.
+    ``extra_cost_j`` is the cost above that of holding the best limit throughout.
     """
 
     profile: tuple[PowerPoint, ...] = ()
@@ -42,59 +38,59 @@ class LimitsReport:
 
 
 NO_LIMITS = LimitsReport()
-"""Of a trial that was over before anything was measured, or has no GPU."""
+"""The report of a trial that ended before anything was measured, or has no GPU."""
 
 
 class Profiling:
-    """The search of one trial.
+    """The search of one trial, while its training goes on.
+
+    Limits are probed one after another as the policy asks for them. Then its choice is held, and
+    measured again from time to time. Limits are in watts per GPU.
 
     Attributes:
         points: What was measured in this trial, by limit, in order of measurement.
-        chosen_w: The policy's choice, in watts per GPU; ``None`` until there is one.
+        chosen_w: The policy's choice; ``None`` until there is one.
         failure: Why nothing is measured any more, in a sentence; ``None`` while all is well.
+        stepped_under: The limits under which steps were taken so far.
     """
 
     def __init__(
         self,
         problem: Problem,
         known: Sequence[PowerPoint],
-        found_w: float | None,
+        original_w: float | None,
         ask: Callable[[Sequence[PowerPoint]], float | None],
         is_in_force: Callable[[float], bool | None] = lambda _limit_w: True,
     ) -> None:
-        """Begin.
+        """Prepare; nothing is asked yet.
 
         Args:
-            problem: What is being decided.
+            problem: What the policy was asked.
             known: Profile of the batch size from earlier trials.
-            found_w: The limit in force before anything is changed; ``None`` if there is none.
-            ask: The policy's ``next_limit_w``, given all points known.
+            original_w: The limit in force before anything is changed; ``None`` if there is none.
+            ask: The policy's ``next_limit_w``, given all known points.
             is_in_force: Whether every GPU has this limit now; ``None`` if that cannot be read.
         """
         self.points: dict[float | None, PowerPoint] = {}
         self.chosen_w: float | None = None
         self.failure: str | None = None
-        self._problem, self._found_w, self._ask = problem, found_w, ask
+        self.stepped_under: set[float | None] = set()
+        self._problem, self._original_w, self._ask = problem, original_w, ask
         self._is_in_force = is_in_force
         self._weights = objective_weights(problem)
         self._known = {point.power_limit_w: point for point in known}
-        self._limit_w: float | None = None  # that is measured, or is the choice
+        self._limit_w: float | None = None  # the one that is measured, or the choice
         self._probe: Probe | None = None
-        self._before: Probe | None = None  # the one that was over last
+        self._before: Probe | None = None  # the last one that ended
         self._best_w: float | None = None  # the choice, whether it is still held or not
         self._begun = self._decided = self._paused = self._doubted = False
-        self._confirmed = False  # that the limit was in force as the probe, or its last part, began
-        self._kept = False  # that it was when it was let go for a pause
+        # Whether the limit was in force when the probe, or its last part, began, and when it was
+        # released for a pause.
+        self._confirmed = self._kept = False
         self._walks = 1
         self._check_t = 0.0
         self._held_steps: Counter[float | None] = Counter()  # while limits were tried
-        self._stepped_under: set[float | None] = set()
         self._counted = 0
-
-    @property
-    def stepped_under(self) -> frozenset[float | None]:
-        """The limits, in watts per GPU, under which steps were taken so far."""
-        return frozenset(self._stepped_under)
 
     @property
     def probing(self) -> bool:
@@ -104,23 +100,19 @@ class Profiling:
     def advance(
         self, count: StepCount, now_t: float, energy_between: EnergyBetween, *, wait: bool = False
     ) -> float | None:
-        """Take in the step clock, about ten times a second.
-
-        Args:
-            count: Of the slowest rank.
-            now_t: Monotonic seconds.
-            energy_between: Joules between two monotonic seconds, ``None`` if unknown.
-            wait: Whether to ask for no other limit yet.
+        """Add the step clock of the slowest rank, about ten times a second.
 
         Returns:
-            The limit to hold now, in watts per GPU; ``None`` to leave it as found.
+            The limit to hold now, no new one while ``wait``; ``None`` for the original one.
         """
         if not self._begun:
             self._begun = True
             self._follow(count, now_t)
         stepped = count.steps > self._counted
-        if not self._paused:
-            self._count_steps(max(0, count.steps - self._counted))
+        if stepped and not self._paused:
+            self.stepped_under.add(self._limit_w)
+            if self.failure is None:  # later steps are not the price of trying limits
+                self._held_steps[self._limit_w] += count.steps - self._counted
         self._counted = count.steps
         if self.failure is not None:
             return self.chosen_w
@@ -136,51 +128,48 @@ class Profiling:
             self.give_up(f"{error}: power limits are not tried any more")
             return self.chosen_w
         if pauses:
-            self._paused = True  # it evaluates, saves or waits for data: that is not to be slowed
+            self._paused = True  # do not slow down an evaluation, a checkpoint or a data stall
             return None
-        measured_by_now = self.probing and self._probe is None
-        if measured_by_now and now_t - count.last_step_t > PAUSE_S:
-            return None  # as above: the next limit waits for the next step
+        between_probes = self.probing and self._probe is None
+        if between_probes and now_t - count.last_step_t > PAUSE_S:
+            return None  # likewise: the next limit waits for the next step
         return self._limit_w
 
     def settle(self, now_t: float) -> None:
-        """Take in that the limit asked for was set just now: to set it takes time."""
+        """Settle from now on, because setting the limit has taken time until now."""
         if self._probe is not None:
             self._probe.hold_again(now_t, self._counted)
 
     def give_up(self, why: str, *, released: bool = False) -> None:
-        """Try nothing any more; what was measured stays.
+        """Try no more limits, and say why in a sentence; what was measured stays.
 
-        Args:
-            why: A sentence for the user.
-            released: Whether the limit is as it was found, so that even the choice is not held.
+        ``released``: the original limit is in force, so that even the choice is not held.
         """
         self.failure = why
         self._probe = None
         if released:
             self.chosen_w = None
         if self.chosen_w is None:
-            self._limit_w = self._found_w
+            self._limit_w = self._original_w
 
     def finish(self) -> None:
-        """Keep what an interrupted probe has come to, if it is good enough to go on from.
+        """Keep the measurement of an interrupted probe, if it is good enough.
 
-        To be called before the limit is put back: one that is no longer in force proves nothing.
+        Call it before the limit is restored: only a limit that is still in force counts.
         """
         if self._probe is None or self._limit_w in self._known:
             return
         measured = self._probe.measured(self._weights)
         if measured is None or measured.error > FAIR_ERROR:
             return
-        with contextlib.suppress(ValueError):  # then the point is false, and the training over
+        with contextlib.suppress(ValueError):  # another limit is in force: the point is false
             if self._was_held():
                 self.points[self._limit_w] = measured.point(self._limit_w)
 
     def extra_cost_j(self) -> float | None:
-        """Return what holding other limits has cost more than holding the best one throughout.
+        """Return the joules of cost above those of holding the best limit throughout.
 
-        Returns:
-            Joules of cost; ``None`` where nothing but one limit was held or measured.
+        ``None`` if fewer than two limits were both held and measured.
         """
         points = self._known | self.points
         costs_j = {
@@ -198,16 +187,10 @@ class Profiling:
             for limit_w, cost_j in costs_j.items()
         )
 
-    def _count_steps(self, steps: int) -> None:
-        if steps:
-            self._stepped_under.add(self._limit_w)
-        if self.failure is None:  # what follows is not the price of trying limits
-            self._held_steps[self._limit_w] += steps
-
     def _follow(self, count: StepCount, now_t: float) -> None:
-        """Turn to what the policy asks for: a limit to measure, or its choice."""
+        """Hold the limit that the policy asks for, to measure it or because it is the choice."""
         wanted_w = self._ask(tuple(self._known.values()))
-        self._limit_w = self._found_w if wanted_w is None else wanted_w
+        self._limit_w = self._original_w if wanted_w is None else wanted_w
         self._decided = wanted_w is None or wanted_w in self._known
         self.chosen_w = self._best_w = self._limit_w if self._decided else None
         self._probe = self._next(count, now_t)
@@ -229,9 +212,9 @@ class Profiling:
             return
         if not self._paused and not self._confirmed and now_t > self._probe.held_t:
             self._confirmed = self._is_held()
-            if not self._confirmed:  # it cannot be read just now
+            if not self._confirmed:  # it cannot be read now
                 self._probe.hold_again(now_t, count.steps)
-        self._probe.look(count)
+        self._probe.add(count)
         if not self._probe.meter(now_t, energy_between):
             return
         measured = self._probe.measured(self._weights)
@@ -243,9 +226,9 @@ class Profiling:
         """Whether the limit that is measured is in force; ``False`` if that cannot be read.
 
         Raises:
-            ValueError: If another one is.
+            ValueError: If another limit is in force.
         """
-        if self._limit_w is None:  # there is none to be read
+        if self._limit_w is None:  # the GPUs have none
             return True
         in_force = self._is_in_force(self._limit_w)
         if in_force is False:
@@ -254,7 +237,7 @@ class Profiling:
         return in_force is True
 
     def _was_held(self) -> bool:
-        """Whether it was in force up to now or, if it was let go for a pause, up to then."""
+        """Whether it was in force until now or, if it was released for a pause, until then."""
         return self._kept if self._paused else self._confirmed and self._is_held()
 
     def _next(self, count: StepCount, now_t: float) -> Probe:
@@ -263,7 +246,7 @@ class Profiling:
         return Probe(now_t, count.steps) if before is None else before.next(now_t, count.steps)
 
     def _take(self, point: PowerPoint, count: StepCount, now_t: float) -> None:
-        """Note a point. One that contradicts what was known is measured once more first."""
+        """Keep a point. One that contradicts the known profile is measured once more first."""
         limit_w, before = self._limit_w, self._known.get(self._limit_w)
         contradicts = before is not None and is_stale(before, point)
         if contradicts and not self._doubted:
@@ -283,7 +266,7 @@ class Profiling:
 
 
 def objective_weights(problem: Problem) -> tuple[Weights, ...]:
-    """Return what must be known well of a step to choose between limits."""
+    """Return what must be known well of a step, in order to choose between limits."""
     weight, max_power_w = problem.energy_weight, problem.max_power_w
     if problem.power_objective.factor is not None:
         return Weights(1.0, 0.0), Weights(0.0, 1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import subprocess
@@ -11,7 +10,6 @@ import sys
 from typing import IO, TYPE_CHECKING, cast
 
 from zeusrun.errors import DeviceError
-from zeusrun.gpu.power_limits.guard import DISMISSED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,26 +72,14 @@ class GuardProcess:
         """See ``gpu.power_limit.Guard``."""
         return self._process.poll() is None
 
-    def tell(self, set_w: Mapping[str, Sequence[float]]) -> None:
-        """See ``gpu.power_limit.Guard``."""
-        self._write(json.dumps(set_w).encode() + b"\n")
-
     def dismiss(self) -> None:
         """See ``gpu.power_limit.Guard``."""
-        self._write(DISMISSED)
         cast("IO[bytes]", self._process.stdin).close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(self._GONE_S)  # it goes on trying where a limit was not restored
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
-
-    def _write(self, line: bytes) -> None:
-        """Write a line at once; a guard that has died is replaced, and one that hangs not fed."""
-        told = cast("IO[bytes]", self._process.stdin).fileno()
-        os.set_blocking(told, False)
-        with contextlib.suppress(OSError):
-            os.write(told, line)
 
     def _is_ready(self) -> bool:
         told = cast("IO[bytes]", self._process.stdout).fileno()

@@ -18,7 +18,7 @@ from zeusrun.launcher.supervision.speed_check import (
 from zeusrun.launcher.supervision.stop_rules import StopCause, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from zeusrun.bandit.observation import Run
     from zeusrun.energy.meter import Meter
@@ -86,6 +86,15 @@ class PolicyControl:
         running = Running(progress.epochs, spent_j, progress.best_value)
         reason = self._submission.policy.review(self._choice.problem, self._decision, running)
         return None if reason is None else Verdict(StopCause.HOPELESS, reason)
+
+    def next_limit_w(self, profile: Sequence[PowerPoint]) -> float | None:
+        """Return the power limit to hold next, in watts per GPU; ``None`` for the original one.
+
+        Args:
+            profile: What was measured under each limit so far.
+        """
+        policy, problem = self._submission.policy, self._choice.problem
+        return policy.next_limit_w(problem, self._decision, profile)
 
 
 def choose_again(submission: Submission, choice: Choice, measured: Run) -> Decision | str:

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from zeusrun.bandit.observation import merged_profile
 from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
 from zeusrun.launcher.events import Advanced, BoundChanged, Noted, Printed, Warned
@@ -90,9 +91,7 @@ class Supervisor:
         self._trial, self._paths = trial, dispatched.paths
         self._choice = dispatched.choice
         self._policy = PolicyControl(submission, dispatched.choice, meter)
-        self._limits = LimitControl(
-            submission, trial, dispatched.paths, dispatched.choice, self._warn
-        )
+        self._limits = self._control_limits()
         self._ranks = RankProcesses(self._paths.run_dir, trial.world_size)
         self._stalls = StallControl(
             spec, trial, self._paths, self._warn, self._note, ranks=self._ranks
@@ -112,6 +111,25 @@ class Supervisor:
         self._earlier = submission.history.trials(trial.job, _COMPARED_WITH)
         self._warnings: list[str] = []
         self._progress = self._begin()
+
+    def _control_limits(self) -> LimitControl:
+        submission, choice, trial = self._submission, self._choice, self._trial
+        known = [run for run in choice.runs if run.arm == trial.global_batch_size]
+        ranks = range(trial.world_size if submission.spec.instrument else 0)
+        return LimitControl(
+            submission.limits,
+            submission.gpus,
+            [self._paths.rank_clock(rank) for rank in ranks],
+            self._warn,
+            trial=trial.trial,
+            problem=choice.problem,
+            known=merged_profile(
+                [run for run in choice.runs if run.arm == trial.global_batch_size]
+            ),
+            original_w=choice.limit_w,
+            fixed_w=submission.spec.power_limit.watts,
+            next_limit_w=self._policy.next_limit_w,
+        )
 
     def _begin(self) -> Progress:
         """Return the progress of a trial that starts now, or continues after a preemption."""
@@ -287,8 +305,6 @@ class Supervisor:
             self._verdict = answer
             return
         if answer is not None:
-            self._choice = replace(self._choice, decision=answer)
-            self._limits.decided(self._choice)
             self._rules = replace(self._rules, cost_bound_j=answer.cost_bound_j)
             self._emit(BoundChanged(self._rules.cost_bound_j))
             self._emit(Noted(f"its speed is known, and it goes on: {answer.why}"))

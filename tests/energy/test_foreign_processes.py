@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from zeusrun.energy.foreign import ForeignProcesses
+from zeusrun.energy.sharing import ForeignProcesses
 
 WAIT = "import sys; print(flush=True); sys.stdin.read()"
 # Launches a process, tells its id, and dies: the process is init's from then on.
@@ -111,7 +111,8 @@ def test_a_process_that_has_gone_proves_nothing(launch):
 
 
 def test_in_another_namespace_only_who_was_there_before_is_known_to_be_foreign():
-    judge = ForeignProcesses(lambda pid: False, first_namespace=False)
+    judge = ForeignProcesses(first_namespace=False)
+    judge._owns = lambda _pid: False
     assert look(judge, 71, 72) is True
     assert judge.found == {71, 72}
     assert look(judge, 72, 73) is True
@@ -144,16 +145,6 @@ def test_what_is_behind_an_mps_server_is_unknown(launch):
     look(judge)
     assert look(judge, server, launch()) is None
     assert look(judge, server, STRANGER) is True
-
-
-def test_a_process_is_judged_once(launch):
-    asked = []
-    judge = ForeignProcesses(lambda pid: not asked.append(pid), first_namespace=True)
-    ours = launch()
-    look(judge)
-    for _ in range(3):
-        assert look(judge, ours) is False
-    assert asked == [ours]
 
 
 def test_this_kernel_tells_the_namespace():
