@@ -64,7 +64,7 @@ def test_a_failure_ends_its_direction(failure):
     assert arms == [64, 32, 128, 64]
 
 
-def test_a_default_that_fails_still_looks_downwards_then_upwards():
+def test_a_default_that_fails_is_still_followed_downwards_then_upwards():
     surface = {16: 400.0, 32: 300.0, 64: MISSED, 128: 200.0, 256: 250.0}
     arms, _ = play(problem(), surface)
     assert arms == [64, 32, 16, 128, 256, 128, 32, 16, 256]

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.bandit.attempts import is_last_attempt
 from zeusrun.bandit.auto.policy import bound_of_proven
 from zeusrun.bandit.problem import PowerObjective, Problem
-from zeusrun.bandit.reinterpret import read_history
-from zeusrun.bandit.set_aside import kept
+from zeusrun.bandit.reinterpret import describe_kept, read_history
+from zeusrun.bandit.stopping import is_last_attempt
 from zeusrun.clock import timestamp
 from zeusrun.cost import energy_text
 from zeusrun.errors import UsageError
@@ -122,7 +121,7 @@ def decide(
             f"--batch-size {forced}: not among the candidates of the job file ({known}); "
             "choose one of them, or add it to batch_size.candidates"
         )
-    sentences = tuple(kept(problem, trials))
+    sentences = tuple(describe_kept(problem, trials))
     problem, runs = read_history(problem, trials)
     if forced is None:
         rng = np.random.default_rng([submission.spec.policy.seed, problem.recurrence, attempt])
@@ -191,7 +190,7 @@ def _choose_again(submission: Submission, trials: Sequence[Trial], trial: Trial)
     the look that it may have begun with is over.
     """
     problem = build_problem(submission, trials, trial.recurrence)
-    sentences = tuple(kept(problem, trials))
+    sentences = tuple(describe_kept(problem, trials))
     problem, runs = read_history(problem, trials)
     stage = Stage.EXPLORE if trial.stage is Stage.LOOK else trial.stage
     bound = bound_of_proven(problem, runs)

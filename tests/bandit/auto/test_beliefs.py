@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.bandit.runs import looked, run
+from tests.bandit.runs import run, speed_checked
 from tests.bandit.scripts import problem
 from zeusrun.bandit.auto.beliefs import believe
 from zeusrun.bandit.auto.evidence import gather
@@ -55,7 +55,7 @@ def test_low_power_promises_cheaper_epochs_for_larger_batches():
 
 
 def test_a_measured_speed_is_all_but_certain():
-    b = beliefs(run(64, 10), looked(256, 55.0))
+    b = beliefs(run(64, 10), speed_checked(256, 55.0))
     assert b.log_epoch_cost[-1] == pytest.approx(math.log(55), abs=0.01)
 
 
@@ -127,7 +127,7 @@ def test_other_hardware_keeps_the_epochs_and_learns_the_speed_again():
     there = [run(64, 10, per_epoch=None, local=False, power_w=None)] * 5
     b = beliefs(*there, *[run(256, 12, per_epoch=None, local=False, power_w=None)] * 5)
     assert b.incumbent_cost_j is None
-    b = beliefs(*there, looked(64, 70.0))
+    b = beliefs(*there, speed_checked(64, 70.0))
     assert b.incumbent_cost_j == pytest.approx(700, rel=0.05)
 
 

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from tests.bandit.runs import flying, looked, run
+from tests.bandit.runs import flying, run, speed_checked
 from tests.bandit.scripts import problem
-from zeusrun.bandit.auto.evidence import gather, tell_window
-from zeusrun.bandit.spread import RUN_SD, Spread
+from zeusrun.bandit.auto.drift import RUN_SD, Spread
+from zeusrun.bandit.auto.evidence import describe_window, gather
 from zeusrun.trial import TrialStatus
 
 STOPPED, MISSED, OOM = TrialStatus.STOPPED, TrialStatus.MISSED, TrialStatus.OOM
@@ -20,7 +20,7 @@ def test_runs_are_sorted_by_what_they_tell():
         run(64, 10),
         run(32, 8, status=STOPPED),
         run(16, 40, status=MISSED),
-        looked(128, 90.0),
+        speed_checked(128, 90.0),
         run(256, 3, status=TrialStatus.CANCELLED),
         flying(128),
     ]
@@ -41,11 +41,11 @@ def test_a_window_keeps_the_newest_of_each_arm():
 
 def test_what_a_window_leaves_out_is_told():
     runs = [run(64, 10), run(64, 20), run(64, 30), run(32, 7), run(64, 9, status=MISSED)]
-    assert tell_window(problem(), runs) is None
-    assert tell_window(problem(window=3), runs) is None
+    assert describe_window(problem(), runs) is None
+    assert describe_window(problem(window=3), runs) is None
     said = "policy.window is 2: 1 older run of the same batch sizes left out"
-    assert tell_window(problem(window=2), runs) == said
-    assert tell_window(problem(window=1), runs).startswith("policy.window is 1: 2 older runs")
+    assert describe_window(problem(window=2), runs) == said
+    assert describe_window(problem(window=1), runs).startswith("policy.window is 1: 2 older runs")
 
 
 def test_what_failed_in_this_recurrence_is_known_whatever_the_window():
@@ -54,8 +54,8 @@ def test_what_failed_in_this_recurrence_is_known_whatever_the_window():
     assert gather(dataclasses.replace(problem(), recurrence=7), runs).failed_now == set()
 
 
-def test_a_look_that_ended_is_no_failure():
-    runs = [looked(64, 90.0)._replace(recurrence=1000)]
+def test_a_speed_check_that_ended_is_no_failure():
+    runs = [speed_checked(64, 90.0)._replace(recurrence=1000)]
     assert gather(problem(), runs).failed_now == set()
 
 
@@ -128,8 +128,6 @@ def test_a_window_of_one_does_not_forget_that_an_arm_works():
 def test_the_spread_starts_from_what_others_saw_and_learns():
     spread = Spread()
     assert spread.sd == pytest.approx(RUN_SD)
-    for value in (1.0, 3.0) * 50:
-        spread.add(64, value)
-    assert spread.mean(64) == pytest.approx(2)
+    for epochs in (5, 37) * 50:  # their logarithms are 2 apart
+        spread.add(run(64, epochs))
     assert spread.sd == pytest.approx(1, rel=0.05)
-    assert (spread.runs(64), spread.runs(32)) == (100, 0)
