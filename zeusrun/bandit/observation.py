@@ -36,8 +36,6 @@ class Run(NamedTuple):
         power_limit_w: The limit that the power objective chooses among those measured.
         power_w: Watts drawn at the highest limit measured.
         local: Whether time and energy were measured as they would be today.
-        pace: Its learning curve.
-        profile: Speed and power by limit.
     """
 
     arm: int
@@ -55,13 +53,7 @@ class Run(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A running trial at the end of an epoch.
-
-    Attributes:
-        epochs: Epochs completed.
-        cost_j: Joules spent; ``None`` if unknown.
-        best_value: Best finite value of the metric so far; ``None`` before the first.
-    """
+    """A running trial at the end of an epoch: epochs and joules spent, best metric so far."""
 
     epochs: int
     cost_j: float | None

@@ -48,12 +48,8 @@ def next_limit_w(
 
     Once the answer is in the profile it is the choice, and stays it. It depends on what was
     measured, not on the order. About two and a half probes are needed where a sweep needs six or
-    seven; ``benchmarks/power_limits.py`` measures how good the choice is.
-
-    Args:
-        problem: Gives the limits that may be set and the objective.
-        profile: What was measured so far.
-        start_w: Where to begin: the choice of a neighbouring batch size, if there is one.
+    seven; ``benchmarks/power_limits.py`` measures how good the choice is. The walk begins at
+    ``start_w``, the choice of a neighbouring batch size, if there is one.
 
     Returns:
         Watts per GPU; ``None`` to leave the limit as it is.
@@ -123,10 +119,9 @@ def _neighbour_w(
     *,
     down_first: bool,
 ) -> float:
-    """Return the next limit to measure beside the best, or the best if it has proved so.
+    """Return the next limit to measure beside the best, or the best.
 
-    Limits that are equivalent to the best differ by noise alone, so the way down begins at the
-    lowest of them.
+    The way down begins at the lowest limit that is equivalent to the best.
     """
     for step in (-1, 1) if down_first else (1, -1):
         at = limits.index(best_w if step > 0 else lowest_alike_w)
@@ -160,8 +155,8 @@ def _next_feasible_w(
 ) -> float:
     """Return the limit to measure next, or the answer: feasible, of fewest joules.
 
-    The walk brackets the lowest feasible limit: it ends once the limit below the answer has been
-    measured and is too slow, or energy has begun to rise before.
+    The walk ends once the limit below the lowest feasible one is measured as too slow, or energy
+    has begun to rise before.
     """
     top = limits[-1]
     if top not in points:
@@ -240,8 +235,8 @@ def best_limits(problem: Problem, runs: Sequence[Run]) -> dict[int, tuple[float,
 def first_limit_w(problem: Problem, runs: Sequence[Run], arm: int) -> float | None:
     """Return the limit to begin a trial with: the next of the arm's own walk.
 
-    An arm without one begins where the walk of its nearest neighbour ended; the best limits of
-    neighbouring batch sizes are rarely more than a step apart.
+    An arm without one begins where the walk of its nearest neighbour ended: their best limits are
+    rarely more than a step apart.
     """
     profiled = {run.arm for run in runs if run.local and run.profile}
     if not profiled or not problem.power_limits_w:

@@ -26,7 +26,7 @@ class PowerObjective:
 
     def __post_init__(self) -> None:
         if (self.name == "max_slowdown") != (self.factor is not None):
-            raise ValueError(f"a factor goes with max_slowdown alone, not with {self.name}")
+            raise ValueError(f"a factor belongs to max_slowdown alone, not to {self.name}")
         if self.factor is not None and not 1 <= self.factor < math.inf:
             raise ValueError(f"factor must be at least 1, not {self.factor}")
 
@@ -37,13 +37,11 @@ class Problem:
 
     Attributes:
         candidates: Global batch sizes, ascending; ``default`` is one of them.
-        max_epochs: Epochs that a trial may take.
         eta_knob: Weight of energy in the cost, 0 to 1; see ``cost.cost_j``.
         cost_factor: A trial is stopped at this multiple of the best cost; ``None``: never.
         window: How many of an arm's newest runs count; ``None``: all.
         recurrence: Number of the recurrence that the trial belongs to.
         last_attempt: Whether attempts of the recurrence have failed and no further one may follow.
-        gpu_model: ``None`` without a GPU.
         energy_measured: ``False`` if a model estimates the energy; ``None`` if there is none.
         learning_rates: By batch size, from the job file; one that is absent keeps its own.
         max_power_w: Summed over the job's devices; ``None`` if unknown.
@@ -102,9 +100,8 @@ class ArmBelief:
     Attributes:
         trials: Finished trials that taught something about it.
         reached: Those among them that reached the target.
-        epochs: Expected epochs to the target.
+        epochs: Expected epochs to the target; ``cost_j`` are the joules.
         epoch_cost_j: Expected joules per epoch, at the best power limit known.
-        cost_j: Expected joules to the target.
         cost_range_j: 5th and 95th percentile of the cost of the next run.
         failure_chance: Probability that its next run is stopped or misses the target.
         value_j: Expected joules saved later by trying it, less the cost of the try.

@@ -52,9 +52,9 @@ def share_done(paces: Sequence[Pace], mode: str, best_value: float | None) -> fl
 
 
 def is_last_attempt(made: Sequence[Trial], attempts: int) -> bool:
-    """Whether only one more attempt is allowed, after at least one that failed.
+    """Whether one more attempt is allowed after the trials made, and one has failed.
 
-    ``made`` are the trials of the recurrence so far. A speed check is no attempt.
+    A speed check is no attempt.
     """
     failed = sum(trial.status is not TrialStatus.CANCELLED for trial in made)
     return failed > 0 and failed + 1 >= attempts

@@ -89,10 +89,10 @@ def failed_now(
 
 
 def likeliest_arm(tally: Tally) -> tuple[int, str] | None:
-    """Return the arm for a recurrence's last attempt, and why; ``None`` if none ever succeeded.
+    """Return the arm for a recurrence's last attempt, and why; ``None`` without a success.
 
-    It is the one with the highest ``(reached + 1) / (runs + 2)``, then with the cheapest run. Arms
-    that failed in this recurrence are left out.
+    It has the highest ``(reached + 1) / (runs + 2)`` of those that have not failed in this
+    recurrence, then the cheapest run.
     """
     runs = {arm: tally.results.get(arm, ()) for arm in tally.fitting if arm not in tally.not_now}
     reached = {
@@ -119,9 +119,9 @@ def trained_arms(runs: Iterable[Run]) -> set[int]:
 def fitting(
     candidates: Sequence[int], out_of_memory: Mapping[int, int], trained: Iterable[int]
 ) -> tuple[int, ...]:
-    """Return the candidates (ascending) below the first that memory rules out.
+    """Return the candidates below the first that memory rules out.
 
-    ``trained`` are arms that have fitted; then all smaller ones fit, too.
+    An arm that has trained fits, and so do all smaller ones.
     """
     proven = max(trained, default=0)
     too_large = [
@@ -137,11 +137,7 @@ def explain_arms(
 ) -> list[ArmBelief]:
     """Return what each candidate's own runs say of it.
 
-    Args:
-        problem: Names the candidates.
-        tally: Their runs.
-        chances: Probability of being chosen next, by arm; 0 if absent.
-        verdict: Returns an arm's state, in a sentence.
+    ``chances`` are the probabilities of being chosen next; ``verdict`` returns an arm's state.
     """
     return [_explain(tally, arm, chances.get(arm, 0.0), verdict(arm)) for arm in problem.candidates]
 

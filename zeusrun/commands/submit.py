@@ -15,7 +15,6 @@ import numpy as np
 import typer
 
 from zeusrun.analysis.savings import find_savings
-from zeusrun.bandit.auto.evidence import describe_window
 from zeusrun.bandit.power import best_limits
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import describe_kept, read_history
@@ -349,8 +348,6 @@ def show_beliefs(spec: JobSpec, *, as_json: bool) -> None:
     problem = build_problem(submission, trials)
     remarks = describe_kept(problem, trials)
     problem, runs = read_history(problem, trials)
-    window = describe_window(problem, runs)
-    remarks += [] if window is None else [window]
     rng = np.random.default_rng(spec.policy.seed)
     beliefs = submission.policy.explain(problem, runs, rng)
     if as_json:

@@ -9,7 +9,7 @@ import pytest
 from tests.bandit.runs import flying, run, speed_checked
 from tests.bandit.scripts import problem
 from zeusrun.bandit.auto.drift import RUN_SD, Spread
-from zeusrun.bandit.auto.evidence import describe_window, gather
+from zeusrun.bandit.auto.evidence import gather
 from zeusrun.trial import TrialStatus
 
 STOPPED, MISSED, OOM = TrialStatus.STOPPED, TrialStatus.MISSED, TrialStatus.OOM
@@ -37,15 +37,6 @@ def test_a_window_keeps_the_newest_of_each_arm():
     evidence = gather(problem(window=2), runs)
     assert [each.epochs for each in evidence.results[64]] == [20, 11]
     assert [each.epochs for each in evidence.results[32]] == [7]
-
-
-def test_what_a_window_leaves_out_is_told():
-    runs = [run(64, 10), run(64, 20), run(64, 30), run(32, 7), run(64, 9, status=MISSED)]
-    assert describe_window(problem(), runs) is None
-    assert describe_window(problem(window=3), runs) is None
-    said = "policy.window is 2: 1 older run of the same batch sizes left out"
-    assert describe_window(problem(window=2), runs) == said
-    assert describe_window(problem(window=1), runs).startswith("policy.window is 1: 2 older runs")
 
 
 def test_what_failed_in_this_recurrence_is_known_whatever_the_window():

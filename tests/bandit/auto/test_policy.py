@@ -331,7 +331,10 @@ def test_after_a_move_what_was_only_stopped_at_an_old_bound_runs_again():
     missed = [missed, run(32, 40, status=MISSED, recurrence=1000)]
     decision = choose(*past, *stopped, *missed)
     assert decision.global_batch_size == 128
-    assert "128 was only stopped at an old bound, and is nearest to 64, which" in decision.why
+    assert (
+        "of the batch sizes not tried, or only stopped at an old bound, 128 is nearest to 64"
+        in decision.why
+    )
 
 
 def test_the_last_attempt_after_a_move_goes_to_what_has_needed_the_fewest_epochs():
@@ -442,14 +445,6 @@ def test_a_range_of_ninety_percent_holds_nine_runs_in_ten():
         low, high = explain(*[run(64, int(k)) for k in epochs[:8]])[64].cost_range_j
         inside += low <= 100 * epochs[8] <= high
     assert 0.85 <= inside / 300 <= 0.95
-
-
-def test_explain_counts_crashes_that_rule_nothing_out():
-    assert explain(crash(64, 5))[64].verdict.endswith("; its script crashed once")
-    told = explain(crash(64, 5), crash(64, 5))
-    assert told[64].verdict.startswith("next: 64 is the default")
-    assert told[64].verdict.endswith("; its script crashed 2 times")
-    assert "crashed" not in told[32].verdict
 
 
 def test_explain_stands_batch_sizes_and_costs_of_any_size():

@@ -28,25 +28,21 @@ class Evidence:
     """Runs by arm, oldest first.
 
     Attributes:
-        results: Runs that reached the target or failed to, since the job last moved; those that
-            reached it first.
+        results: Runs since the job last moved that reached the target, then those that failed to.
         reached: Those among them that reached it; arms without one are absent.
         cut: Runs cut short with a learning curve, since then.
-        epoch_cost_j: Measured cost per epoch; arms without one are absent.
         power_w: Watts drawn at the known arm nearest to the default; ``None`` if unknown.
         run_sd: Standard deviation of one run's log epochs.
         fitting: Candidates that neither memory nor crashes of the script rule out.
-        crashes: In how many recurrences the script crashed in each arm, and not also in one that
-            has reached the target: then the batch size is not the cause.
-        crashed_runs: How often the script crashed in each arm, whatever the cause.
+        crashes: Recurrences in which the script crashed in an arm, and not also in one that has
+            reached the target: then the batch size is not the cause.
         crashed_now: Arms whose script crashed in the recurrence being decided.
         out_of_memory: How often each arm ran out of memory.
-        in_flight: Arms of recurrences in flight.
         failed_now: Arms that failed in the recurrence being decided.
         missed_now: Those among them that were not only stopped at their bound.
         proven_failed_now: Whether an arm that was run as the best known failed in the recurrence.
         lost_now_j: Known cost of these failures.
-        moved: Finished runs that no longer count, because the job has moved since.
+        moved: How many runs no longer count, because the job has moved since.
         successes: Epochs of each arm's newest run that reached the target, also before the job
             moved; the newest of all is last.
     """
@@ -59,7 +55,6 @@ class Evidence:
     run_sd: float
     fitting: tuple[int, ...]
     crashes: Mapping[int, int]
-    crashed_runs: Mapping[int, int]
     crashed_now: frozenset[int]
     out_of_memory: Mapping[int, int]
     in_flight: frozenset[int]
@@ -78,8 +73,12 @@ class Evidence:
 
 def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
     """Sort the runs of a job, oldest first."""
-    settled = [run for run in runs if _kind(run) in {"reached", "failed"}]
-    cut = [run for run in runs if _kind(run) == "cut short"]
+    settled = [
+        run
+        for run in runs
+        if run.status in FAILED or (run.status is TrialStatus.REACHED and run.epochs is not None)
+    ]
+    cut = [run for run in runs if run.status is TrialStatus.CANCELLED and run.pace and run.epochs]
     successes: dict[int, int] = {}
     for run in settled:
         if run.status is TrialStatus.REACHED:
@@ -99,9 +98,9 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
     for run in runs:
         if run.epoch_cost_j is not None:
             timed[run.arm].append(run)
-    crashed = [(run.recurrence, run.arm) for run in runs if run.status is TrialStatus.FAILED]
+    crashed = {(run.recurrence, run.arm) for run in runs if run.status is TrialStatus.FAILED}
     of_the_job = {recurrence for recurrence, arm in crashed if arm in successes}
-    crashes = Counter(arm for recurrence, arm in set(crashed) if recurrence not in of_the_job)
+    crashes = Counter(arm for recurrence, arm in crashed if recurrence not in of_the_job)
     out_of_memory = Counter(run.arm for run in runs if run.status is TrialStatus.OOM)
     lost = [r for r in runs if r.recurrence == problem.recurrence and r.status in OUTDONE]
     return Evidence(
@@ -119,7 +118,6 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
             if arm in successes or crashes[arm] < CRASH_LIMIT or not successes
         ),
         crashes=crashes,
-        crashed_runs=Counter(arm for _, arm in crashed),
         crashed_now=frozenset(arm for number, arm in crashed if number == problem.recurrence),
         out_of_memory=out_of_memory,
         in_flight=frozenset(run.arm for run in runs if run.status is TrialStatus.DISPATCHED),
@@ -135,29 +133,6 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
 def was_bounded(run: Run) -> bool:
     """Whether the best arm known was stopped: its bound may be the cause, not the arm."""
     return run.status is TrialStatus.STOPPED and run.stage in PROVEN
-
-
-def describe_window(problem: Problem, runs: Sequence[Run]) -> str | None:
-    """Say how many runs are older than ``problem.window`` allows; ``None`` if none is."""
-    if problem.window is None:
-        return None
-    kinds = Counter((run.arm, _kind(run)) for run in runs if _kind(run) is not None)
-    old = sum(max(0, count - problem.window) for count in kinds.values())
-    if not old:
-        return None
-    return (
-        f"policy.window is {problem.window}: {old} older run{'' if old == 1 else 's'} of the same "
-        "batch sizes left out"
-    )
-
-
-def _kind(run: Run) -> str | None:
-    """Return what a run shows of learning; ``None`` if nothing."""
-    if run.status is TrialStatus.CANCELLED:
-        return "cut short" if run.pace and run.epochs else None
-    if run.status is TrialStatus.REACHED:
-        return None if run.epochs is None else "reached"
-    return "failed" if run.status in FAILED else None
 
 
 def _without_old_bounds(settled: Sequence[Run]) -> list[Run]:

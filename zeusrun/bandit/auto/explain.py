@@ -34,15 +34,14 @@ def why_first(now: Assessment, index: int) -> str:
     if any(not was_bounded(run) for run in own) or evidence.out_of_memory.get(arm):
         which = "the default" if last is None else "the nearest to the one that reached it last"
         return f"{nothing}, and every batch size has failed; so {arm}, {which}"
+    if last is None and arm == now.problem.default:
+        return f"{arm} is the default, and {nothing}"
     if arm == last:
         return f"{nothing}; {arm} reached it last"
     if now.problem.last_attempt and arm in evidence.successes:
         return f"{nothing}; this is the last attempt allowed, and {arm} has reached it before"
-    if own:
-        return f"{nothing}; {arm} was only stopped at an old bound, and is nearest to {begin}"
-    if last is None and arm == now.problem.default:
-        return f"{arm} is the default, and {nothing}"
-    return f"{nothing}; of the batch sizes not tried, {arm} is nearest to {begin}"
+    options = "not tried, or only stopped at an old bound" if own else "not tried"
+    return f"{nothing}; of the batch sizes {options}, {arm} is nearest to {begin}"
 
 
 def _left_out(moved: int) -> str:
@@ -141,16 +140,8 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
         failure_chance=failure_chance,
         value_j=value_j,
         chance=float(why is not None),
-        verdict=(_verdict(now, index) if why is None else f"next: {why}") + _crashes(now, arm),
+        verdict=_verdict(now, index) if why is None else f"next: {why}",
     )
-
-
-def _crashes(now: Assessment, arm: int) -> str:
-    """Return a clause on crashes of an arm that may still run; empty without one."""
-    count = now.evidence.crashed_runs.get(arm, 0)
-    if not count or arm not in now.evidence.fitting:
-        return ""
-    return "; its script crashed " + ("once" if count == 1 else f"{count} times")
 
 
 def _verdict(now: Assessment, index: int) -> str:

@@ -81,11 +81,9 @@ class Step:
 
     Attributes:
         arm: The arm, or ``None`` to draw among ``beliefs``.
-        stage: The stage of the decision.
         why: Why that arm; empty for a draw.
         survivors: Arms still worth running; empty when only the default can be tried again.
         out: Why each other arm is out.
-        beliefs: Two arms or more to draw among, when ``arm`` is ``None``.
     """
 
     arm: int | None

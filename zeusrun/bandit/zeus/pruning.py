@@ -52,13 +52,8 @@ def prune(
     nearest arm, if memory rules it out), the second at the survivor that was cheapest in the first.
 
     Round ``k`` reads the ``k``-th result of each arm, in order of start; the order in which
-    different arms finish does not matter.
-
-    Args:
-        arms: Batch sizes to explore, ascending.
-        default: The user's own batch size.
-        results: ``REACHED``, ``MISSED`` and ``STOPPED`` runs by arm, oldest first.
-        not_now: Arms that count as failed where the round would have to run them.
+    different arms finish does not matter. Arms ``not_now`` count as failed where the round would
+    have to run them.
     """
     survivors = tuple(arms)
     pruned: dict[int, str] = {}

@@ -19,13 +19,7 @@ CHANCE_DRAWS = 4000  # standard error of a chance below 0.8 %, in under a millis
 
 @dataclass(frozen=True)
 class CostBelief:
-    """A Gaussian belief of the mean cost of an arm.
-
-    Attributes:
-        runs: Costs seen, at least one.
-        mean_j: Their mean, which is also the mean of the belief.
-        sd_j: Standard deviation of one run's cost.
-    """
+    """A Gaussian belief of the mean cost of an arm; ``sd_j`` is that of one run's cost."""
 
     runs: int
     mean_j: float
