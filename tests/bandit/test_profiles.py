@@ -150,7 +150,7 @@ def test_it_is_said_what_is_kept_of_shared_trials():
         "1 trial shared its GPUs (with other processes): left out",
     ]
     stopped = describe_kept(NOW, [learned(0.5, status=STOPPED, shared=True)])
-    assert stopped == ["1 trial shared its GPUs (with other processes): read as cut short"]
+    assert stopped == ["1 trial shared its GPUs (with other processes): kept for its epochs"]
 
 
 def test_a_history_of_shared_and_other_trials_is_read_in_order():

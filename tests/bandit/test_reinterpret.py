@@ -212,16 +212,15 @@ def test_it_says_what_is_kept_and_why():
     ]
     assert describe_kept(problem(), past) == [
         "3 trials had another target (0.9, 0.8): read again from their learning curves",
-        "1 trial ran elsewhere (1 x P100): kept for its epochs, speed and power are learned again",
         (
-            "1 trial had another number of ranks (8): kept for its epochs, speed and power are "
-            "learned again"
+            "2 trials had other hardware (1 x P100 with 2 ranks, 2 x V100 with 8 ranks): kept for "
+            "their epochs"
         ),
         "1 trial had another learning rate (0.3): kept for its speed",
         "1 trial had another metric (loss, max): kept for its speed",
         "1 trial ended without an outcome (LOST): left out",
-        "1 trial had a batch size that is no candidate (48): kept for its neighbours",
-        "1 trial had another eta_knob (0.5): priced anew",
+        "1 trial had a batch size that is no candidate (48): read again from its learning curve",
+        "1 trial had another eta_knob (0.5): read again from its learning curve",
         "1 trial had another max_epochs (99): read again from its learning curve",
     ]
     assert describe_kept(problem(), [trial(64), trial(256, OOM)]) == []
@@ -234,8 +233,8 @@ def test_a_cpu_of_other_cores_or_watts_is_other_hardware(then_w, kept_of_it):
     read = read_trial(problem(**cpu), then)
     assert (read.epochs, read.local) == (then.epochs, kept_of_it is None)
     told = describe_kept(problem(**cpu), [then])
-    elsewhere = "1 trial ran elsewhere (CPU of 60 W): kept for its epochs, speed and power are "
-    assert told == ([] if kept_of_it is None else [f"{elsewhere}learned again"])
+    other = "1 trial had other hardware (CPU of 60 W with 2 ranks): kept for its epochs"
+    assert told == ([] if kept_of_it is None else [other])
 
 
 def test_a_gpu_of_another_limit_is_the_same_hardware():

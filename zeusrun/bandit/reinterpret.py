@@ -14,7 +14,7 @@ from zeusrun.target import worst_that_reaches
 from zeusrun.trial import CurvePoint, PowerPoint, Trial, TrialStatus, epochs_of, is_baseline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from zeusrun.bandit.problem import Problem
 
@@ -285,12 +285,7 @@ def _epochs_were_trained(problem: Problem, trial: Trial, end: _End | None) -> bo
     return trial.steps * trial.global_batch_size >= 0.5 * end.epochs * problem.samples_per_epoch
 
 
-_AGAIN = "read again from {own} {curves}"
-_EPOCHS = "kept for {own} epochs"
-_SPEED = "kept for {own} speed"
-_LEFT_OUT = "left out"
-_SHARED = "shared {own} GPUs"
-_FEW = 3  # values to name of each kind
+_FEW = 3  # values to name of each difference
 
 
 def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
@@ -298,77 +293,67 @@ def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
 
     Returns:
         Clauses such as ``4 trials had another target (0.9): read again from their learning
-        curves``, one per reason, by first occurrence. A trial is counted under its first reason.
+        curves``, by first occurrence. A trial is counted under its first difference.
     """
     problem = _completed(problem, trials)
     values: dict[tuple[str, str], list[str]] = {}
     for trial in trials:
-        reason = _difference(problem, trial) if _has_content(trial) else None
-        if reason is not None:
-            what, value, kept = reason
-            values.setdefault((what, kept), []).append(value)
+        difference = next(_differences(problem, trial), None)
+        if difference is not None:
+            what, value = difference
+            values.setdefault((what, _what_counts(problem, trial)), []).append(value)
     clauses = []
     for (what, kept), seen in values.items():
         distinct = list(dict.fromkeys(seen))
         few = ", ".join(distinct[:_FEW]) + (", …" if len(distinct) > _FEW else "")
         some, own = ("trials", "their") if len(seen) > 1 else ("trial", "its")
-        words = {"own": own, "curves": f"learning curve{'s' if len(seen) > 1 else ''}"}
         clause = f"{len(seen)} {some} {what} ({{few}}): {kept}"
-        clauses.append(clause.format(few=few, **words))
+        clauses.append(clause.format(few=few, own=own, s=some[5:]))
     return clauses
 
 
-def _has_content(trial: Trial) -> bool:
-    """Whether a trial has ended, and not before there was anything to learn from it."""
-    if trial.status in {TrialStatus.CANCELLED, TrialStatus.PREEMPTED}:
-        return bool(trial.epochs or trial.power_profile or trial.forgotten)
-    return trial.status.finished
-
-
-def _difference(problem: Problem, trial: Trial) -> tuple[str, str, str] | None:
-    """Return how a trial differs from today's, its value of that, and what still counts."""
-    status, unrelated = trial.status, _why_unrelated(trial)
+def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
+    """Yield how a finished trial differs from today's, and its value of that."""
+    if not trial.status.finished:
+        return
+    if trial.status in {_CUT_SHORT, TrialStatus.PREEMPTED} and not (
+        trial.epochs or trial.power_profile or trial.forgotten
+    ):
+        return  # it ended before there was anything to learn
+    unrelated = _why_unrelated(trial)
     if unrelated is not None:
-        return unrelated, status.value, _LEFT_OUT
-    epochs_count = _same_learning(problem, trial) and status not in _CRASHED
+        yield unrelated, trial.status.value
     if _was_disturbed(problem, trial):
-        kept = _EPOCHS if status in _WHOLE else "read as cut short"
-        return _SHARED, "with other processes", kept if epochs_count else _LEFT_OUT
+        yield "shared {own} GPUs", "with other processes"
     if not _same_hardware(problem, trial):
-        what, value = _other_hardware(problem, trial)
-        kept = f"{_EPOCHS}, speed and power are learned again"
-        return what, value, kept if epochs_count else _LEFT_OUT
-    return None if status in _CRASHED else _other_job(problem, trial)
+        watts = "" if trial.max_power_w is None else f" of {trial.max_power_w:g} W"
+        device = f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_count else f"CPU{watts}"
+        ranks = f"{trial.world_size} rank{'' if trial.world_size == 1 else 's'}"
+        yield "had other hardware", f"{device} with {ranks}"
+    if trial.status not in _CRASHED:
+        yield from _job_differences(problem, trial)
 
 
-def _other_hardware(problem: Problem, trial: Trial) -> tuple[str, str]:
-    same = (trial.gpu_model, trial.gpu_count) == (problem.gpu_model, problem.gpu_count)
-    if same and trial.world_size != problem.world_size:
-        return "had another number of ranks", str(trial.world_size)
-    if trial.gpu_count:
-        return "ran elsewhere", f"{trial.gpu_count} x {trial.gpu_model}"
-    cpu = "CPU" if trial.max_power_w is None else f"CPU of {trial.max_power_w:g} W"
-    return "ran elsewhere", cpu
-
-
-def _other_job(problem: Problem, trial: Trial) -> tuple[str, str, str] | None:
+def _job_differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
     if not _same_energy(problem, trial):
         source = trial.energy_source
-        return "had another kind of energy", source.value if source else "none", _EPOCHS
+        yield "had another kind of energy", source.value if source else "none"
     if (trial.metric, trial.mode) != (problem.metric, problem.mode):
-        return "had another metric", f"{trial.metric}, {trial.mode}", _SPEED
+        yield "had another metric", f"{trial.metric}, {trial.mode}"
     if not _same_learning(problem, trial):
         rate = trial.learning_rate
-        return "had another learning rate", "none" if rate is None else f"{rate:g}", _SPEED
-    arm = trial.global_batch_size
-    differences = (
-        (trial.target != problem.target, "target", f"{trial.target:g}", _AGAIN),
-        (trial.max_epochs != problem.max_epochs, "max_epochs", str(trial.max_epochs), _AGAIN),
-        (trial.eta_knob != problem.eta_knob, "eta_knob", f"{trial.eta_knob:g}", "priced anew"),
-    )
-    for differs, name, value, kept in differences if trial.curve else ():
-        if differs:
-            return f"had another {name}", value, kept
-    if trial.curve and arm not in problem.candidates:
-        return "had a batch size that is no candidate", str(arm), "kept for {own} neighbours"
-    return None
+        yield "had another learning rate", "none" if rate is None else f"{rate:g}"
+    for name in ("target", "max_epochs", "eta_knob") if trial.curve else ():
+        if getattr(trial, name) != getattr(problem, name):
+            yield f"had another {name}", f"{getattr(trial, name):g}"
+    if trial.curve and trial.global_batch_size not in problem.candidates:
+        yield "had a batch size that is no candidate", str(trial.global_batch_size)
+
+
+def _what_counts(problem: Problem, trial: Trial) -> str:
+    run = read_trial(problem, trial)
+    if run is None:
+        return "left out"
+    if run.epochs is None:
+        return "kept for {own} speed"
+    return "read again from {own} learning curve{s}" if run.local else "kept for {own} epochs"
