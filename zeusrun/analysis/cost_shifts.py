@@ -28,20 +28,12 @@ _SETTLED = FAILED | {TrialStatus.REACHED}
 
 @dataclass(frozen=True)
 class CostShift:
-    """A batch size whose cost has changed.
-
-    Attributes:
-        global_batch_size: Which one.
-        since: The first trial at the new cost.
-        runs: How many there are; 1 may be an accident.
-        cost_j: Their geometric mean.
-        before: The cost before.
-    """
+    """A batch size whose cost has changed."""
 
     global_batch_size: int
-    since: str
-    runs: int
-    cost_j: float
+    since: str  # the first trial at the new cost
+    runs: int  # since; 1 may be an accident
+    cost_j: float  # their geometric mean
     before: CostBaseline
 
 

@@ -24,20 +24,14 @@ _OPEN = frozenset({TrialStatus.DISPATCHED, TrialStatus.PREEMPTED})
 class Saving:
     """What one recurrence saved.
 
-    Attributes:
-        saved_j: What the default costs, less all attempts; negative for a loss. A recurrence that
-            never reached the target has lost what its attempts at other batch sizes cost.
-        default_j: Mean cost of the comparable runs of the default that reached the target.
-        default_runs: How many these are.
-        default: The default batch size.
-        explored: Whether an attempt had another batch size.
+    A recurrence that never reached the target has lost what its attempts at other batch sizes cost.
     """
 
-    saved_j: float
-    default_j: float
-    default_runs: int
-    default: int
-    explored: bool
+    saved_j: float  # what the default costs, less all attempts; negative for a loss
+    default_j: float  # mean cost of the comparable runs of the default that reached the target
+    default_runs: int  # how many these are
+    default: int  # the default batch size
+    explored: bool  # whether an attempt had another batch size
 
     @property
     def share(self) -> float:

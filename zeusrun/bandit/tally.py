@@ -29,23 +29,14 @@ _TRAINED = _RESULTS | {TrialStatus.CANCELLED}
 
 @dataclass(frozen=True)
 class Tally:
-    """Runs by arm, in order of start.
+    """Runs by arm, in order of start."""
 
-    Attributes:
-        results: Runs that reached the target or failed to.
-        costs_j: Known costs of the ``REACHED`` ones, the last ``Problem.window`` of each arm.
-        out_of_memory: How often each arm ran out of memory.
-        fitting: Candidates that memory does not rule out, ascending.
-        not_now: Arms that failed in an earlier attempt of the recurrence being decided.
-        exploring: Whether another recurrence has an exploration in flight.
-    """
-
-    results: Mapping[int, Sequence[Run]]
-    costs_j: Mapping[int, Sequence[float]]
-    out_of_memory: Mapping[int, int]
-    fitting: tuple[int, ...]
-    not_now: frozenset[int]
-    exploring: bool
+    results: Mapping[int, Sequence[Run]]  # that reached the target or failed to
+    costs_j: Mapping[int, Sequence[float]]  # known ones of ``REACHED``, the last ``Problem.window``
+    out_of_memory: Mapping[int, int]  # how often
+    fitting: tuple[int, ...]  # candidates that memory does not rule out, ascending
+    not_now: frozenset[int]  # failed in an earlier attempt of the recurrence being decided
+    exploring: bool  # whether another recurrence has an exploration in flight
 
 
 def build_tally(problem: Problem, runs: Sequence[Run]) -> Tally:

@@ -31,19 +31,13 @@ _WEIGHTS = _VECTORS[0] ** 2
 
 @dataclass(frozen=True)
 class Assessment:
-    """All that a decision of ``auto`` rests on.
-
-    Attributes:
-        recurrences: How many runs have reached the target.
-        values: What trying each arm is worth, in runs of the incumbent; ``None`` while no cost is
-            known.
-    """
+    """All that a decision of ``auto`` rests on."""
 
     problem: Problem
     evidence: Evidence
     beliefs: Beliefs
-    recurrences: int
-    values: Array | None
+    recurrences: int  # runs that have reached the target
+    values: Array | None  # of trying each arm, in runs of the incumbent; ``None``: no cost is known
 
 
 def assess(problem: Problem, runs: Sequence[Run]) -> Assessment:

@@ -40,31 +40,17 @@ BOUND_SDS = 3.0  # a run that costs this much more than the incumbent is of no i
 
 @dataclass(frozen=True)
 class Beliefs:
-    """Gaussian beliefs in log cost over the candidates, shape ``(n,)`` each.
+    """Gaussian beliefs in log cost over the candidates, shape ``(n,)`` each."""
 
-    Attributes:
-        arms: Candidates, ascending.
-        log_epochs: Mean of log epochs to the target.
-        log_epoch_cost: Mean of log joules per epoch.
-        mean: Mean of log joules to the target.
-        covariance: Its covariance, shape ``(n, n)``; without the spread between runs.
-        run_sd: Standard deviation of one run's log cost.
-        bound_factor: A run of another arm is stopped at this multiple of the incumbent's cost;
-            ``None``: never.
-        incumbent: Index of the arm of least mean among those that have reached the target;
-            ``None`` if none has.
-        incumbent_cost_j: Expected cost of its next run; ``None`` while no cost is known.
-    """
-
-    arms: tuple[int, ...]
-    log_epochs: Array
-    log_epoch_cost: Array
-    mean: Array
-    covariance: Array
-    run_sd: float
-    bound_factor: float | None
-    incumbent: int | None
-    incumbent_cost_j: float | None
+    arms: tuple[int, ...]  # candidates, ascending
+    log_epochs: Array  # mean of log epochs to the target
+    log_epoch_cost: Array  # mean of log joules per epoch
+    mean: Array  # of log joules to the target
+    covariance: Array  # of the mean, shape ``(n, n)``; without the spread between runs
+    run_sd: float  # of one run's log cost
+    bound_factor: float | None  # other arms are stopped at this multiple of the incumbent's cost
+    incumbent: int | None  # index of the arm of least mean among those that have reached the target
+    incumbent_cost_j: float | None  # expected of its next run; ``None`` while no cost is known
 
 
 def believe(problem: Problem, evidence: Evidence) -> Beliefs:

@@ -25,44 +25,27 @@ SPEED_RUNS = 3  # newest runs that a speed is averaged over: machines change, to
 
 @dataclass(frozen=True)
 class Evidence:
-    """Runs by arm, oldest first.
+    """The runs of a job by arm, oldest first. Arms without a value are absent."""
 
-    Attributes:
-        results: Runs since the job last moved that reached the target, then those that failed to.
-        reached: Those among them that reached it; arms without one are absent.
-        cut: Runs cut short with a learning curve, since then.
-        power_w: Watts drawn at the known arm nearest to the default; ``None`` if unknown.
-        run_sd: Standard deviation of one run's log epochs.
-        fitting: Candidates that neither memory nor crashes of the script rule out.
-        crashes: Recurrences in which the script crashed in an arm, and not also in one that has
-            reached the target: then the batch size is not the cause.
-        crashed_now: Arms whose script crashed in the recurrence being decided.
-        out_of_memory: How often each arm ran out of memory.
-        failed_now: Arms that failed in the recurrence being decided.
-        missed_now: Those among them that were not only stopped at their bound.
-        proven_failed_now: Whether an arm that was run as the best known failed in the recurrence.
-        lost_now_j: Known cost of these failures.
-        moved: How many runs no longer count, because the job has moved since.
-        successes: Epochs of each arm's newest run that reached the target, also before the job
-            moved; the newest of all is last.
-    """
-
-    results: Mapping[int, Sequence[Run]]
-    reached: Mapping[int, Sequence[Run]]
-    cut: Mapping[int, Sequence[Run]]
+    results: Mapping[int, Sequence[Run]]  # since the job last moved; those that reached first
+    reached: Mapping[int, Sequence[Run]]  # those that reached the target
+    cut: Mapping[int, Sequence[Run]]  # cut short with a learning curve, since the job last moved
     epoch_cost_j: Mapping[int, float]
-    power_w: float | None
-    run_sd: float
-    fitting: tuple[int, ...]
+    power_w: float | None  # drawn at the known arm nearest to the default; ``None`` if unknown
+    run_sd: float  # standard deviation of one run's log epochs
+    fitting: tuple[int, ...]  # candidates that neither memory nor crashes of the script rule out
+    # Recurrences in which the script crashed in an arm, and not also in one that has reached the
+    # target: then the batch size is not the cause.
     crashes: Mapping[int, int]
-    crashed_now: frozenset[int]
-    out_of_memory: Mapping[int, int]
-    in_flight: frozenset[int]
+    crashed_now: frozenset[int]  # in the recurrence being decided, as the next four
     failed_now: frozenset[int]
-    missed_now: frozenset[int]
-    proven_failed_now: bool
-    lost_now_j: float
-    moved: int
+    missed_now: frozenset[int]  # failed, and not only stopped at a bound
+    proven_failed_now: bool  # whether an arm failed that was run as the best known
+    lost_now_j: float  # known cost of these failures
+    out_of_memory: Mapping[int, int]  # how often
+    in_flight: frozenset[int]
+    moved: int  # how many runs no longer count, because the job has moved since
+    # Epochs of each arm's newest success, also before the job moved; the newest of all is last.
     successes: Mapping[int, int]
 
     @property

@@ -77,20 +77,13 @@ class Zeus(SweepingPolicy):
 
 @dataclass(frozen=True)
 class Step:
-    """What comes next: one arm, or a draw among several.
+    """What comes next: one arm, or a draw among several."""
 
-    Attributes:
-        arm: The arm, or ``None`` to draw among ``beliefs``.
-        why: Why that arm; empty for a draw.
-        survivors: Arms still worth running; empty when only the default can be tried again.
-        out: Why each other arm is out.
-    """
-
-    arm: int | None
+    arm: int | None  # ``None``: draw among ``beliefs``
     stage: Stage
-    why: str
-    survivors: tuple[int, ...]
-    out: Mapping[int, str]
+    why: str  # empty for a draw
+    survivors: tuple[int, ...]  # worth running; empty if only the default can be tried again
+    out: Mapping[int, str]  # why each other arm is out
     beliefs: Mapping[int, CostBelief] = field(default_factory=dict)
 
 

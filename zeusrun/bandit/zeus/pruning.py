@@ -21,19 +21,12 @@ ROUNDS = 2
 
 @dataclass(frozen=True)
 class Pruning:
-    """The state of the exploration.
+    """The state of the exploration."""
 
-    Attributes:
-        next_arm: The arm to run next; ``None`` when the exploration is over.
-        why: Why that one, in a sentence; empty when it is over.
-        survivors: Arms not pruned so far, ascending.
-        pruned: Why each other arm is out.
-    """
-
-    next_arm: int | None
-    why: str
-    survivors: tuple[int, ...]
-    pruned: Mapping[int, str]
+    next_arm: int | None  # ``None`` when it is over
+    why: str  # why that one; empty when it is over
+    survivors: tuple[int, ...]  # not pruned so far, ascending
+    pruned: Mapping[int, str]  # why each other arm is out
 
 
 def nearest(arms: Collection[int], arm: int) -> int:
