@@ -69,7 +69,7 @@ def test_when_epochs_move_it_is_told_that_the_search_is_wide_again():
     costs, search = describe_shifts(trials)
     assert "costs 3 times as much since job-9-1" in costs
     assert search == (
-        "the job has moved since recurrence 9: 8 earlier runs no longer count for epochs to "
+        "the job has changed since recurrence 9: 8 earlier runs no longer count for epochs to "
         "the target, and the search is as wide again as at the start"
     )
 

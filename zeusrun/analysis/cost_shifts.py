@@ -6,13 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.cost_baseline import (
-    NEWEST,
-    CostBaseline,
-    conditions,
-    find_baseline,
-    has_cost,
-)
+from zeusrun.analysis.cost_baseline import NEWEST, CostBaseline, conditions, find_baseline, has_cost
 from zeusrun.bandit.auto.drift import first_valid
 from zeusrun.bandit.observation import FAILED, Run
 from zeusrun.cost import energy_text
@@ -91,7 +85,7 @@ def describe_shifts(trials: Sequence[Trial]) -> list[str]:
             "1 earlier run no longer counts" if outdated == 1 else "{} earlier runs no longer count"
         )
         sentences.append(
-            f"the job has moved since recurrence {since}: {runs.format(outdated)} for epochs to "
+            f"the job has changed since recurrence {since}: {runs.format(outdated)} for epochs to "
             "the target, and the search is as wide again as at the start"
         )
     return sentences

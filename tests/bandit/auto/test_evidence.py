@@ -77,7 +77,7 @@ def test_power_is_read_at_the_known_arm_nearest_to_the_default():
 def test_what_came_before_the_job_moved_is_left_out():
     runs = [*(run(64, 10) for _ in range(5)), run(32, 12), run(64, 90), run(64, 91)]
     evidence = gather(problem(), runs)
-    assert evidence.moved == 6
+    assert evidence.outdated == 6
     assert {arm: len(own) for arm, own in evidence.results.items()} == {64: 2}
     assert 32 in evidence.epoch_cost_j  # the machine has not moved
 
@@ -88,7 +88,7 @@ def test_failures_that_told_of_the_move_are_not_held_against_an_arm():
     runs += [run(64, 25, status=STOPPED, recurrence=5), run(64, 25, status=STOPPED, recurrence=6)]
     runs += [run(16, 50, recurrence=6), run(64, 30, recurrence=7)]
     evidence = gather(problem(), runs)
-    assert evidence.moved == 5
+    assert evidence.outdated == 5
     assert [each.status for each in evidence.results[64]] == [TrialStatus.REACHED]
 
 
@@ -98,7 +98,7 @@ def test_an_arm_that_missed_the_target_since_the_move_stays_failed():
     runs += [run(64, 40, status=MISSED, recurrence=5)] * 2 + [run(128, 40, status=MISSED)]
     runs += [run(32, 10, recurrence=5), run(32, 10, recurrence=6)]
     evidence = gather(problem(), runs)
-    assert evidence.moved == 5
+    assert evidence.outdated == 5
     assert {arm: len(own) for arm, own in evidence.results.items()} == {32: 2, 64: 2, 128: 1}
 
 

@@ -377,7 +377,7 @@ def test_what_reached_the_target_last_comes_first_if_others_have_failed():
 
 def test_it_says_that_the_job_has_moved():
     decision = choose(*settled(), run(64, 80, status=MISSED), run(64, 80, status=MISSED))
-    since = "since the job moved, so 40 earlier runs no longer count for epochs"
+    since = "since the job changed, so 40 earlier runs no longer count for epochs"
     assert f"nothing has reached the target {since}" in decision.why
 
 

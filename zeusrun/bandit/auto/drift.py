@@ -1,4 +1,4 @@
-"""Whether the job has moved: new data or new code, and another best batch size with it."""
+"""Whether the job has changed: new data or new code, and another best batch size with it."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Spread:
 
 
 def first_valid(runs: Sequence[Run]) -> int:
-    """Return the index of the first run that still describes the job; 0 if it has not moved.
+    """Return the index of the first run that still describes the job; 0 if it has not changed.
 
-    The job has moved when two runs in a row surprise, both for the worse or both for the better:
+    The job has changed when two runs in a row surprise, both for the worse or both for the better:
     all runs before the first of them count no more. If the arm that surprised then runs as usual,
     it was an accident. In an arm that has reached the target ``KNOWN`` times a run surprises if it
     misses the target, or if its epochs are ``SURPRISE_SDS`` standard deviations off the mean. A run

@@ -27,9 +27,9 @@ SPEED_RUNS = 3  # newest runs that a speed is averaged over: machines change, to
 class Evidence:
     """The runs of a job by arm, oldest first. Arms without a value are absent."""
 
-    results: Mapping[int, Sequence[Run]]  # since the job last moved; those that reached first
+    results: Mapping[int, Sequence[Run]]  # since the job last changed; successes first
     reached: Mapping[int, Sequence[Run]]  # those that reached the target
-    cut: Mapping[int, Sequence[Run]]  # cut short with a learning curve, since the job last moved
+    cut: Mapping[int, Sequence[Run]]  # cut short with a learning curve, since the job last changed
     epoch_cost_j: Mapping[int, float]
     power_w: float | None  # drawn at the known arm nearest to the default; ``None`` if unknown
     run_sd: float  # standard deviation of one run's log epochs
@@ -44,8 +44,8 @@ class Evidence:
     lost_now_j: float  # known cost of these failures
     out_of_memory: Mapping[int, int]  # how often
     in_flight: frozenset[int]
-    moved: int  # how many runs no longer count, because the job has moved since
-    # Epochs of each arm's newest success, also before the job moved; the newest of all is last.
+    outdated: int  # how many runs no longer count, because the job has changed since
+    # Epochs of each arm's newest success, also before the job changed; the newest of all is last.
     successes: Mapping[int, int]
 
     @property
@@ -67,10 +67,10 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         if run.status is TrialStatus.REACHED:
             successes.pop(run.arm, None)
             successes[run.arm] = run.epochs or 1
-    moved = first_valid(settled)
-    if moved:
-        cut = [run for run in cut if run.recurrence >= settled[moved].recurrence]
-        settled = _without_old_bounds(settled[moved:])
+    outdated = first_valid(settled)
+    if outdated:
+        cut = [run for run in cut if run.recurrence >= settled[outdated].recurrence]
+        settled = _without_old_bounds(settled[outdated:])
     reached = _by_arm(problem, [run for run in settled if run.status is TrialStatus.REACHED])
     failed = _by_arm(problem, [run for run in settled if run.status in FAILED])
     spread = Spread()
@@ -108,7 +108,7 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         missed_now=failed_now(problem, lost, OUTDONE - {TrialStatus.STOPPED}),
         proven_failed_now=any(run.status in FAILED and run.stage in PROVEN for run in lost),
         lost_now_j=sum((run.epochs or 1) * (run.epoch_cost_j or 0.0) for run in lost),
-        moved=moved,
+        outdated=outdated,
         successes=successes,
     )
 
@@ -121,7 +121,7 @@ def was_bounded(run: Run) -> bool:
 def _without_old_bounds(settled: Sequence[Run]) -> list[Run]:
     """Leave out what was stopped before something reached the target again.
 
-    The bounds of these runs are from before the job moved. A run that took all of its epochs and
+    The bounds of these runs are from before the job changed. A run that took all of its epochs and
     missed the target is a failure of today.
     """
     reached = (run.recurrence for run in settled if run.status is TrialStatus.REACHED)

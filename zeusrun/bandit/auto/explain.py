@@ -26,8 +26,10 @@ def why_first(now: Assessment, index: int) -> str:
     last = evidence.last_reached
     begin = "the default" if last is None else f"{last}, which reached it last"
     nothing = "nothing has reached the target yet"
-    if evidence.moved:
-        nothing = f"nothing has reached the target since the job moved, {_left_out(evidence.moved)}"
+    if evidence.outdated:
+        nothing = (
+            f"nothing has reached the target since the job changed, {_left_out(evidence.outdated)}"
+        )
     elif last is not None:
         nothing = "no batch size that may still run has reached the target yet"
     own = evidence.results.get(arm, ())
@@ -44,9 +46,9 @@ def why_first(now: Assessment, index: int) -> str:
     return f"{nothing}; of the batch sizes {options}, {arm} is nearest to {begin}"
 
 
-def _left_out(moved: int) -> str:
-    runs = "run no longer counts" if moved == 1 else "runs no longer count"
-    return f"so {moved} earlier {runs} for epochs"
+def _left_out(outdated: int) -> str:
+    runs = "run no longer counts" if outdated == 1 else "runs no longer count"
+    return f"so {outdated} earlier {runs} for epochs"
 
 
 def why_retry(now: Assessment, index: int) -> str:
@@ -73,10 +75,11 @@ def _listed(arms: Iterable[int]) -> str:
 
 def why_incumbent(now: Assessment, index: int) -> str:
     """Say why the incumbent is run."""
-    arm, cost_j, moved = now.beliefs.arms[index], now.beliefs.incumbent_cost_j, now.evidence.moved
+    arm, cost_j = now.beliefs.arms[index], now.beliefs.incumbent_cost_j
+    outdated = now.evidence.outdated
     if cost_j is None:
         return f"{arm} has reached the target, and no cost is known yet"
-    since = f"since the job moved ({_left_out(moved)})" if moved else "so far"
+    since = f"since the job changed ({_left_out(outdated)})" if outdated else "so far"
     return (
         f"{arm} is the cheapest batch size {since}, {energy_text(cost_j)} a run; trying another is "
         "expected to cost more than it could save"

@@ -101,10 +101,10 @@ def _select(now: Assessment) -> tuple[int, Stage, str]:
 def _first(now: Assessment) -> int:
     """Choose while nothing has reached the target: arms not tried yet, the nearest first.
 
-    The search begins at the default or, after the job has moved, at the arm that reached the target
-    last: the best arm now is rarely far from it. When no arm is left, that one runs alone. It may
-    be in flight already: until something has reached the target no trial has a bound, and spreading
-    out costs more than it teaches (docs/policies.md).
+    The search begins at the default or, after the job has changed, at the arm that reached the
+    target last: the best arm now is rarely far from it. When no arm is left, that one runs alone.
+    It may be in flight already: until something has reached the target no trial has a bound, and
+    spreading out costs more than it teaches (docs/policies.md).
     """
     problem, evidence = now.problem, now.evidence
     begin = evidence.last_reached or problem.default
@@ -116,7 +116,7 @@ def _first(now: Assessment) -> int:
     ]
     proven = [arm for arm in untried if arm in evidence.successes]
     if problem.last_attempt and len(evidence.failed_now) >= LEAP and proven:
-        # The best has moved far. An arm that needed the fewest epochs may need many more now.
+        # The best is far from where it was. An arm that needed few epochs may need many more now.
         arm = min(proven, key=lambda arm: evidence.successes[arm])
     else:
         options = untried or evidence.fitting or [problem.default]
@@ -176,7 +176,7 @@ def _extrapolated(now: Assessment) -> Iterator[tuple[int, float]]:
     problem, evidence = now.problem, now.evidence
     paces = newest_paces(evidence)
     for arm in evidence.failed_now.difference(evidence.missed_now).intersection(problem.candidates):
-        for run in evidence.results.get(arm, ())[-1:]:  # none if it is from before the job moved
+        for run in evidence.results.get(arm, ())[-1:]:  # none if it is from before the job changed
             if run.status is TrialStatus.STOPPED and paces and run.pace and run.epochs:
                 yield arm, run.epochs / way_gone(problem.mode, paces, run.pace[-1][1])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.cost import energy_text
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -58,9 +57,8 @@ def prune(
         pruned |= failed
         survivors = tuple(arm for arm in survivors if arm not in pruned)
         if missing is not None:
-            arm, after = missing
-            why = after if arm != start else _why_start(arm, default, index, results)
-            return Pruning(arm, f"second round: {why}" if index else why, survivors, pruned)
+            arm, place = missing
+            return Pruning(arm, f"round {index + 1}: {arm} {place}", survivors, pruned)
     return Pruning(None, "", survivors, pruned)
 
 
@@ -74,44 +72,20 @@ def _starting_arm(arms: Collection[int], default: int, index: int, results: Resu
 def _walk(
     arms: Sequence[int], start: int, index: int, results: Results, not_now: Collection[int]
 ) -> tuple[dict[int, str], tuple[int, str] | None]:
-    """Walk one round: the arms it prunes, and the arm whose result is missing, and why that arm."""
+    """Return the arms that a round prunes, and the arm whose result is missing and its place."""
     pruned: dict[int, str] = {}
     lower = [arm for arm in reversed(arms) if arm < start]
     upper = [arm for arm in arms if arm > start]
     for side, path in (("below", [start, *lower]), ("above", upper)):
-        previous = start
         for step, arm in enumerate(path):
             runs = results.get(arm, ())
             if len(runs) <= index and arm not in not_now:
-                ending = _ending(results.get(previous, ()), index)
-                return pruned, (arm, f"{arm} is next {side} {previous}, which {ending}")
+                place = "comes first" if arm == start else f"is next {side} {start}"
+                return pruned, (arm, place)
             if len(runs) <= index or runs[index].status is not TrialStatus.REACHED:
-                pruned[arm] = f"{_ending(runs, index)} in round {index + 1}"
+                pruned[arm] = f"failed in round {index + 1}"
                 if arm != start:
                     beyond = f"lies beyond {arm}, which failed in round {index + 1}"
                     pruned.update(dict.fromkeys(path[step + 1 :], beyond))
                     break
-            previous = arm
     return pruned, None
-
-
-def _why_start(arm: int, default: int, index: int, results: Results) -> str:
-    if index == 0 and arm == default:
-        return f"{arm} is the default and comes first"
-    if index == 0:
-        return f"{arm} is the nearest to the default, {default}, that may fit in memory"
-    if results[arm][index - 1].cost_j is None:
-        return f"{arm} is the survivor nearest to the default, and no cost is known"
-    return f"{arm} was the cheapest of the first, it {_ending(results[arm], index - 1)}"
-
-
-def _ending(runs: Sequence[Run], index: int) -> str:
-    """Return how a run ended, as the end of a sentence."""
-    if len(runs) <= index:
-        return "failed earlier in this recurrence"
-    run = runs[index]
-    if run.status is not TrialStatus.REACHED:
-        return "was stopped early" if run.status is TrialStatus.STOPPED else "missed the target"
-    if run.cost_j is None:
-        return "reached the target at an unknown cost"
-    return f"reached the target for {energy_text(run.cost_j)}"
