@@ -136,3 +136,16 @@ def test_other_hardware_keeps_the_epochs_and_learns_the_speed_again():
 )
 def test_others_are_bounded_by_interest_or_by_the_user(cost_factor, factor):
     assert beliefs(cost_factor=cost_factor).bound_factor == pytest.approx(factor)
+
+
+def test_costs_of_any_size_are_believed():
+    dear = [
+        run(64, 10**9, per_epoch=1e300),
+        run(32, 10, per_epoch=1e-6, status=TrialStatus.STOPPED),
+    ]
+    assert math.isfinite(beliefs(*dear).incumbent_cost_j)
+    swapped = [
+        run(64, 10**9, per_epoch=1e300, status=TrialStatus.STOPPED),
+        run(32, 1, per_epoch=1e308),
+    ]
+    assert math.isfinite(beliefs(*swapped).incumbent_cost_j)
