@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 VARIANTS: Mapping[str, Mapping[str, float]] = {
     "as it is": {},
-    "no smooth rest of the kernel": {"beliefs.BEND_SD": 0.0},
-    "no straight part of the kernel": {"beliefs.SLOPE_SD": 0.0},
-    "nothing of its own for an arm": {"beliefs.OWN_SD": 0.0},
-    "failures are no cliffs": {"beliefs.CLIFF_SD": 0.0},
-    "no speed law from power": {"beliefs.OVERHEAD": 0.0},
-    "no looks": {"auto.LOOK_S": float("inf")},
-    "after any failure, only the proven": {"auto.LOST_SHARE": 0.0},
-    "no learning-curve stop": {"auto.PACES": 0},
-    "others bounded by cost_factor alone": {"beliefs.BOUND_SDS": 99.0},
-    "bound at 2 sd": {"beliefs.BOUND_SDS": 2.0},
-    "horizon 15": {"choice.HORIZON": 15},
-    "horizon 60": {"choice.HORIZON": 60},
-    "no notice of drift": {"drift.KNOWN": 10**9, "drift.SURPRISE_SDS": float("inf")},
+    "no smooth rest of the kernel": {"auto.beliefs.BEND_SD": 0.0},
+    "no straight part of the kernel": {"auto.beliefs.SLOPE_SD": 0.0},
+    "nothing of its own for an arm": {"auto.beliefs.OWN_SD": 0.0},
+    "failures are no cliffs": {"auto.beliefs.CLIFF_SD": 0.0},
+    "no speed law from power": {"auto.beliefs.OVERHEAD": 0.0},
+    "no speed checks": {"auto.policy.SPEED_CHECK_S": float("inf")},
+    "after any failure, only the proven": {"auto.policy.LOST_SHARE": 0.0},
+    "no learning-curve stop": {"auto.policy.PACES": 0},
+    "others bounded by cost_factor alone": {"auto.beliefs.BOUND_SDS": 99.0},
+    "bound at 2 sd": {"auto.beliefs.BOUND_SDS": 2.0},
+    "horizon 15": {"auto.acquisition.HORIZON": 15},
+    "horizon 60": {"auto.acquisition.HORIZON": 60},
+    "no notice of drift": {"auto.drift.KNOWN": 10**9, "auto.drift.SURPRISE_SDS": float("inf")},
 }
 
 

@@ -181,7 +181,7 @@ def known(zeusrun):
 
 
 def test_a_look_is_over_before_an_epoch_where_its_length_is_known(zeusrun, run, known, monkeypatch):
-    monkeypatch.setattr(look, "LOOK_S", 0.2)
+    monkeypatch.setattr(look, "SPEED_CHECK_S", 0.2)
     policy = Scripted(LOOK, OTHER)
     policy.epoch_cost_j = None
     result, _ = run(zeusrun.job("steps_slowly.py", args=["--endless", "16"]), policy)
@@ -223,7 +223,7 @@ class Interrupted(Told):
 def test_a_signal_during_a_look_is_a_signal_and_nobody_is_asked_any_more(
     zeusrun, run, known, monkeypatch
 ):
-    monkeypatch.setattr(look, "LOOK_S", 0.2)  # seen enough while it ends
+    monkeypatch.setattr(look, "SPEED_CHECK_S", 0.2)  # seen enough while it ends
     policy, told = Scripted(LOOK, LOOK), Interrupted(lambda _, progress: progress.steps)
     result, _ = run(zeusrun.job("steps_slowly.py", args=["--endless", "16"]), policy, told)
     (cancelled,) = result.trials
@@ -239,7 +239,7 @@ def test_a_signal_during_a_look_is_a_signal_and_nobody_is_asked_any_more(
 def test_a_signal_while_a_look_ends_is_the_cause_because_nothing_follows(
     zeusrun, run, known, monkeypatch
 ):
-    monkeypatch.setattr(look, "LOOK_S", 0.2)
+    monkeypatch.setattr(look, "SPEED_CHECK_S", 0.2)
 
     def stopping(told, _progress):
         return any(note.startswith("stopping: only its speed") for note in told.notes)
@@ -334,7 +334,7 @@ def test_auto_looks_at_a_batch_size_and_goes_back_when_its_epochs_are_dear(zeusr
     assert (code, looked["status"], looked["stage"]) == (0, "CANCELLED", "look")
     follows = (*others, trained)[0]["global_batch_size"]
     assert re.fullmatch(
-        rf"only its speed was looked at: .* k?J an epoch; .*dearer; .*; {follows} follows",
+        rf"only its speed was looked at: .* k?J an epoch; .* more expensive than .*; {follows} follows",
         looked["reason"],
     )
     assert looked["reason"] in seen

@@ -65,7 +65,7 @@ def test_the_next_submit_explores_below_the_default_and_says_why(zeusrun):
     zeusrun.submit(job)
     _, result, seen = zeusrun.submit(job)
     assert only_trial(result)["global_batch_size"] == 16
-    assert "16 is next below 32, which reached the target" in seen
+    assert "round 1: 16 is next below 32" in seen
 
 
 @pytest.mark.parametrize(("policy", "arms"), [("fixed", [32, 32, 32]), ("grid", [32, 16, 64])])

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tests.notify.test_notices import trial
-from zeusrun.analysis.cost_baseline import usual_cost
+from zeusrun.analysis.cost_baseline import find_baseline
 
 
 def past(*costs, **changes):
@@ -15,17 +15,17 @@ def past(*costs, **changes):
 
 
 def test_three_runs_are_needed():
-    assert usual_cost(past(100.0, 110.0), trial(9)) is None
-    usual = usual_cost(past(100.0, 100.0, 100.0), trial(9))
+    assert find_baseline(past(100.0, 110.0), trial(9)) is None
+    usual = find_baseline(past(100.0, 100.0, 100.0), trial(9))
     assert usual.runs == 3
     assert usual.cost_j == pytest.approx(100)
 
 
 def test_a_few_equal_runs_do_not_make_every_other_one_strange():
-    usual = usual_cost(past(100.0, 100.0, 100.0), trial(9))
+    usual = find_baseline(past(100.0, 100.0, 100.0), trial(9))
     assert usual.low_j < 75
     assert usual.high_j > 135
-    many = usual_cost(past(*[100.0] * 20), trial(30))
+    many = find_baseline(past(*[100.0] * 20), trial(30))
     assert 110 < many.high_j < usual.high_j
 
 
@@ -44,11 +44,11 @@ def test_a_few_equal_runs_do_not_make_every_other_one_strange():
 )
 def test_runs_under_other_conditions_say_nothing(other):
     strange = [dataclasses.replace(each, **other) for each in past(1.0, 1.0, 1.0)]
-    assert usual_cost(strange, trial(9)) is None
-    usual = usual_cost([*strange, *past(100.0, 100.0, 100.0)], trial(9))
+    assert find_baseline(strange, trial(9)) is None
+    usual = find_baseline([*strange, *past(100.0, 100.0, 100.0)], trial(9))
     assert usual.cost_j == pytest.approx(100)
 
 
 def test_only_the_newest_count():
-    usual = usual_cost(past(*[1.0] * 50, *[100.0] * 20), trial(99))
+    usual = find_baseline(past(*[1.0] * 50, *[100.0] * 20), trial(99))
     assert usual.cost_j == pytest.approx(100)

@@ -6,7 +6,7 @@ import dataclasses
 import random
 
 from tests.notify.test_notices import trial
-from zeusrun.analysis.cost_shifts import find_cost_moves, tell_moves
+from zeusrun.analysis.cost_shifts import describe_shifts, find_cost_shifts
 from zeusrun.trial import TrialStatus
 
 
@@ -22,64 +22,64 @@ def nights(*costs, arm=32, epochs=5, start=1):
 def test_costs_within_their_spread_are_no_move():
     rng = random.Random(3)
     costs = [100 * 2.718 ** rng.gauss(0, 0.1) for _ in range(60)]
-    assert find_cost_moves(nights(*costs)) == []
-    assert tell_moves(nights(*costs)) == []
-    assert tell_moves([]) == []
+    assert find_cost_shifts(nights(*costs)) == []
+    assert describe_shifts(nights(*costs)) == []
+    assert describe_shifts([]) == []
 
 
 def test_two_dear_nights_are_a_move_and_it_is_told_since_when():
     trials = nights(*[100.0] * 8, *[180.0] * 3)
-    (move,) = find_cost_moves(trials)
-    assert (move.global_batch_size, move.since, move.runs) == (32, "job-9-1", 3)
-    assert tell_moves(trials)[0] == (
-        "batch size 32 costs 1.8 times what it did, since job-9-1: 180 J, before it 100 J in 8 runs"
+    (shift,) = find_cost_shifts(trials)
+    assert (shift.global_batch_size, shift.since, shift.runs) == (32, "job-9-1", 3)
+    assert describe_shifts(trials)[0] == (
+        "batch size 32 costs 1.8 times as much since job-9-1: 180 J, before it 100 J in 8 runs"
     )
 
 
 def test_one_dear_night_is_told_as_one_and_forgotten_after_a_usual_one():
     trials = nights(*[100.0] * 8, 250.0)
-    (sentence,) = tell_moves(trials)
-    assert sentence.startswith("job-9-1 cost 250 J, 2.5 times what batch size 32 usually does")
-    assert find_cost_moves(nights(*[100.0] * 8, 250.0, 100.0)) == []
+    (sentence,) = describe_shifts(trials)
+    assert sentence.startswith("job-9-1 cost 250 J, 2.5 times the usual cost of batch size 32")
+    assert find_cost_shifts(nights(*[100.0] * 8, 250.0, 100.0)) == []
 
 
 def test_costs_that_fall_are_a_move_too():
-    (move,) = find_cost_moves(nights(*[100.0] * 8, 40.0, 42.0))
-    assert move.cost_j < 50 < move.usual.cost_j
+    (shift,) = find_cost_shifts(nights(*[100.0] * 8, 40.0, 42.0))
+    assert shift.cost_j < 50 < shift.before.cost_j
 
 
 def test_forgotten_nights_are_no_move():
     moved = nights(*[100.0] * 8) + nights(*[300.0] * 2, epochs=15, start=9)
     forgotten = [dataclasses.replace(each, forgotten=each.recurrence > 8) for each in moved]
-    assert tell_moves(forgotten) == []
+    assert describe_shifts(forgotten) == []
 
 
 def test_each_batch_size_moves_by_itself():
     trials = nights(*[100.0] * 8, *[180.0] * 2) + nights(*[50.0] * 8, arm=64, start=20)
-    assert [move.global_batch_size for move in find_cost_moves(trials)] == [32]
+    assert [shift.global_batch_size for shift in find_cost_shifts(trials)] == [32]
 
 
 def test_another_target_begins_anew():
     trials = [dataclasses.replace(each, target=0.9) for each in nights(*[100.0] * 8)]
-    assert find_cost_moves(trials + nights(180.0, 180.0, start=9)) == []
+    assert find_cost_shifts(trials + nights(180.0, 180.0, start=9)) == []
 
 
 def test_when_epochs_move_it_is_told_that_the_search_is_wide_again():
     trials = nights(*[100.0] * 8) + nights(*[300.0] * 2, epochs=15, start=9)
-    costs, search = tell_moves(trials)
-    assert "costs 3 times what it did, since job-9-1" in costs
+    costs, search = describe_shifts(trials)
+    assert "costs 3 times as much since job-9-1" in costs
     assert search == (
-        "the job has moved since recurrence 9: 8 earlier runs say nothing of epochs any more, and "
-        "the search is as wide again as at the start"
+        "the job has changed since recurrence 9: 8 earlier runs no longer count for epochs to "
+        "the target, and the search is as wide again as at the start"
     )
 
 
 def test_a_job_of_failures_has_nothing_to_tell():
-    assert tell_moves([trial(1, TrialStatus.FAILED), trial(2, TrialStatus.LOST)]) == []
+    assert describe_shifts([trial(1, TrialStatus.FAILED), trial(2, TrialStatus.LOST)]) == []
 
 
 def test_costs_that_cannot_be_or_nearly_cannot_break_nothing():
     for strange in (0.0, -5.0, None, 1e-300, 1e308):
         for costs in ((*[100.0] * 5, strange, strange, 100.0), (*[strange] * 5, 100.0)):
-            told = " ".join(tell_moves(nights(*costs)))
+            told = " ".join(describe_shifts(nights(*costs)))
             assert not {"nan", "inf"} & set(told.split())

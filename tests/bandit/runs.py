@@ -30,7 +30,7 @@ def flying(arm: int, **changes) -> Run:
     return Run(arm, changes.pop("recurrence", 2), TrialStatus.DISPATCHED, **changes)
 
 
-def looked(arm: int, per_epoch: float, **changes) -> Run:
+def speed_checked(arm: int, per_epoch: float, **changes) -> Run:
     """A run of which only the speed was seen."""
     status = TrialStatus.CANCELLED
     return Run(arm, 1, status, epoch_cost_j=per_epoch, power_w=40.0, **changes)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.bandit.runs import run
 from tests.bandit.scripts import MISSED, OOM, STOPPED, trial
-from zeusrun.bandit.attempts import is_last_attempt, is_repeat, is_target_in_doubt
+from zeusrun.bandit.stopping import is_last_attempt, is_repeat, is_target_in_doubt
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 LOOKED = trial(128, TrialStatus.CANCELLED)

@@ -12,8 +12,7 @@ from tests.bandit.scripts import OOM, REACHED, problem, trial
 from tests.bandit.test_invariants import histories, problems, unhurried
 from zeusrun.bandit.observation import Running
 from zeusrun.bandit.registry import POLICIES, create_policy
-from zeusrun.bandit.reinterpret import read_history
-from zeusrun.bandit.set_aside import kept
+from zeusrun.bandit.reinterpret import describe_kept, read_history
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
 
 names = pytest.mark.parametrize("name", POLICIES)
@@ -38,7 +37,7 @@ def test_it_chooses_a_candidate_says_why_and_explains_all(name, problem, past):
     assert [belief.global_batch_size for belief in beliefs] == list(problem.candidates)
     assert sum(belief.chance for belief in beliefs) == pytest.approx(1)
     assert all(belief.verdict for belief in beliefs)
-    assert all(": " in clause for clause in kept(problem, past))
+    assert all(": " in clause for clause in describe_kept(problem, past))
 
 
 @names

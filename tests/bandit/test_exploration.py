@@ -28,26 +28,24 @@ def play(problem, surface, past=()) -> tuple[list[int], list]:
 
 
 def test_the_first_run_is_the_default():
-    assert choose(problem(), []) == Decision(64, Stage.EXPLORE, "64 is the default and comes first")
+    assert choose(problem(), []) == Decision(64, Stage.EXPLORE, "round 1: 64 comes first")
 
 
 def test_smaller_arms_come_next_in_descending_order():
     decision = choose(problem(), history((64, 812.0)))
     assert decision.global_batch_size == 32
-    assert decision.why == "32 is next below 64, which reached the target for 812 J"
+    assert decision.why == "round 1: 32 is next below 64"
 
 
 def test_larger_arms_follow_once_the_smallest_is_done():
-    assert choose(problem(), history(*FIRST_ROUND[:3])).why == (
-        "128 is next above 64, which reached the target for 300 J"
-    )
+    assert choose(problem(), history(*FIRST_ROUND[:3])).why == ("round 1: 128 is next above 64")
 
 
 def test_the_second_round_starts_at_the_cheapest_arm():
     assert choose(problem(), history(*FIRST_ROUND)) == Decision(
         32,
         Stage.EXPLORE,
-        "second round: 32 was the cheapest of the first, it reached the target for 200 J",
+        "round 2: 32 comes first",
     )
 
 
@@ -64,11 +62,10 @@ def test_a_failure_ends_its_direction(failure):
     assert arms == [64, 32, 128, 64]
 
 
-def test_a_default_that_fails_still_looks_downwards_then_upwards():
+def test_a_default_that_fails_is_still_followed_downwards_then_upwards():
     surface = {16: 400.0, 32: 300.0, 64: MISSED, 128: 200.0, 256: 250.0}
     arms, _ = play(problem(), surface)
     assert arms == [64, 32, 16, 128, 256, 128, 32, 16, 256]
-    assert "64, which missed the target" in choose(problem(), history((64, MISSED))).why
 
 
 def test_an_arm_that_fails_in_the_second_round_is_pruned_with_what_lies_beyond():
@@ -86,7 +83,7 @@ def test_nothing_left_means_the_default_and_says_so():
     decision = choose(problem(), history((64, MISSED), (32, MISSED), (128, STOPPED)))
     assert decision.global_batch_size == 64
     assert decision.why.startswith("no batch size is left, so the default, 64: 16 lies beyond 32")
-    assert "128 was stopped early in round 1" in decision.why
+    assert "128 failed in round 1" in decision.why
 
 
 def test_a_single_candidate_is_run_twice_and_then_kept():
@@ -144,7 +141,7 @@ def test_an_arm_out_of_memory_is_pruned_with_all_larger_ones():
     past = [*FIRST_ROUND[:3], (128, OOM)]
     decision = choose(problem(), history(*past))
     assert decision.global_batch_size == 32
-    assert decision.why.startswith("second round")
+    assert decision.why.startswith("round 2")
 
 
 def test_larger_arms_are_pruned_even_if_they_had_reached_the_target():
@@ -159,7 +156,6 @@ def test_larger_arms_are_pruned_even_if_they_had_reached_the_target():
 def test_a_default_out_of_memory_hands_over_to_the_nearest_smaller_arm():
     decision = choose(problem(), history((64, OOM)))
     assert decision.global_batch_size == 32
-    assert decision.why == "32 is the nearest to the default, 64, that may fit in memory"
 
 
 def test_every_arm_out_of_memory_means_the_default():
@@ -243,14 +239,13 @@ def test_other_trials_in_flight_do_not_hold_up_the_exploration(other):
 
 def test_a_reached_target_of_unknown_cost_counts_as_reached():
     decision = choose(problem(), history((64, None)))
-    assert decision.why == "32 is next below 64, which reached the target at an unknown cost"
+    assert decision.why == "round 1: 32 is next below 64"
 
 
 def test_the_second_round_starts_near_the_default_if_no_cost_is_known():
     past = [(64, MISSED), (32, None), (16, None), (128, None), (256, None)]
     decision = choose(problem(), history(*past))
     assert decision.global_batch_size == 32
-    assert "no cost is known" in decision.why
 
 
 def test_an_arm_of_unknown_cost_is_never_the_cheapest():

@@ -93,7 +93,7 @@ def test_a_limit_whose_probe_came_to_nothing_is_neither_measured_again_nor_chose
         assert len({point.power_limit_w for point in profile}) == len(profile)
 
 
-def test_a_bursty_load_is_looked_at_under_the_lowest_limit():
+def test_a_bursty_load_is_measured_under_the_lowest_limit():
     def bursty(limit):
         return PowerPoint(limit, 10.0, 90.0)
 
@@ -101,7 +101,7 @@ def test_a_bursty_load_is_looked_at_under_the_lowest_limit():
     assert 100.0 in {point.power_limit_w for point in profile}
 
 
-def test_a_close_neighbour_is_looked_past():
+def test_a_close_neighbour_does_not_end_the_walk():
     def dented(limit):
         cost = {125.0: 1.02, 150.0: 1.0, 175.0: 1.005, 200.0: 0.9, 225.0: 0.95}.get(limit, 1.1)
         return PowerPoint(limit, 200.0 / cost, 150.0)

@@ -1,4 +1,4 @@
-"""What each objective looks for, what always holds of the walk, and how good it is on traces."""
+"""What each objective minimises, what always holds of the walk, and how good it is on traces."""
 
 from __future__ import annotations
 

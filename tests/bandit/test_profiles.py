@@ -11,8 +11,7 @@ from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, prob
 from tests.bandit.test_reinterpret import learned
 from zeusrun.bandit.observation import STALE, is_stale, merged_profile
 from zeusrun.bandit.problem import PowerObjective
-from zeusrun.bandit.reinterpret import read_history, read_trial
-from zeusrun.bandit.set_aside import kept
+from zeusrun.bandit.reinterpret import describe_kept, read_history, read_trial
 from zeusrun.trial import PowerPoint, TrialStatus
 
 CANCELLED = TrialStatus.CANCELLED
@@ -141,17 +140,17 @@ def test_a_user_may_learn_from_shared_gpus_all_the_same():
     now = dataclasses.replace(NOW, learn_from_shared=True)
     assert read_trial(now, learned(0.96, shared=True)) == read_trial(now, learned(0.96))
     assert read_trial(now, trial(64, OOM, None, shared=True)).status is OOM
-    assert kept(now, [learned(0.96, shared=True)]) == []
+    assert describe_kept(now, [learned(0.96, shared=True)]) == []
 
 
 def test_it_is_said_what_is_kept_of_shared_trials():
     past = [learned(0.96, shared=True), learned(0.97, shared=True), trial(64, OOM, shared=True)]
-    assert kept(NOW, past) == [
+    assert describe_kept(NOW, past) == [
         "2 trials shared their GPUs (with other processes): kept for their epochs",
         "1 trial shared its GPUs (with other processes): left out",
     ]
-    stopped = kept(NOW, [learned(0.5, status=STOPPED, shared=True)])
-    assert stopped == ["1 trial shared its GPUs (with other processes): read as cut short"]
+    stopped = describe_kept(NOW, [learned(0.5, status=STOPPED, shared=True)])
+    assert stopped == ["1 trial shared its GPUs (with other processes): kept for its epochs"]
 
 
 def test_a_history_of_shared_and_other_trials_is_read_in_order():

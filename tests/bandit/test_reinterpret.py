@@ -9,8 +9,7 @@ import pytest
 
 from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, problem, trial
 from zeusrun.bandit.auto.policy import Auto
-from zeusrun.bandit.reinterpret import read_history, read_trial
-from zeusrun.bandit.set_aside import kept
+from zeusrun.bandit.reinterpret import describe_kept, read_history, read_trial
 from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, Stage, TrialStatus
 
 CANCELLED = TrialStatus.CANCELLED
@@ -125,7 +124,9 @@ def test_a_forgotten_trial_says_nothing_not_even_how_long_an_epoch_is():
     past = dataclasses.replace(learned(0.5, 0.96, steps=40), forgotten=True)
     now, runs = read_history(problem(energy_measured=None), [past])
     assert (runs, now.samples_per_epoch, now.energy_measured) == ([], None, None)
-    assert kept(NOW, [past]) == ["1 trial forgotten by 'history --forget' (REACHED): left out"]
+    assert describe_kept(NOW, [past]) == [
+        "1 trial forgotten by 'history --forget' (REACHED): left out"
+    ]
 
 
 def test_a_crash_is_remembered_where_it_happened():
@@ -155,7 +156,7 @@ def test_a_trial_in_flight_says_only_that():
     assert (run.status, run.epochs, run.epoch_cost_j) == (DISPATCHED, None, None)
 
 
-def test_a_look_tells_the_speed():
+def test_a_speed_check_tells_the_speed():
     now = problem(samples_per_epoch=6400.0, eta_knob=0.5, max_power_w=50.0)
     past = trial(64, CANCELLED, 60.0, epochs=None, power_profile=(PowerPoint(None, 10.0, 30.0),))
     run = read_trial(now, past)
@@ -209,21 +210,20 @@ def test_it_says_what_is_kept_and_why():
         trial(64, max_epochs=99, **curve),
         trial(64, DISPATCHED, target=0.1),
     ]
-    assert kept(problem(), past) == [
+    assert describe_kept(problem(), past) == [
         "3 trials had another target (0.9, 0.8): read again from their learning curves",
-        "1 trial ran elsewhere (1 x P100): kept for its epochs, speed and power are learned again",
         (
-            "1 trial had another number of ranks (8): kept for its epochs, speed and power are "
-            "learned again"
+            "2 trials had other hardware (1 x P100 with 2 ranks, 2 x V100 with 8 ranks): kept for "
+            "their epochs"
         ),
         "1 trial had another learning rate (0.3): kept for its speed",
         "1 trial had another metric (loss, max): kept for its speed",
         "1 trial ended without an outcome (LOST): left out",
-        "1 trial had a batch size that is no candidate (48): kept for its neighbours",
-        "1 trial had another eta_knob (0.5): priced anew",
+        "1 trial had a batch size that is no candidate (48): read again from its learning curve",
+        "1 trial had another eta_knob (0.5): read again from its learning curve",
         "1 trial had another max_epochs (99): read again from its learning curve",
     ]
-    assert kept(problem(), [trial(64), trial(256, OOM)]) == []
+    assert describe_kept(problem(), [trial(64), trial(256, OOM)]) == []
 
 
 @pytest.mark.parametrize(("then_w", "kept_of_it"), [(20.0, None), (None, None), (60.0, "speed")])
@@ -232,9 +232,9 @@ def test_a_cpu_of_other_cores_or_watts_is_other_hardware(then_w, kept_of_it):
     then = trial(64, **{**cpu, "max_power_w": then_w})
     read = read_trial(problem(**cpu), then)
     assert (read.epochs, read.local) == (then.epochs, kept_of_it is None)
-    told = kept(problem(**cpu), [then])
-    elsewhere = "1 trial ran elsewhere (CPU of 60 W): kept for its epochs, speed and power are "
-    assert told == ([] if kept_of_it is None else [f"{elsewhere}learned again"])
+    told = describe_kept(problem(**cpu), [then])
+    other = "1 trial had other hardware (CPU of 60 W with 2 ranks): kept for its epochs"
+    assert told == ([] if kept_of_it is None else [other])
 
 
 def test_a_gpu_of_another_limit_is_the_same_hardware():
@@ -245,7 +245,7 @@ def test_nothing_is_learned_from_a_trial_that_was_seen_to_train_with_another_bat
     same, other = trial(64, observed_batch_size=64), trial(64, observed_batch_size=32)
     assert read_trial(problem(), same) == read_trial(problem(), trial(64))
     assert read_trial(problem(), other) is None
-    (told,) = kept(problem(), [other])
+    (told,) = describe_kept(problem(), [other])
     assert told == "1 trial trained with batch size 32, not with its own (REACHED): left out"
 
 
@@ -291,7 +291,7 @@ def test_a_trial_that_was_stopped_before_its_first_step_says_nothing():
     assert read_trial(NOW, late) is None
     evaluated = learned(0.1, curve=(CurvePoint(0, 8.0, 80.0, 0.1),), status=STOPPED, epochs=1)
     assert read_trial(NOW, evaluated) is None
-    (told,) = kept(NOW, [late])
+    (told,) = describe_kept(NOW, [late])
     assert told == "1 trial was stopped before the first step (STOPPED): left out"
 
 
@@ -300,11 +300,14 @@ def test_a_trial_that_was_stopped_before_its_first_step_says_nothing():
     "changes", [{"target": 0.9}, {"metric": "loss"}, {"world_size": 8}], ids=str
 )
 def test_a_trial_that_ended_before_its_first_epoch_is_not_spoken_of(status, changes):
-    assert kept(problem(), [trial(64, status, **{"epochs": None, **changes})]) == []
+    assert describe_kept(problem(), [trial(64, status, **{"epochs": None, **changes})]) == []
 
 
 def test_a_trial_without_a_curve_is_not_read_again_from_it():
-    assert kept(problem(), [trial(64, MISSED, target=0.9), trial(64, MISSED, max_epochs=9)]) == []
+    assert (
+        describe_kept(problem(), [trial(64, MISSED, target=0.9), trial(64, MISSED, max_epochs=9)])
+        == []
+    )
 
 
 def test_where_time_is_all_that_counts_a_run_without_energy_has_a_cost_and_others_are_tried():

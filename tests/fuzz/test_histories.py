@@ -17,8 +17,7 @@ from tests.fuzz.mutations import CHANGES, change, mutated, pieces, run_inputs
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.registry import create_policy
-from zeusrun.bandit.reinterpret import read_history
-from zeusrun.bandit.set_aside import kept
+from zeusrun.bandit.reinterpret import describe_kept, read_history
 from zeusrun.errors import HistoryError
 from zeusrun.history.schema import encode_trial
 from zeusrun.history.tinydb.storage import volume_path
@@ -60,7 +59,7 @@ def use(trials):
     json.dumps(records, allow_nan=False)
     assert [Trial.from_json(record) for record in records] == trials
     asked = problem(trials)
-    kept(asked, trials)
+    describe_kept(asked, trials)
     asked, runs = read_history(asked, trials)
     for name in ("auto", "zeus", "grid"):
         policy, rng = create_policy(name), np.random.default_rng(0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.simulate.traces import Scripted, job
-from zeusrun.bandit.auto.policy import LOOK_S
+from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.simulate.engine import PROBE_S, Play, run_trial
 from zeusrun.simulate.job import Course, Rate
@@ -76,7 +76,7 @@ def test_a_bound_of_exactly_the_cost_is_not_passed():
 def test_a_look_that_ends_is_charged_what_it_took():
     elsewhere = Decision(8, Stage.EXPLOIT, "")
     trial, read = run(LOOK, then=elsewhere)
-    assert spent(trial) == ("CANCELLED", LOOK_S, LOOK_S * 100, 0)
+    assert spent(trial) == ("CANCELLED", SPEED_CHECK_S, SPEED_CHECK_S * 100, 0)
     (point,) = trial.power_profile
     assert (point.power_limit_w, point.power_w) == (200, 100)
     assert read.epoch_cost_j == pytest.approx(100 * 150)
@@ -90,8 +90,8 @@ def test_a_look_that_goes_on_was_training():
 
 def test_a_look_that_goes_on_probes_what_it_has_not_seen():
     trial, _ = run(LOOK, then=bounded(1e9, 200.0))
-    left = 4 - LOOK_S / 100 - PROBE_S / 200  # epochs, once the other limit is measured, too
-    assert trial.time_s == pytest.approx(LOOK_S + PROBE_S + left * 200)
+    left = 4 - SPEED_CHECK_S / 100 - PROBE_S / 200  # epochs, once the other limit is measured, too
+    assert trial.time_s == pytest.approx(SPEED_CHECK_S + PROBE_S + left * 200)
     assert [point.power_limit_w for point in trial.power_profile] == [200, 100]
 
 
@@ -99,7 +99,12 @@ def test_a_look_that_goes_on_keeps_to_its_new_bound():
     trial, _ = run(LOOK, then=bounded(40 * 150.0, 200.0), rates=at(Rate(100.0, 100.0)))
     assert spent(trial) == ("STOPPED", pytest.approx(40), pytest.approx(4000), 0)
     trial, _ = run(LOOK, then=bounded(10 * 150.0, 200.0), rates=at(Rate(100.0, 100.0)))
-    assert spent(trial) == ("STOPPED", LOOK_S, LOOK_S * 100, 0)  # it was passed before it was set
+    assert spent(trial) == (
+        "STOPPED",
+        SPEED_CHECK_S,
+        SPEED_CHECK_S * 100,
+        0,
+    )  # it was passed before it was set
 
 
 def test_a_look_stops_at_its_bound():
@@ -108,15 +113,15 @@ def test_a_look_stops_at_its_bound():
 
 
 def test_a_look_reaches_over_the_end_of_a_short_epoch():
-    epoch_s = LOOK_S * 2 / 3
+    epoch_s = SPEED_CHECK_S * 2 / 3
     elsewhere = Decision(8, Stage.EXPLOIT, "")
     trial, read = run(LOOK, then=elsewhere, rates=at(Rate(epoch_s, 100.0)))
-    assert spent(trial) == ("CANCELLED", LOOK_S, LOOK_S * 100, 1)
+    assert spent(trial) == ("CANCELLED", SPEED_CHECK_S, SPEED_CHECK_S * 100, 1)
     assert [(point.epoch, point.time_s) for point in trial.curve] == [(1, epoch_s)]
     assert read.epoch_cost_j == pytest.approx(epoch_s * 150)
 
 
 def test_a_run_may_end_before_its_look():
-    trial, _ = run(LOOK, rates=at(Rate(LOOK_S / 8, 100.0)))
-    assert spent(trial) == ("REACHED", LOOK_S / 2, LOOK_S / 2 * 100, 4)
+    trial, _ = run(LOOK, rates=at(Rate(SPEED_CHECK_S / 8, 100.0)))
+    assert spent(trial) == ("REACHED", SPEED_CHECK_S / 2, SPEED_CHECK_S / 2 * 100, 4)
     assert (trial.status, trial.power_profile) == (TrialStatus.REACHED, ())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.simulate.traces import Scripted, job
-from zeusrun.bandit.auto.policy import LOOK_S
+from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.registry import POLICIES
 from zeusrun.simulate.engine import PROBE_S
 from zeusrun.simulate.job import Course, Rate
@@ -110,7 +110,7 @@ def test_what_is_only_looked_at_is_no_attempt():
     policy = Scripted(look, EIGHT, EIGHT)  # asked again with the speed, it goes elsewhere
     looked, reached = play(policy, made=job(rates=rates))
     assert looked.trial.status is TrialStatus.CANCELLED
-    assert looked.trial.time_s == pytest.approx(LOOK_S)
+    assert looked.trial.time_s == pytest.approx(SPEED_CHECK_S)
     assert (reached.trial.attempt, reached.start_s) == (1, looked.end_s)
 
 

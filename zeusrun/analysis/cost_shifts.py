@@ -1,4 +1,4 @@
-"""What has changed from night to night: costs beyond their spread, runs that count no more."""
+"""What has changed between recurrences: costs beyond their spread, runs that no longer count."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.cost_baseline import NEWEST, Usual, conditions, has_cost, usual_cost
+from zeusrun.analysis.cost_baseline import NEWEST, CostBaseline, conditions, find_baseline, has_cost
 from zeusrun.bandit.auto.drift import first_valid
-from zeusrun.bandit.observation import Run
+from zeusrun.bandit.observation import FAILED, Run
 from zeusrun.cost import energy_text
 from zeusrun.trial import TrialStatus
 
@@ -17,122 +17,96 @@ if TYPE_CHECKING:
 
     from zeusrun.trial import Trial
 
-_DECIDED = {TrialStatus.REACHED, TrialStatus.MISSED, TrialStatus.STOPPED}
+_SETTLED = FAILED | {TrialStatus.REACHED}
 
 
 @dataclass(frozen=True)
-class CostMove:
-    """A batch size that costs another amount than it did.
-
-    Attributes:
-        global_batch_size: Which.
-        since: The first trial that did.
-        runs: How many have since; 1 may be an accident.
-        cost_j: Geometric mean of those.
-        usual: What it cost before.
-    """
+class CostShift:
+    """A batch size whose cost has changed."""
 
     global_batch_size: int
-    since: str
-    runs: int
-    cost_j: float
-    usual: Usual
+    since: str  # the first trial at the new cost
+    runs: int  # since; 1 may be an accident
+    cost_j: float  # their geometric mean
+    before: CostBaseline
 
 
-def find_cost_moves(trials: Sequence[Trial]) -> list[CostMove]:
-    """Return the last move of each batch size under the conditions of its newest run.
+def find_cost_shifts(trials: Sequence[Trial]) -> list[CostShift]:
+    """Return the last shift of each batch size under the conditions of its newest run.
 
-    Two runs in a row beyond the spread of those before, on the same side, are a move, as for
-    epochs (``drift.first_valid``); so may be the newest one alone.
-
-    Args:
-        trials: Of one job, oldest first.
+    A shift is two runs in a row beyond the spread of those before, on the same side, as for epochs
+    (``drift.first_valid``), or the newest run alone. ``trials`` are of one job, oldest first.
     """
     newest = {trial.global_batch_size: trial for trial in trials if has_cost(trial)}
     found = []
-    for arm in sorted(newest):
-        same = [
-            trial
-            for trial in trials
-            if has_cost(trial) and conditions(trial) == conditions(newest[arm])
-        ]
-        move = _last_move(same)
-        if move is not None:
-            found.append(move)
+    for _, last in sorted(newest.items()):
+        own = conditions(last)
+        shift = _last_shift([each for each in trials if has_cost(each) and conditions(each) == own])
+        if shift is not None:
+            found.append(shift)
     return found
 
 
-def _last_move(trials: Sequence[Trial]) -> CostMove | None:
-    """Return the last move of runs under the same conditions."""
-    level: list[Trial] = []  # runs that cost the same
+def _last_shift(trials: Sequence[Trial]) -> CostShift | None:
+    """Return the last shift of runs under the same conditions."""
+    level: list[Trial] = []  # runs at the same cost
     suspect: tuple[Trial, int] | None = None
-    move: tuple[int, Usual] | None = None
+    shift: tuple[int, CostBaseline] | None = None
     for index, trial in enumerate(trials):
-        usual = usual_cost(level[-NEWEST:], trial)
-        side = 0 if usual is None else _side(usual, trial)
-        if usual is not None and side and suspect is not None and suspect[1] == side:
-            move, level, suspect = (index - 1, usual), [suspect[0], trial], None
-        elif side:
-            level += [] if suspect is None else [suspect[0]]
-            suspect = (trial, side)
-        else:
-            level += [trial] if suspect is None else [suspect[0], trial]
-            suspect = None
+        before = find_baseline(level[-NEWEST:], trial)
+        side = 0 if before is None else _side(before, trial)
+        if before is not None and side and suspect is not None and suspect[1] == side:
+            shift, level, suspect = (index - 1, before), [suspect[0], trial], None
+            continue
+        level += [] if suspect is None else [suspect[0]]
+        suspect = (trial, side) if side else None
+        level += [] if side else [trial]
     if suspect is not None:
-        alone = usual_cost(level, suspect[0])
-        move = move if alone is None else (len(trials) - 1, alone)
-    if move is None:
+        before = find_baseline(level, suspect[0])
+        shift = shift if before is None else (len(trials) - 1, before)
+    if shift is None:
         return None
-    since = trials[move[0] :]
-    logs = [math.log(trial.cost_j or 1.0) for trial in since]
-    cost_j = math.exp(sum(logs) / len(logs))
-    return CostMove(trials[-1].global_batch_size, since[0].trial, len(since), cost_j, move[1])
+    since = trials[shift[0] :]
+    cost_j = math.exp(sum(math.log(trial.cost_j or 1.0) for trial in since) / len(since))
+    return CostShift(trials[-1].global_batch_size, since[0].trial, len(since), cost_j, shift[1])
 
 
-def _side(usual: Usual, trial: Trial) -> int:
+def _side(before: CostBaseline, trial: Trial) -> int:
     cost_j = trial.cost_j or 0.0
-    return 1 if cost_j > usual.high_j else -1 if cost_j < usual.low_j else 0
+    return 1 if cost_j > before.high_j else -1 if cost_j < before.low_j else 0
 
 
-def tell_moves(trials: Sequence[Trial]) -> list[str]:
-    """Say in sentences what has changed, and what the policy makes of it.
-
-    Args:
-        trials: Of one job, oldest first.
-    """
-    sentences = [_sentence(move) for move in find_cost_moves(trials)]
+def describe_shifts(trials: Sequence[Trial]) -> list[str]:
+    """Say in sentences what has changed in a job, and what the policy concludes."""
+    sentences = [_describe(shift) for shift in find_cost_shifts(trials)]
     outdated, since = _find_outdated(trials)
     if outdated:
-        runs = "1 earlier run says" if outdated == 1 else f"{outdated} earlier runs say"
+        runs = (
+            "1 earlier run no longer counts" if outdated == 1 else "{} earlier runs no longer count"
+        )
         sentences.append(
-            f"the job has moved since recurrence {since}: {runs} nothing of epochs any more, and "
-            "the search is as wide again as at the start"
+            f"the job has changed since recurrence {since}: {runs.format(outdated)} for epochs to "
+            "the target, and the search is as wide again as at the start"
         )
     return sentences
 
 
-def _sentence(move: CostMove) -> str:
-    times = move.cost_j / move.usual.cost_j
-    before = f"{energy_text(move.usual.cost_j)} in {move.usual.runs} runs"
-    if move.runs == 1:
-        return (
-            f"{move.since} cost {energy_text(move.cost_j)}, {times:.2g} times what batch size "
-            f"{move.global_batch_size} usually does ({before})"
-        )
-    return (
-        f"batch size {move.global_batch_size} costs {times:.2g} times what it did, since "
-        f"{move.since}: {energy_text(move.cost_j)}, before it {before}"
-    )
+def _describe(shift: CostShift) -> str:
+    arm, times = shift.global_batch_size, f"{shift.cost_j / shift.before.cost_j:.2g} times"
+    before = f"{energy_text(shift.before.cost_j)} in {shift.before.runs} runs"
+    now = energy_text(shift.cost_j)
+    if shift.runs == 1:
+        return f"{shift.since} cost {now}, {times} the usual cost of batch size {arm} ({before})"
+    return f"batch size {arm} costs {times} as much since {shift.since}: {now}, before it {before}"
 
 
 def _find_outdated(trials: Sequence[Trial]) -> tuple[int, int]:
-    """Return how many runs say nothing of epochs any more, and the recurrence since when.
+    """Return how many runs no longer count for epochs, and the recurrence since when.
 
-    Of those with the objective of the newest; the policy reads others from their curves, too.
+    Only runs with the objective of the newest are considered.
     """
-    counted = [trial for trial in trials if trial.teaches]
-    told = [trial for trial in counted if trial.status in _DECIDED and trial.epochs is not None]
-    same = [trial for trial in told if _learning(trial) == _learning(told[-1])]
+    settled = [t for t in trials if t.teaches and t.status in _SETTLED and t.epochs is not None]
+    same = [trial for trial in settled if _learning(trial) == _learning(settled[-1])]
     runs = [
         Run(trial.global_batch_size, trial.recurrence, trial.status, epochs=trial.epochs)
         for trial in same

@@ -1,13 +1,14 @@
-"""What choosing batch sizes has saved against the default every time, failures included. Pure."""
+"""What choosing batch sizes has saved against the default every time, failures included."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from zeusrun.analysis.cost_baseline import conditions, has_cost, setting
+from zeusrun.bandit.observation import OUTDONE
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _MOST_J = 1e30  # beyond it, a cost is a damaged record
-_GAVE_UP = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED, TrialStatus.OOM})
 _OPEN = frozenset({TrialStatus.DISPATCHED, TrialStatus.PREEMPTED})
 
 
@@ -24,20 +24,14 @@ _OPEN = frozenset({TrialStatus.DISPATCHED, TrialStatus.PREEMPTED})
 class Saving:
     """What one recurrence saved.
 
-    Attributes:
-        saved_j: What the default costs, less all attempts; negative for a loss. A recurrence that
-            never reached the target has lost what its attempts at other batch sizes cost.
-        default_j: Mean cost of the comparable runs of the default that reached the target.
-        default_runs: How many these are.
-        default: The default batch size.
-        explored: Whether an attempt had another batch size.
+    A recurrence that never reached the target has lost what its attempts at other batch sizes cost.
     """
 
-    saved_j: float
-    default_j: float
-    default_runs: int
-    default: int
-    explored: bool
+    saved_j: float  # what the default costs, less all attempts; negative for a loss
+    default_j: float  # mean cost of the comparable runs of the default that reached the target
+    default_runs: int  # how many these are
+    default: int  # the default batch size
+    explored: bool  # whether an attempt had another batch size
 
     @property
     def share(self) -> float:
@@ -52,7 +46,7 @@ class Savings:
     Attributes:
         by_trial: By the last trial of each such recurrence, oldest first.
         ended: Recurrences that have ended, compared or not.
-        coming_j: What a recurrence saves from now on, by the batch size in use; 0 where that is
+        coming_j: What each recurrence saves from now on, by the batch size in use; 0 if that is
             the default, ``None`` if unknown.
     """
 
@@ -77,38 +71,29 @@ class Savings:
 
     @property
     def pays_back_in(self) -> int | None:
-        """Recurrences until the loss so far is made good; ``None`` if none is, or unknown."""
+        """Recurrences until the loss so far is recovered; ``None``: no loss, or unknown."""
         if self.net_j >= 0 or self.coming_j is None or self.coming_j <= 0:
             return None
         return math.ceil(-self.net_j / self.coming_j)
 
 
-class _Defaults(NamedTuple):
-    """Runs of the default batch size under one learning rate, and their costs together."""
-
-    runs: int = 0
-    cost_j: float = 0.0
-
-
 def find_savings(trials: Sequence[Trial]) -> Savings:
     """Compare each recurrence, with all its attempts, with what the default batch size costs.
 
-    Only runs of the default under the same conditions count (objective, hardware, kind of energy,
-    learning-rate rule), that had their GPUs for themselves. Not compared are recurrences without
-    such runs, and those with an attempt that others disturbed, that is forgotten, or of unknown
-    cost.
-
-    Args:
-        trials: Of one job, oldest first.
+    Only runs of the default that did not share their GPUs count, under the same conditions
+    (objective, hardware, kind of energy, learning-rate rule). A recurrence is not compared if
+    there is no such run, or if one of its attempts shared its GPUs, is forgotten, or has an unknown
+    cost. ``trials`` are of one job, oldest first.
     """
     recurrences: defaultdict[int, list[Trial]] = defaultdict(list)
-    defaults: defaultdict[tuple[object, ...], dict[float | None, _Defaults]] = defaultdict(dict)
+    defaults: defaultdict[tuple[object, ...], dict[float | None, list[float]]] = defaultdict(dict)
     for trial in trials:
         recurrences[trial.recurrence].append(trial)
-        if trial.global_batch_size == trial.default_batch_size and _is_usable(trial):
+        cost_j = _cost_j(trial)
+        if cost_j is not None and trial.global_batch_size == trial.default_batch_size:
             by_rate, rate = defaults[_job(trial)], trial.learning_rate
-            before = by_rate.pop(rate, _Defaults())  # the newest rate comes last
-            by_rate[rate] = _Defaults(before.runs + 1, before.cost_j + (trial.cost_j or 0.0))
+            by_rate[rate] = by_rate.pop(rate, [])  # the newest rate comes last
+            by_rate[rate].append(cost_j)
     ended = [own for own in recurrences.values() if not _OPEN & {each.status for each in own}]
     by_trial: dict[str, Saving] = {}
     newest: Trial | None = None
@@ -121,34 +106,35 @@ def find_savings(trials: Sequence[Trial]) -> Savings:
     return Savings(by_trial, len(ended), coming_j)
 
 
-def _is_usable(trial: Trial) -> bool:
-    return has_cost(trial) and trial.cost_j is not None and trial.cost_j < _MOST_J
+def _cost_j(trial: Trial) -> float | None:
+    """Return what a trial shows that a run costs; ``None`` if it shows nothing."""
+    return trial.cost_j if has_cost(trial) and (trial.cost_j or 0.0) < _MOST_J else None
 
 
 def _job(trial: Trial) -> tuple[object, ...]:
     return trial.default_batch_size, setting(trial)
 
 
-def _compare(own: Sequence[Trial], defaults: _Defaults | None) -> Saving | None:
-    """Compare the attempts of a recurrence with runs of the default; ``None`` if that is unfair."""
+def _compare(own: Sequence[Trial], defaults_j: Sequence[float]) -> Saving | None:
+    """Compare a recurrence's attempts with runs of the default; ``None`` if not comparable."""
     last, default = own[-1], own[-1].default_batch_size
     spent = [_spent_j(each) for each in own]
     known = [cost_j for cost_j in spent if cost_j is not None]
     unlike = any(each.cost_j is not None and _job(each) != _job(last) for each in own)
     odd = own[0].attempt != 1 or any(not each.teaches or each.shared is True for each in own)
-    if default is None or defaults is None or odd or unlike or len(known) < len(spent):
+    if default is None or not defaults_j or odd or unlike or len(known) < len(spent):
         return None
-    mean_j = defaults.cost_j / defaults.runs
+    mean_j = sum(defaults_j) / len(defaults_j)
     others = [each for each in own if each.global_batch_size != default]
     if last.status is TrialStatus.REACHED:
         saved_j = mean_j - sum(known)
     else:
-        lost = [each.cost_j for each in others if each.status in _GAVE_UP]
+        lost = [each.cost_j for each in others if each.status in OUTDONE]
         if all(cost_j is None for cost_j in lost):
-            # Nothing was measured, or the default failed: it would have done so in any case.
+            # Nothing was measured, or only the default failed: that was no choice of zeusrun.
             return None
         saved_j = -sum(cost_j or 0.0 for cost_j in lost)
-    return Saving(saved_j, mean_j, defaults.runs, default, explored=bool(others))
+    return Saving(saved_j, mean_j, len(defaults_j), default, explored=bool(others))
 
 
 def _spent_j(trial: Trial) -> float | None:
@@ -158,22 +144,21 @@ def _spent_j(trial: Trial) -> float | None:
     return trial.cost_j if 0 <= trial.cost_j < _MOST_J else None
 
 
-def _comparable(by_rate: Mapping[float | None, _Defaults], trial: Trial) -> _Defaults | None:
-    """Return the runs of the default whose learning rate belongs to the same rule.
+def _comparable(by_rate: dict[float | None, list[float]], trial: Trial) -> Sequence[float]:
+    """Return the costs of the default whose learning rate belongs to the same rule.
 
-    A job file knows three rules: the rate stays, or grows with the batch size or with its root.
-    Where runs of the default under several rates fit, the newest rate counts.
+    A job file knows three rules: the rate stays, or grows with the batch size or with its root. If
+    several rates of the default fit, the newest counts.
     """
     if not trial.default_batch_size:  # unknown, or a damaged record
-        return None
+        return ()
     ratio = trial.global_batch_size / trial.default_batch_size
-    for rate in reversed(list(by_rate)):
-        if _same_rule(trial.learning_rate, rate, ratio):
-            return by_rate[rate]
-    return None
+    rates = (rate for rate in reversed(by_rate) if _same_rule(trial, rate, ratio))
+    return next((by_rate[rate] for rate in rates), ())
 
 
-def _same_rule(rate: float | None, default: float | None, ratio: float) -> bool:
+def _same_rule(trial: Trial, default: float | None, ratio: float) -> bool:
+    rate = trial.learning_rate
     if rate is None or default is None:
         return rate == default
     factors = (1.0, ratio, math.sqrt(ratio)) if ratio > 0 else (1.0,)
@@ -181,17 +166,11 @@ def _same_rule(rate: float | None, default: float | None, ratio: float) -> bool:
 
 
 def _coming_j(trials: Sequence[Trial], newest: Trial, saving: Saving) -> float | None:
-    in_use = next(
-        (
-            each
-            for each in reversed(trials)
-            if each.stage is Stage.EXPLOIT and _job(each) == _job(newest)
-        ),
-        None,
-    )
+    """Return what the batch size that was exploited last saves against the default."""
+    exploited = (each for each in reversed(trials) if each.stage is Stage.EXPLOIT)
+    in_use = next((each for each in exploited if _job(each) == _job(newest)), None)
     if in_use is None or in_use.global_batch_size == saving.default:
         return None if in_use is None else 0.0
-    same = [each for each in trials if _is_usable(each) and conditions(each) == conditions(in_use)]
-    if not same:
-        return None
-    return saving.default_j - sum(each.cost_j or 0.0 for each in same) / len(same)
+    alike = [each for each in trials if conditions(each) == conditions(in_use)]
+    costs = [cost_j for each in alike if (cost_j := _cost_j(each)) is not None]
+    return saving.default_j - sum(costs) / len(costs) if costs else None

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zeusrun.bandit.base import SweepingPolicy
 from zeusrun.bandit.observation import merged_profile
 from zeusrun.bandit.power import sweep_limit_w
-from zeusrun.bandit.stopping import hopeless
-from zeusrun.bandit.summary import summarise
-from zeusrun.bandit.tally import Ledger, build_ledger, likeliest_arm
+from zeusrun.bandit.tally import Tally, build_tally, explain_arms, likeliest_arm
 from zeusrun.cost import energy_text
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
@@ -17,81 +16,64 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Run, Running
+    from zeusrun.bandit.observation import Run
     from zeusrun.bandit.problem import ArmBelief, Problem
-    from zeusrun.trial import PowerPoint
 
 
-class Grid:
+class Grid(SweepingPolicy):
     """What a careful person does by hand: the default first, then the others in order.
 
-    A batch size that fails is not tried again, unless none has reached the target. The last attempt
-    of a recurrence goes to what has reached it most reliably.
+    A batch size that failed is not tried again unless none has reached the target. The last attempt
+    of a recurrence goes to the one that has reached it most reliably.
     """
 
     name = "grid"
 
     def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
-        """Choose the next batch size of the grid, or the cheapest when it is complete."""
-        ledger = build_ledger(problem, runs)
-        arm, stage, why = _next(problem, ledger, runs)
+        """Choose the next batch size of the grid, or the cheapest once it is complete."""
+        tally = build_tally(problem, runs)
+        arm, stage, why = _next(problem, tally, runs)
         profile = merged_profile([run for run in runs if run.arm == arm])
         bound = None
-        if problem.cost_factor is not None and not ledger.not_now.issuperset(ledger.costs_j):
-            cheapest = min(min(costs_j) for costs_j in ledger.costs_j.values())
+        if problem.cost_factor is not None and not tally.not_now.issuperset(tally.costs_j):
+            cheapest = min(min(costs_j) for costs_j in tally.costs_j.values())
             bound = Bound(problem.cost_factor * cheapest)
         return Decision(arm, stage, why, sweep_limit_w(problem, profile), bound)
 
-    def next_limit_w(
-        self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
-    ) -> float | None:
-        """Return the next limit of the sweep, or the best of a complete one."""
-        return sweep_limit_w(problem, profile)
-
-    def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
-        """Return why the trial is to be stopped: its cost passed the bound."""
-        return hopeless(decision.bound, problem.mode, running)
-
     def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
         """Return what the runs of every candidate say."""
-        ledger = build_ledger(problem, runs)
-        chosen, _, why = _next(problem, ledger, runs)
-        return [
-            summarise(
-                arm,
-                ledger.results.get(arm, ()),
-                ledger.costs_j.get(arm, ()),
-                out_of_memory=ledger.out_of_memory.get(arm, 0),
-                chance=float(arm == chosen),
-                verdict=f"next: {why}" if arm == chosen else _verdict(ledger, arm),
-            )
-            for arm in problem.candidates
-        ]
+        tally = build_tally(problem, runs)
+        chosen, _, why = _next(problem, tally, runs)
+
+        def verdict(arm: int) -> str:
+            return f"next: {why}" if arm == chosen else _verdict(tally, arm)
+
+        return explain_arms(problem, tally, {chosen: 1.0}, verdict)
 
 
-def _next(problem: Problem, ledger: Ledger, runs: Sequence[Run]) -> tuple[int, Stage, str]:
-    likeliest = likeliest_arm(ledger) if problem.last_attempt else None
+def _next(problem: Problem, tally: Tally, runs: Sequence[Run]) -> tuple[int, Stage, str]:
+    likeliest = likeliest_arm(tally) if problem.last_attempt else None
     if likeliest is not None:
         return likeliest[0], Stage.RETRY, likeliest[1]
     busy = {run.arm for run in runs if run.status is TrialStatus.DISPATCHED}
-    tried = {*ledger.results, *ledger.out_of_memory}
-    order = sorted(ledger.fitting, key=lambda arm: (arm != problem.default, arm))
+    tried = {*tally.results, *tally.out_of_memory}
+    order = sorted(tally.fitting, key=lambda arm: (arm != problem.default, arm))
     for arm in order:
         if arm not in tried and arm not in busy:
             return arm, Stage.EXPLORE, f"{arm} is the next of the grid"
-    means = {arm: sum(costs) / len(costs) for arm, costs in ledger.costs_j.items()}
-    free = {arm: mean for arm, mean in means.items() if arm not in ledger.not_now} or means
+    means = {arm: sum(costs) / len(costs) for arm, costs in tally.costs_j.items()}
+    free = {arm: mean for arm, mean in means.items() if arm not in tally.not_now} or means
     if free:
         arm = min(free, key=lambda arm: (free[arm], arm))
         return arm, Stage.EXPLOIT, f"{arm} is the cheapest, {energy_text(free[arm])} on average"
-    left = [arm for arm in order if arm not in ledger.not_now] or order or [problem.default]
-    arm = min(left, key=lambda arm: len(ledger.results.get(arm, ())))
+    left = [arm for arm in order if arm not in tally.not_now] or order or [problem.default]
+    arm = min(left, key=lambda arm: len(tally.results.get(arm, ())))
     return arm, Stage.EXPLORE, f"no cost is known yet, and {arm} has failed least often"
 
 
-def _verdict(ledger: Ledger, arm: int) -> str:
-    if arm not in ledger.fitting:
+def _verdict(tally: Tally, arm: int) -> str:
+    if arm not in tally.fitting:
         return "out: memory"
-    if arm in ledger.costs_j:
-        return "tried, and dearer"
-    return "out: it failed" if arm in ledger.results else "waits for its turn"
+    if arm in tally.costs_j:
+        return "tried, and more expensive"
+    return "out: it failed" if arm in tally.results else "not tried yet"

@@ -1,7 +1,8 @@
-"""What one trial says today: all that a policy ever sees of it."""
+"""What policies see of a trial, and what follows from one or several of them."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
@@ -12,33 +13,29 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Problem
 
 Pace: TypeAlias = tuple[tuple[int, float], ...]
-"""``(epoch, value)`` wherever the best value of a learning curve rose, in order."""
+"""``(epoch, value)`` wherever the best value of a learning curve improved, in order."""
+
+FAILED = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED})
+OUTDONE = FAILED | {TrialStatus.OOM}
+"""Failures of a batch size: another one may still reach the target."""
 
 STALE = 0.05
-"""Share by which speed or power under a limit may leave the profile before it holds no more."""
+"""A profile is stale once speed or power under one of its limits has changed by this share."""
 
 
 class Run(NamedTuple):
-    """A trial as it reads under the problem of today; see ``reading.read_trial``.
+    """A trial as it reads under today's problem; see ``reinterpret.read_trial``.
 
     Attributes:
-        arm: Its global batch size; not always a candidate any more.
-        recurrence: Number of its recurrence.
-        status: ``DISPATCHED`` (in flight), ``REACHED``, ``MISSED``, ``STOPPED``, ``OOM``,
-            ``FAILED`` (its script crashed) or
-            ``CANCELLED``: cut short, so that it tells of speed and pace, but neither of success
-            nor of failure.
-        stage: Why it was run.
-        epochs: To the target where it was reached, else completed; ``None`` if it says nothing
-            of learning.
+        arm: Its global batch size, which may be no candidate any more.
+        status: ``CANCELLED`` stands for every run that ended too early to be a success or a
+            failure; its speed and learning curve count. ``PREEMPTED`` and ``LOST`` do not occur.
+        epochs: To the target if it was reached, else completed; ``None`` if nothing is known.
         cost_j: Joules to the target; ``None`` unless it was reached on hardware like today's.
-        epoch_cost_j: Joules an epoch costs on today's hardware, at the limit that the power
-            objective chooses among those measured.
-        power_limit_w: The limit that ``epoch_cost_j`` belongs to.
-        power_w: Watts drawn at the highest limit seen; ``None`` if unknown.
+        epoch_cost_j: Joules per epoch on today's hardware, at ``power_limit_w``.
+        power_limit_w: The limit that the power objective chooses among those measured.
+        power_w: Watts drawn at the highest limit measured.
         local: Whether time and energy were measured as they would be today.
-        pace: Its learning curve.
-        profile: Speed and power by limit.
     """
 
     arm: int
@@ -56,17 +53,16 @@ class Run(NamedTuple):
 
 
 class Running(NamedTuple):
-    """The trial that is being reviewed, at the end of an epoch.
-
-    Attributes:
-        epochs: Epochs completed.
-        cost_j: Joules spent; ``None`` if unknown.
-        best_value: Best finite value of the metric so far; ``None`` before there is one.
-    """
+    """A running trial at the end of an epoch: epochs and joules spent, best metric so far."""
 
     epochs: int
     cost_j: float | None
     best_value: float | None
+
+
+def finite_exp(log: float) -> float:
+    """Return e to a power, at most 1e304: a damaged history may hold costs of any size."""
+    return math.exp(min(log, 700.0))
 
 
 def better(mode: str, value: float, other: float) -> bool:
@@ -75,15 +71,10 @@ def better(mode: str, value: float, other: float) -> bool:
 
 
 def step_cost_j(point: PowerPoint, problem: Problem, eta_knob: float | None = None) -> float | None:
-    """Return the joules that a step costs under a limit; ``None`` where that is unknown.
+    """Return the joules of cost per step under a power limit; ``None`` if unknown.
 
-    ``(eta_knob * power + (1 - eta_knob) * max_power) / steps_per_s``; the cost metric of You et
-    al. (NSDI 2023) per step.
-
-    Args:
-        point: Speed and power.
-        problem: Whose cost it is.
-        eta_knob: Weight of energy; ``None`` for the problem's own.
+    ``(eta_knob * power + (1 - eta_knob) * max_power) / steps_per_s``: the cost metric of You et
+    al. (NSDI 2023) per step. ``eta_knob`` is the problem's unless another one is given.
     """
     if point.steps_per_s <= 0:
         return None
@@ -97,34 +88,19 @@ def step_cost_j(point: PowerPoint, problem: Problem, eta_knob: float | None = No
 
 
 def is_stale(old: PowerPoint, new: PowerPoint) -> bool:
-    """Whether training under the same limit has changed, so that older points say nothing now.
-
-    Args:
-        old: What was measured.
-        new: What is measured now, at the same limit.
-    """
-    return _differ(old.steps_per_s, new.steps_per_s) or _differ(old.power_w, new.power_w)
-
-
-def _differ(old: float, new: float) -> bool:
-    return abs(new - old) > STALE * abs(old)
+    """Whether speed or power under a limit has changed so much that old points are wrong."""
+    pairs = (old.steps_per_s, new.steps_per_s), (old.power_w, new.power_w)
+    return any(abs(now - then) > STALE * abs(then) for then, now in pairs)
 
 
 def merged_profile(runs: Sequence[Run]) -> tuple[PowerPoint, ...]:
-    """Return the newest point of every limit over an arm's runs, ascending.
+    """Return the newest point of every limit over an arm's runs (oldest first), by limit.
 
-    A profile goes stale: a run that is at odds with what was known of a limit starts a new one.
-
-    Args:
-        runs: Oldest first.
+    A run that contradicts a known point starts a new profile; see ``is_stale``.
     """
     points: dict[float, PowerPoint] = {}
     for run in runs:
-        if not run.local:
-            continue
-        own = {
-            point.power_limit_w: point for point in run.profile if point.power_limit_w is not None
-        }
+        own = {p.power_limit_w: p for p in run.profile if run.local and p.power_limit_w is not None}
         if any(is_stale(points[limit], own[limit]) for limit in own.keys() & points.keys()):
             points = {}
         points |= own

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zeusrun.bandit.observation import merged_profile, step_cost_j
-from zeusrun.bandit.power_slowdown import feasible, next_feasible_w
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,36 +16,43 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Problem
     from zeusrun.trial import PowerPoint
 
+    Points = Mapping[float, PowerPoint]
+
 # Where the best limit lies on average, as a share of the highest, by weight of energy: from the
 # public power traces of the Zeus project (four GPU models, every limit measured).
 _KNOBS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _STARTS = (1.0, 0.90, 0.60, 0.55, 0.50)
 
 DOWN_FIRST = 0.75  # weight of energy from which a lower limit is more often the better neighbour
-CLOSE = 0.0075  # neighbours this near may be worse by noise alone: look one further
-BURSTY = 0.8  # drawing less than this share of its limit, the load may come in bursts
+CLOSE = 0.0075  # neighbours this near may be worse by noise alone: measure one further
+BURSTY = 0.8  # a load that draws less than this share of its limit may come in bursts
 EQUAL = 0.001  # no difference at all
-ALIKE = 0.02  # speed and draw this near: neither limit binds, so that both are one and the same
-UNBOUND = 0.45  # drawing at most this share of the lowest limit, no limit binds: to the top
+ALIKE = 0.02  # two limits with speed and draw this near do not bind: they are equivalent
+UNBOUND = 0.45  # a load that draws at most this share of the lowest limit is bound by none
+
+# ``max_slowdown``: how much time a limit takes, ``log(t / t_top) = slope * (top / limit - 1) **
+# CURVE``. From the same traces; it only chooses what to measure next: as an answer it once cost
+# 70 %.
+CURVE = 1.5
+DRAW = 0.55  # with one point, the slope is by how much the draw at the top exceeds this share
+LEAST_SLOPE = 0.05
+FLAT = 0.003  # a limit that is slower than the highest by less does not show the slope
+RISE = 0.03  # a limit that takes so much more energy than a higher one lies below the best
+STEEP = 0.7  # log time gained per log power given up, from which energy may rise below
 
 
 def next_limit_w(
     problem: Problem, profile: Sequence[PowerPoint], start_w: float | None = None
 ) -> float | None:
-    """Return the limit to hold now: one that is not in the profile is to be measured there.
+    """Return the limit to hold now. If it is not in the profile, measure it and ask again.
 
     Once the answer is in the profile it is the choice, and stays it. It depends on what was
-    measured, not in which order. Needs about two and a half probes where a sweep needs six or
-    seven; ``benchmarks/power_limits.py`` says how good the choice is.
-
-    Args:
-        problem: What is being decided; ``power_limits_w`` may be tried, and ``power_objective``
-            says which of them is best.
-        profile: What was measured so far.
-        start_w: Where to begin: the choice of a neighbouring batch size, if there is one.
+    measured, not on the order. About two and a half probes are needed where a sweep needs six or
+    seven; ``benchmarks/power_limits.py`` measures how good the choice is. The walk begins at
+    ``start_w``, the choice of a neighbouring batch size, if there is one.
 
     Returns:
-        Watts per GPU; ``None`` to leave the limit as found.
+        Watts per GPU; ``None`` to leave the limit as it is.
     """
     limits, knob = problem.power_limits_w, problem.energy_weight
     if knob == 0 or not limits:
@@ -63,48 +69,41 @@ def next_limit_w(
         share = 1.0 if factor is not None else float(np.interp(knob, _KNOBS, _STARTS))
         wanted_w = start_w or share * limits[-1]
         return min(limits, key=lambda limit: (abs(limit - wanted_w), -limit))
-    # A limit whose probe came to nothing is not measured again, and never the choice.
+    # A limit whose probe gave no speed is not measured again, and never chosen.
     failed = {point.power_limit_w for point in profile} - points.keys()
     limits = tuple(limit for limit in limits if limit not in failed)
-    costs = _costs(problem, points)
-    unbound = _unbound(problem, points)
-    best_w = _best_w(costs, unbound=unbound)
+    costs, best_w, unbound = _ranking(problem, points)
     if unbound:
         return best_w if limits[-1] in points else limits[-1]
     drawn_w = _drawn_w(problem, points)
     if factor is not None:
-        return next_feasible_w(limits, points, factor, drawn_w)
-    # Bursts may hide a plateau and then a drop, which no walk would see.
+        return _next_feasible_w(limits, points, factor, drawn_w)
+    # Bursts may hide a plateau and then a drop, which the walk would not find.
     if drawn_w < BURSTY * best_w and limits[0] not in costs:
         return limits[0]
     alike = [limit for limit in costs if _are_alike(points[limit], points[best_w])]
-    return _neighbour_w(limits, costs, best_w, alike, down_first=knob >= DOWN_FIRST)
+    return _neighbour_w(limits, costs, best_w, min(alike), down_first=knob >= DOWN_FIRST)
 
 
-def _costs(problem: Problem, points: Mapping[float, PowerPoint]) -> dict[float, float]:
-    """Return what a step costs under the limits that may be chosen, as the objective sees it."""
+def _ranking(problem: Problem, points: Points) -> tuple[dict[float, float], float, bool]:
+    """Return the cost of a step by feasible limit, the best limit, and whether none binds.
+
+    The best has the least cost; where no limit binds, the highest is as good.
+    """
     factor, knob = problem.power_objective.factor, problem.energy_weight
-    allowed = points if factor is None else feasible(points, factor)
-    return {limit: step_cost_j(points[limit], problem, knob) or 0.0 for limit in allowed}
+    allowed = points if factor is None else _feasible(points, factor)
+    costs = {limit: step_cost_j(points[limit], problem, knob) or 0.0 for limit in allowed}
+    lowest_w = min(problem.power_limits_w, default=0.0)
+    unbound = _drawn_w(problem, points) <= UNBOUND * lowest_w
+    best_w = min(costs, key=lambda limit: (costs[limit], limit))
+    if unbound and costs[max(costs)] <= (1 + EQUAL) * costs[best_w]:
+        best_w = max(costs)
+    return costs, best_w, unbound
 
 
-def _drawn_w(problem: Problem, points: Mapping[float, PowerPoint]) -> float:
+def _drawn_w(problem: Problem, points: Points) -> float:
     """Return the most that a GPU drew."""
     return max(point.power_w for point in points.values()) / max(1, problem.gpu_count)
-
-
-def _unbound(problem: Problem, points: Mapping[float, PowerPoint]) -> bool:
-    """Whether so little is drawn that no limit can bind."""
-    lowest_w = min(problem.power_limits_w, default=0.0)
-    return _drawn_w(problem, points) <= UNBOUND * lowest_w
-
-
-def _best_w(costs: Mapping[float, float], *, unbound: bool) -> float:
-    """Return the limit of least cost; the highest, where none binds and it is as good."""
-    best_w = min(costs, key=lambda limit: (costs[limit], limit))
-    highest_w = max(costs)
-    as_good = unbound and costs[highest_w] <= (1 + EQUAL) * costs[best_w]
-    return highest_w if as_good else best_w
 
 
 def _are_alike(point: PowerPoint, other: PowerPoint) -> bool:
@@ -116,17 +115,16 @@ def _neighbour_w(
     limits: Sequence[float],
     costs: Mapping[float, float],
     best_w: float,
-    alike: Sequence[float],
+    lowest_alike_w: float,
     *,
     down_first: bool,
 ) -> float:
-    """Return the next limit to measure beside the best, or the best if it has proved so.
+    """Return the next limit to measure beside the best, or the best.
 
-    Where limits do not bind, noise alone says which of those ``alike`` is the best, so the way
-    down begins at the lowest of them.
+    The way down begins at the lowest limit that is equivalent to the best.
     """
     for step in (-1, 1) if down_first else (1, -1):
-        at = limits.index(best_w if step > 0 else min(alike))
+        at = limits.index(best_w if step > 0 else lowest_alike_w)
         for index in (at + step, at + 2 * step):
             if not 0 <= index < len(limits):
                 break
@@ -137,22 +135,90 @@ def _neighbour_w(
     return best_w
 
 
+def _feasible(points: Points, factor: float) -> set[float]:
+    """Return the limits measured that take at most ``factor`` times the time of the highest.
+
+    Time only grows as the limit falls, so all limits below one that is too slow are excluded, even
+    if a noisy probe of them was fast.
+    """
+    allowed = set()
+    slowest = points[max(points)].steps_per_s / factor
+    for limit in sorted(points, reverse=True):
+        if points[limit].steps_per_s < slowest:
+            break
+        allowed.add(limit)
+    return allowed
+
+
+def _next_feasible_w(
+    limits: Sequence[float], points: Points, factor: float, drawn_w: float
+) -> float:
+    """Return the limit to measure next, or the answer: feasible, of fewest joules.
+
+    The walk ends once the limit below the lowest feasible one is measured as too slow, or energy
+    has begun to rise before.
+    """
+    top = limits[-1]
+    if top not in points:
+        return top
+    allowed = _feasible(points, factor)
+    joules = {limit: points[limit].power_w / points[limit].steps_per_s for limit in allowed}
+    best = min(joules, key=lambda limit: (joules[limit], limit))
+    lowest = min(allowed)
+    too_slow = max((limit for limit in points if limit not in allowed), default=-math.inf)
+    between = [limit for limit in limits if too_slow < limit < lowest]
+    if joules[lowest] <= (1 + RISE) * joules[best]:
+        if between:
+            return _promising_w(between, points, top, factor, drawn_w / top)
+        if not _is_steep(points, lowest, top):
+            return best
+    at = limits.index(best)
+    beside = (limits[index] for index in (at - 1, at + 1) if 0 <= index < len(limits))
+    return next((limit for limit in beside if limit not in points and limit > too_slow), best)
+
+
+def _promising_w(
+    between: Sequence[float], points: Points, top: float, factor: float, share: float
+) -> float:
+    """Return the lowest limit that ought to be feasible; if none ought, the highest of them."""
+    slope = max(LEAST_SLOPE, share - DRAW) if len(points) == 1 else 0.0
+    slowdowns = {limit: _slowdown(points, limit, top) for limit in points if limit != top}
+    slower = [limit for limit, slowdown in slowdowns.items() if slowdown > FLAT]
+    if slower:
+        near = min(slower, key=lambda limit: abs(slowdowns[limit] - math.log(factor)))
+        slope = slowdowns[near] / (top / near - 1) ** CURVE
+    ought = (w for w in between if slope * (top / w - 1) ** CURVE <= math.log(factor))
+    return next(ought, between[-1])
+
+
+def _slowdown(points: Points, limit: float, top: float) -> float:
+    """Return the logarithm of the time against that of the highest limit."""
+    return math.log(points[top].steps_per_s / points[limit].steps_per_s)
+
+
+def _is_steep(points: Points, limit: float, top: float) -> bool:
+    """Whether time grows so fast at a limit that energy may have begun to rise."""
+    if limit == top:
+        return False
+    derivative = CURVE * _slowdown(points, limit, top) / (1 - limit / top)  # of the model
+    return derivative > STEEP
+
+
 def chosen_point(profile: Sequence[PowerPoint], problem: Problem) -> PowerPoint | None:
-    """Return the point of the limit that the objective chooses among those measured.
+    """Return the point that the objective chooses among those measured; ``None`` without any.
 
-    While a walk is under way that is the best so far; ``max_slowdown`` then holds against the
-    highest limit measured.
-
-    Returns:
-        ``None`` where nothing is known of any.
+    In the middle of a walk that is the best so far; ``max_slowdown`` then compares with the highest
+    limit measured.
     """
     knob = problem.energy_weight
-    points = {_limit(point): point for point in profile if step_cost_j(point, problem, knob)}
+    points = {
+        math.inf if point.power_limit_w is None else point.power_limit_w: point
+        for point in profile
+        if step_cost_j(point, problem, knob)
+    }
     if not points:
         return None
-    if knob == 0:
-        return points[max(points)]
-    return points[_best_w(_costs(problem, points), unbound=_unbound(problem, points))]
+    return points[max(points) if knob == 0 else _ranking(problem, points)[1]]
 
 
 def best_limits(problem: Problem, runs: Sequence[Run]) -> dict[int, tuple[float, int]]:
@@ -166,21 +232,14 @@ def best_limits(problem: Problem, runs: Sequence[Run]) -> dict[int, tuple[float,
     return best
 
 
-def _limit(point: PowerPoint) -> float:
-    """Return the limit of a point; none set is above all."""
-    return math.inf if point.power_limit_w is None else point.power_limit_w
-
-
 def first_limit_w(problem: Problem, runs: Sequence[Run], arm: int) -> float | None:
-    """Return the limit to begin a trial with: the arm's own walk goes on where it stands.
+    """Return the limit to begin a trial with: the next of the arm's own walk.
 
-    An arm without one begins where that of its nearest neighbour ended; the best limit of two
-    neighbouring batch sizes is rarely more than a step apart.
+    An arm without one begins where the walk of its nearest neighbour ended: their best limits are
+    rarely more than a step apart.
     """
-    if not problem.power_limits_w:
-        return None
     profiled = {run.arm for run in runs if run.local and run.profile}
-    if not profiled:
+    if not profiled or not problem.power_limits_w:
         return next_limit_w(problem, ())
     near = min(profiled, key=lambda other: (abs(math.log(other / arm)), other))
     profile = merged_profile([run for run in runs if run.arm == near])
@@ -193,8 +252,8 @@ def first_limit_w(problem: Problem, runs: Sequence[Run], arm: int) -> float | No
 def sweep_limit_w(problem: Problem, profile: Sequence[PowerPoint]) -> float | None:
     """Return the limit to hold now, trying all of them from the highest down.
 
-    You et al. (NSDI 2023), just-in-time profiling; for policy ``zeus``. Where time alone counts
-    none is tried: nothing is faster than the highest.
+    You et al. (NSDI 2023), just-in-time profiling. Where only time counts none is tried: nothing is
+    faster than the highest.
     """
     limits = problem.power_limits_w
     if not limits:

@@ -1,4 +1,4 @@
-"""The values around a policy: the problem it is asked, and what it believes of each arm."""
+"""What a policy is asked, and what it answers about each batch size."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class PowerObjective:
     """What makes one power limit better than another.
 
     Attributes:
-        name: ``cost``: the least cost under the problem's ``eta_knob``; ``energy``: the fewest
-            joules; ``time``: the fastest; ``max_slowdown``: the fewest joules among limits that
-            take at most ``factor`` times the time of the highest one.
-        factor: With ``max_slowdown``, at least 1; else ``None``.
+        name: ``cost``: the least cost under ``Problem.eta_knob``; ``energy``: the fewest joules;
+            ``time``: the fastest; ``max_slowdown``: the fewest joules among limits that take at
+            most ``factor`` times the time of the highest one.
+        factor: At least 1 with ``max_slowdown``, else ``None``.
     """
 
     name: Literal["cost", "energy", "time", "max_slowdown"] = "cost"
@@ -26,42 +26,31 @@ class PowerObjective:
 
     def __post_init__(self) -> None:
         if (self.name == "max_slowdown") != (self.factor is not None):
-            raise ValueError(f"a factor goes with max_slowdown alone, not with {self.name}")
+            raise ValueError(f"a factor belongs to max_slowdown alone, not to {self.name}")
         if self.factor is not None and not 1 <= self.factor < math.inf:
             raise ValueError(f"factor must be at least 1, not {self.factor}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One choice to make: which batch size the next trial of a job gets.
+    """The question: which batch size does the next trial of a job get?
 
     Attributes:
-        candidates: Global batch sizes to choose from, ascending.
-        default: The user's own batch size, one of the candidates.
-        metric: Name of the metric, as reported.
-        mode: Whether a higher or a lower metric is better.
-        target: The metric's value to reach.
-        max_epochs: Epochs that a trial may take.
+        candidates: Global batch sizes, ascending; ``default`` is one of them.
         eta_knob: Weight of energy in the cost, 0 to 1; see ``cost.cost_j``.
-        cost_factor: Stop a trial at this multiple of the best cost; ``None`` never stops one.
-        window: Costs per arm to look back on; ``None`` is all of them.
-        recurrence: Number of the recurrence being decided.
-        last_attempt: Whether earlier attempts of the recurrence have failed and this is the last
-            one allowed: it goes to the batch size most likely to reach the target.
-        world_size: Ranks of the job.
-        gpu_model: Model of the job's GPUs, or ``None`` without one.
-        gpu_count: GPUs of the job.
-        energy_measured: Whether the device measures energy (``True``) or a model estimates it
-            (``False``); ``None`` when it gives none.
-        learning_rates: What the job's rule gives now, by batch size; absent: as it was.
-        max_power_w: Maximum power summed over the job's devices; ``None`` if unknown.
-        samples_per_epoch: Samples that an epoch takes in; ``None`` until a trial has shown it.
-        power_limits_w: Limits per GPU that may be set, ascending; none where they are left alone.
-        power_objective: Which of them is best.
-        learn_from_shared: Whether trials whose GPUs others used, too, teach speed and cost.
+        cost_factor: A trial is stopped at this multiple of the best cost; ``None``: never.
+        window: How many of an arm's newest runs count; ``None``: all.
+        recurrence: Number of the recurrence that the trial belongs to.
+        last_attempt: Whether attempts of the recurrence have failed and no further one may follow.
+        energy_measured: ``False`` if a model estimates the energy; ``None`` if there is none.
+        learning_rates: By batch size, from the job file; one that is absent keeps its own.
+        max_power_w: Summed over the job's devices; ``None`` if unknown.
+        samples_per_epoch: ``None`` until a trial has shown it.
+        power_limits_w: Limits per GPU that may be set, ascending; empty: they stay as they are.
+        learn_from_shared: Whether trials on shared GPUs count for speed and cost.
 
     Raises:
-        ValueError: If the values contradict each other or lie outside their range.
+        ValueError: If a value is outside its range.
     """
 
     candidates: tuple[int, ...]
@@ -100,28 +89,24 @@ class Problem:
 
     @property
     def energy_weight(self) -> float:
-        """Weight of energy in what the power objective makes least, 0 to 1."""
-        fixed = {"cost": self.eta_knob, "time": 0.0}
-        return fixed.get(self.power_objective.name, 1.0)
+        """Weight of energy in what ``power_objective`` minimises, 0 to 1."""
+        return {"cost": self.eta_knob, "time": 0.0}.get(self.power_objective.name, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmBelief:
-    """What a policy thinks of one batch size. ``None`` is unknown.
+    """What a policy expects of one batch size. ``None`` is unknown.
 
     Attributes:
-        global_batch_size: The arm.
         trials: Finished trials that taught something about it.
         reached: Those among them that reached the target.
-        epochs: Expected epochs to the target.
+        epochs: Expected epochs to the target; ``cost_j`` are the joules.
         epoch_cost_j: Expected joules per epoch, at the best power limit known.
-        cost_j: Expected joules to the target.
         cost_range_j: 5th and 95th percentile of the cost of the next run.
-        failure_chance: Probability that its next run is stopped or misses the target; ``None`` if
-            it was never tried.
-        value_j: What trying it is expected to save over the horizon, less what it costs.
-        chance: Probability of being chosen next.
-        verdict: Where it stands, in a sentence.
+        failure_chance: Probability that its next run is stopped or misses the target.
+        value_j: Expected joules saved later by trying it, less the cost of the try.
+        chance: Probability that it is chosen next.
+        verdict: Its state, in a sentence.
     """
 
     global_batch_size: int

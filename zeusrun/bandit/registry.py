@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class Policy(Protocol):
     """Decides: values in, values out.
 
-    ``runs`` are all runs of the job that say something today, oldest first, finished or in
-    flight; see ``reading.read_history``. No method reads a clock, a file or a global generator,
-    so equal arguments, the state of ``rng`` among them, give equal answers.
+    ``runs`` come from ``reinterpret.read_history``: oldest first, finished or in flight. No method
+    reads a clock, a file or a global generator: equal arguments, ``rng`` included, give equal
+    answers.
     """
 
     name: str
@@ -36,29 +36,24 @@ class Policy(Protocol):
     def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
         """Choose the next trial: its batch size, always a candidate, first limit and bound.
 
-        A decision of stage ``LOOK`` is to be carried out until the speed of its batch size is
-        known; then ``choose`` is asked again with that speed among the runs, as of a run cut
-        short, and the trial goes on only if the batch size is still the choice.
+        A decision of stage ``LOOK`` begins with a speed check: once the speed is known, ``choose``
+        is asked again with the trial among the runs, as a run cut short. The trial goes on only if
+        its batch size is still the choice.
         """
         ...
 
     def next_limit_w(
         self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
     ) -> float | None:
-        """Return the power limit to hold now, per GPU; ``None`` to leave it as found.
+        """Return the power limit to hold now, per GPU; ``None`` to leave it as it is.
 
-        A limit that is not in the profile yet is to be measured while it is held; then the
-        method is asked again. Otherwise the limit is held to the end.
-
-        Args:
-            problem: What is being decided.
-            decision: The one that the trial carries out.
-            profile: All points measured of its batch size, those of earlier trials included.
+        If it is not in ``profile``, it is measured while it is held, and the method is asked again.
+        Otherwise it is held to the end. ``profile`` includes points of earlier trials.
         """
         ...
 
     def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
-        """Return why the running trial is to be stopped, at the end of an epoch, or ``None``."""
+        """Return why to stop the running trial at the end of an epoch, or ``None``."""
         ...
 
     def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:

@@ -1,4 +1,4 @@
-"""Reads the history again under the problem of today: nothing is discarded that still teaches."""
+"""Reads stored trials again under today's problem, and says what changes by that."""
 
 from __future__ import annotations
 
@@ -14,61 +14,59 @@ from zeusrun.target import worst_that_reaches
 from zeusrun.trial import CurvePoint, PowerPoint, Trial, TrialStatus, epochs_of, is_baseline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from zeusrun.bandit.problem import Problem
 
 _CUT_SHORT = TrialStatus.CANCELLED
-# Others end within an epoch, and their steps say nothing of its length.
-WHOLE = frozenset({TrialStatus.REACHED, TrialStatus.MISSED})
-_LEAST_J = 1e-6  # nothing is free: a meter or a clock stood still
-CRASHED = frozenset({TrialStatus.OOM, TrialStatus.FAILED})
+_CRASHED = frozenset({TrialStatus.OOM, TrialStatus.FAILED})
+# Others end within an epoch, so their steps do not show its length.
+_WHOLE = frozenset({TrialStatus.REACHED, TrialStatus.MISSED})
+_LEAST_J = 1e-6  # less is no cost: a meter or a clock stood still
 
 
 def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, list[Run]]:
     """Read all trials of a job, oldest first.
 
     Returns:
-        The problem, completed by what only the history knows (the length of an epoch and, where
+        The problem, completed by what only the history shows (the length of an epoch and, where
         the device gives no energy, the kind of energy of the newest trial), and the runs in the
         order given.
     """
-    problem = completed(problem, trials)
+    problem = _completed(problem, trials)
     read = (read_trial(problem, trial) for trial in trials)
     return problem, [run for run in read if run is not None]
 
 
 def read_trial(problem: Problem, trial: Trial) -> Run | None:
-    """Read one trial; ``None`` if it says nothing of any batch size today.
+    """Read one trial; ``None`` if nothing can be learned from it today.
 
     Every number is taken from the learning curve under today's target, ``max_epochs`` and
     ``eta_knob``. Epochs need the same metric and learning rate; time and energy the same GPUs,
-    number of ranks and kind of energy; crashes, for memory or not, the same GPUs alone. A trial
-    that ended before it could tell today's success from failure reads as cut short. A trial that
-    shared its GPUs with others reads as one of another machine, unless the problem says otherwise.
+    number of ranks and kind of energy; crashes the same GPUs alone. A trial that ended before it
+    could be a success or a failure of today reads as cut short. A trial that shared its GPUs reads
+    as one of another machine, unless ``learn_from_shared`` is set.
     """
-    status = trial.status
-    arm = trial.global_batch_size
-    local = same_hardware(problem, trial) and not disturbed(problem, trial)
+    status, disturbed = trial.status, _was_disturbed(problem, trial)
+    run = Run(trial.global_batch_size, trial.recurrence, status, trial.stage)
     if status is TrialStatus.DISPATCHED:
-        return Run(arm, trial.recurrence, status, trial.stage)
-    if unrelated_end(trial) is not None or (status in CRASHED and not local):
+        return run
+    local = _same_hardware(problem, trial) and not disturbed
+    if _why_unrelated(trial) is not None or (status in _CRASHED and not local):
         return None
-    if status in CRASHED:
-        told = trial.power_profile if same_energy(problem, trial) else ()
-        return Run(arm, trial.recurrence, status, trial.stage, profile=told)
-    local = local and same_energy(problem, trial)
-    if not same_learning(problem, trial):
-        run = Run(arm, trial.recurrence, _CUT_SHORT, trial.stage, local=local)
-        return _with_speed(problem, trial, run, _whole(trial)) if local else None
-    run = _read_learning(problem, trial, local=local)
-    if run.status is TrialStatus.STOPPED and disturbed(problem, trial):
-        return run._replace(status=_CUT_SHORT)  # others may have made it dear
+    local_energy = local and _same_energy(problem, trial)
+    if status in _CRASHED:
+        return run._replace(profile=trial.power_profile if local_energy else ())
+    run = run._replace(status=_CUT_SHORT, local=local_energy)
+    if not _same_learning(problem, trial):
+        return _with_speed(problem, trial, run, _whole(trial)) if run.local else None
+    run = _with_learning(problem, trial, run)
+    if run.status is TrialStatus.STOPPED and disturbed:
+        return run._replace(status=_CUT_SHORT)  # other processes may have made it expensive
     return run
 
 
-def completed(problem: Problem, trials: Sequence[Trial]) -> Problem:
-    """Return the problem with what only the history knows; see ``read_history``."""
+def _completed(problem: Problem, trials: Sequence[Trial]) -> Problem:
     if problem.samples_per_epoch is None:
         sizes = [size for trial in trials[-20:] if (size := _samples_per_epoch(trial))]
         if sizes:
@@ -82,16 +80,15 @@ def completed(problem: Problem, trials: Sequence[Trial]) -> Problem:
 
 def _samples_per_epoch(trial: Trial) -> float | None:
     epochs = epochs_of(trial.curve)
-    if not trial.teaches or trial.status not in WHOLE or not trial.steps or not epochs:
+    if not trial.teaches or trial.status not in _WHOLE or not trial.steps or not epochs:
         return None
     return trial.steps * trial.global_batch_size / epochs
 
 
-def same_hardware(problem: Problem, trial: Trial) -> bool:
-    """Whether a trial tells how fast and dear training is on the job's devices.
+def _same_hardware(problem: Problem, trial: Trial) -> bool:
+    """Whether speed and power of a trial hold on the job's devices.
 
-    Of a CPU, its maximum power is compared, too: its cores times the watts of each. With another
-    number of either, all costs are other ones.
+    CPUs are compared by maximum power as well: their cores times the watts of each.
     """
     then_w, now_w = trial.max_power_w, problem.max_power_w
     if problem.gpu_count == 0 and None not in (then_w, now_w) and then_w != now_w:
@@ -100,39 +97,30 @@ def same_hardware(problem: Problem, trial: Trial) -> bool:
     return (trial.gpu_model, trial.gpu_count, trial.world_size) == now
 
 
-def disturbed(problem: Problem, trial: Trial) -> bool:
-    """Whether others used the trial's GPUs, so that it says nothing of speed, cost or crashes."""
+def _was_disturbed(problem: Problem, trial: Trial) -> bool:
+    """Whether others used the trial's GPUs, so that its speed, cost and crashes do not count."""
     return trial.shared is True and not problem.learn_from_shared
 
 
-def same_energy(problem: Problem, trial: Trial) -> bool:
-    """Whether joules of a trial and of today can be compared: measured with measured ones."""
+def _same_energy(problem: Problem, trial: Trial) -> bool:
+    """Whether joules then and now are both measured, or both estimated."""
     source = trial.energy_source
     return problem.eta_knob == 0 or source is None or source.measured == problem.energy_measured
 
 
-def same_learning(problem: Problem, trial: Trial) -> bool:
-    """Whether the epochs of a trial are those that its batch size would take today."""
+def _same_learning(problem: Problem, trial: Trial) -> bool:
+    """Whether the batch size would take as many epochs today as it did in the trial."""
     if (trial.metric, trial.mode) != (problem.metric, problem.mode):
         return False
-    if trial.global_batch_size not in problem.learning_rates:  # no candidate now: as it was then
-        return True
-    then, now = trial.learning_rate, problem.learning_rates[trial.global_batch_size]
+    then = trial.learning_rate
+    now = problem.learning_rates.get(trial.global_batch_size, then)
     if then is None or now is None:
         return then == now
     return then == now or math.isclose(then, now, rel_tol=1e-9)
 
 
-class _End(NamedTuple):
-    """Where the reading of a trial ends."""
-
-    epochs: int
-    time_s: float | None
-    energy_j: float | None
-
-
-def unrelated_end(trial: Trial) -> str | None:
-    """Return why a trial says nothing of its batch size, if it does not."""
+def _why_unrelated(trial: Trial) -> str | None:
+    """Return why nothing can be learned from a finished trial; ``None`` if something can."""
     if trial.forgotten:
         return "forgotten by 'history --forget'"
     if not trial.teaches:
@@ -141,59 +129,50 @@ def unrelated_end(trial: Trial) -> str | None:
         return "ended without an outcome"
     if trial.status is TrialStatus.FAILED and trial.cause is None:
         return "failed without a crash"  # somebody ended it, or it never reported the metric
-    return "was stopped before the first step" if _never_trained(trial) else None
+    if trial.status is TrialStatus.STOPPED and not trial.steps:  # it may have evaluated as epoch 0
+        unknown = trial.time_s is None and not trial.epochs
+        if all(point.epoch == 0 for point in trial.curve) if trial.curve else unknown:
+            return "was stopped before the first step"
+    return None
 
 
-def _never_trained(trial: Trial) -> bool:
-    """Whether a trial was stopped before its first step; it may have evaluated as epoch 0."""
-    if trial.status is not TrialStatus.STOPPED or trial.steps:
-        return False
-    if trial.curve:
-        return all(point.epoch == 0 for point in trial.curve)
-    return trial.time_s is None and not trial.epochs
+class _End(NamedTuple):
+    """The last epoch of a trial that counts."""
+
+    epochs: int
+    time_s: float | None
+    energy_j: float | None
 
 
 def _whole(trial: Trial) -> _End | None:
     if trial.curve:
         last = trial.curve[-1]
         return _End(epochs_of(trial.curve), last.time_s, last.energy_j)
-    if trial.epochs:
-        return _End(trial.epochs, trial.time_s, trial.energy_j)
-    return None
+    return _End(trial.epochs, trial.time_s, trial.energy_j) if trial.epochs else None
 
 
-def _read_learning(problem: Problem, trial: Trial, *, local: bool) -> Run:
-    most = _max_epochs(problem, trial)
+def _with_learning(problem: Problem, trial: Trial, run: Run) -> Run:
+    """Add the end of a trial under today's rules, its cost and its speed."""
+    epochs = epochs_of(trial.curve)
+    # A script with a loop of its own trained past max_epochs then, and would do so again.
+    most = math.inf if epochs > trial.max_epochs else problem.max_epochs
     pace, reached, last = _walk(problem, trial.curve, most)
-    end = reached or (last if epochs_of(trial.curve) > most else None) or _whole(trial)
+    end = reached or (last if epochs > most else None) or _whole(trial)
     as_it_ended = trial.target == problem.target and trial.status is TrialStatus.REACHED
     if as_it_ended and trial.epochs is not None and trial.epochs <= most:
         reached = end = _End(trial.epochs, trial.time_s, trial.energy_j)
-    status = TrialStatus.REACHED if reached else _failed(problem, trial, end)
     spent = None
-    if reached and local:
+    if reached and run.local:
         spent = cost_j(reached.energy_j, trial.max_power_w, reached.time_s, problem.eta_knob)
-        spent = _less_profiling_j(problem, trial, spent, reached.epochs)
-    run = Run(
-        arm=trial.global_batch_size,
-        recurrence=trial.recurrence,
-        status=status,
-        stage=trial.stage,
+        if spent is not None:
+            spent = _less_profiling_j(problem, trial, spent, reached.epochs)
+    run = run._replace(
+        status=TrialStatus.REACHED if reached else _failure(problem, trial, end),
         epochs=end.epochs if end else None,
         cost_j=spent if spent and spent > _LEAST_J else None,
-        local=local,
         pace=tuple(pace),
     )
-    return _with_speed(problem, trial, run, end) if local else run
-
-
-def _max_epochs(problem: Problem, trial: Trial) -> float:
-    """Return how many epochs of a trial count.
-
-    A script with a loop of its own may train past ``max_epochs``. That rule does not end it, so
-    what it reached then it would reach again.
-    """
-    return math.inf if epochs_of(trial.curve) > trial.max_epochs else problem.max_epochs
+    return _with_speed(problem, trial, run, end) if run.local else run
 
 
 def _walk(
@@ -201,7 +180,7 @@ def _walk(
 ) -> tuple[list[tuple[int, float]], _End | None, _End | None]:
     """Return the pace, where the target was reached, and the last point within ``most`` epochs.
 
-    Histories hold many thousand points: nothing is called and nothing made for each.
+    Histories hold many thousand points: the loop calls nothing and makes nothing for each.
     """
     minimise = problem.mode == "min"
     edge = worst_that_reaches(problem.target, problem.mode)
@@ -229,21 +208,21 @@ def _walk(
     return pace, end if reached else None, end
 
 
-def _failed(problem: Problem, trial: Trial, end: _End | None) -> TrialStatus:
-    """Tell a failure under today's rules from a run that was only cut short."""
+def _failure(problem: Problem, trial: Trial, end: _End | None) -> TrialStatus:
+    """Return ``MISSED`` or ``STOPPED`` for a failure under today's rules, else cut short."""
     if end is not None and end.epochs >= problem.max_epochs:
         return TrialStatus.MISSED
+    same = False
     if trial.status is TrialStatus.MISSED:
-        return trial.status if trial.max_epochs >= problem.max_epochs else _CUT_SHORT
-    if trial.status is TrialStatus.STOPPED:
+        same = trial.max_epochs >= problem.max_epochs
+    elif trial.status is TrialStatus.STOPPED:
         easier = better(problem.mode, trial.target, problem.target)
         same = trial.eta_knob == problem.eta_knob and not easier
-        return trial.status if same else _CUT_SHORT
-    return _CUT_SHORT
+    return trial.status if same else _CUT_SHORT
 
 
 def _best_epoch_j(problem: Problem, trial: Trial) -> tuple[PowerPoint | None, float | None]:
-    """Return the point of the limit that the objective chooses, and what an epoch costs there."""
+    """Return the point that the power objective chooses, and what an epoch costs there."""
     today = problem.power_limits_w
     may_be_held = [point for point in trial.power_profile if point.power_limit_w in today]
     best = chosen_point(may_be_held or trial.power_profile, problem)
@@ -253,31 +232,25 @@ def _best_epoch_j(problem: Problem, trial: Trial) -> tuple[PowerPoint | None, fl
     return best, step_j * problem.samples_per_epoch / trial.global_batch_size
 
 
-def _knows_profiling(problem: Problem, trial: Trial) -> bool:
-    """Whether it is known what trying limits took, in today's joules of cost."""
-    return trial.profiling_cost_j is not None and trial.eta_knob == problem.eta_knob
+def _profiling_j(problem: Problem, trial: Trial) -> float | None:
+    """Return what probing limits cost, in joules of today's cost; ``None`` if unknown."""
+    return trial.profiling_cost_j if trial.eta_knob == problem.eta_knob else None
 
 
-def _less_profiling_j(
-    problem: Problem, trial: Trial, spent_j: float | None, epochs: int
-) -> float | None:
-    """Return the cost of a run that reached the target, less what trying other limits took.
-
-    Never less than its epochs cost at the limit chosen.
-    """
-    extra_j = trial.profiling_cost_j
-    if spent_j is None or extra_j is None or extra_j <= 0 or not _knows_profiling(problem, trial):
+def _less_profiling_j(problem: Problem, trial: Trial, spent_j: float, epochs: int) -> float:
+    """Return a cost without probing, but at least that of the epochs at the limit chosen."""
+    extra_j = _profiling_j(problem, trial)
+    if extra_j is None or extra_j <= 0:
         return spent_j
     _, epoch_j = _best_epoch_j(problem, trial)
-    least_j = _LEAST_J if epoch_j is None else epoch_j * epochs
-    left_j = max(spent_j - extra_j, least_j)
+    left_j = max(spent_j - extra_j, _LEAST_J if epoch_j is None else epoch_j * epochs)
     return left_j if _LEAST_J < left_j < spent_j else spent_j
 
 
 def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> Run:
-    """Add what the trial says of speed and power."""
+    """Add speed and power."""
     per_epoch = power_w = None
-    limit_w = trial.power_limit_w
+    limit_w, profile = trial.power_limit_w, trial.power_profile
     if end is None and trial.status is TrialStatus.STOPPED:
         end = _End(1, trial.time_s, trial.energy_j)  # an epoch costs more than this
     if end is not None and end.epochs > 0:
@@ -285,29 +258,102 @@ def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> R
         per_epoch = spent / end.epochs if spent and spent > _LEAST_J else None
         if end.energy_j is not None and end.time_s:
             power_w = end.energy_j / end.time_s
-    profile = trial.power_profile
-    if per_epoch is not None and profile and not _epochs_were_trained(problem, trial, end):
-        per_epoch = None
     if profile:
         power_w = max(point.power_w for point in profile)
+        if not _epochs_were_trained(problem, trial, end):
+            per_epoch = None
     if len(profile) > 1 or (profile and per_epoch is None):
-        # It ran under several limits: only the one chosen counts, probing is not the arm's.
+        # Only the limit chosen counts; probing others is not charged to the arm.
         best, best_j = _best_epoch_j(problem, trial)
         if best is not None and problem.samples_per_epoch:
             limit_w = best.power_limit_w
-            if per_epoch is not None and end is not None and _knows_profiling(problem, trial):
-                # With what is no step: evaluations, checkpoints, stalls.
-                whole_j = _less_profiling_j(problem, trial, per_epoch * end.epochs, end.epochs)
-                per_epoch = per_epoch if whole_j is None else whole_j / end.epochs
-            else:
-                per_epoch = per_epoch if best_j is None else best_j
+            if per_epoch is not None and end and _profiling_j(problem, trial) is not None:
+                # This includes what is no step: evaluations, checkpoints, stalls.
+                spent = _less_profiling_j(problem, trial, per_epoch * end.epochs, end.epochs)
+                per_epoch = spent / end.epochs
+            elif best_j is not None:
+                per_epoch = best_j
     return run._replace(
         epoch_cost_j=per_epoch, power_limit_w=limit_w, power_w=power_w, profile=profile
     )
 
 
 def _epochs_were_trained(problem: Problem, trial: Trial, end: _End | None) -> bool:
-    """Whether steps were taken for the epochs reported; an evaluation before training has none."""
+    """Whether the trial took steps for its epochs; an evaluation before training takes none."""
     if problem.samples_per_epoch is None or trial.steps is None or end is None:
         return True
     return trial.steps * trial.global_batch_size >= 0.5 * end.epochs * problem.samples_per_epoch
+
+
+_FEW = 3  # values to name of each difference
+
+
+def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
+    """Say which finished trials read otherwise than they ended, and what still counts of them.
+
+    Returns:
+        Clauses such as ``4 trials had another target (0.9): read again from their learning
+        curves``, by first occurrence. A trial is counted under its first difference.
+    """
+    problem = _completed(problem, trials)
+    values: dict[tuple[str, str], list[str]] = {}
+    for trial in trials:
+        difference = next(_differences(problem, trial), None)
+        if difference is not None:
+            what, value = difference
+            values.setdefault((what, _what_counts(problem, trial)), []).append(value)
+    clauses = []
+    for (what, kept), seen in values.items():
+        distinct = list(dict.fromkeys(seen))
+        few = ", ".join(distinct[:_FEW]) + (", …" if len(distinct) > _FEW else "")
+        some, own = ("trials", "their") if len(seen) > 1 else ("trial", "its")
+        clause = f"{len(seen)} {some} {what} ({{few}}): {kept}"
+        clauses.append(clause.format(few=few, own=own, s=some[5:]))
+    return clauses
+
+
+def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
+    """Yield how a finished trial differs from today's, and its value of that."""
+    if not trial.status.finished:
+        return
+    if trial.status in {_CUT_SHORT, TrialStatus.PREEMPTED} and not (
+        trial.epochs or trial.power_profile or trial.forgotten
+    ):
+        return  # it ended before there was anything to learn
+    unrelated = _why_unrelated(trial)
+    if unrelated is not None:
+        yield unrelated, trial.status.value
+    if _was_disturbed(problem, trial):
+        yield "shared {own} GPUs", "with other processes"
+    if not _same_hardware(problem, trial):
+        watts = "" if trial.max_power_w is None else f" of {trial.max_power_w:g} W"
+        device = f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_count else f"CPU{watts}"
+        ranks = f"{trial.world_size} rank{'' if trial.world_size == 1 else 's'}"
+        yield "had other hardware", f"{device} with {ranks}"
+    if trial.status not in _CRASHED:
+        yield from _job_differences(problem, trial)
+
+
+def _job_differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
+    if not _same_energy(problem, trial):
+        source = trial.energy_source
+        yield "had another kind of energy", source.value if source else "none"
+    if (trial.metric, trial.mode) != (problem.metric, problem.mode):
+        yield "had another metric", f"{trial.metric}, {trial.mode}"
+    if not _same_learning(problem, trial):
+        rate = trial.learning_rate
+        yield "had another learning rate", "none" if rate is None else f"{rate:g}"
+    for name in ("target", "max_epochs", "eta_knob") if trial.curve else ():
+        if getattr(trial, name) != getattr(problem, name):
+            yield f"had another {name}", f"{getattr(trial, name):g}"
+    if trial.curve and trial.global_batch_size not in problem.candidates:
+        yield "had a batch size that is no candidate", str(trial.global_batch_size)
+
+
+def _what_counts(problem: Problem, trial: Trial) -> str:
+    run = read_trial(problem, trial)
+    if run is None:
+        return "left out"
+    if run.epochs is None:
+        return "kept for {own} speed"
+    return "read again from {own} learning curve{s}" if run.local else "kept for {own} epochs"

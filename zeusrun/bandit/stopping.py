@@ -1,28 +1,28 @@
-"""Whether a running trial is hopeless: a bound on its cost, tightened by its learning curve."""
+"""When to stop: a running trial that is hopeless, or a recurrence without a better attempt left.
+
+``submit`` and ``simulate`` both use these rules.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.observation import better
+from zeusrun.bandit.observation import FAILED, OUTDONE, better
 from zeusrun.cost import energy_text
+from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from zeusrun.bandit.observation import Pace, Running
-    from zeusrun.trial import Bound
+    from collections.abc import Sequence
+
+    from zeusrun.bandit.observation import Pace, Run, Running
+    from zeusrun.trial import Bound, Decision, Trial
 
 
 def hopeless(bound: Bound | None, mode: str, running: Running) -> str | None:
-    """Return why a trial cannot reach the target within its bound, or ``None`` to go on.
+    """Return why a trial cannot reach the target within its bound; ``None``: it goes on.
 
-    To be called at the end of an epoch. A trial that has come a share of the way has to keep to
-    that share of its bound; the way is measured by the epochs in which trials that reached the
-    target had come as far, one epoch being granted.
-
-    Args:
-        bound: Of the trial; ``None`` for none.
-        mode: Whether a higher or a lower metric is better.
-        running: The trial now.
+    For the end of an epoch. A trial that has come a share of the way may have spent that share of
+    its bound. The way is measured in epochs of trials that reached the target, plus one epoch.
     """
     if bound is None or running.cost_j is None:
         return None
@@ -42,14 +42,41 @@ def hopeless(bound: Bound | None, mode: str, running: Running) -> str | None:
     )
 
 
-def share_done(paces: tuple[Pace, ...], mode: str, best_value: float | None) -> float:
-    """Return how much of the way to the target a best value can be, at most 1."""
+def share_done(paces: Sequence[Pace], mode: str, best_value: float | None) -> float:
+    """Return which share of the way to the target a trial has come at most, up to 1."""
     shares = 0.0
     for pace in paces:
-        behind = pace[-1][0]
-        for epoch, value in pace:
-            if best_value is None or better(mode, value, best_value):
-                behind = epoch
-                break
-        shares += min(1.0, (behind + 1) / pace[-1][0])
+        ahead = (n for n, value in pace if best_value is None or better(mode, value, best_value))
+        shares += min(1.0, (next(ahead, pace[-1][0]) + 1) / pace[-1][0])
     return shares / len(paces)
+
+
+def is_last_attempt(made: Sequence[Trial], attempts: int) -> bool:
+    """Whether one more attempt is allowed after the trials made, and one has failed.
+
+    A speed check is no attempt.
+    """
+    failed = sum(trial.status is not TrialStatus.CANCELLED for trial in made)
+    return failed > 0 and failed + 1 >= attempts
+
+
+def is_repeat(decision: Decision, made: Sequence[Trial]) -> bool:
+    """Whether a decision repeats what failed in the recurrence, or exceeds what did not fit.
+
+    The recurrence then ends: with the same data, batch size and seed most scripts miss the target
+    again. A trial that was only stopped for its cost may run again without a bound.
+    """
+    arm = decision.global_batch_size
+    final = OUTDONE if decision.bound else OUTDONE - {TrialStatus.STOPPED}
+    failed = {trial.global_batch_size for trial in made if trial.status in final}
+    too_large = [trial.global_batch_size for trial in made if trial.status is TrialStatus.OOM]
+    return arm in failed or arm >= min(too_large, default=arm + 1)
+
+
+def is_target_in_doubt(made: Sequence[Trial], runs: Sequence[Run]) -> bool:
+    """Whether two arms missed the target in the recurrence and no run ever reached it.
+
+    Then the target may be wrong, not the batch sizes.
+    """
+    missed = {trial.global_batch_size for trial in made if trial.status in FAILED}
+    return len(missed) > 1 and not any(run.status is TrialStatus.REACHED for run in runs)

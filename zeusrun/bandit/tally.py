@@ -1,68 +1,52 @@
-"""What the trials say of each arm, sorted out once for every stage of a policy."""
+"""A job's runs sorted by batch size, for policies that treat each batch size by itself."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zeusrun.bandit.observation import OUTDONE
+from zeusrun.bandit.problem import ArmBelief
+from zeusrun.bandit.zeus.thompson import believe
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from zeusrun.bandit.observation import Run
     from zeusrun.bandit.problem import Problem
 
-# You et al. do not treat memory. Of an arm that has trained before, one such crash may be a
-# neighbour's doing, two are the arm's; one that never has is taken at its word.
+# You et al. do not treat memory. If an arm has trained before, one OOM may be a neighbour's
+# doing: it takes two to rule the arm out.
 _MOST_CRASHES = 2
 
 _RESULTS = frozenset({TrialStatus.REACHED, TrialStatus.MISSED, TrialStatus.STOPPED})
 _TRAINED = _RESULTS | {TrialStatus.CANCELLED}
-_FAILURES = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED, TrialStatus.OOM})
 
 
 @dataclass(frozen=True)
-class Ledger:
-    """Per arm what was seen, oldest first by start, whatever the order of finishing.
+class Tally:
+    """Runs by arm, in order of start."""
 
-    Attributes:
-        results: Runs that reached the target or failed to, by arm.
-        costs_j: Known costs of the ``REACHED`` ones by arm, the last ``Problem.window`` of them.
-        out_of_memory: How often each arm ran out of memory.
-        fitting: Candidates that memory does not rule out, ascending.
-        not_now: Arms that failed in an earlier attempt of the recurrence being decided.
-        exploring: Whether another recurrence has an exploration in flight.
-    """
-
-    results: Mapping[int, Sequence[Run]]
-    costs_j: Mapping[int, Sequence[float]]
-    out_of_memory: Mapping[int, int]
-    fitting: tuple[int, ...]
-    not_now: frozenset[int]
-    exploring: bool
+    results: Mapping[int, Sequence[Run]]  # that reached the target or failed to
+    costs_j: Mapping[int, Sequence[float]]  # known ones of ``REACHED``, the last ``Problem.window``
+    out_of_memory: Mapping[int, int]  # how often
+    fitting: tuple[int, ...]  # candidates that memory does not rule out, ascending
+    not_now: frozenset[int]  # failed in an earlier attempt of the recurrence being decided
+    exploring: bool  # whether another recurrence has an exploration in flight
 
 
-def build_ledger(problem: Problem, runs: Sequence[Run]) -> Ledger:
-    """Sort those of a job's runs by arm that were measured as they would be today.
-
-    Args:
-        problem: What is being decided.
-        runs: All runs of the job, oldest first.
-    """
+def build_tally(problem: Problem, runs: Sequence[Run]) -> Tally:
+    """Sort a job's runs, oldest first; only those measured as they would be today count."""
     results: defaultdict[int, list[Run]] = defaultdict(list)
     costs_j: defaultdict[int, list[float]] = defaultdict(list)
     out_of_memory: Counter[int] = Counter()
     exploring = False
-    not_now = set()
     for run in runs:
         arm, status = run.arm, run.status
-        if run.recurrence == problem.recurrence and status in _FAILURES:
-            not_now.add(arm)  # whatever else it says, it must not be repeated at once
-            if status is TrialStatus.OOM:
-                not_now.update(larger for larger in problem.candidates if larger > arm)
         if not run.local or arm not in problem.candidates:
             continue
         if status in _RESULTS:
@@ -74,27 +58,34 @@ def build_ledger(problem: Problem, runs: Sequence[Run]) -> Ledger:
         elif status is TrialStatus.DISPATCHED and run.recurrence != problem.recurrence:
             exploring = exploring or run.stage is Stage.EXPLORE
     window = problem.window or 0  # and [-0:] is everything
-    return Ledger(
+    return Tally(
         results=dict(results),
         costs_j={b: costs[-window:] for b, costs in costs_j.items()},
         out_of_memory=out_of_memory,
         fitting=fitting(problem.candidates, out_of_memory, trained_arms(runs)),
-        not_now=frozenset(not_now),
+        not_now=failed_now(problem, runs, OUTDONE),
         exploring=exploring,
     )
 
 
-def likeliest_arm(ledger: Ledger) -> tuple[int, str] | None:
-    """Return the arm that has reached the target most reliably, and a sentence that says so.
+def failed_now(
+    problem: Problem, runs: Iterable[Run], statuses: frozenset[TrialStatus]
+) -> frozenset[int]:
+    """Return arms that ended so in the recurrence, and those larger than one that did not fit."""
+    ended = [run for run in runs if run.recurrence == problem.recurrence and run.status in statuses]
+    too_large = min((run.arm for run in ended if run.status is TrialStatus.OOM), default=math.inf)
+    return frozenset(
+        {run.arm for run in ended}.union(b for b in problem.candidates if b > too_large)
+    )
 
-    It is for the last attempt of a recurrence. Arms are compared by plain counts,
-    ``(reached + 1) / (runs + 2)``, then by their cheapest run; those that failed in the
-    recurrence are left out.
 
-    Returns:
-        ``None`` where nothing else has ever reached the target.
+def likeliest_arm(tally: Tally) -> tuple[int, str] | None:
+    """Return the arm for a recurrence's last attempt, and why; ``None`` without a success.
+
+    It has the highest ``(reached + 1) / (runs + 2)`` of those that have not failed in this
+    recurrence, then the cheapest run.
     """
-    runs = {arm: ledger.results.get(arm, ()) for arm in ledger.fitting if arm not in ledger.not_now}
+    runs = {arm: tally.results.get(arm, ()) for arm in tally.fitting if arm not in tally.not_now}
     reached = {
         arm: sum(run.status is TrialStatus.REACHED for run in own) for arm, own in runs.items()
     }
@@ -104,15 +95,15 @@ def likeliest_arm(ledger: Ledger) -> tuple[int, str] | None:
 
     def rank(arm: int) -> tuple[float, float]:
         share = (reached[arm] + 1) / (len(runs[arm]) + 2)
-        return -share, min(ledger.costs_j.get(arm, ()), default=math.inf)
+        return -share, min(tally.costs_j.get(arm, ()), default=math.inf)
 
     arm = min(options, key=rank)
-    told = f"{reached[arm]} of {len(runs[arm])} runs"
-    return arm, f"this is the last attempt allowed, and {arm} has reached the target in {told}"
+    times = f"{reached[arm]} of {len(runs[arm])} runs"
+    return arm, f"this is the last attempt allowed, and {arm} has reached the target in {times}"
 
 
 def trained_arms(runs: Iterable[Run]) -> set[int]:
-    """Return the arms that have trained for an epoch or to an end, and so have fitted."""
+    """Return the arms that have trained for an epoch, and so fit in memory."""
     return {run.arm for run in runs if run.local and run.epochs and run.status in _TRAINED}
 
 
@@ -121,10 +112,7 @@ def fitting(
 ) -> tuple[int, ...]:
     """Return the candidates below the first that memory rules out.
 
-    Args:
-        candidates: Ascending.
-        out_of_memory: How often each arm ran out of memory; arms that never did may be absent.
-        trained: Arms that have trained; what is smaller has fitted, too.
+    An arm that has trained fits, and so do all smaller ones.
     """
     proven = max(trained, default=0)
     too_large = [
@@ -133,3 +121,34 @@ def fitting(
         if times >= (_MOST_CRASHES if arm <= proven else 1)
     ]
     return tuple(arm for arm in candidates if not too_large or arm < min(too_large))
+
+
+def explain_arms(
+    problem: Problem, tally: Tally, chances: Mapping[int, float], verdict: Callable[[int], str]
+) -> list[ArmBelief]:
+    """Return what each candidate's own runs say of it.
+
+    ``chances`` are the probabilities of being chosen next; ``verdict`` returns an arm's state.
+    """
+    return [_explain(tally, arm, chances.get(arm, 0.0), verdict(arm)) for arm in problem.candidates]
+
+
+def _explain(tally: Tally, arm: int, chance: float, verdict: str) -> ArmBelief:
+    results, costs_j = tally.results.get(arm, ()), tally.costs_j.get(arm, ())
+    cost = believe(costs_j) if costs_j else None
+    trials = len(results) + tally.out_of_memory.get(arm, 0)
+    reached = [run for run in results if run.status is TrialStatus.REACHED]
+    epochs = [run.epochs for run in reached if run.epochs is not None]
+    per_epoch = [run.epoch_cost_j for run in results if run.epoch_cost_j is not None]
+    return ArmBelief(
+        global_batch_size=arm,
+        trials=trials,
+        reached=len(reached),
+        epochs=statistics.fmean(epochs) if epochs else None,
+        epoch_cost_j=statistics.fmean(per_epoch) if per_epoch else None,
+        cost_j=cost.mean_j if cost else None,
+        cost_range_j=cost.range_j if cost else None,
+        failure_chance=1 - len(reached) / trials if trials else None,
+        chance=chance,
+        verdict=verdict,
+    )

@@ -15,11 +15,9 @@ import numpy as np
 import typer
 
 from zeusrun.analysis.savings import find_savings
-from zeusrun.bandit.auto.evidence import tell_window
 from zeusrun.bandit.power import best_limits
 from zeusrun.bandit.registry import create_policy
-from zeusrun.bandit.reinterpret import read_history
-from zeusrun.bandit.set_aside import kept
+from zeusrun.bandit.reinterpret import describe_kept, read_history
 from zeusrun.clock import read_clock
 from zeusrun.commands.options import (
     AsJson,
@@ -348,10 +346,8 @@ def show_beliefs(spec: JobSpec, *, as_json: bool) -> None:
     submission = compose(spec)
     trials = submission.history.trials(spec.name, NEWEST)
     problem = build_problem(submission, trials)
-    remarks = kept(problem, trials)
+    remarks = describe_kept(problem, trials)
     problem, runs = read_history(problem, trials)
-    window = tell_window(problem, runs)
-    remarks += [] if window is None else [window]
     rng = np.random.default_rng(spec.policy.seed)
     beliefs = submission.policy.explain(problem, runs, rng)
     if as_json:

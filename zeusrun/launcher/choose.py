@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.bandit.attempts import is_last_attempt
 from zeusrun.bandit.auto.policy import bound_of_proven
 from zeusrun.bandit.problem import PowerObjective, Problem
-from zeusrun.bandit.reinterpret import read_history
-from zeusrun.bandit.set_aside import kept
+from zeusrun.bandit.reinterpret import describe_kept, read_history
+from zeusrun.bandit.stopping import is_last_attempt
 from zeusrun.clock import timestamp
 from zeusrun.errors import UsageError
 from zeusrun.files.home import runs_directory
@@ -77,7 +76,7 @@ def choose_next(
         preempted = None
     number = recurrence if preempted is None else preempted.recurrence
     problem = build_problem(submission, trials, number)
-    sentences = tuple(kept(problem, trials))
+    sentences = tuple(describe_kept(problem, trials))
     problem, runs = read_history(problem, trials)
     limit_w = _limit_in_force(submission)
     if preempted is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.attempts import is_repeat, is_target_in_doubt
-from zeusrun.bandit.auto.evidence import FAILED
+from zeusrun.bandit.observation import FAILED
+from zeusrun.bandit.stopping import is_repeat, is_target_in_doubt
 from zeusrun.launcher.choose import choose_next
 from zeusrun.launcher.rundir.failure import is_permanent
 from zeusrun.trial import TrialStatus

@@ -13,7 +13,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.analysis.cost_baseline import usual_cost
+from zeusrun.analysis.cost_baseline import find_baseline
 from zeusrun.clock import timestamp
 from zeusrun.cost import energy_text
 from zeusrun.errors import ExitCode
@@ -98,7 +98,7 @@ def build_notices(trials: Sequence[Trial], result: SubmitResult) -> list[Notice]
         before = ended[-1]
         text = f"{last.job} reaches its target again, after {before.trial} ({before.status.value})"
         notices.append(_notice("recovered", last, code, text))
-    usual = None if last.shared else usual_cost(earlier, last)
+    usual = None if last.shared else find_baseline(earlier, last)
     if usual is not None and last.cost_j is not None and last.cost_j > usual.high_j:
         times = last.cost_j / usual.cost_j
         text = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.auto.policy import LOOK_S
+from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.observation import Running, merged_profile
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.cost import cost_j
@@ -134,7 +134,7 @@ class _Simulation:
 
     def _train_epoch(self) -> None:
         while self._probing:
-            probe_s = LOOK_S if self._looking else PROBE_S
+            probe_s = SPEED_CHECK_S if self._looking else PROBE_S
             share = (probe_s - self._window_s) / self._rate.epoch_s
             if share > 1 - self._begun:
                 self._window_s += (1 - self._begun) * self._rate.epoch_s

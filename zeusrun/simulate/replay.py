@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zeusrun.bandit.attempts import is_last_attempt, is_repeat, is_target_in_doubt
 from zeusrun.bandit.observation import Run
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reinterpret import read_trial
+from zeusrun.bandit.stopping import is_last_attempt, is_repeat, is_target_in_doubt
 from zeusrun.simulate.engine import SAMPLES_PER_EPOCH, Play, run_trial
 from zeusrun.trial import TrialStatus
 

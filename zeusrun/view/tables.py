@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from zeusrun.analysis.cost_shifts import tell_moves
+from zeusrun.analysis.cost_shifts import describe_shifts
 from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
@@ -155,7 +155,7 @@ def history_table(
     dead = [each for each in going if each is not None and not each.alive]
     head = [Text(job, style="bold"), *net_lines(savings), Text("")]
     footnotes = _footnotes(len(trials) if count is None else count, shown, proved=proved)
-    moves = tell_moves(trials)
+    moves = describe_shifts(trials)
     notes = [notes_sheet(moves)] if moves else []
     dead_notes = [dead_note(each.trial) for each in dead]
     return Group(*head, table, *footnotes, *dead_notes, *notes)

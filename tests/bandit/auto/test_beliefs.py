@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.bandit.runs import looked, run
+from tests.bandit.runs import run, speed_checked
 from tests.bandit.scripts import problem
 from zeusrun.bandit.auto.beliefs import believe
 from zeusrun.bandit.auto.evidence import gather
@@ -55,7 +55,7 @@ def test_low_power_promises_cheaper_epochs_for_larger_batches():
 
 
 def test_a_measured_speed_is_all_but_certain():
-    b = beliefs(run(64, 10), looked(256, 55.0))
+    b = beliefs(run(64, 10), speed_checked(256, 55.0))
     assert b.log_epoch_cost[-1] == pytest.approx(math.log(55), abs=0.01)
 
 
@@ -127,7 +127,7 @@ def test_other_hardware_keeps_the_epochs_and_learns_the_speed_again():
     there = [run(64, 10, per_epoch=None, local=False, power_w=None)] * 5
     b = beliefs(*there, *[run(256, 12, per_epoch=None, local=False, power_w=None)] * 5)
     assert b.incumbent_cost_j is None
-    b = beliefs(*there, looked(64, 70.0))
+    b = beliefs(*there, speed_checked(64, 70.0))
     assert b.incumbent_cost_j == pytest.approx(700, rel=0.05)
 
 
@@ -136,3 +136,16 @@ def test_other_hardware_keeps_the_epochs_and_learns_the_speed_again():
 )
 def test_others_are_bounded_by_interest_or_by_the_user(cost_factor, factor):
     assert beliefs(cost_factor=cost_factor).bound_factor == pytest.approx(factor)
+
+
+def test_costs_of_any_size_are_believed():
+    dear = [
+        run(64, 10**9, per_epoch=1e300),
+        run(32, 10, per_epoch=1e-6, status=TrialStatus.STOPPED),
+    ]
+    assert math.isfinite(beliefs(*dear).incumbent_cost_j)
+    swapped = [
+        run(64, 10**9, per_epoch=1e300, status=TrialStatus.STOPPED),
+        run(32, 1, per_epoch=1e308),
+    ]
+    assert math.isfinite(beliefs(*swapped).incumbent_cost_j)

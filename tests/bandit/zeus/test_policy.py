@@ -191,14 +191,14 @@ def test_before_any_run_the_default_is_certain():
     beliefs = explain(problem(), [])
     assert list(beliefs) == [16, 32, 64, 128, 256]
     assert [b.chance for b in beliefs.values()] == [0, 0, 1, 0, 0]
-    assert beliefs[64].verdict == "next: 64 is the default and comes first"
-    assert beliefs[16].verdict == "waits for its turn"
+    assert beliefs[64].verdict == "next: round 1: 64 comes first"
+    assert beliefs[16].verdict == "not tried yet"
     assert beliefs[16].cost_j is None
 
 
 def test_pruned_arms_say_why():
     beliefs = explain(problem(), history((64, 300.0), (32, MISSED), (128, OOM), (128, OOM)))
-    assert beliefs[32].verdict == "out: missed the target in round 1"
+    assert beliefs[32].verdict == "out: failed in round 1"
     assert beliefs[16].verdict == "out: lies beyond 32, which failed in round 1"
     assert beliefs[128].verdict == "out: ran out of memory"
     assert beliefs[256].verdict == "out: larger than one that did not fit"
@@ -213,6 +213,6 @@ def test_survivors_show_their_costs_and_chances():
     assert beliefs[32].failure_chance == pytest.approx(1 / 3)
     assert beliefs[32].epochs == 5
     assert beliefs[32].verdict == "the cheapest on average"
-    assert beliefs[64].verdict == "100 J dearer than 32"
+    assert beliefs[64].verdict == "100 J more than 32"
     for arm, belief in beliefs.items():
         assert belief.chance == pytest.approx(share(THREE, past, arm, draws=1000), abs=0.06)

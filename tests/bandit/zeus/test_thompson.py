@@ -34,11 +34,6 @@ def test_a_cost_of_zero_can_be_drawn_from():
     assert draw_j({16: believe([0.0])}, np.random.default_rng(0)) == {16: 0.0}
 
 
-def test_no_cost_is_no_belief():
-    with pytest.raises(ValueError, match="no belief"):
-        believe([])
-
-
 def test_chances_agree_with_the_exact_probability_of_two_gaussians():
     beliefs = {32: believe([100.0]), 64: believe([114.0])}
     # Difference of means 14, of variances 14^2 + 15.96^2: P(Z < 14 / 21.23) = 0.745.

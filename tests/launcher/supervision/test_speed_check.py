@@ -9,7 +9,7 @@ import pytest
 from tests.bandit.scripts import problem
 from tests.factories import build_trial as trial
 from tests.launcher.values import LAUNCHED, METERED, UNMETERED, after, report, ten_watts
-from zeusrun.bandit.auto.policy import LOOK_S
+from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.observation import Run
 from zeusrun.launcher.choose import Choice
 from zeusrun.launcher.supervision.speed_check import (
@@ -75,10 +75,10 @@ def test_an_epoch_is_enough_where_steps_are_not_counted():
 
 
 def test_before_an_epoch_it_takes_time_steps_and_the_length_of_an_epoch():
-    assert has_seen_enough(stepped(LOOK_STEPS, LOOK_S), KNOWN, 32)
-    assert not has_seen_enough(stepped(LOOK_STEPS - 1, LOOK_S), KNOWN, 32)
-    assert not has_seen_enough(stepped(LOOK_STEPS, LOOK_S - 2), KNOWN, 32)
-    assert not has_seen_enough(stepped(LOOK_STEPS, LOOK_S), UNCOUNTED, 32)
+    assert has_seen_enough(stepped(LOOK_STEPS, SPEED_CHECK_S), KNOWN, 32)
+    assert not has_seen_enough(stepped(LOOK_STEPS - 1, SPEED_CHECK_S), KNOWN, 32)
+    assert not has_seen_enough(stepped(LOOK_STEPS, SPEED_CHECK_S - 2), KNOWN, 32)
+    assert not has_seen_enough(stepped(LOOK_STEPS, SPEED_CHECK_S), UNCOUNTED, 32)
     assert not has_seen_enough(LAUNCHED, KNOWN, 32)
 
 
@@ -86,7 +86,7 @@ def test_an_evaluation_before_the_first_step_is_no_epoch():
     evaluated = after(report(101.0, 0, 0.1))
     assert not has_seen_enough(evaluated, KNOWN, 32)
     assert not has_seen_enough(then(evaluated, LOOK_STEPS, 5.0), KNOWN, 32)
-    assert has_seen_enough(then(evaluated, LOOK_STEPS, LOOK_S), KNOWN, 32)
+    assert has_seen_enough(then(evaluated, LOOK_STEPS, SPEED_CHECK_S), KNOWN, 32)
 
 
 def test_an_epoch_of_counted_steps_takes_some_of_them():

@@ -1,18 +1,26 @@
-"""Which arm to run next: what one run of it would teach against what it would cost. Pure."""
+"""Which arm to run next: what a run of it would teach, compared with what it costs."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zeusrun.bandit.auto.beliefs import believe
+from zeusrun.bandit.auto.evidence import gather
+from zeusrun.trial import TrialStatus
+
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from zeusrun.bandit.auto.beliefs import Array, Beliefs
+    from zeusrun.bandit.auto.evidence import Evidence
+    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.problem import Problem
 
-# What is learned is used for as many recurrences as there were, and these.
+# The job is expected to recur as often as it has, plus this.
 HORIZON = 30
 
 # Gauss-Hermite nodes and weights of a standard normal (Golub and Welsch, 1969); numpy's own take
@@ -21,25 +29,39 @@ _NODES, _VECTORS = np.linalg.eigh(np.diag(np.sqrt(np.arange(1.0, 13.0)), 1), UPL
 _WEIGHTS = _VECTORS[0] ** 2
 
 
+@dataclass(frozen=True)
+class Assessment:
+    """All that a decision of ``auto`` rests on."""
+
+    problem: Problem
+    evidence: Evidence
+    beliefs: Beliefs
+    recurrences: int  # runs that have reached the target
+    values: Array | None  # of trying each arm, in runs of the incumbent; ``None``: no cost is known
+
+
+def assess(problem: Problem, runs: Sequence[Run]) -> Assessment:
+    """Assess all runs of the job, oldest first."""
+    evidence = gather(problem, runs)
+    beliefs = believe(problem, evidence)
+    recurrences = sum(run.status is TrialStatus.REACHED for run in runs)
+    values = None
+    if beliefs.incumbent_cost_j is not None:
+        usable = [arm for arm in evidence.fitting if arm not in evidence.failed_now]
+        values = values_of_trying(beliefs, usable, evidence.in_flight, recurrences)
+    return Assessment(problem, evidence, beliefs, recurrences, values)
+
+
 def values_of_trying(
-    beliefs: Beliefs,
-    usable: Collection[int],
-    in_flight: Collection[int],
-    recurrences: int,
+    beliefs: Beliefs, usable: Collection[int], in_flight: Collection[int], recurrences: int
 ) -> Array:
     """Return what trying each arm is worth, in runs of the incumbent, shape ``(n,)``.
 
     The knowledge gradient (Frazier, Powell and Dayanik, 2009) in log cost: how much cheaper the
-    best arm is expected to look after one more run of this one, over the horizon, less what that
-    run is expected to cost more than one of the incumbent. It is charged at most what it would
-    be stopped at. Zero for the incumbent; minus infinity for arms that may not be run and for
-    those in flight, whose results are taken to come in as expected.
-
-    Args:
-        beliefs: With an incumbent.
-        usable: Arms that may be run.
-        in_flight: Arms that other recurrences are running.
-        recurrences: How many there were.
+    best arm is expected to be known after one more run of this one, over the horizon, less what
+    that run is expected to cost more than one of the incumbent, at most what it would be stopped
+    at. Zero for the incumbent; minus infinity for arms that are not usable, and for those in
+    flight in other recurrences, whose results are assumed to come in as expected.
     """
     incumbent = beliefs.incumbent
     if incumbent is None:
@@ -48,9 +70,8 @@ def values_of_trying(
     mean, covariance = beliefs.mean - beliefs.mean[incumbent], beliefs.covariance
     flying = [i for i, arm in enumerate(beliefs.arms) if arm in in_flight and i != incumbent]
     for i in flying:
-        covariance = covariance - np.outer(covariance[i], covariance[i]) / (
-            covariance[i, i] + noise
-        )
+        known = covariance[i, i] + noise
+        covariance = covariance - np.outer(covariance[i], covariance[i]) / known
     open_ = [i for i, arm in enumerate(beliefs.arms) if arm in usable]
     tried = [i for i in open_ if i != incumbent and i not in flying]
     values = np.full(len(beliefs.arms), -math.inf)
@@ -58,8 +79,8 @@ def values_of_trying(
     if not tried:
         return values
     variance = np.maximum(0.0, covariance.diagonal()[tried])
-    moves = covariance[np.ix_(open_, tried)] / np.sqrt(variance + noise)
-    after = mean[open_, None, None] + moves[..., None] * _NODES - moves[..., None] ** 2 / 2
+    shifts = covariance[np.ix_(open_, tried)] / np.sqrt(variance + noise)
+    after = mean[open_, None, None] + shifts[..., None] * _NODES - shifts[..., None] ** 2 / 2
     gain = np.exp(mean[open_].min()) - np.exp(after).min(axis=0) @ _WEIGHTS
     cost = np.exp(mean[tried])
     stopped = math.inf if beliefs.bound_factor is None else beliefs.bound_factor

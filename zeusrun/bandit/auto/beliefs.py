@@ -1,9 +1,8 @@
 """What is believed of every batch size: epochs to the target, joules per epoch, and their doubt.
 
 With ``x = log2(batch size / default)``, log epochs and log joules per epoch are two Gaussian
-processes of one kernel: their shape is certain at ``x = 0``, but for what the arm has for itself,
-and their level is not known at all.
-Kept apart, because epochs belong to the learning and joules per epoch to the machine.
+processes with the same kernel. They are kept apart, because epochs belong to the learning and
+joules per epoch to the machine.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from zeusrun.bandit.observation import better
+from zeusrun.bandit.observation import better, finite_exp
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from zeusrun.bandit.auto.evidence import Evidence
-    from zeusrun.bandit.observation import Pace, Run
+    from zeusrun.bandit.observation import Pace
     from zeusrun.bandit.problem import Problem
 
 Array: TypeAlias = "NDArray[np.float64]"
@@ -31,41 +30,27 @@ Array: TypeAlias = "NDArray[np.float64]"
 # Tuned on the public traces of the Zeus project; docs/policies.md says what each is worth.
 SLOPE_SD = 0.15  # of the straight part, per doubling
 BEND_SD, BEND_DOUBLINGS = 0.5, 2.0  # of the smooth rest, and over how many doublings it turns
-OWN_SD = 0.03  # of what an arm has for itself: no curve is perfectly smooth
+OWN_SD = 0.03  # of each arm by itself: no curve is perfectly smooth
 CLIFF_SD = 0.3  # of an arm that only ever failed: failures are cliffs, and say little of neighbours
 LEVEL_VARIANCE = 10.0
-OVERHEAD = 0.25  # how strongly low power tells of time per step that larger steps would save
+OVERHEAD = 0.25  # how much overhead per step a low power draw means
 SPEED_VARIANCE = 1e-4  # a measured cost per epoch is almost exact
-BOUND_SDS = 3.0  # a run that is this much dearer than the incumbent is of no interest
+BOUND_SDS = 3.0  # a run that costs this much more than the incumbent is of no interest
 
 
 @dataclass(frozen=True)
 class Beliefs:
-    """Gaussian beliefs in log cost over the candidates, shape ``(n,)`` each.
+    """Gaussian beliefs in log cost over the candidates, shape ``(n,)`` each."""
 
-    Attributes:
-        arms: Candidates, ascending.
-        log_epochs: Mean of log epochs to the target.
-        log_epoch_cost: Mean of log joules per epoch.
-        mean: Mean of log joules to the target.
-        covariance: Its covariance, shape ``(n, n)``; without the spread between runs.
-        run_sd: Standard deviation of one run's log cost.
-        bound_factor: How much dearer than the incumbent another arm's run may become; ``None``
-            where nothing is ever stopped.
-        incumbent: Index of the arm of least mean among those that have reached the target;
-            ``None`` if none has.
-        incumbent_cost_j: Expected cost of its next run; ``None`` while no cost is known.
-    """
-
-    arms: tuple[int, ...]
-    log_epochs: Array
-    log_epoch_cost: Array
-    mean: Array
-    covariance: Array
-    run_sd: float
-    bound_factor: float | None
-    incumbent: int | None
-    incumbent_cost_j: float | None
+    arms: tuple[int, ...]  # candidates, ascending
+    log_epochs: Array  # mean of log epochs to the target
+    log_epoch_cost: Array  # mean of log joules per epoch
+    mean: Array  # of log joules to the target
+    covariance: Array  # of the mean, shape ``(n, n)``; without the spread between runs
+    run_sd: float  # of one run's log cost
+    bound_factor: float | None  # other arms are stopped at this multiple of the incumbent's cost
+    incumbent: int | None  # index of the arm of least mean among those that have reached the target
+    incumbent_cost_j: float | None  # expected of its next run; ``None`` while no cost is known
 
 
 def believe(problem: Problem, evidence: Evidence) -> Beliefs:
@@ -74,12 +59,16 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     seen = tuple(dict.fromkeys((*arms, *evidence.results, *evidence.cut, *evidence.epoch_cost_j)))
     x = np.log2(np.array(seen, dtype=float) / problem.default)
     prior = _covariance(x)
+    bound_factor = None
+    if problem.cost_factor is not None:
+        bound_factor = min(problem.cost_factor, math.exp(BOUND_SDS * run_sd))
 
     speeds = {arm: (math.log(cost), SPEED_VARIANCE) for arm, cost in evidence.epoch_cost_j.items()}
     speed_prior = _speed_prior(x, evidence.power_w, problem.max_power_w)
     speed, speed_covariance = _condition(prior, speed_prior, seen, speeds)
 
-    counts = _epochs(problem, evidence, dict(zip(seen, speed.tolist(), strict=True)))
+    speed_by_arm = dict(zip(seen, speed.tolist(), strict=True))
+    counts = _epochs(problem.mode, evidence, bound_factor or 0.0, speed_by_arm)
     epochs_seen = {arm: _weigh(own, run_sd) for arm, own in counts.items()}
     cliff = np.array([arm in evidence.results and arm not in evidence.reached for arm in seen])
     epochs, epochs_covariance = _condition(
@@ -88,12 +77,12 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
 
     n = len(arms)
     mean = (epochs + speed)[:n]
-    options = [i for i, arm in enumerate(arms) if arm in evidence.reached]
-    options = [i for i in options if arms[i] in evidence.fitting]
-    incumbent = min(options, key=lambda i: float(mean[i])) if options else None
+    usable = evidence.reached.keys() & set(evidence.fitting)
+    options = [i for i, arm in enumerate(arms) if arm in usable]
+    incumbent = min(options, key=lambda i: float(mean[i]), default=None)
     cost_j = None
     if incumbent is not None and speeds:
-        cost_j = math.exp(float(mean[incumbent]) + run_sd**2 / 2)
+        cost_j = finite_exp(float(mean[incumbent]) + run_sd**2 / 2)
     return Beliefs(
         arms=arms,
         log_epochs=epochs[:n],
@@ -101,20 +90,18 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
         mean=mean,
         covariance=(epochs_covariance + speed_covariance)[:n, :n],
         run_sd=run_sd,
-        bound_factor=_bound_factor(problem, run_sd),
+        bound_factor=bound_factor,
         incumbent=incumbent,
         incumbent_cost_j=cost_j,
     )
 
 
-def _bound_factor(problem: Problem, run_sd: float) -> float | None:
-    if problem.cost_factor is None:
-        return None
-    return min(problem.cost_factor, math.exp(BOUND_SDS * run_sd))
-
-
 def _covariance(x: Array) -> Array:
-    """Return the prior covariance of either process, shape ``(n, n)``."""
+    """Return the prior covariance of either process, shape ``(n, n)``.
+
+    Relative to the default (``x = 0``) the shape is certain there but for ``OWN_SD``; the level is
+    unknown.
+    """
     near = np.exp(-0.5 * (x / BEND_DOUBLINGS) ** 2)
     apart = np.exp(-0.5 * ((x[:, None] - x) / BEND_DOUBLINGS) ** 2)
     bend = apart - near[:, None] - near + 1
@@ -123,11 +110,11 @@ def _covariance(x: Array) -> Array:
 
 
 def _speed_prior(x: Array, power_w: float | None, max_power_w: float | None) -> Array:
-    """Return the prior mean of log joules per epoch: overhead per step, told by the power drawn.
+    """Return the prior mean of log joules per epoch.
 
-    A GPU that draws little waits a lot, and waits less for larger steps: of the time at the
-    default a share ``c / (1 + c)`` is taken to be such overhead, ``c = OVERHEAD (1 - u) / u``
-    with ``u`` the power drawn as a share of the maximum.
+    A GPU that draws little waits a lot, and waits less for larger steps: a share ``c / (1 + c)`` of
+    the time at the default is assumed to be such overhead, ``c = OVERHEAD (1 - u) / u`` with ``u``
+    the power drawn as a share of the maximum.
     """
     used = power_w / max_power_w if power_w and max_power_w else 0.5
     overhead = OVERHEAD * (1 / min(1.0, max(0.02, used)) - 1)
@@ -155,43 +142,46 @@ def _weigh(counts: Sequence[tuple[float, float]], run_sd: float) -> tuple[float,
 
 
 def _epochs(
-    problem: Problem, evidence: Evidence, log_epoch_cost: Mapping[int, float]
+    mode: str, evidence: Evidence, bound_factor: float, log_epoch_cost: Mapping[int, float]
 ) -> dict[int, list[tuple[float, float]]]:
-    """Return the epochs that each arm's runs stand for, and as how much of a run each counts.
+    """Return, by arm, the epochs that each run counts as, and its weight, 1 for a whole run.
 
-    Averaged arithmetically, so that what fails now and then is paid for. A run that failed stands
-    for the epochs that its bound would have bought, and those of a fresh run of the best arm
-    after it. A run cut short stands for its epochs, stretched as the rest of the way stretched
-    runs that went it, and counts as the share of the way that it went.
+    The mean is arithmetic, so that occasional failures are paid for. A run that failed counts as
+    the epochs that its bound would have bought, plus those of a fresh run of the best arm. A run
+    cut short is extrapolated by the learning curves of whole runs; its weight falls with the square
+    of the share of the way that it went.
     """
     costs = [
         math.log(sum(run.epochs or 1 for run in runs) / len(runs)) + log_epoch_cost[arm]
         for arm, runs in evidence.reached.items()
     ]
-    factor = _bound_factor(problem, evidence.run_sd) or 0.0
     counts: dict[int, list[tuple[float, float]]] = {}
     for arm, runs in evidence.results.items():
         # Epochs of this arm that a fresh run of the best one would pay for.
-        fresh = math.exp(min(costs) - log_epoch_cost[arm]) if costs else 0.0
+        fresh = finite_exp(min(costs) - log_epoch_cost[arm]) if costs else 0.0
         counts[arm] = [
             (float(run.epochs or 1), 1.0)
             if run.status is TrialStatus.REACHED
-            else (max(run.epochs or 1, factor * fresh) + (fresh or run.epochs or 1), 1.0)
+            else (max(run.epochs or 1, bound_factor * fresh) + (fresh or run.epochs or 1), 1.0)
             for run in runs
         ]
-    paces = [runs[-1].pace for runs in evidence.reached.values() if runs[-1].pace]
-    paces = paces or _furthest(problem.mode, evidence.cut.values())
+    paces = newest_paces(evidence) or _furthest_pace(mode, evidence)
     for arm, runs in evidence.cut.items():
         for run in runs:
-            share = way_gone(problem.mode, paces, run.pace[-1][1])
+            share = way_gone(mode, paces, run.pace[-1][1])
             counts.setdefault(arm, []).append(((run.epochs or 1) / share, share * share))
     return counts
 
 
-def _furthest(mode: str, cut: Iterable[Sequence[Run]]) -> list[Pace]:
-    """Return the pace of the run that came furthest, as a goal where none got there."""
+def newest_paces(evidence: Evidence) -> list[Pace]:
+    """Return the learning curve of each arm's newest run that reached the target."""
+    return [runs[-1].pace for runs in evidence.reached.values() if runs[-1].pace]
+
+
+def _furthest_pace(mode: str, evidence: Evidence) -> list[Pace]:
+    """Return the learning curve of the run cut short that came furthest, if there is one."""
     best: Pace = ()
-    for runs in cut:
+    for runs in evidence.cut.values():
         for run in runs:
             if not best or better(mode, run.pace[-1][1], best[-1][1]):
                 best = run.pace
@@ -199,7 +189,7 @@ def _furthest(mode: str, cut: Iterable[Sequence[Run]]) -> list[Pace]:
 
 
 def way_gone(mode: str, paces: Sequence[Pace], value: float) -> float:
-    """Return way to a value ÷ whole way, in epochs, averaged over the runs that went it."""
+    """Return epochs to a value ÷ epochs of the whole run, averaged over learning curves."""
     total = 0.0
     for pace in paces:
         come = next((epoch for epoch, other in pace if not better(mode, value, other)), pace[-1][0])

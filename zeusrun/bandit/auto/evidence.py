@@ -1,4 +1,4 @@
-"""What the runs of a job say of each arm, sorted out once for all that ``auto`` decides."""
+"""What the runs of a job show of each arm, sorted once for all that ``auto`` decides."""
 
 from __future__ import annotations
 
@@ -7,69 +7,45 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.auto.drift import first_valid
-from zeusrun.bandit.spread import Spread
-from zeusrun.bandit.tally import fitting, trained_arms
+from zeusrun.bandit.auto.drift import Spread, first_valid
+from zeusrun.bandit.observation import FAILED, OUTDONE
+from zeusrun.bandit.tally import failed_now, fitting, trained_arms
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from zeusrun.bandit.observation import Run
     from zeusrun.bandit.problem import Problem
 
-FAILED = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED})
 CRASH_LIMIT = 2  # recurrences in which a script crashed with a batch size and not with another
 PROVEN = frozenset({Stage.EXPLOIT, Stage.RETRY})  # run as the best known, not to try them
-SPEED_RUNS = 3  # newest ones that a speed is averaged over: machines change, too
+SPEED_RUNS = 3  # newest runs that a speed is averaged over: machines change, too
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Runs by arm, oldest first.
+    """The runs of a job by arm, oldest first. Arms without a value are absent."""
 
-    Attributes:
-        results: Runs that reached the target or failed to, since the job last moved, those that
-            reached it first.
-        reached: Those among them that reached it; arms without one are absent.
-        cut: Runs cut short with a learning curve, since then.
-        epoch_cost_j: Measured cost per epoch; arms without one are absent.
-        power_w: Watts drawn at the known arm nearest to the default; ``None`` if unknown.
-        run_sd: Standard deviation of one run's log epochs.
-        fitting: Candidates that neither memory nor crashes of the script rule out.
-        crashes: In how many recurrences the script crashed in each arm, and not also in one that
-            has reached the target: then the batch size is not to blame.
-        crashed_runs: How often the script crashed in each arm, whatever is to blame.
-        crashed_now: Arms whose script crashed in the recurrence being decided.
-        out_of_memory: How often each arm ran out of memory.
-        in_flight: Arms of recurrences in flight.
-        failed_now: Arms that failed in the recurrence being decided.
-        missed_now: Those among them that missed the target or did not fit in memory: what was only
-            stopped may reach it under a higher bound.
-        proven_failed_now: Whether an arm that was run as the best known failed in the recurrence.
-        lost_now_j: What these failures have cost, as far as that is known.
-        moved: Finished runs that no longer count, because the job has moved since.
-        successes: Epochs of each arm's newest run that reached the target, before the job moved or
-            since; the newest of all is last.
-    """
-
-    results: Mapping[int, Sequence[Run]]
-    reached: Mapping[int, Sequence[Run]]
-    cut: Mapping[int, Sequence[Run]]
+    results: Mapping[int, Sequence[Run]]  # since the job last changed; successes first
+    reached: Mapping[int, Sequence[Run]]  # those that reached the target
+    cut: Mapping[int, Sequence[Run]]  # cut short with a learning curve, since the job last changed
     epoch_cost_j: Mapping[int, float]
-    power_w: float | None
-    run_sd: float
-    fitting: tuple[int, ...]
+    power_w: float | None  # drawn at the known arm nearest to the default; ``None`` if unknown
+    run_sd: float  # standard deviation of one run's log epochs
+    fitting: tuple[int, ...]  # candidates that neither memory nor crashes of the script rule out
+    # Recurrences in which the script crashed in an arm, and not also in one that has reached the
+    # target: then the batch size is not the cause.
     crashes: Mapping[int, int]
-    crashed_runs: Mapping[int, int]
-    crashed_now: frozenset[int]
-    out_of_memory: Mapping[int, int]
-    in_flight: frozenset[int]
+    crashed_now: frozenset[int]  # in the recurrence being decided, as the next four
     failed_now: frozenset[int]
-    missed_now: frozenset[int]
-    proven_failed_now: bool
-    lost_now_j: float
-    moved: int
+    missed_now: frozenset[int]  # failed, and not only stopped at a bound
+    proven_failed_now: bool  # whether an arm failed that was run as the best known
+    lost_now_j: float  # known cost of these failures
+    out_of_memory: Mapping[int, int]  # how often
+    in_flight: frozenset[int]
+    outdated: int  # how many runs no longer count, because the job has changed since
+    # Epochs of each arm's newest success, also before the job changed; the newest of all is last.
     successes: Mapping[int, int]
 
     @property
@@ -80,120 +56,84 @@ class Evidence:
 
 def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
     """Sort the runs of a job, oldest first."""
-    told = [run for run in runs if run.status in FAILED or _has_reached(run)]
-    cut = [run for run in runs if run.status is TrialStatus.CANCELLED and run.pace and run.epochs]
-    fast: defaultdict[int, list[Run]] = defaultdict(list)
-    for run in runs:
-        if run.epoch_cost_j is not None:
-            fast[run.arm].append(run)
-    crashed = {(run.recurrence, run.arm) for run in runs if run.status is TrialStatus.FAILED}
-    out_of_memory = Counter(run.arm for run in runs if run.status is TrialStatus.OOM)
-    in_flight = {run.arm for run in runs if run.status is TrialStatus.DISPATCHED}
-    lost = [
+    settled = [
         run
         for run in runs
-        if run.recurrence == problem.recurrence
-        and (run.status in FAILED or run.status is TrialStatus.OOM)
+        if run.status in FAILED or (run.status is TrialStatus.REACHED and run.epochs is not None)
     ]
-    ever = {run.arm for run in told if _has_reached(run)}
-    of_the_job = {recurrence for recurrence, arm in crashed if arm in ever}
-    crashes = Counter(arm for recurrence, arm in crashed if recurrence not in of_the_job)
+    cut = [run for run in runs if run.status is TrialStatus.CANCELLED and run.pace and run.epochs]
     successes: dict[int, int] = {}
-    for run in told:
-        if _has_reached(run):
+    for run in settled:
+        if run.status is TrialStatus.REACHED:
             successes.pop(run.arm, None)
             successes[run.arm] = run.epochs or 1
-    moved = first_valid(told)
-    if moved:
-        cut = [run for run in cut if run.recurrence >= told[moved].recurrence]
-    told = _restarted(told[moved:]) if moved else told
-    reached = _by_arm(problem, [run for run in told if run.status is TrialStatus.REACHED])
-    failed = _by_arm(problem, [run for run in told if run.status in FAILED])
-    results = {arm: [*reached.get(arm, ()), *failed.get(arm, ())] for arm in {**reached, **failed}}
+    outdated = first_valid(settled)
+    if outdated:
+        cut = [run for run in cut if run.recurrence >= settled[outdated].recurrence]
+        settled = _without_old_bounds(settled[outdated:])
+    reached = _by_arm(problem, [run for run in settled if run.status is TrialStatus.REACHED])
+    failed = _by_arm(problem, [run for run in settled if run.status in FAILED])
     spread = Spread()
-    for arm, own in reached.items():
+    for own in reached.values():
         for run in own:
-            spread.add(arm, math.log(run.epochs or 1))
+            spread.add(run)
+    timed: defaultdict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.epoch_cost_j is not None:
+            timed[run.arm].append(run)
+    crashed = {(run.recurrence, run.arm) for run in runs if run.status is TrialStatus.FAILED}
+    of_the_job = {recurrence for recurrence, arm in crashed if arm in successes}
+    crashes = Counter(arm for recurrence, arm in crashed if recurrence not in of_the_job)
+    out_of_memory = Counter(run.arm for run in runs if run.status is TrialStatus.OOM)
+    lost = [r for r in runs if r.recurrence == problem.recurrence and r.status in OUTDONE]
     return Evidence(
-        results=results,
+        results={
+            arm: [*reached.get(arm, ()), *failed.get(arm, ())] for arm in {**reached, **failed}
+        },
         reached=reached,
         cut=_by_arm(problem, cut),
-        epoch_cost_j={arm: _speed(own) for arm, own in fast.items()},
-        power_w=_power(problem, fast),
+        epoch_cost_j={arm: _speed(own) for arm, own in timed.items()},
+        power_w=_power(problem, timed),
         run_sd=spread.sd,
         fitting=tuple(
             arm
             for arm in fitting(problem.candidates, out_of_memory, trained_arms(runs))
-            if arm in ever or crashes[arm] < CRASH_LIMIT or not ever
+            if arm in successes or crashes[arm] < CRASH_LIMIT or not successes
         ),
         crashes=crashes,
-        crashed_runs=Counter(run.arm for run in runs if run.status is TrialStatus.FAILED),
         crashed_now=frozenset(arm for number, arm in crashed if number == problem.recurrence),
         out_of_memory=out_of_memory,
-        in_flight=frozenset(in_flight),
-        failed_now=_failed_now(problem, lost),
-        missed_now=_failed_now(
-            problem, [run for run in lost if run.status is not TrialStatus.STOPPED]
-        ),
+        in_flight=frozenset(run.arm for run in runs if run.status is TrialStatus.DISPATCHED),
+        failed_now=failed_now(problem, lost, OUTDONE),
+        missed_now=failed_now(problem, lost, OUTDONE - {TrialStatus.STOPPED}),
         proven_failed_now=any(run.status in FAILED and run.stage in PROVEN for run in lost),
         lost_now_j=sum((run.epochs or 1) * (run.epoch_cost_j or 0.0) for run in lost),
-        moved=moved,
+        outdated=outdated,
         successes=successes,
     )
 
 
-def _failed_now(problem: Problem, lost: Sequence[Run]) -> frozenset[int]:
-    """Return the arms that failed, and those above one that ran out of memory."""
-    failed = {run.arm for run in lost}
-    too_large = [run.arm for run in lost if run.status is TrialStatus.OOM]
-    return frozenset(
-        failed.union(arm for arm in problem.candidates if too_large and arm > min(too_large))
-    )
-
-
 def was_bounded(run: Run) -> bool:
-    """Whether a run of what was known best was only stopped, so that its bound may be to blame."""
+    """Whether the best arm known was stopped: its bound may be the cause, not the arm."""
     return run.status is TrialStatus.STOPPED and run.stage in PROVEN
 
 
-def _has_reached(run: Run) -> bool:
-    return run.status is TrialStatus.REACHED and run.epochs is not None
+def _without_old_bounds(settled: Sequence[Run]) -> list[Run]:
+    """Leave out what was stopped before something reached the target again.
 
-
-def _restarted(told: Sequence[Run]) -> list[Run]:
-    """Leave out what was stopped until something reached the target again.
-
-    These trials were held to bounds of before the job moved: they say that it has, and no more.
-    One that ran all of its epochs and missed the target is a failure of today.
+    The bounds of these runs are from before the job changed. A run that took all of its epochs and
+    missed the target is a failure of today.
     """
-    again = next((run.recurrence for run in told if run.status is TrialStatus.REACHED), None)
-    if again is None:
-        return list(told)
-    stopped = TrialStatus.STOPPED
-    return [run for run in told if run.status is not stopped or run.recurrence > again]
+    reached = (run.recurrence for run in settled if run.status is TrialStatus.REACHED)
+    again, stopped = next(reached, None), TrialStatus.STOPPED
+    return [
+        run
+        for run in settled
+        if again is None or run.status is not stopped or run.recurrence > again
+    ]
 
 
-def tell_window(problem: Problem, runs: Sequence[Run]) -> str | None:
-    """Say how many runs are older than ``problem.window`` allows; ``None`` if none is."""
-    if problem.window is None:
-        return None
-    kinds = Counter((run.arm, _kind(run)) for run in runs if _kind(run) is not None)
-    old = sum(max(0, count - problem.window) for count in kinds.values())
-    if not old:
-        return None
-    return (
-        f"policy.window is {problem.window}: {old} older run{'' if old == 1 else 's'} of the same "
-        "batch sizes left out"
-    )
-
-
-def _kind(run: Run) -> str | None:
-    if run.status is TrialStatus.CANCELLED:
-        return "cut short" if run.pace and run.epochs else None
-    return "reached" if _has_reached(run) else "failed" if run.status in FAILED else None
-
-
-def _by_arm(problem: Problem, runs: Sequence[Run]) -> dict[int, list[Run]]:
+def _by_arm(problem: Problem, runs: Iterable[Run]) -> dict[int, list[Run]]:
     arms: defaultdict[int, list[Run]] = defaultdict(list)
     for run in runs:
         arms[run.arm].append(run)
@@ -209,12 +149,11 @@ def _speed(runs: Sequence[Run]) -> float:
     return sum(newest) / len(newest)
 
 
-def _power(problem: Problem, fast: Mapping[int, Sequence[Run]]) -> float | None:
-    known = {
-        arm: max(run.power_w for run in own if run.power_w is not None)
-        for arm, own in fast.items()
-        if any(run.power_w is not None for run in own)
+def _power(problem: Problem, timed: Mapping[int, Sequence[Run]]) -> float | None:
+    drawn = {
+        arm: max(watts)
+        for arm, own in timed.items()
+        if (watts := [run.power_w for run in own if run.power_w is not None])
     }
-    if not known:
-        return None
-    return known[min(known, key=lambda arm: (abs(math.log(arm / problem.default)), arm))]
+    near = min(drawn, key=lambda arm: (abs(math.log(arm / problem.default)), arm), default=None)
+    return None if near is None else drawn[near]

@@ -1,8 +1,8 @@
 """Policy ``auto``: beliefs, the value of trying, a bound for every trial, a walk over limits.
 
-Every recurrence runs the arm that has proved cheapest, unless another one is worth a try: what
-its run would teach, over the recurrences to come, is more than what it costs. No randomness.
-docs/policies.md derives it, and says what each part is worth.
+Every recurrence runs the cheapest arm so far, unless another one is worth a try: what its run would
+teach is worth more over the recurrences to come than it costs. docs/policies.md derives it, and
+says what each part is worth.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.bandit.auto.assessment import Position, assess
-from zeusrun.bandit.auto.beliefs import way_gone
+from zeusrun.bandit.auto.acquisition import Assessment, assess
+from zeusrun.bandit.auto.beliefs import newest_paces, way_gone
 from zeusrun.bandit.auto.evidence import PROVEN, was_bounded
 from zeusrun.bandit.auto.explain import (
     belief_of,
@@ -23,8 +23,8 @@ from zeusrun.bandit.auto.explain import (
     why_retry,
     why_try,
 )
-from zeusrun.bandit.power import first_limit_w, next_limit_w
-from zeusrun.bandit.stopping import hopeless
+from zeusrun.bandit.base import WalkingPolicy
+from zeusrun.bandit.power import first_limit_w
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 if TYPE_CHECKING:
@@ -32,47 +32,35 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Run, Running
+    from zeusrun.bandit.observation import Run
     from zeusrun.bandit.problem import ArmBelief, Problem
-    from zeusrun.trial import PowerPoint
 
-LOOK_S = 30.0  # of training show an arm's speed
-LOOK_SHARE = 0.2  # of a run that a look may cost
-LOST_SHARE = 0.2  # of a run that failures may cost before only the proven may follow
+SPEED_CHECK_S = 30.0  # of training show an arm's speed
+SPEED_CHECK_SHARE = 0.2  # of a run that a speed check may cost
+LOST_SHARE = 0.2  # of a run that failures may cost before only proven arms may follow
 LEAP = 3  # failures of a recurrence after which the best is not near where it was
 PACES = 5  # learning curves that a trial is compared with
 
 
-class Auto:
+class Auto(WalkingPolicy):
     """The default policy; see the module. It uses no random number."""
 
     name = "auto"
 
     def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
         """Choose the next trial."""
-        position = assess(problem, runs)
-        index, stage, why = _select(position)
-        arm = position.beliefs.arms[index]
-        limit_w = first_limit_w(problem, runs, arm)
-        proven = stage in PROVEN
-        return Decision(arm, stage, why, limit_w, _bound(position, index, proven=proven))
-
-    def next_limit_w(
-        self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
-    ) -> float | None:
-        """Return the next limit of a short walk, or its choice."""
-        return next_limit_w(problem, profile, decision.power_limit_w)
-
-    def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
-        """Return why the trial cannot reach the target within its bound any more."""
-        return hopeless(decision.bound, problem.mode, running)
+        now = assess(problem, runs)
+        index, stage, why = _select(now)
+        arm = problem.candidates[index]
+        bound = _bound(now, index, proven=stage in PROVEN)
+        return Decision(arm, stage, why, first_limit_w(problem, runs, arm), bound)
 
     def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
         """Return what is believed of every candidate."""
-        position = assess(problem, runs)
-        index, _, why = _select(position)
+        now = assess(problem, runs)
+        index, _, why = _select(now)
         return [
-            belief_of(position, i, _bound(position, i, proven=False), why if i == index else None)
+            belief_of(now, i, _bound(now, i, proven=False), why if i == index else None)
             for i in range(len(problem.candidates))
         ]
 
@@ -82,44 +70,43 @@ def bound_of_proven(problem: Problem, runs: Sequence[Run]) -> Bound | None:
 
     It applies to a batch size that the user names and to a trial that continues after preemption.
     """
-    position = assess(problem, runs)
-    incumbent = position.beliefs.incumbent
-    return None if incumbent is None else _bound(position, incumbent, proven=True)
+    now = assess(problem, runs)
+    incumbent = now.beliefs.incumbent
+    return None if incumbent is None else _bound(now, incumbent, proven=True)
 
 
-def _select(position: Position) -> tuple[int, Stage, str]:
-    """Return the index of the arm to run next, and why."""
-    evidence, beliefs, values = position.evidence, position.beliefs, position.values
-    incumbent = beliefs.incumbent
+def _select(now: Assessment) -> tuple[int, Stage, str]:
+    """Return the index of the arm to run next, the stage, and why."""
+    evidence, arms, values = now.evidence, now.beliefs.arms, now.values
+    incumbent, last = now.beliefs.incumbent, now.problem.last_attempt
     if incumbent is None:
-        index = _first(position)
-        return index, Stage.EXPLORE, why_first(position, index)
-    tried_now = evidence.crashed_now | evidence.failed_now
-    if evidence.crashed_now and beliefs.arms[incumbent] not in tried_now:
-        return incumbent, Stage.RETRY, why_after_crash(position, incumbent)
-    last = position.problem.last_attempt
-    if evidence.failed_now and (last or _enough_of_trying(position, incumbent)):
+        index = _first(now)
+        return index, Stage.EXPLORE, why_first(now, index)
+    if evidence.crashed_now and arms[incumbent] not in evidence.crashed_now | evidence.failed_now:
+        return incumbent, Stage.RETRY, why_after_crash(now, incumbent)
+    if evidence.failed_now and (last or _enough_of_trying(now, incumbent)):
         chosen = _likeliest if last and evidence.proven_failed_now else _proven
-        index = chosen(position, incumbent)
-        return index, Stage.RETRY, why_retry(position, index)
+        index = chosen(now, incumbent)
+        return index, Stage.RETRY, why_retry(now, index)
     best = incumbent if values is None or last else int(values.argmax())
     if best == incumbent:
-        return incumbent, Stage.EXPLOIT, why_incumbent(position, incumbent)
-    why = why_try(position, best, incumbent)
-    if _worth_a_look(position, best):
-        return best, Stage.LOOK, f"{why}; its speed is unknown, so {LOOK_S:g} s of it come first"
+        return incumbent, Stage.EXPLOIT, why_incumbent(now, incumbent)
+    why = why_try(now, best, incumbent)
+    if _needs_speed_check(now, best):
+        why = f"{why}; its speed is unknown, so {SPEED_CHECK_S:g} s of it come first"
+        return best, Stage.LOOK, why
     return best, Stage.EXPLORE, why
 
 
-def _first(position: Position) -> int:
-    """Nothing has reached the target: what was not tried, outwards from where to begin.
+def _first(now: Assessment) -> int:
+    """Choose while nothing has reached the target: arms not tried yet, the nearest first.
 
-    That is the default, or after the job has moved the arm that reached the target last: the best
-    one now is rarely far from it. When none is left, that one alone, until the target or something
-    else changes. It may be in flight already: until something has reached the target no trial has
-    a bound, and spreading out costs more than it teaches (docs/policies.md).
+    The search begins at the default or, after the job has changed, at the arm that reached the
+    target last: the best arm now is rarely far from it. When no arm is left, that one runs alone.
+    It may be in flight already: until something has reached the target no trial has a bound, and
+    spreading out costs more than it teaches (docs/policies.md).
     """
-    problem, evidence = position.problem, position.evidence
+    problem, evidence = now.problem, now.evidence
     begin = evidence.last_reached or problem.default
     untried = [
         arm
@@ -127,32 +114,35 @@ def _first(position: Position) -> int:
         if not evidence.out_of_memory.get(arm)
         and all(was_bounded(run) for run in evidence.results.get(arm, ()))
     ]
-    if problem.last_attempt and len(evidence.failed_now) >= LEAP:
-        # The best has moved far. What has needed the fewest epochs can spare most of them.
-        proven = [arm for arm in untried if arm in evidence.successes]
-        if proven:
-            arm = min(proven, key=lambda arm: evidence.successes[arm])
-            return problem.candidates.index(arm)
-    options = untried or evidence.fitting or [problem.default]
-    arm = min(options, key=lambda arm: (abs(math.log(arm / begin)), arm))
+    proven = [arm for arm in untried if arm in evidence.successes]
+    if problem.last_attempt and len(evidence.failed_now) >= LEAP and proven:
+        # The best is far from where it was. An arm that needed few epochs may need many more now.
+        arm = min(proven, key=lambda arm: evidence.successes[arm])
+    else:
+        options = untried or evidence.fitting or [problem.default]
+        arm = min(options, key=lambda arm: (abs(math.log(arm / begin)), arm))
     return problem.candidates.index(arm)
 
 
-def _proven(position: Position, incumbent: int) -> int:
-    """After a failure: what is proven and has not failed in this recurrence, at the least cost."""
-    evidence, beliefs = position.evidence, position.beliefs
-    free = set(evidence.fitting) - evidence.failed_now
-    expected = beliefs.mean + beliefs.covariance.diagonal() / 2
-    proven = [i for i, arm in enumerate(beliefs.arms) if arm in free & set(evidence.reached)]
-    return min(
-        proven, key=lambda i: float(expected[i]), default=_nearest(position, free, incumbent)
-    )
+def _usable(now: Assessment, failed: Collection[int]) -> tuple[list[int], set[int]]:
+    """Return indexes of arms that have reached the target and not failed, and all free arms."""
+    free = set(now.evidence.fitting).difference(failed)
+    usable = free & now.evidence.reached.keys()
+    return [i for i, arm in enumerate(now.beliefs.arms) if arm in usable], free
 
 
-def _nearest(position: Position, free: Collection[int], incumbent: int) -> int:
+def _proven(now: Assessment, incumbent: int) -> int:
+    """After a failure: the cheapest proven arm that has not failed in this recurrence."""
+    proven, free = _usable(now, now.evidence.failed_now)
+    expected = now.beliefs.mean + now.beliefs.covariance.diagonal() / 2
+    nearest = _nearest(now, free, incumbent)
+    return min(proven, key=lambda i: float(expected[i]), default=nearest)
+
+
+def _nearest(now: Assessment, free: Collection[int], incumbent: int) -> int:
     """Return what is nearest to the arm that reached the target last, of two the cheaper one."""
-    arms, mean = position.beliefs.arms, position.beliefs.mean
-    begin = position.evidence.last_reached or arms[incumbent]
+    arms, mean = now.beliefs.arms, now.beliefs.mean
+    begin = now.evidence.last_reached or arms[incumbent]
 
     def rank(i: int) -> tuple[float, float]:
         return round(abs(math.log(arms[i] / begin)), 9), float(mean[i])
@@ -160,66 +150,67 @@ def _nearest(position: Position, free: Collection[int], incumbent: int) -> int:
     return min((i for i, arm in enumerate(arms) if arm in free), key=rank, default=incumbent)
 
 
-def _likeliest(position: Position, incumbent: int) -> int:
-    """The last attempt after the best known has failed: what is most likely to reach the target.
+def _likeliest(now: Assessment, incumbent: int) -> int:
+    """The last attempt after the best arm has failed: the arm most likely to reach the target.
 
-    It is not bounded, so what was only stopped in the recurrence may run again; what missed the
-    target may not. The chance is that of fewer epochs than ``max_epochs``: the learning curve of
-    what was stopped shows how many it would have taken, and how far off the others may be today.
+    It has no bound, so an arm that was only stopped in the recurrence may run again; one that
+    missed the target may not. The chance is that of fewer epochs than ``max_epochs``. The learning
+    curves of stopped runs show how many epochs these would have taken, and by how much today
+    differs.
     """
-    evidence, beliefs = position.evidence, position.beliefs
-    free = set(evidence.fitting) - evidence.missed_now
-    proven = [i for i, arm in enumerate(beliefs.arms) if arm in free & set(evidence.reached)]
+    beliefs = now.beliefs
+    proven, free = _usable(now, now.evidence.missed_now)
     sd = np.sqrt(np.maximum(0.0, beliefs.covariance.diagonal()) + beliefs.run_sd**2)
     log_epochs = beliefs.log_epochs.copy()
-    today = {beliefs.arms.index(arm): math.log(epochs) for arm, epochs in _stretched(position)}
+    today = {beliefs.arms.index(arm): math.log(epochs) for arm, epochs in _extrapolated(now)}
     if today:
         log_epochs += sum(log - log_epochs[i] for i, log in today.items()) / len(today)
         log_epochs[list(today)] = list(today.values())
-    spare = (math.log(position.problem.max_epochs) - log_epochs) / sd
-    return max(proven, key=lambda i: float(spare[i]), default=_nearest(position, free, incumbent))
+    spare = (math.log(now.problem.max_epochs) - log_epochs) / sd
+    nearest = _nearest(now, free, incumbent)
+    return max(proven, key=lambda i: float(spare[i]), default=nearest)
 
 
-def _stretched(position: Position) -> Iterator[tuple[int, float]]:
+def _extrapolated(now: Assessment) -> Iterator[tuple[int, float]]:
     """Yield arms that were stopped in the recurrence, and the epochs that they would have taken."""
-    problem, evidence = position.problem, position.evidence
-    paces = [runs[-1].pace for runs in evidence.reached.values() if runs[-1].pace]
+    problem, evidence = now.problem, now.evidence
+    paces = newest_paces(evidence)
     for arm in evidence.failed_now.difference(evidence.missed_now).intersection(problem.candidates):
-        for run in evidence.results.get(arm, ())[-1:]:  # none, if it is of before the job moved
+        for run in evidence.results.get(arm, ())[-1:]:  # none if it is from before the job changed
             if run.status is TrialStatus.STOPPED and paces and run.pace and run.epochs:
                 yield arm, run.epochs / way_gone(problem.mode, paces, run.pace[-1][1])
 
 
-def _enough_of_trying(position: Position, incumbent: int) -> bool:
-    """Whether the recurrence has lost so much that only what is proven may follow."""
-    evidence, cost_j = position.evidence, position.beliefs.incumbent_cost_j
-    if cost_j is None or position.beliefs.arms[incumbent] in evidence.failed_now:
+def _enough_of_trying(now: Assessment, incumbent: int) -> bool:
+    """Whether the recurrence has lost so much that only a proven arm may follow."""
+    evidence, cost_j = now.evidence, now.beliefs.incumbent_cost_j
+    if cost_j is None or now.beliefs.arms[incumbent] in evidence.failed_now:
         return True
     return evidence.lost_now_j > LOST_SHARE * cost_j
 
 
-def _worth_a_look(position: Position, index: int) -> bool:
-    """Whether an arm's speed is unknown, and seeing it costs little of what a run costs."""
-    power_w, cost_j = position.problem.max_power_w, position.beliefs.incumbent_cost_j
-    if position.beliefs.arms[index] in position.evidence.epoch_cost_j or not power_w or not cost_j:
+def _needs_speed_check(now: Assessment, index: int) -> bool:
+    """Whether an arm's speed is unknown, and measuring it costs little of what a run costs."""
+    power_w, cost_j = now.problem.max_power_w, now.beliefs.incumbent_cost_j
+    if now.beliefs.arms[index] in now.evidence.epoch_cost_j or not power_w or not cost_j:
         return False
-    return LOOK_S * power_w < LOOK_SHARE * cost_j
+    return SPEED_CHECK_S * power_w < SPEED_CHECK_SHARE * cost_j
 
 
-def _bound(position: Position, index: int, *, proven: bool) -> Bound | None:
-    """What is proven may cost what the user allows, a try only what keeps it of interest.
+def _bound(now: Assessment, index: int, *, proven: bool) -> Bound | None:
+    """Return the user's bound for a proven arm, and a tighter one for a try.
 
-    Once the best known has failed in the recurrence, what a run costs today is not known. Then the
-    last attempt is not bounded: a bound of before may stop every batch size.
+    If the best arm has failed in the recurrence, the cost of a run today is unknown. The last
+    attempt then has no bound: a bound from before may stop every batch size.
     """
-    beliefs, factor = position.beliefs, position.problem.cost_factor
+    beliefs, factor = now.beliefs, now.problem.cost_factor
     incumbent, cost_j = beliefs.incumbent, beliefs.incumbent_cost_j
     if factor is None or incumbent is None or cost_j is None:
         return None
-    if position.problem.last_attempt and position.evidence.proven_failed_now:
+    if now.problem.last_attempt and now.evidence.proven_failed_now:
         return None
     if proven or index == incumbent:
         return Bound(factor * cost_j)
-    newest = position.evidence.reached[beliefs.arms[incumbent]][: -PACES - 1 : -1]
+    newest = now.evidence.reached[beliefs.arms[incumbent]][: -PACES - 1 : -1]
     paces = tuple(run.pace for run in newest if run.pace)
     return Bound((beliefs.bound_factor or factor) * cost_j, paces)

@@ -6,109 +6,184 @@ Training", NSDI 2023, the section on batch size optimisation.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from zeusrun.bandit.base import SweepingPolicy
 from zeusrun.bandit.observation import merged_profile
 from zeusrun.bandit.power import sweep_limit_w
-from zeusrun.bandit.stopping import hopeless
-from zeusrun.bandit.summary import summarise
-from zeusrun.bandit.tally import Ledger, build_ledger, likeliest_arm
-from zeusrun.bandit.zeus.plan import Plan, build_plan
-from zeusrun.bandit.zeus.thompson import chances, draw_j
+from zeusrun.bandit.tally import Tally, build_tally, explain_arms, likeliest_arm
+from zeusrun.bandit.zeus.pruning import ROUNDS, Pruning, nearest, prune
+from zeusrun.bandit.zeus.thompson import CostBelief, believe, chances, draw_j
 from zeusrun.cost import energy_text
-from zeusrun.trial import Bound, Decision, Stage
+from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Run, Running
+    from zeusrun.bandit.observation import Run
     from zeusrun.bandit.problem import ArmBelief, Problem
-    from zeusrun.trial import PowerPoint
+
+# A survivor whose cost is unknown after both rounds may run until it has this many runs.
+UNKNOWN_COST_LIMIT = ROUNDS + 2
 
 
-class Zeus:
+class Zeus(SweepingPolicy):
     """The policy of the NSDI 2023 paper.
 
-    Exploration is replayed over all comparable trials (see ``pruning.prune``) and never begins
-    anew: ``Problem.window`` limits only the costs per arm that Thompson sampling and the bound
-    look back on, so an arm once pruned stays so. While another recurrence's exploration is in
-    flight, a recurrence runs the cheapest arm known instead. Thompson sampling needs no such
-    care, it draws anew each time. Not of the paper: the last attempt of a recurrence goes to the
-    arm that has reached the target most reliably.
-
-    Its bound is ``cost_factor`` times the cheapest known cost, its power limits a full sweep.
+    Each decision replays the exploration over all comparable trials (see ``pruning.prune``), so an
+    arm once pruned stays pruned; ``Problem.window`` limits only the costs that Thompson sampling
+    and the bound use. While another recurrence explores, a recurrence runs the cheapest arm known.
+    Not of the paper: the last attempt of a recurrence goes to the arm that has reached the target
+    most reliably. The bound is ``cost_factor`` times the cheapest known cost.
     """
 
     name = "zeus"
 
     def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
-        """Choose the batch size of the next trial; ``rng`` is used by Thompson sampling alone."""
-        ledger = build_ledger(problem, runs)
-        plan = build_plan(problem, ledger)
-        arm, stage, why = plan.arm, plan.stage, plan.why
-        likeliest = likeliest_arm(ledger) if problem.last_attempt else None
+        """Choose the batch size of the next trial; only Thompson sampling uses ``rng``."""
+        tally = build_tally(problem, runs)
+        step = plan_step(problem, tally)
+        arm, stage, why = step.arm, step.stage, step.why
+        likeliest = likeliest_arm(tally) if problem.last_attempt else None
         if likeliest is not None:
             arm, stage, why = likeliest[0], Stage.RETRY, likeliest[1]
         if arm is None:
-            drawn = draw_j(plan.beliefs, rng)
+            drawn = draw_j(step.beliefs, rng)
             arm, second = sorted(drawn, key=lambda arm: (drawn[arm], arm))[:2]
-            known = plan.beliefs[arm].runs
+            known = step.beliefs[arm].runs
             why = (
                 f"{arm} drew a cost of {energy_text(drawn[arm])} against "
                 f"{energy_text(drawn[second])} for {second}, after {known} "
                 f"{'run' if known == 1 else 'runs'}"
             )
-        profile = merged_profile(ledger.results.get(arm, ())) if problem.power_limits_w else ()
+        profile = merged_profile(tally.results.get(arm, ())) if problem.power_limits_w else ()
         limit_w = sweep_limit_w(problem, profile)
-        return Decision(arm, stage, why, limit_w, _bound(problem, ledger, plan))
-
-    def next_limit_w(
-        self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
-    ) -> float | None:
-        """Return the next limit of the sweep, or the best of a complete one."""
-        return sweep_limit_w(problem, profile)
-
-    def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
-        """Return why the trial is to be stopped: its cost passed the bound."""
-        return hopeless(decision.bound, problem.mode, running)
+        return Decision(arm, stage, why, limit_w, _bound(problem, tally, step))
 
     def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
-        """Return the belief of every candidate, ascending; chances come from ``rng``."""
-        ledger = build_ledger(problem, runs)
-        plan = build_plan(problem, ledger)
-        chance = chances(plan.beliefs, rng) if plan.arm is None else {plan.arm: 1.0}
-        return [
-            summarise(
-                arm,
-                ledger.results.get(arm, ()),
-                ledger.costs_j.get(arm, ()),
-                out_of_memory=ledger.out_of_memory.get(arm, 0),
-                chance=chance.get(arm, 0.0),
-                verdict=_verdict(plan, arm, tried=arm in ledger.results),
-            )
-            for arm in problem.candidates
-        ]
+        """Return the belief of every candidate, ascending; ``rng`` draws the chances."""
+        tally = build_tally(problem, runs)
+        step = plan_step(problem, tally)
+        chance = chances(step.beliefs, rng) if step.arm is None else {step.arm: 1.0}
+
+        def verdict(arm: int) -> str:
+            return _verdict(step, arm, tried=arm in tally.results)
+
+        return explain_arms(problem, tally, chance, verdict)
 
 
-def _bound(problem: Problem, ledger: Ledger, plan: Plan) -> Bound | None:
-    """The cost at which to stop the trial; none where the bound may be what stops them all."""
-    cheapest = min((min(costs_j) for costs_j in ledger.costs_j.values()), default=None)
-    if problem.cost_factor is None or cheapest is None or not plan.survivors:
+@dataclass(frozen=True)
+class Step:
+    """What comes next: one arm, or a draw among several."""
+
+    arm: int | None  # ``None``: draw among ``beliefs``
+    stage: Stage
+    why: str  # empty for a draw
+    survivors: tuple[int, ...]  # worth running; empty if only the default can be tried again
+    out: Mapping[int, str]  # why each other arm is out
+    beliefs: Mapping[int, CostBelief] = field(default_factory=dict)
+
+
+def plan_step(problem: Problem, tally: Tally) -> Step:
+    """Return the next step, up to the draw."""
+    pruning = prune(tally.fitting, problem.default, tally.results, tally.not_now)
+    if not pruning.survivors:  # everything has failed: what failed in this recurrence may run again
+        pruning = prune(tally.fitting, problem.default, tally.results)
+    out = dict(pruning.pruned)
+    for arm in problem.candidates:
+        if arm not in tally.fitting:
+            own = tally.out_of_memory.get(arm, 0) > 0
+            out[arm] = "ran out of memory" if own else "larger than one that did not fit"
+    if pruning.next_arm is not None:
+        return _explore(problem, tally, pruning, pruning.next_arm, out)
+    for arm in pruning.survivors:
+        if not any(map(_reached, tally.results[arm][-2:])):
+            out[arm] = "failed in its last two runs"
+    survivors = tuple(arm for arm in pruning.survivors if arm not in out)
+    if not survivors:
+        reasons = "; ".join(f"{arm} {reason}" for arm, reason in sorted(out.items()))
+        why = f"no batch size is left, so the default, {problem.default}: {reasons}"
+        return Step(problem.default, Stage.EXPLOIT, why, (), out)
+    return _exploit(problem, tally, survivors, out)
+
+
+def _explore(
+    problem: Problem, tally: Tally, pruning: Pruning, arm: int, out: Mapping[int, str]
+) -> Step:
+    """Run the arm that the exploration needs, unless another recurrence explores."""
+    survivors, why = pruning.survivors, pruning.why
+    if not tally.exploring:
+        if tally.out_of_memory.get(arm, 0):
+            why += "; it ran out of memory once and is tried again"
+        return Step(arm, Stage.EXPLORE, why, survivors, out)
+    free = [
+        other
+        for other in survivors
+        if other not in tally.not_now and all(map(_reached, tally.results.get(other, ())))
+    ]
+    known = {
+        other: believe(tally.costs_j[other]).mean_j for other in free if other in tally.costs_j
+    }
+    why = f"no cost is known and the default is out; {why}"
+    if known:
+        arm = min(known, key=lambda other: (known[other], other))
+        why = f"{arm} is the cheapest so far, {energy_text(known[arm])}"
+    elif problem.default in free:
+        arm = problem.default
+        why = f"no cost is known yet, so the default, {arm}"
+    return Step(arm, Stage.CONCURRENT, f"another recurrence is exploring; {why}", survivors, out)
+
+
+def _exploit(
+    problem: Problem, tally: Tally, survivors: tuple[int, ...], out: Mapping[int, str]
+) -> Step:
+    """Draw among the survivors once their costs are known."""
+    arms = tuple(arm for arm in survivors if arm not in tally.not_now) or survivors
+    failed = {arm: "failed earlier in this recurrence" for arm in survivors if arm not in arms}
+    out = {**out, **failed}
+    beliefs = {arm: believe(tally.costs_j[arm]) for arm in arms if arm in tally.costs_j}
+    if not beliefs:
+        arm = nearest(arms, problem.default)
+        role = "the default" if arm == problem.default else "the nearest to the default"
+        why = f"no cost is known of what is left, so {arm}, {role}"
+        return Step(arm, Stage.EXPLOIT, why, survivors, out)
+    for arm in arms:
+        # Without a cost there is no belief to draw from: the arm runs until it shows one.
+        if arm not in beliefs and len(tally.results[arm]) < UNKNOWN_COST_LIMIT:
+            why = f"{arm} reached the target, but its cost is still unknown"
+            return Step(arm, Stage.EXPLORE, why, survivors, out)
+    out |= {arm: "never showed its cost" for arm in arms if arm not in beliefs}
+    if len(beliefs) > 1:
+        return Step(None, Stage.EXPLOIT, "", survivors, out, beliefs)
+    ((arm, belief),) = beliefs.items()
+    why = f"{arm} is the only batch size left, {energy_text(belief.mean_j)} on average"
+    return Step(arm, Stage.EXPLOIT, why, survivors, out)
+
+
+def _reached(run: Run) -> bool:
+    return run.status is TrialStatus.REACHED
+
+
+def _bound(problem: Problem, tally: Tally, step: Step) -> Bound | None:
+    """Return the cost at which to stop the trial; none where the bound itself may stop them all."""
+    cheapest = min((min(costs_j) for costs_j in tally.costs_j.values()), default=None)
+    if problem.cost_factor is None or cheapest is None or not step.survivors:
         return None
     return Bound(problem.cost_factor * cheapest)
 
 
-def _verdict(plan: Plan, arm: int, *, tried: bool) -> str:
-    if arm == plan.arm:
-        return f"next: {plan.why}"
-    if arm in plan.out:
-        return f"out: {plan.out[arm]}"
-    if arm not in plan.beliefs:
-        return "explored; may come again" if tried else "waits for its turn"
-    best = min(plan.beliefs, key=lambda other: (plan.beliefs[other].mean_j, other))
+def _verdict(step: Step, arm: int, *, tried: bool) -> str:
+    if arm == step.arm:
+        return f"next: {step.why}"
+    if arm in step.out:
+        return f"out: {step.out[arm]}"
+    if arm not in step.beliefs:
+        return "explored; may run again" if tried else "not tried yet"
+    best = min(step.beliefs, key=lambda other: (step.beliefs[other].mean_j, other))
     if arm == best:
         return "the cheapest on average"
-    dearer_j = plan.beliefs[arm].mean_j - plan.beliefs[best].mean_j
-    return f"{energy_text(dearer_j)} dearer than {best}"
+    more_j = step.beliefs[arm].mean_j - step.beliefs[best].mean_j
+    return f"{energy_text(more_j)} more than {best}"

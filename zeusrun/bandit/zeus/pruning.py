@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.cost import energy_text
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -13,25 +12,20 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.observation import Run
 
+    Results = Mapping[int, Sequence[Run]]
+
 # You et al., NSDI 2023: a second round gives each surviving arm a first idea of its spread.
 ROUNDS = 2
 
 
 @dataclass(frozen=True)
 class Pruning:
-    """How far the exploration has come.
+    """The state of the exploration."""
 
-    Attributes:
-        next_arm: Arm whose result it waits for; ``None`` when it is over.
-        why: Why that one, in a sentence; empty when it is over.
-        survivors: Arms not pruned so far, ascending.
-        pruned: Why each other arm is out.
-    """
-
-    next_arm: int | None
-    why: str
-    survivors: tuple[int, ...]
-    pruned: Mapping[int, str]
+    next_arm: int | None  # ``None`` when it is over
+    why: str  # why that one; empty when it is over
+    survivors: tuple[int, ...]  # not pruned so far, ascending
+    pruned: Mapping[int, str]  # why each other arm is out
 
 
 def nearest(arms: Collection[int], arm: int) -> int:
@@ -40,101 +34,58 @@ def nearest(arms: Collection[int], arm: int) -> int:
 
 
 def prune(
-    arms: Sequence[int],
-    default: int,
-    results: Mapping[int, Sequence[Run]],
-    not_now: Collection[int] = (),
+    arms: Sequence[int], default: int, results: Results, not_now: Collection[int] = ()
 ) -> Pruning:
     """Replay the exploration over the results so far (You et al., NSDI 2023, batch sizes).
 
     A round runs a starting arm, then smaller ones in descending order until one fails, then larger
-    ones in ascending order until one fails. What failed, and what lies beyond it, is pruned; a
+    ones in ascending order until one fails. An arm that fails is pruned, with all arms beyond it; a
     starting arm that fails ends neither direction. The first round starts at the default (or the
     nearest arm, if memory rules it out), the second at the survivor that was cheapest in the first.
 
-    Round ``k`` reads the ``k``-th result of each arm, in order of start. Other results wait until
-    the walk comes to them, so runs may finish in any order; only if an older run of the same arm
-    ends after a younger one does it take the younger one's place, and the walk is replayed.
-
-    Args:
-        arms: Batch sizes to explore, ascending.
-        default: The user's own batch size.
-        results: ``REACHED``, ``MISSED`` and ``STOPPED`` trials by arm, oldest first.
-        not_now: Arms to pass over as if failed where the walk would have to wait for them.
+    Round ``k`` reads the ``k``-th result of each arm, in order of start; the order in which
+    different arms finish does not matter. Arms ``not_now`` count as failed where the round would
+    have to run them.
     """
     survivors = tuple(arms)
     pruned: dict[int, str] = {}
     for index in range(ROUNDS):
         if not survivors:
             break
-        if index == 0:
-            start = nearest(survivors, default)
-        else:
-            start = _cheapest(survivors, default, index - 1, results)
+        start = _starting_arm(survivors, default, index, results)
         failed, missing = _walk(survivors, start, index, results, not_now)
         pruned |= failed
         survivors = tuple(arm for arm in survivors if arm not in pruned)
         if missing is not None:
-            arm, after = missing
-            why = after if arm != start else _why_start(arm, default, index, results)
-            return Pruning(arm, f"second round: {why}" if index else why, survivors, pruned)
+            arm, place = missing
+            return Pruning(arm, f"round {index + 1}: {arm} {place}", survivors, pruned)
     return Pruning(None, "", survivors, pruned)
 
 
-def _walk(
-    arms: Sequence[int],
-    start: int,
-    index: int,
-    results: Mapping[int, Sequence[Run]],
-    not_now: Collection[int],
-) -> tuple[dict[int, str], tuple[int, str] | None]:
-    """Walk one round: the arms it prunes, and the arm it has to wait for and where that lies."""
-    pruned: dict[int, str] = {}
-    lower = [arm for arm in reversed(arms) if arm < start]
-    upper = [arm for arm in arms if arm > start]
-    for side, path in (("below", [start, *lower]), ("above", upper)):
-        previous = start
-        for step, arm in enumerate(path):
-            runs = results.get(arm, ())
-            if len(runs) <= index and arm not in not_now:
-                told = _told(results.get(previous, ()), index)
-                return pruned, (arm, f"{arm} is next {side} {previous}, which {told}")
-            if len(runs) <= index or runs[index].status is not TrialStatus.REACHED:
-                pruned[arm] = f"{_told(runs, index)} in round {index + 1}"
-                if arm != start:
-                    beyond = f"lies beyond {arm}, which failed in round {index + 1}"
-                    pruned.update(dict.fromkeys(path[step + 1 :], beyond))
-                    break
-            previous = arm
-    return pruned, None
-
-
-def _cheapest(
-    arms: Collection[int], default: int, index: int, results: Mapping[int, Sequence[Run]]
-) -> int:
-    """The arm of least cost in a round, or nearest to the default if no cost is known."""
-    costs = {arm: results[arm][index].cost_j for arm in arms}
+def _starting_arm(arms: Collection[int], default: int, index: int, results: Results) -> int:
+    """Return the cheapest arm of the round before, or the nearest to the default without one."""
+    costs = {arm: results[arm][index - 1].cost_j for arm in arms} if index else {}
     known = {arm: cost for arm, cost in costs.items() if cost is not None}
     return min(known, key=lambda arm: (known[arm], arm)) if known else nearest(arms, default)
 
 
-def _why_start(arm: int, default: int, index: int, results: Mapping[int, Sequence[Run]]) -> str:
-    if index == 0 and arm == default:
-        return f"{arm} is the default and comes first"
-    if index == 0:
-        return f"{arm} is the nearest to the default, {default}, that may fit in memory"
-    if results[arm][index - 1].cost_j is None:
-        return f"{arm} is the survivor nearest to the default, and no cost is known"
-    return f"{arm} was the cheapest of the first, it {_told(results[arm], index - 1)}"
-
-
-def _told(runs: Sequence[Run], index: int) -> str:
-    """What became of a run, as the end of a sentence."""
-    if len(runs) <= index:
-        return "failed earlier in this recurrence"
-    run = runs[index]
-    if run.status is not TrialStatus.REACHED:
-        return "was stopped early" if run.status is TrialStatus.STOPPED else "missed the target"
-    if run.cost_j is None:
-        return "reached the target at an unknown cost"
-    return f"reached the target for {energy_text(run.cost_j)}"
+def _walk(
+    arms: Sequence[int], start: int, index: int, results: Results, not_now: Collection[int]
+) -> tuple[dict[int, str], tuple[int, str] | None]:
+    """Return the arms that a round prunes, and the arm whose result is missing and its place."""
+    pruned: dict[int, str] = {}
+    lower = [arm for arm in reversed(arms) if arm < start]
+    upper = [arm for arm in arms if arm > start]
+    for side, path in (("below", [start, *lower]), ("above", upper)):
+        for step, arm in enumerate(path):
+            runs = results.get(arm, ())
+            if len(runs) <= index and arm not in not_now:
+                place = "comes first" if arm == start else f"is next {side} {start}"
+                return pruned, (arm, place)
+            if len(runs) <= index or runs[index].status is not TrialStatus.REACHED:
+                pruned[arm] = f"failed in round {index + 1}"
+                if arm != start:
+                    beyond = f"lies beyond {arm}, which failed in round {index + 1}"
+                    pruned.update(dict.fromkeys(path[step + 1 :], beyond))
+                    break
+    return pruned, None

@@ -19,13 +19,7 @@ CHANCE_DRAWS = 4000  # standard error of a chance below 0.8 %, in under a millis
 
 @dataclass(frozen=True)
 class CostBelief:
-    """A Gaussian belief of the mean cost of an arm.
-
-    Attributes:
-        runs: Costs seen, at least one.
-        mean_j: Their mean, which is also the mean of the belief.
-        sd_j: Standard deviation of one run's cost.
-    """
+    """A Gaussian belief of the mean cost of an arm; ``sd_j`` is that of one run's cost."""
 
     runs: int
     mean_j: float
@@ -33,7 +27,7 @@ class CostBelief:
 
     @property
     def sd_of_mean_j(self) -> float:
-        """Standard deviation of the belief: ``sd_j / sqrt(runs)``."""
+        """Standard deviation of the belief."""
         return float(self.sd_j / self.runs**0.5)
 
     @property
@@ -44,21 +38,13 @@ class CostBelief:
 
 
 def believe(costs_j: Sequence[float]) -> CostBelief:
-    """Fold an arm's costs into a belief with a flat prior on the mean.
+    """Fold an arm's costs, at least one, into a belief with a flat prior on the mean.
 
     The mean cost is Gaussian around the sample mean ``m`` with variance ``sd^2 / n``, where
     ``sd^2`` is the population variance of the costs: You et al. (NSDI 2023) and their published
     code. A single cost has no variance; its ``sd`` is ``ONE_RUN_SD`` of it.
-
-    Args:
-        costs_j: Costs of runs that reached the target, joules, shape ``(n,)``.
-
-    Raises:
-        ValueError: If there is no cost: a flat prior alone cannot be drawn from.
     """
     runs = len(costs_j)
-    if runs == 0:
-        raise ValueError("no belief without a cost")
     mean = sum(costs_j) / runs
     if runs == 1:
         return CostBelief(1, mean, ONE_RUN_SD * mean)
@@ -66,15 +52,18 @@ def believe(costs_j: Sequence[float]) -> CostBelief:
 
 
 def draw_j(beliefs: Mapping[int, CostBelief], rng: Generator) -> dict[int, float]:
-    """Draw one mean cost for every arm; the cheapest draw is Thompson's choice."""
-    means = [belief.mean_j for belief in beliefs.values()]
-    sds = [belief.sd_of_mean_j for belief in beliefs.values()]
-    return dict(zip(beliefs, rng.normal(means, sds).tolist(), strict=True))
+    """Draw one mean cost for every arm; Thompson sampling chooses the cheapest draw."""
+    drawn = rng.normal(*_moments(beliefs)).tolist()
+    return dict(zip(beliefs, drawn, strict=True))
 
 
 def chances(beliefs: Mapping[int, CostBelief], rng: Generator) -> dict[int, float]:
     """Estimate each arm's chance of the cheapest draw from ``CHANCE_DRAWS`` draws."""
-    means = [belief.mean_j for belief in beliefs.values()]
-    sds = [belief.sd_of_mean_j for belief in beliefs.values()]
-    cheapest = rng.normal(means, sds, size=(CHANCE_DRAWS, len(means))).argmin(axis=1)
+    drawn = rng.normal(*_moments(beliefs), size=(CHANCE_DRAWS, len(beliefs)))
+    cheapest = drawn.argmin(axis=1)
     return {arm: float((cheapest == i).mean()) for i, arm in enumerate(beliefs)}
+
+
+def _moments(beliefs: Mapping[int, CostBelief]) -> tuple[list[float], list[float]]:
+    each = beliefs.values()
+    return [belief.mean_j for belief in each], [belief.sd_of_mean_j for belief in each]

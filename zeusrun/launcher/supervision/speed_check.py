@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.auto.policy import LOOK_S
+from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.cost import cost_j
 from zeusrun.trial import Outcome, PowerPoint, Stage, TrialStatus
@@ -39,7 +39,7 @@ def has_seen_enough(progress: Progress, problem: Problem, arm: int) -> bool:
         return False
     if progress.epochs >= 1 and _trained_epochs(progress, problem, arm):
         return True
-    long = progress.time_s is not None and progress.time_s >= LOOK_S
+    long = progress.time_s is not None and progress.time_s >= SPEED_CHECK_S
     return long and problem.samples_per_epoch is not None
 
 

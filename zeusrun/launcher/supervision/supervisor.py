@@ -123,9 +123,7 @@ class Supervisor:
             self._warn,
             trial=trial.trial,
             problem=choice.problem,
-            known=merged_profile(
-                [run for run in choice.runs if run.arm == trial.global_batch_size]
-            ),
+            known=merged_profile(known),
             original_w=choice.limit_w,
             fixed_w=submission.spec.power_limit.watts,
             next_limit_w=self._policy.next_limit_w,
