@@ -302,7 +302,7 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         (
             "name: digits",
             "name: ../digits",
-            "1: 'name' must be 1 to 64 letters, digits, '.', '_' or '-' and start with a letter or digit (it names a directory), not '../digits'",
+            "1: 'name' must be 1 to 64 letters, digits, '.', '_' or '-' and start with a letter or digit (the name of a job is also the name of its directory), not '../digits'",
         ),
         ("name: digits", 'name: "a\\n"', "1: 'name' must be 1 to 64 letters"),
         ("name: digits", "name: " + "a" * 65, "1: 'name' must be 1 to 64 letters"),

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from zeusrun.errors import JobFileError
+from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.messages import collect_problems, describe_error
 from zeusrun.jobfile.paths import find_missing_paths, resolve_path
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
@@ -49,7 +50,6 @@ from zeusrun.jobfile.sections import (
 )
 from zeusrun.jobfile.validators import (
     check_divisible,
-    check_job_name,
     check_module,
     check_stall,
     learning_rate_factor,

@@ -21,18 +21,6 @@ Overlap = Literal["forbid", "allow", "replace", "queue"]
 CatchUp = Literal["none", "once"]
 """Of runs missed while the machine was off: run none, or the newest."""
 
-_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # one path component, never "..": safe
-
-
-def check_job_name(name: str) -> str:
-    """Return ``name`` if it can be a directory's name."""
-    if not _JOB_NAME.fullmatch(name):
-        raise ValueError(
-            "must be 1 to 64 letters, digits, '.', '_' or '-' and start with a letter or digit "
-            f"(it names a directory), not {name[:70]!r}"
-        )
-    return name
-
 
 def duration_s(value: str | float) -> float:
     """Return the seconds of a text such as ``90s``, ``5m``, ``1h30m`` or ``1d``.
