@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--trace-dir", type=Path, help="where the traces are")
     parser.add_argument("--seeds", type=int, default=20)
     given = parser.parse_args()
-    suites = {"made up": [Scenario.of_family(name) for name in FAMILIES]}
+    suites = {"made up": [Scenario(name) for name in FAMILIES]}
     for gpu in ("v100", "p100") if given.trace_dir else ():
         suites[gpu] = build_scenarios([], given.trace_dir, gpu)
     zeus = {suite: study(scenarios, "zeus", given.seeds) for suite, scenarios in suites.items()}
