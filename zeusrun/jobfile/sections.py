@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -15,47 +16,89 @@ from pydantic import (
     field_validator,
 )
 
-from zeusrun.jobfile.schema import ANY_TEXT, ENV_TEXT
+from zeusrun.jobfile.placeholders import find_placeholders
 from zeusrun.jobfile.validators import (
     CatchUp,
     Overlap,
-    check_candidates,
-    check_duration,
     check_env_name,
-    check_gpus,
-    check_node_count,
-    check_power_limit,
-    check_process_count,
-    check_size,
-    check_template,
     check_url,
-    listed,
+    duration_s,
+    size_bytes,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def check_text(text: str, info: ValidationInfo) -> str:
-    """Return a text with placeholders if it can be used beside the values before it."""
+    """Return a text with placeholders if it can be expanded and handed to a process."""
+    if "\0" in text:
+        raise ValueError("holds a NUL character, which no argument, variable or path can carry")
     # Absent when the section is itself wrong: then its own error is the one to show.
     has_learning_rate = info.data.get("learning_rate", ...) is not None
-    return check_template(text, has_learning_rate=has_learning_rate)
+    if "learning_rate" in find_placeholders(text) and not has_learning_rate:
+        raise ValueError(
+            "uses '${learning_rate}', but the job has no learning_rate; "
+            "add for example learning_rate: {base: 0.05, scale: linear}"
+        )
+    return text
 
+
+def _read_by(rule: Callable[[str], object]) -> BeforeValidator:
+    """Keep a text that ``rule`` can read, and let ``rule`` word the error for any other type."""
+
+    def check(value: object) -> object:
+        rule(str(value))
+        return value
+
+    return BeforeValidator(check)
+
+
+def _check_process_count(value: object) -> object:
+    if value in ("gpu", "cpu", "auto") or (type(value) is int and value >= 1):
+        return value
+    raise ValueError("must be a whole number from 1, or gpu, cpu or auto")
+
+
+def _check_node_count(nnodes: int) -> int:
+    if nnodes != 1:
+        raise ValueError(f"must be 1, not {nnodes}: several nodes are not supported yet")
+    return nnodes
+
+
+def _marked(marker: str, description: str) -> dict[str, Any]:
+    """Return the schema of a variable of ``env`` with a marker."""
+    return {
+        "type": "object",
+        "description": description,
+        "properties": {marker: _ANY_TEXT},
+        "required": [marker],
+        "additionalProperties": False,
+    }
+
+
+_ANY_TEXT = {"type": ["string", "number"]}  # where a text is passed on, a number stays as written
+_ENV_TEXT = {
+    "anyOf": [
+        _ANY_TEXT,
+        _marked("secret", "A value that is masked in every record and log."),
+        _marked("plain", "A value that is no secret, whatever its name."),
+    ]
+}
+_PROCESSES = {"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["gpu", "cpu", "auto"]}]}
 
 Template = Annotated[str, AfterValidator(check_text)]
-PassedText = Annotated[Template, WithJsonSchema(ANY_TEXT)]
-EnvText = Annotated[Template, WithJsonSchema(ENV_TEXT)]
+PassedText = Annotated[Template, WithJsonSchema(_ANY_TEXT)]
+EnvText = Annotated[Template, WithJsonSchema(_ENV_TEXT)]
 EnvName = Annotated[str, AfterValidator(check_env_name)]
 Processes = Annotated[
     int | Literal["gpu", "cpu", "auto"],
-    BeforeValidator(check_process_count),
-    WithJsonSchema(
-        {"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["gpu", "cpu", "auto"]}]}
-    ),
+    BeforeValidator(_check_process_count),
+    WithJsonSchema(_PROCESSES),
 ]
-
-
 Event = Literal["reached", "missed", "failed", "lost", "regression", "recovered"]
-Size = Annotated[str, BeforeValidator(check_size)]
-Duration = Annotated[str, BeforeValidator(check_duration)]
+Size = Annotated[str, _read_by(size_bytes)]
+Duration = Annotated[str, _read_by(duration_s)]
 
 
 class Section(BaseModel):
@@ -77,7 +120,7 @@ class Launch(Section):
         description="all: the visible ones, one job at a time; auto: as many free ones as there "
         "are processes; shared: with other jobs.",
     )
-    nnodes: Annotated[int, AfterValidator(check_node_count)] = Field(
+    nnodes: Annotated[int, AfterValidator(_check_node_count)] = Field(
         1, description="Machines. Only 1 is supported so far."
     )
     max_restarts: int = Field(
@@ -90,7 +133,8 @@ class Launch(Section):
     @field_validator("gpus")
     @classmethod
     def _check_gpus(cls, gpus: str, info: ValidationInfo) -> str:
-        check_gpus(gpus, info.data)
+        if gpus == "auto" and isinstance(info.data.get("nproc_per_node"), str):
+            raise ValueError("cannot be auto unless nproc_per_node is a number: each takes one GPU")
         return gpus
 
 
@@ -121,24 +165,41 @@ class BatchSizes(Section):
     """The arms: global batch sizes, samples per optimizer step over all ranks."""
 
     candidates: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...],
-        Field(strict=False, min_length=1),
-        AfterValidator(check_candidates),
+        tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)
     ] = Field(description="Global batch sizes to choose from; kept in ascending order.")
     default: int = Field(
         _DEFAULT_BATCH_SIZE, ge=1, description="Where exploration starts; one of the candidates."
     )
+
+    @field_validator("candidates")
+    @classmethod
+    def _check_candidates(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        twice = sorted({size for size in sizes if sizes.count(size) > 1})
+        if twice:
+            listed = ", ".join(map(str, twice))
+            raise ValueError(f"must name each batch size once; given more than once: {listed}")
+        return tuple(sorted(sizes))
 
     @field_validator("default")
     @classmethod
     def _check_default(cls, default: int, info: ValidationInfo) -> int:
         sizes = info.data.get("candidates")
         if sizes is not None and default not in sizes:
-            one = f"must be one of the candidates ({listed(sizes)})"
+            one = f"must be one of the candidates ({', '.join(map(str, sizes))})"
             if default == _DEFAULT_BATCH_SIZE:
                 raise ValueError(f"{one}; where it is not given it is {default}")
             raise ValueError(f"{one}, not {default}")
         return default
+
+    def check_divisible(self, world_size: int) -> None:
+        """Raise ``ValueError`` if so many processes cannot share every batch size evenly."""
+        uneven = [str(size) for size in self.candidates if size % world_size]
+        if uneven:
+            raise ValueError(
+                f"has candidates that {world_size} processes cannot share evenly: "
+                f"{', '.join(uneven)}; use multiples of {world_size}, or another "
+                "launch.nproc_per_node"
+            )
 
 
 class LearningRate(Section):
@@ -148,6 +209,14 @@ class LearningRate(Section):
     scale: Literal["linear", "sqrt", "none"] = Field(
         "linear", description="How the rate grows with the batch size over the default."
     )
+
+    def at(self, ratio: float) -> float:
+        """Return the rate where the batch size is ``ratio`` times the default.
+
+        ``linear`` keeps rate over batch size constant (Goyal et al., arXiv:1706.02677), ``sqrt``
+        keeps the gradient noise's scale (Krizhevsky, arXiv:1404.5997), ``none`` the rate itself.
+        """
+        return self.base * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[self.scale]
 
 
 class PolicySection(Section, title="Policy"):
@@ -178,6 +247,14 @@ class EarlyStop(Section):
     )
 
 
+# Key of power_limit: the key and the choice that it goes with, and an example.
+_GOES_WITH = {
+    "watts": ("mode", "fixed", "watts: 200"),
+    "objective": ("mode", "optimize", "objective: energy"),
+    "factor": ("objective", "max_slowdown", "factor: 1.1"),
+}
+
+
 class PowerLimit(Section):
     """What to do about the GPUs' power limit."""
 
@@ -198,7 +275,13 @@ class PowerLimit(Section):
     @field_validator("watts", "objective", "factor")
     @classmethod
     def _check(cls, value: float | str | None, info: ValidationInfo) -> float | str | None:
-        return check_power_limit(str(info.field_name), value, info.data)
+        key, wanted, example = _GOES_WITH[str(info.field_name)]
+        chosen = info.data.get(key)  # absent if it is itself wrong: then its own error counts
+        if chosen == wanted and value is None:
+            raise ValueError(f"is missing: {key} {wanted} needs it, for example {example}")
+        if chosen not in (None, wanted) and value not in (None, "cost"):
+            raise ValueError(f"only goes with {key}: {wanted}, not {chosen}")
+        return value
 
 
 class StallSection(Section, title="Stall"):

@@ -1,12 +1,9 @@
-"""The job file as a frozen value: every key, its default and its rule (docs/job-file.md).
-
-The room ``jobfile`` has its sections, reads the YAML, knows the rules that a type cannot say and
-the ``${...}`` placeholders, and words what is wrong. Only the two import pydantic.
-"""
+"""The job file as a frozen value: every key, its default and its rule (docs/job-file.md)."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations at run time
 from pathlib import Path
 from types import MappingProxyType
@@ -24,10 +21,8 @@ from pydantic import (
 from zeusrun.errors import JobFileError
 from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.messages import collect_problems, describe_error
-from zeusrun.jobfile.paths import find_missing_paths, resolve_path
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
-from zeusrun.jobfile.schema import finish_schema
-from zeusrun.jobfile.secrets import hide_problems, read_secrets, write_secrets
+from zeusrun.jobfile.secrets import hide_secret, read_secrets, write_secrets
 from zeusrun.jobfile.sections import (
     BatchSizes,
     EarlyStop,
@@ -48,26 +43,30 @@ from zeusrun.jobfile.sections import (
     Template,
     check_text,
 )
-from zeusrun.jobfile.validators import (
-    check_divisible,
-    check_module,
-    check_stall,
-    learning_rate_factor,
-)
-from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
+from zeusrun.jobfile.yaml_reader import JobFileProblem, read_job_file, write_job_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from zeusrun.jobfile.yaml_reader import JobDocument, Problem
+    from zeusrun.jobfile.yaml_reader import JobDocument
+
+
+def resolve_path(source: Path, text: str, *, escape: bool = False) -> Path:
+    """Return a path of the job file ``source`` made absolute; ``..`` as people read it.
+
+    ``escape`` doubles a ``$`` in the directory, for a result that will be expanded.
+    """
+    directory = str(source.parent)
+    if escape:
+        directory = directory.replace("$", "$$")
+    return Path(os.path.normpath(Path(directory, text)))
 
 
 class JobSpec(Section):
     """One recurring training job. Read it with ``load_spec``.
 
-    ``learning_rate`` is declared before the texts that may use ``${learning_rate}``, and
-    ``launch`` before ``batch_size``: a validator sees only the fields above it. A section is
-    described by its class.
+    A validator sees only the fields above its own: so ``learning_rate`` stands before the texts
+    that may use ``${learning_rate}``, and ``launch`` before ``batch_size``.
     """
 
     source: Path = Field(exclude=True, strict=False, description="The job file; absolute.")
@@ -121,7 +120,14 @@ class JobSpec(Section):
     @field_validator("module")
     @classmethod
     def _check_module(cls, module: str | None, info: ValidationInfo) -> str | None:
-        return check_module(module, info.data)
+        if "script" in info.data:  # else it is itself wrong, and its own error counts
+            if info.data["script"] is not None and module is not None:
+                raise ValueError("cannot stand beside 'script'; keep one of them")
+            if info.data["script"] is None and module is None:
+                raise ValueError("or 'script' is missing; say what to run: script: train.py")
+        if module is not None and not re.fullmatch(r"\w[\w-]*(\.\w[\w-]*)*", module):
+            raise ValueError(f"must be a dotted name such as package.train, not {module!r}")
+        return module
 
     @field_validator("workdir")
     @classmethod
@@ -134,26 +140,33 @@ class JobSpec(Section):
     def _check_divisible(cls, sizes: BatchSizes, info: ValidationInfo) -> BatchSizes:
         launch = info.data.get("launch")
         if launch is not None and isinstance(launch.nproc_per_node, int):
-            check_divisible(sizes.candidates, launch.nproc_per_node)
+            sizes.check_divisible(launch.nproc_per_node)
         return sizes
 
     @field_validator("stall")
     @classmethod
     def _check_stall(cls, stall: StallSection, info: ValidationInfo) -> StallSection:
-        check_stall(stall.action, info.data)
+        launch = info.data.get("launch")
+        if stall.action == "restart" and launch is not None and launch.max_restarts == 0:
+            raise ValueError(
+                "has action: restart, but torchrun may not restart the processes; "
+                "set launch.max_restarts to 1 or more"
+            )
+        if stall.action == "restart" and info.data.get("instrument") is False:
+            raise ValueError("has action: restart, but no step is seen with instrument: false")
         return stall
 
     def check_world_size(self, world_size: int) -> None:
-        """Check that every candidate can be shared evenly by so many processes.
+        """Check that so many processes can share every candidate evenly.
 
-        Loading does it where ``nproc_per_node`` is a number; where it is counted from the devices,
-        the count is known only at submit.
+        Loading checks it if ``nproc_per_node`` is a number. Otherwise submit does: it counts the
+        devices.
 
         Raises:
             JobFileError: If a candidate is not divisible by ``world_size``.
         """
         try:
-            check_divisible(self.batch_size.candidates, world_size)
+            self.batch_size.check_divisible(world_size)
         except ValueError as error:
             raise JobFileError(f"{self.source}: 'batch_size' {error}") from error
 
@@ -161,8 +174,7 @@ class JobSpec(Section):
         """Return the learning rate at a batch size; ``None`` without a learning_rate section."""
         if self.learning_rate is None:
             return None
-        ratio = global_batch_size / self.batch_size.default
-        return self.learning_rate.base * learning_rate_factor(self.learning_rate.scale, ratio)
+        return self.learning_rate.at(global_batch_size / self.batch_size.default)
 
     def script_path(self, values: Mapping[str, str]) -> Path | None:
         """Return the script's absolute path with placeholders filled in; ``None`` for a module.
@@ -223,22 +235,41 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     document = read_job_file(path, overrides)
     source = Path(os.path.abspath(path))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
     secrets = read_secrets(document)
-    problems = [*document.problems, *find_missing_paths(document, source)]
-    ours = _OWN_FIELDS & document.data.keys()
-    problems += [_describe({"type": "extra_forbidden", "loc": (key,)}, document) for key in ours]
+    problems = [*document.problems, *_find_missing_paths(document, source)]
+    seen = {problem.path for problem in problems}
+    # Fields of the model that are no keys of the file.
+    errors: list[Mapping[str, Any]] = [
+        {"type": "extra_forbidden", "loc": (key,)} for key in _OWN & document.data.keys()
+    ]
+    spec = None
     try:
         values = {**document.data, "source": source, "secrets": secrets}
         spec = JobSpec.model_validate(values)
     except ValidationError as error:
-        seen = {problem.path for problem in problems}
-        described = [_describe(dict(e), document) for e in error.errors(include_url=False)]
-        found = hide_problems(described, secrets)
-        problems += [problem for problem in found if problem.path not in seen]
-        # Without its cause, which quotes what was given.
-        raise collect_problems(document, problems) from None
-    if problems:
+        errors.extend(error.errors(include_url=False))
+    # Outside of the handler: the cause would quote what was given, secrets included.
+    described = [describe_error(error, _SECTIONS, document.label) for error in errors]
+    problems += [hide_secret(each, secrets) for each in described if each.path not in seen]
+    if spec is None or problems:
         raise collect_problems(document, problems)
     return spec
+
+
+def _find_missing_paths(document: JobDocument, source: Path) -> Iterator[JobFileProblem]:
+    """Check that script and workdir exist, unless a placeholder decides where they are."""
+    for key, exists, kind in (
+        ("script", os.path.isfile, "file"),  # unlike Path.is_file it is False for any odd name
+        ("workdir", os.path.isdir, "directory"),
+    ):
+        text = document.data.get(key)
+        if not isinstance(text, str) or not text or "\0" in text:
+            continue
+        try:
+            path = resolve_path(source, expand_placeholders(text, {}))
+        except JobFileError:
+            continue  # it has placeholders; a wrong one is reported by the model
+        if not exists(path):
+            yield JobFileProblem((key,), f"'{key}' names a {kind} that is missing: {path}")
 
 
 def load_keep(path: Path) -> Keep:
@@ -255,16 +286,21 @@ def load_keep(path: Path) -> Keep:
 
 def spec_json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a job file, for editors: descriptions, defaults, no other keys."""
-    return finish_schema(JobSpec.model_json_schema(), _OWN_FIELDS)
+    schema = JobSpec.model_json_schema()
+    for name in _OWN:
+        del schema["properties"][name]
+    schema["required"] = [name for name in schema["required"] if name not in _OWN]
+    schema["oneOf"] = [{"required": ["script"]}, {"required": ["module"]}]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "zeusrun job",
+        "description": "One recurring training job.",
+    }
 
 
-def _describe(error: Mapping[str, Any], document: JobDocument) -> Problem:
-    return describe_error(error, _SECTIONS, document.label)
-
-
-_OWN_FIELDS = frozenset({"source", "secrets"})  # of a job, and no keys of its file
-_KEYS = [key for key in JobSpec.model_fields if key not in _OWN_FIELDS]
-_SECTIONS: dict[str, list[str]] = {"": _KEYS} | {
+_OWN = frozenset({"source", "secrets"})  # fields that are no keys of the file
+_SECTIONS: dict[str, list[str]] = {"": [key for key in JobSpec.model_fields if key not in _OWN]} | {
     name: list(kind.model_fields)
     for name, field in JobSpec.model_fields.items()
     for kind in (field.annotation, *get_args(field.annotation))
