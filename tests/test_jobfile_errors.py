@@ -230,7 +230,7 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         (
             "launch:",
             "launch:\n  nnodes: 2",
-            "13: 'launch.nnodes' must be 1, not 2: several nodes are not supported yet",
+            "13: 'launch.nnodes' must be less than or equal to 1, not 2",
         ),
         (
             "nproc_per_node: 2",

@@ -115,7 +115,7 @@ def test_a_job_pickles(tmp_path):
 @pytest.mark.parametrize(
     ("training", "power", "words"),
     [
-        (None, POWER, "there is no file {}/summary_train.csv"),
+        (None, POWER, "{}/summary_train.csv cannot be read: No such file"),
         (
             TRAINING.replace("target_epoch", "epochs"),
             POWER,

@@ -81,7 +81,7 @@ def simulate(
     if plot:
         check_figure(plot)
     policies = list(dict.fromkeys(policy or ["auto", BASELINE]))
-    scenarios = build_scenarios(workload or [], trace_dir, gpu, cluster, recurrences)
+    scenarios = build_scenarios(workload or [], trace_dir, gpu, cluster)
     with progress(console(stderr=True)) as on_progress:
         episodes = run_study(
             scenarios,

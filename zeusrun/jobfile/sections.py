@@ -60,14 +60,7 @@ def _check_process_count(value: object) -> object:
     raise ValueError("must be a whole number from 1, or gpu, cpu or auto")
 
 
-def _check_node_count(nnodes: int) -> int:
-    if nnodes != 1:
-        raise ValueError(f"must be 1, not {nnodes}: several nodes are not supported yet")
-    return nnodes
-
-
 def _marked(marker: str, description: str) -> dict[str, Any]:
-    """Return the schema of a variable of ``env`` with a marker."""
     return {
         "type": "object",
         "description": description,
@@ -120,9 +113,7 @@ class Launch(Section):
         description="all: the visible ones, one job at a time; auto: as many free ones as there "
         "are processes; shared: with other jobs.",
     )
-    nnodes: Annotated[int, AfterValidator(_check_node_count)] = Field(
-        1, description="Machines. Only 1 is supported so far."
-    )
+    nnodes: int = Field(1, ge=1, le=1, description="Machines. Only 1 is supported so far.")
     max_restarts: int = Field(
         0, ge=0, description="How often torchrun may restart the processes within one trial."
     )

@@ -157,13 +157,10 @@ class JobSpec(Section):
         return stall
 
     def check_world_size(self, world_size: int) -> None:
-        """Check that so many processes can share every candidate evenly.
+        """Raise ``JobFileError`` if so many processes cannot share every candidate evenly.
 
         Loading checks it if ``nproc_per_node`` is a number. Otherwise submit does: it counts the
         devices.
-
-        Raises:
-            JobFileError: If a candidate is not divisible by ``world_size``.
         """
         try:
             self.batch_size.check_divisible(world_size)
@@ -177,36 +174,26 @@ class JobSpec(Section):
         return self.learning_rate.at(global_batch_size / self.batch_size.default)
 
     def script_path(self, values: Mapping[str, str]) -> Path | None:
-        """Return the script's absolute path with placeholders filled in; ``None`` for a module.
-
-        Raises:
-            JobFileError: If a placeholder has no value.
-        """
+        """Return the absolute path of the script, its placeholders expanded; ``None``: a module."""
         if self.script is None:
             return None
         return resolve_path(self.source, expand_placeholders(self.script, values))
 
     def workdir_path(self, values: Mapping[str, str]) -> Path:
-        """Return the working directory with placeholders filled in.
-
-        The attribute ``workdir`` is absolute too, unless a placeholder stands in it.
-
-        Raises:
-            JobFileError: If a placeholder has no value.
-        """
+        """Return the absolute working directory, its placeholders expanded."""
         return resolve_path(self.source, expand_placeholders(str(self.workdir), values))
 
     def notify_command(self) -> list[str]:
-        """Return ``notify.command``; a path is, as every path, relative to the job file."""
+        """Return ``notify.command``, a path made absolute."""
         command = list(self.notify.command)
         if command and "/" in command[0]:
             command[0] = str(self.source.parent / command[0])
         return command
 
     def to_yaml(self) -> str:
-        """Return the job as understood, overrides applied and defaults spelt out.
+        """Return the job with overrides applied and defaults written out.
 
-        ``load_spec`` reads it from any directory as the same job, if no path holds a placeholder
+        ``load_spec`` reads it from any directory as the same job, if no path has a placeholder
         and no variable is secret.
         """
         record = self.model_dump(mode="json")
@@ -220,14 +207,10 @@ class JobSpec(Section):
 
 
 def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
-    """Read a job file.
-
-    Args:
-        path: The job file.
-        overrides: ``section.key=value`` each, the value in YAML; they win over the file.
+    """Read a job file; ``overrides`` are ``section.key=value`` in YAML and win over the file.
 
     Raises:
-        JobFileError: If anything is wrong, with all that is wrong in it, one per line as
+        JobFileError: If anything is wrong. It names each problem on its own line, as
             ``file:line: sentence`` or ``--set override: sentence``.
     """
     if path.suffix == ".py":
@@ -273,11 +256,7 @@ def _find_missing_paths(document: JobDocument, source: Path) -> Iterator[JobFile
 
 
 def load_keep(path: Path) -> Keep:
-    """Read only the ``keep`` section of a job file, whatever else is wrong with it.
-
-    Raises:
-        JobFileError: If it cannot be read.
-    """
+    """Read only the ``keep`` section of a job file, whatever else is wrong with the file."""
     try:
         return Keep.model_validate(read_job_file(path, ()).data.get("keep") or {})
     except ValidationError:

@@ -74,11 +74,7 @@ class JobDocument:
 
 
 def read_job_file(path: Path, overrides: Sequence[str]) -> JobDocument:
-    """Read a job file and apply overrides to it.
-
-    Args:
-        path: The job file.
-        overrides: ``key.path=value`` each, the value in YAML; later ones win.
+    """Read a job file and apply overrides, ``key.path=value`` in YAML; later ones win.
 
     Raises:
         JobFileError: If the file cannot be read, is not YAML, or holds no keys; or an override is

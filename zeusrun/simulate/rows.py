@@ -30,11 +30,7 @@ class Row(NamedTuple):
         return UsageError(f"{self.path}:{self.line}: {text}")
 
     def number(self, column: str, least: float = -LARGEST) -> float:
-        """Read a number of at least ``least``.
-
-        Raises:
-            UsageError: If the cell holds none.
-        """
+        """Read a number of at least ``least``; anything else raises ``UsageError``."""
         text = self.cells[column]
         try:
             value = float(text)
@@ -45,19 +41,11 @@ class Row(NamedTuple):
         return value
 
     def positive(self, column: str) -> float:
-        """Read a number above 0.
-
-        Raises:
-            UsageError: If the cell holds none.
-        """
+        """Read a number above 0; anything else raises ``UsageError``."""
         return self.number(column, SMALLEST)
 
     def whole(self, column: str) -> int:
-        """Read a whole number above 0; ``64.0`` is one, too.
-
-        Raises:
-            UsageError: If the cell holds none.
-        """
+        """Read a whole number above 0, such as ``64.0``; anything else raises ``UsageError``."""
         value = self.number(column, 1)
         if not value.is_integer():
             raise self.error(f"{column} is {self.cells[column]}, not a whole number")
@@ -89,16 +77,10 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _read_text(path: Path) -> str:
+    opener = lzma.open if path.suffix == ".xz" else open
     try:
-        if path.suffix == ".xz":
-            with lzma.open(path, "rt", encoding="utf-8", newline="") as file:
-                return file.read()
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise UsageError(f"there is no file {path}") from None
-    except (lzma.LZMAError, EOFError) as error:
-        raise UsageError(f"{path} is not a complete .xz file: {error}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not a text file: {error.reason}") from error
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+            return file.read()
+    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} cannot be read: {reason}") from error

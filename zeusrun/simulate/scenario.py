@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ class Scenario:
         name: For tables; without a job, the synthetic family that makes another job for each seed.
         job: The job for every seed.
         runs: When a cluster trace submits its recurrences; empty: each waits for one before it.
-        salt: Added to every seed, so that scenarios of one name differ.
+        salt: Added to every seed, so that the groups of a cluster trace differ.
     """
 
     name: str
@@ -47,7 +48,6 @@ def build_scenarios(
     trace_dir: Path | None = None,
     gpu: str | None = None,
     cluster: Path | None = None,
-    longest: int = 1_000_000,
 ) -> list[Scenario]:
     """Build what the user asked for.
 
@@ -56,7 +56,6 @@ def build_scenarios(
         trace_dir: Contains the training and power traces.
         gpu: Chooses the power trace.
         cluster: A cluster trace; each of its groups is one scenario.
-        longest: Submissions of a group to keep.
 
     Raises:
         UsageError: If something asked for does not exist.
@@ -76,7 +75,8 @@ def build_scenarios(
     if cluster is None:
         return list(by_name.values())
     groups = defaultdict(list)
-    for group in load_groups(cluster, by_name, longest):
-        scenario = replace(by_name[group.dataset], runs=group.runs, salt=(group.salt,))
+    for group in load_groups(cluster, by_name):
+        salt = zlib.crc32(group.name.encode())
+        scenario = replace(by_name[group.dataset], runs=group.runs, salt=(salt,))
         groups[group.dataset].append(scenario)
     return [scenario for name in by_name for scenario in groups[name]]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import zlib
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from zeusrun.errors import UsageError
@@ -87,11 +86,6 @@ class Group(NamedTuple):
     dataset: str
     runs: tuple[ClusterRun, ...]
 
-    @property
-    def salt(self) -> int:
-        """A number of its own, so that equal seeds give each group other draws."""
-        return zlib.crc32(self.name.encode())
-
 
 def parse_workload(text: str) -> Workload:
     """Read ``--workload``: the name of a known one, or ``name:default:target:max_epochs[:min]``.
@@ -135,12 +129,7 @@ def gpus(directory: Path) -> list[str]:
 def load_jobs(
     directory: Path, gpu: str | None, workloads: Sequence[Workload] = ()
 ) -> list[SimulatedJob]:
-    """Build the jobs of some workloads on a GPU.
-
-    Args:
-        directory: Contains the traces.
-        gpu: As in the name of its power trace, in upper or lower case.
-        workloads: If empty, those of the six public ones that both traces contain.
+    """Build the jobs of some workloads on a GPU, by default the public ones in both traces.
 
     Raises:
         UsageError: If a file is missing or damaged, or does not contain the GPU or a workload.
@@ -260,16 +249,8 @@ def _load_power(path: Path) -> Mapping[Training, Mapping[int, Mapping[float, Rat
     return traces
 
 
-def load_groups(path: Path, datasets: Iterable[str], longest: int) -> list[Group]:
-    """Read a cluster trace.
-
-    Args:
-        path: ``.csv`` or ``.csv.xz``.
-        datasets: Groups of other datasets are left out.
-        longest: Submissions of a group to keep, the first ones.
-
-    Returns:
-        Groups by their first submission.
+def load_groups(path: Path, datasets: Iterable[str]) -> list[Group]:
+    """Read the groups of these datasets from a cluster trace, by their first submission.
 
     Raises:
         UsageError: If the file is missing or damaged, or has none of the datasets.
@@ -293,8 +274,5 @@ def load_groups(path: Path, datasets: Iterable[str], longest: int) -> list[Group
         hint = did_you_mean(min(others, default=""), wanted)
         found = ", ".join(others) or "no rows"
         raise UsageError(f"{path}: none of its datasets is simulated ({found}); {hint}")
-    found_groups = [
-        Group(name, dataset, tuple(sorted(runs)[:longest]))
-        for name, (dataset, runs) in groups.items()
-    ]
-    return sorted(found_groups, key=lambda group: (group.runs[0].start_s, group.name))
+    read = [Group(name, dataset, tuple(sorted(runs))) for name, (dataset, runs) in groups.items()]
+    return sorted(read, key=lambda group: (group.runs[0].start_s, group.name))
