@@ -21,8 +21,7 @@ import numpy as np
 from regret import HORIZONS, regrets, to_never
 from timing import describe_machine
 
-from zeusrun.simulate.scenario import Scenario, build_scenarios
-from zeusrun.simulate.study import Settings, run_study
+from zeusrun.simulate.study import Scenario, Settings, build_scenarios, run_study
 from zeusrun.simulate.synthetic import FAMILIES
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from zeusrun.bandit.registry import POLICIES
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.simulate.job import expected
 from zeusrun.simulate.replay import build_problem, replay
-from zeusrun.simulate.scenario import Scenario, build_scenarios
-from zeusrun.simulate.study import Episode, Settings, run_study
+from zeusrun.simulate.study import Episode, Scenario, Settings, build_scenarios, run_study
 from zeusrun.simulate.synthetic import FAMILIES
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from zeusrun.jobfile.spec import JobSpec
 from zeusrun.simulate.job import LearningCurve
 from zeusrun.simulate.replay import ATTEMPTS
 from zeusrun.simulate.report import summarise
-from zeusrun.simulate.scenario import Scenario
-from zeusrun.simulate.study import Settings, run_study
+from zeusrun.simulate.study import Scenario, Settings, run_study
 from zeusrun.view.figure import check_figure, draw_regret
 from zeusrun.view.simulation import progress, simulation_sheet
 

@@ -14,8 +14,7 @@ from zeusrun.errors import UsageError
 from zeusrun.simulate.job import LearningCurve, Rate, never_optimising
 from zeusrun.simulate.replay import replay
 from zeusrun.simulate.report import pooled_regret, summarise
-from zeusrun.simulate.scenario import Scenario, build_scenarios
-from zeusrun.simulate.study import Settings, run_study, simulate
+from zeusrun.simulate.study import Scenario, Settings, build_scenarios, run_study, simulate
 from zeusrun.simulate.synthetic import FAMILIES
 from zeusrun.simulate.traces import ClusterRun, Group, load_groups
 

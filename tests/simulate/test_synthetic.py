@@ -8,7 +8,7 @@ import math
 import pytest
 
 from zeusrun.simulate.job import best_arm, expected
-from zeusrun.simulate.scenario import Scenario
+from zeusrun.simulate.study import Scenario
 from zeusrun.simulate.synthetic import FAMILIES
 
 SEEDS = 50

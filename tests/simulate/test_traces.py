@@ -20,8 +20,7 @@ from zeusrun.simulate.job import (
     expected,
     never_optimising,
 )
-from zeusrun.simulate.scenario import Scenario
-from zeusrun.simulate.study import Settings, run_study
+from zeusrun.simulate.study import Scenario, Settings, run_study
 from zeusrun.simulate.traces import WORKLOADS, Workload, gpus, load_jobs, parse_workload
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"

@@ -13,8 +13,7 @@ import typer
 from zeusrun.commands.options import console
 from zeusrun.errors import UsageError
 from zeusrun.simulate.report import BASELINE, summarise
-from zeusrun.simulate.scenario import build_scenarios
-from zeusrun.simulate.study import Settings, run_study
+from zeusrun.simulate.study import Settings, build_scenarios, run_study
 from zeusrun.view.export import print_json
 from zeusrun.view.figure import check_figure, draw_regret
 from zeusrun.view.simulation import progress, simulation_json, simulation_sheet

@@ -55,14 +55,8 @@ def collect_problems(document: JobDocument, problems: Sequence[JobFileProblem]) 
 
     Only the first ``MAX_SHOWN`` are written out.
     """
-    rank = {path: number for number, path in enumerate(document.origins)}
-
-    def place(problem: JobFileProblem) -> tuple[bool, int]:
-        in_file = not document.find_origin(problem.path).startswith("--set ")
-        return in_file, rank.get(document.find_written(problem.path), -1)
-
-    ordered = sorted(problems, key=place)
-    lines = [f"{document.find_origin(p.path)}: {p.sentence}" for p in ordered[:MAX_SHOWN]]
+    ordered = sorted((*document.find_origin(each.path), each.sentence) for each in problems)
+    lines = [f"{origin}: {sentence}" for _, origin, sentence in ordered[:MAX_SHOWN]]
     # A key may be any text: escape what a terminal would obey, or cannot show.
     lines = ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines]
     if len(ordered) > MAX_SHOWN:

@@ -45,10 +45,11 @@ def check_text(text: str, info: ValidationInfo) -> str:
 
 
 def _read_by(rule: Callable[[str], object]) -> BeforeValidator:
-    """Keep a text that ``rule`` can read, and let ``rule`` word the error for any other type."""
+    """Keep a text that ``rule`` can read; ``rule`` also words the error for a number."""
 
     def check(value: object) -> object:
-        rule(str(value))
+        if isinstance(value, (str, int, float)):
+            rule(str(value))
         return value
 
     return BeforeValidator(check)
@@ -95,7 +96,7 @@ Duration = Annotated[str, _read_by(duration_s)]
 
 
 class Section(BaseModel):
-    """Frozen, strict (``true`` is no 1, ``"1"`` no 1), closed to unknown keys."""
+    """Frozen, strict (``true`` and ``"1"`` are not 1), closed to unknown keys."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid", allow_inf_nan=False, validate_default=True
@@ -110,8 +111,8 @@ class Launch(Section):
     )
     gpus: Literal["all", "auto", "shared"] = Field(
         "all",
-        description="all: the visible ones, one job at a time; auto: as many free ones as there "
-        "are processes; shared: with other jobs.",
+        description="all: every visible GPU, one job at a time; auto: one free GPU for each "
+        "process; shared: beside other jobs.",
     )
     nnodes: int = Field(1, ge=1, le=1, description="Machines. Only 1 is supported so far.")
     max_restarts: int = Field(
@@ -215,26 +216,26 @@ class PolicySection(Section, title="Policy"):
 
     name: Literal["auto", "zeus", "fixed", "grid"] = Field(
         "auto",
-        description="auto: least cost over time; zeus: the NSDI 2023 paper's; fixed: only the "
+        description="auto: least cost over time; zeus: as in the NSDI 2023 paper; fixed: only the "
         "default; grid: each once, then the cheapest.",
     )
     window: int | None = Field(
-        None, ge=1, description="Learn from the last so many trials per batch size; null: from all."
+        None, ge=1, description="Learn from the last N trials of each batch size; null: from all."
     )
     seed: int = Field(0, ge=0, description="Seed of the choices: same history, same choice.")
     learn_from_shared: bool = Field(
-        False, description="Learn speed and cost from trials whose GPUs others used, too."
+        False, description="Learn speed and cost also from trials that shared their GPUs."
     )
 
 
 class EarlyStop(Section):
-    """When a trial is given up."""
+    """When a trial is stopped because it costs too much."""
 
     cost_factor: float | None = Field(
         2.0,
         gt=1,
-        description="Stop past this many times the cost of the best batch size; null: never. "
-        "auto stops others earlier.",
+        description="Stop a trial at this multiple of the cost of the best batch size; null: "
+        "never. auto stops others earlier.",
     )
 
 
@@ -251,7 +252,7 @@ class PowerLimit(Section):
 
     mode: Literal["optimize", "fixed", "observe"] = Field(
         "optimize",
-        description="optimize: find and hold the best; fixed: hold watts; observe: leave it.",
+        description="optimize: find and hold the best; fixed: hold watts; observe: no change.",
     )
     watts: float | None = Field(None, gt=0, description="Watts per GPU, with mode fixed.")
     objective: Literal["cost", "energy", "time", "max_slowdown"] = Field(
@@ -276,14 +277,14 @@ class PowerLimit(Section):
 
 
 class StallSection(Section, title="Stall"):
-    """What to do about a training that takes no optimizer step any more."""
+    """What to do about a training that no longer takes optimizer steps."""
 
     after_s: float = Field(
-        60, gt=0, description="Seconds without an optimizer step that are no stall in any case."
+        60, gt=0, description="Seconds; a shorter pause between optimizer steps is never a stall."
     )
     action: Literal["report", "restart", "off"] = Field(
         "report",
-        description="report: warn, with all stacks; restart: restart the ranks, too; off: neither.",
+        description="report: warn, with all stacks; restart: also restart the ranks; off: neither.",
     )
 
 
@@ -302,30 +303,31 @@ class ScheduleSection(Section, title="Schedule"):
         "allow: run beside it.",
     )
     catch_up: CatchUp = Field(
-        "none", description="Of runs missed while the machine was off: run none, or one."
+        "none",
+        description="Of the runs missed while the machine was off: run none, or only the newest.",
     )
     jitter: Duration | None = Field(
         None, description="Start up to so much later, the same for each time: 30s, 1h30m."
     )
     deadline: Duration | None = Field(
-        None, description="What cannot start within it is missed: 30m, 2h, 1d."
+        None, description="A run that cannot start within this time is missed: 30m, 2h, 1d."
     )
 
 
 class Keep(Section):
     """Which run directories are kept; the history keeps all trials, and the best run stays."""
 
-    last: int | None = Field(None, ge=1, description="The newest so many runs; null: all.")
+    last: int | None = Field(None, ge=1, description="Keep the newest N runs; null: all.")
     days: float | None = Field(
-        None, gt=0, description="Runs that ended within so many days; null: all."
+        None, gt=0, description="Keep runs that ended in the last N days; null: all."
     )
     size: Size | None = Field(
-        None, description="The newest runs that fit into so much: 500 MB, 20 GB; null: all."
+        None, description="Keep the newest runs that fit into this size: 500 MB, 20 GB; null: all."
     )
 
 
 class Notify(Section):
-    """Who is told how a run ended."""
+    """Where notices of how a run ended are sent."""
 
     command: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (), description="Command that gets the notice as JSON on standard input."
@@ -335,7 +337,7 @@ class Notify(Section):
     )
     on: Annotated[tuple[Event, ...], Field(strict=False)] = Field(
         ("missed", "failed", "lost", "regression", "recovered"),
-        description="Of which events: reached, missed, failed, lost, regression, recovered.",
+        description="Events to send: reached, missed, failed, lost, regression, recovered.",
     )
     timeout_s: float = Field(10, gt=0, le=600, description="Seconds that each try may take.")
 

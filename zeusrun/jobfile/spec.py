@@ -95,7 +95,8 @@ class JobSpec(Section):
         Path(), strict=False, description="Where the script runs; relative to the job file."
     )
     instrument: bool = Field(
-        True, description="Run the script under zeusrun's worker: step clock, causes, gentle stop."
+        True,
+        description="Run the script under zeusrun's worker: step clock, causes, graceful stop.",
     )
     launch: Launch = Launch()
     objective: Objective
@@ -109,12 +110,12 @@ class JobSpec(Section):
     stall: StallSection = StallSection()
     metrics: Metrics = Metrics()
     schedule: ScheduleSection | None = Field(
-        None, description="When it runs by itself, once zeusrun schedule add was told of it."
+        None, description="When it runs by itself; zeusrun schedule add turns it on."
     )
     keep: Keep = Keep()
     notify: Notify = Notify()
     timeout_s: float | None = Field(
-        None, gt=0, description="Seconds a trial may last at most; null: no bound."
+        None, gt=0, description="Maximum seconds of a trial; null: no limit."
     )
 
     @field_validator("module")

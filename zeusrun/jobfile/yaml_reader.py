@@ -62,15 +62,16 @@ class JobDocument:
     problems: list[JobFileProblem] = field(default_factory=list)  # such as a key given twice
     origins: dict[KeyPath, str] = field(default_factory=dict)  # file:line, or the override
 
-    def find_written(self, path: KeyPath) -> KeyPath:
-        """Return ``path`` itself if it was written, else the nearest section that was."""
+    def find_origin(self, path: KeyPath) -> tuple[int, str]:
+        """Return where ``path``, or else the nearest section around it, was written.
+
+        The number sorts places: overrides first, then as in the file.
+        """
         while path and path not in self.origins:
             path = path[:-1]
-        return path
-
-    def find_origin(self, path: KeyPath) -> str:
-        """Return where ``path`` was written, as ``file:line`` or the override."""
-        return self.origins.get(self.find_written(path), f"{self.label}:1")
+        origin = self.origins.get(path, f"{self.label}:1")
+        rank = [*self.origins].index(path) if path else -1
+        return rank - len(self.origins) * origin.startswith("--set "), origin
 
 
 def read_job_file(path: Path, overrides: Sequence[str]) -> JobDocument:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +18,8 @@ from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.random import Generator
 
     from zeusrun.bandit.registry import Policy
     from zeusrun.simulate.job import SimulatedJob
@@ -93,7 +95,7 @@ def replay(
         policy: Chooses every trial.
         problem: From ``build_problem``; its recurrence is set here.
         recurrences: How many.
-        seed: Decides which learning curves the runs follow, and the policy's own draws.
+        seed: Of the learning curves that the runs follow, and of the policy's own draws.
         attempts: How many a recurrence may make.
         in_flight: Recurrences that run at the same time: the next begins when one ends.
         arrivals: One for each recurrence, by time: it begins then, whatever else runs.
@@ -107,85 +109,80 @@ def replay(
     if in_flight < 1 or (arrivals and len(arrivals) != recurrences):
         raise ValueError(f"{recurrences} recurrences, {len(arrivals)} arrivals, {in_flight=}")
     entropy = [seed] if isinstance(seed, int) else seed
-    state = _Replay(job, policy, problem, entropy, attempts=attempts, arrivals=arrivals)
+    world, rng = (np.random.default_rng([*entropy, stream]) for stream in (1, 2))
+    state = _Replay(job, policy, problem, world, rng, attempts, arrivals)
     return state.play(recurrences, in_flight)
 
 
+@dataclass
 class _Replay:
     """The state of a replay: the trials so far, and the events to come."""
 
-    def __init__(
-        self,
-        job: SimulatedJob,
-        policy: Policy,
-        problem: Problem,
-        entropy: Sequence[int],
-        *,
-        attempts: int,
-        arrivals: Sequence[Arrival],
-    ) -> None:
-        self._world = np.random.default_rng([*entropy, 1])
-        self._rng = np.random.default_rng([*entropy, 2])
-        self._job, self._policy, self._problem = job, policy, problem
-        self._attempts, self._arrivals = attempts, arrivals
-        self._played: list[Played] = []
-        self._runs: list[Run] = []  # ``_played`` as policies see it
-        self._ended: defaultdict[int, list[Trial]] = defaultdict(list)  # by recurrence
-        # (time, _END, index of the trial) or (time, _START, recurrence)
-        self._events: list[tuple[float, int, int]] = []
+    job: SimulatedJob
+    policy: Policy
+    problem: Problem
+    world: Generator  # draws the learning curves
+    rng: Generator  # for the policy
+    attempts: int
+    arrivals: Sequence[Arrival]
+    played: list[Played] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)  # ``played`` as policies see it
+    ended: defaultdict[int, list[Trial]] = field(default_factory=lambda: defaultdict(list))
+    # (time, _END, index of the trial) or (time, _START, recurrence)
+    events: list[tuple[float, int, int]] = field(default_factory=list)
 
     def play(self, recurrences: int, in_flight: int) -> list[Played]:
-        starts = [arrival.start_s for arrival in self._arrivals]
+        starts = [arrival.start_s for arrival in self.arrivals]
         starts = starts or [0.0] * min(in_flight, recurrences)
-        self._events = [(time_s, _START, n) for n, time_s in enumerate(starts, 1)]
-        heapify(self._events)
+        self.events = [(time_s, _START, n) for n, time_s in enumerate(starts, 1)]
+        heapify(self.events)
         following = len(starts) + 1
-        while self._events:
-            now_s, kind, number = heappop(self._events)
+        while self.events:
+            now_s, kind, number = heappop(self.events)
             if kind == _START:
                 over = not self._start(number, now_s)
             else:
-                trial = self._played[number].trial
-                run = read_trial(self._problem, trial)
+                trial = self.played[number].trial
+                run = read_trial(self.problem, trial)
                 if run is not None:  # as for every trial that the engine ends
-                    self._runs[number] = run
-                self._ended[trial.recurrence].append(trial)
-                over = self._is_over(self._ended[trial.recurrence])
+                    self.runs[number] = run
+                self.ended[trial.recurrence].append(trial)
+                over = self._is_over(self.ended[trial.recurrence])
                 if not over:
-                    heappush(self._events, (now_s, _START, trial.recurrence))
+                    heappush(self.events, (now_s, _START, trial.recurrence))
             if over and following <= recurrences:
-                heappush(self._events, (now_s, _START, following))
+                heappush(self.events, (now_s, _START, following))
                 following += 1
-        return self._played
+        return self.played
 
     def _is_over(self, made: Sequence[Trial]) -> bool:
         """Whether a recurrence makes no further attempt after these trials."""
         if made[-1].status is TrialStatus.REACHED:
             return True
         checks = sum(trial.status is TrialStatus.CANCELLED for trial in made)
-        if checks >= SPEED_CHECKS or len(made) - checks >= self._attempts:
+        if checks >= SPEED_CHECKS or len(made) - checks >= self.attempts:
             return True
-        return is_target_in_doubt(made, self._runs)
+        return is_target_in_doubt(made, self.runs)
 
     def _start(self, recurrence: int, now_s: float) -> bool:
         """Start the next trial of a recurrence; return whether there was one left to start."""
-        job, made = self._job, self._ended[recurrence]
+        job, made = self.job, self.ended[recurrence]
         attempt = 1 + sum(trial.status is not TrialStatus.CANCELLED for trial in made)
-        last = is_last_attempt(made, self._attempts)
-        if (self._problem.recurrence, self._problem.last_attempt) != (recurrence, last):
-            self._problem = replace(self._problem, recurrence=recurrence, last_attempt=last)
-        decision = self._policy.choose(self._problem, self._runs, self._rng)
+        last = is_last_attempt(made, self.attempts)
+        if (self.problem.recurrence, self.problem.last_attempt) != (recurrence, last):
+            self.problem = replace(self.problem, recurrence=recurrence, last_attempt=last)
+        decision = self.policy.choose(self.problem, self.runs, self.rng)
         if is_repeat(decision, made):
             return False
         curves = job.curves(decision.global_batch_size, recurrence)
-        curve = curves[int(self._world.integers(len(curves)))]
-        setting = Setting(job, self._policy, self._problem, self._runs, self._rng)
+        curve = curves[int(self.world.integers(len(curves)))]
+        setting = Setting(job, self.policy, self.problem, self.runs, self.rng)
         name = f"{job.name}-{recurrence}-{attempt}"
         trial = run_trial(setting, decision, curve, attempt=attempt, name=name)
-        stretch = self._arrivals[recurrence - 1].stretch if self._arrivals else 1.0
+        stretch = self.arrivals[recurrence - 1].stretch if self.arrivals else 1.0
         end_s = now_s + (trial.time_s or 0.0) * stretch
-        heappush(self._events, (end_s, _END, len(self._played)))
-        self._played.append(Played(trial, now_s, end_s))
+        heappush(self.events, (end_s, _END, len(self.played)))
+        self.played.append(Played(trial, now_s, end_s))
         running = Run(trial.global_batch_size, recurrence, TrialStatus.DISPATCHED, trial.stage)
-        self._runs.append(running)
+        self.runs.append(running)
         return True
