@@ -21,8 +21,7 @@ import numpy as np
 from regret import HORIZONS, regrets, to_never
 from timing import describe_machine
 
-from zeusrun.simulate.scenario import Scenario, build_scenarios
-from zeusrun.simulate.study import Settings, run_study
+from zeusrun.simulate.study import Scenario, Settings, build_scenarios, run_study
 from zeusrun.simulate.synthetic import FAMILIES
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def main() -> None:
     parser.add_argument("--trace-dir", type=Path, help="where the traces are")
     parser.add_argument("--seeds", type=int, default=20)
     given = parser.parse_args()
-    suites = {"made up": [Scenario.of_family(name) for name in FAMILIES]}
+    suites = {"made up": [Scenario(name) for name in FAMILIES]}
     for gpu in ("v100", "p100") if given.trace_dir else ():
         suites[gpu] = build_scenarios([], given.trace_dir, gpu)
     zeus = {suite: study(scenarios, "zeus", given.seeds) for suite, scenarios in suites.items()}

@@ -137,11 +137,11 @@ def load_cases(directory: Path) -> list[Case]:
     for gpu in gpus(directory):
         rows: dict[tuple[tuple[str, ...], int], dict[float, list[tuple[float, float]]]] = {}
         path = directory / f"summary_power_{gpu}.csv"
-        for place, (*job, size, limit, time, power) in read_rows(path, POWER_COLUMNS):
-            key = tuple(job), place.whole("batch_size", size)
-            pair = place.positive("time_per_epoch", time), place.positive("average_power", power)
-            by_limit = rows.setdefault(key, defaultdict(list))
-            by_limit[place.positive("power_limit", limit)].append(pair)
+        for row in read_rows(path, POWER_COLUMNS):
+            job = tuple(row.cells[column] for column in POWER_COLUMNS[:3])
+            pair = row.positive("time_per_epoch"), row.positive("average_power")
+            by_limit = rows.setdefault((job, row.whole("batch_size")), defaultdict(list))
+            by_limit[row.positive("power_limit")].append(pair)
         highest = max(limit for by_limit in rows.values() for limit in by_limit)
         for (job_, size_), by_limit in sorted(rows.items()):
             limits_w = np.array(sorted(by_limit))

@@ -25,10 +25,9 @@ from timing import describe_machine
 
 from zeusrun.bandit.registry import POLICIES
 from zeusrun.bandit.reinterpret import read_history
-from zeusrun.simulate.job import expected_cost_j
+from zeusrun.simulate.job import expected
 from zeusrun.simulate.replay import build_problem, replay
-from zeusrun.simulate.scenario import Scenario, build_scenarios
-from zeusrun.simulate.study import Episode, Settings, run_study
+from zeusrun.simulate.study import Episode, Scenario, Settings, build_scenarios, run_study
 from zeusrun.simulate.synthetic import FAMILIES
 
 if TYPE_CHECKING:
@@ -185,7 +184,7 @@ def _worst_to_never(cells: Cells, horizon: int) -> float:
 
 def families(console: Console, seeds: int) -> None:
     """Compare on made-up jobs, another one for every seed."""
-    scenarios = [Scenario.of_family(name) for name in FAMILIES]
+    scenarios = [Scenario(name) for name in FAMILIES]
     episodes = simulate(console, "made-up jobs", scenarios, ["auto", "zeus"], seeds)
     print("\n### Made-up jobs, one a seed, T=50\n")
     print(
@@ -219,7 +218,7 @@ def _gave_up(episodes: Sequence[Episode]) -> str:
 
 def errors(console: Console, jobs: int) -> None:
     """Run every policy on many made-up jobs; whatever is raised ends the benchmark."""
-    scenarios = [Scenario.of_family(name) for name in FAMILIES]
+    scenarios = [Scenario(name) for name in FAMILIES]
     each = math.ceil(jobs / len(FAMILIES))
     settings = Settings(recurrences=50, eta_knob=ETA_KNOB, cost_factor=COST_FACTOR, in_flight=1)
     with Progress(console=console, transient=True) as bar:
@@ -295,7 +294,7 @@ def main() -> None:
     job = FAMILIES["law"](np.random.default_rng(1))
     if given.trace_dir is not None:
         job = build_scenarios(["cifar100"], given.trace_dir, gpus[0])[0].build(0)
-    if math.isfinite(expected_cost_j(job, job.default, ETA_KNOB, 1)):
+    if math.isfinite(expected(job, job.default, ETA_KNOB, 1).cost_j):
         speed(job)
 
 

@@ -192,7 +192,7 @@ NAMES = ("..", ".", "../x", "a/b", "/etc/passwd", "a\0b", "", "-rf", "~", "a\nb"
 def test_no_name_leads_out_of_the_home(zeusrun, cli, tmp_path, name):
     history = TinyDBHistory(tmp_path / "history")
     for ask in (history.trials, lambda job: begin(history, trial(job=job))):
-        with pytest.raises(ValueError, match="cannot be the name of a job"):
+        with pytest.raises(ValueError, match="name of a job"):
             ask(name)
     assert history.find(f"{name}-1-1") is None
     with pytest.raises(HistoryError, match="no trial"):

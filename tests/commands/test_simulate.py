@@ -14,11 +14,10 @@ from tests.simulate.traces import job, write
 from zeusrun.cli import app
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.spec import JobSpec
-from zeusrun.simulate.job import Course
+from zeusrun.simulate.job import LearningCurve
 from zeusrun.simulate.replay import ATTEMPTS
 from zeusrun.simulate.report import summarise
-from zeusrun.simulate.scenario import Scenario
-from zeusrun.simulate.study import Settings, run_study
+from zeusrun.simulate.study import Scenario, Settings, run_study
 from zeusrun.view.figure import check_figure, draw_regret
 from zeusrun.view.simulation import progress, simulation_sheet
 
@@ -27,7 +26,7 @@ FEW = ("--seeds", 2, "--recurrences", 6)
 
 @pytest.fixture(scope="module")
 def summaries():
-    scenarios = [Scenario.of_family(name) for name in ("law", "only-default", "drift", "edge")]
+    scenarios = [Scenario(name) for name in ("law", "only-default", "drift", "edge")]
     policies = ["auto", "fixed", "zeus"]
     return summarise(run_study(scenarios, policies, range(3), Settings(recurrences=8)), policies)
 
@@ -58,9 +57,9 @@ def test_an_empty_study_is_an_empty_table():
 
 
 def test_recurrences_without_a_model_are_counted_in_a_column():
-    made = job({8: [Course(None, ())], 16: [Course(2, ((2, 1.0),))]})
+    made = job({8: [LearningCurve(None, ())], 16: [LearningCurve(2, ((2, 1.0),))]})
     few = Settings(recurrences=2)
-    own = summarise(run_study([Scenario.of_job(made)], ["fixed"], [0], few), ["fixed"])
+    own = summarise(run_study([Scenario(made.name, made)], ["fixed"], [0], few), ["fixed"])
     text = shown(simulation_sheet("title", own, 80), 80)
     assert "! toy, fixed: 2 of 2 recurrences ended without a model" in text
     header, row = (line.split() for line in text.splitlines() if line.startswith(("work", "toy")))
@@ -142,7 +141,7 @@ def test_json_of_traces_with_a_figure(zeusrun, tmp_path):
     assert found["settings"] == {
         "trace_dir": str(tmp_path), "gpu": "toy", "first_seed": 0, "cluster": None, "seeds": 2,
         "policies": ["fixed"], "recurrences": 6, "eta_knob": 0.5, "cost_factor": None,
-        "attempts": 3, "in_flight": 2, "load": None,
+        "attempts": 3, "in_flight": 2,
     }  # fmt: skip
     (result,) = found["results"]
     assert (result["workload"], result["policy"]) == ("cifar100", "fixed")
@@ -163,14 +162,14 @@ def test_a_cluster_trace_is_replayed(zeusrun, tmp_path):
     ("arguments", "words"),
     [
         (("--gpu", "v100"), "--gpu v100 needs --trace-dir"),
-        (("--workload", "lew"), "unknown made-up workload 'lew'; did you mean 'law'?"),
+        (("--workload", "lew"), "unknown synthetic workload 'lew'; did you mean 'law'?"),
         (("--policy", "zues"), "unknown policy 'zues'; did you mean 'zeus'?"),
-        (("--in-flight", 2, "--load", 1), "--in-flight and --load exclude each other"),
-        (("--load", 0), "--load 0: must be above 0"),
+        (("--in-flight", 2, "--cluster", "c.csv"), "--in-flight and --cluster exclude each other"),
+        (("--load", 1), "--load was removed; overlap runs with --in-flight N"),
         (("--cost-factor", 0), "--cost-factor 0: must be above 0"),
         (("--cost-factor", "-inf"), "--cost-factor -inf: must be above 0"),
         (("--cost-factor", "nan"), "--cost-factor nan: must be above 0"),
-        (("--cluster", "none.csv"), "there is no file none.csv"),
+        (("--cluster", "none.csv"), "none.csv cannot be read: No such file"),
         (("--trace-dir", "none", "--gpu", "a"), "none holds no power traces: no such directory"),
         (("--plot", "f.gif"), "--plot f.gif: the name must end in .png, .svg, .pdf"),
         (("--plot", "taken.png"), "--plot taken.png cannot be written: Is a directory"),

@@ -304,7 +304,22 @@ class HistoryContract:
         assert history.trials("digits") == [begun]
 
     @pytest.mark.parametrize(
-        "job", ["", ".", "..", ".hidden", "../up", "a/b", "/etc", "a\0b", "a\n", "-rf", "a b"]
+        "job",
+        [
+            "",
+            ".",
+            "..",
+            ".hidden",
+            "../up",
+            "a/b",
+            "/etc",
+            "a\0b",
+            "a\n",
+            "-rf",
+            "a b",
+            "jõb",
+            "x" * 65,
+        ],
     )
     def test_a_job_name_that_is_no_file_name_is_refused(self, history, job):
         with pytest.raises(ValueError, match="name of a job"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import threading
 
 import pytest
@@ -116,14 +115,6 @@ def test_the_offered_restore_goes_on_from_the_copy(history, path):
     history.restore("digits", [])
     assert history.trials("digits") == [build_trial(1).finish(REACHED)]
     assert begin(history).recurrence == 2
-
-
-def test_the_offered_command_can_be_typed_whatever_the_name(tmp_path):
-    history = TinyDBHistory(tmp_path)
-    begin(history, build_trial(job="jõb"))
-    (tmp_path / "jõb.json").write_bytes(b"")
-    command = re.search(r"`(zeusrun repair .*?)`", refusal(history.trials, "jõb"))[1]
-    assert shlex.split(command) == ["zeusrun", "repair", "--restore", "jõb"]
 
 
 @pytest.mark.parametrize("left", ["digits.json.bak", "digits.volumes/000001.json"])

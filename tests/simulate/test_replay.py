@@ -9,14 +9,14 @@ from tests.simulate.traces import Scripted, job
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.registry import POLICIES
 from zeusrun.simulate.engine import PROBE_S
-from zeusrun.simulate.job import Course, Rate
+from zeusrun.simulate.job import LearningCurve, Rate
 from zeusrun.simulate.replay import Arrival, build_problem, replay
 from zeusrun.simulate.synthetic import FAMILIES
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 EIGHT = Decision(8, Stage.EXPLOIT, "")
 SIXTEEN = Decision(16, Stage.EXPLORE, "")
-MISSES = {8: [Course(None, ((1, 0.5),))], 16: [Course(4, ((4, 1.0),))]}
+MISSES = {8: [LearningCurve(None, ((1, 0.5),))], 16: [LearningCurve(4, ((4, 1.0),))]}
 
 
 def play(policy, recurrences=1, made=None, **options):
@@ -36,7 +36,7 @@ def test_a_run_is_charged_its_epochs():
 
 def test_the_first_run_pays_for_its_profiling_and_the_second_no_more():
     rates = {8: {100.0: Rate(200.0, 50.0), 200.0: Rate(100.0, 100.0)}}
-    made = job(courses={8: [Course(2, ((2, 1.0),))]}, rates=rates)
+    made = job(curves={8: [LearningCurve(2, ((2, 1.0),))]}, rates=rates)
     decision = Decision(8, Stage.EXPLOIT, "", power_limit_w=200.0)
     first, second = (played.trial for played in play(Scripted(decision), 2, made))
     # both limits for 12 s each, then the rest of 2 epochs at the lower one
@@ -70,7 +70,9 @@ def test_a_miss_is_retried_at_once_within_the_recurrence():
     assert (second.start_s, second.trial.cost_j) == (first.end_s, 4 * 100 * 150)
 
 
-FOUR = {arm: [Course(None, ())] for arm in (4, 8, 16)} | {32: [Course(2, ((2, 1.0),))]}
+FOUR = {arm: [LearningCurve(None, ())] for arm in (4, 8, 16)} | {
+    32: [LearningCurve(2, ((2, 1.0),))]
+}
 FIRST_REACHED = Decision(32, Stage.EXPLORE, "")
 
 
@@ -155,7 +157,7 @@ def test_arrivals_begin_when_they_do_and_run_at_their_pace():
 
 
 def test_a_job_that_drifts_changes_at_its_recurrence():
-    later = {8: [Course(5, ((5, 1.0),))], 16: [Course(4, ((4, 1.0),))]}
+    later = {8: [LearningCurve(5, ((5, 1.0),))], 16: [LearningCurve(4, ((4, 1.0),))]}
     made = job()
     made = job(eras=[*made.eras, (3, later)])
     assert [each.trial.epochs for each in play(Scripted(EIGHT), 4, made)] == [2, 2, 5, 5]

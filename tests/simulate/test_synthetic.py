@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from zeusrun.simulate.job import best_arm, expected_cost_j
-from zeusrun.simulate.scenario import Scenario
+from zeusrun.simulate.job import best_arm, expected
+from zeusrun.simulate.study import Scenario
 from zeusrun.simulate.synthetic import FAMILIES
 
 SEEDS = 50
@@ -17,12 +17,12 @@ MOST = 0.8 * SEEDS
 
 @functools.cache
 def jobs(family):
-    scenario = Scenario.of_family(family)
+    scenario = Scenario(family)
     return [scenario.build(seed) for seed in range(SEEDS)]
 
 
 def costs_j(job, recurrence=1):
-    return [expected_cost_j(job, arm, 0.5, recurrence) for arm in job.arms]
+    return [expected(job, arm, 0.5, recurrence).cost_j for arm in job.arms]
 
 
 def valleys(costs):
@@ -36,9 +36,9 @@ def test_the_default_reaches_in_every_era(family):
     for job in jobs(family):
         assert job.default in job.arms
         for first, _ in job.eras:
-            courses = job.courses(job.default, first)
-            reached = sum(course.epochs is not None for course in courses)
-            assert reached >= 0.9 * len(courses)
+            curves = job.curves(job.default, first)
+            reached = sum(curve.epochs is not None for curve in curves)
+            assert reached >= 0.9 * len(curves)
 
 
 def test_the_default_is_best():
@@ -62,21 +62,21 @@ def test_most_have_two_valleys():
 
 def test_runs_of_one_batch_size_differ_by_a_factor():
     for job in jobs("heavy-noise"):
-        epochs = sorted(course.epochs or job.max_epochs for course in job.courses(job.default, 1))
+        epochs = sorted(curve.epochs or job.max_epochs for curve in job.curves(job.default, 1))
         assert epochs[-1] >= 1.5 * epochs[0]
 
 
 def test_the_best_glides_over_three_to_six_doublings_and_leaves_the_default_behind():
     left = 0
     for job in jobs("glide"):
-        assert expected_cost_j(job, job.default, 0.5, 1) < math.inf
+        assert expected(job, job.default, 0.5, 1).cost_j < math.inf
         doublings = []
-        for _, courses in job.eras:
-            reach = [math.log2(arm) for arm in job.arms if any(c.epochs for c in courses[arm])]
+        for _, curves in job.eras:
+            reach = [math.log2(arm) for arm in job.arms if any(c.epochs for c in curves[arm])]
             assert reach
             doublings.append(sum(reach) / len(reach))
         assert 2 <= abs(doublings[-1] - doublings[0]) <= 7
-        left += expected_cost_j(job, job.default, 0.5, 50) == math.inf
+        left += expected(job, job.default, 0.5, 50).cost_j == math.inf
     assert left >= MOST
 
 

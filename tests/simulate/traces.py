@@ -1,6 +1,6 @@
 """Tiny traces made by hand: two batch sizes, two power limits, whole numbers."""
 
-from zeusrun.simulate.job import Course, Rate, SimulatedJob
+from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
 
 TRAINING = """\
 dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch
@@ -32,9 +32,12 @@ def write(folder, training=TRAINING, power=POWER, gpu="toy"):
     return folder
 
 
-def job(courses=None, rates=None, **changes):
+def job(curves=None, rates=None, **changes):
     """A job of batch sizes 8 and 16, one power limit, one metre of everything."""
-    courses = courses or {8: [Course(2, ((1, 0.5), (2, 1.0)))], 16: [Course(4, ((4, 1.0),))]}
+    curves = curves or {
+        8: [LearningCurve(2, ((1, 0.5), (2, 1.0)))],
+        16: [LearningCurve(4, ((4, 1.0),))],
+    }
     values = {
         "name": "toy",
         "default": 8,
@@ -42,8 +45,8 @@ def job(courses=None, rates=None, **changes):
         "target": 1.0,
         "max_epochs": 10,
         "max_power_w": 200.0,
-        "rates": rates or {arm: {200.0: Rate(100.0, 100.0)} for arm in courses},
-        "eras": [(1, courses)],
+        "rates": rates or {arm: {200.0: Rate(100.0, 100.0)} for arm in curves},
+        "eras": [(1, curves)],
     }
     return SimulatedJob(**{**values, **changes})
 

@@ -13,8 +13,7 @@ import typer
 from zeusrun.commands.options import console
 from zeusrun.errors import UsageError
 from zeusrun.simulate.report import BASELINE, summarise
-from zeusrun.simulate.scenario import build_scenarios
-from zeusrun.simulate.study import Settings, run_study
+from zeusrun.simulate.study import Settings, build_scenarios, run_study
 from zeusrun.view.export import print_json
 from zeusrun.view.figure import check_figure, draw_regret
 from zeusrun.view.simulation import progress, simulation_json, simulation_sheet
@@ -54,10 +53,7 @@ def simulate(
         int, typer.Option(min=1, help="Attempts per recurrence, as `attempts` in a job file.")
     ] = 5,
     in_flight: Annotated[int, typer.Option(min=1, help="Number of runs at the same time.")] = 1,
-    load: Annotated[
-        float | None,
-        typer.Option(help="Random arrivals: mean number of runs at the same time, unoptimised."),
-    ] = None,
+    load: Annotated[str | None, typer.Option("--load", hidden=True)] = None,
     cluster: Annotated[
         _PATH, typer.Option(metavar="FILE", help="Submit when a cluster did: .csv or .csv.xz.")
     ] = None,
@@ -77,13 +73,14 @@ def simulate(
         cost_factor=None if cost_factor == math.inf else cost_factor,
         attempts=attempts,
         in_flight=in_flight,
-        load=load,
     )
+    if load is not None:
+        raise UsageError("--load was removed; overlap runs with --in-flight N or --cluster FILE")
     _check(settings, cluster)
     if plot:
         check_figure(plot)
     policies = list(dict.fromkeys(policy or ["auto", BASELINE]))
-    scenarios = build_scenarios(workload or [], trace_dir, gpu, cluster, recurrences)
+    scenarios = build_scenarios(workload or [], trace_dir, gpu, cluster)
     with progress(console(stderr=True)) as on_progress:
         episodes = run_study(
             scenarios,
@@ -120,24 +117,14 @@ def _check(settings: Settings, cluster: Path | None) -> None:
     factor = settings.cost_factor
     if factor is not None and not factor > 0:
         raise UsageError(f"--cost-factor {factor:g}: must be above 0")
-    if settings.load is not None and not 0 < settings.load < math.inf:
-        raise UsageError(f"--load {settings.load:g}: must be above 0")
-    chosen = {
-        "--in-flight": settings.in_flight > 1,
-        "--load": settings.load is not None,
-        "--cluster": cluster is not None,
-    }
-    names = [name for name, wanted in chosen.items() if wanted]
-    if len(names) > 1:
-        raise UsageError(f"{' and '.join(names)} exclude each other; choose one")
+    if settings.in_flight > 1 and cluster is not None:
+        raise UsageError("--in-flight and --cluster exclude each other; choose one")
 
 
 def _described(settings: Settings, cluster: Path | None) -> str:
     runs = f"{settings.recurrences} recurrences"
     if cluster:
         runs = f"{cluster.name}, at most {runs} a group"
-    elif settings.load is not None:
-        runs += f" at load {settings.load:g}"
     elif settings.in_flight > 1:
         runs += f", {settings.in_flight} in flight"
     factor = f", cost factor {settings.cost_factor:g}" if settings.cost_factor else ""

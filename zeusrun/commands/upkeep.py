@@ -12,7 +12,7 @@ from zeusrun.clock import read_clock
 from zeusrun.commands.options import AsJson, console, known_job, open_history, open_home
 from zeusrun.errors import DeviceError, ExitCode, HistoryError, UsageError
 from zeusrun.files.home import trusted_home
-from zeusrun.history.rules import is_job_name
+from zeusrun.job_name import is_job_name
 from zeusrun.jobfile.spec import load_keep
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths

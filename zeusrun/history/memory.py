@@ -10,13 +10,13 @@ from zeusrun.history.base import Snapshot
 from zeusrun.history.rules import (
     changed,
     check_id,
-    check_job_name,
     check_last,
     check_new,
     job_of,
     unknown_trial,
 )
 from zeusrun.history.schema import encode_trial
+from zeusrun.job_name import check_job_name
 
 if TYPE_CHECKING:
     from zeusrun.trial import Outcome, Trial

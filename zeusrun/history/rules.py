@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import HistoryError
 from zeusrun.history.base import Conflict
+from zeusrun.job_name import check_job_name, is_job_name
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
-# No separator, no leading dot: such a name plus a suffix stays one visible file in its directory.
-_JOB_NAME = re.compile(r"[^\W_][\w.-]*")
 _TRIAL_ID = re.compile(r"(?P<job>.+)-(?P<recurrence>[1-9][0-9]*)-[1-9][0-9]*")
 # Of a trial that goes on, what it was chosen for and what it has taken.
 _KEPT = (
@@ -28,21 +27,6 @@ _KEPT = (
     "epochs",
     "curve",
 )
-
-
-def is_job_name(name: str) -> bool:
-    """Whether a job can have this name: letters, digits, ``._-``; the first no sign."""
-    return _JOB_NAME.fullmatch(name) is not None
-
-
-def check_job_name(name: str) -> None:
-    """Refuse a name that could lead out of the history's directory.
-
-    Raises:
-        ValueError: If it is not a job name.
-    """
-    if not is_job_name(name):
-        raise ValueError(f"{name!r} cannot be the name of a job")
 
 
 def job_of(trial: str) -> str | None:

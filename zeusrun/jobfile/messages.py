@@ -1,4 +1,4 @@
-"""Turns what is wrong with a job into sentences for people, with places and "did you mean"."""
+"""Turns the errors of a job file into sentences, with places and "did you mean"."""
 
 from __future__ import annotations
 
@@ -7,36 +7,31 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.errors import JobFileError
-from zeusrun.jobfile.yaml_reader import Problem
+from zeusrun.jobfile.yaml_reader import JobFileProblem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from zeusrun.jobfile.yaml_reader import JobDocument, KeyPath
 
-MAX_SHOWN = 8  # more scroll the first, usually the cause of the rest, off a terminal
+MAX_SHOWN = 8  # more would scroll the first off a terminal, and it usually causes the others
 
+# Where pydantic's words ("a valid number", "greater than 0") are not those of a YAML file.
 _WANTED = {
     "bool_type": "true or false",
-    "finite_number": "a finite number",
-    "string_too_short": "something, such as a name",
-    "too_short": "a list of at least one",
     "dict_type": "a section of 'key: value' lines",
     "float_type": "a number",
     "int_type": "a whole number",
-    "model_type": "a section of 'key: value' lines",
     "path_type": "a path",
+    "model_type": "a section of 'key: value' lines",
+    "string_too_short": "something, such as a name",
     "string_type": "text",
-    "string_unicode": "text without half a surrogate pair",  # a key; values are checked on reading
+    "string_unicode": "text without half a surrogate pair",
+    "too_short": "a list of at least one",
     "tuple_type": "a list, such as [a, b]",
 }
 _NUMBER = re.compile(r"[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?")
-_BOUNDS = {
-    "greater_than": ("more than", "gt"),
-    "greater_than_equal": ("at least", "ge"),
-    "less_than_equal": ("at most", "le"),
-}
-# What people call a key here and in neighbouring tools, where spelling alone finds nothing.
+# Names for a key that people use, or that other tools use, where the spelling is not close.
 _OTHER_NAMES = {
     "arms": "batch_size.candidates",
     "batch_sizes": "batch_size.candidates",
@@ -55,20 +50,15 @@ _OTHER_NAMES = {
 }
 
 
-def collect_problems(document: JobDocument, problems: Sequence[Problem]) -> JobFileError:
+def collect_problems(document: JobDocument, problems: Sequence[JobFileProblem]) -> JobFileError:
     """Return one error with a line for each problem, overrides first, then as in the file.
 
-    The first ``MAX_SHOWN`` are spelt out; how many more there are is said.
+    Only the first ``MAX_SHOWN`` are written out.
     """
-    rank = {path: number for number, path in enumerate(document.origins)}
-
-    def place(problem: Problem) -> tuple[bool, int]:
-        in_file = not document.find_origin(problem.path).startswith("--set ")
-        return in_file, rank.get(document.find_written(problem.path), -1)
-
-    ordered = sorted(problems, key=place)
-    shown = ordered[:MAX_SHOWN]
-    lines = [_printable(f"{document.find_origin(p.path)}: {p.sentence}") for p in shown]
+    ordered = sorted((*document.find_origin(each.path), each.sentence) for each in problems)
+    lines = [f"{origin}: {sentence}" for _, origin, sentence in ordered[:MAX_SHOWN]]
+    # A key may be any text: escape what a terminal would obey, or cannot show.
+    lines = ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines]
     if len(ordered) > MAX_SHOWN:
         lines.append(f"... and {len(ordered) - MAX_SHOWN} more")
     return JobFileError("\n".join(lines))
@@ -76,43 +66,29 @@ def collect_problems(document: JobDocument, problems: Sequence[Problem]) -> JobF
 
 def describe_error(
     error: Mapping[str, Any], sections: Mapping[str, Sequence[str]], source: str
-) -> Problem:
-    """Translate one pydantic error.
+) -> JobFileProblem:
+    """Translate one of pydantic's ``ValidationError.errors()``.
 
-    Args:
-        error: One of ``ValidationError.errors()``: ``type``, ``loc``, ``input``, ``msg``, ``ctx``.
-        sections: The keys of each section by its name; the top level is ``""``.
-        source: The job file, to tell in which file a key is missing.
+    ``sections`` holds the keys of each section by its name, those of the top level under ``""``;
+    ``source`` is the name of the job file.
     """
     path: KeyPath = tuple(part for part in error["loc"] if part != "[key]")
     kind = error["type"]
     if kind == "extra_forbidden":
-        return Problem(path, _unknown_key(path, sections))
-    if kind == "missing":
+        section, key = _dotted(path[:-1]), str(path[-1])
+        where = f" under '{section}'" if section else ""
+        sentence = f"unknown key {key!r}{where}; {_meant(section, key, sections)}"
+    elif kind == "missing":
         section = _dotted(path[:-1])
         where = f"under '{section}'" if section else f"at the top level of {source}"
-        return Problem(path, f"the key '{path[-1]}' is missing {where}")
-    if kind == "value_error":
-        return Problem(path, f"'{_dotted(path)}' {error['ctx']['error']}")
-    return Problem(path, f"'{_dotted(path)}' must be {_wanted(kind, error)}")
-
-
-def _wanted(kind: str, error: Mapping[str, Any]) -> str:
-    value, context = _shown(error["input"]), error.get("ctx", {})
-    if kind in _WANTED:
-        return f"{_WANTED[kind]}, not {value}{_advice(kind, error['input'])}"
-    if kind in _BOUNDS:
-        words, key = _BOUNDS[kind]
-        return f"{words} {context[key]:g}, not {value}"
-    if kind == "literal_error":
-        return f"{context['expected']}, not {value}"
-    return f"something else than {value}: {error['msg']}"
-
-
-def _unknown_key(path: KeyPath, sections: Mapping[str, Sequence[str]]) -> str:
-    section, key = _dotted(path[:-1]), str(path[-1])
-    where = f" under '{section}'" if section else ""
-    return f"unknown key {key!r}{where}; {_meant(section, key, sections)}"
+        sentence = f"the key '{path[-1]}' is missing {where}"
+    elif kind == "value_error":
+        sentence = f"'{_dotted(path)}' {error['ctx']['error']}"
+    else:
+        wanted = _WANTED.get(kind, error["msg"].removeprefix("Input should be "))
+        given, advice = _shown(error["input"]), _advice(kind, error["input"])
+        sentence = f"'{_dotted(path)}' must be {wanted}, not {given}{advice}"
+    return JobFileProblem(path, sentence)
 
 
 def _meant(section: str, key: str, sections: Mapping[str, Sequence[str]]) -> str:
@@ -122,33 +98,23 @@ def _meant(section: str, key: str, sections: Mapping[str, Sequence[str]]) -> str
         place = f"under '{homes[0]}'" if homes[0] else "at the top level"
         return f"'{key}' belongs {place}"
     word = key.lower().replace("-", "_")
-    here = sections[section]
-    if close := difflib.get_close_matches(word, here, n=1, cutoff=0.7):
-        return f"did you mean '{close[0]}'?"
     if other := _OTHER_NAMES.get(word):
         return f"did you mean '{other.removeprefix(section + '.')}'?"
+    if close := difflib.get_close_matches(word, sections[section], n=1):
+        return f"did you mean '{close[0]}'?"
     elsewhere = {key: name for name, keys in sections.items() if name for key in keys}
     if close := difflib.get_close_matches(word, elsewhere, n=1, cutoff=0.7):
         return f"did you mean '{elsewhere[close[0]]}.{close[0]}'?"
-    if close := difflib.get_close_matches(word, here, n=1):
-        return f"did you mean '{close[0]}'?"
-    return f"known are {', '.join(here)}"
-
-
-def _printable(text: str) -> str:
-    """Escape what would move a terminal's cursor, or that it cannot show: keys are any text."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return f"known are {', '.join(sections[section])}"
 
 
 def _dotted(path: KeyPath) -> str:
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
 
 
 def _shown(value: object) -> str:
-    """Name a value as its writer would: in YAML's words, and not at length."""
+    """Write a value as in YAML, and not at length."""
     if value is None:
         return "empty (null)"
     if isinstance(value, bool):
@@ -166,6 +132,5 @@ def _advice(kind: str, value: object) -> str:
         return f'; put it in quotes: "{_shown(value)}"'
     if kind == "string_type" and value is None:
         return '; for an empty text write ""'
-    if kind in ("int_type", "float_type") and isinstance(value, str):
-        return "; remove the quotes" if _NUMBER.fullmatch(value) else ""
-    return ""
+    is_number = isinstance(value, str) and _NUMBER.fullmatch(value)
+    return "; remove the quotes" if kind in ("int_type", "float_type") and is_number else ""

@@ -1,4 +1,4 @@
-"""The ``${...}`` placeholders of a job file: which exist, checking them, filling them in."""
+"""The ``${...}`` placeholders of a job file: their names, how they are checked and expanded."""
 
 from __future__ import annotations
 
@@ -27,33 +27,31 @@ PLACEHOLDERS = (
     "checkpoint_dir",
     "sidecar",
 )
-"""Names that may stand in ``${...}``; the launcher knows a value for each of them."""
+"""Names that may stand in ``${...}``; the launcher has a value for each."""
 
-# Braces are required: "$HOME" in a shell-minded user's args is far likelier meant for a shell than
-# for us, and nobody expands it there, so it is an error that says how to write either.
+# Braces are required: "$HOME" in the args is meant for a shell, and no shell reads them. So it is
+# an error that says how to write either.
 _TOKEN = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>[^${}]*)\}|(?P<word>\w*))")
 
 
-_KNOWN = f"known are {', '.join(PLACEHOLDERS)}; a plain '$' is written '$$'"
-
-
 def find_placeholders(text: str) -> tuple[str, ...]:
-    """Return the names used in ``text``, in order, each as often as it stands there.
+    """Return the names in ``text`` in order, each as often as it appears.
 
     Raises:
-        ValueError: At an unknown name or a stray ``$``; the message continues a sentence that
+        ValueError: At an unknown name or a single ``$``; the message continues a sentence that
             starts with the key.
     """
     names: list[str] = []
     for token in _TOKEN.finditer(text):
         name, word = token["name"], token["word"]
         if word is not None:
-            plain = f"'$${word}' for a plain '${word}'"
             meant = f"'${{{word}}}' for the placeholder, " if word in PLACEHOLDERS else ""
+            plain = f"'$${word}' for a plain '${word}'"
             raise ValueError(f"has a stray '$' in {text!r}; write {meant}{plain}")
         if name is not None and name not in PLACEHOLDERS:
             close = difflib.get_close_matches(name, PLACEHOLDERS, n=1)
-            hint = f"did you mean '${{{close[0]}}}'?" if close else _KNOWN
+            known = f"known are {', '.join(PLACEHOLDERS)}; a plain '$' is written '$$'"
+            hint = f"did you mean '${{{close[0]}}}'?" if close else known
             raise ValueError(f"uses the unknown placeholder '${{{name}}}'; {hint}")
         if name is not None:
             names.append(name)
@@ -63,10 +61,10 @@ def find_placeholders(text: str) -> tuple[str, ...]:
 def expand_placeholders(text: str, values: Mapping[str, str]) -> str:
     """Return ``text`` with every ``${name}`` replaced by its value and every ``$$`` by ``$``.
 
-    Values are put in as they are: a ``$`` inside a value is not expanded again.
+    A ``$`` inside a value is not expanded again.
 
     Raises:
-        JobFileError: If a placeholder has no value, or ``text`` would not have passed loading.
+        JobFileError: If a placeholder has no value, or ``find_placeholders`` refuses ``text``.
     """
     try:
         names = find_placeholders(text)

@@ -1,19 +1,19 @@
-"""Which variables of ``env`` are secret, and how they are written down.
+"""Which variables of ``env`` are secret, and how they are written.
 
-``DB_URL: {secret: "postgres://..."}`` is one by its marker, ``HF_TOKEN: hf_...`` by its name.
-``PAD_TOKEN: {plain: "<pad>"}`` is none in spite of its name.
+``DB_URL: {secret: "postgres://..."}`` is secret by its marker, ``HF_TOKEN: hf_...`` by its name.
+``PAD_TOKEN: {plain: "<pad>"}`` is not secret, whatever its name.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.jobfile.yaml_reader import Problem
+from zeusrun.jobfile.yaml_reader import JobFileProblem
 from zeusrun.redaction import MASK, mask_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from zeusrun.jobfile.yaml_reader import JobDocument
@@ -24,13 +24,11 @@ _SECRET_PART = re.compile(
     r"|SECRETKEY|PRIVATEKEY)|KEYS?|PASS|PWD|JWT",
     re.ASCII,
 )
-_PLAIN_NAME = re.compile(r"[\w.-]{0,64}")
 _SECRET, _PLAIN = "secret", "plain"
-_WRITE = "write a text, {secret: a text} or {plain: a text}"
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable of this name is taken for a secret: ``HF_TOKEN``, ``AWS_ACCESS_KEY_ID``.
+    """Whether the name says that a variable is secret: ``HF_TOKEN``, ``AWS_ACCESS_KEY_ID``.
 
     ``PWD`` alone is the shell's working directory.
     """
@@ -39,94 +37,65 @@ def is_secret_name(name: str) -> bool:
 
 
 def read_secrets(document: JobDocument) -> frozenset[str]:
-    """Put the texts in the place of the markers in ``env``; return the names that are secret."""
+    """Replace the markers in ``env`` by their texts; return the names that are secret."""
     env = document.data.get("env")
     if not isinstance(env, dict):
         return frozenset()
-    plain: set[str] = set()
-    secrets: set[str] = set()
+    secrets = {name for name in env if is_secret_name(name)}
     for name, value in env.items():
-        if is_secret_name(name):
-            secrets.add(name)
         if not isinstance(value, dict):
             continue
         env[name] = ""
-        kinds = set(value)
-        if len(kinds) != 1 or not kinds <= {_SECRET, _PLAIN}:
-            document.problems.append(Problem(("env", name), f"'env.{name}' is a section; {_WRITE}"))
+        if [*value] == [_PLAIN]:
+            secrets.discard(name)
+        else:
+            secrets.add(name)
+        if [*value] not in ([_PLAIN], [_SECRET]):
+            sentence = f"'env.{name}' is a section; write a text, {{secret: a text}} or "
+            problem = JobFileProblem(("env", name), sentence + "{plain: a text}")
+            document.problems.append(problem)
             continue
-        (kind,) = kinds
-        (plain if kind == _PLAIN else secrets).add(name)
-        if isinstance(value[kind], str):
-            env[name] = value[kind]
+        ((kind, text),) = value.items()
+        if isinstance(text, str):
+            env[name] = text
         else:
             path = ("env", name, kind)
-            document.problems.append(Problem(path, f"'env.{name}.{kind}' must be text"))
-    return frozenset(secrets - plain)
+            document.problems.append(JobFileProblem(path, f"'env.{name}.{kind}' must be text"))
+    return frozenset(secrets)
 
 
-def hide_problems(problems: Sequence[Problem], secrets: AbstractSet[str]) -> list[Problem]:
-    """Return problems that do not quote a secret, nor what might be one with a slip of the pen."""
-    hidden = []
-    for problem in problems:
-        if problem.path == ("env",):
-            hidden.append(_NO_SECTION)
-        elif _is_of(problem, secrets):
-            hidden.append(_hide(problem))
-        elif problem.path[:1] == ("env",) and not _PLAIN_NAME.fullmatch(str(problem.path[1])):
-            hidden.append(_hide_name(problem))  # NAME=value, or NAME "value" without its colon
-        else:
-            hidden.append(problem)
-    return hidden
+def hide_secret(problem: JobFileProblem, secrets: AbstractSet[str]) -> JobFileProblem:
+    """Return a problem that quotes no secret, not even one written where a name belongs."""
+    section, *rest = problem.path or ("",)
+    name = str(rest[0]) if rest else None
+    if section != "env":
+        return problem
+    if name is None:
+        sentence = (
+            "'env' must be a section of names and values, such as  env: {OMP_NUM_THREADS: \"1\"}"
+        )
+    elif name in secrets:
+        sentence = (
+            f"'env.{name}' cannot be used, and as a secret it is not shown; it must be text "
+            "without NUL characters, with '$$' for a plain '$'"
+        )
+    elif not re.fullmatch(r"[\w.-]{0,64}", name):  # NAME=value, or NAME "value" without its colon
+        begun = re.match(r"\w*", name)
+        sentence = (
+            f"'env.{begun[0] if begun else ''}…' is no name for an environment variable: letters, "
+            "digits and _ only, then a colon and its value"
+        )
+    else:
+        return problem
+    return replace(problem, sentence=sentence)
 
 
 def write_secrets(record: dict[str, Any], secrets: AbstractSet[str]) -> None:
-    """Mask the secrets in the record of a job, so that ``read_secrets`` knows them again."""
+    """Mask the secrets in the record of a job, in a form that ``read_secrets`` reads."""
     env: dict[str, str] = record["env"]
-    mask = mask_values(_forms(env, secrets))
-    record["args"] = [mask.text(text) for text in record["args"]]
-    record["env"] = {name: _written(name, mask.text(value), secrets) for name, value in env.items()}
-
-
-def masked_names(env: Mapping[str, str], secrets: AbstractSet[str]) -> list[str]:
-    """Return the secrets of which only the mask is left, sorted."""
-    return sorted(name for name in secrets if env[name] == MASK)
-
-
-def _written(name: str, value: str, secrets: AbstractSet[str]) -> str | dict[str, str]:
-    if name in secrets:
-        return {_SECRET: MASK}
-    return {_PLAIN: value} if is_secret_name(name) else value
-
-
-def _forms(env: Mapping[str, str], secrets: AbstractSet[str]) -> list[str]:
-    """Return the values as written, and with ``$$`` for ``$`` as the script gets them."""
     values = [env[name] for name in secrets]
-    return [*values, *(value.replace("$$", "$") for value in values)]
-
-
-def _is_of(problem: Problem, secrets: AbstractSet[str]) -> bool:
-    return len(problem.path) > 1 and problem.path[0] == "env" and problem.path[1] in secrets
-
-
-_NO_SECTION = Problem(
-    ("env",), "'env' must be a section of names and values, such as  env: {OMP_NUM_THREADS: \"1\"}"
-)
-
-
-def _hide_name(problem: Problem) -> Problem:
-    begun = re.match(r"\w*", str(problem.path[1]))
-    sentence = (
-        f"'env.{begun[0] if begun else ''}…' is no name for an environment variable: letters, "
-        "digits and _ only, then a colon and its value"
-    )
-    return Problem(problem.path, sentence)
-
-
-def _hide(problem: Problem) -> Problem:
-    name = problem.path[1]
-    sentence = (
-        f"'env.{name}' cannot be used, and as a secret it is not shown; it must be text without "
-        "NUL characters, with '$$' for a plain '$'"
-    )
-    return Problem(problem.path, sentence)
+    mask = mask_values([*values, *(value.replace("$$", "$") for value in values)])
+    record["args"] = [mask.text(text) for text in record["args"]]
+    for name, value in env.items():
+        plain = {_PLAIN: mask.text(value)} if is_secret_name(name) else mask.text(value)
+        record["env"][name] = {_SECRET: MASK} if name in secrets else plain

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -15,58 +16,113 @@ from pydantic import (
     field_validator,
 )
 
-from zeusrun.jobfile.schema import ANY_TEXT, ENV_TEXT
+from zeusrun.jobfile.placeholders import find_placeholders
 from zeusrun.jobfile.validators import (
-    POLICY_NAMES,
     CatchUp,
     Overlap,
-    check_candidates,
-    check_duration,
     check_env_name,
-    check_gpus,
     check_name,
-    check_node_count,
-    check_power_limit,
-    check_process_count,
-    check_size,
-    check_template,
     check_url,
-    listed,
+    duration_s,
+    size_bytes,
 )
+from zeusrun.plugins import has_plugin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def check_text(text: str, info: ValidationInfo) -> str:
-    """Return a text with placeholders if it can be used beside the values before it."""
+    """Return a text with placeholders if it can be expanded and handed to a process."""
+    if "\0" in text:
+        raise ValueError("holds a NUL character, which no argument, variable or path can carry")
     # Absent when the section is itself wrong: then its own error is the one to show.
     has_learning_rate = info.data.get("learning_rate", ...) is not None
-    return check_template(text, has_learning_rate=has_learning_rate)
+    if "learning_rate" in find_placeholders(text) and not has_learning_rate:
+        raise ValueError(
+            "uses '${learning_rate}', but the job has no learning_rate; "
+            "add for example learning_rate: {base: 0.05, scale: linear}"
+        )
+    return text
 
+
+def _read_by(rule: Callable[[str], object]) -> BeforeValidator:
+    """Keep a text that ``rule`` can read; ``rule`` also words the error for a number."""
+
+    def check(value: object) -> object:
+        if isinstance(value, (str, int, float)):
+            rule(str(value))
+        return value
+
+    return BeforeValidator(check)
+
+
+def _check_process_count(value: object) -> object:
+    if value in ("gpu", "cpu", "auto") or (type(value) is int and value >= 1):
+        return value
+    if isinstance(value, str) and has_plugin("zeusrun.devices", value):
+        return value
+    raise ValueError("must be a whole number from 1, or gpu, cpu or auto")
+
+
+def _marked(marker: str, description: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": description,
+        "properties": {marker: _ANY_TEXT},
+        "required": [marker],
+        "additionalProperties": False,
+    }
+
+
+_ANY_TEXT = {"type": ["string", "number"]}  # where a text is passed on, a number stays as written
+_ENV_TEXT = {
+    "anyOf": [
+        _ANY_TEXT,
+        _marked("secret", "A value that is masked in every record and log."),
+        _marked("plain", "A value that is no secret, whatever its name."),
+    ]
+}
+_PROCESSES = {
+    "anyOf": [
+        {"type": "integer", "minimum": 1},
+        {"enum": ["gpu", "cpu", "auto"]},
+        {"type": "string"},
+    ]
+}
 
 Template = Annotated[str, AfterValidator(check_text)]
-PassedText = Annotated[Template, WithJsonSchema(ANY_TEXT)]
-EnvText = Annotated[Template, WithJsonSchema(ENV_TEXT)]
+PassedText = Annotated[Template, WithJsonSchema(_ANY_TEXT)]
+EnvText = Annotated[Template, WithJsonSchema(_ENV_TEXT)]
 EnvName = Annotated[str, AfterValidator(check_env_name)]
+POLICY_NAMES = ("auto", "zeus", "fixed", "grid")
+"""The policies that zeusrun has; ``bandit.registry`` makes them."""
+SOURCE_NAMES = ("sidecar",)
+"""The metric sources that zeusrun has; ``metrics.base`` opens them."""
+
+
 PolicyName = Annotated[
     str,
     AfterValidator(lambda name: check_name(name, POLICY_NAMES, "zeusrun.policies")),
     WithJsonSchema({"anyOf": [{"enum": list(POLICY_NAMES)}, {"type": "string"}]}),
 ]
-Processes = Annotated[
-    int | Literal["gpu", "cpu", "auto"],
-    BeforeValidator(check_process_count),
-    WithJsonSchema(
-        {"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["gpu", "cpu", "auto"]}]}
-    ),
+SourceName = Annotated[
+    str,
+    AfterValidator(lambda name: check_name(name, SOURCE_NAMES, "zeusrun.metric_sources")),
+    WithJsonSchema({"anyOf": [{"enum": list(SOURCE_NAMES)}, {"type": "string"}]}),
 ]
-
-
+Processes = Annotated[
+    int | str,
+    BeforeValidator(_check_process_count),
+    WithJsonSchema(_PROCESSES),
+]
 Event = Literal["reached", "missed", "failed", "lost", "regression", "recovered"]
-Size = Annotated[str, BeforeValidator(check_size)]
-Duration = Annotated[str, BeforeValidator(check_duration)]
+Size = Annotated[str, _read_by(size_bytes)]
+Duration = Annotated[str, _read_by(duration_s)]
 
 
 class Section(BaseModel):
-    """Frozen, strict (``true`` is no 1, ``"1"`` no 1), closed to unknown keys."""
+    """Frozen, strict (``true`` and ``"1"`` are not 1), closed to unknown keys."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid", allow_inf_nan=False, validate_default=True
@@ -81,12 +137,10 @@ class Launch(Section):
     )
     gpus: Literal["all", "auto", "shared"] = Field(
         "all",
-        description="all: the visible ones, one job at a time; auto: as many free ones as there "
-        "are processes; shared: with other jobs.",
+        description="all: every visible GPU, one job at a time; auto: one free GPU for each "
+        "process; shared: beside other jobs.",
     )
-    nnodes: Annotated[int, AfterValidator(check_node_count)] = Field(
-        1, description="Machines. Only 1 is supported so far."
-    )
+    nnodes: int = Field(1, ge=1, le=1, description="Machines. Only 1 is supported so far.")
     max_restarts: int = Field(
         0, ge=0, description="How often torchrun may restart the processes within one trial."
     )
@@ -97,7 +151,8 @@ class Launch(Section):
     @field_validator("gpus")
     @classmethod
     def _check_gpus(cls, gpus: str, info: ValidationInfo) -> str:
-        check_gpus(gpus, info.data)
+        if gpus == "auto" and isinstance(info.data.get("nproc_per_node"), str):
+            raise ValueError("cannot be auto unless nproc_per_node is a number: each takes one GPU")
         return gpus
 
 
@@ -128,24 +183,41 @@ class BatchSizes(Section):
     """The arms: global batch sizes, samples per optimizer step over all ranks."""
 
     candidates: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...],
-        Field(strict=False, min_length=1),
-        AfterValidator(check_candidates),
+        tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)
     ] = Field(description="Global batch sizes to choose from; kept in ascending order.")
     default: int = Field(
         _DEFAULT_BATCH_SIZE, ge=1, description="Where exploration starts; one of the candidates."
     )
+
+    @field_validator("candidates")
+    @classmethod
+    def _check_candidates(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        twice = sorted({size for size in sizes if sizes.count(size) > 1})
+        if twice:
+            listed = ", ".join(map(str, twice))
+            raise ValueError(f"must name each batch size once; given more than once: {listed}")
+        return tuple(sorted(sizes))
 
     @field_validator("default")
     @classmethod
     def _check_default(cls, default: int, info: ValidationInfo) -> int:
         sizes = info.data.get("candidates")
         if sizes is not None and default not in sizes:
-            one = f"must be one of the candidates ({listed(sizes)})"
+            one = f"must be one of the candidates ({', '.join(map(str, sizes))})"
             if default == _DEFAULT_BATCH_SIZE:
                 raise ValueError(f"{one}; where it is not given it is {default}")
             raise ValueError(f"{one}, not {default}")
         return default
+
+    def check_divisible(self, world_size: int) -> None:
+        """Raise ``ValueError`` if so many processes cannot share every batch size evenly."""
+        uneven = [str(size) for size in self.candidates if size % world_size]
+        if uneven:
+            raise ValueError(
+                f"has candidates that {world_size} processes cannot share evenly: "
+                f"{', '.join(uneven)}; use multiples of {world_size}, or another "
+                "launch.nproc_per_node"
+            )
 
 
 class LearningRate(Section):
@@ -156,33 +228,49 @@ class LearningRate(Section):
         "linear", description="How the rate grows with the batch size over the default."
     )
 
+    def at(self, ratio: float) -> float:
+        """Return the rate where the batch size is ``ratio`` times the default.
+
+        ``linear`` keeps rate over batch size constant (Goyal et al., arXiv:1706.02677), ``sqrt``
+        keeps the gradient noise's scale (Krizhevsky, arXiv:1404.5997), ``none`` the rate itself.
+        """
+        return self.base * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[self.scale]
+
 
 class PolicySection(Section, title="Policy"):
     """What chooses the batch size."""
 
     name: PolicyName = Field(
         "auto",
-        description="auto: least cost over time; zeus: the NSDI 2023 paper's; fixed: only the "
+        description="auto: least cost over time; zeus: as in the NSDI 2023 paper; fixed: only the "
         "default; grid: each once, then the cheapest; or the name of an installed plugin.",
     )
     window: int | None = Field(
-        None, ge=1, description="Learn from the last so many trials per batch size; null: from all."
+        None, ge=1, description="Learn from the last N trials of each batch size; null: from all."
     )
     seed: int = Field(0, ge=0, description="Seed of the choices: same history, same choice.")
     learn_from_shared: bool = Field(
-        False, description="Learn speed and cost from trials whose GPUs others used, too."
+        False, description="Learn speed and cost also from trials that shared their GPUs."
     )
 
 
 class EarlyStop(Section):
-    """When a trial is given up."""
+    """When a trial is stopped because it costs too much."""
 
     cost_factor: float | None = Field(
         2.0,
         gt=1,
-        description="Stop past this many times the cost of the best batch size; null: never. "
-        "auto stops others earlier.",
+        description="Stop a trial at this multiple of the cost of the best batch size; null: "
+        "never. auto stops others earlier.",
     )
+
+
+# Key of power_limit: the key and the choice that it goes with, and an example.
+_GOES_WITH = {
+    "watts": ("mode", "fixed", "watts: 200"),
+    "objective": ("mode", "optimize", "objective: energy"),
+    "factor": ("objective", "max_slowdown", "factor: 1.1"),
+}
 
 
 class PowerLimit(Section):
@@ -190,7 +278,7 @@ class PowerLimit(Section):
 
     mode: Literal["optimize", "fixed", "observe"] = Field(
         "optimize",
-        description="optimize: find and hold the best; fixed: hold watts; observe: leave it.",
+        description="optimize: find and hold the best; fixed: hold watts; observe: no change.",
     )
     watts: float | None = Field(None, gt=0, description="Watts per GPU, with mode fixed.")
     objective: Literal["cost", "energy", "time", "max_slowdown"] = Field(
@@ -205,18 +293,24 @@ class PowerLimit(Section):
     @field_validator("watts", "objective", "factor")
     @classmethod
     def _check(cls, value: float | str | None, info: ValidationInfo) -> float | str | None:
-        return check_power_limit(str(info.field_name), value, info.data)
+        key, wanted, example = _GOES_WITH[str(info.field_name)]
+        chosen = info.data.get(key)  # absent if it is itself wrong: then its own error counts
+        if chosen == wanted and value is None:
+            raise ValueError(f"is missing: {key} {wanted} needs it, for example {example}")
+        if chosen not in (None, wanted) and value not in (None, "cost"):
+            raise ValueError(f"only goes with {key}: {wanted}, not {chosen}")
+        return value
 
 
 class StallSection(Section, title="Stall"):
-    """What to do about a training that takes no optimizer step any more."""
+    """What to do about a training that no longer takes optimizer steps."""
 
     after_s: float = Field(
-        60, gt=0, description="Seconds without an optimizer step that are no stall in any case."
+        60, gt=0, description="Seconds; a shorter pause between optimizer steps is never a stall."
     )
     action: Literal["report", "restart", "off"] = Field(
         "report",
-        description="report: warn, with all stacks; restart: restart the ranks, too; off: neither.",
+        description="report: warn, with all stacks; restart: also restart the ranks; off: neither.",
     )
 
 
@@ -235,30 +329,31 @@ class ScheduleSection(Section, title="Schedule"):
         "allow: run beside it.",
     )
     catch_up: CatchUp = Field(
-        "none", description="Of runs missed while the machine was off: run none, or one."
+        "none",
+        description="Of the runs missed while the machine was off: run none, or only the newest.",
     )
     jitter: Duration | None = Field(
         None, description="Start up to so much later, the same for each time: 30s, 1h30m."
     )
     deadline: Duration | None = Field(
-        None, description="What cannot start within it is missed: 30m, 2h, 1d."
+        None, description="A run that cannot start within this time is missed: 30m, 2h, 1d."
     )
 
 
 class Keep(Section):
     """Which run directories are kept; the history keeps all trials, and the best run stays."""
 
-    last: int | None = Field(None, ge=1, description="The newest so many runs; null: all.")
+    last: int | None = Field(None, ge=1, description="Keep the newest N runs; null: all.")
     days: float | None = Field(
-        None, gt=0, description="Runs that ended within so many days; null: all."
+        None, gt=0, description="Keep runs that ended in the last N days; null: all."
     )
     size: Size | None = Field(
-        None, description="The newest runs that fit into so much: 500 MB, 20 GB; null: all."
+        None, description="Keep the newest runs that fit into this size: 500 MB, 20 GB; null: all."
     )
 
 
 class Notify(Section):
-    """Who is told how a run ended."""
+    """Where notices of how a run ended are sent."""
 
     command: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (), description="Command that gets the notice as JSON on standard input."
@@ -268,7 +363,7 @@ class Notify(Section):
     )
     on: Annotated[tuple[Event, ...], Field(strict=False)] = Field(
         ("missed", "failed", "lost", "regression", "recovered"),
-        description="Of which events: reached, missed, failed, lost, regression, recovered.",
+        description="Events to send: reached, missed, failed, lost, regression, recovered.",
     )
     timeout_s: float = Field(10, gt=0, le=600, description="Seconds that each try may take.")
 
@@ -276,6 +371,8 @@ class Notify(Section):
 class Metrics(Section):
     """Where the metric is read."""
 
-    source: Literal["sidecar"] = Field(
-        "sidecar", description="sidecar: what the script passes to zeusrun.current().report()."
+    source: SourceName = Field(
+        "sidecar",
+        description="sidecar: what the script passes to zeusrun.current().report(); or the name "
+        "of an installed plugin.",
     )

@@ -1,12 +1,9 @@
-"""The job file as a frozen value: every key, its default and its rule (docs/job-file.md).
-
-The room ``jobfile`` has its sections, reads the YAML, knows the rules that a type cannot say and
-the ``${...}`` placeholders, and words what is wrong. Only the two import pydantic.
-"""
+"""The job file as a frozen value: every key, its default and its rule (docs/job-file.md)."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations at run time
 from pathlib import Path
 from types import MappingProxyType
@@ -22,11 +19,10 @@ from pydantic import (
 )
 
 from zeusrun.errors import JobFileError
+from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.messages import collect_problems, describe_error
-from zeusrun.jobfile.paths import find_missing_paths, resolve_path
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
-from zeusrun.jobfile.schema import finish_schema
-from zeusrun.jobfile.secrets import hide_problems, read_secrets, write_secrets
+from zeusrun.jobfile.secrets import hide_secret, read_secrets, write_secrets
 from zeusrun.jobfile.sections import (
     BatchSizes,
     EarlyStop,
@@ -47,27 +43,30 @@ from zeusrun.jobfile.sections import (
     Template,
     check_text,
 )
-from zeusrun.jobfile.validators import (
-    check_divisible,
-    check_job_name,
-    check_module,
-    check_stall,
-    learning_rate_factor,
-)
-from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
+from zeusrun.jobfile.yaml_reader import JobFileProblem, read_job_file, write_job_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from zeusrun.jobfile.yaml_reader import JobDocument, Problem
+    from zeusrun.jobfile.yaml_reader import JobDocument
+
+
+def resolve_path(source: Path, text: str, *, escape: bool = False) -> Path:
+    """Return a path of the job file ``source`` made absolute; ``..`` as people read it.
+
+    ``escape`` doubles a ``$`` in the directory, for a result that will be expanded.
+    """
+    directory = str(source.parent)
+    if escape:
+        directory = directory.replace("$", "$$")
+    return Path(os.path.normpath(Path(directory, text)))
 
 
 class JobSpec(Section):
     """One recurring training job. Read it with ``load_spec``.
 
-    ``learning_rate`` is declared before the texts that may use ``${learning_rate}``, and
-    ``launch`` before ``batch_size``: a validator sees only the fields above it. A section is
-    described by its class.
+    A validator sees only the fields above its own: so ``learning_rate`` stands before the texts
+    that may use ``${learning_rate}``, and ``launch`` before ``batch_size``.
     """
 
     source: Path = Field(exclude=True, strict=False, description="The job file; absolute.")
@@ -96,7 +95,8 @@ class JobSpec(Section):
         Path(), strict=False, description="Where the script runs; relative to the job file."
     )
     instrument: bool = Field(
-        True, description="Run the script under zeusrun's worker: step clock, causes, gentle stop."
+        True,
+        description="Run the script under zeusrun's worker: step clock, causes, graceful stop.",
     )
     launch: Launch = Launch()
     objective: Objective
@@ -110,18 +110,25 @@ class JobSpec(Section):
     stall: StallSection = StallSection()
     metrics: Metrics = Metrics()
     schedule: ScheduleSection | None = Field(
-        None, description="When it runs by itself, once zeusrun schedule add was told of it."
+        None, description="When it runs by itself; zeusrun schedule add turns it on."
     )
     keep: Keep = Keep()
     notify: Notify = Notify()
     timeout_s: float | None = Field(
-        None, gt=0, description="Seconds a trial may last at most; null: no bound."
+        None, gt=0, description="Maximum seconds of a trial; null: no limit."
     )
 
     @field_validator("module")
     @classmethod
     def _check_module(cls, module: str | None, info: ValidationInfo) -> str | None:
-        return check_module(module, info.data)
+        if "script" in info.data:  # else it is itself wrong, and its own error counts
+            if info.data["script"] is not None and module is not None:
+                raise ValueError("cannot stand beside 'script'; keep one of them")
+            if info.data["script"] is None and module is None:
+                raise ValueError("or 'script' is missing; say what to run: script: train.py")
+        if module is not None and not re.fullmatch(r"\w[\w-]*(\.\w[\w-]*)*", module):
+            raise ValueError(f"must be a dotted name such as package.train, not {module!r}")
+        return module
 
     @field_validator("workdir")
     @classmethod
@@ -134,26 +141,30 @@ class JobSpec(Section):
     def _check_divisible(cls, sizes: BatchSizes, info: ValidationInfo) -> BatchSizes:
         launch = info.data.get("launch")
         if launch is not None and isinstance(launch.nproc_per_node, int):
-            check_divisible(sizes.candidates, launch.nproc_per_node)
+            sizes.check_divisible(launch.nproc_per_node)
         return sizes
 
     @field_validator("stall")
     @classmethod
     def _check_stall(cls, stall: StallSection, info: ValidationInfo) -> StallSection:
-        check_stall(stall.action, info.data)
+        launch = info.data.get("launch")
+        if stall.action == "restart" and launch is not None and launch.max_restarts == 0:
+            raise ValueError(
+                "has action: restart, but torchrun may not restart the processes; "
+                "set launch.max_restarts to 1 or more"
+            )
+        if stall.action == "restart" and info.data.get("instrument") is False:
+            raise ValueError("has action: restart, but no step is seen with instrument: false")
         return stall
 
     def check_world_size(self, world_size: int) -> None:
-        """Check that every candidate can be shared evenly by so many processes.
+        """Raise ``JobFileError`` if so many processes cannot share every candidate evenly.
 
-        Loading does it where ``nproc_per_node`` is a number; where it is counted from the devices,
-        the count is known only at submit.
-
-        Raises:
-            JobFileError: If a candidate is not divisible by ``world_size``.
+        Loading checks it if ``nproc_per_node`` is a number. Otherwise submit does: it counts the
+        devices.
         """
         try:
-            check_divisible(self.batch_size.candidates, world_size)
+            self.batch_size.check_divisible(world_size)
         except ValueError as error:
             raise JobFileError(f"{self.source}: 'batch_size' {error}") from error
 
@@ -161,40 +172,29 @@ class JobSpec(Section):
         """Return the learning rate at a batch size; ``None`` without a learning_rate section."""
         if self.learning_rate is None:
             return None
-        ratio = global_batch_size / self.batch_size.default
-        return self.learning_rate.base * learning_rate_factor(self.learning_rate.scale, ratio)
+        return self.learning_rate.at(global_batch_size / self.batch_size.default)
 
     def script_path(self, values: Mapping[str, str]) -> Path | None:
-        """Return the script's absolute path with placeholders filled in; ``None`` for a module.
-
-        Raises:
-            JobFileError: If a placeholder has no value.
-        """
+        """Return the absolute path of the script, its placeholders expanded; ``None``: a module."""
         if self.script is None:
             return None
         return resolve_path(self.source, expand_placeholders(self.script, values))
 
     def workdir_path(self, values: Mapping[str, str]) -> Path:
-        """Return the working directory with placeholders filled in.
-
-        The attribute ``workdir`` is absolute too, unless a placeholder stands in it.
-
-        Raises:
-            JobFileError: If a placeholder has no value.
-        """
+        """Return the absolute working directory, its placeholders expanded."""
         return resolve_path(self.source, expand_placeholders(str(self.workdir), values))
 
     def notify_command(self) -> list[str]:
-        """Return ``notify.command``; a path is, as every path, relative to the job file."""
+        """Return ``notify.command``, a path made absolute."""
         command = list(self.notify.command)
         if command and "/" in command[0]:
             command[0] = str(self.source.parent / command[0])
         return command
 
     def to_yaml(self) -> str:
-        """Return the job as understood, overrides applied and defaults spelt out.
+        """Return the job with overrides applied and defaults written out.
 
-        ``load_spec`` reads it from any directory as the same job, if no path holds a placeholder
+        ``load_spec`` reads it from any directory as the same job, if no path has a placeholder
         and no variable is secret.
         """
         record = self.model_dump(mode="json")
@@ -208,14 +208,10 @@ class JobSpec(Section):
 
 
 def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
-    """Read a job file.
-
-    Args:
-        path: The job file.
-        overrides: ``section.key=value`` each, the value in YAML; they win over the file.
+    """Read a job file; ``overrides`` are ``section.key=value`` in YAML and win over the file.
 
     Raises:
-        JobFileError: If anything is wrong, with all that is wrong in it, one per line as
+        JobFileError: If anything is wrong. It names each problem on its own line, as
             ``file:line: sentence`` or ``--set override: sentence``.
     """
     if path.suffix == ".py":
@@ -223,30 +219,45 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     document = read_job_file(path, overrides)
     source = Path(os.path.abspath(path))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
     secrets = read_secrets(document)
-    problems = [*document.problems, *find_missing_paths(document, source)]
-    ours = _OWN_FIELDS & document.data.keys()
-    problems += [_describe({"type": "extra_forbidden", "loc": (key,)}, document) for key in ours]
+    problems = [*document.problems, *_find_missing_paths(document, source)]
+    seen = {problem.path for problem in problems}
+    # Fields of the model that are no keys of the file.
+    errors: list[Mapping[str, Any]] = [
+        {"type": "extra_forbidden", "loc": (key,)} for key in _OWN & document.data.keys()
+    ]
+    spec = None
     try:
         values = {**document.data, "source": source, "secrets": secrets}
         spec = JobSpec.model_validate(values)
     except ValidationError as error:
-        seen = {problem.path for problem in problems}
-        described = [_describe(dict(e), document) for e in error.errors(include_url=False)]
-        found = hide_problems(described, secrets)
-        problems += [problem for problem in found if problem.path not in seen]
-        # Without its cause, which quotes what was given.
-        raise collect_problems(document, problems) from None
-    if problems:
+        errors.extend(error.errors(include_url=False))
+    # Outside of the handler: the cause would quote what was given, secrets included.
+    described = [describe_error(error, _SECTIONS, document.label) for error in errors]
+    problems += [hide_secret(each, secrets) for each in described if each.path not in seen]
+    if spec is None or problems:
         raise collect_problems(document, problems)
     return spec
 
 
-def load_keep(path: Path) -> Keep:
-    """Read only the ``keep`` section of a job file, whatever else is wrong with it.
+def _find_missing_paths(document: JobDocument, source: Path) -> Iterator[JobFileProblem]:
+    """Check that script and workdir exist, unless a placeholder decides where they are."""
+    for key, exists, kind in (
+        ("script", os.path.isfile, "file"),  # unlike Path.is_file it is False for any odd name
+        ("workdir", os.path.isdir, "directory"),
+    ):
+        text = document.data.get(key)
+        if not isinstance(text, str) or not text or "\0" in text:
+            continue
+        try:
+            path = resolve_path(source, expand_placeholders(text, {}))
+        except JobFileError:
+            continue  # it has placeholders; a wrong one is reported by the model
+        if not exists(path):
+            yield JobFileProblem((key,), f"'{key}' names a {kind} that is missing: {path}")
 
-    Raises:
-        JobFileError: If it cannot be read.
-    """
+
+def load_keep(path: Path) -> Keep:
+    """Read only the ``keep`` section of a job file, whatever else is wrong with the file."""
     try:
         return Keep.model_validate(read_job_file(path, ()).data.get("keep") or {})
     except ValidationError:
@@ -255,16 +266,21 @@ def load_keep(path: Path) -> Keep:
 
 def spec_json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a job file, for editors: descriptions, defaults, no other keys."""
-    return finish_schema(JobSpec.model_json_schema(), _OWN_FIELDS)
+    schema = JobSpec.model_json_schema()
+    for name in _OWN:
+        del schema["properties"][name]
+    schema["required"] = [name for name in schema["required"] if name not in _OWN]
+    schema["oneOf"] = [{"required": ["script"]}, {"required": ["module"]}]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "zeusrun job",
+        "description": "One recurring training job.",
+    }
 
 
-def _describe(error: Mapping[str, Any], document: JobDocument) -> Problem:
-    return describe_error(error, _SECTIONS, document.label)
-
-
-_OWN_FIELDS = frozenset({"source", "secrets"})  # of a job, and no keys of its file
-_KEYS = [key for key in JobSpec.model_fields if key not in _OWN_FIELDS]
-_SECTIONS: dict[str, list[str]] = {"": _KEYS} | {
+_OWN = frozenset({"source", "secrets"})  # fields that are no keys of the file
+_SECTIONS: dict[str, list[str]] = {"": [key for key in JobSpec.model_fields if key not in _OWN]} | {
     name: list(kind.model_fields)
     for name, field in JobSpec.model_fields.items()
     for kind in (field.annotation, *get_args(field.annotation))

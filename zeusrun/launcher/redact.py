@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.placeholders import expand_placeholders
-from zeusrun.jobfile.secrets import masked_names
 from zeusrun.launcher.events import Noted, Printed, Warned
 from zeusrun.launcher.rundir.failure import Failure
 from zeusrun.redaction import MASK, mask_values
@@ -37,7 +36,7 @@ def restore_secrets(spec: JobSpec, environment: Mapping[str, str]) -> JobSpec:
     Raises:
         JobFileError: If one is not there, or an argument held a secret.
     """
-    masked = masked_names(spec.env, spec.secrets)
+    masked = sorted(name for name in spec.secrets if spec.env[name] == MASK)
     if not masked:
         return spec
     missing = [name for name in masked if name not in environment]

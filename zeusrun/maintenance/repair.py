@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError
 from zeusrun.files.home import limits_directory, runs_directory
-from zeusrun.history.rules import is_job_name
+from zeusrun.job_name import is_job_name
 from zeusrun.launcher.power.control import restore_limits
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.rundir.layout import RunPaths

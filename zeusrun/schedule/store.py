@@ -13,7 +13,8 @@ from zeusrun.errors import ExitCode, HistoryError, UsageError, unwritable
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import SafeLock
 from zeusrun.files.private import read_file
-from zeusrun.jobfile.validators import CatchUp, Overlap, check_job_name
+from zeusrun.job_name import check_job_name
+from zeusrun.jobfile.validators import CatchUp, Overlap
 from zeusrun.schedule.cron_expression import build_timetable
 from zeusrun.schedule.due import Cursor, Rules
 

@@ -1,7 +1,7 @@
-"""Runs one simulated trial, as long as its policy lets it, and charges all of it.
+"""Runs one simulated trial for as long as its policy allows, and charges all of it.
 
-Training goes on while power limits are probed: a probe costs what its limit costs more than the
-best one. A trial is stopped within an epoch when its cost passes the bound, as by the launcher.
+Training continues while power limits are probed: a probe costs what its limit costs more than the
+best one. As in the launcher, a trial stops within an epoch when its cost passes the bound.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.observation import Run
     from zeusrun.bandit.problem import Problem
     from zeusrun.bandit.registry import Policy
-    from zeusrun.simulate.job import Course, SimulatedJob
+    from zeusrun.simulate.job import LearningCurve, SimulatedJob
     from zeusrun.trial import Decision
 
 PROBE_S = 12.0  # a power limit settles for 2 s and is measured for 10 s
@@ -32,15 +32,10 @@ SAMPLES_PER_EPOCH = 1_000_000.0  # any number will do: only speeds are compared
 
 
 @dataclass(frozen=True)
-class Play:
-    """What a trial is run with.
+class Setting:
+    """The job and policy of a trial, what the policy is asked, and the runs before, oldest first.
 
-    Attributes:
-        job: What happens.
-        policy: Who decides.
-        problem: What it is asked.
-        runs: What it knows, oldest first.
-        rng: For its draws.
+    ``rng`` is for the draws of the policy.
     """
 
     job: SimulatedJob
@@ -50,160 +45,153 @@ class Play:
     rng: Generator
 
 
-def run_trial(play: Play, decision: Decision, course: Course, *, attempt: int, name: str) -> Trial:
-    """Carry out a decision.
-
-    Args:
-        play: What the trial is run with.
-        decision: The policy's.
-        course: How the run learns if it is left alone.
-        attempt: Its number within the recurrence.
-        name: Of the trial.
+def run_trial(
+    setting: Setting, decision: Decision, curve: LearningCurve, *, attempt: int, name: str
+) -> Trial:
+    """Run a trial as decided, along a learning curve.
 
     Returns:
-        ``REACHED``, ``MISSED``, ``STOPPED``, or ``CANCELLED`` where only its speed was looked
-        at; ``time_s`` is all of its time.
+        ``REACHED``, ``MISSED``, ``STOPPED``, or ``CANCELLED`` if it ended after its speed check;
+        ``time_s`` is all of its time.
     """
-    return _Simulation(play, decision, course).run(attempt, name)
+    simulation = _Simulation(setting, decision, curve)
+    while simulation.status is None:
+        simulation.train_epoch()
+    return simulation.build_trial(attempt, name)
 
 
-def _under_own_limits(play: Play, decision: Decision) -> tuple[Play, Decision]:
-    """Leave only the limits that the arm was measured under, where it lacks some of the job's."""
+def _restrict_limits(setting: Setting, decision: Decision) -> tuple[Setting, Decision]:
+    """Let a batch size that was measured under some of the job's power limits use only those."""
     arm = decision.global_batch_size
-    limits_w = tuple(sorted(play.job.rates[arm]))
-    if decision.power_limit_w is None or limits_w == play.problem.power_limits_w:
-        return play, decision
-    problem = replace(play.problem, power_limits_w=limits_w)
-    known = merged_profile([run for run in play.runs if run.arm == arm])
-    limit_w = play.policy.next_limit_w(problem, decision, known)
-    return replace(play, problem=problem), replace(decision, power_limit_w=limit_w)
+    limits_w = tuple(sorted(setting.job.rates[arm]))
+    if decision.power_limit_w is None or limits_w == setting.problem.power_limits_w:
+        return setting, decision
+    problem = replace(setting.problem, power_limits_w=limits_w)
+    known = merged_profile([run for run in setting.runs if run.arm == arm])
+    limit_w = setting.policy.next_limit_w(problem, decision, known)
+    return replace(setting, problem=problem), replace(decision, power_limit_w=limit_w)
 
 
 class _Simulation:
-    """A trial on its way."""
+    """A trial that is running."""
 
-    def __init__(self, play: Play, decision: Decision, course: Course) -> None:
+    def __init__(self, setting: Setting, decision: Decision, curve: LearningCurve) -> None:
         self._arm = decision.global_batch_size
-        self._rates = play.job.rates[self._arm]
-        play, decision = _under_own_limits(play, decision)
-        self._play, self._decision, self._course = play, decision, course
+        self._rates = setting.job.rates[self._arm]
+        setting, decision = _restrict_limits(setting, decision)
+        self._setting, self._decision, self._learning = setting, decision, curve
         self._time_s = self._energy_j = 0.0
         self._epochs = 0
-        self._begun = 0.0  # share of the next epoch that is done
-        self._window_s = 0.0  # of the probe under way
+        self._epoch_share = 0.0  # share of the current epoch that is done
+        self._probed_s = 0.0  # seconds of the current probe
         self._curve: list[CurvePoint] = []
         self._epoch_end: CurvePoint | None = None  # of the last whole epoch
         self._best: float | None = None
-        self._status: TrialStatus | None = None
+        self.status: TrialStatus | None = None
         self._reason = ""
-        self._fresh: dict[float, PowerPoint] = {}
-        self._known: dict[float | None, PowerPoint] = {}
+        self._measured: dict[float, PowerPoint] = {}  # in this trial
+        self._known: dict[float | None, PowerPoint] = {}  # in all trials of the batch size
         if decision.power_limit_w is not None:
-            own = [run for run in play.runs if run.arm == self._arm]
+            own = [run for run in setting.runs if run.arm == self._arm]
             self._known = {point.power_limit_w: point for point in merged_profile(own)}
         self._hold(decision.power_limit_w)
-        self._looking = self._probing and decision.stage is Stage.LOOK
-
-    def run(self, attempt: int, name: str) -> Trial:
-        while self._status is None:
-            self._train_epoch()
-        return self._trial(attempt, name)
+        self._in_speed_check = self._probing and decision.stage is Stage.LOOK
 
     def _hold(self, limit_w: float | None) -> None:
-        """Hold a limit: the highest stands for none."""
+        """Hold a power limit; ``None`` is the highest."""
         self._probing = limit_w is not None and limit_w not in self._known
         self._limit_w = max(self._rates) if limit_w is None else limit_w
         self._rate = self._rates[self._limit_w]
 
-    def _spend(self, share: float) -> None:
+    def _train(self, share: float) -> None:
         """Train a share of an epoch, or until the cost passes the bound."""
         seconds, bound = share * self._rate.epoch_s, self._decision.bound
         if bound is not None:
-            job, eta_knob = self._play.job, self._play.problem.eta_knob
+            job, eta_knob = self._setting.job, self._setting.problem.eta_knob
             left_s = (bound.cost_j - self._spent_j()) / watts(job, self._rate, eta_knob)
             if seconds > max(0.0, left_s):
                 seconds = max(0.0, left_s)
-                self._status, self._reason = TrialStatus.STOPPED, "its cost passed the bound"
+                self.status, self._reason = TrialStatus.STOPPED, "its cost passed the bound"
         self._time_s += seconds
         self._energy_j += seconds * self._rate.power_w
 
     def _spent_j(self) -> float:
-        eta_knob = self._play.problem.eta_knob
-        time_cost = self._play.job.max_power_w * self._time_s
+        eta_knob = self._setting.problem.eta_knob
+        time_cost = self._setting.job.max_power_w * self._time_s
         return eta_knob * self._energy_j + (1 - eta_knob) * time_cost
 
-    def _train_epoch(self) -> None:
+    def train_epoch(self) -> None:
         while self._probing:
-            probe_s = SPEED_CHECK_S if self._looking else PROBE_S
-            share = (probe_s - self._window_s) / self._rate.epoch_s
-            if share > 1 - self._begun:
-                self._window_s += (1 - self._begun) * self._rate.epoch_s
+            probe_s = SPEED_CHECK_S if self._in_speed_check else PROBE_S
+            share = (probe_s - self._probed_s) / self._rate.epoch_s
+            if share > 1 - self._epoch_share:
+                self._probed_s += (1 - self._epoch_share) * self._rate.epoch_s
                 break
-            self._spend(share)
-            self._begun += share
-            if self._status is None:
+            self._train(share)
+            self._epoch_share += share
+            if self.status is None:
                 self._end_probe()
-            if self._status is not None:
+            if self.status is not None:
                 return
-        self._spend(1 - self._begun)
-        if self._status is not None:
+        self._train(1 - self._epoch_share)
+        if self.status is not None:
             return
-        self._begun = 0.0
+        self._epoch_share = 0.0
         self._epochs += 1
-        self._learn()
-        if self._status is None:
+        self._report_metric()
+        if self.status is None:
             running = Running(self._epochs, self._spent_j(), self._best)
-            why = self._play.policy.review(self._play.problem, self._decision, running)
+            why = self._setting.policy.review(self._setting.problem, self._decision, running)
             if why is not None:
-                self._status, self._reason = TrialStatus.STOPPED, why
+                self.status, self._reason = TrialStatus.STOPPED, why
 
-    def _learn(self) -> None:
-        """Take the metric from the course, at the end of an epoch."""
-        pace, epochs = self._course.pace, self._epochs
-        reported = len(self._curve)
+    def _report_metric(self) -> None:
+        """Take the metric from the learning curve, at the end of an epoch."""
+        pace, epochs, reported = self._learning.pace, self._epochs, len(self._curve)
         rises = reported < len(pace) and pace[reported][0] <= epochs
         if rises:
             self._best = pace[reported][1]
         self._epoch_end = CurvePoint(epochs, self._time_s, self._energy_j, self._best)
         if rises:
             self._curve.append(self._epoch_end)
-        if epochs == self._course.epochs:
-            self._status, self._reason = TrialStatus.REACHED, "target reached"
-        elif epochs >= self._play.job.max_epochs:
-            self._status, self._reason = TrialStatus.MISSED, "target missed"
+        if epochs == self._learning.epochs:
+            self.status, self._reason = TrialStatus.REACHED, "target reached"
+        elif epochs >= self._setting.job.max_epochs:
+            self.status, self._reason = TrialStatus.MISSED, "target missed"
 
     def _end_probe(self) -> None:
-        """Note what was measured, and ask for the next limit; after a look, whether to go on."""
-        limit_w, rate = self._limit_w, self._rate
+        """Record a measurement, ask for the next limit, and end the trial if a speed check says so.
+
+        After a speed check the policy decides again; the trial ends if it chooses another batch
+        size.
+        """
+        limit_w, rate, setting = self._limit_w, self._rate, self._setting
         steps_per_s = SAMPLES_PER_EPOCH / self._arm / rate.epoch_s
         point = PowerPoint(limit_w, steps_per_s, rate.power_w)
-        self._fresh[limit_w] = self._known[limit_w] = point
-        self._window_s = 0.0
-        play = self._play
-        if self._looking:
-            self._looking = False
-            self._status, self._reason = TrialStatus.CANCELLED, "only its speed was looked at"
-            looked = read_trial(play.problem, self._trial(1, "look"))
-            runs = play.runs if looked is None else [*play.runs, looked]
-            decision = play.policy.choose(play.problem, runs, play.rng)
+        self._measured[limit_w] = self._known[limit_w] = point
+        self._probed_s = 0.0
+        if self._in_speed_check:
+            self._in_speed_check = False
+            self.status, self._reason = TrialStatus.CANCELLED, "only its speed was measured"
+            checked = read_trial(setting.problem, self.build_trial(1, "speed-check"))
+            runs = setting.runs if checked is None else [*setting.runs, checked]
+            decision = setting.policy.choose(setting.problem, runs, setting.rng)
             if decision.global_batch_size != self._arm:
                 return
-            self._status, self._decision = None, decision
+            self.status, self._decision = None, decision
         profile = tuple(self._known.values())
-        self._hold(play.policy.next_limit_w(play.problem, self._decision, profile))
+        self._hold(setting.policy.next_limit_w(setting.problem, self._decision, profile))
 
-    def _trial(self, attempt: int, name: str) -> Trial:
-        problem, decision = self._play.problem, self._decision
-        time_s, energy_j = self._time_s, self._energy_j
-        curve = self._curve
+    def build_trial(self, attempt: int, name: str) -> Trial:
+        problem, decision, curve = self._setting.problem, self._decision, self._curve
         if self._epoch_end and curve[-1:] != [self._epoch_end]:
-            curve = [*curve, self._epoch_end]  # the metric did not rise in it
+            curve = [*curve, self._epoch_end]  # the metric did not rise in the last epoch
         return Trial(
             trial=name,
-            job=self._play.job.name,
+            job=self._setting.job.name,
             recurrence=problem.recurrence,
             attempt=attempt,
-            status=self._status or TrialStatus.DISPATCHED,
+            status=self.status or TrialStatus.DISPATCHED,
             reason=self._reason,
             global_batch_size=self._arm,
             power_limit_w=self._limit_w,
@@ -211,11 +199,11 @@ class _Simulation:
             gpu_model=problem.gpu_model,
             gpu_count=problem.gpu_count,
             started_at="",
-            time_s=time_s,
-            energy_j=energy_j,
+            time_s=self._time_s,
+            energy_j=self._energy_j,
             energy_source=EnergySource.COUNTER,
             max_power_w=problem.max_power_w,
-            cost_j=cost_j(energy_j, problem.max_power_w, time_s, problem.eta_knob),
+            cost_j=cost_j(self._energy_j, problem.max_power_w, self._time_s, problem.eta_knob),
             epochs=self._epochs,
             metric=problem.metric,
             run_dir="",
@@ -227,5 +215,5 @@ class _Simulation:
             eta_knob=problem.eta_knob,
             default_batch_size=problem.default,
             curve=tuple(curve),
-            power_profile=tuple(self._fresh.values()),
+            power_profile=tuple(self._measured.values()),
         )

@@ -13,15 +13,10 @@ if TYPE_CHECKING:
     from zeusrun.bandit.observation import Pace
 
 
-class Course(NamedTuple):
-    """How one run learns if it is left alone.
+class LearningCurve(NamedTuple):
+    """How one run learns if nobody stops it."""
 
-    Attributes:
-        epochs: Epochs to the target; ``None`` if it never gets there.
-        pace: ``(epoch, value)`` wherever its best value rises.
-    """
-
-    epochs: int | None
+    epochs: int | None  # to the target; None if the run never reaches it
     pace: Pace
 
 
@@ -33,7 +28,10 @@ class Rate(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What an arm takes on average until it reaches the target; infinite if it never does."""
+    """Mean cost, energy and time until a batch size reaches the target; infinite if it never does.
+
+    A failed run costs ``max_epochs`` and is repeated.
+    """
 
     cost_j: float
     energy_j: float
@@ -44,32 +42,24 @@ class Expected(NamedTuple):
 class SimulatedJob:
     """A recurring job of which everything is known.
 
-    Attributes:
-        name: For tables.
-        default: The user's own batch size.
-        mode: Whether a higher or a lower metric is better.
-        target: Value of the metric to reach.
-        max_epochs: Epochs that a run may take.
-        max_power_w: Maximum power of the GPU.
-        rates: Speed and power by batch size and power limit. Limits may differ by batch size.
-        eras: ``(first recurrence, courses by batch size)`` in order; a job that does not drift
-            has one era. A run takes one of the courses of its batch size at random.
+    A run follows one of the learning curves of its batch size at random. A job that does not drift
+    has one era, from recurrence 1.
 
     Raises:
         ValueError: If a batch size has no rate under any power limit.
     """
 
     name: str
-    default: int
+    default: int  # the user's own batch size
     mode: Literal["max", "min"]
     target: float
     max_epochs: int
-    max_power_w: float
-    rates: Mapping[int, Mapping[float, Rate]]
-    eras: Sequence[tuple[int, Mapping[int, Sequence[Course]]]]
+    max_power_w: float  # of the GPU
+    rates: Mapping[int, Mapping[float, Rate]]  # by batch size, then by power limit
+    eras: Sequence[tuple[int, Mapping[int, Sequence[LearningCurve]]]]  # by first recurrence
 
     def __post_init__(self) -> None:
-        """Check what everything that is expected relies on."""
+        """Check that every batch size has a rate."""
         if not self.rates or not all(self.rates.values()):
             raise ValueError(f"{self.name}: every batch size needs a rate under a power limit")
 
@@ -83,24 +73,9 @@ class SimulatedJob:
         """Power limits of all batch sizes, ascending."""
         return tuple(sorted(set().union(*self.rates.values())))
 
-    def courses(self, arm: int, recurrence: int) -> Sequence[Course]:
-        """Return the courses that a run of an arm may take."""
-        found = self.eras[0][1]
-        for first, courses in self.eras[1:]:
-            if first > recurrence:
-                break
-            found = courses
-        return found[arm]
-
-    def expected_epochs(self, arm: int, recurrence: int) -> float:
-        """Return the epochs charged until the target is reached; infinite if it never is.
-
-        Failed runs are charged ``max_epochs`` and tried again.
-        """
-        courses = self.courses(arm, recurrence)
-        reached = sum(course.epochs is not None for course in courses)
-        epochs = sum(course.epochs or self.max_epochs for course in courses)
-        return epochs / reached if reached else math.inf
+    def curves(self, arm: int, recurrence: int) -> Sequence[LearningCurve]:
+        """Return the learning curves that a run of a batch size may follow."""
+        return [curves for first, curves in self.eras if first <= recurrence][-1][arm]
 
 
 def watts(job: SimulatedJob, rate: Rate, eta_knob: float) -> float:
@@ -117,30 +92,18 @@ def best_limit_w(job: SimulatedJob, arm: int, eta_knob: float) -> float:
 def expected(
     job: SimulatedJob, arm: int, eta_knob: float, recurrence: int, limit_w: float | None = None
 ) -> Expected:
-    """Return what an arm takes on average until it reaches the target.
-
-    Args:
-        job: The job.
-        arm: Its batch size.
-        eta_knob: Weight of energy in the cost.
-        recurrence: When; matters to jobs that drift.
-        limit_w: Power limit; ``None`` for the best one.
-    """
+    """Return what a batch size takes at a recurrence; ``limit_w=None`` is its best power limit."""
     rate = job.rates[arm][best_limit_w(job, arm, eta_knob) if limit_w is None else limit_w]
-    time_s = job.expected_epochs(arm, recurrence) * rate.epoch_s
+    curves = job.curves(arm, recurrence)
+    reached = sum(curve.epochs is not None for curve in curves)
+    epochs = sum(curve.epochs or job.max_epochs for curve in curves)
+    time_s = (epochs / reached if reached else math.inf) * rate.epoch_s
     return Expected(time_s * watts(job, rate, eta_knob), time_s * rate.power_w, time_s)
-
-
-def expected_cost_j(
-    job: SimulatedJob, arm: int, eta_knob: float, recurrence: int, limit_w: float | None = None
-) -> float:
-    """Return the cost of ``expected``."""
-    return expected(job, arm, eta_knob, recurrence, limit_w).cost_j
 
 
 def best_arm(job: SimulatedJob, eta_knob: float, recurrence: int) -> int:
     """Return the batch size of least expected cost."""
-    return min(job.arms, key=lambda arm: expected_cost_j(job, arm, eta_knob, recurrence))
+    return min(job.arms, key=lambda arm: expected(job, arm, eta_knob, recurrence).cost_j)
 
 
 def never_optimising(job: SimulatedJob, eta_knob: float, recurrence: int) -> Expected:

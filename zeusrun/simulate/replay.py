@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,31 +13,31 @@ from zeusrun.bandit.observation import Run
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.bandit.stopping import is_last_attempt, is_repeat, is_target_in_doubt
-from zeusrun.simulate.engine import SAMPLES_PER_EPOCH, Play, run_trial
+from zeusrun.simulate.engine import SAMPLES_PER_EPOCH, Setting, run_trial
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.random import Generator
 
     from zeusrun.bandit.registry import Policy
     from zeusrun.simulate.job import SimulatedJob
     from zeusrun.trial import Trial
 
 ATTEMPTS = 5
-"""Attempts of a recurrence, as a job file has it by default."""
+"""Attempts of a recurrence, the default of a job file."""
 
-LOOKS_LIMIT = 50
-"""Looks of a recurrence; then it ends without the target."""
+SPEED_CHECKS = 50
+"""Speed checks of a recurrence. After them it ends without the target."""
 
-_END, _START = 0, 1  # at the same moment, what ends is seen by what starts
+_END, _START = 0, 1  # at the same moment, ends come first: a trial that starts knows of them
 
 
 class Arrival(NamedTuple):
-    """When a recurrence is submitted.
+    """When a recurrence is submitted, on the clock of the cluster.
 
-    Attributes:
-        start_s: On the clock of the cluster.
-        stretch: Seconds on that clock for a second that the job runs.
+    ``stretch`` is the seconds on that clock for each second that the job runs.
     """
 
     start_s: float
@@ -87,117 +87,102 @@ def replay(
 ) -> list[Played]:
     """Run recurrences of a job under a policy.
 
-    A trial that misses the target is followed at once by the next attempt, as in a submit: up to
-    ``attempts`` of them, none with a batch size that has failed in the recurrence, and no third
-    one before anything has ever reached the target. Until it ends, others see of a trial no more
-    than that it runs.
+    As in a submit, a trial that misses the target is followed at once by the next attempt. Other
+    recurrences see only that a trial runs, until it ends.
 
     Args:
         job: The job.
         policy: Chooses every trial.
-        problem: See ``build_problem``; its recurrence is set here.
+        problem: From ``build_problem``; its recurrence is set here.
         recurrences: How many.
-        seed: Of the courses that runs take, and of the policy's own draws.
+        seed: Of the learning curves that the runs follow, and of the policy's own draws.
         attempts: How many a recurrence may make.
-        in_flight: Recurrences under way at any time: the next begins when one ends.
-        arrivals: When each recurrence begins instead, whatever else runs; one each, by time.
+        in_flight: Recurrences that run at the same time: the next begins when one ends.
+        arrivals: One for each recurrence, by time: it begins then, whatever else runs.
 
     Returns:
         Every trial, oldest first by start.
 
     Raises:
-        ValueError: If a count does not fit.
+        ValueError: If ``in_flight`` is below 1, or there is not one arrival for each recurrence.
     """
     if in_flight < 1 or (arrivals and len(arrivals) != recurrences):
         raise ValueError(f"{recurrences} recurrences, {len(arrivals)} arrivals, {in_flight=}")
-    state = _Replay(job, policy, problem, seed, attempts=attempts, arrivals=arrivals)
+    entropy = [seed] if isinstance(seed, int) else seed
+    world, rng = (np.random.default_rng([*entropy, stream]) for stream in (1, 2))
+    state = _Replay(job, policy, problem, world, rng, attempts, arrivals)
     return state.play(recurrences, in_flight)
 
 
+@dataclass
 class _Replay:
-    """The state of a replay: what was started, and what happens next."""
+    """The state of a replay: the trials so far, and the events to come."""
 
-    def __init__(
-        self,
-        job: SimulatedJob,
-        policy: Policy,
-        problem: Problem,
-        seed: int | Sequence[int],
-        *,
-        attempts: int,
-        arrivals: Sequence[Arrival],
-    ) -> None:
-        entropy = [seed] if isinstance(seed, int) else list(seed)
-        self._world = np.random.default_rng([*entropy, 1])
-        self._rng = np.random.default_rng([*entropy, 2])
-        self._job, self._policy, self._problem = job, policy, problem
-        self._attempts, self._arrivals = attempts, arrivals
-        self._played: list[Played] = []
-        self._runs: list[Run] = []  # as policies see ``_played``
-        self._made: defaultdict[int, list[Trial]] = defaultdict(list)  # by recurrence
-        # (time, _END, index of the trial) or (time, _START, recurrence)
-        self._events: list[tuple[float, int, int]] = []
+    job: SimulatedJob
+    policy: Policy
+    problem: Problem
+    world: Generator  # draws the learning curves
+    rng: Generator  # for the policy
+    attempts: int
+    arrivals: Sequence[Arrival]
+    played: list[Played] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)  # ``played`` as policies see it
+    ended: defaultdict[int, list[Trial]] = field(default_factory=lambda: defaultdict(list))
+    # (time, _END, index of the trial) or (time, _START, recurrence)
+    events: list[tuple[float, int, int]] = field(default_factory=list)
 
     def play(self, recurrences: int, in_flight: int) -> list[Played]:
-        first = len(self._arrivals) or min(in_flight, recurrences)
-        starts = [arrival.start_s for arrival in self._arrivals] or [0.0] * first
-        self._events = [(time_s, _START, n) for n, time_s in enumerate(starts, 1)]
-        heapify(self._events)
-        following = first + 1
-        while self._events:
-            now_s, kind, number = heappop(self._events)
+        starts = [arrival.start_s for arrival in self.arrivals]
+        starts = starts or [0.0] * min(in_flight, recurrences)
+        self.events = [(time_s, _START, n) for n, time_s in enumerate(starts, 1)]
+        heapify(self.events)
+        following = len(starts) + 1
+        while self.events:
+            now_s, kind, number = heappop(self.events)
             if kind == _START:
                 over = not self._start(number, now_s)
             else:
-                trial = self._played[number].trial
-                self._runs[number] = _read(self._problem, trial)
-                self._made[trial.recurrence].append(trial)
-                over = self._over(trial.recurrence)
+                trial = self.played[number].trial
+                run = read_trial(self.problem, trial)
+                if run is not None:  # as for every trial that the engine ends
+                    self.runs[number] = run
+                self.ended[trial.recurrence].append(trial)
+                over = self._is_over(self.ended[trial.recurrence])
                 if not over:
-                    heappush(self._events, (now_s, _START, trial.recurrence))
+                    heappush(self.events, (now_s, _START, trial.recurrence))
             if over and following <= recurrences:
-                heappush(self._events, (now_s, _START, following))
+                heappush(self.events, (now_s, _START, following))
                 following += 1
-        return self._played
+        return self.played
 
-    def _over(self, recurrence: int) -> bool:
-        """Whether a recurrence ends with the last of its trials so far."""
-        made = self._made[recurrence]
+    def _is_over(self, made: Sequence[Trial]) -> bool:
+        """Whether a recurrence makes no further attempt after these trials."""
         if made[-1].status is TrialStatus.REACHED:
             return True
-        looks = sum(trial.status is TrialStatus.CANCELLED for trial in made)
-        if looks >= LOOKS_LIMIT or len(made) - looks >= self._attempts:
+        checks = sum(trial.status is TrialStatus.CANCELLED for trial in made)
+        if checks >= SPEED_CHECKS or len(made) - checks >= self.attempts:
             return True
-        return is_target_in_doubt(made, self._runs)
+        return is_target_in_doubt(made, self.runs)
 
     def _start(self, recurrence: int, now_s: float) -> bool:
         """Start the next trial of a recurrence; return whether there was one left to start."""
-        job, made = self._job, self._made[recurrence]
+        job, made = self.job, self.ended[recurrence]
         attempt = 1 + sum(trial.status is not TrialStatus.CANCELLED for trial in made)
-        last = is_last_attempt(made, self._attempts)
-        problem = self._problem
-        if (problem.recurrence, problem.last_attempt) != (recurrence, last):
-            problem = replace(problem, recurrence=recurrence, last_attempt=last)
-            self._problem = problem
-        decision = self._policy.choose(problem, self._runs, self._rng)
+        last = is_last_attempt(made, self.attempts)
+        if (self.problem.recurrence, self.problem.last_attempt) != (recurrence, last):
+            self.problem = replace(self.problem, recurrence=recurrence, last_attempt=last)
+        decision = self.policy.choose(self.problem, self.runs, self.rng)
         if is_repeat(decision, made):
             return False
-        courses = job.courses(decision.global_batch_size, recurrence)
-        course = courses[int(self._world.integers(len(courses)))]
-        play = Play(job, self._policy, problem, self._runs, self._rng)
+        curves = job.curves(decision.global_batch_size, recurrence)
+        curve = curves[int(self.world.integers(len(curves)))]
+        setting = Setting(job, self.policy, self.problem, self.runs, self.rng)
         name = f"{job.name}-{recurrence}-{attempt}"
-        trial = run_trial(play, decision, course, attempt=attempt, name=name)
-        stretch = self._arrivals[recurrence - 1].stretch if self._arrivals else 1.0
+        trial = run_trial(setting, decision, curve, attempt=attempt, name=name)
+        stretch = self.arrivals[recurrence - 1].stretch if self.arrivals else 1.0
         end_s = now_s + (trial.time_s or 0.0) * stretch
-        heappush(self._events, (end_s, _END, len(self._played)))
-        self._played.append(Played(trial, now_s, end_s))
-        arm, stage = trial.global_batch_size, trial.stage
-        self._runs.append(Run(arm, recurrence, TrialStatus.DISPATCHED, stage))
+        heappush(self.events, (end_s, _END, len(self.played)))
+        self.played.append(Played(trial, now_s, end_s))
+        running = Run(trial.global_batch_size, recurrence, TrialStatus.DISPATCHED, trial.stage)
+        self.runs.append(running)
         return True
-
-
-def _read(problem: Problem, trial: Trial) -> Run:
-    run = read_trial(problem, trial)
-    if run is None:
-        raise ValueError(f"a simulated trial ended as {trial.status.value}, which says nothing")
-    return run

@@ -1,9 +1,9 @@
-"""Sums up a study: per workload and policy what was spent, and against what."""
+"""Sums up a study by workload and policy: what was spent, and how that compares."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -16,113 +16,68 @@ if TYPE_CHECKING:
     from zeusrun.simulate.study import Episode
 
 BASELINE = "zeus"
-"""The published policy, that others are compared with."""
+"""The published policy. Others are compared with it."""
 
 Spread: TypeAlias = "dict[str, Any]"
 """``mean``, ``median``, ``p5`` and ``p95`` over seeds: a number, or a list by recurrence."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Ratios:
-    """Cost, energy and time of all recurrences over those of something else.
+    """Total cost, energy and time over those of something else; ``None`` where that is unknown."""
 
-    ``None`` where the other thing is unknown or never reaches the target.
-    """
-
-    cost: float | None
-    energy: float | None
-    time: float | None
+    cost: float | None = None
+    energy: float | None = None
+    time: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What became of one workload under one policy, over all seeds.
+    """One workload under one policy, over all seeds; the fields are those of the JSON.
 
-    Attributes:
-        workload: By name.
-        policy: By name.
-        seeds: How many.
-        recurrences: How many, of each seed.
-        cost_j: Of all recurrences.
-        energy_j: Of all recurrences.
-        time_s: Of all recurrences, one after the other.
-        regret_j: Cost over the expected cost of the best batch size.
-        regret_best_runs: Regret in expected costs of a run of the best batch size.
-        cumulative_cost_j: By recurrence.
-        cumulative_regret_j: By recurrence.
-        cumulative_regret_best_runs: By recurrence.
-        never_j: Expected cost of all recurrences at the default batch size and highest limit, mean
-            over seeds; ``None`` if the default never reaches the target.
-        best_j: Expected cost of all recurrences at the best batch size, mean over seeds.
-        best_batch_sizes: At the first recurrence; one, except in a synthetic family.
-        to_never: Against never optimising, mean over seeds.
-        to_best: Against the best batch size, mean over seeds.
-        to_zeus: Against policy ``zeus``: means over seeds, in units of the best.
-        zeus_regret_best_runs: Mean regret of policy ``zeus``, in best runs; ``None`` if nobody
-            asked it.
-        regret_to_zeus: Mean regret in best runs over that of policy ``zeus``; ``None`` if that is
-            unknown or not above 0.
-        batch_sizes: Share of attempts by batch size.
-        attempts: Per recurrence.
-        looks: Trials per recurrence that were only looked at.
-        failed_share: Of the attempts.
-        unreached: Recurrences of all seeds in which no attempt reached the target.
+    A best run is the expected cost of the best batch size at its best power limit.
     """
 
     workload: str
     policy: str
     seeds: int
-    recurrences: int
-    cost_j: Spread
+    recurrences: int  # of each seed
+    cost_j: Spread  # of all recurrences
     energy_j: Spread
     time_s: Spread
-    regret_j: Spread
-    regret_best_runs: Spread
-    cumulative_cost_j: Spread
+    regret_j: Spread  # cost over that of best runs
+    regret_best_runs: Spread  # in best runs
+    cumulative_cost_j: Spread  # by recurrence
     cumulative_regret_j: Spread
     cumulative_regret_best_runs: Spread
-    never_j: float | None
-    best_j: float
-    best_batch_sizes: tuple[int, ...]
-    to_never: Ratios
-    to_best: Ratios
-    to_zeus: Ratios
-    zeus_regret_best_runs: float | None
-    regret_to_zeus: float | None
-    batch_sizes: Mapping[int, float]
-    attempts: float
-    looks: float
-    failed_share: float
-    unreached: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        record = asdict(self)
-        record["batch_sizes"] = {str(arm): share for arm, share in self.batch_sizes.items()}
-        record["best_batch_sizes"] = list(self.best_batch_sizes)
-        return record
+    never_j: float | None  # of the default at its highest limit; None if it misses the target
+    best_j: float  # of best runs
+    best_batch_sizes: tuple[int, ...]  # at the first recurrence; a family has several
+    to_never: Ratios  # against the default at its highest limit
+    to_best: Ratios  # against best runs
+    to_zeus: Ratios  # against policy zeus: means over seeds, in best runs
+    zeus_regret_best_runs: float | None  # mean over seeds; None if zeus was not simulated
+    regret_to_zeus: float | None  # None if the regret of zeus is unknown or not above 0
+    batch_sizes: Mapping[int, float]  # share of the attempts
+    attempts: float  # per recurrence
+    looks: float  # trials ended by their speed check, per recurrence
+    failed_share: float  # of the attempts
+    unreached: int  # recurrences of all seeds in which no attempt reached the target
 
 
 def summarise(episodes: Sequence[Episode], policies: Sequence[str]) -> list[Summary]:
-    """Sum up a study.
+    """Sum up some policies of a study, in the order of the episodes.
 
-    Args:
-        episodes: Of all policies; those of ``zeus`` are compared with, if they are there.
-        policies: The ones to sum up.
-
-    Returns:
-        One a workload and policy, in the order of the episodes.
+    If there are episodes of policy ``zeus``, the others are compared with it.
     """
-    groups: defaultdict[str, defaultdict[str, list[Episode]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    groups: defaultdict[tuple[str, str], list[Episode]] = defaultdict(list)
     for episode in episodes:
-        groups[episode.name][episode.policy].append(episode)
+        groups[episode.name, episode.policy].append(episode)
     return [
-        _summary(own[policy], own.get(BASELINE))
-        for own in groups.values()
-        for policy in own
-        if policy in policies
+        _summary(own, groups.get((workload, BASELINE), []))
+        for workload in dict.fromkeys(workload for workload, _ in groups)
+        for (name, policy), own in groups.items()
+        if name == workload and policy in policies
     ]
 
 
@@ -137,20 +92,23 @@ def pooled_regret(summaries: Sequence[Summary], policy: str) -> float | None:
     return sum(own for own, _ in pairs) / of_zeus if of_zeus > 0 else None
 
 
-def _summary(own: Sequence[Episode], zeus: Sequence[Episode] | None) -> Summary:
-    first = own[0]
+def _summary(own: Sequence[Episode], zeus: Sequence[Episode]) -> Summary:
     spent = np.array([each.spent.sum(axis=0) for each in own])
     costs_j = np.array([each.spent[:, 0] for each in own]).cumsum(axis=1)
     regrets_j = np.array([each.regret_j for each in own]).cumsum(axis=1)
     regrets = np.array([_regrets(each) for each in own])
     never_j = float(np.mean([each.never[:, 0].sum() for each in own]))
-    attempts = sum(each.attempts for each in own)
     arms = sum((Counter(each.arms) for each in own), Counter[int]())
-    recurrences = len(first.starts_s)
+    attempts, recurrences = sum(arms.values()), len(own[0].starts_s)
     of_zeus = float(np.mean([_regrets(each)[-1] for each in zeus])) if zeus else None
+    in_bests = [_in_bests(each) for each in own]
+    to_zeus = Ratios()
+    if zeus:
+        theirs = np.mean([_in_bests(each) for each in zeus], axis=0)
+        to_zeus = _ratios([np.mean(in_bests, axis=0) / theirs])
     return Summary(
-        workload=first.name,
-        policy=first.policy,
+        workload=own[0].name,
+        policy=own[0].policy,
         seeds=len(own),
         recurrences=recurrences,
         cost_j=_spread(spent[:, 0]),
@@ -165,13 +123,13 @@ def _summary(own: Sequence[Episode], zeus: Sequence[Episode] | None) -> Summary:
         best_j=float(np.mean([each.best[:, 0].sum() for each in own])),
         best_batch_sizes=tuple(sorted({each.best_arm for each in own})),
         to_never=_ratios([each.spent.sum(0) / each.never.sum(0) for each in own]),
-        to_best=_ratios([_in_bests(each) for each in own]),
-        to_zeus=_to_zeus(own, zeus),
+        to_best=_ratios(in_bests),
+        to_zeus=to_zeus,
         zeus_regret_best_runs=of_zeus,
         regret_to_zeus=float(regrets[:, -1].mean() / of_zeus) if of_zeus and of_zeus > 0 else None,
         batch_sizes={arm: arms[arm] / attempts for arm in sorted(arms)},
         attempts=attempts / len(own) / recurrences,
-        looks=sum(each.looks for each in own) / len(own) / recurrences,
+        looks=sum(each.speed_checks for each in own) / len(own) / recurrences,
         failed_share=sum(each.failed for each in own) / attempts,
         unreached=sum(int((~each.reached).sum()) for each in own),
     )
@@ -184,23 +142,14 @@ def _regrets(episode: Episode) -> NDArray[np.float64]:
 
 
 def _in_bests(episode: Episode) -> NDArray[np.float64]:
+    """Total cost, energy and time over those of the best batch size."""
     ratios: NDArray[np.float64] = episode.spent.sum(axis=0) / episode.best.sum(axis=0)
     return ratios
 
 
 def _ratios(by_seed: Sequence[NDArray[np.float64]]) -> Ratios:
-    if not np.all(by_seed):  # over something infinite: it never reaches the target
-        return Ratios(cost=None, energy=None, time=None)
-    cost, energy, time = (float(mean) for mean in np.mean(by_seed, axis=0))
-    return Ratios(cost=cost, energy=energy, time=time)
-
-
-def _to_zeus(own: Sequence[Episode], zeus: Sequence[Episode] | None) -> Ratios:
-    if not zeus:
-        return Ratios(cost=None, energy=None, time=None)
-    ours = np.mean([_in_bests(each) for each in own], axis=0)
-    theirs = np.mean([_in_bests(each) for each in zeus], axis=0)
-    return _ratios([ours / theirs])
+    """Return means over seeds; unknown if the other thing is infinite: it misses the target."""
+    return Ratios(*np.mean(by_seed, axis=0).tolist()) if np.all(by_seed) else Ratios()
 
 
 def _spread(values: NDArray[np.float64]) -> Spread:

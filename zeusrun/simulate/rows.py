@@ -1,4 +1,4 @@
-"""Reads CSV files whose columns are known, and says where something is wrong with them."""
+"""Reads CSV files with known columns. An error names the file, the line and the column."""
 
 from __future__ import annotations
 
@@ -6,123 +6,81 @@ import csv
 import io
 import lzma
 import math
-from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-
 LARGEST, SMALLEST = 1e15, 1e-9
-"""No second, watt or share is outside of these; beyond, sums would leave what a float can hold."""
+"""Seconds, watts and shares lie within them; beyond, sums would leave the range of a float."""
 
 
-class Place(NamedTuple):
-    """A line of a file, for errors."""
+class Row(NamedTuple):
+    """The cells of a row by column, and the line where the row ends."""
 
     path: Path
     line: int
+    cells: Mapping[str, str]
 
     def error(self, text: str) -> UsageError:
-        """Return an error that begins with the place."""
+        """Return an error that begins with the file and the line."""
         return UsageError(f"{self.path}:{self.line}: {text}")
 
-    def number(self, column: str, text: str) -> float:
-        """Read a number.
-
-        Raises:
-            UsageError: If it is none, not finite, or beyond reason.
-        """
+    def number(self, column: str, least: float = -LARGEST) -> float:
+        """Read a number of at least ``least``; anything else raises ``UsageError``."""
+        text = self.cells[column]
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not math.isfinite(value):
-            raise self.error(f"{column} is {text!r}, not a number")
-        if abs(value) > LARGEST:
-            raise self.error(f"{column} is {text}, beyond reason: at most {LARGEST:g}")
+        if not least <= value <= LARGEST:  # not a number compares as False
+            raise self.error(f"{column} is {text!r}, not a number from {least:g} to {LARGEST:g}")
         return value
 
-    def positive(self, column: str, text: str) -> float:
-        """Read a number above 0.
+    def positive(self, column: str) -> float:
+        """Read a number above 0; anything else raises ``UsageError``."""
+        return self.number(column, SMALLEST)
 
-        Raises:
-            UsageError: If it is none.
-        """
-        value = self.number(column, text)
-        if value <= 0:
-            raise self.error(f"{column} is {text}, but must be above 0")
-        if value < SMALLEST:
-            raise self.error(f"{column} is {text}, beyond reason: at least {SMALLEST:g}")
-        return value
-
-    def whole(self, column: str, text: str) -> int:
-        """Read a whole number above 0; ``64.0`` is one, too.
-
-        Raises:
-            UsageError: If it is none.
-        """
-        value = self.positive(column, text)
+    def whole(self, column: str) -> int:
+        """Read a whole number above 0, such as ``64.0``; anything else raises ``UsageError``."""
+        value = self.number(column, 1)
         if not value.is_integer():
-            raise self.error(f"{column} is {text}, not a whole number")
+            raise self.error(f"{column} is {self.cells[column]}, not a whole number")
         return int(value)
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, Sequence[str]]]:
-    """Yield every row of a CSV file: its place, and its cells in the order of ``columns``.
-
-    Args:
-        path: ``.csv``, or ``.csv.xz`` to be unpacked.
-        columns: At least two names that the header must have; others are passed over.
+def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    """Yield every row of a ``.csv`` or ``.csv.xz`` file that has at least these columns.
 
     Raises:
-        UsageError: If the file cannot be read, is no CSV, lacks a column, or a row has too few
-            cells.
+        UsageError: If the file cannot be read, is no CSV, lacks a column, or a row lacks a cell.
     """
-    rows = _split(path)
-    header = [name.strip() for name in next(rows, (Place(path, 1), []))[1]]
-    missing = [name for name in columns if name not in header]
-    if missing:
-        found = ", ".join(filter(None, header)) or "no header"
-        raise Place(path, 1).error(f"there is no column {missing[0]!r}; found {found}")
-    pick = itemgetter(*map(header.index, columns))
-    for place, row in rows:
-        if not row:
-            continue
-        try:
-            yield place, pick(row)
-        except IndexError:
-            raise place.error(f"{len(row)} cells where the header has {len(header)}") from None
-
-
-def _split(path: Path) -> Iterator[tuple[Place, list[str]]]:
-    """Yield every row with the line that it begins in."""
-    reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
-    while True:
-        place = Place(path, reader.line_num + 1)
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:  # an open quote swallows what follows: name where it began
-            raise place.error(f"this row is no CSV: {error}; is a quote left open?") from error
-        yield place, row
+    reader = csv.DictReader(io.StringIO(_read_text(path), newline=""), strict=True)
+    try:
+        header = [name.strip() for name in reader.fieldnames or ()]
+        reader.fieldnames = header
+        missing = [name for name in columns if name not in header]
+        if missing:
+            found = ", ".join(filter(None, header)) or "no header"
+            raise UsageError(f"{path}:1: there is no column {missing[0]!r}; found {found}")
+        for cells in reader:
+            row = Row(path, reader.line_num, cells)
+            if any(cells[name] is None for name in columns):
+                raise row.error(f"fewer cells than the {len(header)} of the header")
+            yield row
+    except csv.Error as error:
+        where = f"{path}, after line {reader.line_num}"
+        raise UsageError(f"{where}: not CSV: {error}; is a quote left open?") from error
 
 
 def _read_text(path: Path) -> str:
+    opener = lzma.open if path.suffix == ".xz" else open
     try:
-        if path.suffix == ".xz":
-            with lzma.open(path, "rt", encoding="utf-8", newline="") as file:
-                return file.read()
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise UsageError(f"there is no file {path}") from None
-    except (lzma.LZMAError, EOFError) as error:
-        raise UsageError(f"{path} is not a whole .xz file: {error}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not a text file: {error.reason}") from error
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+            return file.read()
+    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} cannot be read: {reason}") from error

@@ -1,12 +1,14 @@
-"""Simulates many seeds of many jobs under several policies, on all cores if asked to."""
+"""Simulates many seeds of many scenarios under several policies, on several cores."""
 
 from __future__ import annotations
 
 import multiprocessing
 import signal
+import zlib
 from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -15,87 +17,118 @@ from numpy.typing import NDArray
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import best_arm, expected, never_optimising
-from zeusrun.simulate.replay import ATTEMPTS, build_problem, replay
+from zeusrun.simulate.replay import ATTEMPTS, Arrival, build_problem, replay
+from zeusrun.simulate.synthetic import FAMILIES
+from zeusrun.simulate.traces import ClusterRun, did_you_mean, load_groups, load_jobs, parse_workload
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from zeusrun.simulate.job import Expected, SimulatedJob
-    from zeusrun.simulate.replay import Played
-    from zeusrun.simulate.scenario import Scenario
 
 Amounts: TypeAlias = NDArray[np.float64]
 """Cost in joules, energy in joules and time in seconds by recurrence, shape ``(n, 3)``."""
 
 _CHUNK = 400  # recurrences that a process simulates before it reports: a fraction of a second
+_JOB_STREAM = 77  # with a seed: the generator that a synthetic job is made from
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A recurring job to simulate. Scenarios of one name are reported together.
+
+    Attributes:
+        name: For tables; without a job, the synthetic family that makes another job for each seed.
+        job: The job for every seed.
+        runs: When a cluster trace submits its recurrences; empty: each waits for one before it.
+        salt: Added to every seed, so that the groups of a cluster trace differ.
+    """
+
+    name: str
+    job: SimulatedJob | None = None
+    runs: tuple[ClusterRun, ...] = ()
+    salt: tuple[int, ...] = ()
+
+    def build(self, seed: int) -> SimulatedJob:
+        """Return the job of a seed."""
+        return self.job or FAMILIES[self.name](np.random.default_rng([seed, _JOB_STREAM]))
+
+
+def build_scenarios(
+    workloads: Sequence[str],
+    trace_dir: Path | None = None,
+    gpu: str | None = None,
+    cluster: Path | None = None,
+) -> list[Scenario]:
+    """Build what the user asked for.
+
+    Args:
+        workloads: Of the traces, or synthetic families where there are none; empty for all.
+        trace_dir: Contains the training and power traces.
+        gpu: Chooses the power trace.
+        cluster: A cluster trace; each of its groups is one scenario.
+
+    Raises:
+        UsageError: If something asked for does not exist.
+    """
+    if trace_dir is None:
+        if gpu is not None:
+            raise UsageError(f"--gpu {gpu} needs --trace-dir, the directory of its power trace")
+        for name in workloads:
+            if name not in FAMILIES:
+                hint = did_you_mean(name, FAMILIES)
+                raise UsageError(f"unknown synthetic workload {name!r}; {hint}")
+        scenarios = [Scenario(name) for name in workloads or FAMILIES]
+    else:
+        wanted = [parse_workload(text) for text in workloads]
+        scenarios = [Scenario(job.name, job) for job in load_jobs(trace_dir, gpu, wanted)]
+    by_name = {scenario.name: scenario for scenario in scenarios}
+    if cluster is None:
+        return list(by_name.values())
+    groups = defaultdict(list)
+    for group in load_groups(cluster, by_name):
+        salt = zlib.crc32(group.name.encode())
+        scenario = replace(by_name[group.dataset], runs=group.runs, salt=(salt,))
+        groups[group.dataset].append(scenario)
+    return [scenario for name in by_name for scenario in groups[name]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How to simulate.
+    """How to simulate; the fields are those of a job file and the flags of ``simulate``."""
 
-    Attributes:
-        recurrences: Of every job; those of a cluster trace may have fewer.
-        eta_knob: Weight of energy in the cost.
-        cost_factor: Stop a trial at this multiple of the cheapest cost; ``None`` never stops one.
-        attempts: That a recurrence may make.
-        in_flight: Recurrences under way at any time.
-        load: Random arrivals instead; see ``Scenario.arrivals``.
-    """
-
-    recurrences: int = 50
+    recurrences: int = 50  # of every job; a group of a cluster trace may have fewer
     eta_knob: float = 0.5
     cost_factor: float | None = 2.0
     attempts: int = ATTEMPTS
-    in_flight: int = 1
-    load: float | None = None
+    in_flight: int = 1  # recurrences that run at the same time
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Episode:
-    """One seed of one job under one policy. All shapes are by recurrence, in order of start.
+    """One seed of one scenario under one policy. Arrays are by recurrence, in order of start."""
 
-    Attributes:
-        name: Of the scenario.
-        policy: By name.
-        seed: The seed.
-        starts_s: When each recurrence began.
-        spent: What each recurrence took, failed attempts, looks and profiling included.
-        best: What the best batch size takes on average, at its best power limit.
-        never: What the default takes on average at its highest power limit.
-        reached: Whether an attempt of each recurrence reached the target.
-        arms: Attempts by batch size.
-        attempts: Trials without those that were only looked at.
-        failed: Those among them that missed the target.
-        last_attempts: Recurrences that made their last attempt allowed, or ended without a model.
-        looks: Trials that were only looked at.
-        best_arm: The best batch size, at the first recurrence.
-    """
-
-    name: str
+    name: str  # of the scenario
     policy: str
     seed: int
     starts_s: NDArray[np.float64]
-    spent: Amounts
-    best: Amounts
-    never: Amounts
-    reached: NDArray[np.bool_]
-    arms: Mapping[int, int]
-    attempts: int
-    failed: int
-    last_attempts: int
-    looks: int
-    best_arm: int
+    spent: Amounts  # failed attempts, speed checks and probes included
+    best: Amounts  # of the best batch size on average, at its best power limit
+    never: Amounts  # of the default on average, at its highest power limit
+    reached: NDArray[np.bool_]  # whether an attempt reached the target
+    arms: Mapping[int, int]  # attempts by batch size; a trial ended by its speed check is none
+    failed: int  # attempts that missed the target
+    last_attempts: int  # recurrences that made their last attempt, or ended without a model
+    speed_checks: int  # trials ended by their speed check
+    best_arm: int  # at the first recurrence
 
     @property
     def regret_j(self) -> NDArray[np.float64]:
         """Cost over the best batch size's expected cost, by recurrence."""
         regret: NDArray[np.float64] = self.spent[:, 0] - self.best[:, 0]
         return regret
-
-
-_Cell: TypeAlias = "tuple[Scenario, str, int]"
 
 
 def run_study(
@@ -112,13 +145,7 @@ def run_study(
     The result does not depend on the number of processes. With more than one, a script that
     calls this needs the usual ``if __name__ == "__main__":``, see ``multiprocessing``.
 
-    Args:
-        scenarios: What; scenarios of one name are merged by time.
-        policies: Names as in a job file.
-        seeds: Of the runs and the policies' own draws; of the job, too, where it is synthetic.
-        settings: How.
-        processes: To spread the work over.
-        on_progress: Told the share that is done.
+    Scenarios of one name are merged by time. ``on_progress`` gets the share that is done.
 
     Returns:
         By name, policy and seed, in the order given.
@@ -131,27 +158,25 @@ def run_study(
         raise UsageError("there is nothing to simulate: no workload, no policy or no seed")
     for policy in policies:
         create_policy(policy)
-    settings = settings or Settings()
     cells = [(each, policy, seed) for each in scenarios for policy in policies for seed in seeds]
-    chunks = list(_chunks(cells, settings))
-    episodes: list[Episode] = []
-    for done, chunk in enumerate(_simulate_all(chunks, settings, processes), 1):
-        episodes += chunk
-        if on_progress:
-            on_progress(done / len(chunks))
     by_key: defaultdict[tuple[str, str, int], list[Episode]] = defaultdict(list)
-    for episode in episodes:
+    for done, episode in enumerate(_simulate_all(cells, settings or Settings(), processes), 1):
         by_key[episode.name, episode.policy, episode.seed].append(episode)
+        if on_progress:
+            on_progress(done / len(cells))
     return [_merged(same) for same in by_key.values()]
 
 
 def simulate(scenario: Scenario, policy: str, seed: int, settings: Settings) -> Episode:
     """Simulate one seed of one scenario."""
     job = scenario.build(seed)
-    recurrences = settings.recurrences
-    if scenario.submissions:
-        recurrences = min(recurrences, len(scenario.submissions))
-    arrivals = scenario.arrivals(job, settings.eta_knob, settings.load, recurrences, seed)
+    runs = scenario.runs[: settings.recurrences]
+    recurrences = len(runs) or settings.recurrences
+    best, never = _references(job, settings.eta_knob, recurrences)
+    default_s = never[0, 2]
+    if not np.isfinite(default_s):  # the default never reaches the target: its runs all fail
+        rates = job.rates[job.default]
+        default_s = job.max_epochs * rates[max(rates)].epoch_s
     played = replay(
         job,
         create_policy(policy),
@@ -160,14 +185,19 @@ def simulate(scenario: Scenario, policy: str, seed: int, settings: Settings) -> 
         [seed, *scenario.salt],
         attempts=settings.attempts,
         in_flight=settings.in_flight,
-        arrivals=arrivals,
+        arrivals=[Arrival(run.start_s, run.duration_s / default_s) for run in runs],
     )
-    ratios = [each.ratio for each in scenario.submissions[:recurrences]] or [1.0] * recurrences
-    scale = np.array(ratios)[:, None]
-    starts_s, spent, reached = _charged(played, recurrences)
-    counted = [each.trial for each in played if each.trial.status is not TrialStatus.CANCELLED]
-    made = np.bincount([trial.recurrence - 1 for trial in counted], minlength=recurrences)
-    best, never = _references(job, settings.eta_knob, recurrences)
+    starts_s = np.full(recurrences, np.inf)
+    spent = np.zeros((recurrences, 3))
+    reached = np.zeros(recurrences, dtype=np.bool_)
+    for trial, start_s, _ in played:
+        at = trial.recurrence - 1
+        starts_s[at] = min(starts_s[at], start_s)
+        spent[at] += (trial.cost_j or 0.0, trial.energy_j or 0.0, trial.time_s or 0.0)
+        reached[at] |= trial.status is TrialStatus.REACHED
+    attempts = [each.trial for each in played if each.trial.status is not TrialStatus.CANCELLED]
+    made = np.bincount([trial.recurrence - 1 for trial in attempts], minlength=recurrences)
+    scale = np.array([run.ratio for run in runs] or [1.0] * recurrences)[:, None]
     return Episode(
         name=scenario.name,
         policy=policy,
@@ -177,28 +207,12 @@ def simulate(scenario: Scenario, policy: str, seed: int, settings: Settings) -> 
         best=best * scale,
         never=never * scale,
         reached=reached,
-        arms=Counter(trial.global_batch_size for trial in counted),
-        attempts=len(counted),
-        failed=sum(trial.status is not TrialStatus.REACHED for trial in counted),
+        arms=Counter(trial.global_batch_size for trial in attempts),
+        failed=sum(trial.status is not TrialStatus.REACHED for trial in attempts),
         last_attempts=int(np.sum(~reached | (made >= settings.attempts))),
-        looks=len(played) - len(counted),
+        speed_checks=len(played) - len(attempts),
         best_arm=best_arm(job, settings.eta_knob, 1),
     )
-
-
-def _charged(
-    played: Sequence[Played], recurrences: int
-) -> tuple[NDArray[np.float64], Amounts, NDArray[np.bool_]]:
-    """Add up what every recurrence took."""
-    starts_s = np.full(recurrences, np.inf)
-    spent = np.zeros((recurrences, 3))
-    reached = np.zeros(recurrences, dtype=np.bool_)
-    for trial, start_s, _ in played:
-        at = trial.recurrence - 1
-        starts_s[at] = min(starts_s[at], start_s)
-        spent[at] += (trial.cost_j or 0.0, trial.energy_j or 0.0, trial.time_s or 0.0)
-        reached[at] |= trial.status is TrialStatus.REACHED
-    return starts_s, spent, reached
 
 
 def _references(job: SimulatedJob, eta_knob: float, recurrences: int) -> tuple[Amounts, Amounts]:
@@ -218,66 +232,38 @@ def _references(job: SimulatedJob, eta_knob: float, recurrences: int) -> tuple[A
 
 
 def _merged(episodes: Sequence[Episode]) -> Episode:
-    """Merge the episodes of one name, policy and seed by start; there is one but for clusters."""
+    """Merge the groups of a cluster trace of one name, policy and seed, by start."""
     if len(episodes) == 1:
         return episodes[0]
-    first = episodes[0]
-    starts_s = np.concatenate([each.starts_s for each in episodes])
-    order = np.argsort(starts_s, kind="stable")
-    return Episode(
-        name=first.name,
-        policy=first.policy,
-        seed=first.seed,
-        starts_s=starts_s[order],
-        spent=np.concatenate([each.spent for each in episodes])[order],
-        best=np.concatenate([each.best for each in episodes])[order],
-        never=np.concatenate([each.never for each in episodes])[order],
-        reached=np.concatenate([each.reached for each in episodes])[order],
-        arms=sum((Counter(each.arms) for each in episodes), Counter()),
-        attempts=sum(each.attempts for each in episodes),
-        failed=sum(each.failed for each in episodes),
-        last_attempts=sum(each.last_attempts for each in episodes),
-        looks=sum(each.looks for each in episodes),
-        best_arm=first.best_arm,
-    )
-
-
-def _chunks(cells: Iterable[_Cell], settings: Settings) -> Iterable[list[_Cell]]:
-    chunk: list[_Cell] = []
-    size = 0
-    for cell in cells:
-        chunk.append(cell)
-        size += min(settings.recurrences, len(cell[0].submissions) or settings.recurrences)
-        if size >= _CHUNK:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+    order = np.argsort(np.concatenate([each.starts_s for each in episodes]), kind="stable")
+    values: dict[str, Any] = {
+        name: np.concatenate([getattr(each, name) for each in episodes])[order]
+        for name in ("starts_s", "spent", "best", "never", "reached")
+    }
+    for name in ("failed", "last_attempts", "speed_checks"):
+        values[name] = sum(getattr(each, name) for each in episodes)
+    values["arms"] = sum((Counter(each.arms) for each in episodes), Counter[int]())
+    return replace(episodes[0], **values)
 
 
 def _simulate_all(
-    chunks: Sequence[list[_Cell]], settings: Settings, processes: int
-) -> Iterable[list[Episode]]:
-    """Yield the episodes of every chunk, in order."""
-    work = [(chunk, settings) for chunk in chunks]
-    processes = min(processes, len(work))
-    if processes <= 1:
-        yield from map(_simulate_chunk, work)
+    cells: Sequence[tuple[Scenario, str, int]], settings: Settings, processes: int
+) -> Iterable[Episode]:
+    """Yield the episodes in order."""
+    work = partial(simulate, settings=settings)
+    chunk = max(1, _CHUNK // settings.recurrences)
+    if processes <= 1 or len(cells) <= chunk:
+        yield from (work(*cell) for cell in cells)
         return
-    # Spawned, not forked: whoever calls may have threads, such as those of a progress bar.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_ignore_interrupts)
+    # Spawned, not forked: the caller may have threads, such as those of a progress bar. Ctrl-C is
+    # for the process that waits: it stops the pool.
+    pool = ProcessPoolExecutor(
+        min(processes, -(-len(cells) // chunk)),
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),
+    )
     try:
-        yield from pool.map(_simulate_chunk, work)
+        yield from pool.map(work, *zip(*cells, strict=True), chunksize=chunk)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _simulate_chunk(work: tuple[list[_Cell], Settings]) -> list[Episode]:
-    cells, settings = work
-    return [simulate(*cell, settings) for cell in cells]
-
-
-def _ignore_interrupts(*_: Any) -> None:  # noqa: ANN401
-    """Leave Ctrl-C to the process that waits: it stops the pool."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

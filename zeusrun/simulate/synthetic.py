@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.simulate.job import Course, Rate, SimulatedJob, best_arm
+from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob, best_arm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,85 +23,70 @@ if TYPE_CHECKING:
 MAX_POWER_W = 300.0
 IDLE_POWER_W = 60.0
 LIMITS_W = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0, 275.0, 300.0)
-POOL = 48  # courses per batch size; a run takes one at random
+CURVES = 48  # learning curves of a batch size; a run follows one at random
 LEVELS = 20  # of the metric, between nothing and the target
 TARGET = 1.0
 
 
 @dataclass(frozen=True)
 class Law:
-    """What makes up a job.
+    """The parameters of a job."""
 
-    Attributes:
-        arms: Batch sizes, ascending.
-        default: The user's own.
-        least_epochs: Epochs that the smallest batch size would take.
-        critical: Batch size at which epochs have doubled.
-        hill: ``(batch size, log height)`` of a hill of epochs between two valleys; below 0 it is a
-            valley.
-        run_sd: Standard deviation of log epochs between runs.
-        converging: Smallest and largest batch size that reaches the target at all.
-        epoch_s: Seconds of an endlessly large batch size for an epoch.
-        overhead: Batch size whose steps take as long for overhead as for samples.
-        max_epochs: Epochs that a run may take.
-    """
-
-    arms: tuple[int, ...]
+    arms: tuple[int, ...]  # batch sizes, ascending
     default: int
-    least_epochs: float
-    critical: float
-    hill: tuple[float, float]
-    run_sd: float
-    converging: tuple[int, int]
-    epoch_s: float
-    overhead: float
+    least_epochs: float  # of the smallest batch size
+    critical: float  # batch size at which epochs have doubled
+    hill: tuple[float, float]  # batch size and log height of a hill of epochs; below 0 a valley
+    run_sd: float  # standard deviation of log epochs between runs
+    converging: tuple[int, int]  # smallest and largest batch size that reaches the target at all
+    epoch_s: float  # of an infinitely large batch size
+    overhead: float  # batch size whose steps take as long for overhead as for samples
     max_epochs: int
 
+    def median_epochs(self, arm: int) -> float:
+        """Return the median epochs to the target."""
+        centre, height = self.hill
+        log_hill = height * math.exp(-0.5 * (math.log2(arm / centre) / 1.2) ** 2)
+        return self.least_epochs * (1 + arm / self.critical) * math.exp(log_hill)
 
-def median_epochs(law: Law, arm: int) -> float:
-    """Return the median epochs to the target."""
-    centre, height = law.hill
-    log_hill = height * math.exp(-0.5 * (math.log2(arm / centre) / 1.2) ** 2)
-    return law.least_epochs * (1 + arm / law.critical) * math.exp(log_hill)
+    def with_enough_epochs(self) -> Law:
+        """Give the default two and a half times the epochs that it needs."""
+        return replace(self, max_epochs=max(4, math.ceil(2.5 * self.median_epochs(self.default))))
 
 
-def draw_law(rng: Generator) -> Law:
-    """Draw a job at random."""
+def _log_uniform(rng: Generator, low: float, high: float) -> float:
+    return float(np.exp(rng.uniform(math.log(low), math.log(high))))
+
+
+def draw_law(rng: Generator, *, converge: bool = False) -> Law:
+    """Draw a job at random; ``converge`` lets every batch size reach the target."""
     smallest = 2 ** int(rng.integers(2, 6))
     arms = tuple(smallest * 2**k for k in range(int(rng.integers(5, 12))))
     default = arms[int(rng.integers(len(arms)))]
-    least = float(np.exp(rng.uniform(math.log(3), math.log(40))))
-    critical = float(np.exp(rng.uniform(math.log(arms[1]), math.log(arms[-1]))))
+    least = _log_uniform(rng, 3, 40)
+    critical = _log_uniform(rng, arms[1], arms[-1])
     low = arms[int(rng.integers(0, 3))]
     high = arms[-1 - int(rng.integers(0, 3))]
-    return _enough(
-        Law(
-            arms=arms,
-            default=default,
-            least_epochs=least,
-            critical=critical,
-            hill=(1.0, 0.0),
-            run_sd=float(rng.uniform(0.02, 0.15)),
-            converging=(min(low, default), max(high, default)),
-            epoch_s=float(np.exp(rng.uniform(math.log(5), math.log(5000)))),
-            overhead=float(np.exp(rng.uniform(math.log(arms[0] / 4), math.log(arms[-1])))),
-            max_epochs=0,
-        )
-    )
+    return Law(
+        arms=arms,
+        default=default,
+        least_epochs=least,
+        critical=critical,
+        hill=(1.0, 0.0),
+        run_sd=float(rng.uniform(0.02, 0.15)),
+        converging=(arms[0], arms[-1]) if converge else (min(low, default), max(high, default)),
+        epoch_s=_log_uniform(rng, 5, 5000),
+        overhead=_log_uniform(rng, arms[0] / 4, arms[-1]),
+        max_epochs=0,
+    ).with_enough_epochs()
 
 
-def _enough(law: Law) -> Law:
-    """Give the default two and a half times the epochs that it needs."""
-    return replace(law, max_epochs=max(4, math.ceil(2.5 * median_epochs(law, law.default))))
-
-
-def _courses(law: Law, arm: int, rng: Generator) -> list[Course]:
-    courses = []
+def _curves(law: Law, arm: int, rng: Generator) -> list[LearningCurve]:
+    curves = []
     low, high = law.converging
-    for _ in range(POOL):
-        epochs = max(
-            1, round(median_epochs(law, arm) * math.exp(law.run_sd * rng.standard_normal()))
-        )
+    for _ in range(CURVES):
+        spread = math.exp(law.run_sd * rng.standard_normal())
+        epochs = max(1, round(law.median_epochs(arm) * spread))
         ceiling = LEVELS if low <= arm <= high else int(rng.integers(LEVELS // 3, LEVELS))
         pace: dict[int, float] = {}
         for level in range(1, ceiling + 1):
@@ -110,33 +95,27 @@ def _courses(law: Law, arm: int, rng: Generator) -> list[Course]:
             if epoch <= law.max_epochs:
                 pace[epoch] = TARGET * level / LEVELS
         reached = epochs if ceiling == LEVELS and epochs <= law.max_epochs else None
-        courses.append(Course(reached, tuple(pace.items())))
-    return courses
+        curves.append(LearningCurve(reached, tuple(pace.items())))
+    return curves
 
 
-def _rates(law: Law) -> dict[int, dict[float, Rate]]:
-    rates: dict[int, dict[float, Rate]] = {}
-    for arm in law.arms:
-        busy = arm / (arm + law.overhead)
-        wanted_w = IDLE_POWER_W + 0.92 * (MAX_POWER_W - IDLE_POWER_W) * busy
-        epoch_s = law.epoch_s / busy
-        rates[arm] = {}
-        for limit in LIMITS_W:
-            power_w = min(limit, wanted_w)
-            # Speed of a clock-limited GPU: power above idle goes with the cube of the clock.
-            clock = ((power_w - IDLE_POWER_W) / (wanted_w - IDLE_POWER_W)) ** (1 / 3)
-            rates[arm][limit] = Rate(epoch_s * (busy / clock + 1 - busy), power_w)
+def _rates(law: Law, arm: int) -> dict[float, Rate]:
+    busy = arm / (arm + law.overhead)
+    wanted_w = IDLE_POWER_W + 0.92 * (MAX_POWER_W - IDLE_POWER_W) * busy
+    epoch_s = law.epoch_s / busy
+    rates = {}
+    for limit in LIMITS_W:
+        power_w = min(limit, wanted_w)
+        # Speed of a clock-limited GPU: power above idle goes with the cube of the clock.
+        clock = ((power_w - IDLE_POWER_W) / (wanted_w - IDLE_POWER_W)) ** (1 / 3)
+        rates[limit] = Rate(epoch_s * (busy / clock + 1 - busy), power_w)
     return rates
 
 
 def build_job(name: str, eras: Sequence[tuple[int, Law]], rng: Generator) -> SimulatedJob:
-    """Build a job from its laws.
+    """Build a job from ``(first recurrence, law)`` in order, the first one for recurrence 1.
 
-    Args:
-        name: Of the job.
-        eras: ``(first recurrence, law)`` in order, from recurrence 1; they differ in learning
-            alone, and the last one's ``max_epochs`` holds for all.
-        rng: Draws the runs.
+    The laws differ in learning alone, and the largest ``max_epochs`` holds for all.
     """
     law = eras[0][1]
     max_epochs = max(each.max_epochs for _, each in eras)
@@ -148,8 +127,8 @@ def build_job(name: str, eras: Sequence[tuple[int, Law]], rng: Generator) -> Sim
         target=TARGET,
         max_epochs=max_epochs,
         max_power_w=MAX_POWER_W,
-        rates=_rates(law),
-        eras=[(n, {arm: _courses(each, arm, rng) for arm in law.arms}) for n, each in laws],
+        rates={arm: _rates(law, arm) for arm in law.arms},
+        eras=[(n, {arm: _curves(each, arm, rng) for arm in law.arms}) for n, each in laws],
     )
 
 
@@ -161,12 +140,12 @@ def law_alone(rng: Generator) -> SimulatedJob:
 def default_best(rng: Generator) -> SimulatedJob:
     """The user's own batch size is the best, at an ``eta_knob`` of 0.5."""
     law = draw_law(rng)
-    while True:  # runs are drawn anew for another default: it sets the epochs that they may take
+    while True:  # another default has another max_epochs, so its runs are drawn again
         job = build_job("default-best", [(1, law)], rng)
         best = best_arm(job, 0.5, 1)
         if best == law.default:
             return job
-        law = _enough(replace(law, default=best))
+        law = replace(law, default=best).with_enough_epochs()
 
 
 def only_default(rng: Generator) -> SimulatedJob:
@@ -177,22 +156,21 @@ def only_default(rng: Generator) -> SimulatedJob:
 
 
 def bimodal(rng: Generator) -> SimulatedJob:
-    """Mostly two valleys of cost with a hill between them: it stands where the valley was."""
-    law = draw_law(rng)
-    law = replace(law, converging=_everywhere(law))
+    """Mostly two valleys of cost; the hill between them is where the valley of the law was."""
+    law = draw_law(rng, converge=True)
     valley = best_arm(build_job("", [(1, law)], rng), 0.5, 1)
     centre = sorted((law.arms[1], valley, law.arms[-2]))[1] * 2.0 ** float(rng.uniform(-0.5, 0.5))
     law = replace(law, hill=(centre, float(rng.uniform(0.5, 1.5))))
-    return build_job("bimodal", [(1, _enough(law))], rng)
+    return build_job("bimodal", [(1, law.with_enough_epochs())], rng)
 
 
 def edge(rng: Generator) -> SimulatedJob:
     """The best batch size is the smallest or the largest."""
-    law = draw_law(rng)
+    law = draw_law(rng, converge=True)
     small, large = float(law.arms[0]), float(law.arms[-1])
     critical, overhead = (small / 2, small / 8) if rng.integers(2) else (large * 8, large / 2)
-    law = replace(law, critical=critical, overhead=overhead, converging=_everywhere(law))
-    return build_job("edge", [(1, _enough(law))], rng)
+    law = replace(law, critical=critical, overhead=overhead)
+    return build_job("edge", [(1, law.with_enough_epochs())], rng)
 
 
 def heavy_noise(rng: Generator) -> SimulatedJob:
@@ -203,29 +181,28 @@ def heavy_noise(rng: Generator) -> SimulatedJob:
 
 
 def drift(rng: Generator) -> SimulatedJob:
-    """All at once the data ask for other batch sizes, and for more epochs or fewer."""
-    law = draw_law(rng)
-    law = replace(law, converging=_everywhere(law))
+    """At one recurrence, other batch sizes become best, and epochs become more or fewer."""
+    law = draw_law(rng, converge=True)
     level = float(rng.uniform(0.7, 1.4))
     after = replace(law, critical=law.critical * _shift(rng), least_epochs=law.least_epochs * level)
-    return build_job("drift", [(1, law), (int(rng.integers(12, 30)), _enough(after))], rng)
+    eras = [(1, law), (int(rng.integers(12, 30)), after.with_enough_epochs())]
+    return build_job("drift", eras, rng)
 
 
 def creep(rng: Generator) -> SimulatedJob:
     """The data change a little every fifth recurrence, until other batch sizes are best."""
-    law = draw_law(rng)
-    law = replace(law, converging=_everywhere(law))
+    law = draw_law(rng, converge=True)
     shift = _shift(rng)
     eras = [(n, replace(law, critical=law.critical * shift ** (n / 50))) for n in range(1, 50, 5)]
-    return build_job("creep", [(n, _enough(each)) for n, each in eras], rng)
+    return build_job("creep", [(n, each.with_enough_epochs()) for n, each in eras], rng)
 
 
 def glide(rng: Generator) -> SimulatedJob:
-    """A narrow valley moves over 3 to 6 doublings; what lies outside it misses the target.
+    """A narrow valley moves over 3 to 6 doublings; batch sizes outside it miss the target.
 
     The default is the best at first. Later it may not reach the target at all.
     """
-    law = draw_law(rng)
+    law = draw_law(rng, converge=True)
     count = int(rng.integers(8, 12))
     arms = tuple(law.arms[0] * 2**k for k in range(count))
     way = float(rng.uniform(3, 6))
@@ -238,26 +215,20 @@ def glide(rng: Generator) -> SimulatedJob:
         default=arms[round(first)],
         least_epochs=law.least_epochs * math.exp(depth),
         critical=arms[-1] * 8.0,
-        overhead=float(np.exp(rng.uniform(math.log(arms[0] / 4), math.log(arms[2])))),
+        overhead=_log_uniform(rng, arms[0] / 4, arms[2]),
         converging=(arms[0], arms[-1]),
     )
-
-    def at(recurrence: int) -> Law:
+    eras = []
+    for recurrence in range(1, 50, 4):
         centre = arms[0] * 2 ** (first + (last - first) * (recurrence - 1) / 48)
-        return replace(law, hill=(centre, -depth))
-
-    max_epochs = _enough(at(1)).max_epochs
-    eras = [(n, replace(at(n), max_epochs=max_epochs)) for n in range(1, 50, 4)]
-    return build_job("glide", eras, rng)
-
-
-def _everywhere(law: Law) -> tuple[int, int]:
-    return law.arms[0], law.arms[-1]
+        eras.append((recurrence, replace(law, hill=(centre, -depth))))
+    max_epochs = eras[0][1].with_enough_epochs().max_epochs
+    return build_job("glide", [(n, replace(era, max_epochs=max_epochs)) for n, era in eras], rng)
 
 
 def _shift(rng: Generator) -> float:
     """A factor of 4 to 32, up or down."""
-    factor = float(np.exp(rng.uniform(math.log(4), math.log(32))))
+    factor = _log_uniform(rng, 4, 32)
     return factor if rng.integers(2) else 1 / factor
 
 

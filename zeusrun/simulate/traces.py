@@ -1,4 +1,4 @@
-"""Builds jobs from training and power traces in the public schema of the Zeus project.
+"""Builds jobs from traces in the public schema of the Zeus project, and reads cluster traces.
 
 ``summary_train.csv`` says after how many epochs each run reached each level of its metric,
 ``summary_power_<gpu>.csv`` how long an epoch takes and what it draws under each power limit.
@@ -6,17 +6,17 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+import difflib
+import math
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import Course, Rate, SimulatedJob
+from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
 from zeusrun.simulate.rows import read_rows
-from zeusrun.simulate.workloads import FORM, WORKLOADS, Workload, did_you_mean
 from zeusrun.target import meets_target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 TRAINING_COLUMNS = (
@@ -27,11 +27,38 @@ POWER_COLUMNS = (
     "dataset", "network", "optimizer", "batch_size", "power_limit", "time_per_epoch",
     "average_power",
 )  # fmt: skip
+CLUSTER_COLUMNS = ("group", "start_time", "end_time", "dataset", "runtime_ratio")
+WORKLOAD_FORM = "name:default:target:max_epochs[:min]"
+MAX_EPOCHS = 1_000_000  # every epoch of a run is simulated
 _PREFIX = "summary_power_"
 
 
+class Workload(NamedTuple):
+    """A dataset of a trace, and what the trace does not contain: how it is trained."""
+
+    name: str  # of the dataset
+    default: int  # the user's own batch size
+    target: float
+    max_epochs: int
+    mode: Literal["max", "min"] = "max"
+
+
+# The six workloads of You et al. (NSDI 2023), with the settings of their public simulator.
+WORKLOADS: Mapping[str, Workload] = {
+    workload.name: workload
+    for workload in (
+        Workload("cifar100", 1024, 0.60, 100),
+        Workload("imagenet", 256, 0.65, 100),
+        Workload("squad", 32, 84, 6),
+        Workload("librispeech", 256, 40, 16, "min"),
+        Workload("movielens-1m", 1024, 0.41, 100),
+        Workload("sentiment140", 128, 0.84, 10),
+    )
+}
+
+
 class Training(NamedTuple):
-    """What is trained, and how: the columns that the two traces share, less the batch size."""
+    """What is trained, and how: the columns that the two traces share, without the batch size."""
 
     dataset: str
     network: str
@@ -44,6 +71,55 @@ Runs: TypeAlias = "dict[tuple[str, str], Levels]"
 """The runs of a batch size, by learning rate and number."""
 
 
+class ClusterRun(NamedTuple):
+    """One submission of a recurring job, on the clock of the cluster."""
+
+    start_s: float
+    duration_s: float  # of a run of the default batch size
+    ratio: float  # run time over the mean of the dataset; scales the cost, not what policies learn
+
+
+class Group(NamedTuple):
+    """A recurring job of a cluster trace: its name, its dataset, its submissions by time."""
+
+    name: str
+    dataset: str
+    runs: tuple[ClusterRun, ...]
+
+
+def parse_workload(text: str) -> Workload:
+    """Read ``--workload``: the name of a known one, or ``name:default:target:max_epochs[:min]``.
+
+    Raises:
+        UsageError: If it is neither.
+    """
+    name, *rest = text.split(":")
+    if not rest:
+        if name not in WORKLOADS:
+            hint = f"{did_you_mean(name, WORKLOADS)} Or describe it: {WORKLOAD_FORM}"
+            raise UsageError(f"unknown workload {name!r}; {hint}")
+        return WORKLOADS[name]
+    mode: Literal["max", "min"] = "min" if rest[3:] == ["min"] else "max"
+    try:
+        default, target, max_epochs = int(rest[0]), float(rest[1]), int(rest[2])
+    except (ValueError, IndexError):
+        default, target, max_epochs = 0, math.nan, 0
+    valid = name and rest[3:] in ([], ["max"], ["min"]) and math.isfinite(target)
+    if not (valid and default >= 1 and 1 <= max_epochs <= MAX_EPOCHS):
+        raise UsageError(
+            f"--workload {text}: write {WORKLOAD_FORM} with whole numbers for default and "
+            f"max_epochs (at most {MAX_EPOCHS:,}), such as mydata:128:0.9:50"
+        )
+    return Workload(name, default, target, max_epochs, mode)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the hint for an unknown name: the nearest known one, or all of them."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names) or 'none'}."
+
+
 def gpus(directory: Path) -> list[str]:
     """Return the GPUs of which a directory holds a power trace."""
     found = directory.glob(f"{_PREFIX}*.csv")
@@ -53,15 +129,10 @@ def gpus(directory: Path) -> list[str]:
 def load_jobs(
     directory: Path, gpu: str | None, workloads: Sequence[Workload] = ()
 ) -> list[SimulatedJob]:
-    """Build the jobs of some workloads on a GPU.
-
-    Args:
-        directory: Where the traces are.
-        gpu: As in the name of its power trace, whatever the case.
-        workloads: Which; none for those of the six public ones that both traces hold.
+    """Build the jobs of some workloads on a GPU, by default the public ones in both traces.
 
     Raises:
-        UsageError: If a file is missing or damaged, or holds no such GPU or workload.
+        UsageError: If a file is missing or damaged, or does not contain the GPU or a workload.
     """
     power = _load_power(directory / f"{_PREFIX}{_gpu(directory, gpu)}.csv")
     training = _load_training(directory / "summary_train.csv")
@@ -72,14 +143,14 @@ def load_jobs(
         datasets = ", ".join(sorted({key.dataset for key in training})) or "none"
         raise UsageError(
             f"{directory} has none of the workloads known by name, but {datasets}; "
-            f"describe one: --workload {FORM}"
+            f"describe one: --workload {WORKLOAD_FORM}"
         )
     every = (rates for arms in power.values() for rates in arms.values())
     max_power_w = max(limit for rates in every for limit in rates)
-    return [build_job(workload, training, power, max_power_w) for workload in workloads]
+    return [_build_job(workload, training, power, max_power_w) for workload in workloads]
 
 
-def build_job(
+def _build_job(
     workload: Workload,
     training: Mapping[Training, Mapping[int, Runs]],
     power: Mapping[Training, Mapping[int, Mapping[float, Rate]]],
@@ -87,17 +158,8 @@ def build_job(
 ) -> SimulatedJob:
     """Build a job of the batch sizes that were both trained and measured.
 
-    Each has the power limits that it was measured under. The default is at most the largest of
-    them. If a dataset was trained in several ways, the one with most batch sizes counts.
-
-    Args:
-        workload: Which.
-        training: The training trace.
-        power: The power trace.
-        max_power_w: The highest power limit of the whole power trace, as in the public simulator.
-
-    Raises:
-        UsageError: If that leaves nothing to simulate.
+    The default is at most the largest of them. If a dataset was trained in several ways, the one
+    with most batch sizes counts.
     """
     name = workload.name
     keys = [key for key in training if key.dataset == name]
@@ -114,14 +176,12 @@ def build_job(
     default = min(workload.default, arms[-1])
     if default not in arms:
         sizes = ", ".join(map(str, arms))
-        raise UsageError(
-            f"{name}: the default, {default}, is no batch size of both traces: {sizes}"
-        )
-    courses = {
-        arm: [build_course(levels, workload) for levels in training[key][arm].values()]
+        raise UsageError(f"{name}: both traces have batch sizes {sizes}, not the default {default}")
+    curves = {
+        arm: [_build_curve(levels, workload) for levels in training[key][arm].values()]
         for arm in arms
     }
-    if not any(course.epochs for own in courses.values() for course in own):
+    if not any(curve.epochs for own in curves.values() for curve in own):
         raise UsageError(
             f"{name}: no run reaches {workload.target:g} within {workload.max_epochs} epochs"
         )
@@ -131,14 +191,14 @@ def build_job(
         mode=workload.mode,
         target=workload.target,
         max_epochs=workload.max_epochs,
-        max_power_w=max_power_w,
+        max_power_w=max_power_w,  # of the whole power trace, as in the public simulator
         rates={arm: power[key][arm] for arm in arms},
-        eras=[(1, courses)],
+        eras=[(1, curves)],
     )
 
 
-def build_course(levels: Levels, workload: Workload) -> Course:
-    """Return how a run learns: its levels in order, up to the target or to ``max_epochs``."""
+def _build_curve(levels: Levels, workload: Workload) -> LearningCurve:
+    """Return the levels in order, up to the target or to ``max_epochs``."""
     sign = -1 if workload.mode == "min" else 1
     pace: list[tuple[int, float]] = []
     for level in sorted(levels, key=lambda level: sign * level):
@@ -149,8 +209,8 @@ def build_course(levels: Levels, workload: Workload) -> Course:
             pace.pop()
         pace.append((epoch, level))
         if meets_target(level, workload.target, workload.mode):
-            return Course(epoch, tuple(pace))
-    return Course(None, tuple(pace))
+            return LearningCurve(epoch, tuple(pace))
+    return LearningCurve(None, tuple(pace))
 
 
 def _gpu(directory: Path, gpu: str | None) -> str:
@@ -166,32 +226,53 @@ def _gpu(directory: Path, gpu: str | None) -> str:
     raise UsageError(f"{directory} has no power trace of {gpu!r}, but of {', '.join(known)}")
 
 
-@lru_cache(maxsize=8)
 def _load_training(path: Path) -> Mapping[Training, Mapping[int, Runs]]:
     traces: dict[Training, dict[int, Runs]] = {}
-    for place, row in read_rows(path, TRAINING_COLUMNS):
-        dataset, network, optimizer, size, learning_rate, run, metric, epoch = row
-        runs = traces.setdefault(Training(dataset, network, optimizer), {}).setdefault(
-            place.whole("batch_size", size), {}
-        )
-        levels = runs.setdefault((learning_rate, run), {})
-        never = epoch.strip().lower() in {"", "nan"}
-        level = place.number("target_metric", metric)
-        levels[level] = None if never else place.whole("target_epoch", epoch)
+    for row in read_rows(path, TRAINING_COLUMNS):
+        cells = row.cells
+        arms = traces.setdefault(Training(*map(cells.__getitem__, Training._fields)), {})
+        runs = arms.setdefault(row.whole("batch_size"), {})
+        levels = runs.setdefault((cells["learning_rate"], cells["run"]), {})
+        never = cells["target_epoch"].strip().lower() in {"", "nan"}
+        levels[row.number("target_metric")] = None if never else row.whole("target_epoch")
     return traces
 
 
-@lru_cache(maxsize=8)
 def _load_power(path: Path) -> Mapping[Training, Mapping[int, Mapping[float, Rate]]]:
     traces: dict[Training, dict[int, dict[float, Rate]]] = {}
-    for place, row in read_rows(path, POWER_COLUMNS):
-        dataset, network, optimizer, size, limit, time, power = row
-        rates = traces.setdefault(Training(dataset, network, optimizer), {}).setdefault(
-            place.whole("batch_size", size), {}
-        )
-        rates[place.positive("power_limit", limit)] = Rate(
-            place.positive("time_per_epoch", time), place.positive("average_power", power)
-        )
+    for row in read_rows(path, POWER_COLUMNS):
+        arms = traces.setdefault(Training(*map(row.cells.__getitem__, Training._fields)), {})
+        rate = Rate(row.positive("time_per_epoch"), row.positive("average_power"))
+        arms.setdefault(row.whole("batch_size"), {})[row.positive("power_limit")] = rate
     if not traces:
         raise UsageError(f"{path} has no rows")
     return traces
+
+
+def load_groups(path: Path, datasets: Iterable[str]) -> list[Group]:
+    """Read the groups of these datasets from a cluster trace, by their first submission.
+
+    Raises:
+        UsageError: If the file is missing or damaged, or has none of the datasets.
+    """
+    wanted = dict.fromkeys(datasets)
+    groups: dict[str, tuple[str, list[ClusterRun]]] = {}
+    others: dict[str, None] = {}
+    for row in read_rows(path, CLUSTER_COLUMNS):
+        dataset, name = row.cells["dataset"], row.cells["group"]
+        if dataset not in wanted:
+            others[dataset] = None
+            continue
+        known, runs = groups.setdefault(name, (dataset, []))
+        if known != dataset:
+            raise row.error(f"group {name} is of dataset {known!r} above, here of {dataset!r}")
+        start_s, end_s = row.number("start_time"), row.number("end_time")
+        if end_s < start_s:
+            raise row.error(f"end_time {end_s:g} is before start_time {start_s:g}")
+        runs.append(ClusterRun(start_s, end_s - start_s, row.positive("runtime_ratio")))
+    if not groups:
+        hint = did_you_mean(min(others, default=""), wanted)
+        found = ", ".join(others) or "no rows"
+        raise UsageError(f"{path}: none of its datasets is simulated ({found}); {hint}")
+    read = [Group(name, dataset, tuple(sorted(runs))) for name, (dataset, runs) in groups.items()]
+    return sorted(read, key=lambda group: (group.runs[0].start_s, group.name))

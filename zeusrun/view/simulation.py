@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -132,7 +133,7 @@ def _change(ratio: float | None, *, coloured: bool = False) -> Text:
 
 def simulation_json(settings: Mapping[str, Any], summaries: Sequence[Summary]) -> dict[str, Any]:
     """Return the object that ``simulate --json`` prints."""
-    return {"settings": dict(settings), "results": [each.to_json() for each in summaries]}
+    return {"settings": dict(settings), "results": [asdict(each) for each in summaries]}
 
 
 @contextlib.contextmanager

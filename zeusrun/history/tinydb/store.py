@@ -14,10 +14,8 @@ from zeusrun.history.base import Snapshot
 from zeusrun.history.rules import (
     changed,
     check_id,
-    check_job_name,
     check_last,
     check_new,
-    is_job_name,
     job_of,
     unknown_trial,
 )
@@ -26,6 +24,7 @@ from zeusrun.history.tinydb.restore import Restoration, build_refusal, plan_rest
 from zeusrun.history.tinydb.storage import explained, keep_aside, locked, set_aside
 from zeusrun.history.tinydb.stored import StoredTrials, write_tables
 from zeusrun.history.tinydb.volumes import VOLUME_TRIALS
+from zeusrun.job_name import check_job_name, is_job_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
