@@ -90,9 +90,9 @@ def test_other_children_do_not(path):
 def test_a_link_in_its_place_is_not_followed(path, tmp_path):
     target = tmp_path / "precious"
     path.symlink_to(target)
-    assert FileLock(path).acquire()
+    with pytest.raises(OSError, match="symbolic links"):
+        FileLock(path).acquire()
     assert not target.exists()
-    assert not path.is_symlink()
 
 
 def test_a_file_that_was_removed_while_it_was_held_is_no_lock(path, monkeypatch):

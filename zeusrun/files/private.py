@@ -1,7 +1,7 @@
 """Files and folders for their owner alone: mode 0600 or 0700, and no symbolic link is followed.
 
-The training script owns its run directory and may put anything there. zeusrun never writes through
-a link that the script put in place of a file, and never waits for a pipe.
+A training script may put anything into its run directory. zeusrun never writes through a link
+there, and never waits for a pipe.
 """
 
 from __future__ import annotations
@@ -20,11 +20,7 @@ _NO_FILE = {errno.ELOOP, errno.ENXIO}  # a link, a socket
 
 
 def open_for_writing(path: Path | str, flags: int) -> int:
-    """Open a file; if this creates it, its mode is 0600.
-
-    Args:
-        path: The file.
-        flags: As for ``os.open``, such as ``os.O_WRONLY | os.O_CREAT``.
+    """Open a file with flags for ``os.open``; if this creates it, its mode is 0600.
 
     Returns:
         A descriptor, closed on exec.
@@ -81,18 +77,8 @@ def write_file(path: Path | str, content: bytes) -> None:
         file.write(content)
 
 
-def remove_link(path: Path | str) -> None:
-    """Remove a symbolic link; anything else stays as it is.
-
-    Raises:
-        OSError: If it cannot be removed.
-    """
-    if os.path.islink(path):  # noqa: PTH114 - a path or its text
-        os.unlink(path)  # noqa: PTH108
-
-
 def make_folder(path: Path) -> None:
-    """Make a directory and those above it that are missing, all with mode 0700.
+    """Make a directory and its missing parents, all with mode 0700.
 
     Raises:
         OSError: If one cannot be made, or a file is in the way.

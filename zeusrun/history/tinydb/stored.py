@@ -1,252 +1,159 @@
-"""The trials of a job as one look at the disk finds them: the main file, volumes when needed."""
+"""The trials of a job at one moment: its main file, and volumes as they are needed."""
 
 from __future__ import annotations
 
-import gc
 import hashlib
-import itertools
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
 
-from zeusrun.errors import HistoryError
-from zeusrun.files.atomic import replace_file
+import tinydb
+from tinydb.storages import MemoryStorage
+
 from zeusrun.history.rules import recurrence_of
 from zeusrun.history.schema import (
     DamagedError,
-    NewerError,
     Tables,
-    decode_tables,
     decode_trials,
     empty_tables,
     encode_tables,
+    encode_trial,
 )
 from zeusrun.history.tinydb.storage import (
     copy_path,
     explained,
-    restore_command,
+    read_bytes,
+    read_tables,
     stored_volumes,
     volume_path,
-    write_volumes,
+    write_main,
+    write_volume,
 )
-from zeusrun.history.tinydb.volumes import (
-    Volume,
-    collect,
-    count_changes,
-    note_change,
-    read_header,
-    seal,
-)
+from zeusrun.history.tinydb.volumes import Volume, read_header, set_header
 from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-# The trials of volumes by record number. A volume that was changed has another key.
-Sealed: TypeAlias = dict[tuple[Volume, int], dict[int, Trial]]
+# The trials of volumes by record number. The key changes with each change of a volume.
+Cache: TypeAlias = dict[tuple[Volume, int], dict[int, Trial]]
 
 
 class StoredTrials:
-    """What a history holds of a job. Volumes keep their trials, so one look sees one moment.
+    """The trials of a job. No volume changes its trials, so all reads are of one moment.
 
-    Args:
-        path: The main file.
-        job: Whose it is.
-        sealed: The volumes of this job that were read before; those read now are added.
+    Every method that reads a volume raises ``DamagedError`` if the volume is damaged.
 
     Attributes:
-        tables: The main file.
-        version: Another one after each change, of a volume too.
-        main: Its trials by record number.
-
-    Raises:
-        DamagedError: If the main file is damaged. A volume that is raises ``HistoryError``, once it
-            is needed.
+        version: A hash of the main file. A time stamp can be the same after two fast writes, and a
+            counter after somebody put an old file back.
+        main: The trials of the main file by record number.
     """
 
-    def __init__(self, path: Path, job: str, sealed: Sealed) -> None:
-        with _collection_paused():
-            self.tables, self.version = read_tables(path)
-            self.main = _by_number(self.tables, job)
-        self._path, self._job = path, job
-        self._volumes, _ = read_header(self.tables)
-        self._changes = count_changes(self.tables)
-        self._sealed = sealed
-        self._numbers = {trial.trial: number for number, trial in self.main.items()}
-        self._ids = {number: name for name, number in self._numbers.items()}
+    def __init__(self, path: Path, job: str, cache: Cache) -> None:
+        """Read the main file; a history without any file has no trials.
 
-    def newest(self, last: int | None) -> list[Trial]:
-        """Return the newest ``last`` trials, oldest first; ``None`` for all."""
-        return collect(self.main, self._volumes, last, self._volume)
+        Args:
+            path: The main file.
+            job: Whose it is.
+            cache: The volumes of this job that were read before; it takes those read now.
+
+        Raises:
+            DamagedError: If the main file is damaged, or missing although other files of the
+                history exist: what was learned is then unknown, which is not the same as nothing.
+            HistoryError: If a later version wrote it, or the disk refuses.
+        """
+        with explained("read", path):  # first, or another process's first writes could intervene
+            expected = copy_path(path).exists() or bool(stored_volumes(path))
+        data = read_bytes(path)
+        self._tables = read_tables(path, data) if data is not None or expected else empty_tables()
+        self.version = hashlib.blake2b(data or b"", digest_size=16).hexdigest()
+        self._header = read_header(self._tables)
+        self.main = _by_number(self._tables, job)
+        self._path, self._job, self._cache = path, job, cache
+        self._numbers = {trial.trial: number for number, trial in self.main.items()}
+        self._ids = {number: trial for trial, number in self._numbers.items()}
 
     @property
     def count(self) -> int:
         """How many trials there are."""
-        return len(self.main) + sum(volume.trials for volume in self._volumes)
+        return len(self.main) + sum(volume.trials for volume in self._header.volumes)
+
+    def newest(self, last: int | None) -> list[Trial]:
+        """Return the newest ``last`` trials, oldest first; ``None`` for all."""
+        known = dict(self.main)
+        for count in range(len(self._header.volumes), 0, -1):
+            unread = self._header.volumes[:count]
+            edge = max(volume.last_record for volume in unread)
+            if last is not None and sum(number > edge for number in known) >= last:
+                break
+            known |= self._read_volume(unread[-1])
+        trials = [known[number] for number in sorted(known)]
+        return trials[0 if last is None else max(0, len(trials) - last) :]
 
     def find(self, trial: str) -> Trial | None:
-        """Return the trial with this id, looking first where the newest are."""
-        places = itertools.chain([self.main], self._holding(trial))
-        return next((t for trials in places for t in trials.values() if t.trial == trial), None)
+        """Return the trial with this id; ``None`` if there is none."""
+        recurrence = recurrence_of(trial) or 0
+        volumes = (
+            self._read_volume(volume)
+            for volume in reversed(self._header.volumes)
+            if volume.first_recurrence <= recurrence <= volume.last_recurrence
+        )
+        found = (each for trials in chain([self.main], volumes) for each in trials.values())
+        return next((each for each in found if each.trial == trial), None)
 
-    def number(self, trial: Trial) -> int:
-        """Return the record number of a trial that was found."""
-        return self._numbers[trial.trial]
+    def store(self, trial: Trial, known: Trial | None, volume_trials: int) -> None:
+        """Write a new or changed trial. The caller holds the lock; call it once.
 
-    def update_sealed(self, trial: Trial, fields: dict[str, Any]) -> None:
-        """Change fields of a trial that is in a volume.
-
-        The caller holds the lock, and writes ``tables`` afterwards: they count the change, so that
-        others read the volume again.
+        Args:
+            trial: The trial.
+            known: The trial that ``find`` returned for its id.
+            volume_trials: Trials in a volume.
 
         Raises:
-            HistoryError: If the disk refuses; the volume is then as it was.
+            DamagedError: If the files cannot be written as they were read.
+            HistoryError: If the disk refuses.
+            ValueError: If the trial would not read back equal.
         """
-        number = self.number(trial)
-        volume = next(v for v in self._volumes if number in self._volume(v))
+        record = encode_trial(trial)
+        memory = MemoryStorage()  # type: ignore[no-untyped-call]
+        memory.write(self._tables)  # TinyDB changes the tables in place
+        table = tinydb.TinyDB(storage=lambda: memory).table("trials")
+        if known is None:
+            table.insert(record)
+        elif self._numbers[trial.trial] in self.main:
+            table.update(record, doc_ids=[self._numbers[trial.trial]])
+        else:
+            self._update_volume(self._numbers[trial.trial], record)
+        write_main(self._path, self._tables, volume_trials, kept=copy_path(self._path))
+
+    def _update_volume(self, number: int, record: dict[str, object]) -> None:
+        volume = next(v for v in self._header.volumes if number in self._read_volume(v))
         path = volume_path(self._path, volume.number)
-        tables = read_volume(path)
-        tables["trials"][str(number)] |= fields
+        tables = read_tables(path, read_bytes(path))
+        tables["trials"][str(number)] |= record
         with explained("write", path):
-            write_volumes(self._path, {volume.number: encode_tables(tables)})
-        del self._sealed[volume, self._changes]
-        note_change(self.tables)
+            write_volume(self._path, volume.number, encode_tables(tables))
+        self._cache.clear()
+        # The main file then has another version, and other processes read the volume again.
+        set_header(self._tables, self._header._replace(changes=self._header.changes + 1))
 
-    def _holding(self, trial: str) -> Iterator[dict[int, Trial]]:
-        recurrence = recurrence_of(trial)
-        for volume in reversed(self._volumes):
-            if volume.first_recurrence <= recurrence <= volume.last_recurrence:
-                yield self._volume(volume)
-
-    def _volume(self, volume: Volume) -> dict[int, Trial]:
-        path = volume_path(self._path, volume.number)
-        try:
-            key = volume, self._changes
-            if key not in self._sealed:
-                with _collection_paused():
-                    self._sealed[key] = _by_number(read_volume(path), self._job)
-            trials = self._sealed[key]
-            self._check(volume, trials)
-        except DamagedError as damage:
-            raise HistoryError(
-                f"the volume {path} of the history {self._path} is damaged ({damage}); "
-                f"{restore_command(self._job)} goes on from the other files and from what the "
-                "run directories hold"
-            ) from damage
+    def _read_volume(self, volume: Volume) -> dict[int, Trial]:
+        path, key = volume_path(self._path, volume.number), (volume, self._header.changes)
+        if key not in self._cache:
+            try:
+                self._cache[key] = _by_number(read_tables(path, read_bytes(path)), self._job)
+            except DamagedError as damage:
+                raise DamagedError(f"its volume {path}: {damage}") from damage
+        trials = self._cache[key]
+        if len(trials) != volume.trials or any(
+            self._numbers.setdefault(trial.trial, number) != number
+            or self._ids.setdefault(number, trial.trial) != trial.trial
+            for number, trial in trials.items()
+        ):
+            raise DamagedError(f"its volume {path} lacks trials, or another file has them, too")
         return trials
-
-    def _check(self, volume: Volume, trials: dict[int, Trial]) -> None:
-        if len(trials) != volume.trials:
-            raise DamagedError(f"it has {len(trials)} trials and not {volume.trials}")
-        for number, trial in trials.items():
-            if (
-                self._numbers.setdefault(trial.trial, number) != number
-                or self._ids.setdefault(number, trial.trial) != trial.trial
-            ):
-                raise DamagedError(f"trial {trial.trial} or its number is in another file, too")
-
-
-@contextmanager
-def _collection_paused() -> Iterator[None]:
-    """Let Python not look for cycles meanwhile: there are none, and it would take half the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _by_number(tables: Tables, job: str) -> dict[int, Trial]:
     trials = decode_trials(tables["trials"].values(), job)
     return dict(zip(map(int, tables["trials"]), trials, strict=True))
-
-
-def write_tables(path: Path, tables: Tables, volume_trials: int, *, keep: bool = True) -> None:
-    """Write a main file, having sealed what it need not hold any more. The caller holds the lock.
-
-    Args:
-        path: The main file.
-        tables: Its tables.
-        volume_trials: Trials in a volume.
-        keep: Whether the content that it replaces is worth a copy.
-
-    Raises:
-        DamagedError: If the tables cannot be written as they were read.
-        HistoryError: If the disk refuses.
-    """
-    main, sealed = seal(tables, volume_trials)
-    content = encode_tables(main)
-    volumes = {number: encode_tables(volume) for number, volume in sealed.items()}
-    with explained("write", path):
-        write_volumes(path, volumes)  # on disk before the file that does without their trials
-        replace_file(path, content, kept=copy_path(path) if keep else None)
-
-
-def read_tables(path: Path) -> tuple[Tables, str]:
-    """Read a main file and its version; one that never was is an empty history.
-
-    The version is a hash of its bytes: a stamp of the file system may be the same for two writes
-    in a row, and a counter the same after a file was put back by hand.
-
-    Raises:
-        DamagedError: If it is not a history, or is missing while copies or volumes of it are
-            there: what was learned is then not known, which is something else than nothing learned.
-        HistoryError: If a later version wrote it, or the disk refuses.
-    """
-    data = _read(path)
-    if data is None:
-        with explained("read", path):
-            left = copy_path(path).exists() or stored_volumes(path)
-        if not left:
-            return empty_tables(), ""
-        # Read again: the first writes of another process may have come in between.
-        data = _read(path)
-    if data is None:
-        raise DamagedError("it is missing")
-    tables = _decode(path, data)
-    read_header(tables)
-    return tables, hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def read_file(path: Path) -> Tables | None:
-    """Read any file of a history; ``None`` if there is none.
-
-    Raises:
-        DamagedError: If it is not one.
-        HistoryError: If a later version wrote it, or the disk refuses.
-    """
-    data = _read(path)
-    return None if data is None else _decode(path, data)
-
-
-def _read(path: Path) -> bytes | None:
-    with explained("read", path):
-        try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            return None
-
-
-def _decode(path: Path, data: bytes) -> Tables:
-    try:
-        return decode_tables(data)
-    except NewerError as error:
-        raise HistoryError(
-            f"the history {path} was written by a newer zeusrun ({error}); "
-            "upgrade this one: `pip install --upgrade zeusrun`"
-        ) from error
-
-
-def read_volume(path: Path) -> Tables:
-    """Read a volume.
-
-    Raises:
-        DamagedError: If it is missing or not one.
-        HistoryError: If a later version wrote it, or the disk refuses.
-    """
-    tables = read_file(path)
-    if tables is None:
-        raise DamagedError("it is missing")
-    return tables
