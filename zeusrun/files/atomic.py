@@ -39,9 +39,6 @@ def replace_file(
             same time need one each.
         durable: Whether the content must survive a power cut once this returns.
         kept: Where to keep the previous content; ``None`` to keep it nowhere.
-
-    Raises:
-        OSError: If a step fails.
     """
     fresh = temporary_path(path) if fresh is None else fresh
     try:
@@ -57,11 +54,7 @@ def replace_file(
 
 
 def keep_link(path: Path, target: Path) -> None:
-    """Keep the present content of a file, if there is one, under a second name.
-
-    Raises:
-        OSError: If a step fails.
-    """
+    """Keep the present content of a file, if there is one, under a second name."""
     spare = path.with_name(path.name + ".bak.tmp")
     try:
         spare.unlink(missing_ok=True)
@@ -81,11 +74,7 @@ def keep_link(path: Path, target: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a directory survive a power cut.
-
-    Raises:
-        OSError: If that fails.
-    """
+    """Make the names in a directory survive a power cut."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

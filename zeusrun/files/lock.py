@@ -30,11 +30,7 @@ class FileLock:
         self._descriptor: int | None = None
 
     def acquire(self, timeout_s: float = 0.0) -> bool:
-        """Take the lock, creating its file with mode 0600; return whether it was free in time.
-
-        Raises:
-            OSError: If the file cannot be opened, or its file system has no locks.
-        """
+        """Take the lock, creating its file with mode 0600; return whether it was free in time."""
         until_t = time.monotonic() + timeout_s
         while not self._try():
             if time.monotonic() >= until_t:

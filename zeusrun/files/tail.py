@@ -28,11 +28,7 @@ class LineTail:
     def read_lines(self, *, final: bool = False) -> list[bytes]:
         """Return the next complete lines, without their newlines; a long file takes many calls.
 
-        Args:
-            final: Nothing more will be written: also return an unfinished last line.
-
-        Raises:
-            OSError: If the file exists and cannot be read.
+        With ``final``, nothing more will be written: also return an unfinished last line.
         """
         lines: list[bytes] = []
         try:
@@ -52,9 +48,6 @@ class LineTail:
         """Skip unread bytes except the last ``keep_bytes``; return how many were skipped.
 
         Reading continues with the first whole line of what is left.
-
-        Raises:
-            OSError: If the file exists and cannot be examined.
         """
         try:
             status = self._path.lstat()

@@ -26,17 +26,11 @@ from zeusrun.plain_text import plain_text
 _PAUSES_S = (0.0, 2.0, 15.0)
 _GIVE_UP = 9
 _MAX_BYTES = 1 << 20
-_VARIABLES = ("event", "job", "trial", "text")
-"""Fields of a notice that a command gets as ``ZEUSRUN_EVENT`` and so on."""
+_VARIABLES = ("event", "job", "trial", "text")  # a command gets them as ZEUSRUN_EVENT and so on
 
 
 def deliver_all(folder: Path, pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
-    """Deliver the notices in a folder, and those that arrive meanwhile.
-
-    Args:
-        folder: The folder.
-        pauses_s: How long to wait before each try.
-    """
+    """Deliver the notices in a folder, and those that arrive meanwhile."""
     lock = FileLock(folder / "lock")
     tried: set[Path] = set()
     # List again after each release: the sender of a new notice found the lock taken.

@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.analysis.cost_baseline import usual_cost
@@ -26,7 +27,6 @@ from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from zeusrun.errors import ZeusrunError
     from zeusrun.jobfile.spec import JobSpec
@@ -136,11 +136,7 @@ def send(
 ) -> None:
     """Write the notices that a job asks for, and start a process that delivers them.
 
-    Args:
-        home: zeusrun's home.
-        spec: The job.
-        notices: All notices.
-        environment: The environment of the job's ``notify`` command.
+    ``environment`` is that of the job's ``notify`` command.
 
     Raises:
         OSError: If a notice cannot be written, or the process cannot be started.
@@ -153,12 +149,9 @@ def send(
     for number, notice in enumerate(wanted):
         path = folder / f"{notice.at}-{os.getpid()}-{number}.json"
         replace_file(path, json.dumps(_letter(spec, notice)).encode())
-    null = os.open(os.devnull, os.O_WRONLY)
-    try:
+    with Path(os.devnull).open("wb") as null:
         argv = [sys.executable, "-m", "zeusrun.notify.delivery", str(folder)]
-        start_detached(argv, environment, null)
-    finally:
-        os.close(null)
+        start_detached(argv, environment, null.fileno())
 
 
 def _letter(spec: JobSpec, notice: Notice) -> dict[str, Any]:

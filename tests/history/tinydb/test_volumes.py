@@ -23,10 +23,8 @@ from tests.contracts.history import (
 from zeusrun.errors import HistoryError
 from zeusrun.history.base import Conflict
 from zeusrun.history.schema import SCHEMA, empty_tables, encode_tables
-from zeusrun.history.tinydb.storage import volume_path
-from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.history.tinydb.stored import StoredTrials
-from zeusrun.history.tinydb.volumes import read_header, seal
+from zeusrun.history.tinydb.storage import read_header, seal, volume_path
+from zeusrun.history.tinydb.store import StoredTrials, TinyDBHistory
 from zeusrun.trial import TrialStatus
 
 

@@ -17,16 +17,7 @@ from zeusrun.history.schema import (
     encode_tables,
     encode_trial,
 )
-from zeusrun.history.tinydb.storage import (
-    copy_path,
-    explained,
-    read_bytes,
-    read_tables,
-    stored_volumes,
-    volume_path,
-    write_main,
-)
-from zeusrun.history.tinydb.volumes import Header, read_header, set_header
+from zeusrun.history.tinydb import storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,28 +83,30 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
 
     records: list[Record] = []
     tables, copy, written_at = empty_tables(), None, None
-    for name, file in (("present", path), ("bak", copy_path(path))):
-        data = read_bytes(file)
+    for name, file in (("present", path), ("bak", storage.copy_path(path))):
+        data = storage.read_bytes(file)
         if data is not None and (content := read(file, data)) is not None:
             (tables, records), copy, written_at = content, name, _written_at(file)
             break
-    volumes, following, changes = read_header(tables)
-    with explained("read", path):
-        stored = stored_volumes(path)
+    volumes, following, changes = storage.read_header(tables)
+    with storage.explained("read", path):
+        stored = storage.stored_volumes(path)
     sources = [records]
     # The newest volumes first: a history that was restored before lists those.
     for number in sorted({*stored, *(volume.number for volume in volumes)}, reverse=True):
-        file = volume_path(path, number)
-        if (content := read(file, read_bytes(file))) is not None:
+        file = storage.volume_path(path, number)
+        if (content := read(file, storage.read_bytes(file))) is not None:
             sources.append(content[1])
     known = {trial.trial: trial for trial, _ in merge(sources)}
     merged = merge([*sources, _usable(found, job, problems)])
     tables["trials"] = {str(n): record for n, (_, record) in enumerate(merged, start=1)}
     # New volumes get new numbers, because the files that are kept list the old ones.
-    set_header(tables, Header([], max([following, *(number + 1 for number in stored)]), changes))
+    storage.set_header(
+        tables, storage.Header([], max([following, *(number + 1 for number in stored)]), changes)
+    )
     aside = _keep(path, "corrupt" if path in damaged else "replaced")
-    write_main(path, tables, volume_trials, kept=None)
-    with explained("set aside", path):
+    storage.write_main(path, tables, volume_trials, kept=None)
+    with storage.explained("set aside", path):
         for file in damaged:
             if file != path and file.exists():
                 file.rename(_unused_name(file, "corrupt"))
@@ -147,8 +140,8 @@ def _progress(trial: Trial) -> tuple[int, bool]:
 
 
 def _read(file: Path, data: bytes | None, job: str) -> tuple[Tables, list[Record]]:
-    tables = read_tables(file, data)
-    read_header(tables)
+    tables = storage.read_tables(file, data)
+    storage.read_header(tables)
     encode_tables(tables)  # what could not be written again is damaged
     records = list(tables["trials"].values())
     return tables, list(zip(decode_trials(records, job), records, strict=True))
@@ -166,13 +159,13 @@ def _usable(found: Iterable[Trial], job: str, problems: list[str]) -> list[Recor
 
 
 def _written_at(file: Path) -> str:
-    with explained("read", file):
+    with storage.explained("read", file):
         return f"{datetime.fromtimestamp(file.stat().st_mtime, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _keep(path: Path, why: str) -> Path | None:
     """Keep the main file under another name until it is replaced; ``None`` if there is none."""
-    with explained("set aside", path):
+    with storage.explained("set aside", path):
         if not path.exists():
             return None
         target = _unused_name(path, why)

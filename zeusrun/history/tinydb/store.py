@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+
+import tinydb
+from tinydb.storages import MemoryStorage
 
 from zeusrun.errors import HistoryError
 from zeusrun.history import rules
 from zeusrun.history.base import Snapshot
-from zeusrun.history.schema import DamagedError, encode_trial
+from zeusrun.history.schema import (
+    DamagedError,
+    Tables,
+    decode_trials,
+    empty_tables,
+    encode_tables,
+    encode_trial,
+)
+from zeusrun.history.tinydb import storage
 from zeusrun.history.tinydb.restore import Restoration, restore
-from zeusrun.history.tinydb.storage import explained, locked
-from zeusrun.history.tinydb.stored import Cache, StoredTrials
-from zeusrun.history.tinydb.volumes import VOLUME_TRIALS
+from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from zeusrun.trial import Outcome, Trial
+    from zeusrun.trial import Outcome
 
 _FILE = re.compile(r"(?P<job>.+)(\.json(\.bak)?|\.volumes)")
+
+# The trials of volumes by record number. The key changes with each change of a volume.
+Cache: TypeAlias = dict[tuple[storage.Volume, int], dict[int, Trial]]
 
 
 class TinyDBHistory:
@@ -39,7 +53,11 @@ class TinyDBHistory:
     """
 
     def __init__(
-        self, directory: Path, *, lock_timeout_s: float = 60.0, volume_trials: int = VOLUME_TRIALS
+        self,
+        directory: Path,
+        *,
+        lock_timeout_s: float = 60.0,
+        volume_trials: int = storage.VOLUME_TRIALS,
     ) -> None:
         # Absolute, because messages contain commands that are typed somewhere else.
         self._directory = Path(directory).absolute()
@@ -49,7 +67,7 @@ class TinyDBHistory:
 
     def jobs(self) -> list[str]:
         """See ``History.jobs``. A job counts even if only copies or volumes are left of it."""
-        with explained("list", self._directory):
+        with storage.explained("list", self._directory):
             try:
                 names = [entry.name for entry in self._directory.iterdir()]
             except FileNotFoundError:
@@ -114,7 +132,7 @@ class TinyDBHistory:
         return self._directory / f"{job}.json"
 
     def _locked(self, job: str) -> AbstractContextManager[None]:
-        return locked(self._path(job), self._lock_timeout_s)
+        return storage.locked(self._path(job), self._lock_timeout_s)
 
     @contextmanager
     def _read(self, job: str) -> Iterator[StoredTrials]:
@@ -139,3 +157,121 @@ class TinyDBHistory:
             changed = change(known)
             stored.store(changed, known, self._volume_trials)
         return changed
+
+
+class StoredTrials:
+    """The trials of a job. No volume changes its trials, so all reads are of one moment.
+
+    Every method that reads a volume raises ``DamagedError`` if the volume is damaged.
+
+    Attributes:
+        version: A hash of the main file. A time stamp can be the same after two fast writes, and a
+            counter after somebody put an old file back.
+        main: The trials of the main file by record number.
+    """
+
+    def __init__(self, path: Path, job: str, cache: Cache) -> None:
+        """Read the main file of a job; a history without any file has no trials.
+
+        ``cache`` contains the volumes of this job that were read before; those read now are added.
+
+        Raises:
+            DamagedError: If the main file is damaged, or missing although other files of the
+                history exist: what was learned is then unknown, which is not the same as nothing.
+            HistoryError: If a later version wrote it, or the disk refuses.
+        """
+        with storage.explained("read", path):  # before the main file: others may write meanwhile
+            expected = storage.copy_path(path).exists() or bool(storage.stored_volumes(path))
+        data = storage.read_bytes(path)
+        fresh = data is None and not expected
+        self._tables = empty_tables() if fresh else storage.read_tables(path, data)
+        self.version = hashlib.blake2b(data or b"", digest_size=16).hexdigest()
+        self._header = storage.read_header(self._tables)
+        self.main = _by_number(self._tables, job)
+        self._path, self._job, self._cache = path, job, cache
+        self._numbers = {trial.trial: number for number, trial in self.main.items()}
+        self._ids = {number: trial for trial, number in self._numbers.items()}
+
+    @property
+    def count(self) -> int:
+        """How many trials there are."""
+        return len(self.main) + sum(volume.trials for volume in self._header.volumes)
+
+    def newest(self, last: int | None) -> list[Trial]:
+        """Return the newest ``last`` trials, oldest first; ``None`` for all."""
+        known = dict(self.main)
+        for count in range(len(self._header.volumes), 0, -1):
+            unread = self._header.volumes[:count]
+            edge = max(volume.last_record for volume in unread)
+            if last is not None and sum(number > edge for number in known) >= last:
+                break
+            known |= self._read_volume(unread[-1])
+        trials = [known[number] for number in sorted(known)]
+        return trials[0 if last is None else max(0, len(trials) - last) :]
+
+    def find(self, trial: str) -> Trial | None:
+        """Return the trial with this id; ``None`` if there is none."""
+        recurrence = rules.recurrence_of(trial) or 0
+        volumes = (
+            self._read_volume(volume)
+            for volume in reversed(self._header.volumes)
+            if volume.first_recurrence <= recurrence <= volume.last_recurrence
+        )
+        found = (each for trials in chain([self.main], volumes) for each in trials.values())
+        return next((each for each in found if each.trial == trial), None)
+
+    def store(self, trial: Trial, known: Trial | None, volume_trials: int) -> None:
+        """Write a new or changed trial. The caller holds the lock; call it once.
+
+        ``known`` is the trial that ``find`` returned for its id.
+
+        Raises:
+            DamagedError: If the files cannot be written as they were read.
+            HistoryError: If the disk refuses.
+            ValueError: If the trial would not read back equal.
+        """
+        record = encode_trial(trial)
+        memory = MemoryStorage()  # type: ignore[no-untyped-call]
+        memory.write(self._tables)  # TinyDB changes the tables in place
+        table = tinydb.TinyDB(storage=lambda: memory).table("trials")
+        if known is None:
+            table.insert(record)
+        elif (number := self._numbers[trial.trial]) in self.main:
+            table.update(record, doc_ids=[number])
+        else:
+            self._update_volume(number, record)
+        kept = storage.copy_path(self._path)
+        storage.write_main(self._path, self._tables, volume_trials, kept=kept)
+
+    def _update_volume(self, number: int, record: dict[str, object]) -> None:
+        volume = next(v for v in self._header.volumes if number in self._read_volume(v)).number
+        tables = storage.read_volume(self._path, volume)
+        tables["trials"][str(number)] |= record
+        content = encode_tables(tables)
+        with storage.explained("write", self._path):
+            storage.write_volume(self._path, volume, content)
+        self._cache.clear()
+        # The main file then has another version, and other processes read the volume again.
+        storage.set_header(self._tables, self._header._replace(changes=self._header.changes + 1))
+
+    def _read_volume(self, volume: storage.Volume) -> dict[int, Trial]:
+        path, key = storage.volume_path(self._path, volume.number), (volume, self._header.changes)
+        if key not in self._cache:
+            try:
+                tables = storage.read_volume(self._path, volume.number)
+                self._cache[key] = _by_number(tables, self._job)
+            except DamagedError as damage:
+                raise DamagedError(f"its volume {path}: {damage}") from damage
+        trials = self._cache[key]
+        if len(trials) != volume.trials or any(
+            self._numbers.setdefault(trial.trial, number) != number
+            or self._ids.setdefault(number, trial.trial) != trial.trial
+            for number, trial in trials.items()
+        ):
+            raise DamagedError(f"its volume {path} lacks trials, or another file has them, too")
+        return trials
+
+
+def _by_number(tables: Tables, job: str) -> dict[int, Trial]:
+    trials = decode_trials(tables["trials"].values(), job)
+    return dict(zip(map(int, tables["trials"]), trials, strict=True))
