@@ -325,7 +325,7 @@ def test_whatever_is_sealed_every_number_of_newest_trials_is_the_same(given_stat
             assert StoredTrials(path, "digits", {}).newest(last) == wanted
 
 
-def test_a_volume_of_a_later_version_is_told_apart_from_damage(history, tmp_path):
+def test_a_volume_of_a_later_version_is_not_damage(history, tmp_path):
     volume(tmp_path, 1).write_text(json.dumps({"meta": {"1": {"schema": SCHEMA + 1}}}))
     with pytest.raises(HistoryError, match="newer zeusrun"):
         history.trials("digits")
