@@ -40,8 +40,8 @@ def test_every_line_of_a_key_is_a_secret():
 def test_no_secret_is_left_of_any_text(secrets, before, after):
     mask = mask_values(secrets)
     for secret in secrets:
-        for told in (secret, repr(secret), json.dumps({"key": secret})):
-            assert secret.strip() not in mask.text(f"{before}{told}{after}")
+        for written in (secret, repr(secret), json.dumps({"key": secret})):
+            assert secret.strip() not in mask.text(f"{before}{written}{after}")
 
 
 @given(SECRETS, st.integers(6, 20), TEXTS)

@@ -1,4 +1,4 @@
-"""The time of day: what records and schedules go by, and no measure of how long anything takes."""
+"""The time of day, for records and schedules; durations need a monotonic clock."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ def read_clock() -> float:
 
 
 def timestamp(now: float | None = None) -> str:
-    """Return a time as it is recorded: RFC 3339, in UTC, to the millisecond.
-
-    Args:
-        now: Unix seconds; by default, the time of day.
-    """
+    """Return Unix seconds, by default the time of day, as RFC 3339 in UTC to the millisecond."""
     moment = datetime.fromtimestamp(read_clock() if now is None else now, timezone.utc)
     return moment.isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""What a run cost, in joules, and how joules are written for people."""
+"""The cost of a run in joules, and joules as text."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ def cost_j(
     time_s: float | None,
     eta_knob: float,
 ) -> float | None:
-    """Weigh energy against time, with time priced at the devices' maximum power.
+    """Return the cost metric, which weighs energy against time at the devices' maximum power.
 
     ``eta_knob * energy_j + (1 - eta_knob) * max_power_w * time_s``; You, Chung and Chowdhury,
     "Zeus", NSDI 2023, the cost metric.
 
     Args:
-        energy_j: Joules spent; not needed when ``eta_knob`` is 0.
-        max_power_w: Maximum power summed over the job's devices; not needed when ``eta_knob`` is 1.
-        time_s: Seconds over the same span; not needed when ``eta_knob`` is 1.
+        energy_j: Joules spent; not needed if ``eta_knob`` is 0.
+        max_power_w: Maximum power summed over the job's devices; not needed if ``eta_knob`` is 1.
+        time_s: Seconds over the same span; not needed if ``eta_knob`` is 1.
         eta_knob: 1 counts energy only, 0 time only.
 
     Returns:
-        Joules, or ``None`` when anything that is needed is unknown or not finite.
+        Joules; ``None`` if a value that is needed is unknown or not finite.
 
     Raises:
         ValueError: If ``eta_knob`` is outside 0 to 1.

@@ -1,4 +1,4 @@
-"""Every way zeusrun can end, as an exit code and as an exception that carries it."""
+"""The exit codes of zeusrun, the exceptions that carry them, and advice on system errors."""
 
 from __future__ import annotations
 
@@ -19,18 +19,26 @@ SHORTAGES = {
     errno.ENOMEM: "end other programs, or raise the memory limit (`ulimit -v`, or the container's)",
     errno.EAGAIN: "end other processes, or raise their limit (`ulimit -u`, or the container's)",
 }
-"""What to do where the machine has no more of something, by errno."""
+"""What to do if the machine has run out of something, by errno."""
 
-ACCESS = "give yourself access to it, or point ZEUSRUN_HOME to a directory of your own"
-"""What to do where the home does not let itself be written."""
-
-# What the dynamic loader and CPython say where a library found no memory.
+_ACCESS = "give yourself access to it, or point ZEUSRUN_HOME to a directory of your own"
+_IN_THE_WAY = "a directory is expected there: move the file in the way, or change ZEUSRUN_HOME"
+_HOME_ADVICE = {
+    **SHORTAGES,
+    errno.EROFS: _ACCESS,
+    errno.EACCES: _ACCESS,
+    errno.EPERM: _ACCESS,
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.EEXIST: _IN_THE_WAY,
+    errno.ENAMETOOLONG: "shorten the job's name",
+}
+# Messages of the dynamic loader and of CPython if there is too little memory.
 _NO_THREAD = "can't start new thread"
 _UNLOADED = re.compile("failed to map segment|annot allocate memory", re.IGNORECASE)
 
 
 class ExitCode(IntEnum):
-    """Exit codes of the ``zeusrun`` command; a promise to whoever calls it from a script."""
+    """Exit codes of the ``zeusrun`` command. Scripts rely on them."""
 
     REACHED = 0
     BUG = 1
@@ -41,7 +49,7 @@ class ExitCode(IntEnum):
     HISTORY = 6
     BUSY = 75
     TIMED_OUT = 124
-    NOT_EXECUTABLE = 126  # of a command to measure; as env(1), time(1) and the shells have it
+    NOT_EXECUTABLE = 126  # a command to measure; as for env(1), time(1) and shells
     NOT_FOUND = 127
     SIGNAL_BASE = 128
 
@@ -53,29 +61,29 @@ class ZeusrunError(Exception):
 
 
 class JobFileError(ZeusrunError):
-    """The job file, or an override of it, is not usable."""
+    """The job file, or an override of it, is not valid."""
 
     exit_code = ExitCode.BAD_INPUT
 
 
 class UsageError(ZeusrunError):
-    """A flag, an argument or an environment variable is not usable."""
+    """A flag, an argument or an environment variable is not valid."""
 
     exit_code = ExitCode.BAD_INPUT
 
 
 class DeviceError(ZeusrunError):
-    """A device that the job needs is absent or does not answer."""
+    """A device that the job needs is missing or does not respond."""
 
     exit_code = ExitCode.LAUNCH
 
 
 class VisibleGpusError(DeviceError):
-    """``CUDA_VISIBLE_DEVICES`` names what is no GPU of this machine, or the same one twice."""
+    """``CUDA_VISIBLE_DEVICES`` names a GPU that is not in this machine, or the same one twice."""
 
 
 class LimitRefusedError(DeviceError):
-    """A power limit may not be set: neither NVML nor a ``zeusd`` allows it."""
+    """Neither NVML nor a ``zeusd`` allows this user to set a power limit."""
 
 
 class BusyError(ZeusrunError):
@@ -91,11 +99,7 @@ class LaunchError(ZeusrunError):
 
 
 class NotStartedError(ZeusrunError):
-    """A command to measure could not be started.
-
-    Attributes:
-        exit_code: What a shell would end with.
-    """
+    """A command to measure could not be started; the exit code is that of a shell."""
 
     def __init__(self, message: str, exit_code: ExitCode) -> None:
         super().__init__(message)
@@ -109,18 +113,22 @@ class HistoryError(ZeusrunError):
 
 
 def advice_on(error: OSError, otherwise: str) -> str:
-    """Return what to do about an error of the operating system: its shortage, else another."""
+    """Return what to do about an error: about the shortage if it is one, else ``otherwise``."""
     return SHORTAGES.get(error.errno or 0, otherwise)
 
 
+def home_advice(error: OSError) -> str:
+    """Return what to do about an error with a file in zeusrun's home."""
+    return _HOME_ADVICE.get(error.errno or 0, "check that disk")
+
+
 def unwritable(path: Path, error: OSError) -> HistoryError:
-    """Build the error for a file or directory of zeusrun's home that cannot be written."""
-    advice = advice_on(error, ACCESS)
-    return HistoryError(f"{path} cannot be written: {error.strerror}; {advice}")
+    """Return the error for a file or directory of zeusrun's home that cannot be written."""
+    return HistoryError(f"{path} cannot be written: {error.strerror}; {home_advice(error)}")
 
 
 def describe_shortage(error: Exception) -> str | None:
-    """Return a sentence on what the machine has run out of; ``None`` if it is not that."""
+    """Return a sentence on what the machine has run out of; ``None`` for any other error."""
     if isinstance(error, MemoryError) or (
         isinstance(error, ImportError) and _UNLOADED.search(str(error))
     ):

@@ -1,15 +1,14 @@
-"""Text of others before it is shown: nothing in it may act on a terminal or reorder what is read.
+"""Makes text from training scripts safe to show: it cannot control a terminal or reorder text.
 
-Exception messages, names of metrics and lines of logs come from training scripts and their data.
-Pure.
+Such text is in exception messages, names of metrics and lines of logs.
 """
 
 from __future__ import annotations
 
 import re
 
-# Whole escape sequences as ECMA-48 has them: CSI, then OSC and other strings up to their end; and
-# the first half of an end of line as Windows has it.
+# Whole escape sequences of ECMA-48: CSI, then OSC and other strings up to their end; and the
+# carriage return of a Windows line end.
 _SEQUENCE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|\r(?=\n)"
 )
@@ -17,30 +16,30 @@ _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RESET = "\x1b[0m"
 _LINE = "\t\n"
 _CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
-# Marks, embeddings, overrides and isolates of bidirectional text; separators of lines.
+# Marks, embeddings, overrides and isolates of bidirectional text; line separators.
 _BIDI = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 _HARMFUL = re.compile(f"[{_CONTROL}{_BIDI}]")
 _ANY_CONTROL = re.compile(f"[{_LINE}{_CONTROL}]")
 
 
 def plain_text(text: str) -> str:
-    r"""Return text that a terminal only prints; tabs and ends of lines stay.
+    r"""Return text that a terminal only prints; tabs and newlines stay.
 
-    Escape sequences are taken out; any other control character, and those that change the
-    direction of writing, appear as ``\x07`` or ``\u202e``.
+    Escape sequences are removed. Other control characters, and those that change the direction of
+    writing, appear as ``\x07`` or ``\u202e``.
     """
     return _HARMFUL.sub(_spelt, _SEQUENCE.sub("", text)) if _HARMFUL.search(text) else text
 
 
 def plain_log_line(line: str) -> str:
-    """Return a line of a log as ``plain_text`` does, but with its colours."""
+    """Return a line of a log as ``plain_text`` does, but keep its colours."""
     if not _HARMFUL.search(line):
         return line
     texts, colours = _COLOUR.split(line), _COLOUR.findall(line)
     parts = [plain_text(texts[0])]
     for colour, text in zip(colours, texts[1:], strict=True):
         parts += [colour, plain_text(text)]
-    return "".join(parts) + _RESET * bool(colours)  # the next line is not of this colour
+    return "".join(parts) + _RESET * bool(colours)  # so that the next line has no colour
 
 
 def plain_json(document: str) -> str:
@@ -49,7 +48,7 @@ def plain_json(document: str) -> str:
 
 
 def has_control_character(text: str) -> bool:
-    """Whether text holds the end of a line or another control character."""
+    """Whether text contains a newline or another control character."""
     return _ANY_CONTROL.search(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""Takes the values of secrets out of text. Pure."""
+"""Removes the values of secrets from text."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MASK = "***"
-"""What stands in the place of a secret."""
+"""What replaces a secret."""
 
 SECRETS_VARIABLE = "ZEUSRUN_SECRETS"
 """Names the environment variables of a rank that are secret, separated by commas."""
 
-_LEAST = 6  # characters; a log would be shredded by anything shorter
+_LEAST = 6  # characters; shorter values would match all over a log
 
 
 @dataclass(frozen=True)
 class Mask:
-    """Replaces what it knows by ``***``; without anything to hide it is false.
-
-    Attributes:
-        pieces: What to replace, longest first.
-    """
+    """Replaces its pieces, longest first, by ``***``; without pieces it is false."""
 
     pieces: tuple[str, ...] = ()
 
@@ -40,9 +36,9 @@ class Mask:
         return text
 
     def begun(self, text: str) -> int:
-        """Return where the beginning of a secret at the end of a text starts; its length if none.
+        """Return where the first part of a secret starts at the end of a text; its length if none.
 
-        Fewer than four characters may be anything, and are not waited for.
+        Fewer than four characters could be anything and do not count.
         """
         for start in range(
             max(0, len(text) - len(max(self.pieces, key=len, default=""))), len(text) - 3
@@ -53,7 +49,7 @@ class Mask:
         return len(text)
 
     def cut_text(self, text: str) -> str:
-        """Return a text that was cut off somewhere, without secrets and the beginning of one."""
+        """Return a text that was cut off, without secrets and without the first part of one."""
         text = self.text(text)
         for piece in self.pieces:
             for length in range(min(len(piece), len(text)), _LEAST - 1, -1):
@@ -63,9 +59,9 @@ class Mask:
 
 
 def mask_values(values: Iterable[str]) -> Mask:
-    """Return a mask of secrets, their lines, and what ``repr`` and JSON make of them.
+    """Return a mask of secrets, of their lines, and of both as ``repr`` and JSON write them.
 
-    Values and lines of fewer than 6 characters are not looked for in text.
+    It ignores values and lines of fewer than 6 characters.
     """
     pieces: set[str] = set()
     for value in values:
@@ -82,5 +78,5 @@ def mask_environment(environment: Mapping[str, str]) -> Mask:
 
 
 def secret_variables(environment: Mapping[str, str]) -> frozenset[str]:
-    """Return what ``ZEUSRUN_SECRETS`` names."""
+    """Return the names of variables in ``ZEUSRUN_SECRETS``."""
     return frozenset(filter(None, environment.get(SECRETS_VARIABLE, "").split(",")))

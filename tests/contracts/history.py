@@ -121,13 +121,6 @@ class HistoryContract:
         assert history.trials("other", last) == []
         assert history.snapshot("other", last).trials == ()
 
-    def test_fewer_than_no_trials_are_refused(self, history):
-        with pytest.raises(ValueError, match="-1 trials"):
-            history.trials("digits", -1)
-        with pytest.raises(ValueError, match="-1 trials"):
-            history.snapshot("digits", -1)
-        assert history.jobs() == []
-
     def test_a_preempted_trial_goes_on_in_its_place(self, history):
         begin(history)
         preempted = history.finish("digits-1-1", PREEMPTED)

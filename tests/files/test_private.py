@@ -13,7 +13,6 @@ from zeusrun.files.private import (
     open_for_reading,
     open_for_writing,
     read_file,
-    remove_link,
     write_file,
 )
 
@@ -84,15 +83,6 @@ def test_what_is_no_file_counts_as_missing(tmp_path, victim, kind):
         path = "/dev/zero"
     with pytest.raises(FileNotFoundError):
         open_for_reading(path)
-
-
-def test_only_links_are_removed(tmp_path, victim):
-    link = tmp_path / "link"
-    link.symlink_to(victim)
-    for path in (link, victim, tmp_path / "gone", tmp_path):
-        remove_link(path)
-    assert not os.path.lexists(link)
-    assert victim.read_text() == "mine"
 
 
 def test_no_descriptor_is_left_open(tmp_path, victim):

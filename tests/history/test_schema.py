@@ -134,6 +134,6 @@ def test_what_was_read_of_the_first_schema_is_written_under_the_schema_of_today(
 
 
 @pytest.mark.parametrize("schema", [SCHEMA + 1, 7, 10**20])
-def test_a_newer_schema_is_told_apart_from_damage(schema):
+def test_a_newer_schema_is_not_damage(schema):
     with pytest.raises(NewerError, match=f"schema {schema}"):
         decode_tables(b'{"meta": {"1": {"schema": %d}}}' % schema)

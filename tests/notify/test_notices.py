@@ -1,4 +1,4 @@
-"""What there is to tell after a submit, and its way to a real server and a real command."""
+"""The notices of a submit, and their delivery to a real server and a real command."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_target_reached_as_usual_is_one_event():
         (TrialStatus.STOPPED, 124, "failed"),
     ],
 )
-def test_what_went_wrong_is_told(status, code, event):
+def test_a_failed_submit_is_one_notice(status, code, event):
     (notice,) = events([trial(1)], trial(2, status), code=code).values()
     assert (notice.event, notice.exit_code, notice.reason) == (event, code, "so it ended")
 
@@ -64,11 +64,11 @@ def test_what_went_wrong_is_told(status, code, event):
 @pytest.mark.parametrize(
     ("status", "code"), [(TrialStatus.CANCELLED, 130), (TrialStatus.PREEMPTED, 75)]
 )
-def test_what_somebody_has_ended_tells_nobody(status, code):
+def test_a_cancelled_or_preempted_submit_has_no_notice(status, code):
     assert events([], trial(1, status), code=code) == {}
 
 
-def test_a_lost_trial_is_told():
+def test_a_lost_trial_is_one_notice():
     (notice,) = lost_notices([trial(1, TrialStatus.LOST)])
     assert (notice.event, notice.trial, notice.exit_code) == ("lost", "job-1-1", None)
     assert notice.text == "job-1-1 was lost: so it ended"
@@ -195,7 +195,7 @@ def test_a_server_that_drips_holds_no_other_notice_up(server, leave, tmp_path):
 
 
 def test_what_a_command_leaves_in_the_background_is_not_waited_for(leave, tmp_path):
-    leave(command=["/bin/sh", "-c", f"{shlex.join(SLEEP)} & echo told"], timeout_s=20.0)
+    leave(command=["/bin/sh", "-c", f"{shlex.join(SLEEP)} & echo received"], timeout_s=20.0)
     deliver_all(tmp_path, (0.0,))
     assert left(tmp_path) == []
 
@@ -208,11 +208,11 @@ def test_what_a_command_leaves_in_the_background_is_not_waited_for(leave, tmp_pa
 
 
 def test_what_is_not_known_is_empty_for_a_command(leave, tmp_path):
-    told = tmp_path / "told.txt"
+    received = tmp_path / "received.txt"
     notice = {"event": "failed", "job": "job", "trial": None, "text": "no GPU"}
-    leave(notice=notice, command=["/bin/sh", "-c", f'echo "[$ZEUSRUN_TRIAL]" > {told}'])
+    leave(notice=notice, command=["/bin/sh", "-c", f'echo "[$ZEUSRUN_TRIAL]" > {received}'])
     deliver_all(tmp_path, (0.0,))
-    assert told.read_text() == "[]\n"
+    assert received.read_text() == "[]\n"
 
 
 def test_what_cannot_be_delivered_is_kept_for_later_and_given_up_in_the_end(leave, tmp_path):
@@ -225,15 +225,15 @@ def test_what_cannot_be_delivered_is_kept_for_later_and_given_up_in_the_end(leav
     assert len((tmp_path / "failed.log").read_text().splitlines()) == 9
 
 
-def test_a_command_gets_the_notice_and_is_not_told_twice(server, leave, tmp_path):
+def test_a_command_gets_the_notice_only_once(server, leave, tmp_path):
     server.codes += [500]
-    told = tmp_path / "told"
+    received = tmp_path / "received"
     program = (
         "import os, sys; print(os.environ['ZEUSRUN_EVENT'], sys.stdin.read(), file=open(%r, 'a'))"
     )
-    leave(url=server.url, command=[sys.executable, "-c", program % str(told)])
+    leave(url=server.url, command=[sys.executable, "-c", program % str(received)])
     deliver_all(tmp_path, (0.0, 0.0))
-    (line,) = told.read_text().splitlines()
+    (line,) = received.read_text().splitlines()
     event, body = line.split(" ", 1)
     assert (event, json.loads(body)["trial"]) == ("missed", "job-1-1")
     assert len(server.got) == 2
@@ -271,7 +271,7 @@ def test_what_nobody_can_read_is_removed(leave, tmp_path):
     assert left(tmp_path) == []
 
 
-def test_a_lost_run_is_told_though_the_next_one_is_killed_too(zeusrun, server):
+def test_a_lost_run_is_notified_even_if_the_next_one_is_killed(zeusrun, server):
     notify = {"url": server.url}
     job = zeusrun.job("checkpoints.py", objective={"max_epochs": 1000}, notify=notify)
     first = start_and_wait(zeusrun, job)
@@ -284,7 +284,7 @@ def test_a_lost_run_is_told_though_the_next_one_is_killed_too(zeusrun, server):
     assert [(body["event"], body["trial"]) for _, body in server.got] == [("lost", "job-1-1")]
 
 
-def test_a_job_whose_gpus_are_gone_is_told(zeusrun, server):
+def test_a_job_without_its_gpus_is_notified(zeusrun, server):
     job = zeusrun.job(launch={"nproc_per_node": "gpu"}, notify={"url": server.url})
     assert zeusrun("submit", job).returncode == 5
     wait_for(lambda: server.got)
@@ -292,17 +292,17 @@ def test_a_job_whose_gpus_are_gone_is_told(zeusrun, server):
     assert (notice["event"], notice["exit_code"], notice["trial"]) == ("failed", 5, None)
 
 
-def test_a_submit_tells_who_asked_for_it_and_does_not_wait(zeusrun, server):
-    told = zeusrun.folder / "told"
+def test_a_submit_notifies_by_command_and_url_without_waiting(zeusrun, server):
+    received = zeusrun.folder / "received"
     script = zeusrun.folder / "tell.sh"
-    script.write_text(f"#!/bin/sh\nsleep 1\ncat >> {told}\n")
+    script.write_text(f"#!/bin/sh\nsleep 1\ncat >> {received}\n")
     script.chmod(0o700)
     notify = {"command": ["./tell.sh"], "url": server.url, "on": ["failed", "recovered"]}
     done = zeusrun("submit", zeusrun.job("exits_7.py", attempts=1, notify=notify))
     assert done.returncode == 3
-    wait_for(lambda: told.exists() and told.read_text().endswith("}"))
+    wait_for(lambda: received.exists() and received.read_text().endswith("}"))
     (notice,) = [body for _, body in server.got]
-    assert json.loads(told.read_text()) == notice
+    assert json.loads(received.read_text()) == notice
     assert (notice["event"], notice["exit_code"]) == ("failed", 3)
     assert "exited with code 7" in notice["text"]
     assert zeusrun("submit", zeusrun.job(notify={**notify, "command": []})).returncode == 0

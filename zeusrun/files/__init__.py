@@ -1,1 +1,1 @@
-"""Files that belong to one user and that several processes share."""
+"""Files of one user that several processes share."""

@@ -1,16 +1,16 @@
-"""Replaces files whole: whoever reads one finds the content before a write or after it."""
+"""Replaces whole files: a reader sees the content before a write or after it."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# What link(2) answers on file systems without hard links, or out of them.
+# What link(2) returns on file systems without hard links, or if there are too many.
 _CANNOT_LINK = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -27,22 +27,18 @@ def replace_file(
     durable: bool = True,
     kept: Path | None = None,
 ) -> None:
-    """Replace a file, or make it, with mode 0600.
+    """Make or replace a file with mode 0600.
 
     Killed or failing at any step, it leaves the previous or the new content. It removes the
     temporary file that a killed writer left.
 
     Args:
-        path: What to replace. Its directory exists.
+        path: The file. Its directory exists.
         content: The new content.
-        fresh: The temporary file in the same file system, by default ``temporary_path``. Processes
-            that may write at the same time need one each.
-        durable: Whether the content has to survive a power cut once this returns. The directory of
-            ``path`` is synced, too.
-        kept: Where the previous content is kept; ``None`` to keep it nowhere.
-
-    Raises:
-        OSError: If a step fails.
+        fresh: The temporary file, by default ``temporary_path``. Processes that may write at the
+            same time need one each.
+        durable: Whether the content must survive a power cut once this returns.
+        kept: Where to keep the previous content; ``None`` to keep it nowhere.
     """
     fresh = temporary_path(path) if fresh is None else fresh
     try:
@@ -51,17 +47,14 @@ def replace_file(
             keep_link(path, kept)
         fresh.replace(path)
     finally:
-        remove_leftover(fresh)
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
     if durable:
         sync_directory(path.parent)
 
 
 def keep_link(path: Path, target: Path) -> None:
-    """Keep the present content of a file under another name, too; no file, nothing to keep.
-
-    Raises:
-        OSError: If a step fails.
-    """
+    """Keep the present content of a file, if there is one, under a second name."""
     spare = path.with_name(path.name + ".bak.tmp")
     try:
         spare.unlink(missing_ok=True)
@@ -75,22 +68,13 @@ def keep_link(path: Path, target: Path) -> None:
             _write(spare, path.read_bytes(), durable=True)
         spare.replace(target)
     finally:
-        # Renaming onto another link of the same file does nothing and leaves both (rename(2)).
-        remove_leftover(spare)
-
-
-def remove_leftover(path: Path) -> None:
-    """Remove the temporary file of a writer that was killed; it does not matter if that fails."""
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
+        # rename(2) does nothing if both names are links to the same file; then the spare is left.
+        with suppress(OSError):
+            spare.unlink(missing_ok=True)
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a directory survive a power cut.
-
-    Raises:
-        OSError: If that fails.
-    """
+    """Make the names in a directory survive a power cut."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -103,7 +87,7 @@ def sync_directory(directory: Path) -> None:
 
 def _write(path: Path, content: bytes, *, durable: bool) -> None:
     path.unlink(missing_ok=True)
-    # Exclusive, so that a link planted under this name is refused and not followed.
+    # Exclusive: if somebody makes a link under this name, opening fails instead of following it.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with open(os.open(path, flags, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor, for the mode
         file.write(content)

@@ -1,7 +1,7 @@
-"""zeusrun's home: where it is, which folders it contains, and whether it can be trusted.
+"""zeusrun's home: where it is, and whether it can be trusted.
 
-It contains schedules, notices and copies of job files, and their commands run as the user who runs
-zeusrun. Anyone who can write to the home can do what this user can do.
+zeusrun runs commands from schedules, notices and job files in the home. So anyone who can write to
+the home can do what its user can do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 
-from zeusrun.errors import HistoryError, advice_on
+from zeusrun.errors import HistoryError, home_advice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,8 +42,8 @@ def trusted_home(environment: Mapping[str, str]) -> Path:
     """Return zeusrun's home, which need not exist, if only this user and root can write to it.
 
     Raises:
-        HistoryError: If the home, or a folder of zeusrun in it, belongs to another user or others
-            can write to it; with the command that repairs it.
+        HistoryError: If another user owns the home or a folder in it, or others can write to it.
+            The message contains the command that repairs it.
     """
     home = home_directory(environment)
     for name in _FOLDERS:
@@ -59,22 +59,17 @@ def trusted_home(environment: Mapping[str, str]) -> Path:
 
 
 def find_fault(folder: Path, status: os.stat_result, uid: int) -> str | None:
-    """Return why a folder cannot be trusted, and what to do; ``None`` if it can be.
+    """Return why a user cannot trust a folder, and what to do; ``None`` if the user can.
 
     A group may write if it is the private group of the user or the owner, as with a umask of 002,
     or if this machine does not know it, as with a container's volume.
-
-    Args:
-        folder: A folder in the home, or the home itself.
-        status: Status of the folder.
-        uid: User who runs zeusrun.
     """
     quoted, me, owner = shlex.quote(str(folder)), _user(uid), _user(status.st_uid)
     may = f"who could run commands as {me} through it"
     if status.st_uid not in {uid, _ROOT}:
         return (
             f"{folder} belongs to {owner}, {may}. Run zeusrun as {owner}, or set ZEUSRUN_HOME "
-            f"to a directory of {me}'s own. If it is meant to be {me}'s, look at what it holds, "
+            f"to a directory of {me}'s own. If it is meant to be {me}'s, check what it contains, "
             f"then: {'' if uid == _ROOT else 'sudo '}chown -R {me} {quoted}"
         )
     if status.st_mode & stat.S_IWOTH:
@@ -86,11 +81,11 @@ def find_fault(folder: Path, status: os.stat_result, uid: int) -> str | None:
     if status.st_mode & stat.S_ISVTX:  # such as /tmp, which is shared on purpose
         return (
             f"{folder} can be written by {writers}, {may}. Set ZEUSRUN_HOME to a directory of "
-            f"{me}'s own; one that does not exist yet is made"
+            f"{me}'s own; zeusrun makes one that does not exist yet"
         )
     sudo = "" if status.st_uid == uid else "sudo "
     return (
-        f"{folder} can be written by {writers}, {may}. Look at what it holds, then: "
+        f"{folder} can be written by {writers}, {may}. Check what it contains, then: "
         f"{sudo}chmod go-w {quoted}. Or set ZEUSRUN_HOME to a directory that does not exist yet: "
         f"zeusrun makes it for {me} alone"
     )
@@ -129,8 +124,7 @@ def runs_directory(home: Path, job: str) -> Path:
 
 def unwritable_home(home: Path, error: OSError) -> HistoryError:
     """Return the error for a home that cannot be written."""
-    advice = advice_on(error, "make it writable, or set ZEUSRUN_HOME to a directory that is")
     return HistoryError(
         f"{error.filename or home}: {error.strerror or error}; zeusrun stores its history and runs "
-        f"under {home}: {advice}"
+        f"under {home}: {home_advice(error)}"
     )

@@ -9,13 +9,13 @@ import time
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import unwritable
-from zeusrun.files.private import make_folder, remove_link
+from zeusrun.files.private import make_folder, open_for_writing
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
-_PERIOD_S = 0.01  # a writer is done in a few ms
+_PERIOD_S = 0.01  # a writer needs a few ms
 
 
 class FileLock:
@@ -30,11 +30,7 @@ class FileLock:
         self._descriptor: int | None = None
 
     def acquire(self, timeout_s: float = 0.0) -> bool:
-        """Take the lock, creating its file with mode 0600; return whether it was free in time.
-
-        Raises:
-            OSError: If the file cannot be opened, or its file system has no locks.
-        """
+        """Take the lock, creating its file with mode 0600; return whether it was free in time."""
         until_t = time.monotonic() + timeout_s
         while not self._try():
             if time.monotonic() >= until_t:
@@ -61,12 +57,10 @@ class FileLock:
     def _try(self) -> bool:
         if self._descriptor is not None:
             return True
-        remove_link(self.path)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(self.path, flags, 0o600)
+        descriptor = open_for_writing(self.path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Its holder may have removed the file in between, with the whole folder.
+            # Its holder may have removed the file in between, with its whole folder.
             if os.fstat(descriptor).st_nlink:
                 self._descriptor, descriptor = descriptor, -1
                 return True
@@ -76,24 +70,6 @@ class FileLock:
             if descriptor != -1:
                 os.close(descriptor)
         return False
-
-
-def is_locked(path: Path) -> bool | None:
-    """Whether somebody has locked a file; ``None`` if that cannot be told. Nothing is made.
-
-    It is locked in common with others who ask, for a moment.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        return False if error.errno in _NO_FILE else None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return True if isinstance(error, BlockingIOError) else None
-    finally:
-        os.close(descriptor)
-    return False
 
 
 class SafeLock(FileLock):
@@ -110,3 +86,18 @@ class SafeLock(FileLock):
             return super().acquire(timeout_s)
         except OSError as error:
             raise unwritable(self.path.parent, error) from error
+
+
+def is_locked(path: Path) -> bool | None:
+    """Whether somebody holds the lock of a file; ``None`` if that is unknown. Creates nothing."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        return False if error.errno in _NO_FILE else None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others may check, too
+    except OSError as error:
+        return True if isinstance(error, BlockingIOError) else None
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,7 +1,7 @@
 """Files and folders for their owner alone: mode 0600 or 0700, and no symbolic link is followed.
 
-The training script owns its run directory and may put anything there. zeusrun never writes through
-a link that the script put in place of a file, and never waits for a pipe.
+A training script may put anything into its run directory. zeusrun never writes through a link
+there, and never waits for a pipe. Descriptors are closed on exec.
 """
 
 from __future__ import annotations
@@ -20,31 +20,12 @@ _NO_FILE = {errno.ELOOP, errno.ENXIO}  # a link, a socket
 
 
 def open_for_writing(path: Path | str, flags: int) -> int:
-    """Open a file; if this creates it, its mode is 0600.
-
-    Args:
-        path: The file.
-        flags: As for ``os.open``, such as ``os.O_WRONLY | os.O_CREAT``.
-
-    Returns:
-        A descriptor, closed on exec.
-
-    Raises:
-        OSError: If it cannot be opened, or is a symbolic link.
-    """
+    """Open a file with flags for ``os.open``; if this creates it, its mode is 0600."""
     return os.open(path, flags | _FLAGS, 0o600)
 
 
 def open_for_reading(path: Path | str) -> int:
-    """Open a regular file. A link, a pipe or a device counts as missing.
-
-    Returns:
-        A descriptor, closed on exec.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        OSError: If it cannot be opened.
-    """
+    """Open a regular file. A link, a pipe or a device raises ``FileNotFoundError``."""
     missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
     try:
         descriptor = os.open(path, os.O_RDONLY | _FLAGS)
@@ -60,43 +41,20 @@ def open_for_reading(path: Path | str) -> int:
 
 
 def read_file(path: Path | str, max_bytes: int) -> bytes:
-    """Return at most ``max_bytes`` from the beginning of a regular file.
-
-    Raises:
-        FileNotFoundError: If there is none.
-        OSError: If it cannot be read.
-    """
+    """Return at most ``max_bytes`` from the beginning of a regular file."""
     with open(open_for_reading(path), "rb") as file:
         return file.read(max_bytes)
 
 
 def write_file(path: Path | str, content: bytes) -> None:
-    """Make or overwrite a file with mode 0600.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Make or overwrite a file with mode 0600."""
     descriptor = open_for_writing(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
         file.write(content)
 
 
-def remove_link(path: Path | str) -> None:
-    """Remove a symbolic link; anything else stays as it is.
-
-    Raises:
-        OSError: If it cannot be removed.
-    """
-    if os.path.islink(path):  # noqa: PTH114 - a path or its text
-        os.unlink(path)  # noqa: PTH108
-
-
 def make_folder(path: Path) -> None:
-    """Make a directory and those above it that are missing, all with mode 0700.
-
-    Raises:
-        OSError: If one cannot be made, or a file is in the way.
-    """
+    """Make a directory and its missing parents, all with mode 0700."""
     if not path.parent.exists():
         make_folder(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)

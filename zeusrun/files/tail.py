@@ -1,4 +1,4 @@
-"""Follows a file to which other processes append."""
+"""Reads a file that other processes append to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHUNK_BYTES = 256 << 10
 
 
 class LineTail:
-    """Follows a file that others may append to, truncate, replace, or create later."""
+    """Reads a file that others may append to, truncate, replace, or create later."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -26,15 +26,9 @@ class LineTail:
         self._skipping = False
 
     def read_lines(self, *, final: bool = False) -> list[bytes]:
-        """Return the next complete lines, without their newline; none when there are none yet.
+        """Return the next complete lines, without their newlines; a long file takes many calls.
 
-        One call reads at most 256 KiB, so a log of gigabytes is read in pieces.
-
-        Args:
-            final: Nothing more will be written: also return an unfinished last line.
-
-        Raises:
-            OSError: If the file exists and cannot be read.
+        With ``final``, nothing more will be written: also return an unfinished last line.
         """
         lines: list[bytes] = []
         try:
@@ -53,11 +47,7 @@ class LineTail:
     def skip_backlog(self, keep_bytes: int) -> int:
         """Skip unread bytes except the last ``keep_bytes``; return how many were skipped.
 
-        Args:
-            keep_bytes: How much of the end to keep; reading continues with its first whole line.
-
-        Raises:
-            OSError: If the file exists and cannot be examined.
+        Reading continues with the first whole line of what is left.
         """
         try:
             status = self._path.lstat()
@@ -73,7 +63,7 @@ class LineTail:
         return skipped
 
     def _detect_change(self, status: os.stat_result) -> None:
-        """Start again if the file is another one, or shorter than what was read."""
+        """Start again if the file was replaced, or is shorter than what was read."""
         identity = (status.st_dev, status.st_ino)
         if identity != self._identity or status.st_size < self._offset:
             self._identity, self._offset = identity, 0

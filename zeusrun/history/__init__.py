@@ -1,1 +1,1 @@
-"""What is remembered of a job: every trial, once, for good."""
+"""Stores the trials of every job."""

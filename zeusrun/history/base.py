@@ -1,4 +1,4 @@
-"""The contract of a history: where trials are kept, and nothing else is."""
+"""The contract of a history: it stores trials, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 NEWEST = 1000
-"""Trials of a job that a decision is made from, and a table compared with: years of nights."""
+"""How many of the newest trials a decision uses: years of nightly runs."""
 
 
 class Conflict(HistoryError):  # noqa: N818 - the name is part of the contract
@@ -23,8 +23,8 @@ class Snapshot(NamedTuple):
 
     Attributes:
         trials: Oldest first.
-        version: Stands for the state of the job's whole history, and means nothing else: two
-            snapshots have the same version only if nothing changed between them.
+        version: Identifies the state of the job's whole history. Two snapshots have the same
+            version only if nothing changed between them.
     """
 
     trials: tuple[Trial, ...]
@@ -32,27 +32,21 @@ class Snapshot(NamedTuple):
 
 
 class History(Protocol):
-    """The trials of every job. Suites for a new back end are in ``tests/contracts/history.py``.
+    """The trials of every job. The test suite for a new one is ``tests/contracts/history.py``.
 
-    Every method raises ``HistoryError`` when what is stored cannot be read or written, and
-    ``ValueError`` for a job name that could not be a file name: the job file rules those out.
+    Every method raises ``HistoryError`` if the history cannot be read or written, and
+    ``ValueError`` if a job has a name that no job can have.
     """
 
     def jobs(self) -> list[str]:
-        """Return the names of the jobs with something to read, sorted."""
+        """Return the names of the jobs that have a history, sorted."""
         ...
 
     def trials(self, job: str, last: int | None = None) -> list[Trial]:
-        """Return the trials of a job in the order they began; none for an unknown job.
+        """Return the newest ``last`` trials of a job, oldest first; ``None`` for all.
 
-        Never waits for another process.
-
-        Args:
-            job: The job's name.
-            last: How many of the newest, which is quick however many there are; ``None`` for all.
-
-        Raises:
-            ValueError: If ``last`` is negative.
+        Never waits for another process. An unknown job has no trials. How many older trials there
+        are does not matter for the time it takes.
         """
         ...
 
@@ -61,36 +55,25 @@ class History(Protocol):
         ...
 
     def unfinished(self, job: str) -> list[Trial]:
-        """Return the trials of a job that are dispatched, in the order they began."""
+        """Return the dispatched trials of a job, oldest first."""
         ...
 
     def find(self, trial: str) -> Trial | None:
-        """Return the trial with this id, of whichever job; ``None`` if there is none."""
+        """Return the trial with this id, of any job; ``None`` if there is none."""
         ...
 
     def snapshot(self, job: str, last: int | None = None) -> Snapshot:
-        """Return the newest trials of a job, and which version of its history they are from.
-
-        Never waits for another process.
-
-        Args:
-            job: The job's name.
-            last: How many of the newest trials, which is quick however many there are; ``None``
-                for all.
-
-        Raises:
-            ValueError: If ``last`` is negative.
-        """
+        """Return what ``trials`` returns, and the version of the job's history."""
         ...
 
     def begin(self, trial: Trial, *, after: str) -> Trial:
-        """Store a new trial, or one that goes on after it was preempted.
+        """Store a new trial, or one that continues after it was preempted.
 
-        What ``Trial.resume`` returns takes the place of the preempted trial: it has the same
-        batch size, run directory and numbers, and what the trial has taken so far.
+        A trial from ``Trial.resume`` replaces the preempted one: it has the same batch size, run
+        directory and numbers, and what the trial has taken so far.
 
         Args:
-            trial: ``DISPATCHED``, and numbered by the caller.
+            trial: ``DISPATCHED``, with its numbers.
             after: The version of the snapshot that the trial was chosen from.
 
         Returns:
@@ -98,16 +81,16 @@ class History(Protocol):
 
         Raises:
             Conflict: If the history of the job has changed since that snapshot: a trial began,
-                finished, was forgotten, or the history was restored. Nothing is stored; take
+                finished or was forgotten, or the history was restored. Nothing is stored; take
                 another snapshot and choose again.
-            ValueError: If the trial is finished, its id does not match its numbers, it has the id
-                of an earlier one that it does not resume, or it could not be read back. Nothing
-                is stored.
+            ValueError: If the trial is finished, its id does not match its numbers, another trial
+                has this id and is not the one that it resumes, or it could not be read back.
+                Nothing is stored.
         """
         ...
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:
-        """Store how a trial ended, for good; one that was preempted may still be cancelled.
+        """Store how a trial ended. It never changes again; a preempted one may be cancelled.
 
         Returns:
             The finished trial, once it would survive a power cut.
@@ -119,9 +102,7 @@ class History(Protocol):
         ...
 
     def forget(self, trial: str, *, forgotten: bool) -> Trial:
-        """Mark a trial as one that nothing is learned from, or take the mark away again.
-
-        Nothing else of a finished trial changes, unless it was preempted.
+        """Mark a finished trial as one to learn nothing from, or remove this mark.
 
         Returns:
             The trial with its mark, once it would survive a power cut.

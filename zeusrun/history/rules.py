@@ -1,4 +1,4 @@
-"""What every back end asks of names, ids and new trials. Pure."""
+"""The rules for names, ids and new trials that every history applies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from zeusrun.trial import TrialStatus
 if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
-_TRIAL_ID = re.compile(r"(?P<job>.+)-(?P<recurrence>[1-9][0-9]*)-[1-9][0-9]*")
-# Of a trial that goes on, what it was chosen for and what it has taken.
+# A stored number has at most 18 digits, too.
+_TRIAL_ID = re.compile(r"(?P<job>.+)-(?P<recurrence>[1-9][0-9]{0,17})-[1-9][0-9]{0,17}")
+# What a resumed trial must share with the preempted one.
 _KEPT = (
     "global_batch_size",
     "learning_rate",
@@ -35,30 +36,14 @@ def job_of(trial: str) -> str | None:
     return match["job"] if match and is_job_name(match["job"]) else None
 
 
-def recurrence_of(trial: str) -> int:
-    """Return the recurrence in a trial's id; 0, which none has, if it is no id."""
+def recurrence_of(trial: str) -> int | None:
+    """Return the recurrence in a trial's id; ``None`` if it is no id."""
     match = _TRIAL_ID.fullmatch(trial)
-    # Python refuses to read longer numbers, and so does the recurrence that a record holds.
-    return int(match["recurrence"]) if match and len(match["recurrence"]) <= 18 else 0
-
-
-def check_last(last: int | None) -> None:
-    """Refuse a number of trials that is none.
-
-    Raises:
-        ValueError: If it is negative.
-    """
-    if last is not None and last < 0:
-        raise ValueError(f"the last {last} trials are none")
+    return int(match["recurrence"]) if match else None
 
 
 def check_new(trial: Trial) -> None:
-    """Refuse a trial that cannot begin, whatever the history holds.
-
-    Raises:
-        ValueError: If it is finished, its id does not match its numbers, or no job can have the
-            name of its job.
-    """
+    """Raise ``ValueError`` for a trial that cannot begin, whatever the history contains."""
     check_job_name(trial.job)
     check_numbers(trial, trial.job)
     if trial.status.finished:
@@ -66,25 +51,17 @@ def check_new(trial: Trial) -> None:
 
 
 def check_id(trial: Trial, known: Trial | None) -> None:
-    """Refuse a trial whose id is taken.
-
-    Args:
-        trial: The one to begin, or to go on with.
-        known: The job's trial with this id, if there is one.
-
-    Raises:
-        ValueError: If there is one that it does not resume.
-    """
-    if known is not None and not _resumes(trial, known):
+    """Raise ``ValueError`` if a known trial has the same id and is not the one it resumes."""
+    if known is not None and not (
+        known.status is TrialStatus.PREEMPTED
+        and trial.preemptions == known.preemptions + 1
+        and all(getattr(trial, name) == getattr(known, name) for name in _KEPT)
+    ):
         raise ValueError(f"there is a trial {trial.trial} already")
 
 
 def check_numbers(trial: Trial, job: str) -> None:
-    """Refuse a trial whose id is not the one that its job and numbers make.
-
-    Raises:
-        ValueError: If it is of another job, or its id is not its own.
-    """
+    """Raise ``ValueError`` if a trial is of another job, or its id does not match its numbers."""
     if trial.job != job:
         raise ValueError(f"trial {trial.trial} is of job {trial.job!r}, not of {job!r}")
     own_id = f"{job}-{trial.recurrence}-{trial.attempt}"
@@ -95,19 +72,11 @@ def check_numbers(trial: Trial, job: str) -> None:
         )
 
 
-def _resumes(trial: Trial, known: Trial) -> bool:
-    return (
-        known.status is TrialStatus.PREEMPTED
-        and trial.preemptions == known.preemptions + 1
-        and all(getattr(trial, name) == getattr(known, name) for name in _KEPT)
-    )
-
-
 def unknown_trial(trial: str) -> HistoryError:
-    """Build the error for an id that no job has."""
+    """Return the error for an id that no trial has."""
     return HistoryError(f"no trial {trial!r} in the history; `zeusrun history` lists them")
 
 
 def changed(job: str) -> Conflict:
-    """Build the error for a trial that was chosen from an earlier version of a history."""
+    """Return the error for a trial that was chosen from an earlier version of a history."""
     return Conflict(f"the history of {job} has changed since the trial was chosen")

@@ -1,10 +1,8 @@
-"""What a history file holds: tables ``meta`` and ``trials`` as JSON. Pure.
+"""The content of a history file: the tables ``meta`` and ``trials`` as JSON.
 
-A reader ignores and keeps what it does not know, so new fields and tables come without a new
-schema number. Anything that an older reader would misread needs one: a new status, a new unit.
-
-Schema 2 knows the stages ``look`` and ``retry``; schema 3, trials that have moved into volumes.
-What was read of an earlier one is written as today's.
+A reader ignores and keeps fields and tables that it does not know. Whatever an older reader would
+misread needs a new schema number: a new status, a new unit. Schema 2 added the stages ``look`` and
+``retry``, schema 3 added volumes. A file of an earlier schema is rewritten in today's.
 """
 
 from __future__ import annotations
@@ -26,11 +24,11 @@ _RECORD_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 class DamagedError(Exception):
-    """A file is not a history; says why. Stays inside this room."""
+    """A file is not a history. Only this package sees it."""
 
 
 class NewerError(Exception):
-    """A file is of a later schema than this version reads. Stays inside this room."""
+    """A file has a later schema than this version reads. Only this package sees it."""
 
 
 def empty_tables() -> Tables:
@@ -39,17 +37,17 @@ def empty_tables() -> Tables:
 
 
 def encode_tables(tables: Tables) -> bytes:
-    """Return the content of a file, under today's schema whichever the tables were read with.
+    """Return the content of a file, in today's schema.
 
     Raises:
-        DamagedError: If a number is not finite. It was read so: ours are checked before.
+        DamagedError: If a field that this version does not know is not a finite number.
     """
     headers = {
         number: {**header, "schema": SCHEMA} if "schema" in header else header
         for number, header in tables["meta"].items()
     }
     try:
-        # Compact, because the C encoder does not indent and rewriting is what a begin costs.
+        # Without indentation, so that json uses its C encoder.
         text = json.dumps({**tables, "meta": headers}, allow_nan=False, separators=(",", ":"))
     except ValueError as error:
         raise DamagedError(str(error)) from error
@@ -57,10 +55,10 @@ def encode_tables(tables: Tables) -> bytes:
 
 
 def decode_tables(data: bytes) -> Tables:
-    """Read the content of a file. Trials are only known to be JSON objects after it.
+    """Read the content of a file. It checks that trials are JSON objects, and no more.
 
     Raises:
-        DamagedError: If it is not such a content.
+        DamagedError: If this is not the content of a history.
         NewerError: If a later version wrote it.
     """
     if not data.strip():
@@ -72,57 +70,46 @@ def decode_tables(data: bytes) -> Tables:
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"it is not JSON: {error}") from error
     if not isinstance(tables, dict):
-        raise DamagedError("it holds no tables")
-    headers = [header for header in _documents(tables, "meta") if "schema" in header]
-    schemas = [header["schema"] for header in headers]
+        raise DamagedError("it contains no tables")
+    schemas = [each["schema"] for each in _records(tables, "meta") if "schema" in each]
     if not schemas or any(type(schema) is not int or schema < 1 for schema in schemas):
         raise DamagedError("its header names no schema")
     if max(schemas) > SCHEMA:
         raise NewerError(f"it has schema {max(schemas)}, this version reads up to {SCHEMA}")
-    _documents(tables, "trials")
+    _records(tables, "trials")
     return tables
 
 
 def encode_trial(trial: Trial) -> dict[str, Any]:
-    """Return the document of a trial, having made sure that it can be read back.
+    """Return the record of a trial.
 
     Raises:
         ValueError: If it would not read back equal: a number that is not finite, a wrong type.
     """
     try:
         record = trial.to_json()
-        back = decode_trial(json.loads(json.dumps(record, allow_nan=False)), trial.job)
+        back = Trial.from_json(json.loads(json.dumps(record, allow_nan=False)))
     except (TypeError, ValueError) as error:
         raise ValueError(f"trial {trial.trial} cannot be stored: {error}") from error
     if back != trial:
-        raise ValueError(f"trial {trial.trial} would not read back as it is")
+        raise ValueError(f"trial {trial.trial} cannot be stored: it would read back differently")
     return record
 
 
-def decode_trial(document: Mapping[str, Any], job: str) -> Trial:
-    """Read the document of a trial of this job.
+def decode_trials(records: Iterable[Mapping[str, Any]], job: str) -> list[Trial]:
+    """Read the records of a job's trials.
 
     Raises:
-        ValueError: If it is not one.
-    """
-    trial = Trial.from_json(dict(document))
-    if trial.job != job:
-        raise ValueError(f"it is of job {trial.job!r}")
-    return trial
-
-
-def decode_trials(documents: Iterable[Mapping[str, Any]], job: str) -> list[Trial]:
-    """Read the documents of all trials of a job.
-
-    Raises:
-        DamagedError: If one is not a trial of this job, or an id is there twice.
+        DamagedError: If one is not a trial of this job, or two have the same id.
     """
     trials: dict[str, Trial] = {}
-    for number, document in enumerate(documents, start=1):
+    for number, record in enumerate(records, start=1):
         try:
-            trial = decode_trial(document, job)
+            trial = Trial.from_json(dict(record))
         except ValueError as error:
             raise DamagedError(f"trial number {number}: {error}") from error
+        if trial.job != job:
+            raise DamagedError(f"trial number {number}: it is of job {trial.job!r}")
         if trials.setdefault(trial.trial, trial) is not trial:
             raise DamagedError(f"trial {trial.trial} is there twice")
     return list(trials.values())
@@ -132,7 +119,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _documents(tables: dict[str, Any], name: str) -> list[dict[str, Any]]:
+def _records(tables: dict[str, Any], name: str) -> list[dict[str, Any]]:
     table = tables.get(name)
     if not isinstance(table, dict) or not all(type(item) is dict for item in table.values()):
         raise DamagedError(f"it has no table {name!r} of records")

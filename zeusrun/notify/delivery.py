@@ -1,18 +1,18 @@
 """Delivers the notices in a folder: ``python -m zeusrun.notify.delivery FOLDER``.
 
-A process of its own, that nobody waits for. What cannot be delivered is tried again, three times
-now and with each later notice; after nine times it is given up. Every failure is in ``failed.log``.
+It runs in a process of its own that nobody waits for. It tries each notice three times, and again
+with each later notice; it gives up after nine times. ``failed.log`` contains every failure.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
 import threading
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +26,17 @@ from zeusrun.plain_text import plain_text
 _PAUSES_S = (0.0, 2.0, 15.0)
 _GIVE_UP = 9
 _MAX_BYTES = 1 << 20
-_MAX_LOG_BYTES = 1 << 20
+_VARIABLES = ("event", "job", "trial", "text")  # a command gets them as ZEUSRUN_EVENT and so on
 
 
 def deliver_all(folder: Path, pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
-    """Deliver what there is, and what comes while that takes its time.
-
-    Args:
-        folder: Of the notices.
-        pauses_s: How long to wait before each try.
-    """
+    """Deliver the notices in a folder, and those that arrive meanwhile."""
     lock = FileLock(folder / "lock")
     tried: set[Path] = set()
-    # Looked at again after the lock is free: one that came in between found it taken.
+    # List again after each release: the sender of a new notice found the lock taken.
     while fresh := sorted(set(folder.glob("*.json")) - tried):
         if not lock.acquire():
-            return  # another one is at it, and will look again
+            return  # another process delivers, and lists the folder again
         try:
             for path in fresh:
                 tried.add(path)
@@ -55,19 +50,17 @@ def _deliver(path: Path, pauses_s: tuple[float, ...]) -> None:
         letter = json.loads(read_file(path, _MAX_BYTES))
         content = json.dumps(letter["notice"]).encode()
         letter["tries"], letter["timeout_s"] = int(letter["tries"]), float(letter["timeout_s"])
-        known = {key: letter["notice"][key] for key in _TOLD if letter["notice"][key] is not None}
-        told = {key: str(value).replace("\0", "") for key, value in known.items()}
-        event = {f"ZEUSRUN_{key.upper()}": text for key, text in told.items()}
+        values = {name: letter["notice"][name] for name in _VARIABLES}
+        event = {f"ZEUSRUN_{n.upper()}": str(v) for n, v in values.items() if v is not None}
     except (OSError, ValueError, KeyError, TypeError):
-        path.unlink(missing_ok=True)  # nobody can read it
+        path.unlink(missing_ok=True)  # not a notice
         return
-    problem = ""
     for pause_s in pauses_s:
         time.sleep(pause_s)
         letter["tries"] += 1
         try:
             problem = _try(letter, content, event)
-        except Exception as error:  # noqa: BLE001 - one notice must not keep the others
+        except Exception as error:  # noqa: BLE001 - the other notices must still be delivered
             problem = f"{type(error).__name__}: {error}"
         if not problem:
             path.unlink(missing_ok=True)
@@ -76,15 +69,12 @@ def _deliver(path: Path, pauses_s: tuple[float, ...]) -> None:
     if letter["tries"] >= _GIVE_UP:
         path.unlink(missing_ok=True)
     else:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             replace_file(path, json.dumps(letter).encode())
 
 
-_TOLD = ("event", "job", "trial", "text")
-
-
 def _try(letter: dict[str, Any], content: bytes, event: dict[str, str]) -> str:
-    """Deliver to all that has not got it; return what went wrong."""
+    """Deliver to the URL and the command unless they have the notice; return the problems."""
     problems = []
     if letter["url"] is not None:
         problem = _post(letter["url"], content, letter["timeout_s"])
@@ -98,10 +88,10 @@ def _try(letter: dict[str, Any], content: bytes, event: dict[str, str]) -> str:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would arrive as a GET without its content, elsewhere."""
+    """A redirected POST would arrive elsewhere, as a GET without its content."""
 
     def redirect_request(self, *_: object) -> None:
-        """Follow none: it is an error, as all that is not 2xx."""
+        """Follow no redirect; it becomes an HTTP error."""
 
 
 def _post(url: str, content: bytes, timeout_s: float) -> str:
@@ -114,10 +104,11 @@ def _post(url: str, content: bytes, timeout_s: float) -> str:
         try:
             urllib.request.build_opener(_NoRedirects).open(request, timeout=timeout_s).close()
             problem = ""
-        except Exception as error:  # noqa: BLE001 - whatever it was is the reason
+        except Exception as error:  # noqa: BLE001 - any error is a reason
             problem = f"POST: {error}"
 
-    # The timeout of a socket is that of each read: a server that drips would hold all others up.
+    # A socket's timeout is that of each read, and none is that of name resolution: a slow server
+    # would hold up all other notices.
     thread = threading.Thread(target=post, daemon=True)
     thread.start()
     thread.join(timeout_s)
@@ -126,16 +117,15 @@ def _post(url: str, content: bytes, timeout_s: float) -> str:
 
 def _run(command: list[str], content: bytes, event: dict[str, str], timeout_s: float) -> str:
     try:
-        environment = {**os.environ, **event}
-        code, complaint = run_bounded(command, content, environment, timeout_s)
-    except OSError as error:  # a TimeoutError, too
+        code, complaint = run_bounded(command, content, {**os.environ, **event}, timeout_s)
+    except OSError as error:  # TimeoutError is one
         return f"{command[0]}: {error.strerror or error}"
     return "" if code == 0 else f"{command[0]} ended with {code}: {complaint[-500:]}"
 
 
 def _log(path: Path, text: str) -> None:
-    with contextlib.suppress(OSError):
-        if path.exists() and path.stat().st_size > _MAX_LOG_BYTES:
+    with suppress(OSError):
+        if path.exists() and path.stat().st_size > _MAX_BYTES:
             path.replace(path.with_name(f"{path.name}.1"))
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         with open(open_for_writing(path, flags), "ab") as file:  # noqa: PTH123 - a descriptor

@@ -1,7 +1,7 @@
-"""Who is told how a recurrence ended: what there is to tell (pure), and how it is sent.
+"""Builds the notices of how a recurrence ended, and sends them.
 
-A notice is a file first, delivered by a process of its own: neither a slow server nor a reboot
-loses it or holds up a run.
+A notice is first written to a file, and another process delivers it. So no slow server holds up a
+run, and no reboot loses a notice.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import json
 import os
 import socket
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.analysis.cost_baseline import find_baseline
@@ -26,7 +27,6 @@ from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from zeusrun.errors import ZeusrunError
     from zeusrun.jobfile.spec import JobSpec
@@ -38,21 +38,13 @@ _NOT_AN_ENDING = {TrialStatus.CANCELLED, TrialStatus.PREEMPTED, TrialStatus.DISP
 
 @dataclass(frozen=True)
 class Notice:
-    """Something to tell.
+    """One notice; a field is ``None`` if it is unknown or does not apply.
 
     Attributes:
         event: ``reached``, ``missed``, ``failed``, ``lost``, ``regression`` or ``recovered``.
-        job: Whose.
         text: One sentence for people.
-        trial: Which; ``None`` if there was none.
-        recurrence: Its number; ``None`` if there was none.
-        status: How it ended.
-        reason: Why.
-        exit_code: Of the submit; ``None`` of a trial that was lost before it.
-        cost_j: In joules; ``None`` if unknown.
-        usual_cost_j: What its batch size costs otherwise; ``None`` where too little is known.
-        run_dir: Where its files are.
-        host: Where it ran.
+        exit_code: The exit code of the submit.
+        usual_cost_j: What a run with this batch size usually costs.
         at: RFC 3339.
     """
 
@@ -67,16 +59,16 @@ class Notice:
     cost_j: float | None = None
     usual_cost_j: float | None = None
     run_dir: str | None = None
-    host: str = ""
-    at: str = ""
+    host: str = field(default_factory=socket.gethostname)
+    at: str = field(default_factory=timestamp)
 
 
 def build_notices(trials: Sequence[Trial], result: SubmitResult) -> list[Notice]:
-    """Return what a submit has to tell.
+    """Return the notices of a submit.
 
     Args:
-        trials: The newest of the job, oldest first, those of the submit included.
-        result: How it ended.
+        trials: The newest trials of the job, oldest first, including those of the submit.
+        result: How the submit ended.
     """
     last, code = result.trials[-1], int(result.exit_code)
     own = {trial.trial for trial in result.trials}
@@ -89,7 +81,7 @@ def build_notices(trials: Sequence[Trial], result: SubmitResult) -> list[Notice]
         text = f"{last.trial} ended as {last.status.value}: {last.reason}"
         return [_notice("failed", last, code, text)]
     if not result.reached:
-        return []  # somebody has ended it, and knows
+        return []  # a user or the system stopped it, and knows
     cost = "" if last.cost_j is None else f", cost {energy_text(last.cost_j)}"
     text = f"{last.trial} reached its target: {last.reason}{cost}"
     notices = [_notice("reached", last, code, text)]
@@ -111,21 +103,14 @@ def build_notices(trials: Sequence[Trial], result: SubmitResult) -> list[Notice]
 
 
 def lost_notices(lost: Sequence[Trial]) -> list[Notice]:
-    """Return what there is to tell of trials whose launchers have died."""
+    """Return the notices of trials whose launchers have died."""
     return [_notice("lost", each, None, f"{each.trial} was lost: {each.reason}") for each in lost]
 
 
 def failure_notice(job: str, error: ZeusrunError) -> Notice:
-    """Return what there is to tell of a submit that ended before a trial did."""
-    return Notice(
-        "failed",
-        job,
-        f"{job} did not run: {error}",
-        reason=str(error),
-        exit_code=int(error.exit_code),
-        host=socket.gethostname(),
-        at=timestamp(),
-    )
+    """Return the notice of a submit that failed before a trial ended."""
+    text, code = f"{job} did not run: {error}", int(error.exit_code)
+    return Notice("failed", job, text, reason=str(error), exit_code=code)
 
 
 def _notice(
@@ -143,24 +128,18 @@ def _notice(
         cost_j=trial.cost_j,
         usual_cost_j=usual_j,
         run_dir=trial.run_dir,
-        host=socket.gethostname(),
-        at=timestamp(),
     )
 
 
 def send(
     home: Path, spec: JobSpec, notices: Sequence[Notice], environment: Mapping[str, str]
 ) -> None:
-    """Leave notices to be delivered, and have a process of its own deliver them.
+    """Write the notices that a job asks for, and start a process that delivers them.
 
-    Args:
-        home: Zeusrun's.
-        spec: The job; what it does not ask for is not sent.
-        notices: What there is.
-        environment: Of the command that is to be told.
+    ``environment`` is that of the job's ``notify`` command.
 
     Raises:
-        OSError: If that is not possible.
+        OSError: If a notice cannot be written, or the process cannot be started.
     """
     wanted = [notice for notice in notices if notice.event in spec.notify.on]
     if not wanted:
@@ -170,19 +149,16 @@ def send(
     for number, notice in enumerate(wanted):
         path = folder / f"{notice.at}-{os.getpid()}-{number}.json"
         replace_file(path, json.dumps(_letter(spec, notice)).encode())
-    null = os.open(os.devnull, os.O_WRONLY)
-    try:
+    with Path(os.devnull).open("wb") as null:
         argv = [sys.executable, "-m", "zeusrun.notify.delivery", str(folder)]
-        start_detached(argv, environment, null)
-    finally:
-        os.close(null)
+        start_detached(argv, environment, null.fileno())
 
 
 def _letter(spec: JobSpec, notice: Notice) -> dict[str, Any]:
     notify = spec.notify
-    told = asdict(notice).items()
+    fields = asdict(notice).items()
     return {
-        "notice": {k: plain_text(v) if isinstance(v, str) else v for k, v in told},
+        "notice": {k: plain_text(v) if isinstance(v, str) else v for k, v in fields},
         "url": notify.url,
         "command": spec.notify_command(),
         "timeout_s": notify.timeout_s,

@@ -57,10 +57,8 @@ def test_a_damaged_history_is_put_together_from_copy_volumes_and_runs(history, p
     run(history, 5)
     begin(history)
     path.write_bytes(b"{")
-    with pytest.raises(HistoryError, match="damaged"):
-        history.trials("digits")
-    (aside,) = path.parent.glob("*.corrupt-*")
     report = history.restore("digits", [TRIALS[5], TRIALS[7], TRIALS[0]])
+    (aside,) = path.parent.glob("*.corrupt-*")
     assert history.trials("digits") == [*TRIALS[:6], TRIALS[7]]
     assert report.copy == "bak"
     assert report.trials == 7
@@ -77,7 +75,7 @@ def test_a_damaged_history_that_nobody_has_read_is_set_aside_by_restoring(histor
     assert ".corrupt-" in report.aside.name
     assert report.aside.read_bytes() == b"{"
     assert report.lost is None
-    assert any("was damaged" in problem for problem in report.problems)
+    assert any("is damaged" in problem for problem in report.problems)
     path.with_name("digits.json.bak").replace(path)
     assert len(history.trials("digits")) == 2  # the copy is not the damaged state
 
@@ -114,8 +112,8 @@ def test_without_a_copy_that_reads_the_volumes_and_the_runs_are_what_there_is(hi
         path.with_name(broken).write_bytes(b"{")
     report = history.restore("digits", [TRIALS[3]])
     assert report.copy is None
-    assert ["was damaged" in problem for problem in report.problems] == [True, False]
-    assert f"{path}.bak does not read" in report.problems[1]
+    assert report.problems[0].startswith(f"{path} is damaged")
+    assert report.problems[1].startswith(f"{path}.bak is damaged")
     assert history.trials("digits") == [*TRIALS[:2], TRIALS[3]]
 
 

@@ -1,70 +1,146 @@
-"""The disk: writes that happen wholly or not at all, one writer at a time, errors that explain."""
+"""The files of a job's history: their names, their content, and how they are read and written.
+
+The main file contains the newest trials and those that can still change. Volumes contain the oldest
+ones, which keeps the main file small and a write fast. The header of the main file lists its
+volumes. A volume that it does not list is what a killed writer or a restored history left, and is
+not read. Record numbers give the order of the trials across all files.
+"""
 
 from __future__ import annotations
 
-import errno
-import itertools
 import re
 import shlex
-import time
 from contextlib import contextmanager
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zeusrun.errors import ACCESS, SHORTAGES, HistoryError
-from zeusrun.files.atomic import keep_link, remove_leftover, replace_file, sync_directory
-from zeusrun.files.lock import FileLock
+from zeusrun.errors import HistoryError, home_advice
+from zeusrun.files.atomic import replace_file, sync_directory
+from zeusrun.files.lock import SafeLock
 from zeusrun.files.private import make_folder
+from zeusrun.history.schema import (
+    DamagedError,
+    NewerError,
+    Tables,
+    decode_tables,
+    empty_tables,
+    encode_tables,
+)
+from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-_IN_THE_WAY = "a directory is expected there: move the file in the way, or change ZEUSRUN_HOME"
-_ADVICE = {
-    **SHORTAGES,
-    errno.EROFS: ACCESS,
-    errno.EACCES: ACCESS,
-    errno.EPERM: ACCESS,
-    errno.ENOTDIR: _IN_THE_WAY,
-    errno.EEXIST: _IN_THE_WAY,
-    errno.ENAMETOOLONG: "shorten the job's name",
-}
-_PATIENCE_S = 1.0  # how long to wait before looking whether others come to an end
+# The main file contains up to two volumes' worth of finished trials. A submit reads and writes it
+# twice, in about 0.2 ms for each trial of 20 epochs: benchmarks/long_history.py.
+VOLUME_TRIALS = 100
+
+_DISPATCHED = TrialStatus.DISPATCHED.value
+_CAN_CHANGE = {_DISPATCHED, TrialStatus.PREEMPTED.value}
 
 
 def copy_path(path: Path) -> Path:
-    """Return where the state before the last write of a file is kept."""
+    """Return the last good copy of a main file: its state before the last write."""
     return path.with_name(path.name + ".bak")
 
 
 def volume_path(path: Path, number: int) -> Path:
-    """Return where a volume of a main file is."""
-    return _volumes_directory(path) / f"{number:06d}.json"
+    """Return a volume of a main file."""
+    return path.with_suffix(".volumes") / f"{number:06d}.json"
 
 
 def stored_volumes(path: Path) -> list[int]:
-    """Return the numbers of all volumes on disk, the file's own or not, lowest first."""
+    """Return the numbers of all volumes on disk, whether the main file lists them or not."""
     try:
-        names = [entry.name for entry in _volumes_directory(path).iterdir()]
+        names = [entry.name for entry in path.with_suffix(".volumes").iterdir()]
     except FileNotFoundError:
         return []
-    return sorted(int(name[:-5]) for name in names if re.fullmatch(r"[0-9]{6,18}\.json", name))
+    return [int(name[:-5]) for name in names if re.fullmatch(r"[0-9]{6,18}\.json", name)]
 
 
-def written_at(path: Path) -> datetime:
-    """Return when a file was written; a copy that is a hard link was when its state was."""
-    return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+class Volume(NamedTuple):
+    """What the main file says of a volume. ``number`` is in the file name and never used twice."""
+
+    number: int
+    trials: int
+    last_record: int
+    first_recurrence: int
+    last_recurrence: int
 
 
-def restore_command(job: str) -> str:
-    """Return what a message about damage tells to type."""
-    return f"`zeusrun repair --restore {shlex.quote(job)}`"
+class Header(NamedTuple):
+    """What a main file says of its volumes.
+
+    Attributes:
+        volumes: Oldest first.
+        following: The number for the next volume.
+        changes: How often a trial in a volume was changed.
+    """
+
+    volumes: Sequence[Volume]
+    following: int
+    changes: int
 
 
-def lock_path(path: Path) -> Path:
-    """Return the lock that a writer of a file holds; the file itself is replaced by each write."""
-    return path.with_name(path.name + ".lock")
+def read_header(tables: Tables) -> Header:
+    """Read the header of a main file.
+
+    Raises:
+        DamagedError: If it does not describe its volumes.
+    """
+    header = _header(tables)
+    try:
+        volumes = [Volume(*map(int, row)) for row in header.get("volumes", [])]
+        following = int(header.get("next_volume", 1))
+        changes = int(header.get("volume_changes", 0))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DamagedError("its header does not describe its volumes") from error
+    numbers = [volume.number for volume in volumes]
+    if min(numbers, default=1) < 1 or following <= max(numbers, default=0):
+        raise DamagedError("its header would use the number of a volume again")
+    return Header(volumes, following, changes)
+
+
+def set_header(tables: Tables, header: Header) -> None:
+    """Replace what the header of a main file says of its volumes."""
+    _header(tables).update(
+        volumes=[list(volume) for volume in header.volumes],
+        next_volume=header.following,
+        volume_changes=header.changes,
+    )
+
+
+def seal(tables: Tables, size: int) -> dict[int, Tables]:
+    """Move the oldest finished trials of a main file into as many volumes as they fill.
+
+    It moves nothing until there are more than two volumes' worth of them, so that the newest trials
+    stay and at most every other write has to write a volume.
+
+    Args:
+        tables: The main file, whose trials have been decoded. It is changed.
+        size: Trials in a volume.
+
+    Returns:
+        The volumes by number; write them before the main file.
+    """
+    records = tables["trials"]
+    finished = [
+        n for n, each in records.items() if each.get("status", _DISPATCHED) not in _CAN_CHANGE
+    ]
+    finished.sort(key=int)
+    volumes, following, changes = read_header(tables)
+    sealed = {}
+    while len(finished) > 2 * size:
+        numbers, finished = finished[:size], finished[size:]
+        moved = {number: records.pop(number) for number in numbers}
+        recurrences = [record["recurrence"] for record in moved.values()]
+        volume = Volume(following, size, int(numbers[-1]), min(recurrences), max(recurrences))
+        volumes = [*volumes, volume]
+        sealed[following] = {**empty_tables(), "trials": moved}
+        following += 1
+    if sealed:
+        set_header(tables, Header(volumes, following, changes))
+    return sealed
 
 
 @contextmanager
@@ -73,23 +149,24 @@ def explained(doing: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        advice = _ADVICE.get(error.errno or 0, "check that disk")
-        raise HistoryError(f"cannot {doing} the history {path}: {reason}; {advice}") from error
+        reason = f"{error.strerror or error}; {home_advice(error)}"
+        raise HistoryError(f"cannot {doing} the history {path}: {reason}") from error
 
 
 @contextmanager
 def locked(path: Path, timeout_s: float) -> Iterator[None]:
-    """Be the only writer of a file among all processes, making its directory if needed.
+    """Be the only writer of a main file among all processes.
 
     Raises:
-        HistoryError: If nobody has written for ``timeout_s`` seconds and the lock is still not
-            free, or it cannot be taken here.
+        HistoryError: If the lock is not free in time, or cannot be taken here.
     """
-    lock = FileLock(lock_path(path))
-    with explained("lock", path):
-        make_folder(path.parent)
-        _wait_for(lock, path, timeout_s)
+    lock = SafeLock(path.with_name(path.name + ".lock"))  # writes replace the main file itself
+    if not lock.acquire(timeout_s):
+        name = shlex.quote(str(lock.path))
+        raise HistoryError(
+            f"another process has held the lock {name} for {timeout_s:g} s; it is probably "
+            f"stopped: `fuser -v {name}` names it; end or resume it, and try again"
+        )
     try:
         yield
     finally:
@@ -97,80 +174,67 @@ def locked(path: Path, timeout_s: float) -> Iterator[None]:
             lock.release()
 
 
-def _wait_for(lock: FileLock, path: Path, timeout_s: float) -> None:
-    """Take a lock, however many are waiting, as long as those who have it come to an end."""
-    seen, since_t = _state(path), time.monotonic()
-    while not lock.acquire(min(_PATIENCE_S, timeout_s)):
-        now = _state(path)
-        if now != seen:
-            seen, since_t = now, time.monotonic()
-        elif time.monotonic() - since_t >= timeout_s:
-            held = shlex.quote(str(lock_path(path)))
-            raise HistoryError(
-                f"another process has held the lock {held} for {timeout_s:g} s; it is "
-                f"probably stopped: `fuser -v {held}` names it; end or resume it, and try again"
-            )
-
-
-def _state(path: Path) -> tuple[int, int] | None:
-    """Return what is another with every write of a file; ``None`` while there is none."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_ino, status.st_mtime_ns
-
-
-def write_volumes(path: Path, volumes: Mapping[int, bytes]) -> None:
-    """Write volumes of a main file for good. The caller holds the lock, and lists them afterwards.
-
-    It also removes the temporary file of a writer that was killed. It does so even if there is no
-    volume to write, because about 99 writes in 100 write none.
-
-    Raises:
-        OSError: If a step fails.
-    """
-    directory = _volumes_directory(path)
-    fresh = directory / "volume.tmp"
-    if not volumes:
-        remove_leftover(fresh)
-        return
-    directory.mkdir(mode=0o700, exist_ok=True)
-    for number, content in volumes.items():
-        replace_file(volume_path(path, number), content, fresh=fresh)
-    sync_directory(path.parent)
-
-
-def set_aside(path: Path) -> Path | None:
-    """Rename a damaged file out of the way, over nothing; ``None`` if there is none."""
-    with explained("set aside", path):
-        target = _unused(path, "corrupt")
+def read_bytes(path: Path) -> bytes | None:
+    """Return the content of a file; ``None`` if there is none."""
+    with explained("read", path):
         try:
-            path.rename(target)
+            return path.read_bytes()
         except FileNotFoundError:
             return None
-    return target
 
 
-def keep_aside(path: Path, why: str) -> Path:
-    """Keep a file that is about to be replaced under another name, which it never had before."""
-    with explained("set aside", path):
-        target = _unused(path, why)
-        keep_link(path, target)
-    return target
+def read_tables(path: Path, data: bytes | None) -> Tables:
+    """Decode the content of a main file, a copy or a volume.
+
+    Raises:
+        DamagedError: If it is missing, or not the content of a history.
+        HistoryError: If a later version wrote it.
+    """
+    if data is None:
+        raise DamagedError("it is missing")
+    try:
+        return decode_tables(data)
+    except NewerError as error:
+        raise HistoryError(
+            f"the history {path} was written by a newer zeusrun ({error}); "
+            "upgrade this one: `pip install --upgrade zeusrun`"
+        ) from error
 
 
-def latest_aside(path: Path) -> Path | None:
-    """Return where a file was set aside last for being damaged."""
-    return max(path.parent.glob(f"{path.name}.corrupt-*"), default=None)
+def read_volume(path: Path, number: int) -> Tables:
+    """Read a volume of a main file; raises as ``read_tables`` does."""
+    volume = volume_path(path, number)
+    return read_tables(volume, read_bytes(volume))
 
 
-def _unused(path: Path, why: str) -> Path:
-    stamp = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
-    names = itertools.chain([stamp], (f"{stamp}-{number}" for number in itertools.count(2)))
-    targets = (path.with_name(f"{path.name}.{why}-{name}") for name in names)
-    return next(target for target in targets if not target.exists())
+def write_main(path: Path, tables: Tables, volume_trials: int, *, kept: Path | None) -> None:
+    """Write a main file and the volumes that its oldest trials fill. The caller holds the lock.
+
+    Args:
+        path: The main file.
+        tables: Its tables. Trials that move into volumes are removed from them.
+        volume_trials: Trials in a volume.
+        kept: Where to keep the content that it replaces; ``None`` to keep it nowhere.
+
+    Raises:
+        DamagedError: If the tables cannot be written as they were read.
+        HistoryError: If the disk refuses.
+    """
+    volumes = {number: encode_tables(each) for number, each in seal(tables, volume_trials).items()}
+    content = encode_tables(tables)
+    with explained("write", path):
+        for number, volume in volumes.items():  # on disk before the main file without their trials
+            write_volume(path, number, volume)
+        replace_file(path, content, kept=kept)
 
 
-def _volumes_directory(path: Path) -> Path:
-    return path.with_suffix(".volumes")
+def write_volume(path: Path, number: int, content: bytes) -> None:
+    """Write a volume of a main file."""
+    volume = volume_path(path, number)
+    make_folder(volume.parent)
+    sync_directory(path.parent)
+    replace_file(volume, content)
+
+
+def _header(tables: Tables) -> dict[str, Any]:
+    return next(header for header in tables["meta"].values() if "schema" in header)

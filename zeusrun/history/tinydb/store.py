@@ -1,51 +1,55 @@
-"""Histories in TinyDB files, one a job. The only module that imports ``tinydb``."""
+"""Histories in TinyDB files, one for each job."""
 
 from __future__ import annotations
 
+import hashlib
 import re
+import shlex
 from contextlib import contextmanager
-from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import tinydb
+from tinydb.storages import MemoryStorage
 
+from zeusrun.errors import HistoryError
+from zeusrun.history import rules
 from zeusrun.history.base import Snapshot
-from zeusrun.history.rules import (
-    changed,
-    check_id,
-    check_last,
-    check_new,
-    job_of,
-    unknown_trial,
+from zeusrun.history.schema import (
+    DamagedError,
+    Tables,
+    decode_trials,
+    empty_tables,
+    encode_tables,
+    encode_trial,
 )
-from zeusrun.history.schema import DamagedError, Tables, encode_trial
-from zeusrun.history.tinydb.restore import Restoration, build_refusal, plan_restore
-from zeusrun.history.tinydb.storage import explained, keep_aside, locked, set_aside
-from zeusrun.history.tinydb.stored import StoredTrials, write_tables
-from zeusrun.history.tinydb.volumes import VOLUME_TRIALS
+from zeusrun.history.tinydb import storage
+from zeusrun.history.tinydb.restore import Restoration, restore
 from zeusrun.job_name import check_job_name, is_job_name
+from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
-    from tinydb.table import Table
-
-    from zeusrun.history.tinydb.stored import Sealed
-    from zeusrun.trial import Outcome, Trial
+    from zeusrun.trial import Outcome
 
 _FILE = re.compile(r"(?P<job>.+)(\.json(\.bak)?|\.volumes)")
+
+# The trials of volumes by record number. The key changes with each change of a volume.
+Cache: TypeAlias = dict[tuple[storage.Volume, int], dict[int, Trial]]
 
 
 class TinyDBHistory:
     """A ``History`` as ``<directory>/<job>.json``, shared by any number of processes.
 
     Readers take no lock: a file is replaced whole or not at all. The oldest trials move into
-    ``<directory>/<job>.volumes``, and what a read or a write takes does not grow with their number.
+    ``<directory>/<job>.volumes``, so that a read or a write does not slow down as they accumulate.
 
     Args:
         directory: Made with mode 0700 by the first write; the files have mode 0600.
-        lock_timeout_s: Seconds to wait for another writer before giving up.
+        lock_timeout_s: Seconds to wait for other writers.
         volume_trials: Trials in a volume; two volumes' worth of finished ones stay out of them.
     """
 
@@ -53,18 +57,18 @@ class TinyDBHistory:
         self,
         directory: Path,
         *,
-        lock_timeout_s: float = 30.0,
-        volume_trials: int = VOLUME_TRIALS,
+        lock_timeout_s: float = 60.0,
+        volume_trials: int = storage.VOLUME_TRIALS,
     ) -> None:
-        # Absolute, because messages hold commands that are typed somewhere else.
+        # Absolute, because messages contain commands that are typed somewhere else.
         self._directory = Path(directory).absolute()
         self._lock_timeout_s = lock_timeout_s
         self._volume_trials = volume_trials
-        self._sealed: dict[str, Sealed] = {}  # a submit reads the same volumes several times
+        self._caches: dict[str, Cache] = {}  # a submit reads the same volumes several times
 
     def jobs(self) -> list[str]:
-        """See ``History.jobs``. A job of which only copies or volumes are left is one, too."""
-        with explained("list", self._directory):
+        """See ``History.jobs``. A job counts even if only copies or volumes are left of it."""
+        with storage.explained("list", self._directory):
             try:
                 names = [entry.name for entry in self._directory.iterdir()]
             except FileNotFoundError:
@@ -73,141 +77,202 @@ class TinyDBHistory:
         return sorted(filter(is_job_name, jobs))
 
     def trials(self, job: str, last: int | None = None) -> list[Trial]:
-        """See ``History.trials``; waits only where it has to set a damaged file aside."""
-        check_last(last)
-        return self._look(job).newest(last)
+        """See ``History.trials``."""
+        return list(self.snapshot(job, last).trials)
 
     def count(self, job: str) -> int:
         """See ``History.count``."""
-        return self._look(job).count
+        with self._read(job) as stored:
+            return stored.count
 
     def unfinished(self, job: str) -> list[Trial]:
-        """See ``History.unfinished``; only what has ended is ever in a volume."""
-        return [trial for trial in self._look(job).main.values() if not trial.status.finished]
+        """See ``History.unfinished``."""
+        with self._read(job) as stored:  # only finished trials are in volumes
+            return [trial for trial in stored.main.values() if not trial.status.finished]
 
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``."""
-        job = job_of(trial)
-        return None if job is None else self._look(job).find(trial)
+        job = rules.job_of(trial)
+        if job is None:
+            return None
+        with self._read(job) as stored:
+            return stored.find(trial)
 
     def snapshot(self, job: str, last: int | None = None) -> Snapshot:
-        """See ``History.snapshot``; waits only where it has to set a damaged file aside."""
-        check_last(last)
-        stored = self._look(job)
-        return Snapshot(tuple(stored.newest(last)), stored.version)
+        """See ``History.snapshot``."""
+        with self._read(job) as stored:
+            return Snapshot(tuple(stored.newest(last)), stored.version)
 
     def begin(self, trial: Trial, *, after: str) -> Trial:
         """See ``History.begin``."""
-        check_new(trial)
-        record = encode_trial(trial)
-        with self._transaction(trial.job) as (stored, table):
+        rules.check_new(trial)
+        encode_trial(trial)  # refuse it before the first write makes the directory
+        with self._locked(trial.job), self._read(trial.job) as stored:
             if stored.version != after:
-                raise changed(trial.job)
+                raise rules.changed(trial.job)
             known = stored.find(trial.trial)
-            check_id(trial, known)
-            if known is None:
-                table.insert(record)
-            else:
-                table.update(record, doc_ids=[stored.number(known)])
+            rules.check_id(trial, known)
+            stored.store(trial, known, self._volume_trials)
         return trial
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:
         """See ``History.finish``."""
-        with self._known(trial) as (known, stored, table):
-            finished = known.finish(outcome)
-            table.update(encode_trial(finished), doc_ids=[stored.number(known)])
-            return finished
+        return self._change(trial, lambda known: known.finish(outcome))
 
     def forget(self, trial: str, *, forgotten: bool) -> Trial:
-        """See ``History.forget``; the volume that a trial may be in is written again."""
-        with self._known(trial) as (known, stored, table):
-            marked, number = known.forget(forgotten=forgotten), stored.number(known)
-            if number in stored.main:
-                table.update({"forgotten": forgotten}, doc_ids=[number])
-            else:
-                stored.update_sealed(known, {"forgotten": forgotten})
-            return marked
+        """See ``History.forget``."""
+        return self._change(trial, lambda known: known.forget(forgotten=forgotten))
 
     def restore(self, job: str, found: Iterable[Trial]) -> Restoration:
-        """Rebuild a job's history from the newest state that reads, its volumes and its runs.
-
-        The history that is there is kept beside it, whether it reads or not.
-
-        Args:
-            job: The job's name.
-            found: The trials that the run directories hold. Of two records of a trial, the one
-                that knows how it ended holds.
-
-        Raises:
-            HistoryError: If the history is of a later version, or the disk refuses. The history is
-                then as it was, or restored already.
-        """
-        path = self._path(job)
-        with locked(path, self._lock_timeout_s), explained("restore", path):
-            plan = plan_restore(path, job, found)
-            aside = plan.restoration.aside
-            if plan.worth_keeping is not None:
-                aside = keep_aside(path, "replaced" if plan.worth_keeping else "corrupt")
-            write_tables(path, plan.tables, self._volume_trials, keep=bool(plan.worth_keeping))
-            for volume in plan.damaged:
-                set_aside(volume)
-        return replace(plan.restoration, aside=aside)
+        """Rebuild a job's history; see ``zeusrun.history.tinydb.restore.restore``."""
+        with self._locked(job):
+            return restore(self._path(job), job, found, self._volume_trials)
 
     def _path(self, job: str) -> Path:
         check_job_name(job)
         return self._directory / f"{job}.json"
 
-    def _look(self, job: str) -> StoredTrials:
+    def _locked(self, job: str) -> AbstractContextManager[None]:
+        return storage.locked(self._path(job), self._lock_timeout_s)
+
+    @contextmanager
+    def _read(self, job: str) -> Iterator[StoredTrials]:
         path = self._path(job)
         try:
-            return self._read(path, job)
-        except DamagedError:
-            # Read again under the lock: another process may be setting it aside right now.
-            with self._locked(path, job):
-                return self._read(path, job)
+            yield StoredTrials(path, job, self._caches.setdefault(job, {}))
+        except DamagedError as damage:
+            raise HistoryError(
+                f"the history {path} is damaged: {damage}; `zeusrun repair --restore "
+                f"{shlex.quote(job)}` sets aside what is damaged and rebuilds the history from its "
+                "last good copy and the run directories"
+            ) from damage
 
-    def _read(self, path: Path, job: str) -> StoredTrials:
-        return StoredTrials(path, job, self._sealed.setdefault(job, {}))
-
-    @contextmanager
-    def _transaction(self, job: str) -> Iterator[tuple[StoredTrials, Table]]:
-        """Read the history, and write what has become of its table, as one step."""
-        path = self._path(job)
-        with self._locked(path, job):
-            stored = self._read(path, job)
-            memory = _Memory(stored.tables)
-            yield stored, tinydb.TinyDB(storage=lambda: memory).table("trials")
-            write_tables(path, memory.tables, self._volume_trials)
-
-    @contextmanager
-    def _known(self, trial: str) -> Iterator[tuple[Trial, StoredTrials, Table]]:
-        """Read the history of a trial that there is, as ``_transaction`` does."""
-        job = job_of(trial)
-        if job is None or job not in self.jobs():
-            raise unknown_trial(trial)
-        with self._transaction(job) as (stored, table):
+    def _change(self, trial: str, change: Callable[[Trial], Trial]) -> Trial:
+        job = rules.job_of(trial)
+        if job is None or job not in self.jobs():  # before a lock would make the directory
+            raise rules.unknown_trial(trial)
+        with self._locked(job), self._read(job) as stored:
             known = stored.find(trial)
             if known is None:
-                raise unknown_trial(trial)
-            yield known, stored, table
+                raise rules.unknown_trial(trial)
+            changed = change(known)
+            stored.store(changed, known, self._volume_trials)
+        return changed
 
-    @contextmanager
-    def _locked(self, path: Path, job: str) -> Iterator[None]:
-        with locked(path, self._lock_timeout_s):
+
+class StoredTrials:
+    """The trials of a job. No volume changes its trials, so all reads are of one moment.
+
+    Every method that reads a volume raises ``DamagedError`` if the volume is damaged.
+
+    Attributes:
+        version: A hash of the main file. A time stamp can be the same after two fast writes, and a
+            counter after somebody put an old file back.
+        main: The trials of the main file by record number.
+    """
+
+    def __init__(self, path: Path, job: str, cache: Cache) -> None:
+        """Read the main file of a job; a history without any file has no trials.
+
+        ``cache`` contains the volumes of this job that were read before; those read now are added.
+
+        Raises:
+            DamagedError: If the main file is damaged, or missing although other files of the
+                history exist: what was learned is then unknown, which is not the same as nothing.
+            HistoryError: If a later version wrote it, or the disk refuses.
+        """
+        with storage.explained("read", path):  # before the main file: others may write meanwhile
+            expected = storage.copy_path(path).exists() or bool(storage.stored_volumes(path))
+        data = storage.read_bytes(path)
+        fresh = data is None and not expected
+        self._tables = empty_tables() if fresh else storage.read_tables(path, data)
+        self.version = hashlib.blake2b(data or b"", digest_size=16).hexdigest()
+        self._header = storage.read_header(self._tables)
+        self.main = _by_number(self._tables, job)
+        self._path, self._job, self._cache = path, job, cache
+        self._numbers = {trial.trial: number for number, trial in self.main.items()}
+        self._ids = {number: trial for trial, number in self._numbers.items()}
+
+    @property
+    def count(self) -> int:
+        """How many trials there are."""
+        return len(self.main) + sum(volume.trials for volume in self._header.volumes)
+
+    def newest(self, last: int | None) -> list[Trial]:
+        """Return the newest ``last`` trials, oldest first; ``None`` for all."""
+        known = dict(self.main)
+        for count in range(len(self._header.volumes), 0, -1):
+            unread = self._header.volumes[:count]
+            edge = max(volume.last_record for volume in unread)
+            if last is not None and sum(number > edge for number in known) >= last:
+                break
+            known |= self._read_volume(unread[-1])
+        trials = [known[number] for number in sorted(known)]
+        return trials[0 if last is None else max(0, len(trials) - last) :]
+
+    def find(self, trial: str) -> Trial | None:
+        """Return the trial with this id; ``None`` if there is none."""
+        recurrence = rules.recurrence_of(trial) or 0
+        volumes = (
+            self._read_volume(volume)
+            for volume in reversed(self._header.volumes)
+            if volume.first_recurrence <= recurrence <= volume.last_recurrence
+        )
+        found = (each for trials in chain([self.main], volumes) for each in trials.values())
+        return next((each for each in found if each.trial == trial), None)
+
+    def store(self, trial: Trial, known: Trial | None, volume_trials: int) -> None:
+        """Write a new or changed trial. The caller holds the lock; call it once.
+
+        ``known`` is the trial that ``find`` returned for its id.
+
+        Raises:
+            DamagedError: If the files cannot be written as they were read.
+            HistoryError: If the disk refuses.
+            ValueError: If the trial would not read back equal.
+        """
+        record = encode_trial(trial)
+        memory = MemoryStorage()  # type: ignore[no-untyped-call]
+        memory.write(self._tables)  # TinyDB changes the tables in place
+        table = tinydb.TinyDB(storage=lambda: memory).table("trials")
+        if known is None:
+            table.insert(record)
+        elif (number := self._numbers[trial.trial]) in self.main:
+            table.update(record, doc_ids=[number])
+        else:
+            self._update_volume(number, record)
+        kept = storage.copy_path(self._path)
+        storage.write_main(self._path, self._tables, volume_trials, kept=kept)
+
+    def _update_volume(self, number: int, record: dict[str, object]) -> None:
+        volume = next(v for v in self._header.volumes if number in self._read_volume(v)).number
+        tables = storage.read_volume(self._path, volume)
+        tables["trials"][str(number)] |= record
+        content = encode_tables(tables)
+        with storage.explained("write", self._path):
+            storage.write_volume(self._path, volume, content)
+        self._cache.clear()
+        # The main file then has another version, and other processes read the volume again.
+        storage.set_header(self._tables, self._header._replace(changes=self._header.changes + 1))
+
+    def _read_volume(self, volume: storage.Volume) -> dict[int, Trial]:
+        path, key = storage.volume_path(self._path, volume.number), (volume, self._header.changes)
+        if key not in self._cache:
             try:
-                yield
+                tables = storage.read_volume(self._path, volume.number)
+                self._cache[key] = _by_number(tables, self._job)
             except DamagedError as damage:
-                raise build_refusal(path, job, damage) from damage
+                raise DamagedError(f"its volume {path}: {damage}") from damage
+        trials = self._cache[key]
+        if len(trials) != volume.trials or any(
+            self._numbers.setdefault(trial.trial, number) != number
+            or self._ids.setdefault(number, trial.trial) != trial.trial
+            for number, trial in trials.items()
+        ):
+            raise DamagedError(f"its volume {path} lacks trials, or another file has them, too")
+        return trials
 
 
-class _Memory(tinydb.Storage):
-    """What TinyDB reads and writes within a transaction, which writes it to disk as one."""
-
-    def __init__(self, tables: Tables) -> None:
-        self.tables = tables
-
-    def read(self) -> Tables:
-        return self.tables
-
-    def write(self, data: dict[str, dict[str, Any]]) -> None:
-        self.tables = data
+def _by_number(tables: Tables, job: str) -> dict[int, Trial]:
+    trials = decode_trials(tables["trials"].values(), job)
+    return dict(zip(map(int, tables["trials"]), trials, strict=True))
