@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 # The kernel cuts names to 15 letters. The server of CUDA's Multi-Process Service computes for its
 # clients, which may or may not be ours.
 _MPS = "nvidia-cuda-mps"
-_RUN_DIR = "ZEUSRUN_RUN_DIR"
 MEASURE_VARIABLE = "ZEUSRUN_MEASURE"
 """Environment variable that marks the processes of one ``zeusrun measure``."""
 
@@ -36,7 +35,6 @@ class ForeignProcesses:
         self,
         owns: Callable[[int], bool] | None = None,
         *,
-        run_dir: str | None = None,
         measure: str | None = None,
         first_namespace: bool | None = None,
     ) -> None:
@@ -44,15 +42,14 @@ class ForeignProcesses:
 
         Args:
             owns: Whether a process of this namespace is the job's. By default it is if this
-                process is among its ancestors, or if it or an ancestor has ``run_dir`` or
-                ``measure`` in its environment.
-            run_dir: ``ZEUSRUN_RUN_DIR`` of the run: a rank whose parents died still has it.
-            measure: ``ZEUSRUN_MEASURE`` of a command that is measured, likewise.
+                process is among its ancestors (orphans of a run become children of the watchdog),
+                or if it or an ancestor has ``measure`` in its environment.
+            measure: ``ZEUSRUN_MEASURE`` of a command that is measured: its orphans still have it.
             first_namespace: Whether this process numbers processes as NVML does; ``None``: find
                 out.
         """
         self.found: frozenset[int] = frozenset()
-        self._owns = owns if owns is not None else _Family(run_dir, measure).has
+        self._owns = owns if owns is not None else _Family(measure).has
         self._comparable = in_first_pid_namespace() if first_namespace is None else first_namespace
         self._before: frozenset[int] | None = None
         self._verdicts: dict[tuple[int, int], bool | None] = {}
@@ -108,12 +105,11 @@ def in_first_pid_namespace() -> bool:
 
 
 class _Family:
-    """This process, the processes with a mark of the run, and the descendants of both."""
+    """This process, the processes that carry a mark, and the descendants of both."""
 
-    def __init__(self, run_dir: str | None, measure: str | None) -> None:
+    def __init__(self, measure: str | None) -> None:
         self._head = os.getpid()
-        marks = {_RUN_DIR: run_dir, MEASURE_VARIABLE: measure}
-        self._marks = {os.fsencode(f"{name}={value}") for name, value in marks.items() if value}
+        self._mark = os.fsencode(f"{MEASURE_VARIABLE}={measure}") if measure else None
 
     def has(self, pid: int) -> bool:
         ancestor = pid
@@ -127,11 +123,10 @@ class _Family:
         return False
 
     def _is_marked(self, pid: int) -> bool:
-        if not self._marks:
+        if self._mark is None:
             return False
         try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            return not self._marks.isdisjoint(environment)
+            return self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:  # it ended, or is another user's
             return False
 
