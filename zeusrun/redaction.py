@@ -39,19 +39,6 @@ class Mask:
                 text = text.replace(piece, MASK)
         return text
 
-    def begun(self, text: str) -> int:
-        """Return where the beginning of a secret at the end of a text starts; its length if none.
-
-        Fewer than four characters may be anything, and are not waited for.
-        """
-        for start in range(
-            max(0, len(text) - len(max(self.pieces, key=len, default=""))), len(text) - 3
-        ):
-            tail = text[start:]
-            if any(piece.startswith(tail) for piece in self.pieces):
-                return start
-        return len(text)
-
     def cut_text(self, text: str) -> str:
         """Return a text that was cut off somewhere, without secrets and the beginning of one."""
         text = self.text(text)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.jobfile.yaml_reader import Problem
+from zeusrun.jobfile.yaml_reader import Problem, read_job_file
 from zeusrun.redaction import MASK, mask_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
+    from pathlib import Path
 
     from zeusrun.jobfile.yaml_reader import JobDocument
 
@@ -88,6 +89,23 @@ def write_secrets(record: dict[str, Any], secrets: AbstractSet[str]) -> None:
     record["env"] = {name: _written(name, mask.text(value), secrets) for name, value in env.items()}
 
 
+def load_secrets(path: Path) -> dict[str, str]:
+    """Return the secret variables of a job file and their values, whatever else is wrong with it.
+
+    Raises:
+        JobFileError: If the file cannot be read.
+    """
+    document = read_job_file(path, ())
+    names = read_secrets(document)
+    env = document.data.get("env")
+    return {name: str(env[name]) for name in names} if isinstance(env, dict) else {}
+
+
+def unescaped(value: str) -> tuple[str, str]:
+    """Return a value as written, and with ``$`` for ``$$`` as the script gets it."""
+    return value, value.replace("$$", "$")
+
+
 def masked_names(env: Mapping[str, str], secrets: AbstractSet[str]) -> list[str]:
     """Return the secrets of which only the mask is left, sorted."""
     return sorted(name for name in secrets if env[name] == MASK)
@@ -100,9 +118,7 @@ def _written(name: str, value: str, secrets: AbstractSet[str]) -> str | dict[str
 
 
 def _forms(env: Mapping[str, str], secrets: AbstractSet[str]) -> list[str]:
-    """Return the values as written, and with ``$$`` for ``$`` as the script gets them."""
-    values = [env[name] for name in secrets]
-    return [*values, *(value.replace("$$", "$") for value in values)]
+    return [form for name in secrets for form in unescaped(env[name])]
 
 
 def _is_of(problem: Problem, secrets: AbstractSet[str]) -> bool:
