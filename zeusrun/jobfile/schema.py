@@ -22,7 +22,7 @@ ENV_TEXT = {
                 "additionalProperties": False,
             }
             for marker, description in (
-                ("secret", "A value that is masked in every record and log."),
+                ("secret", "A value that zeusrun masks in records and in what it prints."),
                 ("plain", "A value that is no secret, whatever its name."),
             )
         ),

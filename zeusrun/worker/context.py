@@ -55,6 +55,7 @@ class Run:
         self.external_sigterm = False
         self.grouped = False
         self._listening = False
+        self._pid = 0
         self._writer: EventWriter | None = None
         run_dir = environment.get("ZEUSRUN_RUN_DIR")
         self._stop_file = os.path.join(run_dir, "stop") if run_dir else None  # noqa: PTH118
@@ -166,15 +167,15 @@ class Run:
         self._listening = True
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             return  # the script's own handler wins
+        self._pid = os.getpid()
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        reader, writer = os.pipe()
-        os.set_blocking(writer, False)
-        others = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        others = signal.set_wakeup_fd(-1)
         if others != -1:
             signal.set_wakeup_fd(others)  # it belongs to an event loop of the script
-            os.close(reader)
-            os.close(writer)
             return
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         # A forked child is no rank: it must not write its signals into this pipe, and needs the
         # default handler. A SIGTERM that it gets meanwhile is blocked, as Python would lose it.
         # The mask belongs to the thread that forks.
@@ -187,9 +188,7 @@ class Run:
             signal.pthread_sigmask(signal.SIG_SETMASK, before.mask)
 
         def forget() -> None:
-            signal.set_wakeup_fd(
-                -1
-            )  # allowed: in the child, the thread that forked is the main one
+            signal.set_wakeup_fd(-1)  # the thread that forked is the main one of the child
             if signal.getsignal(signal.SIGTERM) == self._on_sigterm:  # not the script's own by now
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
             resume()
@@ -201,6 +200,9 @@ class Run:
         return self._stop_file is not None and os.path.exists(self._stop_file)  # noqa: PTH110
 
     def _on_sigterm(self, _signal: int, _frame: object) -> None:
+        if os.getpid() != self._pid:  # a forked child is no rank
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
         self._stopping = True
         self.external_sigterm = not self._stop_requested()
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import Trial
 
-
 _WORKER = Path(zeusrun.__file__).parent / "worker" / "__main__.py"
 
 # Otherwise restarted ranks share torchrun's store with the ranks before them and find their
@@ -89,14 +88,7 @@ def build_command(
     torchrun: Torchrun,
     environment: Mapping[str, str],
 ) -> Command:
-    """Return the torchrun command of a trial.
-
-    Args:
-        spec: The job.
-        trial: The dispatched trial.
-        paths: Its files.
-        torchrun: The installed torchrun; only options that it has are passed.
-        environment: Inherited; the variables of an outer zeusrun are removed.
+    """Return the torchrun command of a trial, in the given environment less an outer zeusrun's.
 
     Raises:
         JobFileError: If a placeholder has no value in this trial.
@@ -123,11 +115,16 @@ def build_command(
     # torchrun replaces ${local_rank} and $$ in each word of the script's command.
     script_command = [word.replace("$", "$$") for word in (*worker, *target, *args)]
     env = {name: expand_placeholders(text, values) for name, text in spec.env.items()}
+    inherited = {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith("ZEUSRUN_") or name == "ZEUSRUN_HOME"
+    }
     return Command(
         argv=(*torchrun.argv, *flags, *script_command),
         env={
             **(_RESTARTABLE if spec.launch.max_restarts else {}),
-            **_inherited(environment),
+            **inherited,
             **env,
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_s),
             "ZEUSRUN_MODE": spec.objective.mode,
@@ -137,11 +134,3 @@ def build_command(
         },
         cwd=spec.workdir_path(values),
     )
-
-
-def _inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in environment.items()
-        if not name.startswith("ZEUSRUN_") or name == "ZEUSRUN_HOME"
-    }

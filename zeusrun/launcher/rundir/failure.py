@@ -94,7 +94,7 @@ def read_failure(
 
     Args:
         paths: Files of the run.
-        restarts: How often torchrun restarted the ranks; errors before the last restart are old.
+        restarts: How often torchrun restarted the ranks; an earlier error is not the cause.
         oom_kills: The kernel's out-of-memory kills during the run; ``None`` if unknown.
         mask: Of the job's secrets.
     """
