@@ -195,7 +195,7 @@ def _true_endings(scene: Scene) -> tuple[dict[str, set[TrialStatus]], list[str]]
 
 def _true_status(plan: Plan, paths: RunPaths, trial: Trial) -> TrialStatus:
     """Return how a trial ended whose launcher lived on, by what its ranks wrote."""
-    if not {"agent", "rank 0", "rank 1"} & set(plan.victims):
+    if not {"watchdog", "agent", "rank 0", "rank 1"} & set(plan.victims):
         return TrialStatus.REACHED
     written = read_written(paths, trial.target)
     complete = written.reached and written.ended == set(range(trial.world_size))

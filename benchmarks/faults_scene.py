@@ -68,7 +68,7 @@ def draw(seed: int) -> Plan:
         aim = PHASES[1]  # there is nobody else before
     share, coin = rng.uniform(0, 1.1), rng.random()
     # Where the training has to end by itself, it is to be short.
-    ends = aim == PHASES[3] or not set(victims) - {"guard", "watchdog"}
+    ends = aim == PHASES[3] or victims == ("guard",)
     epochs = EPOCHS_TO_TARGET if ends else LONG_EPOCHS
     return Plan(victims, aim, share, coin < 0.5 or "guard" in victims, epochs)
 
@@ -166,9 +166,9 @@ def _part(process: psutil.Process, launcher_pid: int) -> str:
     if rank is not None:
         return f"rank {rank}"
     for part, sign in (
-        ("agent", "torch.distributed.run"),
+        ("watchdog", "watchdog.py"),  # torchrun's command follows in its own
+        ("agent", "processes.agent"),
         ("guard", "guard"),
-        ("watchdog", "watchdog"),
     ):
         if sign in words:
             return part

@@ -53,12 +53,21 @@ def has_ended(pid):
         return True
 
 
-def agent_of(launcher):
-    """Return the torchrun of a submit: of its children, the one with an environment of its own."""
+def watchdog_of(launcher):
+    """Return the watchdog of a submit: of its children, the one with the environment of a run."""
     return next(
         process
         for process in psutil.Process(launcher.pid).children()
         if "ZEUSRUN_RUN_DIR" in process.environ()
+    )
+
+
+def agent_of(launcher):
+    """Return the torchrun of a submit."""
+    return next(
+        process
+        for process in watchdog_of(launcher).children()
+        if process.environ().get("RANK") is None
     )
 
 

@@ -65,11 +65,3 @@ def test_a_rank_knows_its_secrets_by_name(names):
         for name, value in environment.items()
         if name != "ZEUSRUN_SECRETS"
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "start"),
-    [("", 0), ("abc", 3), ("say secr", 4), ("say secret-valu", 4), ("say sec", 7), ("secretly", 8)],
-)
-def test_the_beginning_of_a_secret_at_the_end_of_a_text_is_found(text, start):
-    assert mask_values(["secret-value"]).begun(text) == start

@@ -11,11 +11,18 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.factories import CHILDREN, begin
-from tests.runs import agent_of, has_ended, only_trial, start_and_wait, survivors, wait_for
+from tests.runs import (
+    agent_of,
+    has_ended,
+    only_trial,
+    start_and_wait,
+    survivors,
+    wait_for,
+    watchdog_of,
+)
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.trial import Trial, TrialStatus
 
@@ -492,9 +499,7 @@ def test_the_trial_of_a_killed_launcher_is_lost_and_its_orphans_are_ended(zeusru
 def test_no_rank_outlives_its_launcher_whoever_dies_with_it(zeusrun, victims):
     job = zeusrun.job("leaves_a_grandchild.py", args=["--stay"])
     child = start_and_wait(zeusrun, job)
-    torchrun = agent_of(child)
-    (watchdog,) = set(psutil.Process(child.pid).children()) - {torchrun}
-    by_name = {"launcher": child, "torchrun": torchrun, "watchdog": watchdog}
+    by_name = {"launcher": child, "torchrun": agent_of(child), "watchdog": watchdog_of(child)}
     for name in victims:
         by_name[name].kill()
     child.communicate(timeout=300)

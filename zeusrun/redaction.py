@@ -35,19 +35,6 @@ class Mask:
                 text = text.replace(piece, MASK)
         return text
 
-    def begun(self, text: str) -> int:
-        """Return where the first part of a secret starts at the end of a text; its length if none.
-
-        Fewer than four characters could be anything and do not count.
-        """
-        for start in range(
-            max(0, len(text) - len(max(self.pieces, key=len, default=""))), len(text) - 3
-        ):
-            tail = text[start:]
-            if any(piece.startswith(tail) for piece in self.pieces):
-                return start
-        return len(text)
-
     def cut_text(self, text: str) -> str:
         """Return a text that was cut off, without secrets and without the first part of one."""
         text = self.text(text)

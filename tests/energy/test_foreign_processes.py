@@ -79,20 +79,13 @@ def test_anyone_else_is_foreign_and_named(launch):
     assert judge.found == frozenset()
 
 
-def test_a_rank_whose_parents_died_is_known_by_its_run_directory(orphan):
-    ours, others, unmarked = orphan(ZEUSRUN_RUN_DIR="/a"), orphan(ZEUSRUN_RUN_DIR="/a/b"), orphan()
-    judge = ForeignProcesses(run_dir="/a", first_namespace=True)
+def test_an_orphan_of_a_measured_command_is_known_by_its_mark(orphan):
+    ours, others, unmarked = orphan(ZEUSRUN_MEASURE="a"), orphan(ZEUSRUN_MEASURE="ab"), orphan()
+    judge = ForeignProcesses(measure="a", first_namespace=True)
     look(judge)
     assert look(judge, ours) is False
     assert look(judge, others) is True
     assert look(judge, unmarked) is True
-
-
-def test_a_run_directory_whose_name_is_not_utf_8_marks_its_ranks_too(orphan):
-    run_dir = os.fsdecode(b"/a/\xff")
-    judge = ForeignProcesses(run_dir=run_dir, first_namespace=True)
-    assert look(judge) is False
-    assert look(judge, orphan(ZEUSRUN_RUN_DIR=run_dir)) is False
 
 
 def test_without_a_list_nothing_is_known():

@@ -59,7 +59,7 @@ def test_a_rank_records_its_failure_whatever_is_there_already(paths):
         paths.error.write_bytes(record)
         found = failed_in_restart(str(paths.error))
         assert found is None or isinstance(found, int)
-        record_failure(str(paths.error), 0, 1 << 60, ValueError("new"), None)
+        record_failure(str(paths.error), 0, 1 << 60, ValueError("new"))
         if found is not None and found < 1 << 60:
             assert failed_in_restart(str(paths.error)) == 1 << 60
 

@@ -177,9 +177,15 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
         print_json(found.to_json())
     else:
         failed = found.status in {TrialStatus.FAILED, TrialStatus.OOM}
-        failure = read_traceback(RunPaths(Path(found.run_dir))) if failed else None
+        failure = _read_traceback(RunPaths(Path(found.run_dir))) if failed else None
         there = RunPaths(Path(found.run_dir)).logs.is_dir()
         console().print(trial_sheet(found, failure, run_dir_exists=there, alive=alive))
+
+
+def _read_traceback(paths: RunPaths) -> str | None:
+    from zeusrun.launcher.redact import mask_run  # noqa: PLC0415 - it reads job files
+
+    return read_traceback(paths, mask_run(paths, os.environ))
 
 
 def logs(
@@ -194,13 +200,17 @@ def logs(
     ] = None,
     raw: Annotated[
         bool,
-        typer.Option("--raw", help="Print the lines byte for byte, control characters included."),
+        typer.Option(
+            "--raw", help="Print the lines byte for byte, control characters and secrets included."
+        ),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per line: rank and line.")
     ] = False,
 ) -> None:
     """Print the output of the ranks of a trial."""
+    from zeusrun.launcher.redact import mask_run  # noqa: PLC0415 - it reads job files
+
     found = find_trial(name)
     paths = RunPaths(Path(found.run_dir))
     if not paths.logs.is_dir():
@@ -210,6 +220,7 @@ def logs(
         raise UsageError(f"--rank {rank}: {found.trial} has ranks 0 to {found.world_size - 1}")
     if as_json and raw:
         raise UsageError("--json and --raw exclude each other; choose one")
+    mask = mask_run(paths, os.environ)
     parts = [*earlier_parts(paths), paths]
     for part_number, part in enumerate(parts, 1):
         if len(parts) > 1 and not (as_json or raw):
@@ -217,15 +228,13 @@ def logs(
         lease = lease_of(found) if follow and part is paths else None
         for number, line in follow_logs(log_tails(part, ranks), lease, raw=raw):
             prefix = "" if rank is not None else f"[rank{number}] "
-            if as_json:
-                typer.echo(json.dumps({"rank": number, "line": line}))
-            elif raw:
+            if raw:
                 typer.echo(os.fsencode(prefix + line))
+            elif as_json:
+                typer.echo(json.dumps({"rank": number, "line": mask.text(line)}))
             else:
-                plain = plain_log_line(
-                    line.removeprefix(f"[rank{number}]: ")
-                )  # torch adds this prefix
-                typer.echo(prefix + plain)
+                text = mask.text(line).removeprefix(f"[rank{number}]: ")  # torch adds this prefix
+                typer.echo(prefix + plain_log_line(text))
 
 
 def status(

@@ -25,7 +25,6 @@ _FOUND_CHECKS = 3
 # The kernel cuts names to 15 letters. The server of CUDA's Multi-Process Service computes for its
 # clients, which may or may not be ours.
 _MPS = "nvidia-cuda-mps"
-_RUN_DIR = "ZEUSRUN_RUN_DIR"
 MEASURE_VARIABLE = "ZEUSRUN_MEASURE"
 """Environment variable that marks the processes of one ``zeusrun measure``."""
 
@@ -36,8 +35,8 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 class ForeignProcesses:
     """Finds the processes that are not the job's. Make one for each run.
 
-    A process is the job's if it or one of its ancestors is this process or has the mark of the run
-    in its environment.
+    A process is the job's if it or one of its ancestors is this process, as the watchdog adopts
+    the orphans of a run, or has the mark of ``zeusrun measure`` in its environment.
 
     Attributes:
         found: The foreign processes at the last check, as NVML numbers them.
@@ -46,20 +45,17 @@ class ForeignProcesses:
     def __init__(
         self,
         *,
-        run_dir: str | None = None,
         measure: str | None = None,
         first_namespace: bool | None = None,
     ) -> None:
         """Prepare; nothing is read yet.
 
         Args:
-            run_dir: ``ZEUSRUN_RUN_DIR`` of the run: a rank whose parents died still has it.
-            measure: ``ZEUSRUN_MEASURE`` of a measured command, likewise.
+            measure: ``ZEUSRUN_MEASURE`` of a measured command: its orphans still have it.
             first_namespace: Whether process ids are NVML's; ``None``: find out.
         """
         self.found: frozenset[int] = frozenset()
-        marks = {_RUN_DIR: run_dir, MEASURE_VARIABLE: measure}
-        self._marks = {os.fsencode(f"{name}={value}") for name, value in marks.items() if value}
+        self._mark = os.fsencode(f"{MEASURE_VARIABLE}={measure}") if measure else None
         self._comparable = in_first_pid_namespace() if first_namespace is None else first_namespace
         self._before: frozenset[int] | None = None
 
@@ -105,11 +101,12 @@ class ForeignProcesses:
         return False
 
     def _is_marked(self, pid: int) -> bool:
+        if self._mark is None:
+            return False
         try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            return self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             return False
-        return not self._marks.isdisjoint(environment.split(b"\0"))
 
 
 class Sharing:

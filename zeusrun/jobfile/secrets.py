@@ -10,11 +10,12 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.jobfile.yaml_reader import JobFileProblem
+from zeusrun.jobfile.yaml_reader import JobFileProblem, read_job_file
 from zeusrun.redaction import MASK, mask_values
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
+    from pathlib import Path
 
     from zeusrun.jobfile.yaml_reader import JobDocument
 
@@ -93,9 +94,25 @@ def hide_secret(problem: JobFileProblem, secrets: AbstractSet[str]) -> JobFilePr
 def write_secrets(record: dict[str, Any], secrets: AbstractSet[str]) -> None:
     """Mask the secrets in the record of a job, in a form that ``read_secrets`` reads."""
     env: dict[str, str] = record["env"]
-    values = [env[name] for name in secrets]
-    mask = mask_values([*values, *(value.replace("$$", "$") for value in values)])
+    mask = mask_values([form for name in secrets for form in unescaped(env[name])])
     record["args"] = [mask.text(text) for text in record["args"]]
     for name, value in env.items():
         plain = {_PLAIN: mask.text(value)} if is_secret_name(name) else mask.text(value)
         record["env"][name] = {_SECRET: MASK} if name in secrets else plain
+
+
+def load_secrets(path: Path) -> dict[str, str]:
+    """Return the secret variables of a job file and their values, whatever else is wrong with it.
+
+    Raises:
+        JobFileError: If the file cannot be read.
+    """
+    document = read_job_file(path, ())
+    names = read_secrets(document)
+    env = document.data.get("env")
+    return {name: str(env[name]) for name in names} if isinstance(env, dict) else {}
+
+
+def unescaped(value: str) -> tuple[str, str]:
+    """Return a value as written, and with ``$`` for ``$$`` as the script gets it."""
+    return value, value.replace("$$", "$")

@@ -79,7 +79,7 @@ _ANY_TEXT = {"type": ["string", "number"]}  # where a text is passed on, a numbe
 _ENV_TEXT = {
     "anyOf": [
         _ANY_TEXT,
-        _marked("secret", "A value that is masked in every record and log."),
+        _marked("secret", "A value that zeusrun masks in records and in what it prints."),
         _marked("plain", "A value that is no secret, whatever its name."),
     ]
 }

@@ -11,10 +11,10 @@ from zeusrun.cost import energy_text
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import ForeignProcesses
 from zeusrun.errors import HistoryError
-from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts, Warned
+from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.recover import outcome_so_far, where_kept
-from zeusrun.launcher.redact import mask_events, mask_job, mask_logs, mask_outcome
+from zeusrun.launcher.redact import mask_events, mask_job, mask_outcome
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.launcher.rundir.record import write_record
 from zeusrun.launcher.supervision.stop_rules import StopCause
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from zeusrun.launcher.events import Emit
     from zeusrun.launcher.processes.signals import CaughtSignals
     from zeusrun.launcher.supervision.stop_rules import StopOrder
-    from zeusrun.redaction import Mask
     from zeusrun.trial import Trial
 
 
@@ -81,7 +80,7 @@ def run_attempt(
             raise
         finished = _record(submission.history, dispatched, mask_outcome(outcome, mask))
     finally:
-        _release(dispatched, mask, emit)
+        dispatched.lease.release()
     reached = finished.status is TrialStatus.REACHED
     if reached and stop is not None and stop.cause in {StopCause.HOPELESS, StopCause.LOOKED}:
         emit(Noted("it reached the target within its grace period"))
@@ -91,8 +90,7 @@ def run_attempt(
 
 
 def _open_meter(submission: Submission, dispatched: Dispatched) -> Meter:
-    foreign = ForeignProcesses(run_dir=str(dispatched.paths.run_dir))
-    return EnergyMonitor(submission.devices, dispatched.paths.power, foreign=foreign)
+    return EnergyMonitor(submission.devices, dispatched.paths.power, foreign=ForeignProcesses())
 
 
 def was_replaced(trial: Trial, stop: StopOrder | None) -> bool:
@@ -103,14 +101,6 @@ def was_replaced(trial: Trial, stop: StopOrder | None) -> bool:
     """
     looked = stop is not None and stop.cause is StopCause.LOOKED
     return looked and trial.status in {TrialStatus.CANCELLED, TrialStatus.OOM}
-
-
-def _release(dispatched: Dispatched, mask: Mask, emit: Emit) -> None:
-    try:
-        for text in mask_logs(dispatched.paths, mask):
-            emit(Warned(text))
-    finally:
-        dispatched.lease.release()
 
 
 def _failed_outcome(dispatched: Dispatched, reason: str) -> Outcome:

@@ -16,6 +16,7 @@ from zeusrun.files.private import make_folder, write_file
 from zeusrun.history.base import NEWEST, Conflict
 from zeusrun.launcher.machine import check_descriptors
 from zeusrun.launcher.next_attempt import NothingLeft, choose_attempt
+from zeusrun.launcher.redact import copy_job
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, reopen_run
 from zeusrun.launcher.rundir.lock import is_filled, lease_of, remove_run, remove_unbegun
 from zeusrun.launcher.rundir.record import has_begun, reserve_record
@@ -187,7 +188,7 @@ def _never_began(trial: Trial) -> Outcome:
 def _fill(submission: Submission, dispatched: Dispatched) -> None:
     paths = dispatched.paths
     try:
-        write_file(paths.job_copy, submission.spec.to_yaml().encode())
+        write_file(paths.job_copy, copy_job(submission.spec))
         reserve_record(paths, dispatched.trial)
     except OSError as error:
         raise unwritable_home(submission.home, error) from error

@@ -15,12 +15,10 @@ from zeusrun.launcher.dispatch import dispatch
 from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.next_attempt import Attempt, NothingLeft
 from zeusrun.launcher.power.control import open_limits, restore_limits
-from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.recover import recover_lost
-from zeusrun.launcher.redact import mask_job, mask_logs, restore_secrets
+from zeusrun.launcher.redact import restore_secrets
 from zeusrun.launcher.rundir.cancel import REPLACED_BY_NEWER
-from zeusrun.launcher.rundir.layout import find_run
 from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.launcher.unused_choices import find_warnings
 from zeusrun.trial import TrialStatus
@@ -79,7 +77,7 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
         recovered = recover_lost(submission.history, name, timestamp(), home)
         for lost in recovered:
             emit(Noted(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}"))
-            for warning in (*lost.warnings, *_mask_lost(submission, lost)):
+            for warning in lost.warnings:
                 emit(Warned(f"{lost.trial}: {warning}"))
         dead = tuple(trial for trial in recovered if trial.status is TrialStatus.LOST)
         if dead:
@@ -197,13 +195,3 @@ def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> i
     if trial.status in {TrialStatus.MISSED, TrialStatus.STOPPED}:
         return ExitCode.TARGET_MISSED
     return ExitCode.TRAINING_FAILED
-
-
-def _mask_lost(submission: Submission, lost: Trial) -> list[str]:
-    """Remove the secrets from the logs of a trial whose launcher died before it could."""
-    paths = find_run(submission.home, lost)
-    if paths is None:
-        return []
-    return mask_logs(
-        paths, mask_job(submission.spec, placeholder_values(submission.spec, lost, paths))
-    )

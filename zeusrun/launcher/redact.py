@@ -1,40 +1,36 @@
-"""The secrets of a job, on this side of torchrun: taken out of what is shown and recorded."""
+"""Keeps the secrets of a job out of what zeusrun shows and records."""
 
 from __future__ import annotations
 
-import os
+import contextlib
+import json
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.placeholders import expand_placeholders
+from zeusrun.jobfile.secrets import load_secrets, unescaped
 from zeusrun.launcher.events import Noted, Printed, Warned
-from zeusrun.launcher.rundir.failure import Failure
-from zeusrun.redaction import MASK, mask_values
+from zeusrun.redaction import MASK, Mask, mask_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.events import Emit, SubmitEvent
     from zeusrun.launcher.rundir.layout import RunPaths
-    from zeusrun.redaction import Mask
     from zeusrun.trial import Outcome
 
-_CHUNK = 1 << 20
+_COPIED_FROM = "# copied from "
 
 
 def restore_secrets(spec: JobSpec, environment: Mapping[str, str]) -> JobSpec:
-    """Return a job read from a masked copy with its secrets taken from the environment.
-
-    Args:
-        spec: The job; one without masked values is returned as it is.
-        environment: Where a variable of the same name may be.
+    """Return the job with masked values replaced by environment variables of the same names.
 
     Raises:
-        JobFileError: If one is not there, or an argument held a secret.
+        JobFileError: If a variable is missing, or an argument held a secret.
     """
     masked = sorted(name for name in spec.secrets if spec.env[name] == MASK)
     if not masked:
@@ -56,62 +52,41 @@ def restore_secrets(spec: JobSpec, environment: Mapping[str, str]) -> JobSpec:
 
 
 def mask_job(spec: JobSpec, values: Mapping[str, str]) -> Mask:
-    """Return the mask of a job's secrets, as written and as its script gets them.
-
-    Args:
-        spec: The job.
-        values: What its placeholders stand for.
-    """
+    """Return the mask of a job's secrets, with placeholders and with their ``values``."""
     written = [spec.env[name] for name in sorted(spec.secrets)]
     return mask_values([*written, *(expand_placeholders(text, values) for text in written)])
 
 
+def copy_job(spec: JobSpec) -> bytes:
+    """Return the copy of a job file for a run directory: secrets masked, with where it is from."""
+    return f"{_COPIED_FROM}{json.dumps(str(spec.source))}\n{spec.to_yaml()}".encode()
+
+
+def mask_run(paths: RunPaths, environment: Mapping[str, str]) -> Mask:
+    """Return the mask of the secrets of a run, by the values that are known now.
+
+    A run directory holds no values. They come from the job file that the run was submitted with
+    and from environment variables of the same names.
+    """
+    sources = [environment]
+    try:
+        names = load_secrets(paths.job_copy)
+        first, _, _ = paths.job_copy.read_text(encoding="utf-8").partition("\n")
+    except (OSError, ValueError, JobFileError):
+        return Mask()
+    with contextlib.suppress(ValueError, JobFileError):  # an older copy; the file is gone
+        sources.append(load_secrets(Path(json.loads(first.removeprefix(_COPIED_FROM)))))
+    values = [source[name] for source in sources for name in names if name in source]
+    return mask_values(form for value in values if value != MASK for form in unescaped(value))
+
+
 def mask_outcome(outcome: Outcome, mask: Mask) -> Outcome:
     """Return an outcome whose texts hold no secret."""
-    if not mask:
-        return outcome
-    reason = mask.cut_text(outcome.reason)
-    # Made anew: numbers had been taken out of a secret, so that it would not be found.
-    cause = Failure(None, out_of_memory=False, reason=reason).cause
     return replace(
         outcome,
-        reason=reason,
-        cause=None if outcome.cause is None else cause,
+        reason=mask.cut_text(outcome.reason),
         warnings=tuple(mask.cut_text(text) for text in outcome.warnings),
     )
-
-
-def mask_logs(paths: RunPaths, mask: Mask) -> list[str]:
-    """Overwrite the secrets in the logs of a run that has ended; return what could not be done.
-
-    What Python prints in a rank is masked before. Child processes, C libraries and torchrun, which
-    prints the errors of ``@record``, write to the logs themselves.
-    """
-    problems = []
-    for path in sorted(paths.logs.glob("*.log")) if mask else ():
-        try:
-            _mask_file(path, mask)
-        except OSError as error:
-            problems.append(f"{path} may hold secrets, and cannot be masked: {error.strerror}")
-    return problems
-
-
-def _mask_file(path: Path, mask: Mask) -> None:
-    """Write stars over secrets, in place: that takes no room and moves nothing that is read."""
-    pieces = [piece.encode(errors="surrogateescape") for piece in mask.pieces]
-    longest = max(map(len, pieces))
-    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        offset = 0
-        while data := os.pread(descriptor, _CHUNK + longest - 1, offset):
-            for piece in pieces:
-                at = data.find(piece)
-                while at != -1:
-                    os.pwrite(descriptor, b"*" * len(piece), offset + at)
-                    at = data.find(piece, at + len(piece))
-            offset += _CHUNK
-    finally:
-        os.close(descriptor)
 
 
 def mask_events(emit: Emit, mask: Mask) -> Emit:

@@ -1,13 +1,13 @@
-"""Metric events: what ranks append to ``metrics.jsonl``.
+"""The events that ranks append to ``metrics.jsonl``, the sidecar.
 
-The file holds one JSON object a line, ``{"v": 1, "event": ..., "t": ..., ...}``. Every rank
-appends with a single ``write`` to a descriptor opened with ``O_APPEND``, so lines of several
-ranks do not mix on a local file system. ``t`` is ``time.monotonic()``, one clock for all processes
-of a host, so that an event can be laid over the launcher's power samples.
+One JSON object a line, ``{"v": 1, "event": ..., "t": ..., ...}``. Each is one ``write`` with
+``O_APPEND``, so lines of several ranks do not mix on a local file system. ``t`` is
+``time.monotonic()``, which all processes of a host share.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-VERSION = 1
 SIDECAR_NAME = "metrics.jsonl"
-CHOICES = frozenset({"batch_size", "learning_rate"})
+_VERSION = 1
 
 
 @dataclass(frozen=True)
 class Started:
-    """A rank is about to run the script, for the first time or after so many restarts."""
+    """A rank is about to run the script; ``restart`` counts torchrun's restarts."""
 
     t: float
     rank: int
@@ -55,9 +54,9 @@ class Reported:
 
 @dataclass(frozen=True)
 class Ended:
-    """The script of a rank returned or exited with ``code``; what follows is interpreter exit.
+    """The script of a rank ended with ``code``.
 
-    ``grouped`` is false if the rank was never seen in a process group of ``torch.distributed``.
+    ``grouped``: whether the rank was seen in a process group of ``torch.distributed``.
     """
 
     t: float
@@ -71,10 +70,9 @@ Event: TypeAlias = Started | Asked | Reported | Ended
 
 def encode_event(event: Event) -> bytes:
     """Return the event as one line of strict JSON, newline included."""
-    record: dict[str, Any] = {"v": VERSION, "event": type(event).__name__.lower()}
-    record.update(vars(event))
+    record: dict[str, Any] = {"v": _VERSION, "event": type(event).__name__.lower(), **vars(event)}
     if isinstance(event, Reported):
-        # Strict JSON has no NaN; a string survives every reader, and float() takes it back.
+        # Strict JSON has no NaN: it is written as a string, which float() reads.
         record["metrics"] = {
             name: value if math.isfinite(value) else str(value)
             for name, value in event.metrics.items()
@@ -83,10 +81,7 @@ def encode_event(event: Event) -> bytes:
 
 
 def decode_event(line: bytes) -> Event | None:
-    """Read one line.
-
-    Returns:
-        The event, or ``None`` for an event of a kind that this version does not know.
+    """Return the event of a line; ``None`` if this version does not know its kind.
 
     Raises:
         ValueError: If the line is not an event; the message says why.
@@ -98,39 +93,37 @@ def decode_event(line: bytes) -> Event | None:
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - one error type for bad lines
     kind = record.get("event")
-    if kind == "started":
-        t = _number(record, "t")
-        record.setdefault("restart", 0)
-        return Started(t, *(_count(record, key) for key in ("rank", "pid", "restart")))
-    if kind == "ended":
-        t, rank, code = _number(record, "t"), _count(record, "rank"), _count(record, "code")
-        return Ended(t, rank, code, record.get("grouped") is not False)
-    if kind == "asked":
-        asked = Asked(_number(record, "t"), str(record.get("choice")))
-        return asked if asked.choice in CHOICES else None
-    if kind == "reported":
-        metrics = record.get("metrics")
-        if not isinstance(metrics, dict):
-            raise ValueError("'metrics' is not an object")
-        values = {name: _metric(name, value) for name, value in metrics.items()}
-        return Reported(_number(record, "t"), _count(record, "epoch"), values)
-    if isinstance(kind, str):
+    if not isinstance(kind, str):
+        raise ValueError("no 'event' in it")  # noqa: TRY004
+    if kind not in {"started", "asked", "reported", "ended"}:
         return None
-    raise ValueError("no 'event' in it")
+    t = _moment(record)
+    if kind == "started":
+        restart = _count({"restart": 0, **record}, "restart")
+        return Started(t, _count(record, "rank"), _count(record, "pid"), restart)
+    if kind == "ended":
+        grouped = record.get("grouped") is not False
+        return Ended(t, _count(record, "rank"), _count(record, "code"), grouped)
+    if kind == "asked":
+        choice = record.get("choice")
+        return Asked(t, choice) if choice in ("batch_size", "learning_rate") else None
+    metrics = record.get("metrics")
+    if not isinstance(metrics, dict):
+        raise ValueError("'metrics' is not an object")  # noqa: TRY004
+    values = {name: _metric(name, value) for name, value in metrics.items()}
+    return Reported(t, _count(record, "epoch"), values)
 
 
-def _number(record: dict[str, Any], key: str) -> float:
-    value = record.get(key)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        number = _float(value)
-        if _is_moment(number):
-            return number
-    raise ValueError(f"{key!r} is not a finite number")
-
-
-def _is_moment(seconds: float) -> bool:
+def is_moment(seconds: float) -> bool:
     """Whether the difference to any other moment is a number; never for NaN."""
     return abs(seconds) < 1 << 53
+
+
+def _moment(record: dict[str, Any]) -> float:
+    t = record.get("t")
+    if isinstance(t, (int, float)) and not isinstance(t, bool) and is_moment(t):
+        return float(t)
+    raise ValueError("'t' is not a finite number")
 
 
 def _count(record: dict[str, Any], key: str) -> int:
@@ -141,30 +134,21 @@ def _count(record: dict[str, Any], key: str) -> int:
 
 
 def _metric(name: str, value: object) -> float:
-    if isinstance(value, (int, float, str)):
-        try:
-            return _float(value)
-        except ValueError:
-            pass
+    with contextlib.suppress(ValueError, OverflowError):
+        if isinstance(value, (int, float, str)):
+            return float(value)
     raise ValueError(f"metric {name!r} is not a number")
 
 
-def _float(value: Any) -> float:  # noqa: ANN401 - what JSON holds
-    try:
-        return float(value)
-    except OverflowError:  # an integer of hundreds of digits
-        return math.inf if value > 0 else -math.inf
-
-
 class EventWriter:
-    """Appends events to a sidecar. Safe to share a path between processes."""
+    """Appends events to a sidecar; several processes may share its path."""
 
     def __init__(self, path: Path | str) -> None:
         self._descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._torn = False
 
     def write(self, event: Event) -> None:
-        """Append one event with one ``write`` call.
+        """Append one event.
 
         Raises:
             OSError: If the file system refuses.

@@ -1,7 +1,4 @@
-"""The step clock: 24 bytes of memory-mapped file in which a rank counts optimizer steps.
-
-The launcher sees training advance without the worker making a single system call.
-"""
+"""The step clock: a memory-mapped file of 24 bytes in which a rank counts optimizer steps."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.files.private import open_for_writing, read_file
+from zeusrun.sidecar.events import is_moment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,18 +28,13 @@ class StepCount:
 
 
 class StepClock:
-    """Counts optimizer steps into a memory-mapped file, and goes on where a restart left off.
-
-    ``tick`` is called after every optimizer step of a training, so it does three stores and
-    nothing else.
-    """
+    """Counts the optimizer steps of a rank without system calls, also after a restart."""
 
     def __init__(self, path: Path | str) -> None:
         descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT)
         try:
-            os.posix_fallocate(
-                descriptor, 0, _CLOCK.size
-            )  # a hole would be a SIGBUS on a full disk
+            # A hole in the file would be a SIGBUS on a full disk.
+            os.posix_fallocate(descriptor, 0, _CLOCK.size)
             self._map = mmap.mmap(descriptor, _CLOCK.size)
         finally:
             os.close(descriptor)
@@ -62,11 +55,7 @@ class StepClock:
 
 
 def read_step_clock(path: Path) -> StepCount | None:
-    """Return what the rank has counted; ``None`` before its first step and of what is no clock.
-
-    ``None`` as well where the disk refuses: a clock is read ten times a second, and what it says
-    next holds.
-    """
+    """Return the count of a rank; ``None`` before its first step or if it cannot be read now."""
     try:
         content = read_file(path, _CLOCK.size)
     except OSError:
@@ -74,10 +63,5 @@ def read_step_clock(path: Path) -> StepCount | None:
     if len(content) < _CLOCK.size:
         return None
     count = StepCount(*_CLOCK.unpack(content))
-    sound = _is_moment(count.first_step_t) and _is_moment(count.last_step_t)
+    sound = is_moment(count.first_step_t) and is_moment(count.last_step_t)
     return count if sound and 0 < count.steps < 1 << 53 else None
-
-
-def _is_moment(seconds: float) -> bool:
-    """Whether the difference to any other moment is a number; never for NaN."""
-    return abs(seconds) < 1 << 53

@@ -1,1 +1,1 @@
-"""What runs inside each rank: the user's script, watched. The only room that imports torch."""
+"""Runs inside each rank: the user's script under observation. Imports torch only with it."""

@@ -1,15 +1,14 @@
-"""``worker/__main__.py [--plain] (-m MODULE | SCRIPT) [ARG ...]``: one rank.
+"""One rank: ``worker/__main__.py [--plain] (-m MODULE | SCRIPT) [ARG ...]``, started by torchrun.
 
-Runs the user's script or module as ``__main__``, and ends the process itself.
-
-torchrun starts it. Its output goes to the rank's own log; with ``--plain`` that is all it does
-before it becomes the script.
+Runs the user's script or module as ``__main__``, its output in the rank's own log. With
+``--plain`` this process only redirects the output and then becomes the script.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import gc
 import io
 import os
@@ -23,17 +22,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 from zeusrun.files.private import open_for_writing
 from zeusrun.sidecar.events import Ended, EventWriter, Started
-from zeusrun.sidecar.orders import ENDING
+from zeusrun.sidecar.orders import ENDING, STACK_SIGNAL
 from zeusrun.sidecar.step_clock import StepClock
 from zeusrun.worker.failure import record_failure
 from zeusrun.worker.parent_death import end_with_parent
-from zeusrun.worker.stack_dump import tell_stack_when_asked
 from zeusrun.worker.step_counter import count_steps
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
-
-    from zeusrun.redaction import Mask
 
 _BUFFERED = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 
@@ -42,27 +39,21 @@ def main() -> NoReturn:
     """Run the rank; never returns."""
     end_with_parent()
     if "SLURM_JOB_ID" not in os.environ:  # Slurm may send it to every process of a step
-        signal.signal(
-            signal.SIGUSR1, signal.SIG_DFL
-        )  # torchrun ignores it; a script expects it not
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # torchrun ignores it, and children inherit
     arguments = sys.argv[1:]
-    run_dir = os.environ["ZEUSRUN_RUN_DIR"]
-    rank = int(os.environ["RANK"])
-    _redirect_output(os.path.join(run_dir, "logs", f"rank{rank}.log"))  # noqa: PTH118
+    run_dir, rank = os.environ["ZEUSRUN_RUN_DIR"], int(os.environ["RANK"])
+    sidecar = os.environ["ZEUSRUN_SIDECAR"]  # read now: the script may change its environment
+    log = os.path.join(run_dir, "logs", f"rank{rank}")  # noqa: PTH118
+    with _going_on("this rank has no log of its own"):
+        _redirect_output(f"{log}.log")
     if arguments[0] == "--plain":
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, "-u", *arguments[1:]])  # noqa: S606 - that is --plain
     pid, restart = os.getpid(), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    try:
-        tell_stack_when_asked(os.path.join(run_dir, "logs", f"rank{rank}.stack"))  # noqa: PTH118
-    except OSError as refused:
-        print(f"zeusrun: no stack could be told: {refused}", file=sys.stderr)  # noqa: T201
-    try:
+    with _going_on("stacks cannot be dumped"):
+        _dump_stacks_on_signal(f"{log}.stack")
+    with _going_on("steps are not counted"):
         count_steps(StepClock(os.path.join(run_dir, "clock", f"rank{rank}")).tick)  # noqa: PTH118
-    except OSError as full:  # a full disk must not end the training that it would only time
-        print(f"zeusrun: steps are not counted: {full}", file=sys.stderr)  # noqa: T201
-    mask = _hide_secrets() if "ZEUSRUN_SECRETS" in os.environ else None
-    sidecar = os.environ["ZEUSRUN_SIDECAR"]
     _record(sidecar, Started(time.monotonic(), rank, pid, restart))
     error = _run_script(arguments)
     code = 0 if error is None else _exit_code(error)
@@ -72,16 +63,25 @@ def main() -> NoReturn:
         error, code = _end_of_run()
     if error is not None and code != 0:
         path = os.path.join(run_dir, "error.json")  # noqa: PTH118
-        record_failure(path, rank, restart, error, error.__traceback__, mask=mask)
+        record_failure(path, rank, restart, error)
     _record(sidecar, Ended(time.monotonic(), rank, code, _was_grouped()))
     _exit(0 if _is_ended_by_zeusrun(run_dir) else code)
 
 
-def _is_ended_by_zeusrun(run_dir: str) -> bool:
-    """Whether zeusrun has told this rank to end.
+@contextlib.contextmanager
+def _going_on(problem: str) -> Iterator[None]:
+    """Print a problem of the disk and go on: it must not end the training."""
+    try:
+        yield
+    except OSError as error:
+        print(f"zeusrun: {problem}: {error}", file=sys.stderr)  # noqa: T201
 
-    Then torchrun must not hear of a failure: it would end the ranks that still save, with their
-    data loaders, and start all of them again. The sidecar has the true exit code.
+
+def _is_ended_by_zeusrun(run_dir: str) -> bool:
+    """Whether zeusrun is ending the ranks.
+
+    Then this rank exits with 0 even if it failed: at a failure torchrun would end the other ranks,
+    which may still be saving, and start all of them again. The sidecar has the true exit code.
     """
     try:
         with open(os.path.join(run_dir, "stop"), "rb") as file:  # noqa: PTH118, PTH123
@@ -91,36 +91,31 @@ def _is_ended_by_zeusrun(run_dir: str) -> bool:
 
 
 def _record(sidecar: str, event: Started | Ended) -> None:
-    try:
+    with _going_on("could not record an event"):
         writer = EventWriter(sidecar)
         writer.write(event)
         writer.close()
-    except OSError as error:
-        print(f"zeusrun: could not record an event: {error}", file=sys.stderr)  # noqa: T201
 
 
 def _redirect_output(path: str) -> None:
-    try:
-        descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    except OSError as error:  # it goes where torchrun's own goes, and the training goes on
-        print(f"zeusrun: this rank has no log of its own: {error}", file=sys.stderr)  # noqa: T201
-        return
+    descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
 
 
-def _hide_secrets() -> Mask:
-    from zeusrun.redaction import mask_environment  # noqa: PLC0415 - most jobs have no secrets
-    from zeusrun.worker.secrecy import mask_output  # noqa: PLC0415
+def _dump_stacks_on_signal(path: str) -> None:
+    """Append the stacks of all threads to a file at each ``STACK_SIGNAL``.
 
-    mask = mask_environment(os.environ)
-    mask_output(mask)
-    return mask
+    The handler is written in C, so it works while the main thread waits in a collective.
+    """
+    if STACK_SIGNAL is not None:
+        descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)
 
 
 def _was_grouped() -> bool:
-    """Whether this rank was in a process group at its end, or whenever it asked or reported."""
+    """Whether this rank is or was in a process group of ``torch.distributed``."""
     if "torch.distributed" not in sys.modules:
         return False
     try:
@@ -132,12 +127,12 @@ def _was_grouped() -> bool:
 
 
 def _end_of_run() -> tuple[BaseException | None, int]:
-    """Return what makes a script that ended well a failure after all, and its exit code."""
+    """Return the failure of a script that ended well, if any, and the exit code."""
     module = sys.modules.get("zeusrun.worker.context")
     if module is None:
         return None, 0
     run = module.current_run()
-    if run.ended_by_stranger:  # whoever sent it is the cause, and not this rank
+    if run.external_sigterm:
         return None, module.SIGTERM_EXIT_CODE
     try:
         run.send()
@@ -148,10 +143,12 @@ def _end_of_run() -> tuple[BaseException | None, int]:
 
 
 def _run_script(arguments: list[str]) -> BaseException | None:
-    """Run the script as ``__main__``; return what ended it, ``None`` if it ran to its end."""
+    """Run the script as ``__main__``; return the exception that ended it, if any."""
     try:
         if arguments[0] == "-m":
-            _run_module(arguments[1:])
+            sys.argv = arguments[1:]
+            _set_first_path(os.getcwd())  # noqa: PTH109
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         else:
             _run_file(arguments)
     except BaseException as error:  # noqa: BLE001 - whatever ends the script is its result
@@ -168,7 +165,7 @@ def _run_script(arguments: list[str]) -> BaseException | None:
 def _run_file(arguments: list[str]) -> None:
     path = arguments[0]
     sys.argv = arguments
-    _replace_own_folder(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
+    _set_first_path(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=path, __cached__=None, __builtins__=__builtins__)
     sys.modules["__main__"] = module  # so that pickle and multiprocessing find the script's names
@@ -177,14 +174,8 @@ def _run_file(arguments: list[str]) -> None:
     exec(code, module.__dict__)  # noqa: S102 - running the user's script is what this is for
 
 
-def _run_module(arguments: list[str]) -> None:
-    sys.argv = arguments
-    _replace_own_folder(os.getcwd())  # noqa: PTH109
-    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-
-
-def _replace_own_folder(folder: str) -> None:
-    """Put first on ``sys.path`` what Python would have put there for the script."""
+def _set_first_path(folder: str) -> None:
+    """Put the script's folder first on ``sys.path``, in the place of this file's."""
     if not getattr(sys.flags, "safe_path", False):  # since 3.11
         sys.path[0] = folder
 
@@ -206,11 +197,10 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _exit(code: int) -> NoReturn:
-    """End the process as Python does; with torch, without tearing the interpreter down.
+    """End the process as Python does, but with torch without taking the interpreter down.
 
-    That teardown aborts in about half of all runs after DDP with gloo ("terminate called without
-    an active exception", torch 2.13), and would turn a finished training into a failed one. So
-    non-daemon threads are waited for, exit hooks run, files are flushed, and the process is gone.
+    That aborts in about half of all runs after DDP with gloo ("terminate called without an active
+    exception", torch 2.13), and would turn a finished training into a failed one.
     """
     if "torch" not in sys.modules:
         sys.exit(code)
@@ -222,7 +212,7 @@ def _exit(code: int) -> NoReturn:
         if type(candidate) in _BUFFERED:  # isinstance would run the script's own __class__
             with contextlib.suppress(Exception):  # closed, detached, a full disk, a raw of its own
                 candidate.flush()
-    with contextlib.suppress(Exception):  # the script may have put anything in their place
+    with contextlib.suppress(Exception):  # the script may have replaced them
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)

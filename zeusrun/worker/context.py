@@ -1,4 +1,4 @@
-"""``zeusrun.current()``: what a training script asks for and tells."""
+"""``zeusrun.current()``: the choices for a training script, and its reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from zeusrun.worker.failure import failed_in_restart
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-
 SIGTERM_EXIT_CODE = 143  # 128 + SIGTERM: ended by one that zeusrun did not send
 
 
@@ -32,12 +31,11 @@ class Run:
         active: Whether zeusrun started this process.
         rank: This process among all, from 0.
         world_size: Number of processes.
-        job: Name of the recurring job, or ``None`` outside zeusrun.
-        trial: Identity of this trial, or ``None`` outside zeusrun.
-        checkpoint_dir: Where checkpoints of this trial belong, or ``None`` outside zeusrun.
-        ended_by_stranger: Whether a SIGTERM that zeusrun did not send has ended the training.
-        grouped: Whether it was in a process group of ``torch.distributed`` when it last looked, or
-            before.
+        job: Name of the recurring job; ``None`` outside zeusrun.
+        trial: Identity of this trial; ``None`` outside zeusrun.
+        checkpoint_dir: Where this trial saves its checkpoints; ``None`` outside zeusrun.
+        external_sigterm: Whether a SIGTERM that zeusrun did not send has ended the training.
+        grouped: Whether a process group of ``torch.distributed`` has been seen in this process.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -54,13 +52,13 @@ class Run:
         self._asked: set[str] = set()
         self._unsent: list[Asked | Reported] = []
         self._stopping = False
-        self.ended_by_stranger = False
+        self.external_sigterm = False
         self.grouped = False
         self._listening = False
         self._pid = 0
         self._writer: EventWriter | None = None
         run_dir = environment.get("ZEUSRUN_RUN_DIR")
-        self._stop_file = os.path.join(run_dir, "stop") if run_dir else None  # noqa: PTH118 - asked once an epoch
+        self._stop_file = os.path.join(run_dir, "stop") if run_dir else None  # noqa: PTH118
 
     def local_batch_size(self, default: int) -> int:
         """Return this rank's samples per optimizer step; ``default`` outside zeusrun."""
@@ -72,27 +70,26 @@ class Run:
         return int(self._ask_for("batch_size") or default)
 
     def learning_rate(self, default: float) -> float:
-        """Return the learning rate for the batch size; ``default`` where the job names none."""
+        """Return the learning rate for the batch size; ``default`` if the job names none."""
         return float(self._ask_for("learning_rate") or default)
 
     def _ask_for(self, choice: str) -> str | None:
-        """Return what the launcher chose, and let it know that the script has asked."""
+        """Return the launcher's choice, and record that the script has asked for it."""
         if self.active and self.rank == 0 and choice not in self._asked:
             self._asked.add(choice)
             self._unsent.append(Asked(time.monotonic(), choice))
-            with contextlib.suppress(OSError):  # with the first report, then
+            with contextlib.suppress(OSError):  # sent again with the first report
                 self.send()
         return self._environment.get(f"ZEUSRUN_{choice.upper()}")
 
     def epochs(self, default: int, done: int = 0) -> Iterator[int]:
-        """Yield 1, 2, 3, … and end after the last epoch, at the target, or when told to stop.
+        """Yield 1, 2, 3, … until the last epoch, the target, or a stop by zeusrun.
 
-        Ends after the same epoch on every rank; every rank must iterate over it.
+        Every rank must iterate over it; it ends after the same epoch on every rank.
 
         Args:
             default: Number of epochs outside zeusrun.
-            done: Epochs completed before, by the checkpoint that the script has restored: the
-                first one is then ``done + 1``.
+            done: Epochs in the checkpoint that the script has restored; begin with ``done + 1``.
         """
         last = int(self._environment.get("ZEUSRUN_MAX_EPOCHS") or default)
         for epoch in range(done + 1, last + 1):
@@ -102,15 +99,15 @@ class Run:
             yield epoch
 
     def report(self, epoch: int | None = None, **metrics: SupportsFloat) -> None:
-        """Tell the launcher the metrics after an epoch.
+        """Report the metrics after an epoch.
 
-        Rank 0 writes. Other ranks, and scripts outside zeusrun, may call it with anything.
+        Only rank 0 writes; the values of other ranks and outside zeusrun are ignored.
 
         Args:
-            epoch: Epochs completed; when left out, the one that ``epochs`` is in, else one more
-                than at the last report.
-            metrics: Plain numbers, or anything but text that ``float`` takes: tensors and arrays of
-                one number. NaN may be reported.
+            epoch: Epochs completed; by default the current one of ``epochs``, else one more than
+                at the last report.
+            metrics: Numbers, NaN included, or anything but text that ``float`` takes, such as a
+                tensor of one number.
 
         Raises:
             TypeError: If a metric is not a number.
@@ -127,14 +124,14 @@ class Run:
         self._unsent.append(Reported(time.monotonic(), completed, values))
         try:
             self.send()
-        except OSError as error:  # a full disk must not end the training it would only describe
+        except OSError as error:  # a full disk must not end the training
             warnings.warn(f"zeusrun could not record the metrics yet: {error}", stacklevel=2)
 
     def send(self) -> None:
-        """Write the reports that could not be written before.
+        """Write the reports that are not written yet.
 
         Raises:
-            OSError: If they still cannot be.
+            OSError: If the disk refuses.
         """
         while self._unsent:
             if self._writer is None:
@@ -143,16 +140,16 @@ class Run:
             del self._unsent[0]
 
     def should_stop(self) -> bool:
-        """Whether training should end here: target reached, or told to stop.
+        """Whether training should end now: at the target, or because zeusrun stops it.
 
-        A collective call: the answer is the same on every rank, so every rank must ask.
-        ``epochs`` asks before each epoch; only a loop of your own needs this.
+        A collective call with the same answer on every rank, so every rank must call it.
+        ``epochs`` calls it before each epoch; only a loop of your own needs it.
         """
         if not self.active:
             return False
         self._listen()
         self.grouped = self.grouped or is_grouped()
-        self._stopping = _any_rank(flag=self._stopping or self._told_to_stop())
+        self._stopping = _any_rank(flag=self._stopping or self._stop_requested())
         return self._stopping
 
     def _reached_target(self, values: Mapping[str, float]) -> bool:
@@ -164,7 +161,7 @@ class Run:
         return meets_target(value, float(environment["ZEUSRUN_TARGET"]), mode)
 
     def _listen(self) -> None:
-        """Turn SIGTERM into a stop, once the script has shown that it asks for stops."""
+        """Turn SIGTERM into a stop, once the script has asked whether to stop."""
         if self._listening or threading.current_thread() is not threading.main_thread():
             return
         self._listening = True
@@ -172,57 +169,53 @@ class Run:
             return  # the script's own handler wins
         self._pid = os.getpid()
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        listening, telling = os.pipe()
-        os.set_blocking(telling, False)
-        others = signal.set_wakeup_fd(telling, warn_on_full_buffer=False)
+        others = signal.set_wakeup_fd(-1)
         if others != -1:
-            signal.set_wakeup_fd(others)  # an event loop of the script wants it for itself
-            os.close(listening)
-            os.close(telling)
+            signal.set_wakeup_fd(others)  # it belongs to an event loop of the script
             return
-        # A child of the script is no rank: its signals must not be told to ours, and a SIGTERM
-        # that it gets while it is being forked waits until it has forgotten our handler. Python
-        # would lose it. Masks are those of the thread that forks.
-        found = threading.local()
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        # A forked child is no rank: it must not write its signals into this pipe, and needs the
+        # default handler. A SIGTERM that it gets meanwhile is blocked, as Python would lose it.
+        # The mask belongs to the thread that forks.
+        before = threading.local()
 
         def hold() -> None:
-            found.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
         def resume() -> None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, found.mask)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before.mask)
 
         def forget() -> None:
-            signal.set_wakeup_fd(-1)  # whichever thread has forked, it is the main one here
-            self._forget_sigterm()
+            signal.set_wakeup_fd(-1)  # the thread that forked is the main one of the child
+            if signal.getsignal(signal.SIGTERM) == self._on_sigterm:  # not the script's own by now
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
             resume()
 
         os.register_at_fork(before=hold, after_in_parent=resume, after_in_child=forget)
-        threading.Thread(target=self._watch_sigterm, args=(listening,), daemon=True).start()
+        threading.Thread(target=self._watch_sigterm, args=(reader,), daemon=True).start()
 
-    def _forget_sigterm(self) -> None:
-        if signal.getsignal(signal.SIGTERM) == self._on_sigterm:  # not the script's own by now
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    def _told_to_stop(self) -> bool:
+    def _stop_requested(self) -> bool:
         return self._stop_file is not None and os.path.exists(self._stop_file)  # noqa: PTH110
 
     def _on_sigterm(self, _signal: int, _frame: object) -> None:
-        if os.getpid() != self._pid:  # it came between the fork and its end
+        if os.getpid() != self._pid:  # a forked child is no rank
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
         self._stopping = True
-        self.ended_by_stranger = not self._told_to_stop()
+        self.external_sigterm = not self._stop_requested()
 
-    def _watch_sigterm(self, listening: int) -> None:
-        """End the rank where its main thread may never come to: in a collective, say.
+    def _watch_sigterm(self, reader: int) -> None:
+        """End the rank after a SIGTERM that zeusrun did not send, even if the main thread hangs.
 
-        A SIGTERM that zeusrun has not sent comes from torchrun, because another rank failed (then
-        at once: torchrun would wait 30 s, whatever grace the job has), or from a stranger.
+        If torchrun sent it because another rank failed, the rank ends at once (torchrun would wait
+        30 s, whatever grace the job has); otherwise after the grace of the job.
         """
-        while os.read(listening, 1) != bytes([signal.SIGTERM]):
+        while os.read(reader, 1) != bytes([signal.SIGTERM]):
             pass
-        if self._told_to_stop():
-            return  # zeusrun sees to it that it ends
+        if self._stop_requested():
+            return  # zeusrun ends the rank
         error_path = os.path.join(self._environment["ZEUSRUN_RUN_DIR"], "error.json")  # noqa: PTH118
         restart = int(self._environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
         grace_s = float(self._environment.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
@@ -249,16 +242,16 @@ def _number(name: str, value: SupportsFloat) -> float:
 
 def is_grouped() -> bool:
     """Whether this process is in a process group; torch is not imported for it."""
-    # A torch that was built without it, or could not be imported, has no such function.
+    # A torch that is built without it, or is being imported, has no such function.
     ask = getattr(sys.modules.get("torch.distributed"), "is_initialized", None)
     return ask is not None and bool(ask())
 
 
 def _any_rank(*, flag: bool) -> bool:
-    """Whether the flag is set on any rank; ranks that do not talk to each other answer alone.
+    """Whether the flag is set on any rank; without a process group, on this one.
 
-    The object collective chooses the device that the group's backend needs. On GPUs it would take
-    the current one, which is 0 on every rank of a script that never calls ``set_device``.
+    With NCCL, the collective uses the current GPU, which is 0 on every rank of a script that
+    never calls ``set_device``. Then it gets the GPU of the local rank.
     """
     if not is_grouped():
         return flag

@@ -1,4 +1,4 @@
-"""``error.json``: which rank failed first, and of what."""
+"""Writes ``error.json``: which rank failed first, and why."""
 
 from __future__ import annotations
 
@@ -6,14 +6,8 @@ import contextlib
 import json
 import os
 import traceback
-from typing import TYPE_CHECKING
 
 from zeusrun.files.private import read_file, write_file
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from zeusrun.redaction import Mask
 
 _MEMORY_WORDS = (
     "out of memory",  # CUDA, HIP, MPS
@@ -28,7 +22,7 @@ _MAX_RECORD_BYTES = 1 << 20  # six bytes for each of its characters at most
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether the error, or one that caused it, is memory running out, on a GPU or on the host."""
+    """Whether the error or one of its causes says that memory ran out, on a GPU or the host."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
@@ -43,37 +37,25 @@ def ran_out_of_memory(error: BaseException) -> bool:
     return False
 
 
-def record_failure(
-    path: str,
-    rank: int,
-    restart: int,
-    error: BaseException,
-    trace: TracebackType | None,
-    *,
-    mask: Mask | None = None,
-) -> None:
-    """Write ``error.json`` unless another rank of the same restart was first.
+def record_failure(path: str, rank: int, restart: int, error: BaseException) -> None:
+    """Write ``error.json`` unless another rank of the same restart has done it.
 
-    The first to fail is the cause; the others fail because it is gone. A failure to write is let
-    go: the training has failed already, and its own message matters more.
+    The first failure is the cause; the other ranks fail because that rank is gone. If the disk
+    refuses, nothing is written.
 
     Args:
-        path: Where to.
+        path: The file.
         rank: Of this process.
-        restart: How often torchrun has restarted the ranks; a later failure replaces an earlier.
-        error: What ended the script; ``SystemExit`` with a code other than 0 included.
-        trace: Its traceback, without zeusrun's own frames.
-        mask: What must not be written; ``None`` for nothing.
+        restart: Number of torchrun's restarts; a failure after a restart replaces an earlier one.
+        error: The exception that ended the script; its traceback has no frames of zeusrun.
     """
     if isinstance(error, SystemExit):
-        told = f"code {error.code}" if isinstance(error.code, int) else str(error.code)
-        kind, message = "exit", f"the script exited with {told}"
+        code = f"code {error.code}" if isinstance(error.code, int) else str(error.code)
+        kind, message = "exit", f"the script exited with {code}"
     else:
         kind = "out_of_memory" if ran_out_of_memory(error) else "exception"
         message = _text(error)
-    lines = "".join(traceback.format_exception(type(error), error, trace))
-    if mask is not None:  # before they are cut, which could leave a part of a secret
-        message, lines = mask.text(message), mask.text(lines)
+    lines = "".join(traceback.format_exception(error))
     record = {
         "rank": rank,
         "restart": restart,
@@ -102,7 +84,7 @@ def _text(error: BaseException) -> str:
 
 
 def failed_in_restart(path: str) -> int | None:
-    """Return the restart that the recorded failure is of; ``None`` where none can be read."""
+    """Return after which restart the recorded failure happened; ``None`` without a record."""
     try:
         return int(json.loads(read_file(path, _MAX_RECORD_BYTES))["restart"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):

@@ -1,4 +1,4 @@
-"""Counts optimizer steps through torch's global hooks, from the moment the script imports torch."""
+"""Counts optimizer steps through torch's global hooks, once the script has imported torch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ _OPTIMIZER_MODULE = "torch.optim.optimizer"
 
 
 def count_steps(tick: Callable[[], None]) -> None:
-    """Call ``tick`` after every optimizer step of this process.
-
-    torch is not imported for it: a script that never imports torch starts as fast as ever.
-    """
+    """Call ``tick`` after every optimizer step of this process; does not import torch."""
     if _OPTIMIZER_MODULE in sys.modules:
         _register(sys.modules[_OPTIMIZER_MODULE], tick)
     else:
@@ -28,8 +25,8 @@ def count_steps(tick: Callable[[], None]) -> None:
 def _register(optimizer: ModuleType, tick: Callable[[], None]) -> None:
     """Register the hooks (torch.optim.optimizer.register_optimizer_step_pre_hook, since 2.2).
 
-    A subclass that calls ``super().step()`` fires the hooks twice: pre, pre, post, post. Only a
-    post that follows a pre is a step, so it counts once; a step that raises leaves no trace.
+    A subclass that calls ``super().step()`` fires the hooks twice: pre, pre, post, post. A step is
+    a post that follows a pre, so it counts once. A step that raises does not count.
     """
     entered = False
 
@@ -56,7 +53,7 @@ class _OptimizerFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return torch's own spec with a loader that registers the hooks at its end."""
+        """Return torch's own spec with a loader that registers the hooks afterwards."""
         if name != _OPTIMIZER_MODULE:
             return None
         sys.meta_path.remove(self)

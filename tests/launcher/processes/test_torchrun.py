@@ -75,14 +75,9 @@ def test_a_run_has_the_environment_folder_and_session_given_and_no_input(paths, 
     assert paths.torchrun_log.read_text() == f"ä {tmp_path} True True\n"
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"argv": ("/no/such/program",)}, {"cwd": Path("/no/such/folder")}, {"argv": ("/etc",)}],
-    ids=["program", "folder", "not executable"],
-)
-def test_what_cannot_be_started_is_a_launch_error_that_names_it(paths, changes):
-    with pytest.raises(LaunchError, match=r"could not be started: /(no/such|etc)") as caught:
-        run(python(paths, "", **changes), paths, grace_period_s=1, on_tick=go_on)
+def test_what_cannot_be_started_is_a_launch_error_that_names_it(paths):
+    with pytest.raises(LaunchError, match="could not be started: /no/such/folder") as caught:
+        run(python(paths, "", cwd=Path("/no/such/folder")), paths, grace_period_s=1, on_tick=go_on)
     assert caught.value.exit_code == 5
 
 
@@ -242,23 +237,20 @@ def test_what_the_end_raises_passes_through_and_the_run_is_ended(paths):
     assert left == []
 
 
-def test_what_has_left_session_parent_and_environment_is_swept_if_it_was_seen(paths):
-    text = """
-        child = subprocess.Popen(
-            [sys.executable, "-c", "import time; time.sleep(600)"], env={}, start_new_session=True)
-        pathlib.Path(os.environ["ZEUSRUN_RUN_DIR"], "pid").write_text(str(child.pid))
-        pathlib.Path(os.environ["ZEUSRUN_RUN_DIR"], "ready").touch()
-        while not os.path.exists(os.path.join(os.environ["ZEUSRUN_RUN_DIR"], "stop")):
-            time.sleep(0.01)
-    """
-    ticks = []
+LEAVES_A_DAEMON = """
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            pathlib.Path(os.environ["ZEUSRUN_RUN_DIR"], "pid").write_text(str(os.getpid()))
+            os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)"], {})
+        os._exit(0)
+    while not os.path.exists(os.path.join(os.environ["ZEUSRUN_RUN_DIR"], "pid")):
+        time.sleep(0.01)
+"""
 
-    def on_tick():
-        if (paths.run_dir / "ready").exists():
-            ticks.append(1)
-        return StopLevel.TELL if len(ticks) > 12 else StopLevel.NONE  # a second: a look in between
 
-    exit_ = run(python(paths, text), paths, grace_period_s=1, on_tick=on_tick)
+def test_what_has_left_session_parent_and_environment_is_ended(paths):
+    exit_ = run(python(paths, LEAVES_A_DAEMON), paths, grace_period_s=1, on_tick=go_on)
     pid = int((paths.run_dir / "pid").read_text())
     assert [name.rpartition(" ")[2] for name in exit_.outlived] == [f"({pid})"]
     assert has_ended(pid)

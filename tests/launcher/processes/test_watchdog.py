@@ -1,4 +1,4 @@
-"""What ends a run whose launcher is dead: the watchdog, as a real process."""
+"""The watchdog as a real process: it starts torchrun, and ends what is left of it."""
 
 from __future__ import annotations
 
@@ -8,95 +8,158 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.runs import wait_for
-from zeusrun.launcher.processes.torchrun import Watchdog
+from tests.factories import ROOT
+from tests.runs import has_ended, wait_for
+from zeusrun.launcher.processes.torchrun import TorchrunProcess
+from zeusrun.launcher.rundir.layout import create_run
 
-LAST = 1 << (signal.SIGUSR2 - 1)  # of the signals that it ignores
-SLEEPER = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
-LAUNCHER = """
-import sys
-from zeusrun.launcher.processes.torchrun import Watchdog
-with Watchdog() as watchdog:
-    print(watchdog.pid, watchdog.mark["ZEUSRUN_LAUNCH"], flush=True)
-    sys.stdin.read()
+WATCHDOG = ROOT / "zeusrun" / "launcher" / "processes" / "watchdog.py"
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open(sys.argv[1] + "/daemon", "w").write(f"{os.getpid()} ")
+        os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)"], {})
+    os._exit(0)
 """
+STAYS = "while True: time.sleep(600)\n"
 
 
 @pytest.fixture
-def start():
-    """Start a process that is up when the call returns, and end it at last."""
+def start(tmp_path):
+    """Start a watchdog with a Python program; it is killed at the end, with what it started."""
     started = []
 
-    def run(argv, **environment):
+    def run(program):
         process = subprocess.Popen(
-            argv,
-            env={**os.environ, **environment},
+            [sys.executable, "-I", "-S", WATCHDOG, sys.executable, "-c", program, tmp_path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            bufsize=0,
         )
         started.append(process)
-        process.first_line = process.stdout.readline()
         return process
 
     yield run
     for process in started:
-        process.kill()
-        process.communicate()
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(30)
+
+
+def read_daemon(tmp_path):
+    """Return the pid of the daemon once it runs."""
+    path = tmp_path / "daemon"
+    return int(
+        wait_for(lambda: path.exists() and path.read_text().endswith(" ") and path.read_text())
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [("", 0), ("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", -9)],
+)
+def test_it_reports_the_exit_code(start, program, code):
+    assert int(start(program).stdout.read(8)) == code
+
+
+def test_it_passes_a_signal_on(start, tmp_path):
+    watchdog = start(DAEMON + STAYS)
+    read_daemon(tmp_path)
+    watchdog.stdin.write(bytes([signal.SIGTERM]))
+    assert int(watchdog.stdout.read(8)) == -signal.SIGTERM
+    watchdog.stdin.write(bytes([signal.SIGTERM]))  # nothing is left to be signalled
+    assert watchdog.poll() is None
+
+
+@pytest.mark.parametrize("program", [DAEMON, DAEMON + STAYS], ids=["ended", "running"])
+def test_at_the_end_of_its_input_it_kills_all_that_is_left(start, tmp_path, program):
+    watchdog = start(program)
+    daemon = read_daemon(tmp_path)
+    everybody = wait_for(
+        lambda: {each.pid for each in psutil.Process(watchdog.pid).children(recursive=True)}
+    )
+    watchdog.stdin.close()
+    assert watchdog.wait(30) == 0
+    assert has_ended(daemon)
+    assert all(map(has_ended, everybody))
+
+
+def test_when_the_launcher_is_killed_it_ends(tmp_path):
+    program = f"""
+        import subprocess, sys
+        watchdog = subprocess.Popen(
+            [sys.executable, "-I", "-S", {str(WATCHDOG)!r}, *sys.argv[1:]],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        print(watchdog.pid, flush=True)
+        sys.stdin.read()
+    """
+    program = "\n".join(line.strip() for line in program.splitlines())
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", program, sys.executable, "-c", DAEMON + STAYS, tmp_path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    watchdog, daemon = int(launcher.stdout.readline()), read_daemon(tmp_path)
+    launcher.kill()
+    launcher.communicate()
+    wait_for(lambda: has_ended(watchdog), what="the end of the watchdog")
+    assert has_ended(daemon)
+
+
+def test_what_ends_a_whole_session_does_not_end_it(start, tmp_path):
+    watchdog = start(DAEMON + STAYS)
+    read_daemon(tmp_path)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
+        watchdog.send_signal(number)
+    watchdog.stdin.write(bytes([signal.SIGKILL]))
+    assert int(watchdog.stdout.read(8)) == -signal.SIGKILL
+
+
+def test_signals_reach_torchrun_as_they_would_without_it(start):
+    program = """
+import signal
+assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+"""
+    assert int(start(program).stdout.read(8)) == 0
 
 
 @pytest.fixture
-def run(tmp_path, start):
-    """A launcher with a watchdog, a process of its run, and one of the next launcher of the run."""
-    launcher = start([sys.executable, "-c", LAUNCHER])
-    launcher.watchdog, mark = launcher.first_line.split()
-    own = start(SLEEPER, ZEUSRUN_RUN_DIR=str(tmp_path), ZEUSRUN_LAUNCH=mark)
-    other = start(SLEEPER, ZEUSRUN_RUN_DIR=str(tmp_path), ZEUSRUN_LAUNCH=f"{mark}2")
-    return launcher, own, other
+def process(tmp_path):
+    from zeusrun.launcher.processes.command import Command
+
+    paths = create_run(tmp_path, "job", "job-1-1")
+    environment = {**os.environ, "ZEUSRUN_RUN_DIR": str(paths.run_dir)}
+    argv = (sys.executable, "-c", DAEMON.replace("{}", "os.environ") + STAYS, str(tmp_path))
+    return TorchrunProcess(Command(argv, environment, Path.cwd()), paths, grace_period_s=600)
 
 
-def test_when_the_launcher_is_killed_its_run_is_and_no_other_one(run):
-    launcher, own, other = run
-    launcher.kill()
-    assert own.wait(30) == -signal.SIGKILL
-    assert other.poll() is None
+def test_if_it_is_killed_the_run_ends_and_nothing_is_left(process, tmp_path):
+    with process:
+        daemon = read_daemon(tmp_path)
+        (watchdog,) = (
+            each for each in psutil.Process().children() if str(WATCHDOG) in each.cmdline()
+        )
+        watchdog.kill()
+        while process.is_running():
+            process.wait()
+    assert process.exit.code == -signal.SIGKILL
+    assert has_ended(daemon)
 
 
-def test_a_launcher_that_ends_well_dismisses_it(run):
-    launcher, own, other = run
-    launcher.communicate("")
-    assert launcher.returncode == 0
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(launcher.watchdog), 0)
-    assert own.poll() is None
-    assert other.poll() is None
-
-
-def ignores_signals(pid):
-    """Whether a process has come so far that it ignores signals."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return any(line.startswith("SigIgn") and int(line.split()[1], 16) & LAST for line in lines)
-
-
-def test_what_ends_a_whole_session_does_not_end_it(run):
-    launcher, own, _ = run
-    wait_for(lambda: ignores_signals(launcher.watchdog), what="a watchdog that ignores signals")
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
-        os.kill(int(launcher.watchdog), number)
-    launcher.kill()
-    assert own.wait(30) == -signal.SIGKILL
-
-
-def test_a_launcher_does_not_wait_for_a_watchdog_that_was_stopped(run):
-    launcher, own, _ = run
-    os.kill(int(launcher.watchdog), signal.SIGSTOP)
-    launcher.communicate("")
-    assert launcher.returncode == 0
-    assert own.poll() is None
-
-
-def test_a_watchdog_that_was_killed_is_no_trouble():
-    with Watchdog() as watchdog:
-        os.kill(watchdog.pid, signal.SIGKILL)
+def test_a_launcher_does_not_wait_for_one_that_was_stopped(process, tmp_path, monkeypatch):
+    monkeypatch.setattr("zeusrun.launcher.processes.torchrun._MARGIN_S", 0.2)
+    process._grace_s = 0
+    with process:
+        daemon = read_daemon(tmp_path)
+        (watchdog,) = (
+            each for each in psutil.Process().children() if str(WATCHDOG) in each.cmdline()
+        )
+        watchdog.suspend()
+    assert process.exit.code == -signal.SIGKILL
+    assert has_ended(daemon)

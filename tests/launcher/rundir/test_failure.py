@@ -19,6 +19,7 @@ from zeusrun.launcher.rundir.failure import (
     run_deleted,
 )
 from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.redaction import mask_values
 from zeusrun.worker.context import Run
 
 RECORD = {
@@ -296,3 +297,16 @@ def test_what_is_cut_ends_in_dots(paths):
     failure = leave(paths, {"kind": "exit", "message": "the script exited with code 7"})
     assert failure.sentence.endswith("y…")
     assert len(failure.last_line) == 200
+
+
+def test_reason_cause_and_traceback_hold_no_secret(paths):
+    mask = mask_values(["hf_Zm9vYmFyYmF6"])
+    record = {
+        name: str(value).replace("the data", "hf_Zm9vYmFyYmF6") for name, value in RECORD.items()
+    }
+    paths.error.write_text(
+        json.dumps({**record, "message": record["message"] + "x" * 180 + "hf_Zm9vYmFyYmF6"})
+    )
+    failure = read_failure(paths, 0, mask=mask)
+    assert failure.reason.startswith("rank 1 at data.py:3: ValueError: *** is broken")
+    assert "hf_" not in failure.reason + failure.cause + read_traceback(paths, mask)

@@ -1,11 +1,7 @@
-"""Torchrun's own process: runs torchrun's ``main`` and ends without taking the interpreter down.
+"""Runs torchrun's ``main`` and ends its process without taking the interpreter down.
 
-Taking down an interpreter that has imported torch takes 0.3 s, in which nothing happens that a run
-needs: Python's exit handlers, the threads of the rendezvous store, and the freeing of memory are
-skipped. Standard output and standard error are flushed.
-
-This module and the worker are the only ones that import torch, and they never run in the process
-of the launcher.
+That would take 0.3 s with torch imported. It skips Python's exit handlers, the threads of the
+rendezvous store, and the freeing of memory. Standard output and standard error are flushed.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from zeusrun.worker.parent_death import end_with_parent
 def main() -> NoReturn:
     """Run torchrun on ``sys.argv``; never returns."""
     end_with_parent()
-    # Slurm may send SIGUSR1 to every process of a step; the launcher alone acts on it.
+    # Slurm may send SIGUSR1 to every process of a step; only the launcher acts on it.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     code = 0
     try:

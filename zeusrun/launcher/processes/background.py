@@ -1,4 +1,4 @@
-"""Processes beside a training: one that outlives its parent, and commands of a moment."""
+"""Starts commands that run in the background or end soon; never a shell."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_COMPLAINT_BYTES = 2000
+_STDERR_BYTES = 2000
 
 Detached = subprocess.Popen[bytes]
 """A process that outlives this one."""
 
 
 def start_detached(argv: Sequence[str], environment: Mapping[str, str], log: int) -> Detached:
-    """Start a command that outlives this process: a session of its own, at ``/``, no input.
-
-    Args:
-        argv: The command and its arguments; no shell is involved.
-        environment: The command's, and nothing else.
-        log: A descriptor that its output goes to.
+    """Start a command that outlives this process; its output goes to the descriptor ``log``.
 
     Raises:
         OSError: If it could not be started.
@@ -40,11 +35,7 @@ def start_detached(argv: Sequence[str], environment: Mapping[str, str], log: int
 
 
 def run_briefly(argv: Sequence[str], content: bytes = b"") -> tuple[int, bytes, str]:
-    """Run a command that ends by itself; return its exit code, output and complaints.
-
-    Args:
-        argv: The command and its arguments; no shell is involved.
-        content: Its input.
+    """Run a command with ``content`` as input; return its exit code, output and error output.
 
     Raises:
         OSError: If it could not be started.
@@ -56,23 +47,23 @@ def run_briefly(argv: Sequence[str], content: bytes = b"") -> tuple[int, bytes, 
 def run_bounded(
     argv: Sequence[str], content: bytes, environment: Mapping[str, str], timeout_s: float
 ) -> tuple[int, str]:
-    """Run a command for so long at most; return its exit code and complaints.
+    """Run a command with ``content`` as input; return its exit code and end of its error output.
 
-    What it leaves in the background is not waited for.
+    Does not wait for processes that the command leaves in the background.
 
     Raises:
         OSError: If it could not be started.
-        TimeoutError: If it took too long; it has been killed, with what it started.
+        TimeoutError: If it took too long; it has been killed, with its process group.
     """
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as complaints:
-        given.write(content)
-        given.seek(0)
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+        stdin.write(content)
+        stdin.seek(0)
         process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
             argv,
             env=dict(environment),
-            stdin=given,
+            stdin=stdin,
             stdout=subprocess.DEVNULL,
-            stderr=complaints,
+            stderr=stderr,
             start_new_session=True,
         )
         try:
@@ -81,5 +72,5 @@ def run_bounded(
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise TimeoutError(f"it took longer than {timeout_s:g} s") from error
-        complaints.seek(max(0, complaints.seek(0, os.SEEK_END) - _COMPLAINT_BYTES))
-        return code, complaints.read(_COMPLAINT_BYTES).decode(errors="replace").strip()
+        stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_BYTES))
+        return code, stderr.read(_STDERR_BYTES).decode(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""From a job and a decision to the command that is run. Pure."""
+"""Builds the torchrun command of a trial. Pure."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ if TYPE_CHECKING:
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import Trial
 
-
 _WORKER = Path(zeusrun.__file__).parent / "worker" / "__main__.py"
 
-# Otherwise the ranks of every life share one store of torchrun's, and those of the second find the
-# addresses of the first: with gloo, 8 of 12 restarts failed (torch 2.13; pytorch issue 135712).
+# Otherwise restarted ranks share torchrun's store with the ranks before them and find their
+# addresses: with gloo, 8 of 12 restarts failed (torch 2.13; pytorch issue 135712).
 _RESTARTABLE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
-_MONITOR_INTERVAL_S = 0.05  # torchrun sees the end of its ranks so soon; 0.4 % of a core
+_MONITOR_INTERVAL_S = 0.05  # torchrun checks its ranks so often; 0.4 % of a core
 
-# Placeholders that every rank also finds as ``ZEUSRUN_<NAME>``.
-_TOLD = (
+# Placeholders that every rank also gets as ``ZEUSRUN_<NAME>``.
+_VARIABLES = (
     "job",
     "trial",
     "attempt",
@@ -79,7 +78,7 @@ class Command:
     cwd: Path
 
     def masked(self) -> Command:
-        """Return the command as it may be shown: without the values of secrets."""
+        """Return the command without the values of secrets, to show it."""
         mask, secret = mask_environment(self.env), secret_variables(self.env)
         return Command(
             argv=tuple(mask.text(text) for text in self.argv),
@@ -89,7 +88,7 @@ class Command:
 
 
 def placeholder_values(spec: JobSpec, trial: Trial, paths: RunPaths) -> dict[str, str]:
-    """Return what the ``${…}`` placeholders of the job file stand for in this trial."""
+    """Return the values of the ``${…}`` placeholders of the job file in this trial."""
     return {
         "job": trial.job,
         "trial": trial.trial,
@@ -117,15 +116,7 @@ def build_command(
     *,
     placement: Placement,
 ) -> Command:
-    """Return the torchrun command of a trial.
-
-    Args:
-        spec: The job.
-        trial: The dispatched trial; its batch size is what every rank is told.
-        paths: Its files.
-        torchrun: The installed torchrun; only options it declares are passed.
-        environment: Inherited, less what an outer zeusrun set.
-        placement: Where its ranks are started.
+    """Return the torchrun command of a trial, in the given environment less an outer zeusrun's.
 
     Raises:
         JobFileError: If a placeholder has no value in this trial.
@@ -148,25 +139,22 @@ def build_command(
     # torchrun replaces ${local_rank} and $$ in each word of the script's command.
     script_command = [word.replace("$", "$$") for word in (*worker, *target, *args)]
     env = {name: expand_placeholders(text, values) for name, text in spec.env.items()}
-    return Command(
-        argv=(*torchrun.argv, *flags, *script_command),
-        env={
-            **(_RESTARTABLE if spec.launch.max_restarts else {}),
-            **_inherited(environment),
-            **env,
-            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_s),
-            "ZEUSRUN_MODE": spec.objective.mode,
-            "ZEUSRUN_ON_TARGET": spec.objective.on_target,
-            **{f"ZEUSRUN_{name.upper()}": values[name] for name in _TOLD if values[name]},
-            **({SECRETS_VARIABLE: ",".join(sorted(spec.secrets))} if spec.secrets else {}),
-        },
-        cwd=spec.workdir_path(values),
-    )
-
-
-def _inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    return {
+    inherited = {
         name: value
         for name, value in environment.items()
         if not name.startswith("ZEUSRUN_") or name == "ZEUSRUN_HOME"
     }
+    return Command(
+        argv=(*torchrun.argv, *flags, *script_command),
+        env={
+            **(_RESTARTABLE if spec.launch.max_restarts else {}),
+            **inherited,
+            **env,
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_s),
+            "ZEUSRUN_MODE": spec.objective.mode,
+            "ZEUSRUN_ON_TARGET": spec.objective.on_target,
+            **{f"ZEUSRUN_{name.upper()}": values[name] for name in _VARIABLES if values[name]},
+            **({SECRETS_VARIABLE: ",".join(sorted(spec.secrets))} if spec.secrets else {}),
+        },
+        cwd=spec.workdir_path(values),
+    )

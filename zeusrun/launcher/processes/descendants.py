@@ -1,10 +1,9 @@
-"""Finds and ends the processes of a run, whoever has adopted them."""
+"""Finds and ends the processes that a run has left."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
 from typing import TYPE_CHECKING
 
 import psutil
@@ -12,35 +11,15 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_FAMILY_PERIOD_S = 1.0
 _SWEEP_GRACE_S = 3.0
 _NATURAL_EXIT_S = 0.5
 
 
-class Family:
-    """The processes of a run: descendants as they are seen, and whoever carries its environment."""
-
-    def __init__(self, root_pid: int, run_dir: str) -> None:
-        self._root_pid = root_pid
-        self._run_dir = run_dir
-        self._seen: set[psutil.Process] = set()
-        self._next_look_t = 0.0
-
-    def look(self) -> None:
-        """Record the descendants of torchrun, about once a second."""
-        now_t = time.monotonic()
-        if now_t >= self._next_look_t:
-            self._next_look_t = now_t + _FAMILY_PERIOD_S
-            with contextlib.suppress(psutil.Error):
-                self._seen.update(psutil.Process(self._root_pid).children(recursive=True))
-
-    def sweep(self, *, at_once: bool) -> tuple[str, ...]:
-        """End what has outlived torchrun; return its names."""
-        return end_processes(self._seen | processes_of_run(self._run_dir), at_once=at_once)
-
-
 def processes_of_run(run_dir: str) -> set[psutil.Process]:
-    """Return the live processes whose environment names the run directory, whoever adopted them."""
+    """Return the live processes whose environment names the run directory.
+
+    For a run whose watchdog was killed: its orphans may have any parent.
+    """
     found = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -50,12 +29,12 @@ def processes_of_run(run_dir: str) -> set[psutil.Process]:
 
 
 def end_processes(processes: Iterable[psutil.Process], *, at_once: bool = False) -> tuple[str, ...]:
-    """End processes one at a time: time to go by themselves, SIGTERM, SIGKILL; or SIGKILL at once.
+    """End processes: wait for their own end, then SIGTERM, then SIGKILL; or SIGKILL at once.
 
-    A ``psutil.Process`` knows its start time, so a reused pid is never signalled.
+    psutil compares start times, so a reused pid is never signalled.
 
     Returns:
-        ``name (pid)`` of each that did not go by itself.
+        ``name (pid)`` of each that did not end by itself.
     """
     remaining = [process for process in processes if _alive(process)]
     if not remaining:

@@ -16,20 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-_PASSED_ON = (*ENDING, signal.SIGQUIT, signal.SIGUSR2)  # Slurm's --signal
-_FROM_TERMINAL = 0x80  # SI_KERNEL of sigaction(2): the terminal tells a whole process group
+_PASSED_ON = (*ENDING, signal.SIGQUIT, signal.SIGUSR2)  # SIGUSR2: Slurm's --signal
+_FROM_TERMINAL = 0x80  # SI_KERNEL of sigaction(2): the terminal signals a whole process group
 _RECHECK_S = 0.5  # should a thread of a library have taken SIGCHLD
 
 
 @dataclass(frozen=True)
 class ForegroundExit:
-    """How a command of the user ended.
-
-    Attributes:
-        code: Its exit code, or 128 + n if signal n ended it, as a shell has it.
-        started_t: Monotonic second just before it started.
-        ended_t: Monotonic second just after it ended.
-    """
+    """How a command ended: its code (128 + n for signal n), and monotonic seconds."""
 
     code: int
     started_t: float
@@ -39,10 +33,10 @@ class ForegroundExit:
 def run_foreground(
     argv: Sequence[str], environment: Mapping[str, str], meanwhile: AbstractContextManager[object]
 ) -> ForegroundExit:
-    """Run a command in the place of this process: its terminal, its streams, its signals.
+    """Run a command in the place of this process.
 
-    The signals in ``_PASSED_ON`` go to the command and do not end this process. Where the terminal
-    has told the command already, it is not told twice.
+    Signals of ``_PASSED_ON`` go to the command and do not end this process. A signal that the
+    command has got from the terminal itself is not repeated.
 
     Args:
         argv: The command and its arguments; no shell is involved.
@@ -51,7 +45,7 @@ def run_foreground(
             Threads that it starts get none of these signals.
 
     Raises:
-        OSError: If the command could not be started, as ``subprocess.Popen`` raises it.
+        OSError: If the command could not be started.
     """
     passed_on = [n for n in _PASSED_ON if signal.getsignal(n) is not signal.SIG_IGN]
     waited_for = {*passed_on, signal.SIGCHLD}
@@ -62,35 +56,36 @@ def run_foreground(
             started_t = time.monotonic()
             process = _start_unblocked(argv, environment, before)
             while process.poll() is None:
-                told = signal.sigtimedwait(waited_for, _RECHECK_S)
-                if told and told.si_signo in passed_on and not _knows(process.pid, told):
+                got = signal.sigtimedwait(waited_for, _RECHECK_S)
+                if got and got.si_signo in passed_on and not _has_got(process.pid, got):
                     with contextlib.suppress(PermissionError):  # another user's, as sudo is
-                        process.send_signal(told.si_signo)
+                        process.send_signal(got.si_signo)
             ended_t = time.monotonic()
     finally:
         while signal.sigtimedwait(waited_for, 0):
-            pass  # came too late for the command, and what was measured is still to be told
+            pass  # too late for the command; the caller still has to report
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGCHLD, child_handler)
     code = process.returncode
     return ForegroundExit(code if code >= 0 else 128 - code, started_t, ended_t)
 
 
-def _knows(pid: int, told: signal.struct_siginfo) -> bool:
-    """Whether the terminal has told a command, too; that it hung up it tells a session's leader."""
+def _has_got(pid: int, got: signal.struct_siginfo) -> bool:
+    """Whether the terminal has sent a signal to the command, too."""
     in_our_group = os.getpgid(pid) == os.getpgrp()  # not under timeout or setsid
-    only_us = told.si_signo == signal.SIGHUP and os.getsid(0) == os.getpid()  # as under ssh -t
-    return told.si_code == _FROM_TERMINAL and in_our_group and not only_us
+    # A hang-up goes to the leader of the session only, which is this process under ssh -t.
+    only_us = got.si_signo == signal.SIGHUP and os.getsid(0) == os.getpid()
+    return got.si_code == _FROM_TERMINAL and in_our_group and not only_us
 
 
 def _start_unblocked(
     argv: Sequence[str], environment: Mapping[str, str], mask: Iterable[int]
 ) -> subprocess.Popen[bytes]:
-    """Start a command under a signal mask; signals that come meanwhile are pending thereafter."""
+    """Start a command under a signal mask; signals that come meanwhile are pending afterwards."""
     with CaughtSignals(_PASSED_ON) as signals:
         blocked = signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         try:
-            # Descriptors that the user opened for it, as in <(...) of a shell, are its own, too.
+            # The user may have opened descriptors for the command, as in <(...) of a shell.
             return subprocess.Popen(argv, env=environment, close_fds=False)  # noqa: S603 - no shell
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -1,4 +1,4 @@
-"""Which torchrun is installed, and what it understands. Torch itself is never imported here."""
+"""Finds the installed torchrun and its options without importing torch."""
 
 from __future__ import annotations
 
@@ -16,17 +16,14 @@ _MAIN = (
     "import sys; sys.path[:] = filter(None, sys.path); "
     "from zeusrun.launcher.processes.agent import main; main()"
 )
+_SOURCE = Path("distributed", "run.py")
+_OPTION = re.compile(r"""^\s*["'](--[a-z][a-z-]*)["'],?\s*$""", re.MULTILINE)
+_VERSION = re.compile(r"""^__version__ *= *["']([^"']+)["']""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Torchrun:
-    """An installed torchrun.
-
-    Attributes:
-        argv: How to start it.
-        version: Of torch.
-        flags: The long options it declares, with dashes: ``--shutdown-timeout``.
-    """
+    """An installed torchrun: how to start it, torch's version, and its ``--long`` options."""
 
     argv: tuple[str, ...]
     version: str
@@ -34,40 +31,32 @@ class Torchrun:
 
 
 def find_torchrun() -> Torchrun:
-    """Look at the torch of this interpreter without importing it.
+    """Return the torchrun of this interpreter.
 
-    Its options are read from its source, because ``torchrun --help`` imports torch for two
-    seconds. Source that cannot be read declares nothing, and only what every torchrun
-    understands is passed.
+    Its options come from its source, because ``torchrun --help`` imports torch for two seconds.
+    If the source cannot be read, only options that every torchrun has are used.
 
     Raises:
         LaunchError: If torch is not installed.
     """
     package = importlib.util.find_spec("torch")
-    locations = list(package.submodule_search_locations or ()) if package else []
-    sources = [Path(location) / "distributed" / "run.py" for location in locations]
-    if not any(source.exists() for source in sources):
+    folders = map(Path, (package.submodule_search_locations or ()) if package else ())
+    folder = next((each for each in folders if (each / _SOURCE).exists()), None)
+    if folder is None:
         raise LaunchError(
             f"torchrun: torch is not installed for {sys.executable}; "
             "install it there with 'python -m pip install torch'."
         )
-    try:
-        text = next(source for source in sources if source.exists()).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        text = ""
+    # importlib.metadata would take 20 ms to load.
+    version = _VERSION.search(_read(folder / "version.py"))
     return Torchrun(
         argv=(sys.executable, "-c", _MAIN),
-        version=_read_version(locations),
-        flags=frozenset(re.findall(r"""^\s*["'](--[a-z][a-z-]*)["'],?\s*$""", text, re.MULTILINE)),
+        version="unknown" if version is None else version[1],
+        flags=frozenset(_OPTION.findall(_read(folder / _SOURCE))),
     )
 
 
-def _read_version(locations: list[str]) -> str:
-    """Return what torch says its version is; ``importlib.metadata`` takes 20 ms to load."""
-    for location in locations:
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            text = (Path(location) / "version.py").read_text(encoding="utf-8")
-            found = re.search(r"""^__version__ *= *["']([^"']+)["']""", text, re.MULTILINE)
-            if found is not None:
-                return found[1]
-    return "unknown"
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="utf-8", errors="replace")
+    return ""

@@ -1,4 +1,4 @@
-"""How often the kernel has killed for want of memory, so that a SIGKILL finds its cause."""
+"""Counts the processes that the kernel has killed because memory ran out."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 def count_oom_kills(root: Path = Path("/")) -> int | None:
     """Return the out-of-memory kills so far in this process's control group, else on this host.
 
-    Read before and after a run, the difference says whether memory may have ended it. Sources:
-    ``memory.events`` of cgroup v2, ``memory.oom_control`` of v1, ``/proc/vmstat``; each has a
-    line ``oom_kill N`` (Linux 4.13 and later).
+    Sources: ``memory.events`` of cgroup v2, ``memory.oom_control`` of v1, ``/proc/vmstat``; each
+    has a line ``oom_kill N`` (Linux 4.13 and later).
 
     Args:
-        root: Where ``proc`` and ``sys`` are.
+        root: The folder of ``proc`` and ``sys``.
 
     Returns:
-        The count, or ``None`` where the kernel does not tell.
+        The count; ``None`` if the kernel does not count.
     """
-    for path in (*_of_control_group(root), root / "proc/vmstat"):
+    for path in (*_control_group_files(root), root / "proc/vmstat"):
         try:
             found = _COUNT.search(path.read_text(encoding="ascii", errors="replace"))
         except OSError:
@@ -35,10 +34,10 @@ def count_oom_kills(root: Path = Path("/")) -> int | None:
     return None
 
 
-def _of_control_group(root: Path) -> Iterator[Path]:
-    """Yield where the control group of this process may keep its count.
+def _control_group_files(root: Path) -> Iterator[Path]:
+    """Yield the files that may hold the count of this process's control group.
 
-    In a container its path may be the host's, while what is mounted begins at the group itself.
+    In a container, /proc may name the group's path on the host, while the group itself is mounted.
     """
     mounts = root / "sys/fs/cgroup"
     try:

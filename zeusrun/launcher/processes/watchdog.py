@@ -1,10 +1,13 @@
-"""Ends what a killed launcher has left running; a process of its own that outlives it.
+"""Starts torchrun, and kills everything that torchrun has started once the launcher is gone.
 
-The launcher starts it by its path, without ``site`` and before torchrun: it is up in some 15 ms
-and needs nothing but the standard library. It waits at a pipe that only the launcher holds open.
-A byte dismisses it; the end of the pipe without one means that the launcher is dead, and then
-every process that carries the launcher's mark in its environment is killed. The mark is of this
-launcher alone: another one may go on with the same trial at once.
+The launcher starts this file by its path and without ``site``: it is up in 20 ms. It is the
+*subreaper* of its descendants (prctl(2), PR_SET_CHILD_SUBREAPER): a process whose parent dies
+becomes its child, whatever session or environment that process has. So nothing is left once it
+has no child.
+
+A byte of standard input is the number of a signal for torchrun. Only the launcher holds the other
+end, so the end of input means that the launcher has finished or is dead. Standard output gets
+torchrun's exit code when torchrun has ended; standard error is torchrun's log.
 """
 
 from __future__ import annotations
@@ -15,56 +18,70 @@ import signal
 import sys
 import time
 
-_FOR_THE_LAUNCHER = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
-_PERIOD_S = 0.1
-_QUIET_S = 2.0  # a process that was just being started shows its mark a moment later
-_MOST_S = 60.0
+TYPE_CHECKING = False  # importing typing would take as long as all the rest
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_PERIOD_S = 0.01
+_MOST_S = 60.0  # a process of another user cannot be killed
 
 
 def main() -> None:
-    """Wait for the end of the launcher; ``argv[1]`` is its mark, ``ZEUSRUN_LAUNCH=…``."""
-    for number in _FOR_THE_LAUNCHER:
-        signal.signal(number, signal.SIG_IGN)
-    if not os.read(0, 1):
-        end_marked(os.fsencode(sys.argv[1]))
+    """Run the command ``argv[1:]`` until the launcher is gone, then kill what is left."""
+    # Signals to a whole session or Slurm step are for the launcher.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGCHLD})
+    torchrun = os.fork()
+    if torchrun == 0:
+        _become(sys.argv[1:], mask)
+    import ctypes  # noqa: PLC0415 - 10 ms, in which torchrun starts already
 
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    running = True
 
-def end_marked(mark: bytes) -> None:
-    """Kill the processes that carry a mark until none has been seen for a while."""
-    began_t = quiet_t = time.monotonic()
-    while (now_t := time.monotonic()) - quiet_t < _QUIET_S and now_t - began_t < _MOST_S:
-        if _kill_marked(mark):
-            quiet_t = now_t
+    def reap(*_: object) -> None:
+        nonlocal running
+        with contextlib.suppress(OSError):  # there is no child, or the launcher is dead
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == torchrun:
+                    running = False
+                    os.write(1, b"%d" % os.waitstatus_to_exitcode(ended[1]))
+
+    signal.signal(signal.SIGCHLD, reap)
+    reap()  # torchrun may have ended before
+    while number := os.read(0, 1):
+        if running:
+            os.kill(torchrun, number[0])
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a child keeps its pid until it is reaped below
+    give_up_t = time.monotonic() + _MOST_S
+    while (children := _children()) and time.monotonic() < give_up_t:
+        for pid in children:
+            with contextlib.suppress(PermissionError):
+                os.kill(pid, signal.SIGKILL)  # its own children come here
         time.sleep(_PERIOD_S)
+        reap()
 
 
-def _kill_marked(mark: bytes) -> int:
-    """Kill every process that carries the mark; return how many there were."""
-    found = 0
-    for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib takes as long to load as all else
-        if name.isdecimal() and int(name) != os.getpid():
-            with contextlib.suppress(OSError):  # gone, or another user's
-                found += _kill_if_marked(int(name), mark)
+def _become(argv: list[str], mask: Iterable[int]) -> None:
+    """Become torchrun: in a session of its own, without input, its output to standard error."""
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    os.execv(argv[0], argv)  # noqa: S606 - an argument vector, never a shell
+
+
+def _children() -> list[int]:
+    """Return the pids of this process's children."""
+    found, own = [], os.getpid()
+    for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - pathlib takes 10 ms
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+            # proc_pid_stat(5): the name is in brackets, then come the state and the parent.
+            if int(file.read().rpartition(b")")[2].split()[1]) == own:
+                found.append(int(name))
     return found
-
-
-def _kill_if_marked(pid: int, mark: bytes) -> bool:
-    process = os.pidfd_open(pid)  # so that a reused pid is never signalled
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-            marked = mark in file.read().split(b"\0")
-        if marked:
-            signal.pidfd_send_signal(process, signal.SIGKILL)
-        return marked
-    finally:
-        os.close(process)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Why a training failed: the worker's ``error.json``, else what torchrun's log says."""
+"""Why a training failed: by the worker's ``error.json``, else by torchrun's log."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.files.private import open_for_reading, read_file
+from zeusrun.redaction import Mask
 
 if TYPE_CHECKING:
     from zeusrun.launcher.rundir.layout import RunPaths
@@ -23,18 +24,17 @@ _LOG_TAIL_BYTES = 64_000
 _MAX_RECORD_BYTES = 1 << 20
 _MAX_REASON = 500
 _MAX_LINE = 200
-_ENDED_BY_STRANGER = 143  # how the worker exits then: 128 + SIGTERM
+_EXTERNAL_SIGTERM = 143  # the worker's exit code: 128 + SIGTERM
+_NO_MASK = Mask()
 # A row of torchrun's table of failures.
 _ROW = re.compile(
     r"^\s*rank\s*:\s*(\d{1,9})\b.*\n\s*exitcode\s*:\s*(-?\d{1,9})\b(?: \(pid: (\d+)\))?",
     re.MULTILINE,
 )
-# What gloo, NCCL and TCPStore say when another rank is gone.
-_COMPLAINT = re.compile(
+# Messages of gloo, NCCL and TCPStore in a rank that has lost another one.
+_LOST_PEER = re.compile(
     r"connection (closed|reset|refused)|broken pipe|\bpeer|\bremote|NCCL", re.IGNORECASE
 )
-
-
 _RANK = re.compile(r"^rank \d+(?: at |:? )")
 _ENDING = re.compile(r"(exited with code|ended by signal) -?\d+|SIG[A-Z]+\d*")
 _EXITED = re.compile(r"exited with code \d+$")
@@ -42,7 +42,7 @@ _USAGE = re.compile(r"exited with code 2$")
 _BROKEN = re.compile(r"(?:^|: )(?:Import|ModuleNotFound|Syntax|Indentation|Tab)Error\b")
 _LAST_LINE = re.compile(r"(exited with code \d+): .*", re.DOTALL)
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
-# What PyTorch says of a loader's process that the kernel has killed.
+# PyTorch's message when the kernel has killed a data loader's process.
 _KILLED_CHILD = re.compile(r"DataLoader worker .*(killed by signal: Killed|exited unexpectedly)")
 
 
@@ -54,9 +54,9 @@ class Failure:
         rank: Which rank failed; ``None`` if unknown.
         out_of_memory: Whether memory ran out.
         reason: One sentence for people.
-        last_line: What the rank printed last, where its exit code alone says little.
-        is_own: Whether it is an exception that the rank recorded, and not one of another rank or
-            of a data loader that ended.
+        last_line: The last line that the rank printed, if only its exit code is known.
+        is_own: Whether it is an exception that the rank recorded, and not the consequence of
+            another process that ended.
     """
 
     rank: int | None
@@ -73,93 +73,80 @@ class Failure:
 
     @property
     def cause(self) -> str:
-        """The reason without what differs between failures that are alike.
+        """The reason without what differs between similar failures: ranks, sizes, addresses.
 
-        Which rank was the first is chance, and messages hold sizes and addresses; the number of
-        an exit code or a signal is the cause itself.
+        The number of an exit code or a signal stays.
         """
         text = _RANK.sub("", self.reason)
         if text.startswith(STALLED):
             return STALLED
-        text = _LAST_LINE.sub(r"\1", text)  # where the reason is a sentence already
-        if _ENDING.search(text):
-            return text
-        return _VARIES.sub("#", text)
+        text = _LAST_LINE.sub(r"\1", text)  # the reason may be a stored sentence
+        return text if _ENDING.search(text) else _VARIES.sub("#", text)
 
 
-def read_failure(paths: RunPaths, restarts: int, oom_kills: int | None = None) -> Failure | None:
-    """Return the root cause, or ``None`` if nothing was left to tell.
+def read_failure(
+    paths: RunPaths, restarts: int, oom_kills: int | None = None, mask: Mask = _NO_MASK
+) -> Failure | None:
+    """Return the root cause of a failed run; ``None`` if there is no sign of one.
 
-    The first to fail says so in ``error.json``; but a rank that was killed cannot, and then the
-    first to write is one that misses it. So where a rank complains of others, torchrun's table of
-    exit codes is asked for one that a signal ended.
+    A rank that is killed writes no ``error.json``; then the first rank that lost its connection to
+    it writes one. So if the error is a lost connection, torchrun's table of exit codes comes first.
 
     Args:
         paths: Files of the run.
-        restarts: How often the ranks were restarted; a record of an earlier life is no cause.
-        oom_kills: How often the kernel has killed for want of memory while it ran; ``None`` if
-            unknown.
+        restarts: How often torchrun restarted the ranks; an earlier error is not the cause.
+        oom_kills: The kernel's out-of-memory kills during the run; ``None`` if unknown.
+        mask: Of the job's secrets.
     """
-    log = _read_tail(paths.torchrun_log)
-    said = _from_worker(paths.error, restarts)
-    if said is not None and oom_kills and _KILLED_CHILD.search(said.reason):
-        return replace(said, out_of_memory=True)
-    if said is not None and (said.out_of_memory or not _COMPLAINT.search(said.reason)):
-        return _with_last_line(said, paths)
-    found = _killed(log, oom_kills) or said or _from_torchrun(log)
-    return None if found is None else _with_last_line(found, paths)
+    log = _read_tail(paths.torchrun_log, mask)
+    recorded = _from_worker(paths.error, restarts, mask)
+    if recorded is not None and oom_kills and _KILLED_CHILD.search(recorded.reason):
+        return replace(recorded, out_of_memory=True)
+    certain = recorded is not None and (
+        recorded.out_of_memory or not _LOST_PEER.search(recorded.reason)
+    )
+    found = recorded if certain else _killed(log, oom_kills) or recorded or _from_torchrun(log)
+    if found is None or found.rank is None or not _EXITED.search(found.reason):
+        return found
+    lines = re.split(r"[\r\n]", _read_tail(paths.rank_log(found.rank), mask))  # \r: progress bars
+    printable = ("".join(filter(str.isprintable, line)).strip() for line in reversed(lines))
+    return replace(found, last_line=next((_shortened(line) for line in printable if line), None))
 
 
 def run_deleted(paths: RunPaths) -> Failure | None:
-    """Return the failure of a training that has deleted its run directory; ``None`` if it has not.
-
-    What it reported is deleted, too, so that nothing says whether it reached its target.
-    """
+    """Return the failure of a training that has deleted its run directory, else ``None``."""
     try:
-        paths.trial.lstat()  # from before the training starts
+        paths.trial.lstat()  # written before the training starts
     except (FileNotFoundError, NotADirectoryError):
-        pass
-    except OSError:  # it cannot be seen now
-        return None
-    else:
-        return None
-    reason = f"{RUN_DELETED}; the script must leave {paths.run_dir} (ZEUSRUN_RUN_DIR) as it is"
-    return Failure(None, out_of_memory=False, reason=reason)
+        text = f"{RUN_DELETED}; the script must leave {paths.run_dir} (ZEUSRUN_RUN_DIR) as it is"
+        return Failure(None, out_of_memory=False, reason=text)
+    except OSError:
+        pass  # unknown
+    return None
 
 
 def is_permanent(reason: str, cause: str, *, same_choice: bool) -> bool:
-    """Whether a crash would come again, so that the run is not tried again.
+    """Whether a crash would happen again, so that no retry is worth it.
 
     Args:
-        reason: Of the trial; ends with what the rank printed last.
+        reason: Of the trial; it ends with the rank's last line.
         cause: Of the trial.
-        same_choice: Whether the next attempt has the same batch size. Exit code 2 is a usage
-            error, and the arguments may be valid with another batch size.
+        same_choice: Whether the retry has the same batch size. With another one, the arguments
+            may be valid (exit code 2 is a usage error).
     """
     broken = _BROKEN.search(cause) or _BROKEN.search(reason)
     return broken is not None or (same_choice and _USAGE.search(cause) is not None)
 
 
-def _with_last_line(failure: Failure, paths: RunPaths) -> Failure:
-    """Add what the rank printed last, where all that is known is its exit code."""
-    if failure.rank is None or not _EXITED.search(failure.reason):
-        return failure
-    lines = re.split(r"[\r\n]", _read_tail(paths.rank_log(failure.rank)))  # progress bars use \r
-    printable = ("".join(filter(str.isprintable, line)).strip() for line in reversed(lines))
-    last = next((_shortened(line) for line in printable if line), None)
-    return replace(failure, last_line=last)
-
-
 def torchrun_was_signalled(paths: RunPaths) -> bool:
-    """Whether torchrun says that it ended because of a signal to itself."""
+    """Whether torchrun's log says that a signal ended torchrun."""
     return "SignalException" in _read_tail(paths.torchrun_log)
 
 
-def read_traceback(paths: RunPaths) -> str | None:
+def read_traceback(paths: RunPaths, mask: Mask = _NO_MASK) -> str | None:
     """Return the traceback of the root cause, else torchrun's last lines, else ``None``."""
-    record = _read_record(paths.error)
-    trace = "" if record is None else str(record.get("traceback") or "")
-    return trace or "\n".join(_read_tail(paths.torchrun_log).splitlines()[-20:]) or None
+    trace = mask.text(str((_read_record(paths.error) or {}).get("traceback") or ""))
+    return trace or "\n".join(_read_tail(paths.torchrun_log, mask).splitlines()[-20:]) or None
 
 
 def _read_record(path: Path) -> dict[str, Any] | None:
@@ -170,7 +157,7 @@ def _read_record(path: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def _from_worker(path: Path, restarts: int) -> Failure | None:
+def _from_worker(path: Path, restarts: int, mask: Mask) -> Failure | None:
     record = _read_record(path)
     if record is None:
         return None
@@ -182,23 +169,25 @@ def _from_worker(path: Path, restarts: int) -> Failure | None:
         return None
     if restart < restarts:
         return None
-    first_line = _shortened(message.strip().splitlines()[0]) if message.strip() else ""
-    what = first_line if kind == "exit" else f"{name}: {first_line}" if first_line else name
+    first_line = _shortened(next(iter(mask.cut_text(message).strip().splitlines()), ""))
+    reason = f"rank {rank}: {first_line}"
+    if kind == "exit":
+        return Failure(rank, out_of_memory=False, reason=reason)
     frames = [
         frame
         for frame in re.findall(r'File "([^"]+)", line (\d+)', trace)
-        if not frame[0].endswith("/zeusrun/worker/context.py")  # refused what the script gave it
+        if not frame[0].endswith("/zeusrun/worker/context.py")  # it rejected the script's value
     ]
-    where = f" at {Path(frames[-1][0]).name}:{frames[-1][1]}" if frames and kind != "exit" else ""
-    reason = f"rank {rank}{where}: {what}"
-    is_own = kind != "exit" and not (_COMPLAINT.search(reason) or "DataLoader worker" in reason)
+    where = f" at {Path(frames[-1][0]).name}:{frames[-1][1]}" if frames else ""
+    reason = f"rank {rank}{where}: {name}" + (f": {first_line}" if first_line else "")
+    is_own = not (_LOST_PEER.search(reason) or "DataLoader worker" in reason)
     return Failure(rank, kind == "out_of_memory", reason, is_own=is_own)
 
 
 def _killed(log: str, oom_kills: int | None) -> Failure | None:
-    """Return the rank that torchrun's last table says was killed by a signal other than SIGTERM.
+    """Return the rank that, by torchrun's last table, a signal other than SIGTERM ended.
 
-    A SIGKILL while the kernel has killed for want of memory is taken for its doing.
+    If the kernel has killed a process for memory meanwhile, a SIGKILL counts as such.
     """
     _, _, table = log.rpartition("FAILED")
     ended_by_torchrun = set(re.findall(r"Unable to shutdown process (\d+)", log))
@@ -214,7 +203,7 @@ def _killed(log: str, oom_kills: int | None) -> Failure | None:
 
 
 def _from_torchrun(log: str) -> Failure | None:
-    """Read torchrun's table of failures: the exit code of the first rank that failed."""
+    """Return the first failure of torchrun's table, else torchrun's last line."""
     _, found, root = log.rpartition("Root Cause (first observed failure):")
     row = _ROW.search(root)
     if found and row:
@@ -230,18 +219,18 @@ def _shortened(text: str, most: int = _MAX_LINE) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _read_tail(path: Path) -> str:
+def _read_tail(path: Path, mask: Mask = _NO_MASK) -> str:
     try:
         with open(open_for_reading(path), "rb") as file:  # noqa: PTH123 - a descriptor
             file.seek(0, 2)
             file.seek(max(0, file.tell() - _LOG_TAIL_BYTES))
-            return file.read().decode(errors="replace")
+            return mask.text(file.read().decode(errors="replace"))
     except OSError:
         return ""
 
 
 def _describe_exit(code: int) -> str:
-    if code == _ENDED_BY_STRANGER:
+    if code == _EXTERNAL_SIGTERM:
         return "ended on a SIGTERM that zeusrun did not send"
     return f"exited with code {code}" if code >= 0 else f"was ended by {signal_name(-code)}"
 

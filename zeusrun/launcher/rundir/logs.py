@@ -1,4 +1,4 @@
-"""Reads the ranks' logs, of a finished trial or along with a running one."""
+"""Reads the ranks' logs, of a finished trial or of a running one."""
 
 from __future__ import annotations
 
@@ -23,19 +23,17 @@ def log_tails(paths: RunPaths, ranks: Iterable[int]) -> dict[int, LineTail]:
 
 
 def read_text_lines(tail: LineTail, *, final: bool = False, raw: bool = False) -> list[str]:
-    """Return the new lines of a log as text; of a progress bar, what it showed last.
+    """Return the new lines of a log as text; of a progress bar, its last state.
 
     Args:
         tail: Of the log.
-        final: Whether a last line without an end is one, too.
-        raw: Leave everything as it is; ``os.fsencode`` returns the bytes.
+        final: Whether to return an unfinished last line, too.
+        raw: Change nothing; ``os.fsencode`` returns the bytes.
     """
+    lines = tail.read_lines(final=final)
     if raw:
-        return [os.fsdecode(line) for line in tail.read_lines(final=final)]
-    return [
-        line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
-        for line in tail.read_lines(final=final)
-    ]
+        return [os.fsdecode(line) for line in lines]
+    return [line.decode(errors="replace").rstrip("\r").rpartition("\r")[2] for line in lines]
 
 
 def follow_logs(

@@ -376,7 +376,10 @@ class Supervisor:
         meter, trial = self._meter, self._trial
         failure = run_deleted(self._paths) or self._stalls.failure()
         failure = failure or read_failure(
-            self._paths, self._progress.ranks.generation, self._oom_kills_since()
+            self._paths,
+            self._progress.ranks.generation,
+            self._oom_kills_since(),
+            self._mask,
         )
         outcome = build_outcome(
             trial,
