@@ -221,7 +221,7 @@ def test_forbid_skips_a_run_whose_job_runs_already(zeusrun, schedule):
     first = start_and_wait(zeusrun, job)
     done = schedule("run-now", "job")
     assert done.returncode == 75
-    assert "job runs already (job-1-1 since " in flat(done.stderr)
+    assert "job is already running (job-1-1 since " in flat(done.stderr)
     assert firings(schedule) == [("skipped", 75)]
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=300)
@@ -270,7 +270,7 @@ def test_queue_waits_for_its_turn_and_a_third_run_is_skipped(zeusrun):
     wait_for(lambda: len(list(submits.glob("*.json"))) == 2)
     third = zeusrun("submit", job, "--overlap", "queue")
     assert third.returncode == 75
-    assert "another run waits for its turn" in flat(third.stderr)
+    assert "another run waits for its end" in flat(third.stderr)
     go.touch()
     for child in (first, second):
         assert child.wait(300) == 0

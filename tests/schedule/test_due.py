@@ -10,7 +10,7 @@ import pytest
 
 from tests.schedule.model import YEAR, occurrences
 from tests.schedule.test_cron_expression import ZONES, is_exact
-from zeusrun.launcher.queue.overlap import decide_turn
+from zeusrun.launcher.queue.admission import decide_overlap
 from zeusrun.schedule.cron_expression import Timetable
 from zeusrun.schedule.due import ON_TIME_S, Cursor, Rules, find_due
 
@@ -221,7 +221,7 @@ def run_all(starts, lengths, overlap):
         settle(now)
         states = ["running"] * sum(begin <= now < end for begin, end in runs)
         states += ["waiting"] if waiting is not None else []
-        turn = decide_turn(overlap, states)
+        turn = decide_overlap(overlap, states)
         if turn == "skip":
             continue
         if turn == "wait" and overlap == "replace":

@@ -140,7 +140,7 @@ def test_of_two_processes_started_for_one_occurrence_one_runs_it(schedules, nigh
 @pytest.mark.parametrize(
     ("error", "result", "told"),
     [
-        (BusyError("digits runs already; this run is skipped"), "skipped", "did not run"),
+        (BusyError("digits is already running; this run is skipped"), "skipped", "did not run"),
         (JobFileError("/jobs/digits.yaml: no such file"), "ended", "no such file (exit code 2)"),
         (ZeroDivisionError("oh"), "ended", "ZeroDivisionError: oh (exit code 1)"),
     ],
