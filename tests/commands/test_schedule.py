@@ -301,13 +301,13 @@ def test_a_run_that_waits_can_be_ended(zeusrun, schedule, number, code):
 
 def test_a_signal_while_old_runs_are_removed_changes_nothing_about_the_run(zeusrun, tmp_path):
     assert zeusrun("submit", zeusrun.job(keep={"last": 1})).returncode == 0
-    (zeusrun.run_dir() / "large").write_bytes(b"x")
+    (zeusrun.run_dir() / "large").mkdir()
     # Removing takes as long as somebody else needs to let go of the run.
     slow = tmp_path / "sitecustomize.py"
     slow.write_text(
         "import shutil, time\nreal = shutil.rmtree\n"
         "def rmtree(path, **options):\n"
-        "    if '.gone-' in str(path): print('removes', flush=True); time.sleep(2)\n"
+        "    if 'large' in str(path): print('removes', flush=True); time.sleep(2)\n"
         "    real(path, **options)\n"
         "shutil.rmtree = rmtree\n"
     )

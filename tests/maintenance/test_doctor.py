@@ -129,7 +129,7 @@ def test_a_limit_that_a_run_holds_is_left_to_it(environment, gpu, tmp_path):
     write_record(directory, LimitRecord(gpu.uuid, 300.0, "job-1-1"))
     checks = found(environment)
     assert checks["permissions"].well is None
-    assert "held by a run, so setting them was not tried" in checks["permissions"].found
+    assert "a run holds the power limits" in checks["permissions"].found
     assert "power limit" not in checks
     assert gpu.asked_w == []
     run.release()

@@ -17,7 +17,7 @@ from zeusrun.jobfile.spec import load_keep, load_spec
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.maintenance.doctor import Check, check_machine
-from zeusrun.maintenance.repair import look_after, read_found_trials
+from zeusrun.maintenance.repair import find_and_repair, read_found_trials
 from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove
 from zeusrun.schedule.health import find_difference, find_neglect, has_mail_program
 from zeusrun.schedule.store import Schedules
@@ -55,7 +55,7 @@ def repair(
     if restore is not None:
         _restore(home, restore, dry_run=dry_run, as_json=as_json)
         return
-    found = look_after(store, home, dry_run=dry_run)
+    found = find_and_repair(store, home, dry_run=dry_run)
     if as_json:
         print_json([vars(finding) for finding in found])
     else:
