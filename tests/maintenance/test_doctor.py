@@ -14,7 +14,6 @@ from tests.gpu.simulated import SimulatedDevice
 from zeusrun.errors import LaunchError, VisibleGpusError
 from zeusrun.gpu.power_limits.lock import LimitLock, is_held
 from zeusrun.gpu.power_limits.original_limits import LimitRecord, write_record
-from zeusrun.launcher.processes.installation import Torchrun
 from zeusrun.maintenance import doctor
 from zeusrun.maintenance.doctor import check_machine
 
@@ -71,12 +70,6 @@ def test_a_missing_torch_is_not_well_and_the_rest_is_checked_all_the_same(enviro
     assert checks["torch"].well is False
     assert "install it" in checks["torch"].found
     assert checks["home"].well is True
-
-
-def test_a_torchrun_without_a_shutdown_timeout_is_worth_knowing(environment, monkeypatch):
-    monkeypatch.setattr(doctor, "find_torchrun", lambda: Torchrun(("x",), "2.4", frozenset()))
-    torch = found(environment)["torch"]
-    assert (torch.well, bool(torch.advice)) == (None, True)
 
 
 def test_a_bad_setting_of_the_machine_is_not_well(environment):

@@ -201,19 +201,6 @@ def test_a_run_whose_zeusrun_was_killed_is_lost_and_told(schedules, nightly, tmp
     assert look(schedules, AT + 180) == []
 
 
-def test_a_look_that_is_killed_before_it_has_told_leaves_it_to_the_next(schedules, nightly):
-    nightly(firings=(Occurrence(AT - DAY_S, "lost", "then", why="its zeusrun died"),))
-
-    def die(_text):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        start_due(schedules, AT - 90, die)
-    assert schedules.read("digits").firings[0].told is False
-    assert len(look(schedules, AT - 60 - 30)) == 1
-    assert schedules.read("digits").firings[0].told is True
-
-
 def test_a_paused_job_is_not_started_and_what_it_left_out_is_not_caught_up(schedules, nightly):
     rules = Rules(Timetable("0 2 * * *", "UTC"), catch_up="once")
     nightly(rules=rules, paused=True)
@@ -354,8 +341,7 @@ def test_a_job_that_is_paused_before_it_begins_does_not_run(schedules, nightly):
     tick(schedules, AT)
     schedules.update("digits", lambda found: replace(found, paused=True))
     assert fire(schedules, "digits", AT, pytest.fail) == 75
-    (firing,) = schedules.read("digits").firings
-    assert (firing.result, firing.why) == ("skipped", "it was paused")
+    assert schedules.read("digits").firings == ()
 
 
 def test_a_long_run_is_told_however_many_were_skipped_meanwhile(schedules, nightly):

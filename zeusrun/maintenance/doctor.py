@@ -68,11 +68,7 @@ def _check_torch() -> Check:
         torchrun = find_torchrun()
     except ZeusrunError as error:
         return Check("torch", well=False, found=str(error))
-    if "--shutdown-timeout" in torchrun.flags:
-        return Check("torch", well=True, found=torchrun.version)
-    found = f"{torchrun.version}; its torchrun has no --shutdown-timeout"
-    advice = "grace_period_s is passed by the environment"
-    return Check("torch", well=None, found=found, advice=advice)
+    return Check("torch", well=True, found=torchrun.version)
 
 
 def _check_gpu(gpu: Device) -> Check:

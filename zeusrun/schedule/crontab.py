@@ -1,7 +1,8 @@
 """One entry in the user's crontab, which runs a tick every minute. Other lines never change.
 
 python-crontab is not used: it rewrites all lines (spaces, comments, ``@daily``, even lines that it
-does not understand).
+does not understand). All functions that run crontab(1) raise ``LaunchError`` if it fails; then the
+crontab did not change.
 """
 
 from __future__ import annotations
@@ -88,20 +89,12 @@ def _around(text: bytes, home: Path) -> tuple[bytes, bytes]:
 
 
 def add_entry(home: Path, command: str) -> None:
-    """Put zeusrun's entry into the user's crontab, once.
-
-    Raises:
-        LaunchError: If that is not possible; the crontab did not change.
-    """
+    """Put zeusrun's entry into the user's crontab, once."""
     _edit(lambda text: install(text, home, command))
 
 
 def remove_entry(home: Path) -> None:
-    """Remove zeusrun's entry from the user's crontab; without cron there is none.
-
-    Raises:
-        LaunchError: If it cannot be written; it did not change.
-    """
+    """Remove zeusrun's entry from the user's crontab; without cron there is none."""
     try:
         read_crontab()
     except LaunchError:
@@ -122,11 +115,7 @@ def _edit(change: Callable[[bytes], bytes]) -> None:
 
 
 def read_crontab() -> bytes:
-    """Return the user's crontab; empty if there is none.
-
-    Raises:
-        LaunchError: If it cannot be read.
-    """
+    """Return the user's crontab; empty if there is none."""
     code, text, complaint = _crontab("-l")
     if code == 0:
         return text
@@ -136,11 +125,7 @@ def read_crontab() -> bytes:
 
 
 def write_crontab(text: bytes) -> None:
-    """Replace the user's crontab; an empty one is removed.
-
-    Raises:
-        LaunchError: If it cannot be written.
-    """
+    """Replace the user's crontab; an empty one is removed."""
     code, _, complaint = _crontab("-", content=text) if text else _crontab("-r")
     if code != 0:
         raise LaunchError(

@@ -111,14 +111,8 @@ def _claim(schedules: Schedules, job: str, occurrence: float, *, by_hand: bool) 
     at = timestamp()
     with schedules.hold(job) as found:
         schedule = found or schedules.read(job)
-        if not by_hand and schedule.paused:
-            if occurrence not in {each.occurrence for each in schedule.firings}:
-                why = "it was paused"
-                skipped = Occurrence(occurrence, "skipped", at, why=why, told=True)
-                schedules.write(schedule.note(skipped))
-            return None
         if not by_hand:
-            if schedule.cursor.pending != occurrence:
+            if schedule.paused or schedule.cursor.pending != occurrence:
                 return None
             schedule = replace(schedule, cursor=Cursor(schedule.cursor.until))
             # The machine may have been asleep since the tick.

@@ -110,7 +110,11 @@ class Schedule:
 
 
 class Schedules:
-    """All schedules under a home."""
+    """All schedules under a home.
+
+    The methods raise ``UsageError`` if a job has no schedule or its name is not valid, and
+    ``HistoryError`` if a file cannot be read or written, or another process keeps its lock.
+    """
 
     def __init__(self, home: Path) -> None:
         """Store the folder; nothing is read yet."""
@@ -129,11 +133,7 @@ class Schedules:
             return []
 
     def path(self, job: str) -> Path:
-        """Return the file of a job's schedule.
-
-        Raises:
-            UsageError: If the name is not valid for a job.
-        """
+        """Return the file of a job's schedule."""
         try:
             return self.directory / f"{check_job_name(job)}.json"
         except ValueError as error:
@@ -144,12 +144,7 @@ class Schedules:
         return self.directory / f"{job}.log"
 
     def read(self, job: str) -> Schedule:
-        """Return a job's schedule.
-
-        Raises:
-            UsageError: If it has none.
-            HistoryError: If it cannot be read.
-        """
+        """Return a job's schedule."""
         path = self.path(job)
         try:
             return decode_schedule(read_file(path, _MAX_BYTES), job)
@@ -167,21 +162,13 @@ class Schedules:
 
     @contextmanager
     def hold(self, job: str) -> Iterator[Schedule | None]:
-        """Lock a job's schedule and read it; ``None`` if the job has none.
-
-        Raises:
-            HistoryError: If it cannot be read, or another process keeps the lock.
-        """
+        """Lock a job's schedule and read it; ``None`` if the job has none."""
         path = self.path(job)
         with self.locked(f"{job}.lock", f"the schedule of {job}"):
             yield self.read(job) if path.exists() else None
 
     def write(self, schedule: Schedule) -> Schedule:
-        """Write a schedule, whose lock the caller holds; return it.
-
-        Raises:
-            HistoryError: If it cannot be written.
-        """
+        """Write a schedule, whose lock the caller holds; return it."""
         path = self.path(schedule.job)
         try:
             replace_file(path, json.dumps(schedule.to_json(), indent=1).encode() + b"\n")
@@ -190,23 +177,13 @@ class Schedules:
         return schedule
 
     def update(self, job: str, change: Callable[[Schedule], Schedule]) -> Schedule:
-        """Change a schedule under its lock; return the changed schedule.
-
-        Raises:
-            UsageError: If there is none.
-            HistoryError: If it cannot be read or written.
-        """
+        """Change a schedule under its lock; return the changed schedule."""
         self.read(job)  # raises before a lock file is made for a job without a schedule
         with self.hold(job) as found:
             return self.write(change(found or self.read(job)))
 
     def remove(self, job: str) -> None:
-        """Remove a schedule, even an unreadable one; its log stays.
-
-        Raises:
-            UsageError: If there is none.
-            HistoryError: If it cannot be removed.
-        """
+        """Remove a schedule, even an unreadable one; its log stays."""
         path = self.path(job)
         if not path.exists():
             self.read(job)
@@ -219,19 +196,12 @@ class Schedules:
                 raise HistoryError(f"{path} cannot be removed: {error.strerror}") from error
 
     def lock(self, name: str) -> SafeLock:
-        """Return a lock in the folder of the schedules; not taken yet.
-
-        The names of jobs do not begin with a dot: use one for other locks.
-        """
+        """Return a lock in the folder, not taken yet. Names without a dot belong to jobs."""
         return SafeLock(self.directory / name)
 
     @contextmanager
     def locked(self, name: str, what: str) -> Iterator[None]:
-        """Hold a lock; wait some seconds if another process has it.
-
-        Raises:
-            HistoryError: If that process keeps it. The message names ``what`` is locked.
-        """
+        """Hold a lock; wait some seconds for it. ``what`` it locks is for the error message."""
         lock = self.lock(name)
         if not lock.acquire(_LOCK_WAIT_S):
             raise HistoryError(f"another process has locked {what} and does not release it")

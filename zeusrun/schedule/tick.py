@@ -19,7 +19,7 @@ from zeusrun.schedule.occurrence import PERIOD_S, is_dead, start_occurrence
 from zeusrun.schedule.store import UNDERWAY, Occurrence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from zeusrun.launcher.processes.background import Detached
     from zeusrun.schedule.store import Schedule, Schedules
@@ -98,18 +98,7 @@ def start_due(
                 show(text)
     for text in ticked.messages:
         show(text)
-    # Only after printing: a tick that is killed in between reports twice rather than never.
-    for job, occurrences in ticked.reported.items():
-        with contextlib.suppress(ZeusrunError):  # removed meanwhile, or a full disk: report again
-            schedules.update(job, partial(_mark_reported, occurrences))
     return started
-
-
-def _mark_reported(occurrences: Collection[float], schedule: Schedule) -> Schedule:
-    firings = (
-        replace(each, told=each.told or each.occurrence in occurrences) for each in schedule.firings
-    )
-    return replace(schedule, firings=tuple(firings))
 
 
 def _uncount_try(occurrence: float, schedule: Schedule) -> Schedule:
@@ -126,13 +115,11 @@ class Ticked:
 
     Attributes:
         due: Schedules to start, each with its occurrence.
-        messages: Sentences for the user, which cron mails.
-        reported: Occurrences by job that ``messages`` are about: mark them after printing.
+        messages: Sentences for the user, which cron mails; the next tick does not repeat them.
     """
 
     due: tuple[tuple[Schedule, float], ...]
     messages: tuple[str, ...]
-    reported: Mapping[str, frozenset[float]]
 
 
 def tick(schedules: Schedules, now: float) -> Ticked:
@@ -141,7 +128,6 @@ def tick(schedules: Schedules, now: float) -> Ticked:
         write_file(schedules.heartbeat, b"")
     due: list[tuple[Schedule, float]] = []
     messages: list[str] = []
-    reported: dict[str, frozenset[float]] = {}
     for job in schedules.jobs():
         try:
             with schedules.hold(job) as found:
@@ -152,16 +138,17 @@ def tick(schedules: Schedules, now: float) -> Ticked:
                 if occurrence is not None:
                     cursor = replace(schedule.cursor, tries=schedule.cursor.tries + 1)
                     schedule = replace(schedule, cursor=cursor)
+                ended = [e for e in schedule.firings if not e.told and e.result not in UNDERWAY]
+                firings = (replace(e, told=e.result not in UNDERWAY) for e in schedule.firings)
+                schedule = replace(schedule, firings=tuple(firings))
                 if schedule != found:
                     schedules.write(schedule)
             if occurrence is not None:  # the decision is on disk
                 due.append((schedule, occurrence))
-            if ended := [e for e in schedule.firings if not e.told and e.result not in UNDERWAY]:
-                messages += _sentences(schedules, schedule, ended)
-                reported[job] = frozenset(each.occurrence for each in ended)
+            messages += _sentences(schedules, schedule, ended)
         except ZeusrunError as error:
             messages += _once_a_day(schedules, str(error), now)
-    return Ticked(tuple(due), tuple(messages), reported)
+    return Ticked(tuple(due), tuple(messages))
 
 
 def _to_start(schedules: Schedules, schedule: Schedule, now: float) -> float | None:
