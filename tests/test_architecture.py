@@ -281,6 +281,10 @@ def test_what_cron_runs_every_minute_imports_no_models_either(zeusrun):
     assert not {"torch", "numpy", "psutil", "rich", "zeusrun.jobfile.spec"} & seen
 
 
+def test_the_list_of_schedules_imports_no_models(zeusrun):
+    assert "zeusrun.jobfile.spec" not in imported(zeusrun, "schedule", "list")
+
+
 def test_a_submit_chooses_without_importing_torch(zeusrun):
     seen = imported(zeusrun, "submit", zeusrun.job(), "--dry-run")
     assert "zeusrun.launcher.choose" in seen

@@ -607,7 +607,7 @@ def test_a_history_that_is_deleted_while_a_trial_runs_is_named_and_can_be_restor
     assert code == 6
     assert "The history was deleted or replaced while the trial ran" in " ".join(seen.split())
     assert "`zeusrun repair --restore job` records it" in " ".join(seen.split())
-    assert "only in run directories" in zeusrun("repair").stdout
+    assert "lacks 1 ended trial; add what the run directories contain" in zeusrun("repair").stdout
     assert zeusrun("repair", "--restore", "job").returncode == 0
     assert [trial["status"] for trial in zeusrun.history()] == ["MISSED"]
 

@@ -56,14 +56,14 @@ def test_a_job_is_scheduled_shown_paused_and_removed(zeusrun, schedule):
     assert "nothing is scheduled" in schedule("list").stdout
     added = schedule("add", job, "0 2 * * *", "--tz", "Europe/Paris", "--catch-up", "once")
     assert added.returncode == 0, added.stderr
-    assert "job runs every day at 02:00 (Europe/Paris); the next time is" in added.stdout
+    assert "job runs at 02:00 every day (Europe/Paris); the next time is" in added.stdout
     assert "there is no crontab here; run `zeusrun schedule daemon`" in flat(added.stdout)
     shown = schedule("list").stdout
     assert re.search(r"next   (\w{3} \d\d \w{3} 02:00( · )?){3}\n", shown)
     assert "it has not run yet" in shown
     (record,) = listed(schedule)
     assert record["cron"] == "0 2 * * *"
-    assert record["words"] == "every day at 02:00 (Europe/Paris)"
+    assert record["words"] == "at 02:00 every day (Europe/Paris)"
     assert (record["overlap"], record["catch_up"]) == ("forbid", "once")
     assert [moment[10:16] for moment in record["next"]] == ["T02:00"] * 3
     assert len(schedule("next", "job", "-n", "4").stdout.splitlines()) == 4
@@ -221,7 +221,7 @@ def test_forbid_skips_a_run_whose_job_runs_already(zeusrun, schedule):
     first = start_and_wait(zeusrun, job)
     done = schedule("run-now", "job")
     assert done.returncode == 75
-    assert "job runs already (job-1-1 since " in flat(done.stderr)
+    assert "job is already running (job-1-1 since " in flat(done.stderr)
     assert firings(schedule) == [("skipped", 75)]
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=300)
@@ -270,7 +270,7 @@ def test_queue_waits_for_its_turn_and_a_third_run_is_skipped(zeusrun):
     wait_for(lambda: len(list(submits.glob("*.json"))) == 2)
     third = zeusrun("submit", job, "--overlap", "queue")
     assert third.returncode == 75
-    assert "another run waits for its turn" in flat(third.stderr)
+    assert "another run waits for its end" in flat(third.stderr)
     go.touch()
     for child in (first, second):
         assert child.wait(300) == 0
@@ -301,13 +301,13 @@ def test_a_run_that_waits_can_be_ended(zeusrun, schedule, number, code):
 
 def test_a_signal_while_old_runs_are_removed_changes_nothing_about_the_run(zeusrun, tmp_path):
     assert zeusrun("submit", zeusrun.job(keep={"last": 1})).returncode == 0
-    (zeusrun.run_dir() / "large").write_bytes(b"x")
+    (zeusrun.run_dir() / "large").mkdir()
     # Removing takes as long as somebody else needs to let go of the run.
     slow = tmp_path / "sitecustomize.py"
     slow.write_text(
         "import shutil, time\nreal = shutil.rmtree\n"
         "def rmtree(path, **options):\n"
-        "    if '.gone-' in str(path): print('removes', flush=True); time.sleep(2)\n"
+        "    if 'large' in str(path): print('removes', flush=True); time.sleep(2)\n"
         "    real(path, **options)\n"
         "shutil.rmtree = rmtree\n"
     )
@@ -358,11 +358,11 @@ def test_a_changed_or_broken_job_file_is_told_by_list_and_doctor(zeusrun, schedu
     schedule("add", job, "0 2 * * *")
     assert "job.yaml" not in schedule("list").stdout
     zeusrun.job(schedule={"cron": "0 3 * * *"})
-    assert "job.yaml says every day at 03:00; to apply that: zeusrun schedule add" in flat(
-        schedule("list").stdout
-    )
-    Path(job).write_text("name: job\noops: 1\n")
+    shown = flat(schedule("list").stdout)
+    assert "job.yaml has changed since; to apply that: zeusrun schedule add" in shown
+    Path(job).write_text("name: other\n")
     assert "job cannot run:" in flat(schedule("list").stdout)
+    Path(job).write_text("name: job\noops: 1\n")
     done = zeusrun("doctor", "--json")
     (check,) = [each for each in json.loads(done.stdout) if each["name"] == "schedule"]
     assert check["well"] is False

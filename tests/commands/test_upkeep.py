@@ -32,7 +32,7 @@ def test_a_lost_trial_is_told_by_a_dry_run_and_recorded_by_a_repair(zeusrun, run
     history = zeusrun.home / "history" / "job.json"
     before = history.read_bytes()
     dry = zeusrun("repair", "--dry-run").stdout
-    assert "job-1-1 is not recorded: its launcher died" in dry
+    assert "the launcher of job-1-1 died" in dry
     assert "nothing was changed" in dry
     assert history.read_bytes() == before
     assert "job-1-1 is recorded as LOST: its launcher died" in zeusrun("repair").stdout
@@ -88,7 +88,7 @@ def test_without_any_copy_the_run_directories_are_enough(zeusrun):
         path.unlink()
     _, found, _ = findings(zeusrun)
     assert [each["text"].partition(";")[0] for each in found] == [
-        "2 ended trials of job only in run directories"
+        "the history of job lacks 2 ended trials"
     ]
     code, done, _ = findings(zeusrun, "--restore", "job")
     assert (code, done["trials"], done["copy"]) == (0, 2, None)

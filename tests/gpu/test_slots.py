@@ -90,7 +90,7 @@ def test_jobs_get_free_gpus_and_the_next_waits_in_order(zeusrun, start, machine)
     assert refused.returncode == 75
     text = " ".join(refused.stderr.split())
     assert "1 of 2 GPUs are not free: a-1-1 since" in text
-    assert "`zeusrun submit --wait` waits for its turn" in text
+    assert "`zeusrun submit --wait` waits for them" in text
     third = start("c", "--wait", until_trains=False)
     submits = zeusrun.home / "submits"
 

@@ -14,7 +14,6 @@ from tests.gpu.simulated import SimulatedDevice
 from zeusrun.errors import LaunchError, VisibleGpusError
 from zeusrun.gpu.power_limits.lock import LimitLock, is_held
 from zeusrun.gpu.power_limits.original_limits import LimitRecord, write_record
-from zeusrun.launcher.processes.installation import Torchrun
 from zeusrun.maintenance import doctor
 from zeusrun.maintenance.doctor import check_machine
 
@@ -73,12 +72,6 @@ def test_a_missing_torch_is_not_well_and_the_rest_is_checked_all_the_same(enviro
     assert checks["home"].well is True
 
 
-def test_a_torchrun_without_a_shutdown_timeout_is_worth_knowing(environment, monkeypatch):
-    monkeypatch.setattr(doctor, "find_torchrun", lambda: Torchrun(("x",), "2.4", frozenset()))
-    torch = found(environment)["torch"]
-    assert (torch.well, bool(torch.advice)) == (None, True)
-
-
 def test_a_bad_setting_of_the_machine_is_not_well(environment):
     environment["ZEUSRUN_CPU_WATTS_PER_CORE"] = "many"
     devices = found(environment)["devices"]
@@ -129,7 +122,7 @@ def test_a_limit_that_a_run_holds_is_left_to_it(environment, gpu, tmp_path):
     write_record(directory, LimitRecord(gpu.uuid, 300.0, "job-1-1"))
     checks = found(environment)
     assert checks["permissions"].well is None
-    assert "held by a run, so setting them was not tried" in checks["permissions"].found
+    assert "a run holds the power limits" in checks["permissions"].found
     assert "power limit" not in checks
     assert gpu.asked_w == []
     run.release()

@@ -158,33 +158,32 @@ def test_what_a_clock_that_was_ahead_recorded_is_no_newer_than_what_came_after(
     assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [1]
 
 
-def test_a_removal_that_was_cut_short_goes_on_the_next_time(history, add, tmp_path, monkeypatch):
+def test_a_removal_that_was_interrupted_is_continued_the_next_time(
+    history, add, tmp_path, monkeypatch
+):
     for number in (1, 2):
         add(number)
     (old,) = collect(history, tmp_path, "job", Bounds(last=1), NOW)
+    (old.path / "empty").mkdir()
     monkeypatch.setattr("zeusrun.maintenance.retention.shutil.rmtree", lambda *_, **__: None)
-    remove(old)
+    assert not remove(old)
+    assert (old.path / "empty").exists()
     monkeypatch.undo()
-    (left,) = collect(history, tmp_path, "job", Bounds(last=9), NOW)
-    assert (left.trial, left.why) == ("job-1-1", "its removal was cut short")
+    (left,) = collect(history, tmp_path, "job", Bounds(last=1), NOW)
+    assert left.path == old.path
     assert remove(left)
-    runs = tmp_path / "runs" / "job"
-    assert sorted(path.name for path in runs.iterdir()) == ["job-1-1", "job-2-1"]
     assert [path.name for path in old.path.iterdir()] == ["trial.json"]
 
 
-def test_a_run_that_was_moved_away_in_part_is_removed_the_next_time(history, add, tmp_path):
+def test_a_removal_follows_no_link(history, add, tmp_path):
     for number in (1, 2):
         add(number)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
     (old,) = collect(history, tmp_path, "job", Bounds(last=1), NOW)
-    part = old.path.with_name(".gone-job-1-1")
-    part.mkdir()
-    (old.path / "checkpoint.pt").rename(part / "checkpoint.pt")
-    left = collect(history, tmp_path, "job", Bounds(last=1), NOW)
-    assert names(left) == [1, 1]
-    assert all(remove(each) for each in left)
-    assert [path.name for path in old.path.iterdir()] == ["trial.json"]
-    assert not part.exists()
+    (old.path / "link").symlink_to(tmp_path / "mine")
+    assert remove(old)
+    assert (tmp_path / "mine" / "file").exists()
 
 
 def test_a_run_whose_age_nobody_knows_stays(history, add, tmp_path):

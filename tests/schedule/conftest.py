@@ -31,7 +31,7 @@ def nightly(schedules, monkeypatch):
             {"A": "b"},
             Cursor(AT - 60),
         )
-        with schedules.hold(job) as held:
-            return held.write(replace(schedule, **changes))
+        with schedules.hold(job):
+            return schedules.write(replace(schedule, **changes))
 
     return write

@@ -10,7 +10,7 @@ import pytest
 
 from tests.schedule.model import YEAR, occurrences
 from tests.schedule.test_cron_expression import ZONES, is_exact
-from zeusrun.launcher.queue.overlap import decide_turn
+from zeusrun.launcher.queue.admission import decide_overlap
 from zeusrun.schedule.cron_expression import Timetable
 from zeusrun.schedule.due import ON_TIME_S, Cursor, Rules, find_due
 
@@ -25,42 +25,48 @@ def rules(expression="0 2 * * *", **changes):
 def test_an_occurrence_is_due_at_the_first_tick_after_it_and_once():
     cursor = Cursor(NOON)
     at = NOON + 14 * HOUR_S
-    assert find_due(rules(), cursor, at - 1).cursor.pending is None
-    found = find_due(rules(), cursor, at + 3)
-    assert found.cursor.pending == at
-    begun = replace(found.cursor, pending=None)
-    assert find_due(rules(), begun, at + 63).cursor.pending is None
+    assert find_due(rules(), cursor, at - 1)[0].pending is None
+    found, _ = find_due(rules(), cursor, at + 3)
+    assert found.pending == at
+    begun = replace(found, pending=None)
+    assert find_due(rules(), begun, at + 63)[0].pending is None
 
 
 def test_an_occurrence_that_was_not_begun_stays_due():
     at = NOON + 14 * HOUR_S
-    found = find_due(rules(), Cursor(NOON), at)
-    assert find_due(rules(), found.cursor, at + 200).cursor.pending == at
-    later = find_due(rules(), found.cursor, at + 600)
-    assert (later.cursor.pending, later.missed[0].why) == (None, "nothing ran that could start it")
+    found, _ = find_due(rules(), Cursor(NOON), at)
+    assert find_due(rules(), found, at + 200)[0].pending == at
+    later, missed = find_due(rules(), found, at + 600)
+    assert (later.pending, missed) == (None, {at: "nothing ran that could start it"})
     once = rules(catch_up="once")
-    assert find_due(once, found.cursor, at + 600).cursor.pending == at
+    assert find_due(once, found, at + 600)[0].pending == at
 
 
 @pytest.mark.parametrize(("catch_up", "started"), [("none", None), ("once", NOON + 62 * HOUR_S)])
 def test_after_three_nights_off_the_newest_is_caught_up_or_none(catch_up, started):
     at = NOON + 62 * HOUR_S
-    found = find_due(rules(catch_up=catch_up), Cursor(NOON), at + 5 * HOUR_S)
-    assert found.cursor.pending == started
+    found, missed = find_due(rules(catch_up=catch_up), Cursor(NOON), at + 5 * HOUR_S)
+    assert found.pending == started
     nights = [at - 48 * HOUR_S, at - 24 * HOUR_S, at]
-    assert [each.occurrence for each in found.missed] == (nights[:2] if started else nights)
+    assert list(missed) == (nights[:2] if started else nights)
+    assert set(missed.values()) == {"nothing ran that could start it"}
 
 
 def test_what_is_later_than_its_deadline_is_missed():
     at = NOON + 14 * HOUR_S
     late = rules(catch_up="once", deadline_s=2 * HOUR_S)
-    found = find_due(late, Cursor(NOON), at + 3 * HOUR_S)
-    assert found.cursor.pending is None
-    assert found.missed[0].why == "nothing ran that could start it within 7200 s"
-    pending = find_due(late, Cursor(NOON), at).cursor
-    found = find_due(late, pending, at + 3 * HOUR_S)
-    assert found.cursor.pending is None
-    assert found.missed[0].why == "it could not start within 7200 s"
+    for cursor in (Cursor(NOON), find_due(late, Cursor(NOON), at)[0]):
+        found, missed = find_due(late, cursor, at + 3 * HOUR_S)
+        assert found.pending is None
+        assert missed == {at: "it could not start within 7200 s"}
+
+
+def test_what_is_pending_when_the_next_one_is_due_is_missed():
+    at = NOON + 14 * HOUR_S
+    hourly = rules("0 * * * *", catch_up="once")
+    found, missed = find_due(hourly, Cursor(at, at), at + HOUR_S)
+    assert found.pending == at + HOUR_S
+    assert missed == {at: "the next one was due before it could start"}
 
 
 def test_jitter_moves_each_occurrence_by_the_same_every_time_and_spreads_jobs():
@@ -73,49 +79,47 @@ def test_jitter_moves_each_occurrence_by_the_same_every_time_and_spreads_jobs():
 
 def test_a_clock_that_goes_back_a_little_repeats_nothing():
     at = NOON + 14 * HOUR_S
-    found = find_due(rules(), Cursor(NOON), at + 60)
-    cursor = replace(found.cursor, pending=None)
+    cursor = replace(find_due(rules(), Cursor(NOON), at + 60)[0], pending=None)
     for now in (at - HOUR_S, at - 60, at, at + 60):
-        again = find_due(rules(), cursor, now)
-        assert again.cursor.pending is None
-        assert again.cursor.until == at + 60
+        again, _ = find_due(rules(), cursor, now)
+        assert again.pending is None
+        assert again.until == at + 60
 
 
 def test_a_clock_that_was_far_ahead_does_not_stop_anything_for_as_long():
-    ahead = find_due(rules(), Cursor(NOON), NOON + 365 * 24 * HOUR_S).cursor
-    back = find_due(rules(), replace(ahead, pending=None), NOON + 60).cursor
+    ahead, _ = find_due(rules(), Cursor(NOON), NOON + 365 * 24 * HOUR_S)
+    back, _ = find_due(rules(), replace(ahead, pending=None), NOON + 60)
     assert back == Cursor(NOON + 60)
     at = NOON + 14 * HOUR_S
-    assert find_due(rules(), back, at).cursor.pending == at
+    assert find_due(rules(), back, at)[0].pending == at
 
 
 def test_a_clock_that_says_a_year_before_2025_decides_nothing():
-    before = find_due(rules(), Cursor(NOON), NOON + 60).cursor
+    before, _ = find_due(rules(), Cursor(NOON), NOON + 60)
     behind = before
     for now in (1000.0, 1060.0, 1120.0):
-        behind = find_due(rules(catch_up="once"), behind, now).cursor
+        behind, _ = find_due(rules(catch_up="once"), behind, now)
         assert (behind.until, behind.pending) == (NOON + 60, None)
-    found = find_due(rules(catch_up="once"), behind, NOON + 120)
-    assert (found.cursor, found.missed) == (Cursor(NOON + 120), ())
+    assert find_due(rules(catch_up="once"), behind, NOON + 120) == (Cursor(NOON + 120), {})
 
 
 def test_the_first_occurrence_after_a_clock_was_put_right_is_on_time():
     cursor = Cursor(NOON + 365 * 24 * HOUR_S)
     at = NOON + 14 * HOUR_S
     for now in range(int(at) - 30, int(at) + 300, 60):
-        cursor = find_due(rules(), cursor, float(now)).cursor
+        cursor, _ = find_due(rules(), cursor, float(now))
     assert cursor.pending == at
 
 
 def test_what_is_started_again_and_again_and_never_begins_is_missed():
     at = NOON + 14 * HOUR_S
     once = rules(catch_up="once")
-    cursor = find_due(once, Cursor(NOON), at).cursor
-    assert find_due(once, replace(cursor, tries=4), at + 240).cursor.pending == at
-    found = find_due(once, replace(cursor, tries=5), at + 300)
-    assert found.cursor.pending is None
-    assert "was started for it 5 times and never began" in found.missed[0].why
-    assert find_due(once, found.cursor, at + 360).missed == ()
+    cursor, _ = find_due(once, Cursor(NOON), at)
+    assert find_due(once, replace(cursor, tries=4), at + 240)[0].pending == at
+    found, missed = find_due(once, replace(cursor, tries=5), at + 300)
+    assert found.pending is None
+    assert "was started for it 5 times and never began" in missed[at]
+    assert find_due(once, found, at + 360)[1] == {}
 
 
 def ticks_of_a_year(moments, seed):
@@ -176,8 +180,7 @@ def start_all(expression, zone, catch_up, seed):
     ticks = ticks_of_a_year(all_, seed)
     cursor, found = Cursor(YEAR[0]), []
     for now in ticks:
-        seen = find_due(schedule, cursor, now)
-        cursor = seen.cursor
+        cursor, _ = find_due(schedule, cursor, now)
         if cursor.pending is not None:
             found.append((cursor.pending, now))
             cursor = replace(cursor, pending=None)
@@ -218,7 +221,7 @@ def run_all(starts, lengths, overlap):
         settle(now)
         states = ["running"] * sum(begin <= now < end for begin, end in runs)
         states += ["waiting"] if waiting is not None else []
-        turn = decide_turn(overlap, states)
+        turn = decide_overlap(overlap, states)
         if turn == "skip":
             continue
         if turn == "wait" and overlap == "replace":

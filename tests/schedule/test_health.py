@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
+from tests.factories import load_job
 from tests.schedule.model import AT
+from zeusrun.errors import JobFileError
 from zeusrun.schedule import health
 from zeusrun.schedule.crontab import marker
-from zeusrun.schedule.health import find_neglect, has_mail_program
+from zeusrun.schedule.health import find_difference, find_neglect, has_mail_program
 from zeusrun.schedule.tick import tick
 
 
@@ -71,3 +74,23 @@ def test_a_mail_program_is_one_that_cron_finds(tmp_path, monkeypatch):
     (tmp_path / "sendmail").chmod(0o755)
     monkeypatch.setattr("zeusrun.schedule.health.os.defpath", str(tmp_path))
     assert has_mail_program()
+
+
+def test_a_changed_section_or_name_of_the_job_file_is_named(tmp_path, nightly):
+    def change(**keys):
+        load_job(tmp_path, **keys)
+
+    change(name="digits")
+    schedule = nightly(job_file=str(tmp_path / "digits.yaml"))
+    assert find_difference(schedule) is None
+    change(name="digits", schedule={"cron": "0 3 * * *"})
+    assert "has changed since; to apply that: zeusrun schedule add" in find_difference(schedule)
+    schedule = nightly(job_file=schedule.job_file, section={"cron": "0 3 * * *"})
+    assert find_difference(schedule) is None
+    job = Path(schedule.job_file)
+    job.write_text(job.read_text().replace("name: digits", "name: other"))
+    with pytest.raises(JobFileError, match="describes other now; run `zeusrun schedule remove"):
+        find_difference(schedule)
+    job.unlink()
+    with pytest.raises(JobFileError, match="there is no such file; if you moved it"):
+        find_difference(schedule)

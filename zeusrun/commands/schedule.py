@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zeusrun.clock import read_clock, timestamp
+from zeusrun.clock import read_clock
 from zeusrun.commands.options import AsJson, JobFile, console, job_name
-from zeusrun.errors import HistoryError, LaunchError, UsageError
+from zeusrun.errors import HistoryError, JobFileError, LaunchError, UsageError
 from zeusrun.files.home import trusted_home
-from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import CatchUp, Overlap
 from zeusrun.launcher.processes.foreground import run_foreground
 from zeusrun.plain_text import plain_text
-from zeusrun.schedule.build import build_schedule, note_dropped
+from zeusrun.schedule.build import build_schedule
 from zeusrun.schedule.crontab import add_entry, build_command, remove_entry
 from zeusrun.schedule.due import Cursor
-from zeusrun.schedule.health import check_job, find_neglect
+from zeusrun.schedule.health import find_difference, find_neglect
 from zeusrun.schedule.occurrence import environment_of, fire_command
 from zeusrun.schedule.store import Schedules
 from zeusrun.schedule.systemd import systemd_units
@@ -56,6 +55,7 @@ CatchUpRule = Annotated[
         "--catch-up", help="Runs missed while the machine was off: run none, or the newest once."
     ),
 ]
+_CRONTAB_LOCK = (".crontab.lock", "the crontab")
 Folder = Annotated[
     Path | None, typer.Option("--to", help="Write files to this folder instead of printing.")
 ]
@@ -102,6 +102,8 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Schedule a job, or change its schedule."""
+    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415 - pydantic, which `list` does not need
+
     if when and len(when) > 1:  # a shell has put files in the place of each *
         raise UsageError('put WHEN in quotes, such as "0 2 * * *" or "@every 6h"')
     spec = load_spec(job)
@@ -117,12 +119,10 @@ def add(
     }
     given = {name: str(value) for name, value in flags.items() if value is not None}
     names, now = keep_env or [], read_clock()
-    with schedules.hold(spec.name) as held:
-        known = held.schedule
-        schedule = build_schedule(spec, given, os.environ, names=names, known=known, now=now)
-        if known is not None:
-            schedule = note_dropped(known, schedule, timestamp(now))
-        held.write(schedule)
+    with schedules.hold(spec.name) as known:
+        schedule = schedules.write(
+            build_schedule(spec, given, os.environ, names=names, known=known, now=now)
+        )
     notes = [] if command is None else _install(schedules, command)
     if as_json:
         print_json(schedule_json(schedule, read_clock()))
@@ -160,8 +160,7 @@ def list_(*, as_json: AsJson = False) -> None:
     elif damage is None:
         typer.echo('nothing is scheduled; start with: zeusrun schedule add JOB.yaml "0 2 * * *"')
     if found and not as_json:
-        problems = [check_job(schedules, schedule.job, read_clock()) for schedule in found]
-        _note([each.text for each in problems if each is not None] + _check_cron(schedules))
+        _note([text for each in found for text in _check_file(each)] + _check_cron(schedules))
     if damage is not None:
         raise damage
 
@@ -209,7 +208,7 @@ def remove(job: Job) -> None:
     schedules = _schedules()
     schedules.remove(job)
     typer.echo(f"{job} is no longer scheduled")
-    with schedules.editing_crontab():
+    with schedules.locked(*_CRONTAB_LOCK):
         if not schedules.jobs():
             remove_entry(schedules.directory.parent)
 
@@ -287,7 +286,7 @@ def _cron_command(schedules: Schedules) -> str:
 def _install(schedules: Schedules, command: str) -> list[str]:
     """Add the crontab entry; return warnings for the user."""
     try:
-        with schedules.editing_crontab():
+        with schedules.locked(*_CRONTAB_LOCK):
             add_entry(schedules.directory.parent, command)
     except LaunchError as error:
         advice = "" if "; " in str(error) else "; mend that, or run `zeusrun schedule daemon`"
@@ -298,6 +297,14 @@ def _install(schedules: Schedules, command: str) -> list[str]:
 def _needed() -> list[str]:
     """Return the environment variables without which zeusrun cannot be imported."""
     return [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
+
+
+def _check_file(schedule: Schedule) -> list[str]:
+    try:
+        difference = find_difference(schedule)
+    except JobFileError as error:
+        return [f"{schedule.job} cannot run: {error}"]
+    return [] if difference is None else [difference]
 
 
 def _check_cron(schedules: Schedules) -> list[str]:

@@ -39,8 +39,7 @@ from zeusrun.launcher.events import FoundLost, SubmitEvent
 from zeusrun.launcher.machine import job_devices
 from zeusrun.launcher.processes.installation import find_torchrun
 from zeusrun.launcher.processes.signals import CaughtSignals
-from zeusrun.launcher.queue.admission import admitted
-from zeusrun.launcher.queue.waiting import check_not_ended
+from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit as run_submit
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.maintenance.retention import collect, read_bounds, remove
@@ -206,7 +205,7 @@ def run_recurrence(
                 wait_for_gpus=wait,
                 until=until,
                 signals=signals.received,
-                tell=show_line,
+                show=show_line,
             ) as gpus:
                 begun()
                 submission = replace(compose(spec, batch_size, gpus), why_forced=why)

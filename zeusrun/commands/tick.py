@@ -14,9 +14,8 @@ from zeusrun.clock import read_clock
 from zeusrun.errors import ExitCode
 from zeusrun.files.home import trusted_home
 from zeusrun.plain_text import plain_text
-from zeusrun.schedule.daemon import run_daemon
 from zeusrun.schedule.store import Schedules
-from zeusrun.schedule.tick import start_due
+from zeusrun.schedule.tick import run_daemon, start_due
 
 
 def daemon() -> None:

@@ -10,16 +10,16 @@ import typer
 
 from zeusrun.clock import read_clock
 from zeusrun.commands.options import AsJson, console, known_job, open_history, open_home
-from zeusrun.errors import DeviceError, ExitCode, HistoryError, UsageError
+from zeusrun.errors import DeviceError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
 from zeusrun.job_name import is_job_name
-from zeusrun.jobfile.spec import load_keep
+from zeusrun.jobfile.spec import load_keep, load_spec
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.maintenance.doctor import Check, check_machine
-from zeusrun.maintenance.repair import look_after, read_found_trials
+from zeusrun.maintenance.repair import find_and_repair, read_found_trials
 from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove
-from zeusrun.schedule.health import check_job, find_neglect, has_mail_program
+from zeusrun.schedule.health import find_difference, find_neglect, has_mail_program
 from zeusrun.schedule.store import Schedules
 from zeusrun.view.export import print_json
 from zeusrun.view.repair import old_runs_sheet, repair_sheet, restore_sheet
@@ -55,7 +55,7 @@ def repair(
     if restore is not None:
         _restore(home, restore, dry_run=dry_run, as_json=as_json)
         return
-    found = look_after(store, home, dry_run=dry_run)
+    found = find_and_repair(store, home, dry_run=dry_run)
     if as_json:
         print_json([vars(finding) for finding in found])
     else:
@@ -168,8 +168,17 @@ def _check_schedules() -> list[Check]:
     jobs = schedules.jobs()
     if not jobs:
         return []
-    found = [check_job(schedules, job, now) for job in jobs]
-    checks = [Check("schedule", False if each.stops else None, each.text) for each in found if each]
+    checks = []
+    for job in jobs:
+        try:
+            schedule = schedules.read(job)
+            difference = find_difference(schedule)
+            load_spec(Path(schedule.job_file))
+        except ZeusrunError as error:
+            checks.append(Check("schedule", well=False, found=f"{job} cannot run: {error}"))
+        else:
+            if difference is not None:
+                checks.append(Check("schedule", well=None, found=difference))
     if not has_mail_program():
         advice = "add `notify` to the job file, or install a mail program such as msmtp-mta"
         what = "no mail program (sendmail): mail from cron is lost"

@@ -1,1 +1,1 @@
-"""Looking after a machine and its runs: doctor, repair, retention, status."""
+"""Maintains a machine and its runs: doctor, repair, gc, status, measure."""

@@ -1,4 +1,4 @@
-"""Looks at what zeusrun stands on, and says what to do about each."""
+"""Checks what zeusrun depends on, and says what to do about each problem."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Check:
     """One line of ``doctor``.
 
     Attributes:
-        name: What was looked at.
-        well: ``False`` if a submit would fail or something must be put right; ``None`` for what is
-            merely worth knowing.
-        found: What was found.
-        advice: What to do; empty when there is nothing to do.
+        name: What was checked.
+        well: ``False`` if a submit would fail or the user must fix something; ``None`` for a
+            remark.
+        found: What the check found.
+        advice: What to do; empty if there is nothing to do.
     """
 
     name: str
@@ -47,8 +47,11 @@ class Check:
 
 
 def check_machine(environment: Mapping[str, str]) -> list[Check]:
-    """Return the checks, in the order in which a submit needs what they look at."""
-    checks = [_check_python(), _check_torch()]
+    """Return the checks, in the order in which a submit needs what they check."""
+    checks = [
+        Check("python", well=True, found=f"{platform.python_version()}, {sys.executable}"),
+        _check_torch(),
+    ]
     home = home_directory(environment)
     try:
         gpus = gpus_of_job(environment, None)
@@ -57,24 +60,7 @@ def check_machine(environment: Mapping[str, str]) -> list[Check]:
     else:
         checks += [_check_gpu(gpu) for gpu in gpus] or [_check_cpu(environment)]
         checks.append(_check_permission(gpus, home))
-    checks += _check_limits(home)
-    checks.append(_check_home(home))
-    checks += _check_notices(home)
-    return checks
-
-
-def _check_notices(home: Path) -> list[Check]:
-    """Look for notices that could not be delivered so far."""
-    folder = notices_directory(home)
-    left = len(list(folder.glob("*.json"))) if folder.is_dir() else 0
-    if not left:
-        return []
-    found = f"{left} notice{'' if left == 1 else 's'} could not be delivered so far"
-    return [Check("notices", well=None, found=found, advice=f"see {folder / 'failed.log'}")]
-
-
-def _check_python() -> Check:
-    return Check("python", well=True, found=f"{platform.python_version()}, {sys.executable}")
+    return [*checks, *_check_limits(home), _check_home(home), *_check_notices(home)]
 
 
 def _check_torch() -> Check:
@@ -82,12 +68,7 @@ def _check_torch() -> Check:
         torchrun = find_torchrun()
     except ZeusrunError as error:
         return Check("torch", well=False, found=str(error))
-    if "--shutdown-timeout" in torchrun.flags:
-        return Check("torch", well=True, found=torchrun.version)
-    found = f"{torchrun.version}; its torchrun has no --shutdown-timeout"
-    return Check(
-        "torch", well=None, found=found, advice="grace_period_s is passed by the environment"
-    )
+    return Check("torch", well=True, found=torchrun.version)
 
 
 def _check_gpu(gpu: Device) -> Check:
@@ -112,17 +93,14 @@ def _check_cpu(environment: Mapping[str, str]) -> Check:
     if device.energy_source is not EnergySource.ESTIMATED:
         return Check("devices", well=True, found=found)
     advice = (
-        "energy is modelled from CPU time; set ZEUSRUN_CPU_WATTS_PER_CORE to what a core of this "
-        "machine draws, or make RAPL under /sys/class/powercap readable"
+        "zeusrun estimates energy from CPU time; set ZEUSRUN_CPU_WATTS_PER_CORE to the watts that "
+        "a core of this machine draws, or make RAPL under /sys/class/powercap readable"
     )
     return Check("devices", well=None, found=found, advice=advice)
 
 
 def _check_permission(gpus: list[Device], home: Path) -> Check:
-    """Set each limit to what it is: that changes nothing, and shows whether it may be set.
-
-    One that a run holds is left to it.
-    """
+    """Set each power limit to its present value: only that shows whether it may be set."""
     directory = limits_directory(home)
     try:
         answers = [_may_set(gpu, directory) for gpu in gpus if isinstance(gpu, LimitableDevice)]
@@ -132,20 +110,16 @@ def _check_permission(gpus: list[Device], home: Path) -> Check:
     if True in answers:
         return Check("permissions", well=True, found="power limits may be set")
     if False in answers:
-        found = "power limits are held by a run, so setting them was not tried"
-        return Check("permissions", well=None, found=found, advice="ask again when it has ended")
+        found = "a run holds the power limits, so doctor did not try to set them"
+        return Check("permissions", well=None, found=found, advice="run doctor again after it")
     return Check("permissions", well=None, found="no GPU whose power limit could be set")
 
 
 def _may_set(gpu: LimitableDevice, directory: Path) -> bool | None:
-    """Set the limit of a GPU to what it is, while no run can change it.
-
-    Args:
-        gpu: The GPU.
-        directory: Of the records of limits.
+    """Set the limit of a GPU to its present value, while no run can change it.
 
     Returns:
-        Whether it was set; ``False`` if a run holds it, ``None`` if it has no limit to set.
+        Whether it was set; ``False`` if a run holds it, ``None`` if the GPU has no limit.
 
     Raises:
         DeviceError: If it may not be set, or the GPU does not answer.
@@ -171,24 +145,16 @@ def _check_limits(home: Path) -> list[Check]:
         recorded = recorded_gpus(directory)
     except DeviceError as error:
         return [Check("power limit", well=False, found=str(error))]
-    left = [
-        uuid
+    advice = "`zeusrun repair` restores it"
+    return [
+        Check("power limit", False, f"a dead run left the limit of {uuid} changed", advice)
         for uuid in recorded
         if not is_held(uuid, directory) and not is_elsewhere(directory, uuid)
-    ]
-    return [
-        Check(
-            "power limit",
-            well=False,
-            found=f"that of {uuid} is not as it was found",
-            advice="`zeusrun repair` restores it",
-        )
-        for uuid in left
     ]
 
 
 def _check_home(home: Path) -> Check:
-    """Write to the home and lock there, as a submit does: only an attempt tells."""
+    """Write to the home and lock a file there, as a submit does: only that shows if it works."""
     otherwise = "make it writable, or set ZEUSRUN_HOME to a directory that is"
     try:
         trusted_home({"ZEUSRUN_HOME": str(home)})
@@ -211,7 +177,7 @@ def _check_home(home: Path) -> Check:
 
 
 def _try_locks(path: Path) -> bool:
-    """Whether a file that is locked cannot be locked again.
+    """Whether a locked file cannot be locked again.
 
     Raises:
         OSError: If it cannot be locked at all.
@@ -222,3 +188,13 @@ def _try_locks(path: Path) -> bool:
     finally:
         second.release()
         held.release()
+
+
+def _check_notices(home: Path) -> list[Check]:
+    """Return a line if there are notices that could not be delivered."""
+    folder = notices_directory(home)
+    left = len(list(folder.glob("*.json"))) if folder.is_dir() else 0
+    if not left:
+        return []
+    found = f"{left} notice{'' if left == 1 else 's'} could not be delivered so far"
+    return [Check("notices", well=None, found=found, advice=f"see {folder / 'failed.log'}")]

@@ -1,9 +1,9 @@
-"""What ``repair`` finds and puts right: trials, power limits, stale files, histories."""
+"""Repairs what dead processes left: trials, power limits, files, histories."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError
@@ -16,7 +16,7 @@ from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.record import read_outcome, read_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from zeusrun.history.tinydb.store import TinyDBHistory
@@ -25,33 +25,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """One thing that ``repair`` checked.
 
     Attributes:
-        kind: ``limit``, ``trial``, ``file`` or ``history``.
-        subject: What it is about: a GPU's UUID, a trial, a path, a job.
-        state: ``repaired``; ``found``, where a repair would put it right; ``problem``, which a
-            user must see to; ``fine``.
+        kind: What was checked.
+        subject: A GPU's UUID, a trial, a path or a job, as ``kind`` says.
+        state: ``found``: a repair without ``--dry-run`` would fix it. ``problem``: the user must
+            fix it.
         text: The sentence for people.
     """
 
-    kind: str
+    kind: Literal["limit", "trial", "file", "history"]
     subject: str
-    state: str
+    state: Literal["repaired", "found", "problem", "fine"]
     text: str
 
 
-def look_after(history: TinyDBHistory, home: Path, *, dry_run: bool) -> list[Finding]:
-    """Put right what dead processes have left; with ``dry_run`` only say what there is.
-
-    Args:
-        history: Of all jobs.
-        home: Zeusrun's.
-        dry_run: Change nothing.
-    """
+def find_and_repair(history: TinyDBHistory, home: Path, *, dry_run: bool) -> list[Finding]:
+    """Repair what dead processes left in a home; with ``dry_run`` only report it."""
     found = list(_limits(home, dry_run=dry_run))
     # A history that was deleted leaves run directories.
-    for job in sorted({*history.jobs(), *_jobs_with_runs(home)}):
+    with_runs = {path.name for path in _folders(home / "runs") if is_job_name(path.name)}
+    for job in sorted({*history.jobs(), *with_runs}):
         try:
             found += _trials(history, home, job, dry_run=dry_run)
             found += _files(history, home, job, dry_run=dry_run)
@@ -61,8 +56,8 @@ def look_after(history: TinyDBHistory, home: Path, *, dry_run: bool) -> list[Fin
 
 
 def read_found_trials(home: Path, job: str) -> list[Trial]:
-    """Return the trials that a job's run directories hold, whatever the history knows."""
-    found = [(paths.run_dir.name, read_record(paths)) for paths in _runs(home, job)]
+    """Return the trials that are recorded in a job's run directories."""
+    found = [(path.name, read_record(RunPaths(path))) for path in _job_runs(home, job)]
     return [trial for name, trial in found if trial is not None and trial.trial == name]
 
 
@@ -73,8 +68,7 @@ def _limits(home: Path, *, dry_run: bool) -> Iterator[Finding]:
     for text in problems:
         yield Finding("limit", str(limits_directory(home)), "problem", text)
     for uuid in held:
-        text = f"the power limit of {uuid} is held by a run that goes on"
-        yield Finding("limit", uuid, "fine", text)
+        yield Finding("limit", uuid, "fine", f"a running trial holds the power limit of {uuid}")
 
 
 def _trials(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
@@ -85,19 +79,19 @@ def _trials(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> I
         return
     for trial in history.unfinished(job):
         if not lease_of(trial).is_held():
-            text = f"{trial.trial} is not recorded: its launcher died"
+            text = f"the launcher of {trial.trial} died before it recorded an outcome"
             yield Finding("trial", trial.trial, "found", text)
 
 
 def _files(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
-    """Look for what no trial needs any more, and for trials that only run directories know.
+    """Find files that no trial needs any more, and trials that the history does not know.
 
-    A run that never began is removed by the next submit of its job, which nobody comes between.
+    The next submit of the job removes the directory of a run that never began.
     """
     known = {trial.trial: trial for trial in history.trials(job)}
     unknown = 0
-    for paths in _runs(home, job):
-        trial = known.get(paths.run_dir.name)
+    for run_dir in _job_runs(home, job):
+        paths, trial = RunPaths(run_dir), known.get(run_dir.name)
         unknown += trial is None and read_outcome(paths) is not None
         if trial is None or not trial.status.finished:
             continue
@@ -105,27 +99,22 @@ def _files(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> It
             if path.exists():
                 if not dry_run:
                     path.unlink(missing_ok=True)
-                state = "found" if dry_run else "repaired"
+                state: Literal["found", "repaired"] = "found" if dry_run else "repaired"
                 yield Finding("file", str(path), state, f"a left-over file: {path}")
     if unknown:
         text = (
-            f"{unknown} ended trial{'' if unknown == 1 else 's'} of {job} only in run directories; "
-            f"take them in with `zeusrun repair --restore {job}`"
+            f"the history of {job} lacks {unknown} ended trial{'' if unknown == 1 else 's'}; add "
+            f"what the run directories contain with `zeusrun repair --restore {job}`"
         )
         yield Finding("history", job, "found", text)
 
 
-def _jobs_with_runs(home: Path) -> list[str]:
-    try:
-        names = [path.name for path in (home / "runs").iterdir() if path.is_dir()]
-    except OSError:
-        return []
-    return list(filter(is_job_name, names))
+def _job_runs(home: Path, job: str) -> list[Path]:
+    return _folders(runs_directory(home, job))
 
 
-def _runs(home: Path, job: str) -> Iterable[RunPaths]:
+def _folders(folder: Path) -> list[Path]:
     try:
-        paths = sorted(runs_directory(home, job).iterdir())
-        return [RunPaths(path) for path in paths if path.is_dir() and not path.is_symlink()]
+        return [p for p in sorted(folder.iterdir()) if p.is_dir() and not p.is_symlink()]
     except OSError:
         return []

@@ -1,4 +1,4 @@
-"""What runs now: the dispatched trials, as their launchers last left word of them."""
+"""What runs now: the dispatched trials with the last values that their launchers wrote."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class RunningTrial:
     """A trial that has not ended.
 
     Attributes:
-        trial: With what it has taken so far.
-        alive: Whether its launcher lives; what a dead one left is recorded by the next submit.
-        live: What else its launcher told last; ``None`` before it told anything.
+        trial: With its time, energy and epochs so far.
+        alive: Whether its launcher is alive; the next submit records a trial whose launcher died.
+        live: The last values of its launcher; ``None`` before it wrote any.
     """
 
     trial: Trial
@@ -33,20 +33,15 @@ class RunningTrial:
     live: Live | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the trial's JSON with what is known of it while it runs."""
-        record: dict[str, Any] = {
-            "alive": self.alive,
-            "pid": None,
-            "host": None,
-            "updated_at": None,
-        }
-        record |= {"power_w": None, "last_metric": self.last_metric}
-        told = {} if self.live is None else self.live.to_json()
-        return {**self.trial.to_json(), **record, **{k: told[k] for k in record if k in told}}
+        """Return the trial's JSON, and what is known only while it runs."""
+        live = {} if self.live is None else self.live.to_json()
+        known = {name: live.get(name) for name in ("pid", "host", "updated_at", "power_w")}
+        own = {"alive": self.alive, **known, "last_metric": self.last_metric}
+        return {**self.trial.to_json(), **own}
 
     @property
     def last_metric(self) -> float | None:
-        """The metric as last reported; ``None`` before that, or where it was not finite."""
+        """The metric as last reported; ``None`` before that, or if it was not finite."""
         return self.trial.curve[-1].value if self.trial.curve else None
 
 

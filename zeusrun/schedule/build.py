@@ -1,17 +1,20 @@
-"""Builds a schedule from a job file, flags and the current environment. Pure."""
+"""Builds a schedule from a job file, flags and the current environment."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import re
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.clock import timestamp
 from zeusrun.errors import UsageError
+from zeusrun.jobfile.secrets import is_secret_name
 from zeusrun.jobfile.validators import duration_s
 from zeusrun.schedule.cron_expression import build_timetable
 from zeusrun.schedule.due import Cursor, Rules
-from zeusrun.schedule.environment import capture, is_usual
 from zeusrun.schedule.store import Occurrence, Schedule
 
 if TYPE_CHECKING:
@@ -21,6 +24,13 @@ if TYPE_CHECKING:
 
 _GAPS = 50
 _START_S = 5.0  # a process takes at most this long to start
+_KEPT = re.compile(
+    "PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TMPDIR|PYTHONPATH|PYTHONHOME|VIRTUAL_ENV"
+    "|LD_LIBRARY_PATH|LD_PRELOAD|(?:https?|no|all)_proxy|(?:HTTPS?|NO|ALL)_PROXY|ZEUSD_SOCK_PATH"
+    "|ZEUSD_HOST_PORT"
+    "|(?:LC|XDG|CONDA|CUDA|NVIDIA|NCCL|GLOO|TORCH|PYTORCH|OMP|MKL|OPENBLAS|HF|UCX)_[A-Za-z0-9_]+"
+)
+_OF_A_LOGIN = re.compile(r"XDG_(?:SESSION|SEAT|VTNR|RUNTIME)\w*|CONDA_PROMPT\w*")
 
 
 def build_schedule(
@@ -39,13 +49,15 @@ def build_schedule(
         given: Keys of that section from flags; they override it.
         environment: The current environment.
         names: Further variables to keep for the runs.
-        known: The current schedule of the job, whose occurrences are kept; ``None`` for none.
+        known: The current schedule of the job; what neither flags nor section say is taken from
+            it. ``None`` if there is none.
         now: Unix seconds.
 
     Raises:
         UsageError: If there is no expression, or a value is not usable.
     """
-    values = {**_known(known), **_parsed(_section(spec)), **_parsed(given)}
+    section = {} if spec.schedule is None else spec.schedule.model_dump(exclude_unset=True)
+    values = {**_known(known), **_parsed(section), **_parsed(given)}
     if values.get("deadline") == 0:
         raise UsageError("deadline must be more than 0, or none")
     if values.get("cron") is None:
@@ -53,45 +65,38 @@ def build_schedule(
             f"{spec.source}: has no schedule section; say when to run it: "
             f'zeusrun schedule add {spec.source.name} "0 2 * * *"'
         )
-    timetable = build_timetable(values["cron"], values.get("tz"))
     rules = Rules(
-        timetable,
+        build_timetable(values["cron"], values.get("tz")),
         catch_up=values.get("catch_up") or "none",
         jitter_s=values.get("jitter") or 0.0,
         deadline_s=values.get("deadline"),
         key=spec.name,
     )
     _check_jitter(rules, now)
-    same = known is not None and known.rules.timetable == timetable
-    return Schedule(
+    before = {} if known is None else known.environment
+    schedule = Schedule(
         job=spec.name,
         job_file=str(spec.source),
         rules=rules,
         overlap=values.get("overlap") or "forbid",
         python=sys.executable,
-        environment=_captured(environment, names, known),
-        cursor=known.cursor if known is not None and same else Cursor(now),
-        paused=known is not None and known.paused,
-        firings=() if known is None else known.firings,
-        section=_section(spec),
+        environment=capture(environment, names, before),
+        cursor=Cursor(now),
+        section=section,
     )
-
-
-def note_dropped(known: Schedule, built: Schedule, at: str) -> Schedule:
-    """Return a schedule that records as skipped what was pending in the schedule before it.
-
-    Args:
-        known: The schedule before.
-        built: The new schedule.
-        at: Now, RFC 3339.
-    """
-    dropped = known.cursor.pending
-    if dropped is None or built.cursor.pending == dropped:
-        return built
-    return built.note(Occurrence(dropped, "skipped", at, why="the schedule was changed"))
+    if known is None:
+        return schedule
+    schedule = replace(schedule, paused=known.paused, firings=known.firings)
+    if known.rules.timetable == rules.timetable:
+        return replace(schedule, cursor=known.cursor)
+    if known.cursor.pending is None:
+        return schedule
+    why = "the schedule was changed"
+    return schedule.note(Occurrence(known.cursor.pending, "skipped", timestamp(now), why=why))
 
 
 def _known(known: Schedule | None) -> dict[str, Any]:
+    """Return a schedule as keys of the section, with durations in seconds."""
     if known is None:
         return {}
     rules = known.rules
@@ -103,11 +108,6 @@ def _known(known: Schedule | None) -> dict[str, Any]:
         "jitter": rules.jitter_s,
         "deadline": rules.deadline_s,
     }
-
-
-def _section(spec: JobSpec) -> dict[str, str | None]:
-    """Return the keys that the job file sets, without defaults."""
-    return {} if spec.schedule is None else spec.schedule.model_dump(exclude_unset=True)
 
 
 def _parsed(section: Mapping[str, str | None]) -> dict[str, Any]:
@@ -144,50 +144,33 @@ def _check_jitter(rules: Rules, now: float) -> None:
         raise UsageError("jitter must be less than the deadline")
 
 
-def _captured(
-    environment: Mapping[str, str], names: Collection[str], known: Schedule | None
+def capture(
+    environment: Mapping[str, str], names: Collection[str], before: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of the runs: the usual ones, those of ``names``, and those before."""
+    """Return the variables to keep for later runs, instead of cron's minimal environment.
+
+    Args:
+        environment: The current environment. Variables of libraries are kept; secrets and
+            variables of a login session only if they are in ``names``.
+        names: Further variables to keep.
+        before: What was kept before; further variables in it are kept again.
+
+    Raises:
+        UsageError: If one of ``names`` is not set.
+    """
     missing = [name for name in names if name not in environment]
     if missing:
         raise UsageError(f"--env {missing[0]}: this variable is not set")
-    before = {} if known is None else known.environment
-    asked = {name: value for name, value in before.items() if not is_usual(name)}
-    return {**asked, **capture(environment, [*names, *asked])}
+    asked = {name: value for name, value in before.items() if not _is_usual(name)}
+    now = {
+        name: value
+        for name, value in sorted(environment.items())
+        if name in names or name in asked or _is_usual(name)
+    }
+    return {**asked, **now}
 
 
-def find_difference(schedule: Schedule, spec: JobSpec, now: float) -> str | None:
-    """Return how the job file differs from the schedule; ``None`` if it does not.
-
-    Args:
-        schedule: The schedule.
-        spec: The job file now.
-        now: Unix seconds.
-    """
-    if spec.name != schedule.job:
-        return (
-            f"{schedule.job_file} describes {spec.name} now; run `zeusrun schedule remove "
-            f"{schedule.job}` and add it again"
-        )
-    if _section(spec) == schedule.section:
-        return None  # any difference comes from flags
-    try:
-        said = build_schedule(spec, {}, schedule.environment, names=(), known=schedule, now=now)
-    except UsageError as error:
-        return f"{schedule.job_file}: {error}"
-    before, after = _known(schedule), _known(said)
-    changes = (
-        [said.rules.timetable.describe()]
-        if said.rules.timetable != schedule.rules.timetable
-        else []
-    )
-    for key in ("overlap", "catch_up", "jitter", "deadline"):
-        if before[key] != after[key]:
-            value = after[key] if isinstance(after[key], str) else f"{after[key] or 0:g} s"
-            changes.append(f"{key.replace('_', '-')} {value}")
-    if not changes:
-        return None
-    return (
-        f"{schedule.job_file} says {', '.join(changes)}; to apply that: "
-        f"zeusrun schedule add {schedule.job_file}"
-    )
+def _is_usual(name: str) -> bool:
+    """Whether a variable is kept by default: it belongs to a library and is no secret."""
+    named = _KEPT.fullmatch(name) is not None and _OF_A_LOGIN.fullmatch(name) is None
+    return named and not is_secret_name(name)

@@ -1,7 +1,8 @@
-"""One entry in the user's crontab, which starts due jobs every minute. Other lines never change.
+"""One entry in the user's crontab, which runs a tick every minute. Other lines never change.
 
 python-crontab is not used: it rewrites all lines (spaces, comments, ``@daily``, even lines that it
-does not understand).
+does not understand). All functions that run crontab(1) raise ``LaunchError`` if it fails; then the
+crontab did not change.
 """
 
 from __future__ import annotations
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-_JOINED = b" (after a line without an end)"
-_EMPTY = "no crontab for"  # printed by crontab -l if there is none
-_CRON_LOOKS_S = 2.0
+_CRON_READS_S = 2.0
 
 
 def build_command(python: str, home: Path, variables: Sequence[str] = ()) -> str:
@@ -31,7 +30,7 @@ def build_command(python: str, home: Path, variables: Sequence[str] = ()) -> str
     Args:
         python: The interpreter that has zeusrun; absolute.
         home: The home of zeusrun.
-        variables: ``NAME=value`` each, needed to import it.
+        variables: ``NAME=value`` each, needed to import zeusrun.
 
     Raises:
         UsageError: If one of them contains a control character.
@@ -43,21 +42,17 @@ def build_command(python: str, home: Path, variables: Sequence[str] = ()) -> str
 
 
 def check_words(python: str, home: Path, variables: Sequence[str]) -> list[str]:
-    """Return the variables of the command that starts due jobs, including the home.
-
-    A crontab and a systemd unit have one line for it. Text after a line break would be a line of
-    its own and run as a command.
+    """Return the variables of a tick, including the home.
 
     Raises:
-        UsageError: If a value or the interpreter contains a control character.
+        UsageError: If one contains a control character. Text after a line break would be a line of
+            its own in the crontab or unit, and run as a command.
     """
     words = [f"ZEUSRUN_HOME={home}", *variables]
     for word in (*words, python):
         if has_control_character(word):
-            name, found, value = word.partition("=")
-            what = f"{name} ({value!r})" if found and word in words else f"{word!r}"
             raise UsageError(
-                f"{what}: a crontab or a systemd unit cannot contain a line break or another "
+                f"{word!r}: a crontab or a systemd unit cannot contain a line break or another "
                 "control character; use a path without it"
             )
     return words
@@ -70,62 +65,36 @@ def marker(home: Path) -> bytes:
 
 def install(text: bytes, home: Path, command: str) -> bytes:
     """Return a crontab with zeusrun's entry, at its end or where it was."""
-    entry = marker(home) + b"\n" + os.fsencode(command) + b"\n"
-    place = _find(text, home)
-    if place is not None:
-        start, end, joined = place
-        entry = entry.replace(b"\n", _JOINED + b"\n", 1) if joined else entry
-        return text[:start] + entry + text[end:]
-    if text and not text.endswith(b"\n"):
-        return text + b"\n" + entry.replace(b"\n", _JOINED + b"\n", 1)
-    return text + entry
+    before, after = _around(text, home)
+    if before and not before.endswith(b"\n"):
+        before += b"\n"
+    return before + marker(home) + b"\n" + os.fsencode(command) + b"\n" + after
 
 
 def uninstall(text: bytes, home: Path) -> bytes:
-    """Return a crontab without zeusrun's entry; the other lines stay as they are."""
-    place = _find(text, home)
-    if place is None:
-        return text
-    start, end, joined = place
-    before = text[: start - 1] if joined and end == len(text) else text[:start]
-    return before + text[end:]
+    """Return a crontab without zeusrun's entry."""
+    return b"".join(_around(text, home))
 
 
-def _find(text: bytes, home: Path) -> tuple[int, int, bool] | None:
-    """Return start and end of the entry, and whether we added the line end before it."""
-    position, lines = 0, text.splitlines(keepends=True)
-    own = marker(home)
+def _around(text: bytes, home: Path) -> tuple[bytes, bytes]:
+    """Return the text before and after zeusrun's entry; all of it and nothing if there is none."""
+    lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines):
-        bare = line.rstrip(b"\r\n")
-        if bare in (own, own + _JOINED):
-            end = position + len(line)
-            following = lines[number + 1] if number + 1 < len(lines) else b""
-            if b"zeusrun schedule tick" in following:  # otherwise somebody has removed it
-                end += len(following)
-            return position, end, bare != own
-        position += len(line)
-    return None
+        if line.startswith(marker(home)):
+            rest = lines[number + 1 :]
+            if rest and b"zeusrun schedule tick" in rest[0]:  # unless the user has removed it
+                del rest[0]
+            return b"".join(lines[:number]), b"".join(rest)
+    return text, b""
 
 
 def add_entry(home: Path, command: str) -> None:
-    """Put zeusrun's entry into the user's crontab, once.
-
-    Args:
-        home: The home of zeusrun.
-        command: What ``build_command`` returns.
-
-    Raises:
-        LaunchError: If that is not possible; the crontab did not change.
-    """
+    """Put zeusrun's entry into the user's crontab, once."""
     _edit(lambda text: install(text, home, command))
 
 
 def remove_entry(home: Path) -> None:
-    """Remove zeusrun's entry from the user's crontab; without cron there is none.
-
-    Raises:
-        LaunchError: If it cannot be written; it did not change.
-    """
+    """Remove zeusrun's entry from the user's crontab; without cron there is none."""
     try:
         read_crontab()
     except LaunchError:
@@ -136,35 +105,27 @@ def remove_entry(home: Path) -> None:
 def _edit(change: Callable[[bytes], bytes]) -> None:
     """Change the crontab, if that changes anything.
 
-    cron looks for changes as a minute begins, and recognises a change by its second. It never sees
-    a change that is made in the second in which it looks. So wait until that second is over.
+    cron reads changed crontabs as a minute begins, and recognises a change by its second. It never
+    sees a change that is made in the second in which it reads. So wait until that second is over.
     """
     before = read_crontab()
     if change(before) != before:
-        time.sleep(max(_CRON_LOOKS_S - read_clock() % 60.0, 0.0))
+        time.sleep(max(_CRON_READS_S - read_clock() % 60.0, 0.0))
         write_crontab(change(read_crontab()))
 
 
 def read_crontab() -> bytes:
-    """Return the user's crontab; empty if there is none.
-
-    Raises:
-        LaunchError: If it cannot be read.
-    """
+    """Return the user's crontab; empty if there is none."""
     code, text, complaint = _crontab("-l")
     if code == 0:
         return text
-    if _EMPTY in complaint:
+    if "no crontab for" in complaint:
         return b""
     raise LaunchError(f"the crontab cannot be read: {complaint or f'crontab ended with {code}'}")
 
 
 def write_crontab(text: bytes) -> None:
-    """Replace the user's crontab; an empty one is removed.
-
-    Raises:
-        LaunchError: If it cannot be written.
-    """
+    """Replace the user's crontab; an empty one is removed."""
     code, _, complaint = _crontab("-", content=text) if text else _crontab("-r")
     if code != 0:
         raise LaunchError(

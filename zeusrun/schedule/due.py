@@ -1,8 +1,7 @@
-"""Which occurrences are due at a tick. Pure: from a timetable, the last tick and the time.
+"""Which occurrence a tick starts, and which are missed. Pure.
 
 cron, a systemd timer or the daemon runs a tick about once a minute. Ticks may be late or missing
-for days, and the clock may have been set. Every occurrence is decided exactly once: it is started,
-or missed for a reason.
+for days, and the clock may have been set. Every occurrence is decided exactly once.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
 ON_TIME_S = 300.0
 """An occurrence that a tick sees within this time is on time: the machine may only be busy."""
 
-SET_BACK_S = 3 * 3600.0
-"""A clock that is set back by less, as for daylight saving, repeats nothing; see cron(8)."""
-
+_SET_BACK_S = (
+    3 * 3600.0
+)  # a clock set back by less, as for daylight saving, repeats nothing: cron(8)
 _NO_CLOCK = 1_735_689_600.0  # 2025: a correct clock is later than this
 _ABSENT = "nothing ran that could start it"
 _MOST_TRIES = 5
@@ -32,13 +31,11 @@ class Rules:
     """How a job recurs.
 
     Attributes:
-        timetable: When.
-        catch_up: What happens with occurrences while no tick ran: ``none`` leaves them, ``once``
-            runs the newest one at the next tick.
-        jitter_s: An occurrence starts up to this many seconds late, always the same for a key.
-        deadline_s: An occurrence not started within this many seconds is missed; ``None`` for no
-            bound.
-        key: Spreads the jobs of a machine over the jitter.
+        timetable: When it is due.
+        catch_up: Of the occurrences that were due while no tick ran: run none, or the newest once.
+        jitter_s: An occurrence starts up to this many seconds late.
+        deadline_s: An occurrence not started within this time is missed; ``None`` for no limit.
+        key: Jobs with different keys start at different times within the jitter.
     """
 
     timetable: Timetable
@@ -48,7 +45,7 @@ class Rules:
     key: str = ""
 
     def start_at(self, occurrence: float) -> float:
-        """Return when to start an occurrence, in Unix seconds."""
+        """Return when to start an occurrence, in Unix seconds; always the same for one."""
         digest = hashlib.sha256(f"{self.key}@{occurrence:.0f}".encode()).digest()
         return occurrence + self.jitter_s * int.from_bytes(digest[:4], "big") / 2**32
 
@@ -58,9 +55,9 @@ class Cursor:
     """Up to when the occurrences have been decided.
 
     Attributes:
-        until: All occurrences up to here are decided; Unix seconds.
+        until: All occurrences up to this Unix second are decided.
         pending: The occurrence to start, which has not begun; ``None`` for none.
-        tries: How often a process has been started for it.
+        tries: How many processes have been started for it.
     """
 
     until: float
@@ -68,90 +65,35 @@ class Cursor:
     tries: int = 0
 
 
-@dataclass(frozen=True)
-class Missed:
-    """An occurrence that was not started, and why."""
-
-    occurrence: float
-    why: str
-
-
-@dataclass(frozen=True)
-class Due:
-    """What a tick finds.
-
-    Attributes:
-        cursor: To be stored before anything is started.
-        missed: Occurrences that are not started.
-    """
-
-    cursor: Cursor
-    missed: tuple[Missed, ...] = ()
-
-
-def find_due(rules: Rules, cursor: Cursor, now: float) -> Due:
+def find_due(rules: Rules, cursor: Cursor, now: float) -> tuple[Cursor, dict[float, str]]:
     """Decide the occurrences since the last tick.
 
-    Args:
-        rules: Rules of the schedule.
-        cursor: As the last tick left it.
-        now: Unix seconds.
+    Returns:
+        The cursor to store before anything is started, and the occurrences that are missed, each
+        with the reason.
     """
     if now < _NO_CLOCK:  # at boot, before the time is known
-        return Due(cursor)
-    if cursor.until - now > SET_BACK_S:  # the clock was ahead when ``until`` was written
+        return cursor, {}
+    if cursor.until - now > _SET_BACK_S:  # the clock was ahead when ``until`` was written
         cursor = Cursor(now)
     due = rules.timetable.between(cursor.until, now, _MOST)
-    missed: list[Missed] = []
-    pending = cursor.pending
-    for occurrence in due:
-        why = _too_late(rules, occurrence, now)
-        if why is not None:
-            missed.append(Missed(occurrence, why))
-            continue
+    missed = dict.fromkeys(due[:-1], _ABSENT)
+    pending, tries = cursor.pending, cursor.tries
+    if due:
         if pending is not None:
-            missed.append(Missed(pending, "the next one was due before it could start"))
-        pending = occurrence
-    tries = cursor.tries if pending == cursor.pending else 0
-    why = None if pending is None else why_missed(rules, pending, now, tries)
-    if pending is not None and why is not None:
-        missed.append(Missed(pending, why))
+            missed[pending] = "the next one was due before it could start"
+        pending, tries = due[-1], 0
+    if pending is not None and (why := why_missed(rules, pending, now, tries)):
+        missed[pending] = why
         pending = None
-    return Due(Cursor(max(cursor.until, now), pending, tries), tuple(missed))
-
-
-def _too_late(rules: Rules, occurrence: float, now: float) -> str | None:
-    late_s = now - occurrence
-    if late_s <= ON_TIME_S:
-        return None
-    if rules.catch_up == "none":
-        return _ABSENT
-    if _expired(rules, occurrence, now):
-        return f"{_ABSENT} within {rules.deadline_s:g} s"
-    return None
+    return Cursor(max(cursor.until, now), pending, tries), missed
 
 
 def why_missed(rules: Rules, pending: float, now: float, tries: int = 0) -> str | None:
-    """Return why a pending occurrence must not start any more; ``None`` if it may start.
-
-    Args:
-        rules: Rules of the schedule.
-        pending: The occurrence.
-        now: Unix seconds.
-        tries: How often a process has been started for it.
-    """
-    if _expired(rules, pending, now):
+    """Return why a pending occurrence must not start any more; ``None`` if it may start."""
+    if rules.deadline_s is not None and now - pending > rules.deadline_s:
         return f"it could not start within {rules.deadline_s:g} s"
-    too_old = _too_old(rules, pending, now)
-    if tries >= _MOST_TRIES or (tries and too_old):
+    too_late = rules.catch_up == "none" and now - rules.start_at(pending) > ON_TIME_S
+    if tries >= _MOST_TRIES or (tries and too_late):
         return f"a process was started for it {tries} times and never began; its log may say why"
-    return _ABSENT if too_old else None
-
-
-def _too_old(rules: Rules, pending: float, now: float) -> bool:
-    """Whether a pending occurrence is too late, for example because the machine was off."""
-    return rules.catch_up == "none" and now - rules.start_at(pending) > ON_TIME_S
-
-
-def _expired(rules: Rules, occurrence: float, now: float) -> bool:
-    return rules.deadline_s is not None and now - occurrence > rules.deadline_s
+    return _ABSENT if too_late else None

@@ -4,60 +4,49 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
-from zeusrun.errors import LaunchError, ZeusrunError
-from zeusrun.jobfile.spec import load_spec
-from zeusrun.schedule.build import find_difference
+from zeusrun.errors import JobFileError, LaunchError
+from zeusrun.jobfile.yaml_reader import read_job_file
 from zeusrun.schedule.crontab import marker, read_crontab
 
 if TYPE_CHECKING:
-    from zeusrun.schedule.store import Schedules
+    from zeusrun.schedule.store import Schedule, Schedules
 
 _LATE_S = 180.0
 _DAEMONS = {"cron", "crond", "fcron", "anacron", "busybox"}
 _OTHERWISE = "or run `zeusrun schedule daemon`"
 
 
-@dataclass(frozen=True)
-class ScheduleProblem:
-    """A problem with the job of a schedule.
+def find_difference(schedule: Schedule) -> str | None:
+    """Return how the job file differs from the schedule; ``None`` if it does not.
 
-    Attributes:
-        text: A sentence for people.
-        stops: Whether the job cannot run.
+    This reads the file as plain YAML: checking all its keys would import pydantic.
+
+    Raises:
+        JobFileError: If the job cannot run: no such file, no YAML, or it describes another job.
     """
-
-    text: str
-    stops: bool
-
-
-def check_job(schedules: Schedules, job: str, now: float) -> ScheduleProblem | None:
-    """Return what keeps a job from running, or how its file differs from the schedule.
-
-    Args:
-        schedules: Schedules of the user.
-        job: Name of the job.
-        now: Unix seconds.
-    """
-    schedule = None
-    try:
-        schedule = schedules.read(job)
-        spec = load_spec(Path(schedule.job_file))
-    except ZeusrunError as error:
-        gone = schedule is not None and not Path(schedule.job_file).exists()
-        moved = f"; if you moved it, `zeusrun schedule add` it again, or `remove {job}`" * gone
-        return ScheduleProblem(f"{job} cannot run: {error}{moved}", stops=True)
-    difference = find_difference(schedule, spec, now)
+    job, path = schedule.job, Path(schedule.job_file)
+    remove = f"`zeusrun schedule remove {job}`"
+    if not path.exists():
+        raise JobFileError(
+            f"{path}: there is no such file; if you moved it, `zeusrun schedule add` it again, or "
+            f"{remove}"
+        )
+    data = read_job_file(path, ()).data
+    if data.get("name") != job:
+        raise JobFileError(
+            f"{path} describes {data.get('name')} now; run {remove} and add it again"
+        )
+    if (data.get("schedule") or {}) == schedule.section:
+        return None  # any other difference comes from flags
     return (
-        None
-        if difference is None
-        else ScheduleProblem(f"{job}: {difference}", stops=spec.name != job)
+        f"{job}: the schedule section of {path} has changed since; to apply that: "
+        f"zeusrun schedule add {path}"
     )
 
 
@@ -69,11 +58,7 @@ def has_mail_program() -> bool:
 def find_neglect(schedules: Schedules, now: float) -> tuple[str, str] | None:
     """Return why the schedules do not run, and what to do about it.
 
-    ``None`` if there was a tick lately, or cron will run one.
-
-    Args:
-        schedules: Schedules of the user.
-        now: Unix seconds.
+    ``None`` if there was a tick within the last minutes, or cron will run one.
     """
     try:
         ticked: float | None = schedules.heartbeat.stat().st_mtime
@@ -89,16 +74,12 @@ def find_neglect(schedules: Schedules, now: float) -> tuple[str, str] | None:
         what, _, advice = str(error).partition("; ")
         return f"{nothing}: {what}", advice or f"repair that, {_OTHERWISE}"
     if not has_entry:
-        return (
-            f"{nothing}: the crontab has no entry of zeusrun",
-            f"`zeusrun schedule add` adds it, {_OTHERWISE}",
-        )
+        what, advice = "the crontab has no entry of zeusrun", "`zeusrun schedule add` adds it"
+        return f"{nothing}: {what}", f"{advice}, {_OTHERWISE}"
     names = {process.info["name"] for process in psutil.process_iter(["name"])}
     if not names & _DAEMONS:
-        return (
-            f"{nothing}: the crontab has the entry, but no cron daemon runs here",
-            f"start it (`service cron start`), {_OTHERWISE}",
-        )
+        what = "the crontab has the entry, but no cron daemon runs here"
+        return f"{nothing}: {what}", f"start it (`service cron start`), {_OTHERWISE}"
     if ticked is None:
         return None  # cron reads its tables once a minute
     return f"nothing has started these jobs{since}, though cron runs", "see the log of cron"

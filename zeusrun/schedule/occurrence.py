@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 PERIOD_S = 60.0
 """A process is started within this many seconds before its occurrence."""
 
-_PATIENCE_S = 1.0  # a tick that checks whether the process lives holds the lock for a moment
+_LOCK_WAIT_S = 1.0  # a tick that checks whether the process lives holds the lock for a moment
 _LOG_BYTES = 1 << 20
-_LOGS = 3
 
 
 def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float) -> Detached:
@@ -90,7 +89,7 @@ def fire(
         ZeusrunError: As ``run`` does.
     """
     lock = schedules.lock(_lock_name(job, occurrence))
-    if not lock.acquire(_PATIENCE_S):
+    if not lock.acquire(_LOCK_WAIT_S):
         return ExitCode.BUSY
     try:
         if not by_hand:  # if this process dies before the claim, the next tick starts another
@@ -110,24 +109,18 @@ def fire(
 def _claim(schedules: Schedules, job: str, occurrence: float, *, by_hand: bool) -> Schedule | None:
     """Mark an occurrence as begun; ``None`` if it must not run or has begun."""
     at = timestamp()
-    with schedules.hold(job) as held:
-        schedule = held.schedule or schedules.read(job)
-        known = {each.occurrence for each in schedule.firings}
-        if not by_hand and schedule.paused:
-            if occurrence not in known:
-                why = "it was paused"
-                held.write(schedule.note(Occurrence(occurrence, "skipped", at, why=why, told=True)))
-            return None
+    with schedules.hold(job) as found:
+        schedule = found or schedules.read(job)
         if not by_hand:
-            if schedule.cursor.pending != occurrence:
+            if schedule.paused or schedule.cursor.pending != occurrence:
                 return None
             schedule = replace(schedule, cursor=Cursor(schedule.cursor.until))
             # The machine may have been asleep since the tick.
             late = why_missed(schedule.rules, occurrence, read_clock())
             if late is not None:
-                held.write(schedule.note(Occurrence(occurrence, "missed", at, why=late)))
+                schedules.write(schedule.note(Occurrence(occurrence, "missed", at, why=late)))
                 return None
-        return held.write(schedule.note(Occurrence(occurrence, "waiting", at)))
+        return schedules.write(schedule.note(Occurrence(occurrence, "waiting", at)))
 
 
 def _run(
@@ -147,11 +140,9 @@ def _run(
 
     try:
         code = run(schedule, lambda: note(result="running"))
-    except BusyError as error:
-        note(result="skipped", exit_code=int(error.exit_code), why=str(error))
-        raise
     except ZeusrunError as error:
-        note(result="ended", exit_code=int(error.exit_code), why=str(error))
+        result = "skipped" if isinstance(error, BusyError) else "ended"
+        note(result=result, exit_code=int(error.exit_code), why=str(error))
         raise
     except BaseException as error:
         note(result="ended", exit_code=int(ExitCode.BUG), why=f"{type(error).__name__}: {error}")
@@ -179,19 +170,12 @@ def _lock_name(job: str, occurrence: float) -> str:
 
 
 def open_log(path: Path) -> int:
-    """Open the log of a job's runs to append to; rotate a long one and keep three old ones.
+    """Open the log of a job's runs to append to. Beyond 1 MB a new one begins; keep the old one.
 
     Raises:
         OSError: If it cannot be opened.
     """
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size > _LOG_BYTES:
-            for number in range(_LOGS - 1, 0, -1):
-                with contextlib.suppress(FileNotFoundError):
-                    _numbered(path, number).replace(_numbered(path, number + 1))
-            path.replace(_numbered(path, 1))
+            path.replace(path.with_name(f"{path.name}.1"))
     return open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-
-
-def _numbered(path: Path, number: int) -> Path:
-    return path.with_name(f"{path.name}.{number}")

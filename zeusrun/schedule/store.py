@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import glob
 import json
 from contextlib import contextmanager
@@ -35,9 +34,9 @@ _ENDINGS: dict[int | None, str] = {
 _VERSION = 1
 _KEPT = 100  # occurrences; the history keeps all runs
 _WHY_LENGTH = 2000
-_PATIENCE_S = 10.0
-_MAX_BYTES = 1 << 20
+_LOCK_WAIT_S = 10.0
 _FAR = 1e11  # seconds; larger than any valid time
+_MAX_BYTES = 16 << 20  # more than the kernel allows for an environment
 
 
 @dataclass(frozen=True)
@@ -101,31 +100,22 @@ class Schedule:
         settled = [each for each in others if each.result not in UNDERWAY]
         # Keep all that are under way. Of the others, drop first those that were reported.
         settled.sort(key=lambda each: (not each.told, each.occurrence))
-        gone = {each.occurrence for each in settled[: max(0, len(others) + 1 - _KEPT)]}
+        dropped = settled[: max(0, len(others) + 1 - _KEPT)]
         why = None if occurrence.why is None else occurrence.why[:_WHY_LENGTH]
-        kept = [each for each in others if each.occurrence not in gone]
-        ordered = sorted([*kept, replace(occurrence, why=why)], key=lambda each: each.occurrence)
-        return replace(self, firings=tuple(ordered))
-
-    def forget_after(self, now: float) -> Schedule:
-        """Return the schedule without missed occurrences after ``now``: the clock was ahead."""
-        kept = (f for f in self.firings if f.result != "missed" or f.occurrence <= now)
-        return replace(self, firings=tuple(kept))
+        kept = [*(each for each in others if each not in dropped), replace(occurrence, why=why)]
+        return replace(self, firings=tuple(sorted(kept, key=lambda each: each.occurrence)))
 
     def to_json(self) -> dict[str, Any]:
         """Return what is written to the file."""
-        record = asdict(self)
-        record["rules"]["timetable"] = asdict(self.rules.timetable)
-        return {
-            "version": _VERSION,
-            **record,
-            "environment": dict(self.environment),
-            "section": dict(self.section),
-        }
+        return {"version": _VERSION, **asdict(self)}
 
 
 class Schedules:
-    """All schedules under a home."""
+    """All schedules under a home.
+
+    The methods raise ``UsageError`` if a job has no schedule or its name is not valid, and
+    ``HistoryError`` if a file cannot be read or written, or another process keeps its lock.
+    """
 
     def __init__(self, home: Path) -> None:
         """Store the folder; nothing is read yet."""
@@ -139,17 +129,12 @@ class Schedules:
     def jobs(self) -> list[str]:
         """Return the names of the jobs that have a schedule, in order."""
         try:
-            found = [path for path in self.directory.iterdir() if path.suffix == ".json"]
+            return sorted(p.stem for p in self.directory.iterdir() if p.suffix == ".json")
         except OSError:
             return []
-        return sorted(path.stem for path in found)
 
     def path(self, job: str) -> Path:
-        """Return the file of a job's schedule.
-
-        Raises:
-            UsageError: If the name is not valid for a job.
-        """
+        """Return the file of a job's schedule."""
         try:
             return self.directory / f"{check_job_name(job)}.json"
         except ValueError as error:
@@ -160,20 +145,13 @@ class Schedules:
         return self.directory / f"{job}.log"
 
     def read(self, job: str) -> Schedule:
-        """Return a job's schedule.
-
-        Raises:
-            UsageError: If it has none.
-            HistoryError: If it cannot be read.
-        """
+        """Return a job's schedule."""
         path = self.path(job)
         try:
             return decode_schedule(read_file(path, _MAX_BYTES), job)
         except FileNotFoundError:
-            names = self.jobs()
-            close = difflib.get_close_matches(job, names, n=1)
-            known = f"schedules: {', '.join(names)}" if names else "there is none yet"
-            known = f"did you mean {close[0]}?" if close else known
+            names = ", ".join(self.jobs())
+            known = f"these jobs have one: {names}" if names else "there is none yet"
             raise UsageError(f"{job} has no schedule; {known}") from None
         except OSError as error:
             raise HistoryError(f"{path} cannot be read: {error.strerror}") from error
@@ -184,111 +162,54 @@ class Schedules:
             ) from None
 
     @contextmanager
-    def hold(self, job: str) -> Iterator[HeldSchedule]:
-        """Lock a job's schedule; the job need not have one.
+    def hold(self, job: str) -> Iterator[Schedule | None]:
+        """Lock a job's schedule and read it; ``None`` if the job has none."""
+        path = self.path(job)
+        with self.locked(f"{job}.lock", f"the schedule of {job}"):
+            yield self.read(job) if path.exists() else None
 
-        Raises:
-            HistoryError: If it cannot be read, or another process keeps the lock.
-        """
-        with self._locked(job):
-            found = self.read(job) if self.path(job).exists() else None
-            yield HeldSchedule(self.path(job), found)
+    def write(self, schedule: Schedule) -> Schedule:
+        """Write a schedule, whose lock the caller holds; return it."""
+        path = self.path(schedule.job)
+        try:
+            replace_file(path, json.dumps(schedule.to_json(), indent=1).encode() + b"\n")
+        except OSError as error:
+            raise unwritable(path, error) from error
+        return schedule
 
     def update(self, job: str, change: Callable[[Schedule], Schedule]) -> Schedule:
-        """Change a schedule under its lock; return the changed schedule.
-
-        Raises:
-            UsageError: If there is none.
-            HistoryError: If it cannot be read or written.
-        """
-        if not self.path(job).exists():
-            self.read(job)
-        with self.hold(job) as held:
-            return held.write(change(held.schedule or self.read(job)))
+        """Change a schedule under its lock; return the changed schedule."""
+        self.read(job)  # raises before a lock file is made for a job without a schedule
+        with self.hold(job) as found:
+            return self.write(change(found or self.read(job)))
 
     def remove(self, job: str) -> None:
-        """Remove a schedule, even an unreadable one; its log stays.
-
-        Raises:
-            UsageError: If there is none.
-            HistoryError: If it cannot be removed.
-        """
-        if not self.path(job).exists():
+        """Remove a schedule, even an unreadable one; its log stays."""
+        path = self.path(job)
+        if not path.exists():
             self.read(job)
-        with self._locked(job):
+        with self.locked(f"{job}.lock", f"the schedule of {job}"):
             try:
-                self.path(job).unlink(missing_ok=True)
-                for lock in self.directory.glob(f"{glob.escape(job)}@*.lock"):
-                    if (held := self.lock(lock.name)).acquire():  # its run is dead
-                        lock.unlink(missing_ok=True)
-                        held.release()
+                # The locks of runs that were killed go, too.
+                for each in (path, *self.directory.glob(f"{glob.escape(job)}@*.lock")):
+                    each.unlink(missing_ok=True)
             except OSError as error:
-                raise HistoryError(
-                    f"{self.path(job)} cannot be removed: {error.strerror}"
-                ) from error
+                raise HistoryError(f"{path} cannot be removed: {error.strerror}") from error
 
     def lock(self, name: str) -> SafeLock:
-        """Return a lock in the folder of the schedules; not taken yet."""
+        """Return a lock in the folder, not taken yet. Names without a dot belong to jobs."""
         return SafeLock(self.directory / name)
 
     @contextmanager
-    def editing_crontab(self) -> Iterator[None]:
-        """Lock the crontab's entry, from the check whether it is needed until the edit.
-
-        Raises:
-            HistoryError: If another process keeps the lock.
-        """
-        with self._holding(".crontab.lock", "the crontab"):  # no job has this name
-            yield
-
-    @contextmanager
-    def _locked(self, job: str) -> Iterator[None]:
-        name = self.path(job).with_suffix(".lock").name
-        with self._holding(name, f"the schedule of {job}"):
-            yield
-
-    @contextmanager
-    def _holding(self, name: str, what: str) -> Iterator[None]:
+    def locked(self, name: str, what: str) -> Iterator[None]:
+        """Hold a lock; wait some seconds for it. ``what`` it locks is for the error message."""
         lock = self.lock(name)
-        if not lock.acquire(_PATIENCE_S):
+        if not lock.acquire(_LOCK_WAIT_S):
             raise HistoryError(f"another process has locked {what} and does not release it")
         try:
             yield
         finally:
             lock.release()
-
-
-@dataclass
-class HeldSchedule:
-    """A job's schedule while this process holds its lock.
-
-    Attributes:
-        path: Its file.
-        schedule: The schedule on disk; ``None`` if there is none.
-    """
-
-    path: Path
-    schedule: Schedule | None
-
-    def write(self, schedule: Schedule) -> Schedule:
-        """Write a schedule, if it differs; return it.
-
-        Raises:
-            HistoryError: If it cannot be written.
-        """
-        content = json.dumps(schedule.to_json(), indent=1).encode() + b"\n"
-        if len(content) > _MAX_BYTES:
-            raise HistoryError(
-                f"the schedule of {schedule.job} is too large; keep fewer or shorter variables for "
-                "its runs"
-            )
-        try:
-            if schedule != self.schedule:
-                replace_file(self.path, content)
-        except OSError as error:
-            raise unwritable(self.path, error) from error
-        self.schedule = schedule
-        return schedule
 
 
 def decode_schedule(content: bytes, job: str) -> Schedule:
@@ -299,10 +220,9 @@ def decode_schedule(content: bytes, job: str) -> Schedule:
     """
     try:
         record = json.loads(content)
-        _check_version(record.pop("version"))
-        rules = dict(record.pop("rules"))
+        version = record.pop("version")
+        rules, cursor = dict(record.pop("rules")), dict(record.pop("cursor"))
         timetable = rules.pop("timetable")
-        cursor = record.pop("cursor")
         cursor.pop("behind", None)  # written by an earlier zeusrun
         schedule = Schedule(
             rules=Rules(build_timetable(timetable["expression"], timetable["tz"]), **rules),
@@ -310,39 +230,32 @@ def decode_schedule(content: bytes, job: str) -> Schedule:
             firings=tuple(Occurrence(**each) for each in record.pop("firings")),
             **record,
         )
-        _check(schedule, job)
+        _check(schedule, job, version)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
         raise ValueError(f"its content is not valid: {error}") from None
     return schedule
 
 
-def _check_version(version: object) -> None:
-    if version != _VERSION:
-        raise ValueError(f"it is of version {version}")
-
-
-def _check(schedule: Schedule, job: str) -> None:
-    """Check all values now, so that nothing fails at night.
+def _check(schedule: Schedule, job: str, version: object) -> None:
+    """Check what a tick uses, so that one bad file does not stop the other jobs.
 
     Raises:
         TypeError: If a value has the wrong type.
     """
-    rules, cursor = schedule.rules, schedule.cursor
-    numbers = [cursor.until, rules.jitter_s, *(each.occurrence for each in schedule.firings)]
-    numbers += [number for number in (cursor.pending, rules.deadline_s) if number is not None]
-    texts = [schedule.job, schedule.job_file, schedule.python, rules.key]
-    for each in (schedule.environment, schedule.section):
-        texts += [*each.keys(), *(value for value in each.values() if value is not None)]
-    results = {each.result for each in schedule.firings}
-    texts += [text for f in schedule.firings for text in (f.at, f.why) if text is not None]
-    codes = [f.exit_code for f in schedule.firings if f.exit_code is not None]
-    if not all(type(n) in (int, float) and 0 <= n < _FAR for n in [*numbers, *codes, cursor.tries]):
-        raise TypeError("a number is not valid")
-    if not all(isinstance(text, str) and "\0" not in text for text in texts):
-        raise TypeError("a text is not valid")
+    rules, cursor, firings = schedule.rules, schedule.cursor, schedule.firings
+    numbers = [cursor.until, cursor.pending, cursor.tries, rules.jitter_s, rules.deadline_s]
+    numbers += [number for each in firings for number in (each.occurrence, each.exit_code)]
+    texts = [schedule.job_file, schedule.python, *schedule.environment.values()]
+    if version != _VERSION:
+        raise TypeError(f"it is of version {version}")
     if schedule.job != job:
         raise TypeError(f"it belongs to {schedule.job}")
+    known = [number for number in numbers if number is not None]
+    if not all(type(number) in (int, float) and 0 <= number < _FAR for number in known):
+        raise TypeError("a number is not valid")
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("a text is not valid")
     if schedule.overlap not in get_args(Overlap) or rules.catch_up not in get_args(CatchUp):
         raise TypeError("a policy is unknown")
-    if not results <= set(get_args(Result)) or not isinstance(schedule.paused, bool):
+    if not {each.result for each in firings} <= set(get_args(Result)):
         raise TypeError("a state is unknown")

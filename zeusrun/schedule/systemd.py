@@ -1,4 +1,4 @@
-"""The systemd user units that start due jobs on machines without cron. Pure."""
+"""The systemd user units that run a tick every minute on machines without cron. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Description=Start the zeusrun jobs that are due
 
 [Service]
 Type=oneshot
-Environment={variable}
+Environment={variables}
 WorkingDirectory=/
-ExecStart={command}
+ExecStart={python} -m zeusrun schedule tick
 # The jobs continue after this command ends.
 KillMode=process
 """
@@ -37,23 +37,13 @@ WantedBy=timers.target
 def systemd_units(python: str, home: Path, variables: Sequence[str] = ()) -> dict[str, str]:
     """Return the user units that do what the crontab entry does, by file name.
 
-    They contain no times of jobs. Every minute they start what is due, so overlaps, pauses and
-    missed runs are the same as with cron.
-
-    Args:
-        python: The interpreter that has zeusrun; absolute.
-        home: The home of zeusrun.
-        variables: ``NAME=value`` each, needed to import it.
-
     Raises:
-        UsageError: If one of them contains a control character.
+        UsageError: If an argument contains a control character.
     """
-    assignments = check_words(python, home, variables)
-    words = ("-m", "zeusrun", "schedule", "tick")  # in the program's path, $ needs no escape
-    command = " ".join([_quoted(python), *(_quoted(word).replace("$", "$$") for word in words)])
-    variable = " ".join(map(_quoted, assignments))
+    assignments = " ".join(map(_quoted, check_words(python, home, variables)))
     return {
-        "zeusrun-schedule.service": _SERVICE.format(variable=variable, command=command),
+        # In the program's path, $ needs no escape.
+        "zeusrun-schedule.service": _SERVICE.format(variables=assignments, python=_quoted(python)),
         "zeusrun-schedule.timer": _TIMER,
     }
 

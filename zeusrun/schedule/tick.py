@@ -4,50 +4,87 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import signal
+import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from zeusrun.clock import timestamp
-from zeusrun.errors import ExitCode, LaunchError, ZeusrunError
+from zeusrun.clock import read_clock, timestamp
+from zeusrun.errors import BusyError, ExitCode, LaunchError, ZeusrunError
 from zeusrun.files.private import write_file
+from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.schedule.due import find_due
 from zeusrun.schedule.occurrence import PERIOD_S, is_dead, start_occurrence
 from zeusrun.schedule.store import UNDERWAY, Occurrence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from zeusrun.launcher.processes.background import Detached
     from zeusrun.schedule.store import Schedule, Schedules
 
 _DAY_S = 86400.0
+_POLL_S = 0.2  # the daemon handles a signal within this time
 
 
-@dataclass(frozen=True)
-class Ticked:
-    """What a tick found.
+def run_daemon(schedules: Schedules, show: Callable[[str], None]) -> int:
+    """Start due jobs every minute until a signal comes; then end what runs, and wait for it.
 
-    Attributes:
-        due: Schedules to start, each with its occurrence.
-        messages: Sentences for the user, which cron mails.
-        reported: Occurrences by job that ``messages`` are about: mark them after printing.
+    Args:
+        schedules: Schedules of the user.
+        show: Prints a sentence.
+
+    Returns:
+        The signal.
+
+    Raises:
+        BusyError: If a daemon runs already.
     """
+    lock = schedules.lock(".daemon.lock")
+    if not lock.acquire():
+        raise BusyError(f"a daemon already runs these schedules ({schedules.directory})")
+    running: list[tuple[str, Detached]] = []
+    try:
+        with CaughtSignals() as signals:
+            while not signals.received:
+                now = read_clock()
+                for schedule, process in start_due(schedules, now, show):
+                    log = schedules.log(schedule.job)
+                    show(f"{schedule.job} has started; its output is in {log}")
+                    running.append((schedule.job, process))
+                next_t = time.monotonic() + PERIOD_S - now % PERIOD_S
+                while not signals.received and time.monotonic() < next_t:
+                    time.sleep(_POLL_S)
+                running = [each for each in running if not _has_ended(*each, show)]
+            for _, process in running:
+                process.send_signal(signal.SIGTERM)  # preempted: the next run continues it
+            for job, process in running:
+                process.wait()
+                _has_ended(job, process, show)
+            return signals.received[0]
+    finally:
+        with contextlib.suppress(OSError):
+            schedules.heartbeat.unlink(missing_ok=True)  # nothing runs the schedules any more
+        lock.release()
 
-    due: tuple[tuple[Schedule, float], ...]
-    messages: tuple[str, ...]
-    reported: Mapping[str, frozenset[float]]
+
+def _has_ended(job: str, process: Detached, show: Callable[[str], None]) -> bool:
+    code = process.poll()
+    if code is not None:
+        show(f"{job} has ended with exit code {code}")
+    return code is not None
 
 
 def start_due(
-    schedules: Schedules, now: float, tell: Callable[[str], None]
+    schedules: Schedules, now: float, show: Callable[[str], None]
 ) -> list[tuple[Schedule, Detached]]:
     """Start what is due, each in a process of its own; return the processes.
 
     Args:
         schedules: Schedules of the user.
         now: Unix seconds.
-        tell: Prints a sentence for the user.
+        show: Prints a sentence for the user.
     """
     ticked = tick(schedules, now)
     started = []
@@ -56,64 +93,62 @@ def start_due(
             started.append((schedule, start_occurrence(schedules, schedule, occurrence)))
         except LaunchError as error:  # the other jobs still run
             with contextlib.suppress(ZeusrunError):
-                schedules.update(schedule.job, partial(_take_back, occurrence))
-            for text in _seldom(schedules, str(error), now):
-                tell(text)
+                schedules.update(schedule.job, partial(_uncount_try, occurrence))
+            for text in _once_a_day(schedules, str(error), now):
+                show(text)
     for text in ticked.messages:
-        tell(text)
-    # Only after printing: a tick that is killed in between reports twice rather than never.
-    for job, occurrences in ticked.reported.items():
-        with contextlib.suppress(ZeusrunError):  # removed meanwhile, or a full disk: report again
-            schedules.update(job, partial(_mark_reported, occurrences))
+        show(text)
     return started
 
 
-def _mark_reported(occurrences: Collection[float], schedule: Schedule) -> Schedule:
-    firings = (
-        replace(each, told=each.told or each.occurrence in occurrences) for each in schedule.firings
-    )
-    return replace(schedule, firings=tuple(firings))
-
-
-def _take_back(occurrence: float, schedule: Schedule) -> Schedule:
-    """Return a schedule without the try, because no process could be started."""
+def _uncount_try(occurrence: float, schedule: Schedule) -> Schedule:
+    """Return a schedule without the last try, because no process could be started."""
     cursor = schedule.cursor
     if cursor.pending != occurrence:
         return schedule
     return replace(schedule, cursor=replace(cursor, tries=max(0, cursor.tries - 1)))
 
 
-def tick(schedules: Schedules, now: float) -> Ticked:
-    """Decide what is due; the decisions are on disk when this returns.
+@dataclass(frozen=True)
+class Ticked:
+    """What a tick found.
 
-    Args:
-        schedules: Schedules of the user.
-        now: Unix seconds.
+    Attributes:
+        due: Schedules to start, each with its occurrence.
+        messages: Sentences for the user, which cron mails; the next tick does not repeat them.
     """
+
+    due: tuple[tuple[Schedule, float], ...]
+    messages: tuple[str, ...]
+
+
+def tick(schedules: Schedules, now: float) -> Ticked:
+    """Decide what is due at a Unix second; the decisions are on disk when this returns."""
     with contextlib.suppress(OSError):  # the folder is missing while nothing is scheduled
         write_file(schedules.heartbeat, b"")
     due: list[tuple[Schedule, float]] = []
     messages: list[str] = []
-    reported: dict[str, frozenset[float]] = {}
     for job in schedules.jobs():
         try:
-            with schedules.hold(job) as held:
-                if held.schedule is None:
+            with schedules.hold(job) as found:
+                if found is None:
                     continue  # it has just been removed
-                schedule = _decide(schedules, held.schedule, now)
+                schedule = _decide(schedules, found, now)
                 occurrence = _to_start(schedules, schedule, now)
                 if occurrence is not None:
                     cursor = replace(schedule.cursor, tries=schedule.cursor.tries + 1)
                     schedule = replace(schedule, cursor=cursor)
-                    due.append((schedule, occurrence))
-                held.write(schedule)
-            if ended := [each for each in schedule.firings if _is_unreported(each)]:
-                messages += _sentences(schedules, schedule, ended)
-                reported[job] = frozenset(each.occurrence for each in ended)
+                ended = [e for e in schedule.firings if not e.told and e.result not in UNDERWAY]
+                firings = (replace(e, told=e.result not in UNDERWAY) for e in schedule.firings)
+                schedule = replace(schedule, firings=tuple(firings))
+                if schedule != found:
+                    schedules.write(schedule)
+            if occurrence is not None:  # the decision is on disk
+                due.append((schedule, occurrence))
+            messages += _sentences(schedules, schedule, ended)
         except ZeusrunError as error:
-            due = [each for each in due if each[0].job != job]  # decided, but not on disk
-            messages += _seldom(schedules, str(error), now)
-    return Ticked(tuple(due), tuple(messages), reported)
+            messages += _once_a_day(schedules, str(error), now)
+    return Ticked(tuple(due), tuple(messages))
 
 
 def _to_start(schedules: Schedules, schedule: Schedule, now: float) -> float | None:
@@ -121,22 +156,19 @@ def _to_start(schedules: Schedules, schedule: Schedule, now: float) -> float | N
     pending = schedule.cursor.pending
     if pending is None or schedule.paused or schedule.rules.start_at(pending) >= now + PERIOD_S:
         return None
-    return (
-        pending if is_dead(schedules, schedule.job, pending) else None
-    )  # otherwise its process is alive
+    return pending if is_dead(schedules, schedule.job, pending) else None
 
 
-def _seldom(schedules: Schedules, text: str, now: float) -> list[str]:
-    """Return a sentence that stays true for long once a day, not every minute."""
+def _once_a_day(schedules: Schedules, text: str, now: float) -> list[str]:
+    """Return a sentence that stays true for long once a day: cron mails what a tick prints."""
     name = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
     path = schedules.directory / f".told-{name}"
     with contextlib.suppress(OSError):
-        if now - path.stat().st_mtime < _DAY_S:
-            return []
-    with contextlib.suppress(OSError):
         for old in schedules.directory.glob(".told-*"):
             if now - old.stat().st_mtime > _DAY_S:
-                old.unlink(missing_ok=True)
+                old.unlink()
+        if path.exists():
+            return []
         write_file(path, text.encode(errors="replace"))
     return [text]
 
@@ -146,25 +178,20 @@ def _decide(schedules: Schedules, schedule: Schedule, now: float) -> Schedule:
     for each in schedule.firings:
         if each.result in UNDERWAY and is_dead(schedules, schedule.job, each.occurrence):
             schedule = schedule.note(replace(each, result="lost", at=at, why="its zeusrun died"))
-    if not schedule.paused:
-        found = find_due(schedule.rules, schedule.cursor, now)
-        if found.cursor.until < schedule.cursor.until:
-            schedule = schedule.forget_after(now)
-        # After the clock was wrong for a while, an occurrence that was decided may be due again.
-        decided = {each.occurrence for each in schedule.firings}
-        again = found.cursor.pending in decided
-        cursor = replace(found.cursor, pending=None) if again else found.cursor
-        schedule = replace(schedule, cursor=cursor)
-        for missed in found.missed:
-            if missed.occurrence not in decided:
-                schedule = schedule.note(
-                    Occurrence(missed.occurrence, "missed", at, why=missed.why)
-                )
-    return schedule
-
-
-def _is_unreported(occurrence: Occurrence) -> bool:
-    return not occurrence.told and occurrence.result not in UNDERWAY
+    if schedule.paused:
+        return schedule
+    cursor, missed = find_due(schedule.rules, schedule.cursor, now)
+    if cursor.until < schedule.cursor.until:  # the clock was ahead: forget what it has missed
+        kept = (e for e in schedule.firings if e.result != "missed" or e.occurrence <= now)
+        schedule = replace(schedule, firings=tuple(kept))
+    # After the clock was wrong for a while, an occurrence that was decided may be due again.
+    decided = {each.occurrence for each in schedule.firings}
+    if cursor.pending in decided:
+        cursor = replace(cursor, pending=None)
+    for occurrence, why in missed.items():
+        if occurrence not in decided:
+            schedule = schedule.note(Occurrence(occurrence, "missed", at, why=why))
+    return replace(schedule, cursor=cursor)
 
 
 def _sentences(schedules: Schedules, schedule: Schedule, ended: Sequence[Occurrence]) -> list[str]:

@@ -1,1 +1,1 @@
-"""Which submits may start, and on which GPUs."""
+"""Which submit may start now, and on which GPUs."""

@@ -1,14 +1,22 @@
-"""From a submit that has come to one that may begin: its turn, its GPUs, and its ticket."""
+"""Lets a submit begin: it waits for other submits of its job, then for its GPUs."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import contextlib
+import signal
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
 
-from zeusrun.launcher.queue.gpu_slots import read_wish, take_gpus
-from zeusrun.launcher.queue.overlap import Others, take_turn
+from zeusrun.clock import read_clock
+from zeusrun.errors import BusyError, ExitCode, ZeusrunError
+from zeusrun.launcher.processes.signals import PREEMPTING
+from zeusrun.launcher.queue.gpu_slots import GpuWish, choose_gpus, read_wish
 from zeusrun.launcher.queue.tickets import Tickets
-from zeusrun.launcher.queue.waiting import Patience
+from zeusrun.launcher.rundir.cancel import ask_to_cancel
+from zeusrun.launcher.rundir.layout import find_run
+from zeusrun.launcher.rundir.live import read_live
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +25,15 @@ if TYPE_CHECKING:
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.jobfile.validators import Overlap
+    from zeusrun.launcher.queue.tickets import HeldTicket, State, Ticket
+    from zeusrun.launcher.rundir.layout import RunPaths
+    from zeusrun.trial import Trial
+
+_POLL_S = 0.5
+_ADVICE = {"replace": "zeusrun stops it and waits for its end", "queue": "waiting for its end"}
 
 
-@contextmanager
+@contextlib.contextmanager
 def admitted(
     spec: JobSpec,
     home: Path,
@@ -30,20 +44,20 @@ def admitted(
     wait_for_gpus: bool,
     until: float | None,
     signals: Sequence[int],
-    tell: Callable[[str], None],
+    show: Callable[[str], None],
 ) -> Iterator[tuple[str, ...] | None]:
-    """Wait for a submit's turn and its GPUs, and hold them meanwhile.
+    """Wait until a submit may begin, and hold its GPUs while it runs.
 
     Args:
         spec: The job.
-        home: Zeusrun's.
-        history: Where the trials of others are.
-        environment: The job's own; says which GPUs are visible.
+        home: The home of zeusrun.
+        history: The trials of all jobs.
+        environment: The job's; its ``CUDA_VISIBLE_DEVICES`` says which GPUs are visible.
         overlap: What to do about other submits of the job.
         wait_for_gpus: Wait for GPUs that another job has, instead of giving up.
-        until: Unix second to give up at; ``None`` to wait for as long as it takes.
-        signals: Those that have come, in order.
-        tell: Takes a sentence for people.
+        until: Unix second to give up at; ``None`` to wait without a limit.
+        signals: The signals that have come, in order.
+        show: Shows a sentence to the user.
 
     Yields:
         UUIDs of the GPUs chosen for it; ``None`` if it has all that are visible.
@@ -54,14 +68,157 @@ def admitted(
         HistoryError: If the home cannot be written.
     """
     wish = read_wish(spec, environment)
-    tickets, others = Tickets(home), Others(home, history)
-    patience = Patience(spec.name, until, signals, tell)
-    # Named GPUs are claimed from now on: nobody who comes later gets them first. Chosen ones are
-    # not: while it waits for its turn, others may have those that are free.
-    claimed = wish.pool if wish.count is None else ()
-    ticket = take_turn(tickets, spec.name, overlap, others, patience, gpus=claimed)
+    queue = _Queue(spec.name, home, history, until, signals, show)
+    # A later submit cannot get GPUs that this one names. GPUs that zeusrun chooses are not
+    # claimed yet: others may have the free ones while this submit waits.
+    ticket = queue.take_ticket(overlap, wish.pool if wish.count is None else ())
     try:
-        gpus = take_gpus(tickets, ticket, wish, others, patience if wait_for_gpus else None)
+        gpus = queue.take_gpus(ticket, wish, wait=wait_for_gpus)
         yield None if wish.count is None else gpus
     finally:
         ticket.release()
+
+
+def decide_overlap(overlap: Overlap, others: Sequence[str]) -> Literal["begin", "skip", "wait"]:
+    """Return what a submit does about others of its job, given their states. Pure."""
+    if not others or overlap == "allow":
+        return "begin"
+    if overlap == "forbid" or (overlap == "queue" and "waiting" in others):
+        return "skip"
+    return "wait"
+
+
+def check_not_ended(job: str, signals: Sequence[int]) -> None:
+    """Check that no signal ended a submit before it began.
+
+    Raises:
+        BusyError: If a signal came. Its exit code is that of a training ended by that signal.
+    """
+    if not signals:
+        return
+    error = BusyError(f"{job}: ended by {signal.Signals(signals[0]).name} before it began")
+    if signals[0] not in PREEMPTING:
+        error.exit_code = ExitCode.SIGNAL_BASE + signals[0]
+    raise error
+
+
+@dataclass
+class _Queue:
+    """The other submits as one submit sees them; the attributes are those of ``admitted``."""
+
+    job: str
+    home: Path
+    history: History
+    until: float | None
+    signals: Sequence[int]
+    show: Callable[[str], None]
+    _shown: set[str] = field(default_factory=set)
+
+    def take_ticket(self, overlap: Overlap, gpus: tuple[str, ...]) -> HeldTicket:
+        """Take a ticket, and wait for older submits of the job if the policy says so.
+
+        The lock of all submits is held for the decision: of two that start at once, one is first.
+        """
+        with Tickets(self.home) as tickets:
+            present = self._of_job(tickets)
+            decision = decide_overlap(overlap, [ticket.state for ticket in present])
+            if decision == "skip":
+                waits = ", and another run waits for its end" if overlap == "queue" else ""
+                names = self._name(present)
+                raise BusyError(
+                    f"{self.job} is already running ({names}){waits}; this run is skipped"
+                )
+            state: State = "running" if decision == "begin" else "waiting"
+            held = tickets.take(self.job, state, gpus, replaces=overlap == "replace")
+        try:
+            before = present if decision == "wait" else []
+            while before:
+                if overlap == "replace":
+                    self._stop(before)  # each time: it may be about to start its next trial
+                names = self._name(before)
+                self._wait(f"{self.job} is already running ({names})", _ADVICE[overlap])
+                with tickets:
+                    present = self._of_job(tickets)
+                self._check_replaced(held.ticket, present)
+                before = [ticket for ticket in present if ticket.number < held.ticket.number]
+        except BaseException:
+            held.release()
+            raise
+        return held
+
+    def take_gpus(self, held: HeldTicket, wish: GpuWish, *, wait: bool) -> tuple[str, ...]:
+        """Take the GPUs that a submit wants, and mark it as running; return their UUIDs."""
+        tickets = Tickets(self.home)
+        while True:
+            with tickets:
+                present = tickets.present()
+                gpus = choose_gpus(wish, held.ticket, present)
+                if gpus is not None:
+                    on_cpu = not (wish.pool or wish.shares)
+                    held.write(state="running", gpus=gpus, holds=True, on_cpu=on_cpu)
+                    return gpus
+                if wait and (held.ticket.state, held.ticket.gpus) != ("waiting", wish.pool):
+                    held.write(state="waiting", gpus=wish.pool)
+            self._check_replaced(held.ticket, present)
+            others = [each for each in present if each.number != held.ticket.number]
+            names = self._name([each for each in others if set(each.gpus) & set(wish.pool)])
+            why = f"its GPUs are taken by {names}"
+            if wish.count is not None:
+                why = f"{wish.count} of {len(wish.pool)} GPUs are not free: {names}"
+            if not wait:
+                raise BusyError(
+                    f"{self.job}: {why}; `zeusrun submit --wait` waits for them, "
+                    "launch.gpus: auto takes free ones, and shared shares them"
+                )
+            self._wait(why, "waiting for them")
+
+    def _wait(self, why: str, advice: str) -> None:
+        """Wait for a moment; show the reason once for each kind of advice.
+
+        Raises:
+            BusyError: If a signal came, or the deadline has passed.
+        """
+        check_not_ended(self.job, self.signals)
+        # By the clock, as the deadline is: the machine may sleep meanwhile.
+        if self.until is not None and read_clock() > self.until:
+            raise BusyError(f"{self.job}: {why}, and its deadline has passed; this run is skipped")
+        if advice not in self._shown:
+            self._shown.add(advice)
+            self.show(f"{why}; {advice}")
+        time.sleep(_POLL_S)
+
+    def _of_job(self, tickets: Tickets) -> list[Ticket]:
+        return [ticket for ticket in tickets.present() if ticket.job == self.job]
+
+    def _check_replaced(self, own: Ticket, present: Sequence[Ticket]) -> None:
+        """Raise ``BusyError`` if a newer submit of the job replaces this one."""
+        newer = [t for t in present if t.job == own.job and t.number > own.number and t.replaces]
+        if newer:
+            who = ", ".join(f"process {ticket.pid}" for ticket in newer)
+            raise BusyError(f"{self.job}: this run is replaced by a newer one ({who})")
+
+    def _name(self, tickets: Sequence[Ticket]) -> str:
+        """Name each submit: by the trial that it runs, or else by its process."""
+        names = []
+        for ticket in tickets:
+            who = f"process {ticket.pid} of {ticket.job}"
+            with contextlib.suppress(ZeusrunError):  # the history of another job may be unreadable
+                who = next((trial.trial for trial, _ in self._running([ticket])), who)
+            since = datetime.fromisoformat(ticket.since).astimezone()
+            names.append(f"{who} since {since:%Y-%m-%d %H:%M}")
+        return " and ".join(names)
+
+    def _stop(self, tickets: Sequence[Ticket]) -> None:
+        """Ask the trials of submits to stop, as ``zeusrun cancel`` does."""
+        for _, paths in self._running(tickets):
+            with contextlib.suppress(OSError):
+                ask_to_cancel(paths, replaced=True)
+
+    def _running(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Trial, RunPaths]]:
+        for job in sorted({ticket.job for ticket in tickets}):
+            launchers = {ticket.pid for ticket in tickets if ticket.job == job}
+            for trial in self.history.unfinished(job):
+                paths = find_run(self.home, trial)
+                live = None if paths is None else read_live(paths)  # written every second
+                if paths is not None and live is not None and live.pid in launchers:
+                    yield trial, paths

@@ -1,8 +1,8 @@
-"""Which submits there are now, in the order they came: running, or waiting for their turn.
+"""The submits of a home in the order they came, each with a ticket.
 
-Each holds a ticket: a file with what it is, and the operating system's lock on another that is
-freed when it dies. Who comes first is decided under one lock that is held for a moment only, so
-that two submits that start at once agree on it.
+A ticket is a file that describes the submit, beside a file that the submit has locked: the kernel
+releases that lock when the process dies. One more lock, held for a moment, makes submits that start
+at the same time agree on their order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import platform
 import re
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.clock import timestamp
@@ -28,14 +27,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-_PATIENCE_S = 60.0  # each is done in milliseconds, but fifty may start at once on a busy machine
+State = Literal["waiting", "running"]
+
+_LOCK_WAIT_S = 60.0  # each holds it for milliseconds, but fifty may start at once on a busy machine
 _NAME = re.compile(r"([0-9]{1,15})\.json")
 _MAX_BYTES = 64 << 10
-_KINDS = {
-    **dict.fromkeys(("job", "state", "since", "host"), str),
-    **dict.fromkeys(("replaces", "holds", "on_cpu"), bool),
-    "pid": int,
-}
 
 
 @dataclass(frozen=True)
@@ -44,13 +40,13 @@ class Ticket:
 
     Attributes:
         number: Its place in the order, from 1.
-        job: Whose.
+        job: Name of its job.
         pid: Of its zeusrun.
         state: Whether it waits or runs.
         since: When it came, RFC 3339.
         gpus: UUIDs of the GPUs that it has, or wants.
-        replaces: Whether earlier ones of its job are to end for it.
-        holds: Whether it has them.
+        replaces: Whether earlier submits of its job are to end for it.
+        holds: Whether it has its GPUs.
         on_cpu: Whether it runs without any GPU.
         host: Name of its machine.
     """
@@ -58,7 +54,7 @@ class Ticket:
     number: int
     job: str
     pid: int
-    state: Literal["waiting", "running"]
+    state: State
     since: str
     gpus: tuple[str, ...] = ()
     replaces: bool = False
@@ -72,34 +68,32 @@ class Ticket:
 
 
 class Tickets:
-    """The submits under a home. Entered, it is its caller alone who may come or change."""
+    """The tickets under a home. As a context manager, it keeps other submits from changing them."""
 
     def __init__(self, home: Path) -> None:
-        """Remember where; nothing is read yet."""
+        """Store the folder; nothing is read yet."""
         self._directory = home / "submits"
         self._lock = SafeLock(self._directory / "lock")
 
     def __enter__(self) -> Self:
-        """Wait for everybody else.
+        """Wait for the lock.
 
         Raises:
-            HistoryError: If the home cannot be written, or somebody does not let go.
+            HistoryError: If the home cannot be written, or another process keeps the lock.
         """
-        if not self._lock.acquire(_PATIENCE_S):
+        if not self._lock.acquire(_LOCK_WAIT_S):
             raise HistoryError(
-                f"another process holds {self._directory / 'lock'} and does not let go; "
-                f"`fuser -v {self._directory / 'lock'}` names it"
+                f"another process has locked {self._lock.path} and does not release it; "
+                f"`fuser -v {self._lock.path}` names it"
             )
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        """Let others in."""
+        """Release the lock."""
         self._lock.release()
 
     def present(self) -> list[Ticket]:
-        """Return the tickets of submits that live, first come first.
-
-        Unless entered, some may come and go meanwhile.
+        """Return the tickets of submits that are alive, in their order.
 
         Raises:
             OSError: If the tickets cannot be listed.
@@ -109,12 +103,12 @@ class Tickets:
     def take(
         self,
         job: str,
-        state: Literal["waiting", "running"] = "waiting",
+        state: State = "waiting",
         gpus: tuple[str, ...] = (),
         *,
         replaces: bool = False,
     ) -> HeldTicket:
-        """Return a ticket, the last in the order. To be called while entered.
+        """Return a ticket, the last in the order. The caller holds the lock.
 
         Raises:
             HistoryError: If it cannot be written.
@@ -124,35 +118,32 @@ class Tickets:
             number = max(number, found)
             if not alive:
                 self.remove(found)
-        came, host = timestamp(), platform.node()
-        ticket = Ticket(number + 1, job, os.getpid(), state, came, gpus, replaces, host=host)
+        at, host = timestamp(), platform.node()
+        ticket = Ticket(number + 1, job, os.getpid(), state, at, gpus, replaces, host=host)
         held = HeldTicket(self, ticket)
-        held.show()
+        held.write()
         return held
 
     def _found(self) -> Iterator[tuple[int, Ticket | None, bool]]:
-        """Yield each number, its ticket, if that can be read, and whether its holder lives."""
+        """Yield each number, its ticket if that can be read, and whether its submit is alive."""
         with contextlib.suppress(FileNotFoundError):
             names = [path.name for path in self._directory.iterdir()]
             for number in sorted(int(m[1]) for name in names if (m := _NAME.fullmatch(name))):
-                # Where it cannot be told, nobody may be called dead on a guess.
+                # If the lock cannot be checked, assume that the submit is alive.
                 yield number, self._read(number), is_locked(self.lock_path(number)) is not False
 
     def _read(self, number: int) -> Ticket | None:
         try:
             record = json.loads(read_file(self.path(number), _MAX_BYTES))
             ticket = Ticket(**{**record, "number": number, "gpus": tuple(record["gpus"])})
-            datetime.fromisoformat(ticket.since)
-            kinds = [type(getattr(ticket, name)) for name in _KINDS]
-            if kinds != [*_KINDS.values()] or not all(isinstance(gpu, str) for gpu in ticket.gpus):
-                return None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return None  # it has just gone, or nobody can say what it was
-        return ticket
+            texts = (ticket.job, ticket.since, *ticket.gpus)
+            return ticket if all(isinstance(text, str) for text in texts) else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # removed just now, cut short by a power failure, or of another version
 
     def remove(self, number: int) -> None:
-        """Take the files of a ticket away; as much as can be."""
-        # The lock first: a number whose ticket is still seen is not given to another one.
+        """Remove the files of a ticket, as far as possible."""
+        # The lock first: a number whose ticket still exists is not given to another submit.
         for path in (self.lock_path(number), self.path(number)):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -162,33 +153,28 @@ class Tickets:
         return self._directory / f"{number}.json"
 
     def lock_path(self, number: int) -> Path:
-        """Return the file that its holder has locked."""
+        """Return the file that its submit has locked."""
         return self._directory / f"{number}.lock"
 
 
 def read_waiting(home: Path, job: str | None = None) -> list[Ticket]:
-    """Return the submits that wait for their turn, of one job or of all; first come first."""
-    tickets = Tickets(home)
-    if not tickets.path(1).parent.is_dir():
-        return []
-    try:
-        with tickets:
-            present = tickets.present()
-    except HistoryError:
-        return []  # a home that cannot be written; what runs is shown all the same
-    return [t for t in present if t.state == "waiting" and job in {None, t.job}]
+    """Return the waiting submits of a job, or of all, in their order; none if unreadable."""
+    with contextlib.suppress(OSError):
+        found = Tickets(home).present()
+        return [each for each in found if each.state == "waiting" and job in {None, each.job}]
+    return []
 
 
 class HeldTicket:
-    """A ticket of this process, until it is let go."""
+    """The ticket of this submit, until it is released."""
 
     def __init__(self, tickets: Tickets, ticket: Ticket) -> None:
         self._tickets = tickets
         self.ticket = ticket
         self._lock = FileLock(tickets.lock_path(ticket.number))
 
-    def show(self, **changes: Any) -> None:  # noqa: ANN401 - fields of Ticket
-        """Write the ticket, changed or as it is, for others to see.
+    def write(self, **changes: Any) -> None:  # noqa: ANN401 - fields of Ticket
+        """Write the ticket with these changes, for other submits to read.
 
         Raises:
             HistoryError: If it cannot be written.
@@ -196,15 +182,15 @@ class HeldTicket:
         self.ticket = replace(self.ticket, **changes)
         path = self._tickets.path(self.ticket.number)
         try:
-            if not self._lock.acquire():
-                raise HistoryError(f"{path} is another submit's; try again")
-            # Not durable: after a power cut nobody holds a ticket.
+            if not self._lock.acquire(1.0):  # somebody who lists tickets tries it for a moment
+                raise HistoryError(f"{path} belongs to another submit; try again")
+            # Not durable: after a power failure no submit is alive.
             replace_file(path, json.dumps(self.ticket.to_json()).encode(), durable=False)
         except OSError as error:
             raise unwritable(path, error) from error
 
     def release(self) -> None:
-        """Go. More than once is fine."""
+        """Remove the ticket. More than once is fine."""
         try:
             with self._tickets:
                 self._tickets.remove(self.ticket.number)
