@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -49,7 +48,7 @@ def test_the_table_fits(summaries, width):
     assert len(rows) == 4 + 1  # a workload each, and one sentence
     assert "fixed has" in text
     assert all(name in text for name in ("mean  median", "cost vs", "default", "zeus", "best"))
-    assert "seed          another job of the family" in text
+    assert "another job of the family" in text
     assert "other draws" in shown(simulation_sheet("", summaries, width, made_up=False), width)
 
 
@@ -81,7 +80,7 @@ def test_the_figure_is_an_image(summaries, tmp_path, name, magic):
 def test_a_figure_that_cannot_be_is_told_before_anything_runs(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"must end in \.png, \.svg, \.pdf"):
         check_figure(tmp_path / "f.gif")
-    with pytest.raises(UsageError, match="there is no directory"):
+    with pytest.raises(UsageError, match="in a directory that you can write to"):
         check_figure(tmp_path / "nowhere" / "f.png")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r'pip install "zeusrun\[plot\]"'):
@@ -90,15 +89,10 @@ def test_a_figure_that_cannot_be_is_told_before_anything_runs(tmp_path, monkeypa
 
 def test_a_figure_that_cannot_be_written_is_told(summaries, tmp_path):
     (tmp_path / "f.png").mkdir()
-    for attempt in (check_figure, lambda path: draw_regret("title", summaries, path)):
-        with pytest.raises(UsageError, match="cannot be written: Is a directory"):
-            attempt(tmp_path / "f.png")
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="no directory that even root cannot write")
-def test_a_place_that_cannot_be_written_is_told_before_anything_runs():
-    with pytest.raises(UsageError, match="cannot be written: "):
-        check_figure(Path("/proc/f.png"))
+    with pytest.raises(UsageError, match="cannot be written; name a file"):
+        check_figure(tmp_path / "f.png")
+    with pytest.raises(UsageError, match="cannot be written: Is a directory"):
+        draw_regret("title", summaries, tmp_path / "f.png")
 
 
 def test_checking_a_figure_leaves_everything_as_it_was(tmp_path):
@@ -173,7 +167,7 @@ def test_a_cluster_trace_is_replayed(zeusrun, tmp_path):
         (("--cluster", "none.csv"), "there is no file none.csv"),
         (("--trace-dir", "none", "--gpu", "a"), "none holds no power traces: no such directory"),
         (("--plot", "f.gif"), "--plot f.gif: the name must end in .png, .svg, .pdf"),
-        (("--plot", "taken.png"), "--plot taken.png cannot be written: Is a directory"),
+        (("--plot", "taken.png"), "--plot taken.png cannot be written; name a file"),
         (("--seeds", 0), "--seeds"),
         (("--eta-knob", 1.5), "--eta-knob"),
     ],

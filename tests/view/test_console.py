@@ -7,9 +7,10 @@ import io
 from rich.text import Text
 
 from tests.factories import REACHED, build_trial
-from zeusrun.view.console import PlainConsole
+from zeusrun.launcher.events import Printed
+from zeusrun.view.console import PlainConsole, plain_table
 from zeusrun.view.live import SubmitView
-from zeusrun.view.tables import plain_table, trial_sheet
+from zeusrun.view.tables import trial_sheet
 
 TITLE = "\x1b]0;not yours\x1b\\"
 
@@ -49,7 +50,7 @@ def test_the_sheet_of_a_trial_holds_nothing_to_obey():
 def test_lines_of_ranks_keep_their_colours_only():
     console = PlainConsole(file=io.StringIO(), width=60, **TERMINAL)
     with SubmitView(console, quiet=False) as view:
-        view.output(0, [f"{TITLE}\x1b[32mgreen\x1b[0m\x1b[2K", "\x9b31m"])
+        view.show(Printed(0, (f"{TITLE}\x1b[32mgreen\x1b[0m\x1b[2K", "\x9b31m")))
     seen = console.file.getvalue()
     assert "\x1b[32mgreen\x1b[0m\n" in seen
     assert "not yours" not in seen

@@ -12,11 +12,7 @@ from rich.console import Console
 from zeusrun.gpu.snapshot import CpuStatus, GpuProcess, GpuStatus
 from zeusrun.maintenance.measure import DeviceEnergy, Measurement
 from zeusrun.trial import EnergySource
-from zeusrun.view.gpu import (
-    gpu_sheet,
-    no_gpu_line,
-)
-from zeusrun.view.measure import measurement_sheet
+from zeusrun.view.gpu import gpu_sheet, measurement_sheet, no_gpu_line
 from zeusrun.view.units import UNKNOWN
 
 PLAIN = GpuStatus(

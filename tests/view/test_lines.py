@@ -9,8 +9,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from zeusrun.view.console import PlainConsole
-from zeusrun.view.lines import Labelled, break_lines
+from zeusrun.view.console import Labelled, PlainConsole, break_lines
 
 PATH = "/a/path" * 12
 

@@ -16,7 +16,6 @@ from zeusrun.maintenance.running import RunningTrial
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, Stage, TrialStatus
 from zeusrun.view.console import PlainConsole
 from zeusrun.view.tables import (
-    doctor_sheet,
     explain_table,
     history_table,
     limit_text,
@@ -25,6 +24,7 @@ from zeusrun.view.tables import (
     trial_sheet,
 )
 from zeusrun.view.units import UNKNOWN
+from zeusrun.view.upkeep import doctor_sheet
 
 LONG_JOB = "a-recurring-job-with-a-name-that-goes-on-and-on-for-far-more-than-eighty-columns-in-all"
 ERROR = "Traceback:\n" + "  a line that goes on" * 9 + "\nValueError"

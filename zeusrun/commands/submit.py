@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import io
+import functools
 import os
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
+from typer import Option
 
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.auto.evidence import tell_window
@@ -25,6 +27,7 @@ from zeusrun.commands.options import (
     AsJson,
     JobFile,
     Overrides,
+    Quiet,
     TrialName,
     console,
     find_trial,
@@ -37,7 +40,7 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.choose import build_problem, plan
 from zeusrun.launcher.context import Submission
-from zeusrun.launcher.events import FoundLost, SubmitEvent
+from zeusrun.launcher.events import FoundLost, SubmitEvent, Warned
 from zeusrun.launcher.machine import job_devices
 from zeusrun.launcher.processes.installation import find_torchrun
 from zeusrun.launcher.processes.signals import CaughtSignals
@@ -49,6 +52,7 @@ from zeusrun.maintenance.retention import collect, read_bounds, remove
 from zeusrun.notify.notices import build_notices, failure_notice, lost_notices, send
 from zeusrun.schedule.occurrence import fire as run_occurrence
 from zeusrun.schedule.store import Schedules
+from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json, result_json
 from zeusrun.view.live import SubmitView
 from zeusrun.view.tables import explain_table, plan_sheet, saving_lines
@@ -57,20 +61,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rich.console import Console
-    from rich.text import Text
 
-    from zeusrun.analysis.savings import Savings
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.recurrence import SubmitResult
     from zeusrun.notify.notices import Notice
     from zeusrun.schedule.store import Schedule
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only problems; for cron.")]
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 OverlapRule = Annotated[
     Overlap,
-    typer.Option(
+    Option(
         "--overlap",
         help="If the job is already running: allow starts a second run, forbid exits with 75, "
         "queue waits for its end, replace ends it first.",
@@ -83,19 +84,14 @@ def submit(
     *,
     overrides: Overrides = None,
     batch_size: Annotated[
-        int | None,
-        typer.Option("--batch-size", help="Use this candidate instead of the policy's choice."),
+        int | None, Option(help="Use this candidate instead of the policy's choice.")
     ] = None,
     overlap: OverlapRule = "allow",
     wait: Annotated[
-        bool,
-        typer.Option(
-            "--wait", help="Wait for GPUs that another job uses; by default exit with 75."
-        ),
+        bool, Option("--wait", help="Wait for GPUs that another job uses; by default exit 75.")
     ] = False,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show the choice and the command; start and write nothing."),
+        bool, Option("--dry-run", help="Show the choice and the command; start and write nothing.")
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -119,17 +115,13 @@ def rerun(trial: TrialName, *, as_json: AsJson = False, quiet: Quiet = False) ->
             f"the copy of the job file of {found.trial} is gone: {job_copy}; submit the job file "
             f"with --batch-size {found.global_batch_size}"
         )
-    spec, why = load_spec(job_copy), f"as in {found.trial}, by rerun"
-    raise typer.Exit(
-        run_recurrence(spec, found.global_batch_size, why=why, as_json=as_json, quiet=quiet)
-    )
+    why, size = f"as in {found.trial}, by rerun", found.global_batch_size
+    code = run_recurrence(load_spec(job_copy), size, why=why, as_json=as_json, quiet=quiet)
+    raise typer.Exit(code)
 
 
 def fire(
-    job: str,
-    occurrence: float,
-    *,
-    by_hand: Annotated[bool, typer.Option("--by-hand")] = False,
+    job: str, occurrence: float, *, by_hand: Annotated[bool, Option("--by-hand")] = False
 ) -> None:
     """Run an occurrence that a tick found due."""
 
@@ -151,9 +143,8 @@ def fire(
 
         return run_recurrence(spec, overlap=schedule.overlap, until=until, wait=True, begun=begins)
 
-    raise typer.Exit(
-        run_occurrence(Schedules(trusted_home(os.environ)), job, occurrence, run, by_hand=by_hand)
-    )
+    schedules = Schedules(trusted_home(os.environ))
+    raise typer.Exit(run_occurrence(schedules, job, occurrence, run, by_hand=by_hand))
 
 
 def run_recurrence(
@@ -187,14 +178,13 @@ def run_recurrence(
     Raises:
         ZeusrunError: As ``submit``, or if another run prevents this one.
     """
-    shown, (home, history) = console(stderr=as_json), open_home()
+    shown = lasting_console(sys.stderr if as_json else sys.stdout)
+    home, history = open_home()
+    notify = functools.partial(_notify, spec, home, shown)
 
     def show_line(text: str) -> None:
         if not quiet:
-            _say(shown, f"· {text}")
-
-    def notify(build: Callable[[], Sequence[Notice]]) -> None:
-        _notify(spec, home, shown, build)
+            _print_line(shown, f"· {text}")
 
     began = False
     with CaughtSignals() as signals:  # until everything is recorded, notified and cleaned up
@@ -223,21 +213,14 @@ def run_recurrence(
                 notify(lambda: [failure_notice(spec.name, failed)])
             raise
         _remove_old_runs(spec, history, home, shown, signals.received)
-    savings = _read_savings(history, spec.name)
-    if not quiet:
-        for line in saving_lines(savings, result.trials[-1]):
-            _say(shown, line)
+    savings = find_savings([])
+    with contextlib.suppress(HistoryError):  # the recurrence is recorded, its exit code stays
+        savings = find_savings(history.trials(spec.name, NEWEST))
+    for line in [] if quiet else saving_lines(savings, result.trials[-1]):
+        shown.print(line, highlight=False)
     if as_json:
         print_json(result_json(spec.name, result, savings))
     return result.exit_code
-
-
-def _say(shown: Console, text: str | Text) -> None:
-    """Print a line; go on in silence when nobody reads any more, as ``SubmitView`` does."""
-    try:
-        shown.print(text, highlight=False, markup=False)
-    except OSError:
-        shown.file = io.StringIO()
 
 
 def _run(
@@ -256,19 +239,12 @@ def _run(
 
         result = run_submit(submission, consume)
         if result.attempts > 1 and result.exit_code == ExitCode.TARGET_MISSED:
-            view.warn(f"the target was missed in {result.attempts} attempts")
+            view.show(Warned(f"the target was missed in {result.attempts} attempts"))
     return result
 
 
-def _read_savings(history: History, job: str) -> Savings:
-    """Return what the recurrences of a job saved; no savings if the history cannot be read.
-
-    The recurrence is already recorded, and an error here must not change its exit code.
-    """
-    try:
-        return find_savings(history.trials(job, NEWEST))
-    except HistoryError:
-        return find_savings([])
+def _print_line(shown: Console, text: str) -> None:
+    shown.print(text, highlight=False, markup=False)
 
 
 def _notify(
@@ -280,7 +256,7 @@ def _notify(
     try:
         send(home, spec, build(), os.environ)
     except (OSError, HistoryError) as error:  # the recurrence is recorded
-        _say(shown, f"! no notice could be sent: {error}")
+        _print_line(shown, f"! no notice could be sent: {error}")
 
 
 def _remove_old_runs(
@@ -290,7 +266,7 @@ def _remove_old_runs(
     try:
         old = collect(history, home, spec.name, read_bounds(spec.keep), read_clock())
     except HistoryError as error:  # the recurrence is recorded; this is no failure
-        _say(shown, f"! old runs are not removed: {error}")
+        _print_line(shown, f"! old runs are not removed: {error}")
         return
     for run in old:
         if not signals:
@@ -333,13 +309,13 @@ def compose(
 
 def _show_plan(submission: Submission, *, as_json: bool) -> None:
     """Print the trial that a submit would choose and the command that it would start."""
-    trial, command, kept = plan(submission)
+    trial, command, remarks = plan(submission)
     shown = command.masked()
     env = {k: shown.env[k] for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
     if as_json:
         print_json({"trial": trial.to_json(), "argv": list(shown.argv), "env": env})
     else:
-        sheet = plan_sheet(trial, shlex.join(shown.argv), env, kept)
+        sheet = plan_sheet(trial, shlex.join(shown.argv), env, remarks)
         console().print(sheet, soft_wrap=True, highlight=False)
 
 

@@ -1,44 +1,43 @@
-"""The table of ``simulate``, its progress bar, and its JSON; the table fits 80 columns."""
+"""The table of ``simulate``, which fits 80 columns, and its progress bar."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Group
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from zeusrun.simulate.report import BASELINE, pooled_regret
 from zeusrun.view import units
+from zeusrun.view.console import Labelled, plain_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console, RenderableType
 
     from zeusrun.simulate.report import Summary
 
 _WIDE = 118  # columns from which joules, spread, attempts and failures are also shown
-_NOTES = (
-    ("regret", "what not knowing the best batch size has cost, in runs of it,"),
-    ("", "over all recurrences: mean and median over seeds"),
-    ("default", "never optimising: the default batch size, highest power limit"),
-    ("zeus", "policy zeus, as published"),
-    ("best", "the best batch size from the start, as if it were known"),
-    ("energy, time", "against never optimising, too"),
-    ("gave up", "recurrences of all seeds that ended without a model; they are charged"),
-    ("", "what their attempts took"),
-)
-_WIDE_NOTES = (
-    ("cost", "of all recurrences, mean over seeds"),
-    ("5–95 %", "nine seeds of ten have a regret between these"),  # noqa: RUF001
-    ("tries, failed", "attempts per recurrence; share that missed the target"),
-)
-_MADE_UP_NOTE = ("seed", "another job of the family, and other runs of it")
-_TRACE_NOTE = ("seed", "other draws among the recorded runs of the same job")
+_NOTES = {
+    "regret": "what not knowing the best batch size has cost, in runs of it, over all recurrences: "
+    "mean and median over seeds",
+    "default": "never optimising: the default batch size, highest power limit",
+    "zeus": "policy zeus, as published",
+    "best": "the best batch size from the start, as if it were known",
+    "energy, time": "against never optimising, too",
+    "gave up": "recurrences of all seeds that ended without a model; they are charged what their "
+    "attempts took",
+}
+_WIDE_NOTES = {
+    "cost": "of all recurrences, mean over seeds",
+    "5–95 %": "nine seeds of ten have a regret between these",  # noqa: RUF001
+    "tries, failed": "attempts per recurrence; share that missed the target",
+}
+_MADE_UP_NOTE = {"seed": "another job of the family, and other runs of it"}
+_TRACE_NOTE = {"seed": "other draws among the recorded runs of the same job"}
 
 
 def simulation_sheet(
@@ -53,13 +52,13 @@ def simulation_sheet(
         made_up: Whether the jobs are synthetic, so that every seed is another job.
     """
     wide = width >= _WIDE
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table = plain_table()
     table.add_column("\nworkload", no_wrap=True, max_width=13)
     table.add_column("\npolicy", no_wrap=True)
-    names = [*(["\ncost"] if wide else []), "regret\nmean", "\nmedian"]
+    names = ["\ncost"] if wide else []
+    names += ["regret\nmean", "\nmedian"]
     names += ["\n5–95 %"] if wide else []  # noqa: RUF001
-    names += ["cost vs\ndefault", "\nzeus", "\nbest", "\nenergy", "\ntime"]
-    names.append("gave\nup")
+    names += ["cost vs\ndefault", "\nzeus", "\nbest", "\nenergy", "\ntime", "gave\nup"]
     names += ["\ntries", "\nfailed"] if wide else []
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
@@ -70,11 +69,10 @@ def simulation_sheet(
         name = "" if each.workload == above else each.workload
         above = each.workload
         table.add_row(name, each.policy, *_cells(each, wide=wide))
-    legend = [*_NOTES, *(_WIDE_NOTES if wide else ()), _MADE_UP_NOTE if made_up else _TRACE_NOTE]
-    notes = [Text(f"  {name:<14}{note}", style="dim") for name, note in legend]
-    heading = Text(title, style="bold")
-    findings = [Text(""), *_findings(summaries)]
-    return Group(heading, Text(""), table, *findings, Text(""), *notes)
+    legend = _NOTES | (_WIDE_NOTES if wide else {}) | (_MADE_UP_NOTE if made_up else _TRACE_NOTE)
+    notes = [(Text(f"  {name}", "dim"), Text(note, "dim")) for name, note in legend.items()]
+    findings = [Text(""), *_findings(summaries), Text("")]
+    return Group(Text(title, style="bold"), Text(""), table, *findings, Labelled(notes))
 
 
 def _cells(each: Summary, *, wide: bool) -> list[RenderableType]:
@@ -115,7 +113,7 @@ def _findings(summaries: Sequence[Summary]) -> Iterator[Text]:
 
 def _runs(number: float) -> str:
     digits = 0 if abs(number) >= 99.5 else 1
-    return f"{round(number, digits) + 0.0:.{digits}f}".replace("-", "−")  # noqa: RUF001
+    return f"{round(number, digits) + 0.0:.{digits}f}".replace("-", units.MINUS)
 
 
 def _change(ratio: float | None, *, coloured: bool = False) -> Text:
@@ -123,16 +121,11 @@ def _change(ratio: float | None, *, coloured: bool = False) -> Text:
     if ratio is None:
         return Text(units.UNKNOWN, style="dim")
     share = round(ratio - 1, 2)
-    if share >= 1:  # such as +412 %
-        return Text(f"×{ratio:.3g}", style="yellow" if coloured else "")  # noqa: RUF001
-    text = f"{share + 0.0:+.0%}".replace("-", "−") if share else "0%"  # noqa: RUF001
     style = "green" if share < 0 else "yellow" if share > 0 else ""
+    text = f"{share:+.0%}".replace("-", units.MINUS) if share else "0%"
+    if share >= 1:  # such as +412 %
+        text = f"×{ratio:.3g}"  # noqa: RUF001
     return Text(text, style=style if coloured else "")
-
-
-def simulation_json(settings: Mapping[str, Any], summaries: Sequence[Summary]) -> dict[str, Any]:
-    """Return the object that ``simulate --json`` prints."""
-    return {"settings": dict(settings), "results": [each.to_json() for each in summaries]}
 
 
 @contextlib.contextmanager
