@@ -118,7 +118,7 @@ def test_who_computes_is_named_a_few_at_most():
     assert "python3.11-with-a-long-name (4000002), 6 more" in text
     nameless = replace(PLAIN, processes=(GpuProcess(123, None),))
     assert " 123" in render(gpu_sheet([nameless], 80))
-    assert "nobody" in render(gpu_sheet([PLAIN], 80))
+    assert "none" in render(gpu_sheet([PLAIN], 80))
 
 
 def test_who_holds_a_limit_is_told_only_where_somebody_does():

@@ -266,7 +266,7 @@ def test_a_column_that_a_policy_knows_nothing_of_is_left_out():
 def test_an_arm_without_costs_has_dashes():
     unknown = ArmBelief(global_batch_size=64, trials=0, reached=0, chance=0.0, verdict="waits")
     lines = render(explain_table("job", [unknown])).splitlines()
-    assert lines[4].split() == ["64", *[UNKNOWN] * 6, "0%"]
+    assert lines[5].split() == ["64", *[UNKNOWN] * 6, "0%"]
     assert ["64", "waits"] in [line.split() for line in lines]
 
 

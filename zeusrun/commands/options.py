@@ -37,21 +37,13 @@ Overrides = Annotated[
 
 
 def open_home() -> tuple[Path, TinyDBHistory]:
-    """Return zeusrun's home directory and the history in it.
-
-    Raises:
-        HistoryError: If other users can write to the home directory.
-    """
+    """Return zeusrun's home directory, if only its owner can write to it, and the history in it."""
     home = trusted_home(os.environ)
     return home, TinyDBHistory(home / "history")
 
 
 def known_job(store: History, name: str) -> str:
-    """Return ``name`` if a job of that name has a history.
-
-    Raises:
-        UsageError: If there is no such job.
-    """
+    """Return ``name`` if a job of that name has a history; raise ``UsageError`` if not."""
     if name not in store.jobs():
         known = ", ".join(store.jobs()) or "none yet"
         raise UsageError(f"there is no job called {name!r}; known jobs: {known}")
@@ -59,11 +51,7 @@ def known_job(store: History, name: str) -> str:
 
 
 def find_trial(name: str) -> Trial:
-    """Return the trial with this name, or the last trial of the job with this name.
-
-    Raises:
-        UsageError: If there is no such trial.
-    """
+    """Return the trial with this name, or the last trial of the job with this name."""
     return lookup.find_trial(open_home()[1], name)
 
 

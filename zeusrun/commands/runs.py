@@ -109,11 +109,7 @@ def history(
 
 
 def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
-    """Exclude a finished trial from learning, or include it again.
-
-    Raises:
-        UsageError: If there is no such trial, or it has not ended.
-    """
+    """Exclude a finished trial from learning, or include it again."""
     if name in store.jobs():
         raise UsageError(f"{name} is a job; name one of its trials, such as {name}-7-1")
     trial = find_trial(name).trial
@@ -294,11 +290,7 @@ def _grace_s(paths: RunPaths) -> float | None:
 
 
 def _wait(trial: Trial, grace_s: float | None) -> None:
-    """Wait until the launcher of a trial has ended.
-
-    Raises:
-        HistoryError: If it does not end.
-    """
+    """Wait until the launcher of a trial has ended; raise ``HistoryError`` if it hangs."""
     deadline_t = time.monotonic() + (grace_s or 0) + _STUCK_S
     while launcher_lives(RunPaths(Path(trial.run_dir))):
         if time.monotonic() > deadline_t:

@@ -141,7 +141,9 @@ def list_(*, as_json: AsJson = False) -> None:
     elif found:
         console().print(schedules_sheet(found, read_clock()), highlight=False)
         problems = [check_job(schedules, schedule.job, read_clock()) for schedule in found]
-        _warn([each.text for each in problems if each is not None] + _check_cron(schedules))
+        warnings = [each.text for each in problems if each is not None] + _check_cron(schedules)
+        typer.echo("\n" if warnings else "", nl=False)
+        _warn(warnings)
     elif damage is None:
         typer.echo('nothing is scheduled; start with: zeusrun schedule add JOB.yaml "0 2 * * *"')
     if damage is not None:

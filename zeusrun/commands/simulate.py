@@ -96,9 +96,8 @@ def simulate(
         given |= {"seeds": seeds, "policies": policies, **asdict(settings)}
         print_json({"settings": given, "results": [each.to_json() for each in summaries]})
     else:
-        shown = console()
-        sheet = simulation_sheet(title, summaries, shown.width, made_up=trace_dir is None)
-        shown.print(sheet, highlight=False)
+        sheet = simulation_sheet(title, summaries, made_up=trace_dir is None)
+        console().print(sheet, highlight=False)
     if plot:  # last: should the disk be full now, the table is there
         draw_regret(title, summaries, plot)
 

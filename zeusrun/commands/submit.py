@@ -40,7 +40,7 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.choose import build_problem, plan
 from zeusrun.launcher.context import Submission
-from zeusrun.launcher.events import FoundLost, SubmitEvent, Warned
+from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.machine import job_devices
 from zeusrun.launcher.processes.installation import find_torchrun
 from zeusrun.launcher.processes.signals import CaughtSignals
@@ -60,13 +60,12 @@ from zeusrun.view.tables import explain_table, plan_sheet, saving_lines
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rich.console import Console
-
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.recurrence import SubmitResult
+    from zeusrun.launcher.events import SubmitEvent
     from zeusrun.notify.notices import Notice
     from zeusrun.schedule.store import Schedule
+    from zeusrun.trial import Trial
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 OverlapRule = Annotated[
@@ -159,7 +158,7 @@ def run_recurrence(
     as_json: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Wait until the job may start, then run one recurrence and show it.
+    """Wait until the job may start, then run one recurrence and show it; return the exit code.
 
     Args:
         spec: The job.
@@ -171,23 +170,20 @@ def run_recurrence(
         begun: Called when the wait is over.
         as_json: Print the result as JSON, and everything else to standard error.
         quiet: Show only problems.
-
-    Returns:
-        The exit code of the command.
-
-    Raises:
-        ZeusrunError: As ``submit``, or if another run prevents this one.
     """
-    shown = lasting_console(sys.stderr if as_json else sys.stdout)
     home, history = open_home()
-    notify = functools.partial(_notify, spec, home, shown)
-
-    def show_line(text: str) -> None:
-        if not quiet:
-            _print_line(shown, f"· {text}")
-
+    shown = lasting_console(sys.stderr if as_json else sys.stdout)
+    trials: list[Trial] = []
     began = False
-    with CaughtSignals() as signals:  # until everything is recorded, notified and cleaned up
+    # Signals are caught until everything is recorded, notified and cleaned up.
+    with CaughtSignals() as signals, SubmitView(shown, quiet=quiet) as view:
+        notify = functools.partial(_notify, spec, home, view)
+
+        def consume(event: SubmitEvent) -> None:
+            view.show(event)
+            if isinstance(event, FoundLost):
+                notify(lost_notices(event.trials))
+
         try:
             with admitted(
                 spec,
@@ -198,24 +194,25 @@ def run_recurrence(
                 wait_for_gpus=wait,
                 until=until,
                 signals=signals.received,
-                tell=show_line,
+                tell=lambda text: view.show(Noted(text)),
             ) as gpus:
                 begun()
                 submission = replace(compose(spec, batch_size, gpus), why_forced=why)
                 with contextlib.closing(submission):
                     check_not_ended(spec.name, signals.received)
                     began = True
-                    result = _run(submission, shown, notify, quiet=quiet)
-                notify(lambda: build_notices(history.trials(spec.name, NEWEST), result))
+                    result = run_submit(submission, consume)
+                if result.attempts > 1 and result.exit_code == ExitCode.TARGET_MISSED:
+                    view.show(Warned(f"the target was missed in {result.attempts} attempts"))
+                with contextlib.suppress(HistoryError):  # the recurrence is recorded
+                    trials = history.trials(spec.name, NEWEST)
+                notify(build_notices(trials, result))
         except ZeusrunError as error:
-            failed = error
             if began or not isinstance(error, BusyError):  # a skipped run is not a failure
-                notify(lambda: [failure_notice(spec.name, failed)])
+                notify([failure_notice(spec.name, error)])
             raise
-        _remove_old_runs(spec, history, home, shown, signals.received)
-    savings = find_savings([])
-    with contextlib.suppress(HistoryError):  # the recurrence is recorded, its exit code stays
-        savings = find_savings(history.trials(spec.name, NEWEST))
+        _remove_old_runs(spec, history, home, view, signals.received)
+    savings = find_savings(trials)
     for line in [] if quiet else saving_lines(savings, result.trials[-1]):
         shown.print(line, highlight=False)
     if as_json:
@@ -223,50 +220,24 @@ def run_recurrence(
     return result.exit_code
 
 
-def _run(
-    submission: Submission,
-    shown: Console,
-    notify: Callable[[Callable[[], Sequence[Notice]]], None],
-    *,
-    quiet: bool,
-) -> SubmitResult:
-    with SubmitView(shown, quiet=quiet) as view:
-
-        def consume(event: SubmitEvent) -> None:
-            view.show(event)
-            if isinstance(event, FoundLost):
-                notify(lambda: lost_notices(event.trials))
-
-        result = run_submit(submission, consume)
-        if result.attempts > 1 and result.exit_code == ExitCode.TARGET_MISSED:
-            view.show(Warned(f"the target was missed in {result.attempts} attempts"))
-    return result
-
-
-def _print_line(shown: Console, text: str) -> None:
-    shown.print(text, highlight=False, markup=False)
-
-
-def _notify(
-    spec: JobSpec, home: Path, shown: Console, build: Callable[[], Sequence[Notice]]
-) -> None:
+def _notify(spec: JobSpec, home: Path, view: SubmitView, notices: Sequence[Notice]) -> None:
     """Send the notices that the job file asks for; a process of its own delivers them."""
     if spec.notify.url is None and not spec.notify.command:
         return
     try:
-        send(home, spec, build(), os.environ)
+        send(home, spec, notices, os.environ)
     except (OSError, HistoryError) as error:  # the recurrence is recorded
-        _print_line(shown, f"! no notice could be sent: {error}")
+        view.show(Warned(f"no notice could be sent: {error}"))
 
 
 def _remove_old_runs(
-    spec: JobSpec, history: History, home: Path, shown: Console, signals: Sequence[int]
+    spec: JobSpec, history: History, home: Path, view: SubmitView, signals: Sequence[int]
 ) -> None:
     """Remove run directories beyond the job's ``keep``. After a signal the next run continues."""
     try:
         old = collect(history, home, spec.name, read_bounds(spec.keep), read_clock())
-    except HistoryError as error:  # the recurrence is recorded; this is no failure
-        _print_line(shown, f"! old runs are not removed: {error}")
+    except HistoryError as error:  # the recurrence is recorded
+        view.show(Warned(f"old runs are not removed: {error}"))
         return
     for run in old:
         if not signals:
@@ -276,13 +247,7 @@ def _remove_old_runs(
 def compose(
     spec: JobSpec, batch_size: int | None = None, gpus: Sequence[str] | None = None
 ) -> Submission:
-    """Build everything that a submit needs.
-
-    Args:
-        spec: The job.
-        batch_size: The batch size that the user chose; ``None`` to ask the policy.
-        gpus: UUIDs of the GPUs chosen for the job; ``None`` for all visible ones.
-    """
+    """Build everything that a submit needs. ``gpus`` are UUIDs; ``None`` for all visible ones."""
     home, history = open_home()
     inherited = dict(os.environ)
     if gpus:

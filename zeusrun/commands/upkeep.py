@@ -59,12 +59,7 @@ def repair(
 
 
 def _restore(home: Path, store: TinyDBHistory, job: str, *, as_json: bool) -> None:
-    """Rebuild a history from its last good copy and the run directories.
-
-    Raises:
-        HistoryError: If that is impossible.
-        UsageError: If there is no such job.
-    """
+    """Rebuild a history from its last good copy and the run directories."""
     found = read_found_trials(home, job) if is_job_name(job) else []
     if not found:
         known_job(store, job)

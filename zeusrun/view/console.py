@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -63,22 +64,22 @@ class LastingStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write, or discard the text and all that follows."""
-        try:
-            return self._stream.write(text)
-        except OSError:
-            self._discard()
-            return len(text)
+        """Write a text, or discard it."""
+        with self._discarding():
+            self._stream.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        """Flush, or discard what is buffered and all that follows."""
-        try:
+        """Flush what is buffered, or discard it."""
+        with self._discarding():
             self._stream.flush()
-        except OSError:
-            self._discard()
 
-    def _discard(self) -> None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+    @contextlib.contextmanager
+    def _discarding(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:  # from here on, the stream writes to nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
 def lasting_console(stream: IO[str]) -> PlainConsole:
@@ -107,12 +108,7 @@ def break_lines(text: Text, width: int) -> list[Text]:
 
 
 class Labelled:
-    """Rows of a label and a text; further lines of a long text are indented to its start.
-
-    Args:
-        rows: Labels and texts.
-        gap: Columns between label and text.
-    """
+    """Rows of a label and a text, ``gap`` columns apart; a long text is indented to its start."""
 
     def __init__(self, rows: Sequence[tuple[Text, Text]], gap: int = 2) -> None:
         self._rows = rows

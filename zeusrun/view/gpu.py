@@ -10,7 +10,7 @@ from rich.text import Text
 
 from zeusrun.trial import EnergySource
 from zeusrun.view import units
-from zeusrun.view.console import plain_table
+from zeusrun.view.console import plain_table, warning_lines
 from zeusrun.view.units import UNKNOWN, number
 
 if TYPE_CHECKING:
@@ -43,17 +43,12 @@ _REASONS = {
 
 
 def gpu_sheet(statuses: Sequence[GpuStatus], width: int) -> RenderableType:
-    """Return the GPUs of a machine: their state, then their identity and their processes.
-
-    Args:
-        statuses: One for each GPU, in the order to show.
-        width: Columns of the console.
-    """
+    """Return the GPUs of a machine: their state, then their identity and their processes."""
     held = any(status.held_by for status in statuses)
     doing = _table(width, "GPU", "model", "power/limit", "range W", "load", "temp", "MHz")
     doing.add_column("throttle")
     being = _table(width, "GPU", "UUID", "energy by")
-    for name in (["held by"] if held else []) + ["computing"]:
+    for name in (["held by"] if held else []) + ["processes"]:
         being.add_column(name, overflow="fold")
     for status in statuses:
         source, limits_w = status.energy_source, status.power_limit_range_w
@@ -84,9 +79,7 @@ def gpu_sheet(statuses: Sequence[GpuStatus], width: int) -> RenderableType:
 def no_gpu_line(cpu: CpuStatus, visible: str | None) -> Text:
     """Return the line to print if a job would see no GPU.
 
-    Args:
-        cpu: The CPU, which is measured instead.
-        visible: ``CUDA_VISIBLE_DEVICES``; ``None`` if it is not set, or does not matter.
+    ``visible`` is ``CUDA_VISIBLE_DEVICES``; ``None`` if it is not set, or does not matter.
     """
     hidden = ""
     if visible is not None:
@@ -147,7 +140,7 @@ def _processes(processes: Sequence[GpuProcess] | None) -> str:
     if len(names) > _MOST_PROCESSES:
         more = len(names) - _MOST_PROCESSES + 1
         names = [*names[: _MOST_PROCESSES - 1], f"{more} more"]
-    return ", ".join(names) or "nobody"
+    return ", ".join(names) or "none"
 
 
 def measurement_sheet(argv: Sequence[str], measured: Measurement) -> RenderableType:
@@ -177,5 +170,4 @@ def measurement_sheet(argv: Sequence[str], measured: Measurement) -> RenderableT
     accounts = units.accounts(measured.energy_counter_j, measured.energy_integrated_j)
     if accounts:
         lines.append(Text(f"  {accounts}", style="dim"))
-    lines += [Text(f"! {warning}", style="yellow") for warning in measured.warnings]
-    return Group(*lines)
+    return Group(*lines, warning_lines(measured.warnings))

@@ -26,6 +26,7 @@ from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
+from zeusrun.view.console import warning_lines
 from zeusrun.view.tables import STATUS_STYLES, limit_text, target_text, trial_head
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ class SubmitView:
         match event:
             case Warned(text):
                 self._warned.add(text)
-                self._print(Text(f"! {text}", style="yellow"))
+                plain = Text(f"! {text}", style="yellow")
+                self._print(warning_lines([text]) if self._console.is_terminal else plain)
             case BoundChanged(cost_bound_j):
                 self._bound_j = cost_bound_j
             case TrialEnded(trial, replaced):
@@ -172,10 +174,8 @@ def live_panel(
 def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> RenderableType:
     """Return the outcome, the cost, and the command that shows more.
 
-    Args:
-        trial: The finished trial.
-        replaced: Whether a speed check ended it in favour of another one, which is no failure.
-        saved: Whether its script has saved a checkpoint.
+    ``replaced``: a speed check ended the trial in favour of another, which is no failure.
+    ``saved``: its script has saved a checkpoint.
     """
     reached = trial.status is TrialStatus.REACHED
     style = STATUS_STYLES[trial.status]

@@ -23,12 +23,7 @@ _STYLES = {"ended": "green", "waiting": "cyan", "running": "cyan"}
 
 
 def schedules_sheet(found: Sequence[Schedule], now: float) -> RenderableType:
-    """Return each job: its schedule, the next times and the last outcome.
-
-    Args:
-        found: The schedules, in order.
-        now: Unix seconds.
-    """
+    """Return each job: its schedule, the next times and the last outcome."""
     parts: list[RenderableType] = []
     for schedule in found:
         name = Text(schedule.job, style="dim" if schedule.paused else "bold cyan")
@@ -76,7 +71,7 @@ def _when(schedule: Schedule, moment: float, now: float) -> str:
 
 
 def _past(schedule: Schedule, now: float) -> list[tuple[str, Text]]:
-    """Return the current or last run, and a later occurrence that did not run."""
+    """Return the current or last run, and a later occurrence that did not run, with labels."""
     ran = [each for each in schedule.firings if each.result in {*UNDERWAY, "ended", "lost"}]
     under_way = [each for each in ran if each.result in UNDERWAY]
     last = max(under_way or ran, key=lambda each: each.at, default=None)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from zeusrun.simulate.report import Summary
 
-_WIDE = 118  # columns from which joules, spread, attempts and failures are also shown
 _NOTES = {
     "regret": "what not knowing the best batch size has cost, in runs of it, over all recurrences: "
     "mean and median over seeds",
@@ -31,67 +30,44 @@ _NOTES = {
     "gave up": "recurrences of all seeds that ended without a model; they are charged what their "
     "attempts took",
 }
-_WIDE_NOTES = {
-    "cost": "of all recurrences, mean over seeds",
-    "5–95 %": "nine seeds of ten have a regret between these",  # noqa: RUF001
-    "tries, failed": "attempts per recurrence; share that missed the target",
-}
-_MADE_UP_NOTE = {"seed": "another job of the family, and other runs of it"}
-_TRACE_NOTE = {"seed": "other draws among the recorded runs of the same job"}
+_MADE_UP_SEED = "another job of the family, and other runs of it"
+_TRACE_SEED = "other draws among the recorded runs of the same job"
 
 
 def simulation_sheet(
-    title: str, summaries: Sequence[Summary], width: int, *, made_up: bool = True
+    title: str, summaries: Sequence[Summary], *, made_up: bool = True
 ) -> RenderableType:
-    """Return the table of a study and a legend of its columns.
+    """Return the table of a study, sorted by workload, and a legend of its columns.
 
-    Args:
-        title: What was simulated.
-        summaries: The results, sorted by workload.
-        width: Columns of the console; a wide one shows more.
-        made_up: Whether the jobs are synthetic, so that every seed is another job.
+    ``made_up``: the jobs are synthetic, so that every seed is another job.
     """
-    wide = width >= _WIDE
     table = plain_table()
     table.add_column("\nworkload", no_wrap=True, max_width=13)
     table.add_column("\npolicy", no_wrap=True)
-    names = ["\ncost"] if wide else []
-    names += ["regret\nmean", "\nmedian"]
-    names += ["\n5–95 %"] if wide else []  # noqa: RUF001
-    names += ["cost vs\ndefault", "\nzeus", "\nbest", "\nenergy", "\ntime", "gave\nup"]
-    names += ["\ntries", "\nfailed"] if wide else []
-    for name in names:
+    names = ["regret\nmean", "\nmedian", "cost vs\ndefault", "\nzeus", "\nbest", "\nenergy"]
+    for name in (*names, "\ntime", "gave\nup"):
         table.add_column(name, justify="right", no_wrap=True)
     above = None
     for each in summaries:
         if above is not None and each.workload != above:
             table.add_section()
-        name = "" if each.workload == above else each.workload
+        table.add_row(
+            "" if each.workload == above else each.workload,
+            each.policy,
+            _runs(each.regret_best_runs["mean"]),
+            _runs(each.regret_best_runs["median"]),
+            _change(each.to_never.cost, coloured=True),
+            _change(None if each.policy == BASELINE else each.to_zeus.cost),
+            _change(each.to_best.cost),
+            _change(each.to_never.energy),
+            _change(each.to_never.time),
+            str(each.unreached),
+        )
         above = each.workload
-        table.add_row(name, each.policy, *_cells(each, wide=wide))
-    legend = _NOTES | (_WIDE_NOTES if wide else {}) | (_MADE_UP_NOTE if made_up else _TRACE_NOTE)
+    legend = _NOTES | {"seed": _MADE_UP_SEED if made_up else _TRACE_SEED}
     notes = [(Text(f"  {name}", "dim"), Text(note, "dim")) for name, note in legend.items()]
     findings = [Text(""), *_findings(summaries), Text("")]
     return Group(Text(title, style="bold"), Text(""), table, *findings, Labelled(notes))
-
-
-def _cells(each: Summary, *, wide: bool) -> list[RenderableType]:
-    regret = each.regret_best_runs
-    cells: list[RenderableType] = [units.energy(each.cost_j["mean"])] if wide else []
-    cells += [_runs(regret["mean"]), _runs(regret["median"])]
-    if wide:
-        cells.append(f"{_runs(regret['p5'])} … {_runs(regret['p95'])}")
-    cells += [
-        _change(each.to_never.cost, coloured=True),
-        _change(None if each.policy == BASELINE else each.to_zeus.cost),
-        _change(each.to_best.cost),
-        _change(each.to_never.energy),
-        _change(each.to_never.time),
-        str(each.unreached),
-    ]
-    if wide:
-        cells += [f"{each.attempts:.2f}", units.percent(each.failed_share)]
-    return cells
 
 
 def _findings(summaries: Sequence[Summary]) -> Iterator[Text]:
@@ -130,11 +106,7 @@ def _change(ratio: float | None, *, coloured: bool = False) -> Text:
 
 @contextlib.contextmanager
 def progress(console: Console) -> Iterator[Callable[[float], None]]:
-    """Show a progress bar, on a terminal only, and remove it at the end.
-
-    Yields:
-        A function to call with the finished share, from 0 to 1.
-    """
+    """Show a progress bar, on a terminal only; yields what takes the finished share, 0 to 1."""
     columns = (TextColumn("simulating"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     hidden = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as bar:

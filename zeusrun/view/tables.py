@@ -41,6 +41,19 @@ _SOURCE_NOTES = {
     EnergySource.INTEGRATED: "∫ integrated from sampled power",
     EnergySource.ESTIMATED: "~ estimated from CPU time",
 }
+_TEXTS = {"when", "run", "status"}  # columns of words; those of numbers are aligned right
+_HISTORY_COLUMNS = (
+    "when",
+    "run",
+    "batch",
+    "limit",
+    "epochs",
+    "time",
+    "energy",
+    "cost",
+    "status",
+    "saved",
+)
 _ROOMY = 96  # columns from which power limits and epochs both fit
 _LEGEND = {
     "90 % range": "of the cost of the next run",
@@ -126,24 +139,19 @@ def history_table(
         last: The number of trials to show; ``None`` for all of them.
         count: The number of trials of the job; ``None`` for as many as are given.
         running: Unfinished trials with their live numbers, by id.
-        width: Columns of the console.
+        width: Columns of the console; under 96, a job with power limits shows no epochs.
     """
     shown = trials if last is None else trials[-last:]
     savings = find_savings(trials)
     shares = {name: each.share for name, each in savings.by_trial.items() if each.explored}
     proved = any(trial.trial in shares for trial in shown)
     limited = any(trial.power_limit_w is not None for trial in shown)
-    counted = width >= _ROOMY or not limited
+    hidden = {"saved": not proved, "limit": not limited, "epochs": limited and width < _ROOMY}
+    names = [name for name in _HISTORY_COLUMNS if not hidden.get(name)]
     table = plain_table()
-    table.add_column("when", no_wrap=True)
-    table.add_column("run", no_wrap=True)
-    table.add_column("batch", justify="right")  # the column that shrinks on a narrow terminal
-    wanted = {"limit": limited, "epochs": counted, "time": True, "energy": True, "cost": True}
-    for name in (name for name, shows in wanted.items() if shows):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("status", no_wrap=True)
-    if proved:
-        table.add_column("saved", justify="right")
+    for name in names:
+        shrinks = name in {"batch", "saved"}  # on a narrow terminal
+        table.add_column(name, justify="left" if name in _TEXTS else "right", no_wrap=not shrinks)
     dead = []
     for stored in shown:
         now = None if stored.status.finished else running.get(stored.trial)
@@ -151,19 +159,20 @@ def history_table(
         if now is not None and not now.alive:
             dead.append(dead_note(trial))
         status = status_text(trial.status, alive=now is not None and now.alive)
-        table.add_row(
-            units.moment(trial.started_at),
-            f"{trial.recurrence}-{trial.attempt}",
-            str(trial.global_batch_size),
-            *([units.power(trial.power_limit_w)] if limited else []),
-            *([units.number(trial.epochs)] if counted else []),
-            units.duration(trial.time_s),
-            units.energy(trial.energy_j, trial.energy_source),
-            units.energy(trial.cost_j),
-            Text("forgotten") if trial.forgotten else status,
-            *([units.percent(shares.get(trial.trial))] if proved else []),
-            style="dim" if trial.forgotten else None,
-        )
+        cells: dict[str, RenderableType] = {
+            "when": units.moment(trial.started_at),
+            "run": f"{trial.recurrence}-{trial.attempt}",
+            "batch": str(trial.global_batch_size),
+            "limit": units.power(trial.power_limit_w),
+            "epochs": units.number(trial.epochs),
+            "time": units.duration(trial.time_s),
+            "energy": units.energy(trial.energy_j, trial.energy_source),
+            "cost": units.energy(trial.cost_j),
+            "status": Text("forgotten") if trial.forgotten else status,
+            "saved": units.percent(shares.get(trial.trial)),
+        }
+        style = "dim" if trial.forgotten else None
+        table.add_row(*(cells[name] for name in names), style=style)
     sources = {trial.energy_source for trial in shown}
     notes = [note for source, note in _SOURCE_NOTES.items() if source in sources]
     notes += ["saved: with all attempts"] if proved else []
@@ -207,16 +216,17 @@ def status_table(found: Sequence[RunningTrial], waiting: Sequence[Ticket] = ()) 
             style=None if running.alive else "dim",
         )
     notes = [dead_note(running.trial) for running in found if not running.alive]
-    notes += [
-        Text(f"! {running.trial.trial}: {running.trial.warnings[-1]}", style="yellow")
+    warnings = [
+        f"{running.trial.trial}: {running.trial.warnings[-1]}"
         for running in found
         if running.trial.warnings
     ]
+    queue = []
     for place, ticket in enumerate(waiting, 1):
         thing = "GPUs" if ticket.gpus else "the run before it"
         since = units.moment(ticket.since)
-        notes.append(Text(f"  {place}. {ticket.job} waits since {since} for {thing}"))
-    return Group(*([table] if found else []), *notes)
+        queue.append(Text(f"  {place}. {ticket.job} waits since {since} for {thing}"))
+    return Group(*([table] if found else []), *notes, warning_lines(warnings), *queue)
 
 
 def explain_table(
@@ -227,16 +237,14 @@ def explain_table(
 ) -> RenderableType:
     """Return what a policy believes about each batch size: a table, then a verdict on each.
 
-    Args:
-        title: The heading of the table.
-        beliefs: One for each arm. Columns that the policy does not use are left out.
-        kept: Remarks about past trials that are interpreted differently now.
-        limits: Best power limit in watts, and of how many measured, by arm.
+    Columns that the policy does not use are left out. ``kept`` are remarks about past trials that
+    are interpreted differently now. ``limits`` are, by arm, the best power limit in watts and the
+    number of measured ones.
     """
     table = plain_table()
     valued = any(belief.value_j is not None for belief in beliefs)
     names = ["batch", "reached", "epochs", "cost/\nepoch", "cost", "90 % range", "risk"]
-    for name in (*names, *(("worth",) if valued else ()), "next"):
+    for name in (*names, *(["worth"] if valued else []), "next"):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     verdicts = Table.grid(padding=(0, 2, 0, 0))
     verdicts.add_column(justify="right", no_wrap=True, min_width=5)
@@ -244,6 +252,7 @@ def explain_table(
     for belief in beliefs:
         likely = belief.chance >= 0.5
         arm = str(belief.global_batch_size)
+        worth = units.gain(belief.value_j) if belief.value_j else units.UNKNOWN
         table.add_row(
             arm,
             f"{belief.reached}/{belief.trials}" if belief.trials else units.UNKNOWN,
@@ -252,7 +261,7 @@ def explain_table(
             units.energy(belief.cost_j),
             units.energy_range(belief.cost_range_j),
             units.percent(belief.failure_chance),
-            *([units.gain(belief.value_j) if belief.value_j else units.UNKNOWN] if valued else []),
+            *([worth] if valued else []),
             units.percent(belief.chance),
             style="bold" if likely else None,
         )
@@ -262,20 +271,14 @@ def explain_table(
         best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
         legend.append(f"power limit: {' · '.join(best)}")
     notes = [Text(f"  {text}", style="dim") for text in legend] + _remarks(kept)
-    return Group(Text(title, style="bold"), table, Text(""), verdicts, Text(""), *notes)
+    blank = Text("")
+    return Group(Text(title, style="bold"), blank, table, blank, verdicts, blank, *notes)
 
 
 def trial_sheet(
     trial: Trial, failure: str | None, *, run_dir_exists: bool, alive: bool = False
 ) -> RenderableType:
-    """Return everything about one trial.
-
-    Args:
-        trial: The trial as recorded, or with its live numbers.
-        failure: The traceback of a crash.
-        run_dir_exists: Whether its run directory still exists.
-        alive: Whether it is running.
-    """
+    """Return everything about one trial; ``failure`` is the traceback of a crash."""
     head = Text.assemble((trial.trial, "bold"), "  ", status_text(trial.status, alive=alive))
     source = f" ({trial.energy_source.value})" if trial.energy_source else ""
     forgotten = f"to learn from it again: zeusrun history --unforget {trial.trial}"
@@ -309,7 +312,7 @@ def trial_sheet(
     labelled = [(Text(name, style="dim"), Text(value)) for name, value in rows if value]
     parts: list[RenderableType] = [head, Labelled(labelled)]
     parts += [] if alive or trial.status.finished else [dead_note(trial)]
-    parts += [Text(f"! {warning}", style="yellow") for warning in trial.warnings]
+    parts.append(warning_lines(trial.warnings))
     if failure:
         # A traceback aligns its lines: do not break them.
         whole = Text(failure.rstrip(), style="red", no_wrap=True, overflow="ignore")

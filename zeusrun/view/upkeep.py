@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 from zeusrun.view import units
-from zeusrun.view.console import Labelled
+from zeusrun.view.console import Labelled, warning_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,10 +63,9 @@ def restore_sheet(job: str, done: Restoration) -> RenderableType:
         problems.append(
             "the unreadable part may have contained trials that are recorded nowhere else"
         )
-    lines += [Text(f"! {problem}", style="yellow") for problem in problems]
     if done.aside is not None:
         lines.append(Text(f"  the previous file is kept as {done.aside}", style="dim"))
-    return Group(*lines)
+    return Group(*lines, warning_lines(problems))
 
 
 def doctor_sheet(checks: Sequence[Check]) -> RenderableType:
@@ -77,4 +76,4 @@ def doctor_sheet(checks: Sequence[Check]) -> RenderableType:
         if check.advice:
             body.append(f"\n→ {check.advice}", style="yellow" if check.well is False else "dim")
         rows.append((Text.assemble(_CHECK_MARKS[check.well], (f" {check.name}", "bold")), body))
-    return Labelled(rows, gap=1)
+    return Labelled(rows)
