@@ -42,10 +42,10 @@ def gpu(
     if as_json:
         print_json([status.to_json() for status in statuses])
     elif statuses:
-        shown.print(gpu_sheet(statuses, shown.width), highlight=False)
+        shown.print(gpu_sheet(statuses, shown.width))
     else:
         visible = None if everything else os.environ.get(_VISIBLE)
-        shown.print(no_gpu_line(read_cpu(os.environ), visible), highlight=False)
+        shown.print(no_gpu_line(read_cpu(os.environ), visible))
 
 
 def measure(
@@ -70,5 +70,5 @@ def measure(
             print_json(measured.to_json())
         else:
             sheet = measurement_sheet(command, measured)
-            lasting_console(sys.stderr).print(sheet, highlight=False)
+            lasting_console(sys.stderr).print(sheet)
     raise typer.Exit(measured.exit_code)

@@ -123,7 +123,7 @@ def add(
         timetable, rules = schedule.rules.timetable, describe_rules(schedule)
         first = timetable.local(next(timetable.following(read_clock())))
         said = f"{schedule.job} runs {timetable.describe()}; the next time is {first:{_FIRST}}"
-        console().print(said + (f" ({rules})" if rules else ""), highlight=False)
+        console().print(said + (f" ({rules})" if rules else ""))
     _warn(notes, stderr=as_json)
 
 
@@ -139,7 +139,7 @@ def list_(*, as_json: AsJson = False) -> None:
     if as_json:
         print_json([schedule_json(schedule, read_clock()) for schedule in found])
     elif found:
-        console().print(schedules_sheet(found, read_clock()), highlight=False)
+        console().print(schedules_sheet(found, read_clock()))
         problems = [check_job(schedules, schedule.job, read_clock()) for schedule in found]
         warnings = [each.text for each in problems if each is not None] + _check_cron(schedules)
         typer.echo("\n" if warnings else "", nl=False)
@@ -243,7 +243,7 @@ def export(
 
 def _warn(texts: Sequence[str], *, stderr: bool = False) -> None:
     if texts:
-        console(stderr=stderr).print(warning_lines(texts), highlight=False)
+        console(stderr=stderr).print(warning_lines(texts))
 
 
 def _schedules() -> Schedules:

@@ -97,7 +97,7 @@ def simulate(
         print_json({"settings": given, "results": [each.to_json() for each in summaries]})
     else:
         sheet = simulation_sheet(title, summaries, made_up=trace_dir is None)
-        console().print(sheet, highlight=False)
+        console().print(sheet)
     if plot:  # last: should the disk be full now, the table is there
         draw_regret(title, summaries, plot)
 

@@ -214,7 +214,7 @@ def run_recurrence(
         _remove_old_runs(spec, history, home, view, signals.received)
     savings = find_savings(trials)
     for line in [] if quiet else saving_lines(savings, result.trials[-1]):
-        shown.print(line, highlight=False)
+        shown.print(line)
     if as_json:
         print_json(result_json(spec.name, result, savings))
     return result.exit_code
@@ -281,7 +281,7 @@ def _show_plan(submission: Submission, *, as_json: bool) -> None:
         print_json({"trial": trial.to_json(), "argv": list(shown.argv), "env": env})
     else:
         sheet = plan_sheet(trial, shlex.join(shown.argv), env, remarks)
-        console().print(sheet, soft_wrap=True, highlight=False)
+        console().print(sheet, soft_wrap=True)
 
 
 def show_beliefs(spec: JobSpec, *, as_json: bool) -> None:

@@ -51,7 +51,7 @@ def repair(
     if as_json:
         print_json([vars(finding) for finding in found])
     else:
-        console().print(repair_sheet(found, home, dry_run=dry_run), highlight=False)
+        console().print(repair_sheet(found, home, dry_run=dry_run))
     problems = [finding for finding in found if finding.state == "problem"]
     for kind, error in (("history", HistoryError), ("limit", DeviceError)):
         if texts := [finding.text for finding in problems if finding.kind == kind]:
@@ -67,7 +67,7 @@ def _restore(home: Path, store: TinyDBHistory, job: str, *, as_json: bool) -> No
     if as_json:
         print_json({**vars(done), "aside": done.aside and str(done.aside)})
     else:
-        console().print(restore_sheet(job, done), highlight=False)
+        console().print(restore_sheet(job, done))
 
 
 def prune(
@@ -109,7 +109,7 @@ def prune(
             "'keep: {last: 30}' to the job file"
         )
     else:
-        console().print(old_runs_sheet(found, dry_run=dry_run), highlight=False)
+        console().print(old_runs_sheet(found, dry_run=dry_run))
 
 
 def _own_bounds(store: TinyDBHistory, job: str) -> Bounds:

@@ -31,8 +31,10 @@ class PlainConsole(Console):
     """
 
     def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as rich has it
-        """Print like ``Console.print``, without cutting."""
-        super().print(*objects, **{"overflow": "ignore", "crop": False, **options})
+        """Print like ``Console.print``, without cutting or colouring numbers."""
+        super().print(
+            *objects, **{"overflow": "ignore", "crop": False, "highlight": False, **options}
+        )
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
