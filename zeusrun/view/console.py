@@ -127,10 +127,9 @@ class Labelled:
                 head = Text()
 
 
-def plain_table(gap: int = 1) -> Table:
+def plain_table() -> Table:
     """Return an empty table in the common style."""
-    padding = (0, gap, 0, 0)
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=padding, header_style="dim")
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
 
 
 def warning_lines(texts: Iterable[str]) -> Labelled:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from zeusrun.gpu.snapshot import CpuStatus, GpuProcess, GpuStatus
     from zeusrun.maintenance.measure import Measurement
 
-_WIDE = 118  # columns from which full names fit
 _MOST_PROCESSES = 4
 _CPU_SOURCES = {
     EnergySource.COUNTER: "by its counters",
@@ -44,20 +43,19 @@ _REASONS = {
 
 def gpu_sheet(statuses: Sequence[GpuStatus], width: int) -> RenderableType:
     """Return the GPUs of a machine: their state, then their identity and their processes."""
-    held = any(status.held_by for status in statuses)
-    doing = _table(width, "GPU", "model", "power/limit", "range W", "load", "temp", "MHz")
+    doing = _table("GPU", "model", "power/limit", "range W", "load", "temp", "MHz")
     doing.add_column("throttle")
-    being = _table(width, "GPU", "UUID", "energy by")
-    for name in (["held by"] if held else []) + ["processes"]:
-        being.add_column(name, overflow="fold")
+    being = _table("GPU", "UUID", "energy by")
+    being.add_column("processes", overflow="fold")
     for status in statuses:
+        model = (status.model or UNKNOWN).removeprefix("NVIDIA ")
         source, limits_w = status.energy_source, status.power_limit_range_w
         power = f"{number(status.power_w, '.0f')}/{units.power(status.power_limit_w)}"
         clocks = f"{number(status.sm_clock_mhz, '.0f')}/{number(status.memory_clock_mhz, '.0f')}"
         celsius = status.temperature_c
         doing.add_row(
             number(status.cuda_index),
-            _model(status, width),
+            units.shortened(model, max(8, min(30, width - 64))),
             _known(power),
             UNKNOWN if limits_w is None else UNKNOWN.join(f"{limit:.0f}" for limit in limits_w),
             units.percent(status.utilization),
@@ -69,7 +67,6 @@ def gpu_sheet(statuses: Sequence[GpuStatus], width: int) -> RenderableType:
             number(status.cuda_index),
             status.uuid or UNKNOWN,
             source.value if source else UNKNOWN,
-            *([Text(status.held_by or "")] if held else []),
             Text(_processes(status.processes)),
         )
     legend = Text("  MHz: multiprocessors/memory", style="dim")
@@ -88,8 +85,8 @@ def no_gpu_line(cpu: CpuStatus, visible: str | None) -> Text:
     return Text(f"No GPU{hidden}. Jobs are measured on the CPU: {cpu.model}, energy {source}.")
 
 
-def _table(width: int, *names: str) -> Table:
-    table = plain_table(gap=2 if width >= _WIDE else 1)
+def _table(*names: str) -> Table:
+    table = plain_table()
     for name in names:
         text = name in {"model", "UUID", "energy by"}
         table.add_column(name, justify="left" if text else "right", no_wrap=True)
@@ -102,10 +99,11 @@ def _known(pair: str) -> str:
 
 
 def _notes(statuses: Sequence[GpuStatus]) -> list[Text]:
-    """Return the errors and caveats of GPUs; one line for all GPUs with the same text."""
+    """Return errors, holders of power limits and caveats; one line for GPUs with the same text."""
     indices_of: dict[tuple[str, str], list[int | None]] = {}
     for status in statuses:
-        for mark, text in (("!", status.error), ("·", status.caveat)):
+        held = status.held_by and f"power limit held by {status.held_by}"
+        for mark, text in (("!", status.error), ("·", held), ("·", status.caveat)):
             if text:
                 indices_of.setdefault((mark, text), []).append(status.cuda_index)
     notes = [
@@ -119,11 +117,6 @@ def _gpus(indices: Sequence[int | None]) -> str:
     if None in indices:
         return "GPU" if len(indices) == 1 else f"{len(indices)} GPUs"
     return f"GPU {', '.join(map(str, indices))}"
-
-
-def _model(status: GpuStatus, width: int) -> str:
-    model = (status.model or UNKNOWN).removeprefix("NVIDIA ")
-    return units.shortened(model, 30 if width >= _WIDE else max(8, width - 64))
 
 
 def _throttle(reasons: Sequence[str] | None) -> str:
