@@ -205,11 +205,11 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
 
 
 def _limit(trial: Trial, progress: Progress) -> str:
-    """Return the limit in force, such as `` · limit 150 W a GPU, on trial``."""
+    """Return the limit in force, such as `` · limit 150 W a GPU, being tried``."""
     if progress.power_limit_w is None:
         return " · original limit"
     each = " a GPU" if trial.gpu_count > 1 else ""
-    tried = ", on trial" if progress.probing else ""
+    tried = ", being tried" if progress.probing else ""
     return f" · limit {units.power(progress.power_limit_w)}{each}{tried}"
 
 
