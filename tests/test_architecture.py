@@ -276,6 +276,11 @@ def test_history_imports_neither_torch_nor_numpy_nor_our_models(zeusrun):
         )
 
 
+def test_what_prints_json_imports_no_rich(zeusrun):
+    for arguments in (["history", "--json"], ["status", "--json"], ["history", "--csv"]):
+        assert "rich" not in imported(zeusrun, *arguments), arguments
+
+
 def test_what_cron_runs_every_minute_imports_no_models_either(zeusrun):
     seen = imported(zeusrun, "schedule", "tick")
     assert not {"torch", "numpy", "psutil", "rich", "zeusrun.jobfile.spec"} & seen

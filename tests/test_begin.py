@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from tests.runs import wait_for
-from tests.test_looks import Scripted, run  # noqa: F401 - a fixture
+from tests.test_speed_check import Scripted, run  # noqa: F401 - a fixture
 from zeusrun.errors import HistoryError
 from zeusrun.files import atomic
 from zeusrun.trial import Decision, Stage

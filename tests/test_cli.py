@@ -278,22 +278,6 @@ def test_a_shortage_is_no_bug(cli, monkeypatch, error, said):
     assert (code, err.startswith(said)) == (5, True)
 
 
-def test_a_bug_whose_traceback_cannot_be_kept_is_told_all_the_same(cli, monkeypatch):
-    def fail():
-        raise ValueError("\x1b[2Jodd")
-
-    def refuse(*_arguments, **_options):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("zeusrun.cli.app", fail)
-    monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
-    code, _, err = cli("history")
-    assert code == 1
-    assert "this is a bug in zeusrun: ValueError: odd." in err
-    assert "could not be written (No space left on device); it ends in" in err
-    assert "test_cli.py:" in err
-
-
 def test_a_second_signal_ends_a_submit_whose_job_file_is_never_read(zeusrun):
     job = zeusrun.folder / "never.yaml"
     os.mkfifo(job)

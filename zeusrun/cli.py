@@ -13,11 +13,12 @@ import traceback
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from zeusrun import __version__
-from zeusrun.errors import ExitCode, ZeusrunError, describe_shortage
+from zeusrun.errors import ExitCode, UsageError, ZeusrunError, describe_shortage
 from zeusrun.plain_text import plain_text
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
@@ -31,16 +32,13 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),
         "doctor": ("upkeep.doctor", "Check Python, torch, the devices and the home directory."),
         "simulate": ("simulate.simulate", "Replay recorded or made-up jobs through the policies."),
-        "measure": (
-            "gpu.measure_app",
-            "Run any command and report its time and energy.",
-        ),
+        "measure": ("gpu.measure", "Run any command and report its time and energy."),
         "repair": ("upkeep.repair", "Clean up after dead processes; restore histories."),
         "gc": ("upkeep.prune", "Remove the files of old runs; the history stays."),
         "status": ("runs.status", "Show the running trials and the submits that wait."),
         "cancel": ("runs.cancel", "Stop a running trial, or give up a preempted one."),
         "logs": ("runs.logs", "Print the output of the ranks of a trial."),
-        "gpu": ("gpu.gpu_app", "Show this machine's GPUs as a new job would see them."),
+        "gpu": ("gpu.gpu", "Show this machine's GPUs as a new job would see them."),
     },
     "schedule": {
         "add": ("schedule.add", "Schedule a job, or change its schedule."),
@@ -54,10 +52,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "run-now": ("schedule.run_now", "Run a scheduled job now, in the foreground."),
         "export": ("schedule.export", "Print the schedules as systemd units."),
-        "daemon": (
-            "tick.daemon",
-            "Run all schedules in the foreground, without cron.",
-        ),
+        "daemon": ("tick.daemon", "Run all schedules in the foreground, without cron."),
         "tick": ("tick.tick", ""),
         "fire": ("submit.fire", ""),
     },
@@ -66,6 +61,18 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 
 A verb without a help text is hidden.
 """
+
+REMOVED = {
+    ("gpu", "watch"): "`gpu watch` was removed; nvitop shows the GPUs live: pip install nvitop",
+    ("repair", "--copy"): "--copy was removed: `zeusrun repair --restore JOB` starts from the last "
+    "good copy and adds what the run directories hold; to start from another file, first copy it "
+    "to history/JOB.json in ZEUSRUN_HOME",
+    ("simulate", "--load"): "--load was removed; overlap runs with --in-flight N or --cluster FILE",
+    ("schedule", "export", "--kubernetes-cronjob"): "--kubernetes-cronjob was removed and returns "
+    "with the Kubernetes back end; until then, write a CronJob that runs `zeusrun submit`, or run "
+    "`zeusrun schedule daemon`",
+}
+"""Removed verbs and options, and what to do instead."""
 
 # Objects that a command creates at start-up live until it exits. With Python's default threshold
 # of 700, the garbage collector would scan them again and again: a tenth of the start-up time.
@@ -93,10 +100,9 @@ class LazyGroup(TyperGroup):
 def _import_verb(place: str) -> typer.Typer:
     module, name = place.split(".")
     verb = getattr(importlib.import_module(f"zeusrun.commands.{module}"), name)
-    if isinstance(verb, typer.Typer):
-        return verb
     single = _new_app()
-    single.command()(verb)
+    # Options after the name of a measured command belong to that command.
+    single.command(context_settings={"allow_interspersed_args": name != "measure"})(verb)
     return single
 
 
@@ -137,7 +143,7 @@ def _version(wanted: bool) -> None:
 def _root(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass
@@ -150,6 +156,7 @@ def main() -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without "✓" shows "?"
     try:
+        _refuse_removed(sys.argv[1:])
         app()
     except ZeusrunError as error:
         _say(str(error))
@@ -172,24 +179,22 @@ def _say(text: str) -> None:
         print(plain_text(f"zeusrun: {text}"), file=sys.stderr, flush=True)  # noqa: T201
 
 
+def _refuse_removed(arguments: list[str]) -> None:
+    words = [argument.partition("=")[0] for argument in arguments]
+    for (*verb, word), text in REMOVED.items():
+        if words[: len(verb)] == verb and word in words:
+            raise UsageError(text)
+
+
 def _report_bug(error: Exception) -> str:
     """Write the traceback of a bug to a file; return the message."""
     import tempfile  # noqa: PLC0415 - hardly ever needed
 
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="zeusrun-bug-", suffix=".txt", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text)
-        where = f"The traceback is in {file.name}; please report it."
-    except OSError as problem:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = (
-            f"Its traceback could not be written ({problem.strerror}); it ends in "
-            f"{last.filename}:{last.lineno}. Please report it."
-        )
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="zeusrun-bug-", suffix=".txt", delete=False, encoding="utf-8"
+    ) as file:
+        file.writelines(traceback.format_exception(error))
     return (
         f"this is a bug in zeusrun: {type(error).__name__}: {error}. Everything recorded so far is "
-        f"kept. {where}"
+        f"kept. The traceback is in {file.name}; please report it."
     )

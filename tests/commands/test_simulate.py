@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -37,30 +36,28 @@ def shown(sheet, width):
     return console.export_text()
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_table_fits(summaries, width):
-    text = shown(simulation_sheet("title", summaries, width), width)
+def test_the_table_fits_80_columns(summaries):
+    text = shown(simulation_sheet("title", summaries), 80)
     lines = text.splitlines()
-    assert max(map(len, lines)) <= width
-    assert "…" not in text.replace(" … ", "")
-    assert ("failed" in text) == (width == 120)
+    assert max(map(len, lines)) <= 80
+    assert "…" not in text
     rows = [line for line in lines if " fixed " in line]
     assert len(rows) == 4 + 1  # a workload each, and one sentence
     assert "fixed has" in text
     assert all(name in text for name in ("mean  median", "cost vs", "default", "zeus", "best"))
-    assert "seed          another job of the family" in text
-    assert "other draws" in shown(simulation_sheet("", summaries, width, made_up=False), width)
+    assert "another job of the family" in text
+    assert "other draws" in shown(simulation_sheet("", summaries, made_up=False), 80)
 
 
 def test_an_empty_study_is_an_empty_table():
-    assert "workload" in shown(simulation_sheet("title", [], 80), 80)
+    assert "workload" in shown(simulation_sheet("title", []), 80)
 
 
 def test_recurrences_without_a_model_are_counted_in_a_column():
     made = job({8: [LearningCurve(None, ())], 16: [LearningCurve(2, ((2, 1.0),))]})
     few = Settings(recurrences=2)
     own = summarise(run_study([Scenario(made.name, made)], ["fixed"], [0], few), ["fixed"])
-    text = shown(simulation_sheet("title", own, 80), 80)
+    text = shown(simulation_sheet("title", own), 80)
     assert "! toy, fixed: 2 of 2 recurrences ended without a model" in text
     header, row = (line.split() for line in text.splitlines() if line.startswith(("work", "toy")))
     assert (header[-1], row[-1]) == ("up", "2")
@@ -80,7 +77,7 @@ def test_the_figure_is_an_image(summaries, tmp_path, name, magic):
 def test_a_figure_that_cannot_be_is_told_before_anything_runs(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"must end in \.png, \.svg, \.pdf"):
         check_figure(tmp_path / "f.gif")
-    with pytest.raises(UsageError, match="there is no directory"):
+    with pytest.raises(UsageError, match="in a directory that you can write to"):
         check_figure(tmp_path / "nowhere" / "f.png")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r'pip install "zeusrun\[plot\]"'):
@@ -89,15 +86,10 @@ def test_a_figure_that_cannot_be_is_told_before_anything_runs(tmp_path, monkeypa
 
 def test_a_figure_that_cannot_be_written_is_told(summaries, tmp_path):
     (tmp_path / "f.png").mkdir()
-    for attempt in (check_figure, lambda path: draw_regret("title", summaries, path)):
-        with pytest.raises(UsageError, match="cannot be written: Is a directory"):
-            attempt(tmp_path / "f.png")
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="no directory that even root cannot write")
-def test_a_place_that_cannot_be_written_is_told_before_anything_runs():
-    with pytest.raises(UsageError, match="cannot be written: "):
-        check_figure(Path("/proc/f.png"))
+    with pytest.raises(UsageError, match="cannot be written; name a file"):
+        check_figure(tmp_path / "f.png")
+    with pytest.raises(UsageError, match="cannot be written: Is a directory"):
+        draw_regret("title", summaries, tmp_path / "f.png")
 
 
 def test_checking_a_figure_leaves_everything_as_it_was(tmp_path):
@@ -172,7 +164,7 @@ def test_a_cluster_trace_is_replayed(zeusrun, tmp_path):
         (("--cluster", "none.csv"), "none.csv cannot be read: No such file"),
         (("--trace-dir", "none", "--gpu", "a"), "none holds no power traces: no such directory"),
         (("--plot", "f.gif"), "--plot f.gif: the name must end in .png, .svg, .pdf"),
-        (("--plot", "taken.png"), "--plot taken.png cannot be written: Is a directory"),
+        (("--plot", "taken.png"), "--plot taken.png cannot be written; name a file"),
         (("--seeds", 0), "--seeds"),
         (("--eta-knob", 1.5), "--eta-knob"),
     ],

@@ -13,11 +13,7 @@ from rich.console import Console
 from zeusrun.gpu.snapshot import GpuProcess, GpuStatus
 from zeusrun.maintenance.measure import DeviceEnergy, Measurement
 from zeusrun.trial import EnergySource
-from zeusrun.view.gpu import (
-    gpu_sheet,
-    no_gpu_line,
-)
-from zeusrun.view.measure import measurement_sheet
+from zeusrun.view.gpu import gpu_sheet, measurement_sheet, no_gpu_line
 from zeusrun.view.units import UNKNOWN
 
 PLAIN = GpuStatus(
@@ -123,7 +119,7 @@ def test_who_computes_is_named_a_few_at_most():
     assert "python3.11-with-a-long-name (4000002), 6 more" in text
     nameless = replace(PLAIN, processes=(GpuProcess(123, None),))
     assert " 123" in render(gpu_sheet([nameless], 80))
-    assert "nobody" in render(gpu_sheet([PLAIN], 80))
+    assert "none" in render(gpu_sheet([PLAIN], 80))
 
 
 def test_who_holds_a_limit_is_told_only_where_somebody_does():

@@ -11,12 +11,10 @@ from rich.cells import cell_len
 from tests.factories import build_trial as trial
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.problem import ArmBelief
-from zeusrun.maintenance.doctor import Check
 from zeusrun.maintenance.running import RunningTrial
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, Stage, TrialStatus
 from zeusrun.view.console import PlainConsole
 from zeusrun.view.tables import (
-    doctor_sheet,
     explain_table,
     history_table,
     limit_text,
@@ -115,6 +113,17 @@ def test_a_power_limit_has_a_column_only_where_there_is_one():
     assert "limit" not in render(history_table("job", [reached(1, 50.0)], None))
     limited = reached(1, 50.0, power_limit_w=250.0)
     assert "250 W" in render(history_table("job", [limited], None))
+
+
+def test_a_history_with_limits_cuts_no_heading_and_shows_epochs_where_there_is_room():
+    values = {"power_limit_w": 500.0, "time_s": 2139.0, "status": TrialStatus.CANCELLED}
+    trials = [reached(1, 2.83e6), reached(10, 1.92e6, **values, global_batch_size=128)]
+    for width, epochs in ((80, False), (120, True)):
+        text = render(history_table("job", trials, width=width), width)
+        assert widest(text) <= width
+        assert "…" not in text
+        assert "500 W" in text
+        assert ("epochs" in text) is epochs
 
 
 def test_a_column_of_savings_is_left_out_where_nothing_is_saved_yet():
@@ -266,7 +275,7 @@ def test_a_column_that_a_policy_knows_nothing_of_is_left_out():
 def test_an_arm_without_costs_has_dashes():
     unknown = ArmBelief(global_batch_size=64, trials=0, reached=0, chance=0.0, verdict="waits")
     lines = render(explain_table("job", [unknown])).splitlines()
-    assert lines[4].split() == ["64", *[UNKNOWN] * 6, "0%"]
+    assert lines[5].split() == ["64", *[UNKNOWN] * 6, "0%"]
     assert ["64", "waits"] in [line.split() for line in lines]
 
 
@@ -339,19 +348,6 @@ def test_a_plan_shows_choice_command_and_environment():
     assert "job-1-1  batch size 32" in text
     assert "python -m torch.distributed.run" in text
     assert "ZEUSRUN_JOB=job" in text
-
-
-def test_checks_fit_80_columns_with_their_advice():
-    checks = [
-        Check("python", well=True, found="3.11"),
-        Check("home", well=False, found="/x" * 60, advice="make it writable " * 9),
-        Check("devices", well=None, found="no GPU"),
-    ]
-    text = render(doctor_sheet(checks))
-    assert widest(text.replace("/x" * 60, "")) <= 80
-    assert [text.count(mark) for mark in ("✓", "✗", "→")] == [1, 1, 1]
-    assert "/x" * 60 in text
-    assert "…" not in text
 
 
 def test_the_head_of_the_beliefs_says_what_the_numbers_are():

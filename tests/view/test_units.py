@@ -101,12 +101,22 @@ def test_watts_are_whole(watts, text):
 
 @pytest.mark.parametrize(("number", "text"), [(None, DASH), (0, "0"), (12345, "12345")])
 def test_a_count_is_a_whole_number(number, text):
-    assert units.count(number) == text
+    assert units.number(number) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(None, DASH), (0.98765, "0.9877"), (1e-9, "1e-09")])
-def test_a_metric_has_four_digits(value, text):
-    assert units.metric(value) == text
+@pytest.mark.parametrize(("value", "text"), [(None, DASH), (0.98765, "0.9877"), (-1.5, "-1.5")])
+def test_a_number_has_the_digits_of_its_format(value, text):
+    assert units.number(value, ".4g") == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])
+def test_a_count_agrees_with_its_noun(count, text):
+    assert units.plural(count, "run") == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(512, "512 B"), (4096, "4.10 kB"), (3e9, "3.00 GB")])
+def test_bytes_have_three_digits_and_a_prefix(count, text):
+    assert units.size(count) == text
 
 
 def test_a_moment_is_in_the_readers_zone(monkeypatch):

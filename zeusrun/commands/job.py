@@ -6,6 +6,7 @@ import os
 from typing import Annotated
 
 import typer
+from typer import Argument
 
 from zeusrun.clock import read_clock
 from zeusrun.commands.options import AsJson, JobFile, Overrides, job_file
@@ -37,12 +38,12 @@ def schema() -> None:
 
 
 def explain(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A job file, or a job's name.")],
+    job: Annotated[str, Argument(metavar="JOB", help="A job file, or a job's name.")],
     *,
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what the policy believes, and what it would choose next."""
-    from zeusrun.commands.submit import show_beliefs  # noqa: PLC0415 - imports numpy, which `validate` does not need
+    from zeusrun.commands.submit import show_beliefs  # noqa: PLC0415 - imports numpy
 
     show_beliefs(load_spec(job_file(job), overrides or []), as_json=as_json)

@@ -6,14 +6,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from zeusrun.errors import UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.history import lookup
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.view.console import PlainConsole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,59 +21,38 @@ if TYPE_CHECKING:
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.trial import Trial
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only problems; for cron.")]
 TrialName = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="TRIAL", help="A trial, such as digits-7-1; the name of a job means its last trial."
     ),
 ]
-JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
+JobFile = Annotated[Path, Argument(metavar="JOB.yaml", help="The job file.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key: objective.eta_knob=0.8."),
+    Option("--set", metavar="KEY=VALUE", help="Override a key: objective.eta_knob=0.8."),
 ]
 
 
-def open_history() -> TinyDBHistory:
-    """Return the history in zeusrun's home directory."""
-    return open_home()[1]
-
-
 def open_home() -> tuple[Path, TinyDBHistory]:
-    """Return zeusrun's home directory and the history in it.
-
-    Raises:
-        HistoryError: If other users can write to the home directory.
-    """
+    """Return zeusrun's home directory, if only its owner can write to it, and the history in it."""
     home = trusted_home(os.environ)
     return home, TinyDBHistory(home / "history")
 
 
 def known_job(store: History, name: str) -> str:
-    """Return ``name`` if a job of that name has a history.
-
-    Raises:
-        UsageError: If there is no such job.
-    """
+    """Return ``name`` if a job of that name has a history; raise ``UsageError`` if not."""
     if name not in store.jobs():
-        raise unknown_job(store, name)
+        known = ", ".join(store.jobs()) or "none yet"
+        raise UsageError(f"there is no job called {name!r}; known jobs: {known}")
     return name
 
 
-def unknown_job(store: History, name: str) -> UsageError:
-    """Build the error for a name that is not the name of a job."""
-    known = ", ".join(store.jobs()) or "none yet"
-    return UsageError(f"there is no job called {name!r}; known jobs: {known}")
-
-
 def find_trial(name: str) -> Trial:
-    """Return the trial with this name, or the last trial of the job with this name.
-
-    Raises:
-        UsageError: If there is no such trial.
-    """
-    return lookup.find_trial(open_history(), name)
+    """Return the trial with this name, or the last trial of the job with this name."""
+    return lookup.find_trial(open_home()[1], name)
 
 
 def job_file(job: str) -> Path:
@@ -92,12 +70,14 @@ def job_name(job: str) -> str:
 
 
 def load_job(path: Path) -> JobSpec:
-    """Read a job file, for verbs that rarely need one: its models take 50 ms to import."""
-    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415 - see above
+    """Read a job file, for verbs that rarely need one."""
+    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415 - takes 50 ms
 
     return load_spec(path)
 
 
 def console(*, stderr: bool = False) -> Console:
     """Return the console for output that people read."""
+    from zeusrun.view.console import PlainConsole  # noqa: PLC0415 - takes 40 ms, which --json saves
+
     return PlainConsole(stderr=stderr)

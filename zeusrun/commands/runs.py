@@ -1,4 +1,7 @@
-"""The verbs that show and end runs: ``history``, ``show``, ``logs``, ``status`` and ``cancel``."""
+"""The verbs that show and end runs: ``history``, ``show``, ``logs``, ``status`` and ``cancel``.
+
+Only what prints tables imports them: rich takes 40 ms, which ``--json`` saves.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from zeusrun.analysis.savings import find_savings
 from zeusrun.clock import timestamp
@@ -21,9 +25,7 @@ from zeusrun.commands.options import (
     job_name,
     known_job,
     load_job,
-    open_history,
     open_home,
-    unknown_job,
 )
 from zeusrun.errors import HistoryError, UsageError, ZeusrunError
 from zeusrun.history.base import NEWEST
@@ -31,18 +33,15 @@ from zeusrun.launcher.queue.tickets import read_waiting
 from zeusrun.launcher.rundir.cancel import ask_to_cancel, cancel_preempted
 from zeusrun.launcher.rundir.failure import read_traceback
 from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts, find_run
-from zeusrun.launcher.rundir.live import read_live
 from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.logs import follow_logs, log_tails
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line, plain_text
 from zeusrun.trial import TrialStatus
 from zeusrun.view.export import print_csv, print_json, trial_records
-from zeusrun.view.status import status_table
-from zeusrun.view.tables import history_table, trial_sheet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from zeusrun.history.base import History
     from zeusrun.maintenance.running import RunningTrial
@@ -54,55 +53,46 @@ _DEFAULT_ROWS = 30
 
 
 def history(
-    job: Annotated[str | None, typer.Argument(help="A job's name; all jobs if left out.")] = None,
+    job: Annotated[str | None, Argument(help="A job's name; all jobs if left out.")] = None,
     *,
     last: Annotated[
-        int | None,
-        typer.Option("--last", min=1, help="Show only the last N trials of each job."),
+        int | None, Option(min=1, help="Show only the last N trials of each job.")
     ] = None,
     as_json: AsJson = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
     forget: Annotated[
         str | None,
-        typer.Option(
-            "--forget", metavar="TRIAL", help="Ignore this trial when learning; keep its record."
-        ),
+        Option(metavar="TRIAL", help="Ignore this trial when learning; keep its record."),
     ] = None,
     unforget: Annotated[
-        str | None,
-        typer.Option("--unforget", metavar="TRIAL", help="Learn from a forgotten trial again."),
+        str | None, Option(metavar="TRIAL", help="Learn from a forgotten trial again.")
     ] = None,
 ) -> None:
     """Show past runs, what they cost and what they saved."""
-    store = open_history()
+    _, store = open_home()
     if forget is not None or unforget is not None:
-        if job:
-            option = "--forget" if forget else "--unforget"
-            raise UsageError(f"{option} takes one trial: name {job!r} in a command of its own")
-        if (forget and unforget) or last or as_csv:
-            raise UsageError("--forget and --unforget take no other option but --json")
+        if job or last or as_csv or (forget and unforget):
+            raise UsageError(
+                "--forget and --unforget take one trial, and no other option but --json"
+            )
         _mark(store, forget or unforget or "", forgotten=forget is not None, as_json=as_json)
         return
-    names = [job_name(job)] if job else store.jobs()
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other; choose one")
-    by_job: dict[str, list[Trial]] = {}
-    counts: dict[str, int] = {}
-    running: list[RunningTrial] = []
+    names = [known_job(store, job_name(job))] if job else store.jobs()
     programs = as_json or as_csv
     # The trials to print, and those that they are compared with.
     read = None if programs and last is None else max(last or 0, NEWEST)
+    by_job: dict[str, list[Trial]] = {}
+    running: list[RunningTrial] = []
     damage: HistoryError | None = None
-    for name in names if not job or names[0] in store.jobs() else []:
+    for name in names:
         try:
             # Read this before the history: a trial that ends in between then has its outcome.
             running += [] if programs else read_running(store, [name])
             by_job[name] = store.trials(name, read)
-            counts[name] = store.count(name)
         except HistoryError as error:  # still show the other jobs
             damage = damage or error
-    if job and damage is None and not by_job.get(names[0]):
-        raise unknown_job(store, names[0])
     if programs:
         found = (
             trial_records(trials[-last:] if last else trials, find_savings(trials))
@@ -110,76 +100,70 @@ def history(
         )
         records = sorted(itertools.chain(*found), key=lambda record: str(record["started_at"]))
         (print_json if as_json else print_csv)(records)
+    elif not names:
+        typer.echo("No runs yet. Start one with: zeusrun submit JOB.yaml")
     else:
-        _show_history(by_job, counts, running, last, empty=not names)
+        _show_history(store, by_job, running, last or _DEFAULT_ROWS)
     if damage is not None:
         raise damage
 
 
 def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
-    """Exclude a finished trial from learning, or include it again.
-
-    Raises:
-        UsageError: If there is no such trial, it has not ended, or it is not forgotten.
-    """
+    """Exclude a finished trial from learning, or include it again."""
     if name in store.jobs():
         raise UsageError(f"{name} is a job; name one of its trials, such as {name}-7-1")
-    found = find_trial(name)
-    if not forgotten and not found.forgotten and found.status.finished:
-        raise UsageError(f"{found.trial} is not forgotten: it is learned from")
+    trial = find_trial(name).trial
     try:
-        marked = store.forget(found.trial, forgotten=forgotten)
+        marked = store.forget(trial, forgotten=forgotten)
     except ValueError:  # a submit may have gone on with it just now
         raise UsageError(
-            f"{found.trial} has not ended, and only a finished trial can be forgotten; "
-            f"'zeusrun cancel {found.trial}' ends it, or records it if its launcher is dead"
+            f"{trial} has not ended, and only a finished trial can be forgotten; "
+            f"'zeusrun cancel {trial}' ends it, or records it if its launcher is dead"
         ) from None
     if as_json:
         print_json(marked.to_json())
     elif forgotten:
-        typer.echo(
-            f"{found.trial} is forgotten: its record stays, and zeusrun does not learn from it"
-        )
-        typer.echo(f"to learn from it again: zeusrun history --unforget {found.trial}")
+        typer.echo(f"{trial} is forgotten: its record stays, and zeusrun does not learn from it")
+        typer.echo(f"to learn from it again: zeusrun history --unforget {trial}")
     else:
-        typer.echo(f"zeusrun learns from {found.trial} again")
+        typer.echo(f"zeusrun learns from {trial} again")
 
 
 def _show_history(
-    by_job: dict[str, list[Trial]],
-    counts: dict[str, int],
+    store: History,
+    by_job: Mapping[str, Sequence[Trial]],
     running: Sequence[RunningTrial],
-    last: int | None,
-    *,
-    empty: bool,
+    rows: int,
 ) -> None:
-    if empty:
-        console().print("No runs yet. Start one with: zeusrun submit JOB.yaml", highlight=False)
+    from zeusrun.view.tables import history_table  # noqa: PLC0415 - see the top
+
+    shown, going = console(), {each.trial.trial: each for each in running}
     for number, (name, trials) in enumerate(by_job.items()):
         if number:
-            typer.echo()
-        rows, going = last or _DEFAULT_ROWS, {each.trial.trial: each for each in running}
-        console().print(history_table(name, trials, rows, counts[name], going))
+            shown.print()
+        count = max(len(trials), store.count(name))
+        table = history_table(name, trials, rows, count=count, running=going, width=shown.width)
+        shown.print(table)
 
 
 def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     """Show everything about one trial."""
     found, alive = find_trial(trial), False
     if not found.status.finished:
-        paths = RunPaths(Path(found.run_dir))
-        live, alive = read_live(paths), lease_of(found).is_held()
-        found = find_trial(found.trial)  # it may have ended since, and then its launcher, too
-        if found.status.finished:
-            alive = False
-        elif live is not None and live.trial.trial == found.trial:
-            found = live.trial
+        running = {each.trial.trial: each for each in read_running(open_home()[1], [found.job])}
+        found = find_trial(found.trial)  # it may have ended meanwhile
+        if not found.status.finished and found.trial in running:
+            found, alive = running[found.trial].trial, running[found.trial].alive
     if as_json:
         print_json(found.to_json())
-    else:
-        failed = found.status in {TrialStatus.FAILED, TrialStatus.OOM}
-        failure = _read_traceback(RunPaths(Path(found.run_dir))) if failed else None
-        there = RunPaths(Path(found.run_dir)).logs.is_dir()
-        console().print(trial_sheet(found, failure, run_dir_exists=there, alive=alive))
+        return
+    from zeusrun.view.tables import trial_sheet  # noqa: PLC0415 - see the top
+
+    paths = RunPaths(Path(found.run_dir))
+    failed = found.status in {TrialStatus.FAILED, TrialStatus.OOM}
+    failure = _read_traceback(paths) if failed else None
+    there = paths.logs.is_dir()
+    console().print(trial_sheet(found, failure, run_dir_exists=there, alive=alive))
 
 
 def _read_traceback(paths: RunPaths) -> str | None:
@@ -192,20 +176,15 @@ def logs(
     name: TrialName,
     *,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Continue until the trial ends.")
+        bool, Option("--follow", "-f", help="Continue until the trial ends.")
     ] = False,
-    rank: Annotated[
-        int | None,
-        typer.Option("--rank", min=0, help="Print only this rank."),
-    ] = None,
+    rank: Annotated[int | None, Option(min=0, help="Print only this rank.")] = None,
     raw: Annotated[
         bool,
-        typer.Option(
-            "--raw", help="Print the lines byte for byte, control characters and secrets included."
-        ),
+        Option(help="Print the lines byte for byte, control characters and secrets included."),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per line: rank and line.")
+        bool, Option("--json", help="Print one JSON object per line: rank and line.")
     ] = False,
 ) -> None:
     """Print the output of the ranks of a trial."""
@@ -238,10 +217,7 @@ def logs(
 
 
 def status(
-    job: Annotated[
-        str | None,
-        typer.Argument(metavar="JOB", help="Show only this job's trials."),
-    ] = None,
+    job: Annotated[str | None, Argument(metavar="JOB", help="Show only this job's trials.")] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
@@ -259,6 +235,8 @@ def status(
         queue = [{"trial": None, **ticket.to_json()} for ticket in waiting]
         print_json([*(running.to_json() for running in found), *queue])
     elif found or waiting:
+        from zeusrun.view.tables import status_table  # noqa: PLC0415 - see the top
+
         console().print(status_table(found, waiting))
     elif damage is None:
         typer.echo("nothing runs now; 'zeusrun history' shows what ran")
@@ -269,17 +247,14 @@ def status(
 def cancel(
     name: TrialName,
     *,
-    now: Annotated[
-        bool, typer.Option("--now", help="Stop at once, without the grace period.")
-    ] = False,
+    now: Annotated[bool, Option("--now", help="Stop at once, without the grace period.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Stop a running trial, or give up a preempted one.
 
     The effect is that of Ctrl-C in the terminal of its submit. The command waits for the end.
     """
-    # At the top of the module this import, which needs psutil, would slow `history` by 20 ms.
-    from zeusrun.launcher.recover import recover_lost  # noqa: PLC0415
+    from zeusrun.launcher.recover import recover_lost  # noqa: PLC0415 - psutil takes 20 ms
 
     home, store = open_home()
     going = store.unfinished(name) if name in store.jobs() else []
@@ -325,11 +300,7 @@ def _grace_s(paths: RunPaths) -> float | None:
 
 
 def _wait(trial: Trial, grace_s: float | None) -> None:
-    """Wait until the launcher of a trial has ended.
-
-    Raises:
-        HistoryError: If it does not end.
-    """
+    """Wait until the launcher of a trial has ended; raise ``HistoryError`` if it hangs."""
     deadline_t = time.monotonic() + (grace_s or 0) + _STUCK_S
     while lease_of(trial).is_held():
         if time.monotonic() > deadline_t:

@@ -1,4 +1,4 @@
-"""``zeusrun schedule``: jobs that run at set times."""
+"""The verbs of ``zeusrun schedule``."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from zeusrun.clock import read_clock
 from zeusrun.commands.options import AsJson, JobFile, console, job_name
-from zeusrun.errors import HistoryError, JobFileError, LaunchError, UsageError
+from zeusrun.errors import HistoryError, LaunchError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.jobfile.validators import CatchUp, Overlap
 from zeusrun.launcher.processes.foreground import run_foreground
-from zeusrun.plain_text import plain_text
 from zeusrun.schedule.build import build_schedule
 from zeusrun.schedule.crontab import add_entry, build_command, remove_entry
 from zeusrun.schedule.due import Cursor
-from zeusrun.schedule.health import find_difference, find_neglect
+from zeusrun.schedule.health import find_neglect
 from zeusrun.schedule.occurrence import environment_of, fire_command
 from zeusrun.schedule.store import Schedules
 from zeusrun.schedule.systemd import systemd_units
+from zeusrun.view.console import warning_lines
 from zeusrun.view.export import print_json
 from zeusrun.view.schedule import describe_rules, schedule_json, schedules_sheet
-from zeusrun.view.tables import notes_sheet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 Job = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="JOB", help="The name of a scheduled job, or its job file.", callback=job_name
     ),
 ]
 OverlapRule = Annotated[
     Overlap | None,
-    typer.Option(
+    Option(
         "--overlap",
         help="If the job is already running: forbid (the default) skips this run, queue waits for "
         "its end, replace ends it first, allow starts a second run.",
@@ -51,21 +51,22 @@ OverlapRule = Annotated[
 ]
 CatchUpRule = Annotated[
     CatchUp | None,
-    typer.Option(
+    Option(
         "--catch-up", help="Runs missed while the machine was off: run none, or the newest once."
     ),
 ]
 _CRONTAB_LOCK = (".crontab.lock", "the crontab")
-Folder = Annotated[
-    Path | None, typer.Option("--to", help="Write files to this folder instead of printing.")
-]
+Folder = Annotated[Path | None, Option(help="Write files to this folder instead of printing.")]
+
+_FIRST = "%A %d %B %Y at %H:%M"
+_MOMENT = "%a %Y-%m-%d %H:%M %z"
 
 
 def add(
     job: JobFile,
     when: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="WHEN",
             help='A cron expression ("0 2 * * *"), a macro (@daily), or @every 6h; by default '
             "schedule.cron of the job file.",
@@ -73,31 +74,23 @@ def add(
     ] = None,
     *,
     tz: Annotated[
-        str | None,
-        typer.Option("--tz", help="Time zone, such as Europe/Paris; 'local' means the machine's."),
+        str | None, Option(help="Time zone, such as Europe/Paris; 'local' means the machine's.")
     ] = None,
     overlap: OverlapRule = None,
     catch_up: CatchUpRule = None,
     jitter: Annotated[
-        str | None,
-        typer.Option(
-            "--jitter", help="Start at random up to this much later, such as 5m; or none."
-        ),
+        str | None, Option(help="Start at random up to this much later, such as 5m; or none.")
     ] = None,
     deadline: Annotated[
         str | None,
-        typer.Option(
-            "--deadline", help="Skip a run that cannot start within this time, such as 2h; or none."
-        ),
+        Option(help="Skip a run that cannot start within this time, such as 2h; or none."),
     ] = None,
     keep_env: Annotated[
         list[str] | None,
-        typer.Option(
-            "--env", metavar="NAME", help="Also keep this environment variable for the runs."
-        ),
+        Option("--env", metavar="NAME", help="Also keep this environment variable for the runs."),
     ] = None,
     cron: Annotated[
-        bool, typer.Option("--cron/--no-cron", help="Add an entry to the user's crontab.")
+        bool, Option("--cron/--no-cron", help="Add an entry to the user's crontab.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -108,40 +101,30 @@ def add(
         raise UsageError('put WHEN in quotes, such as "0 2 * * *" or "@every 6h"')
     spec = load_spec(job)
     schedules = _schedules()
-    command = _cron_command(schedules) if cron else None
-    flags = {
-        "cron": when[0] if when else None,
-        "tz": tz,
-        "overlap": overlap,
-        "catch_up": catch_up,
-        "jitter": jitter,
-        "deadline": deadline,
-    }
+    home = schedules.directory.parent
+    command = build_command(sys.executable, home, _needed()) if cron else None
+    flags = {"cron": when[0] if when else None, "tz": tz, "overlap": overlap}
+    flags |= {"catch_up": catch_up, "jitter": jitter, "deadline": deadline}
     given = {name: str(value) for name, value in flags.items() if value is not None}
     names, now = keep_env or [], read_clock()
     with schedules.hold(spec.name) as known:
         schedule = schedules.write(
             build_schedule(spec, given, os.environ, names=names, known=known, now=now)
         )
-    notes = [] if command is None else _install(schedules, command)
+    notes = []
+    if known is not None and known.job_file != schedule.job_file:
+        notes.append(f"it was {known.job_file} before")
+    if schedule.paused:
+        notes.append(f"it is paused: `zeusrun schedule resume {schedule.job}`")
+    notes += [] if command is None else _install(schedules, command)
     if as_json:
         print_json(schedule_json(schedule, read_clock()))
-        for note in notes:
-            typer.echo(plain_text(f"! {note}"), err=True)
-        return
-    first = schedule.rules.timetable.local(next(schedule.rules.timetable.following(read_clock())))
-    rules = describe_rules(schedule)
-    console().print(
-        f"{schedule.job} runs {schedule.rules.timetable.describe()}; the next time is "
-        f"{first:%A %d %B %Y at %H:%M}" + (f" ({rules})" if rules else ""),
-        highlight=False,
-    )
-    changes = []
-    if known is not None and known.job_file != schedule.job_file:
-        changes.append(f"it was {known.job_file} before")
-    if schedule.paused:
-        changes.append(f"it is paused: `zeusrun schedule resume {schedule.job}`")
-    _note([*changes, *notes])
+    else:
+        timetable, rules = schedule.rules.timetable, describe_rules(schedule)
+        first = timetable.local(next(timetable.following(read_clock())))
+        said = f"{schedule.job} runs {timetable.describe()}; the next time is {first:{_FIRST}}"
+        console().print(said + (f" ({rules})" if rules else ""))
+    _warn(notes, stderr=as_json)
 
 
 def list_(*, as_json: AsJson = False) -> None:
@@ -156,11 +139,12 @@ def list_(*, as_json: AsJson = False) -> None:
     if as_json:
         print_json([schedule_json(schedule, read_clock()) for schedule in found])
     elif found:
-        console().print(schedules_sheet(found, read_clock()), highlight=False)
+        console().print(schedules_sheet(found, read_clock()))
+        warnings = [text for each in found for text in _check_file(each)] + _check_cron(schedules)
+        typer.echo("\n" if warnings else "", nl=False)
+        _warn(warnings)
     elif damage is None:
         typer.echo('nothing is scheduled; start with: zeusrun schedule add JOB.yaml "0 2 * * *"')
-    if found and not as_json:
-        _note([text for each in found for text in _check_file(each)] + _check_cron(schedules))
     if damage is not None:
         raise damage
 
@@ -168,7 +152,7 @@ def list_(*, as_json: AsJson = False) -> None:
 def next_(
     job: Job,
     *,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1000)] = 10,
+    count: Annotated[int, Option("--count", "-n", min=1, max=1000, help="How many times.")] = 10,
     as_json: AsJson = False,
 ) -> None:
     """Show when a job runs next."""
@@ -179,7 +163,7 @@ def next_(
         print_json([timetable.local(moment).isoformat() for moment in moments])
         return
     for moment in moments:
-        typer.echo(f"{timetable.local(moment):%a %Y-%m-%d %H:%M %z}")
+        typer.echo(f"{timetable.local(moment):{_MOMENT}}")
     if schedule.paused:
         typer.echo(f"{job} is paused: `zeusrun schedule resume {job}`", err=True)
 
@@ -200,7 +184,7 @@ def resume(job: Job) -> None:
 
     timetable = _schedules().update(job, change).rules.timetable
     first = timetable.local(next(timetable.following(read_clock())))
-    typer.echo(f"{job} is resumed; its next run is {first:%a %Y-%m-%d %H:%M %z}")
+    typer.echo(f"{job} is resumed; its next run is {first:{_MOMENT}}")
 
 
 def remove(job: Job) -> None:
@@ -218,7 +202,9 @@ def run_now(job: Job) -> None:
     schedules = _schedules()
     schedule = schedules.read(job)
     argv = fire_command(schedule, read_clock(), "--by-hand")
-    environment = {**environment_of(schedules, schedule), **_terminal()}
+    environment = environment_of(schedules, schedule)
+    terminal = ("TERM", "COLUMNS", "COLORTERM", "NO_COLOR")  # the output goes to this terminal
+    environment |= {name: os.environ[name] for name in terminal if name in os.environ}
     try:
         ended = run_foreground(argv, environment, nullcontext())
     except OSError as error:
@@ -230,22 +216,13 @@ def run_now(job: Job) -> None:
 
 
 def export(
-    _job: Annotated[str | None, typer.Argument(hidden=True)] = None,
     *,
     systemd: Annotated[
-        bool, typer.Option("--systemd", help="Print user units that run all schedules.")
+        bool, Option("--systemd", help="Print user units that run all schedules.")
     ] = False,
-    kubernetes: Annotated[bool, typer.Option("--kubernetes-cronjob", hidden=True)] = False,
-    _image: Annotated[str | None, typer.Option("--image", hidden=True)] = None,
-    _claim: Annotated[str | None, typer.Option("--claim", hidden=True)] = None,
     to: Folder = None,
 ) -> None:
     """Print the schedules as systemd units."""
-    if kubernetes:
-        raise UsageError(
-            "--kubernetes-cronjob was removed and returns with the Kubernetes back end; until "
-            "then, write a CronJob that runs `zeusrun submit`, or run `zeusrun schedule daemon`"
-        )
     if not systemd:
         raise UsageError("say what to export: --systemd")
     files = systemd_units(sys.executable, _schedules().directory.parent, _needed())
@@ -263,24 +240,18 @@ def export(
     typer.echo(f"written to {to}; now: {enable}")
 
 
-def _note(texts: Sequence[str]) -> None:
-    """Print warnings, one per line."""
+def _warn(texts: Sequence[str], *, stderr: bool = False) -> None:
     if texts:
-        console().print(notes_sheet(texts), highlight=False)
+        console(stderr=stderr).print(warning_lines(texts))
 
 
 def _schedules() -> Schedules:
     return Schedules(trusted_home(os.environ))
 
 
-def _terminal() -> dict[str, str]:
-    """Return the variables of this terminal: a run by hand prints to it."""
-    names = ("TERM", "COLUMNS", "COLORTERM", "NO_COLOR")
-    return {name: os.environ[name] for name in names if name in os.environ}
-
-
-def _cron_command(schedules: Schedules) -> str:
-    return build_command(sys.executable, schedules.directory.parent, _needed())
+def _needed() -> list[str]:
+    """Return the environment variables without which zeusrun cannot be imported."""
+    return [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
 
 
 def _install(schedules: Schedules, command: str) -> list[str]:
@@ -289,14 +260,9 @@ def _install(schedules: Schedules, command: str) -> list[str]:
         with schedules.locked(*_CRONTAB_LOCK):
             add_entry(schedules.directory.parent, command)
     except LaunchError as error:
-        advice = "" if "; " in str(error) else "; mend that, or run `zeusrun schedule daemon`"
+        advice = "" if "; " in str(error) else "; repair that, or run `zeusrun schedule daemon`"
         return [f"{error}{advice}"]
     return _check_cron(schedules)
-
-
-def _needed() -> list[str]:
-    """Return the environment variables without which zeusrun cannot be imported."""
-    return [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
 
 
 def _check_file(schedule: Schedule) -> list[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import io
+import functools
 import os
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
+from typer import Option
 
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.power import best_limits
@@ -23,6 +25,7 @@ from zeusrun.commands.options import (
     AsJson,
     JobFile,
     Overrides,
+    Quiet,
     TrialName,
     console,
     find_trial,
@@ -35,7 +38,7 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.choose import build_problem, plan
 from zeusrun.launcher.context import Submission
-from zeusrun.launcher.events import FoundLost, SubmitEvent
+from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.machine import job_devices
 from zeusrun.launcher.processes.installation import find_torchrun
 from zeusrun.launcher.processes.signals import CaughtSignals
@@ -46,6 +49,7 @@ from zeusrun.maintenance.retention import collect, read_bounds, remove
 from zeusrun.notify.notices import build_notices, failure_notice, lost_notices, send
 from zeusrun.schedule.occurrence import fire as run_occurrence
 from zeusrun.schedule.store import Schedules
+from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json, result_json
 from zeusrun.view.live import SubmitView
 from zeusrun.view.tables import explain_table, plan_sheet, saving_lines
@@ -53,21 +57,17 @@ from zeusrun.view.tables import explain_table, plan_sheet, saving_lines
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rich.console import Console
-    from rich.text import Text
-
-    from zeusrun.analysis.savings import Savings
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.recurrence import SubmitResult
+    from zeusrun.launcher.events import SubmitEvent
     from zeusrun.notify.notices import Notice
     from zeusrun.schedule.store import Schedule
+    from zeusrun.trial import Trial
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only problems; for cron.")]
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 OverlapRule = Annotated[
     Overlap,
-    typer.Option(
+    Option(
         "--overlap",
         help="If the job is already running: allow starts a second run, forbid exits with 75, "
         "queue waits for its end, replace ends it first.",
@@ -80,19 +80,14 @@ def submit(
     *,
     overrides: Overrides = None,
     batch_size: Annotated[
-        int | None,
-        typer.Option("--batch-size", help="Use this candidate instead of the policy's choice."),
+        int | None, Option(help="Use this candidate instead of the policy's choice.")
     ] = None,
     overlap: OverlapRule = "allow",
     wait: Annotated[
-        bool,
-        typer.Option(
-            "--wait", help="Wait for GPUs that another job uses; by default exit with 75."
-        ),
+        bool, Option("--wait", help="Wait for GPUs that another job uses; by default exit 75.")
     ] = False,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show the choice and the command; start and write nothing."),
+        bool, Option("--dry-run", help="Show the choice and the command; start and write nothing.")
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -116,17 +111,13 @@ def rerun(trial: TrialName, *, as_json: AsJson = False, quiet: Quiet = False) ->
             f"the copy of the job file of {found.trial} is gone: {job_copy}; submit the job file "
             f"with --batch-size {found.global_batch_size}"
         )
-    spec, why = load_spec(job_copy), f"as in {found.trial}, by rerun"
-    raise typer.Exit(
-        run_recurrence(spec, found.global_batch_size, why=why, as_json=as_json, quiet=quiet)
-    )
+    why, size = f"as in {found.trial}, by rerun", found.global_batch_size
+    code = run_recurrence(load_spec(job_copy), size, why=why, as_json=as_json, quiet=quiet)
+    raise typer.Exit(code)
 
 
 def fire(
-    job: str,
-    occurrence: float,
-    *,
-    by_hand: Annotated[bool, typer.Option("--by-hand")] = False,
+    job: str, occurrence: float, *, by_hand: Annotated[bool, Option("--by-hand")] = False
 ) -> None:
     """Run an occurrence that a tick found due."""
 
@@ -148,9 +139,8 @@ def fire(
 
         return run_recurrence(spec, overlap=schedule.overlap, until=until, wait=True, begun=begins)
 
-    raise typer.Exit(
-        run_occurrence(Schedules(trusted_home(os.environ)), job, occurrence, run, by_hand=by_hand)
-    )
+    schedules = Schedules(trusted_home(os.environ))
+    raise typer.Exit(run_occurrence(schedules, job, occurrence, run, by_hand=by_hand))
 
 
 def run_recurrence(
@@ -165,7 +155,7 @@ def run_recurrence(
     as_json: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Wait until the job may start, then run one recurrence and show it.
+    """Wait until the job may start, then run one recurrence and show it; return the exit code.
 
     Args:
         spec: The job.
@@ -177,24 +167,20 @@ def run_recurrence(
         begun: Called when the wait is over.
         as_json: Print the result as JSON, and everything else to standard error.
         quiet: Show only problems.
-
-    Returns:
-        The exit code of the command.
-
-    Raises:
-        ZeusrunError: As ``submit``, or if another run prevents this one.
     """
-    shown, (home, history) = console(stderr=as_json), open_home()
-
-    def show_line(text: str) -> None:
-        if not quiet:
-            _say(shown, f"· {text}")
-
-    def notify(build: Callable[[], Sequence[Notice]]) -> None:
-        _notify(spec, home, shown, build)
-
+    home, history = open_home()
+    shown = lasting_console(sys.stderr if as_json else sys.stdout)
+    trials: list[Trial] = []
     began = False
-    with CaughtSignals() as signals:  # until everything is recorded, notified and cleaned up
+    # Signals are caught until everything is recorded, notified and cleaned up.
+    with CaughtSignals() as signals, SubmitView(shown, quiet=quiet) as view:
+        notify = functools.partial(_notify, spec, home, view)
+
+        def consume(event: SubmitEvent) -> None:
+            view.show(event)
+            if isinstance(event, FoundLost):
+                notify(lost_notices(event.trials))
+
         try:
             with admitted(
                 spec,
@@ -205,89 +191,50 @@ def run_recurrence(
                 wait_for_gpus=wait,
                 until=until,
                 signals=signals.received,
-                show=show_line,
+                show=lambda text: view.show(Noted(text)),
             ) as gpus:
                 begun()
                 submission = replace(compose(spec, batch_size, gpus), why_forced=why)
                 with contextlib.closing(submission):
                     check_not_ended(spec.name, signals.received)
                     began = True
-                    result = _run(submission, shown, notify, quiet=quiet)
-                notify(lambda: build_notices(history.trials(spec.name, NEWEST), result))
+                    result = run_submit(submission, consume)
+                if result.attempts > 1 and result.exit_code == ExitCode.TARGET_MISSED:
+                    view.show(Warned(f"the target was missed in {result.attempts} attempts"))
+                with contextlib.suppress(HistoryError):  # the recurrence is recorded
+                    trials = history.trials(spec.name, NEWEST)
+                notify(build_notices(trials, result))
         except ZeusrunError as error:
-            failed = error
             if began or not isinstance(error, BusyError):  # a skipped run is not a failure
-                notify(lambda: [failure_notice(spec.name, failed)])
+                notify([failure_notice(spec.name, error)])
             raise
-        _remove_old_runs(spec, history, home, shown, signals.received)
-    savings = _read_savings(history, spec.name)
-    if not quiet:
-        for line in saving_lines(savings, result.trials[-1]):
-            _say(shown, line)
+        _remove_old_runs(spec, history, home, view, signals.received)
+    savings = find_savings(trials)
+    for line in [] if quiet else saving_lines(savings, result.trials[-1]):
+        shown.print(line)
     if as_json:
         print_json(result_json(spec.name, result, savings))
     return result.exit_code
 
 
-def _say(shown: Console, text: str | Text) -> None:
-    """Print a line; go on in silence when nobody reads any more, as ``SubmitView`` does."""
-    try:
-        shown.print(text, highlight=False, markup=False)
-    except OSError:
-        shown.file = io.StringIO()
-
-
-def _run(
-    submission: Submission,
-    shown: Console,
-    notify: Callable[[Callable[[], Sequence[Notice]]], None],
-    *,
-    quiet: bool,
-) -> SubmitResult:
-    with SubmitView(shown, quiet=quiet) as view:
-
-        def consume(event: SubmitEvent) -> None:
-            view.show(event)
-            if isinstance(event, FoundLost):
-                notify(lambda: lost_notices(event.trials))
-
-        result = run_submit(submission, consume)
-        if result.attempts > 1 and result.exit_code == ExitCode.TARGET_MISSED:
-            view.warn(f"the target was missed in {result.attempts} attempts")
-    return result
-
-
-def _read_savings(history: History, job: str) -> Savings:
-    """Return what the recurrences of a job saved; no savings if the history cannot be read.
-
-    The recurrence is already recorded, and an error here must not change its exit code.
-    """
-    try:
-        return find_savings(history.trials(job, NEWEST))
-    except HistoryError:
-        return find_savings([])
-
-
-def _notify(
-    spec: JobSpec, home: Path, shown: Console, build: Callable[[], Sequence[Notice]]
-) -> None:
+def _notify(spec: JobSpec, home: Path, view: SubmitView, notices: Sequence[Notice]) -> None:
     """Send the notices that the job file asks for; a process of its own delivers them."""
     if spec.notify.url is None and not spec.notify.command:
         return
     try:
-        send(home, spec, build(), os.environ)
+        send(home, spec, notices, os.environ)
     except (OSError, HistoryError) as error:  # the recurrence is recorded
-        _say(shown, f"! no notice could be sent: {error}")
+        view.show(Warned(f"no notice could be sent: {error}"))
 
 
 def _remove_old_runs(
-    spec: JobSpec, history: History, home: Path, shown: Console, signals: Sequence[int]
+    spec: JobSpec, history: History, home: Path, view: SubmitView, signals: Sequence[int]
 ) -> None:
     """Remove run directories beyond the job's ``keep``. After a signal the next run continues."""
     try:
         old = collect(history, home, spec.name, read_bounds(spec.keep), read_clock())
-    except HistoryError as error:  # the recurrence is recorded; this is no failure
-        _say(shown, f"! old runs are not removed: {error}")
+    except HistoryError as error:  # the recurrence is recorded
+        view.show(Warned(f"old runs are not removed: {error}"))
         return
     for run in old:
         if not signals:
@@ -297,13 +244,7 @@ def _remove_old_runs(
 def compose(
     spec: JobSpec, batch_size: int | None = None, gpus: Sequence[str] | None = None
 ) -> Submission:
-    """Build everything that a submit needs.
-
-    Args:
-        spec: The job.
-        batch_size: The batch size that the user chose; ``None`` to ask the policy.
-        gpus: UUIDs of the GPUs chosen for the job; ``None`` for all visible ones.
-    """
+    """Build everything that a submit needs. ``gpus`` are UUIDs; ``None`` for all visible ones."""
     home, history = open_home()
     inherited = dict(os.environ)
     if gpus:
@@ -330,14 +271,14 @@ def compose(
 
 def _show_plan(submission: Submission, *, as_json: bool) -> None:
     """Print the trial that a submit would choose and the command that it would start."""
-    trial, command, kept = plan(submission)
+    trial, command, remarks = plan(submission)
     shown = command.masked()
     env = {k: shown.env[k] for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
     if as_json:
         print_json({"trial": trial.to_json(), "argv": list(shown.argv), "env": env})
     else:
-        sheet = plan_sheet(trial, shlex.join(shown.argv), env, kept)
-        console().print(sheet, soft_wrap=True, highlight=False)
+        sheet = plan_sheet(trial, shlex.join(shown.argv), env, remarks)
+        console().print(sheet, soft_wrap=True)
 
 
 def show_beliefs(spec: JobSpec, *, as_json: bool) -> None:

@@ -22,9 +22,8 @@ def daemon() -> None:
     """Run all schedules in the foreground, without cron."""
     schedules = Schedules(trusted_home(os.environ))
     count = len(schedules.jobs())
-    _print_line(
-        f"{count} job{'' if count == 1 else 's'} scheduled; due runs are started every minute"
-    )
+    jobs = "1 job" if count == 1 else f"{count} jobs"
+    _print_line(f"{jobs} scheduled; due runs are started every minute")
     ended_by = run_daemon(schedules, _print_line)
     raise typer.Exit(0 if ended_by == signal.SIGTERM else ExitCode.SIGNAL_BASE + ended_by)
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from zeusrun.clock import read_clock
-from zeusrun.commands.options import AsJson, console, known_job, open_history, open_home
+from zeusrun.commands.options import AsJson, console, known_job, open_home
 from zeusrun.errors import DeviceError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
 from zeusrun.job_name import is_job_name
@@ -22,8 +23,7 @@ from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove
 from zeusrun.schedule.health import find_difference, find_neglect, has_mail_program
 from zeusrun.schedule.store import Schedules
 from zeusrun.view.export import print_json
-from zeusrun.view.repair import old_runs_sheet, repair_sheet, restore_sheet
-from zeusrun.view.tables import doctor_sheet
+from zeusrun.view.upkeep import doctor_sheet, old_runs_sheet, repair_sheet, restore_sheet
 
 if TYPE_CHECKING:
     from zeusrun.history.tinydb.store import TinyDBHistory
@@ -31,84 +31,57 @@ if TYPE_CHECKING:
 
 def repair(
     *,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Report only; change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Report only; change nothing.")] = False,
     restore: Annotated[
-        str | None,
-        typer.Option("--restore", metavar="JOB", help="Rebuild this job's history."),
+        str | None, Option(metavar="JOB", help="Rebuild this job's history.")
     ] = None,
-    copy: Annotated[str | None, typer.Option("--copy", hidden=True)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Clean up after dead processes; restore histories.
 
     Records lost trials, resets power limits, removes left-over files.
     """
-    if copy is not None:
-        raise UsageError(
-            "--copy was removed: `zeusrun repair --restore JOB` starts from the last good copy and "
-            "adds what the run directories hold; to start from another file, first copy it to "
-            "history/JOB.json in ZEUSRUN_HOME"
-        )
     home, store = open_home()
     if restore is not None:
-        _restore(home, restore, dry_run=dry_run, as_json=as_json)
+        if dry_run:
+            raise UsageError("--dry-run and --restore exclude each other; choose one")
+        _restore(home, store, restore, as_json=as_json)
         return
     found = find_and_repair(store, home, dry_run=dry_run)
     if as_json:
         print_json([vars(finding) for finding in found])
     else:
-        console().print(repair_sheet(found, home, dry_run=dry_run), highlight=False)
+        console().print(repair_sheet(found, home, dry_run=dry_run))
     problems = [finding for finding in found if finding.state == "problem"]
     for kind, error in (("history", HistoryError), ("limit", DeviceError)):
         if texts := [finding.text for finding in problems if finding.kind == kind]:
             raise error("; ".join(texts))
 
 
-def _restore(home: Path, job: str, *, dry_run: bool, as_json: bool) -> None:
-    """Rebuild a history from its last good copy and the run directories.
-
-    Raises:
-        HistoryError: If that is impossible.
-        UsageError: If there is no such job, or with ``--dry-run``.
-    """
-    if dry_run:
-        raise UsageError(
-            "--dry-run does not go with --restore, which keeps what it replaces; leave one out"
-        )
-    store = open_history()
+def _restore(home: Path, store: TinyDBHistory, job: str, *, as_json: bool) -> None:
+    """Rebuild a history from its last good copy and the run directories."""
     found = read_found_trials(home, job) if is_job_name(job) else []
     if not found:
         known_job(store, job)
     done = store.restore(job, found)
     if as_json:
-        aside = None if done.aside is None else str(done.aside)
-        print_json({**vars(done), "aside": aside})
+        print_json({**vars(done), "aside": done.aside and str(done.aside)})
     else:
-        console().print(restore_sheet(job, done), highlight=False)
+        console().print(restore_sheet(job, done))
 
 
 def prune(
-    job: Annotated[
-        str | None,
-        typer.Argument(metavar="JOB", help="Remove only this job's runs."),
-    ] = None,
+    job: Annotated[str | None, Argument(metavar="JOB", help="Remove only this job's runs.")] = None,
     *,
-    last: Annotated[
-        int | None,
-        typer.Option("--last", min=1, help="Keep the newest N runs."),
-    ] = None,
+    last: Annotated[int | None, Option(min=1, help="Keep the newest N runs.")] = None,
     days: Annotated[
-        float | None,
-        typer.Option("--days", min=0, help="Keep runs that ended within this many days."),
+        float | None, Option(min=0, help="Keep runs that ended within this many days.")
     ] = None,
     size: Annotated[
-        str | None,
-        typer.Option("--size", help="Keep the newest runs that fit into this size, such as 20 GB."),
+        str | None, Option(help="Keep the newest runs that fit into this size, such as 20 GB.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List what would be removed; remove nothing.")
+        bool, Option("--dry-run", help="List what would be removed; remove nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -136,7 +109,7 @@ def prune(
             "'keep: {last: 30}' to the job file"
         )
     else:
-        console().print(old_runs_sheet(found, dry_run=dry_run), highlight=False)
+        console().print(old_runs_sheet(found, dry_run=dry_run))
 
 
 def _own_bounds(store: TinyDBHistory, job: str) -> Bounds:
@@ -168,7 +141,13 @@ def _check_schedules() -> list[Check]:
     jobs = schedules.jobs()
     if not jobs:
         return []
-    checks = []
+    count = "1 job is scheduled" if len(jobs) == 1 else f"{len(jobs)} jobs are scheduled"
+    neglect = find_neglect(schedules, now)
+    if neglect is None:
+        checks = [Check("schedules", well=True, found=f"{count}, checked every minute")]
+    else:
+        what, advice = neglect
+        checks = [Check("schedules", well=False, found=f"{count}; {what}", advice=advice)]
     for job in jobs:
         try:
             schedule = schedules.read(job)
@@ -183,9 +162,4 @@ def _check_schedules() -> list[Check]:
         advice = "add `notify` to the job file, or install a mail program such as msmtp-mta"
         what = "no mail program (sendmail): mail from cron is lost"
         checks.append(Check("mail", well=None, found=what, advice=advice))
-    count = "1 job is scheduled" if len(jobs) == 1 else f"{len(jobs)} jobs are scheduled"
-    neglect = find_neglect(schedules, now)
-    if neglect is None:
-        return [Check("schedules", well=True, found=f"{count}, checked every minute"), *checks]
-    what, advice = neglect
-    return [Check("schedules", well=False, found=f"{count}; {what}", advice=advice), *checks]
+    return checks

@@ -1,43 +1,40 @@
-"""A console that prints untrusted text in full and neutralises its control characters."""
+"""The console for people, and the parts that several views share."""
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+import re
+from typing import IO, TYPE_CHECKING, Any, cast
 
+from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from zeusrun.plain_text import plain_text
-from zeusrun.view.lines import break_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import ConsoleOptions, RenderableType
 
+_LEAST_ROOM = 20
+
 
 class PlainConsole(Console):
-    """A console on which colours come from styles alone; see ``zeusrun.plain_text``.
+    """A console that never cuts a text, breaks lines between words only, and obeys no text.
 
-    It never cuts a text and breaks lines between words only. Tables take its whole width.
+    A path can be copied from it, and colours come from styles alone; see ``zeusrun.plain_text``.
     """
 
     def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as rich has it
-        """Print like ``Console.print``, without cutting."""
-        super().print(*objects, **{"overflow": "ignore", "crop": False, **options})
-
-    def on_broken_pipe(self) -> None:
-        """Silence the stream that this prints to; rich would silence standard output, always.
-
-        Raises:
-            BrokenPipeError: Always; rich would exit.
-        """
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        """Print like ``Console.print``, without cutting or colouring numbers."""
+        super().print(
+            *objects, **{"overflow": "ignore", "crop": False, "highlight": False, **options}
+        )
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -56,3 +53,85 @@ class PlainConsole(Console):
                 yield segment
             else:
                 yield Segment(plain_text(segment.text), segment.style)
+
+
+class LastingStream:
+    """A stream that discards what nobody can read any more, so that a training goes on."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the stream has
+        """Return an attribute of the stream itself."""
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text, or discard it."""
+        with self._discarding():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush what is buffered, or discard it."""
+        with self._discarding():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _discarding(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:  # from here on, the stream writes to nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+
+def lasting_console(stream: IO[str]) -> PlainConsole:
+    """Return a console that goes on without output if its terminal or pipe is closed."""
+    return PlainConsole(file=cast("IO[str]", LastingStream(stream)))
+
+
+def break_lines(text: Text, width: int) -> list[Text]:
+    """Break a text into lines between words; a word wider than ``width`` stays whole."""
+    lines: list[Text] = []
+    for line in text.split(allow_blank=True):
+        line.rstrip()  # else the pattern would start at each of many spaces at the end
+        breaks, used = [], 0
+        for word in re.finditer(r"\s*\S+", line.plain):
+            needs = cell_len(word.group())
+            if used and used + needs > width:
+                start = word.end() - len(word.group().lstrip())
+                breaks.append(start)
+                used, needs = 0, cell_len(line.plain[start : word.end()])
+            used += needs
+        broken = line.divide(breaks)
+        for part in broken:
+            part.rstrip()
+        lines += broken
+    return lines
+
+
+class Labelled:
+    """Rows of a label and a text, ``gap`` columns apart; a long text is indented to its start."""
+
+    def __init__(self, rows: Sequence[tuple[Text, Text]], gap: int = 2) -> None:
+        self._rows = rows
+        self._indent = max((label.cell_len for label, _ in rows), default=0) + gap
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Yield the lines."""
+        room = max(_LEAST_ROOM, options.max_width - self._indent)
+        for label, text in self._rows:
+            head = label.copy()
+            for line in break_lines(text, room):
+                head.pad_right(self._indent - head.cell_len)
+                yield Text.assemble(head, line, no_wrap=True, overflow="ignore")
+                head = Text()
+
+
+def plain_table() -> Table:
+    """Return an empty table in the common style."""
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+
+
+def warning_lines(texts: Iterable[str]) -> Labelled:
+    """Return warnings, each on lines of its own."""
+    return Labelled([(Text("!", style="yellow"), Text(text)) for text in texts], gap=1)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from zeusrun.analysis.savings import Savings
     from zeusrun.launcher.recurrence import SubmitResult
 
+_NOT_IN_CSV = {"curve", "power_profile", "warnings"}  # fields that hold lists
+
 
 def result_json(job: str, result: SubmitResult, savings: Savings) -> dict[str, Any]:
     """Return the object that ``submit --json`` prints as its last line."""
@@ -38,10 +40,10 @@ def result_json(job: str, result: SubmitResult, savings: Savings) -> dict[str, A
 
 
 def trial_records(trials: Iterable[Trial], savings: Savings) -> list[dict[str, Any]]:
-    """Return trials as ``history --json`` prints them, with what their recurrences saved.
+    """Return trials as ``history --json`` prints them.
 
-    ``saved_j`` is set on the last trial of a recurrence. It is ``None`` on the others, and where
-    there is nothing to compare with.
+    ``saved_j`` is what a recurrence saved. It is set on its last trial, and ``None`` on the others
+    and where there is nothing to compare with.
     """
     saved = {name: each.saved_j for name, each in savings.by_trial.items()}
     return [{**trial.to_json(), "saved_j": saved.get(trial.trial)} for trial in trials]
@@ -54,6 +56,24 @@ def print_json(value: object) -> None:
         print(plain_json(document))  # noqa: T201
 
 
+def print_csv(records: Sequence[Mapping[str, Any]]) -> None:
+    """Print trials as CSV with a header, without the fields that hold lists."""
+    names = [f.name for f in dataclasses.fields(Trial) if f.name not in _NOT_IN_CSV]
+    names.append("saved_j")
+    writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
+    with _reader_may_be_gone():
+        writer.writeheader()
+        writer.writerows({name: _csv_cell(each.get(name)) for name in names} for each in records)
+
+
+def _csv_cell(value: object) -> object:
+    """Return a CSV cell. Text that a spreadsheet would run as a formula gets a '."""
+    if not isinstance(value, str):
+        return value
+    text = plain_text(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
+
+
 @contextlib.contextmanager
 def _reader_may_be_gone() -> Iterator[None]:
     """Flush what the block prints; a closed pipe does not change the exit code of the command."""
@@ -62,27 +82,3 @@ def _reader_may_be_gone() -> Iterator[None]:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-_TABLES = {"curve", "power_profile", "warnings"}
-
-
-def print_csv(records: Sequence[Mapping[str, Any]]) -> None:
-    """Print trials as CSV with a header, without the fields that hold lists."""
-    names = [f.name for f in dataclasses.fields(Trial) if f.name not in _TABLES]
-    names.append("saved_j")
-    writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
-    with _reader_may_be_gone():
-        writer.writeheader()
-        writer.writerows({name: csv_cell(each.get(name)) for name in names} for each in records)
-
-
-def csv_cell(value: object) -> object:
-    """Return a value as a CSV cell. Text that a spreadsheet would run as a formula gets a '."""
-    if not isinstance(value, str):
-        return value
-    text = plain_text(value)
-    return f"'{text}" if text.startswith(_FORMULA) else text
-
-
-_FORMULA = ("=", "+", "-", "@", "\t")

@@ -1,9 +1,10 @@
-"""The figure of ``simulate``: regret over recurrences. Imports matplotlib only when it draws."""
+"""The figure of ``simulate``: regret over recurrences."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
+import os
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import UsageError
@@ -17,12 +18,11 @@ if TYPE_CHECKING:
     from zeusrun.simulate.report import Summary
 
 FORMATS = (".png", ".svg", ".pdf")
-COLUMNS = 3
+_COLUMNS = 3
 # Okabe and Ito (2008): distinct for colour-blind readers and in greyscale.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _GREY = "#555555"
-RUNAWAY = 10.0
-"""If the largest regret is this many times the least, the axis is logarithmic above the least."""
+_RUNAWAY = 10.0  # if the largest regret is this many times the least, the axis is logarithmic
 
 
 def check_figure(path: Path) -> None:
@@ -35,39 +35,27 @@ def check_figure(path: Path) -> None:
         raise UsageError(f"--plot {path}: the name must end in {', '.join(FORMATS)}")
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError('--plot needs matplotlib: pip install "zeusrun[plot]"')
-    try:
-        if not path.resolve().parent.is_dir():
-            raise UsageError(f"--plot {path}: there is no directory {path.resolve().parent}")
-        new = not (path.exists() or path.is_symlink())
-        with path.open("ab"):  # mode bits are no proof; only opening it is
-            pass
-        if new:
-            path.unlink()
-    except OSError as error:
-        raise _unwritable(path, error) from error
+    if path.is_dir() or not os.access(path.resolve().parent, os.W_OK):
+        raise UsageError(
+            f"--plot {path} cannot be written; name a file in a directory that you can write to"
+        )
 
 
 def draw_regret(title: str, summaries: Sequence[Summary], path: Path) -> None:
     """Draw cumulative regret: one panel per workload, one line and one band per policy.
 
     Lines are medians over seeds; bands reach from the 5th to the 95th percentile. The unit of the
-    vertical axis is the expected cost of a run with the best batch size. If the regrets of a panel
-    differ by more than ``RUNAWAY``, its axis is logarithmic above the least of them.
-
-    Args:
-        title: The heading of the figure.
-        summaries: The results of at least one workload.
-        path: The file, whose name ends in one of ``FORMATS``.
+    vertical axis is the expected cost of a run with the best batch size.
 
     Raises:
         UsageError: If the file cannot be written.
     """
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
 
     workloads = list(dict.fromkeys(each.workload for each in summaries))
     policies = list(dict.fromkeys(each.policy for each in summaries))
     colours = {policy: _COLOURS[at % len(_COLOURS)] for at, policy in enumerate(policies)}
-    columns = min(COLUMNS, len(workloads))
+    columns = min(_COLUMNS, len(workloads))
     rows = math.ceil(len(workloads) / columns)
     figure = Figure(figsize=(max(5.0, 3.1 * columns + 0.4), 2.5 * rows + 0.9), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False)
@@ -82,29 +70,16 @@ def draw_regret(title: str, summaries: Sequence[Summary], path: Path) -> None:
     figure.supylabel("regret, in runs of the best batch size", fontsize=9, color=_GREY)
     figure.suptitle(title, fontsize=10, x=0.01, ha="left")
     handles, labels = panels.flat[0].get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="outside lower center",
-        ncols=len(labels),
-        frameon=False,
-        fontsize=9,
-    )
+    style = {"ncols": len(labels), "frameon": False, "fontsize": 9}
+    figure.legend(handles, labels, loc="outside lower center", **style)
     try:
         figure.savefig(path, dpi=160)
     except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _unwritable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"--plot {path} cannot be written: {error.strerror or error}")
+        raise UsageError(f"--plot {path} cannot be written: {error.strerror or error}") from error
 
 
 def _draw_panel(
-    panel: Axes,
-    workload: str,
-    summaries: Sequence[Summary],
-    colours: dict[str, str],
+    panel: Axes, workload: str, summaries: Sequence[Summary], colours: dict[str, str]
 ) -> None:
     for each in summaries:
         regret = each.cumulative_regret_best_runs
@@ -116,7 +91,7 @@ def _draw_panel(
     panel.set_xlim(1, max(2, *(each.recurrences for each in summaries)))
     panel.axhline(0, color=_GREY, lw=0.8)
     ends = [max(each.cumulative_regret_best_runs["p95"]) for each in summaries]
-    if max(ends) > RUNAWAY * max(1.0, min(ends)):  # a linear axis would flatten the other lines
+    if max(ends) > _RUNAWAY * max(1.0, min(ends)):  # a linear axis would flatten the other lines
         low = min(0.0, *(min(each.cumulative_regret_best_runs["p5"]) for each in summaries))
         power = math.floor(math.log10(max(1.0, min(ends))))
         panel.set_yscale("symlog", linthresh=10.0**power)

@@ -1,26 +1,28 @@
-"""The tables of ``zeusrun gpu``; they fit 80 columns."""
+"""The tables of ``gpu``, which fit 80 columns, and the report of ``measure``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import shlex
+from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from zeusrun.trial import EnergySource
 from zeusrun.view import units
+from zeusrun.view.console import plain_table, warning_lines
+from zeusrun.view.units import UNKNOWN, number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from rich.console import RenderableType
+    from rich.table import Table
 
     from zeusrun.energy.device import Device
     from zeusrun.gpu.snapshot import GpuProcess, GpuStatus
+    from zeusrun.maintenance.measure import Measurement
 
-_WIDE = 118  # columns from which full names fit
 _MOST_PROCESSES = 4
 _CPU_SOURCES = {
     EnergySource.COUNTER: "by its counters",
@@ -41,51 +43,41 @@ _REASONS = {
 
 
 def gpu_sheet(statuses: Sequence[GpuStatus], width: int) -> RenderableType:
-    """Return the GPUs of a machine: their state, then their identity and their processes.
-
-    Args:
-        statuses: One for each GPU, in the order to show.
-        width: Columns of the console.
-    """
-    doing = _table(width)
-    _add_columns(doing, {"GPU": "right", "model": "left"})
-    _add_columns(doing, dict.fromkeys(("power/limit", "range W", "load", "temp", "MHz"), "right"))
+    """Return the GPUs of a machine: their state, then their identity and their processes."""
+    doing = _table("GPU", "model", "power/limit", "range W", "load", "temp", "MHz")
     doing.add_column("throttle")
-    being = _table(width)
-    _add_columns(being, {"GPU": "right", "UUID": "left", "energy by": "left"})
-    held = any(status.held_by for status in statuses)
-    if held:
-        being.add_column("held by", overflow="fold")
-    being.add_column("computing", overflow="fold")
+    being = _table("GPU", "UUID", "energy by")
+    being.add_column("processes", overflow="fold")
     for status in statuses:
-        index, source = units.count(status.cuda_index), status.energy_source
+        model = (status.model or UNKNOWN).removeprefix("NVIDIA ")
+        source, limits_w = status.energy_source, status.power_limit_range_w
+        power = f"{number(status.power_w, '.0f')}/{units.power(status.power_limit_w)}"
+        clocks = f"{number(status.sm_clock_mhz, '.0f')}/{number(status.memory_clock_mhz, '.0f')}"
+        celsius = status.temperature_c
         doing.add_row(
-            index,
-            _model(status, width),
-            _power(status),
-            _range(status.power_limit_range_w),
+            number(status.cuda_index),
+            units.shortened(model, max(8, min(30, width - 64))),
+            _known(power),
+            UNKNOWN if limits_w is None else UNKNOWN.join(f"{limit:.0f}" for limit in limits_w),
             units.percent(status.utilization),
-            _temperature(status.temperature_c),
-            _clocks(status),
+            UNKNOWN if celsius is None else f"{celsius:.0f} °C",
+            _known(clocks),
             _throttle(status.throttle_reasons),
         )
         being.add_row(
-            index,
-            status.uuid or units.UNKNOWN,
-            source.value if source else units.UNKNOWN,
-            *([Text(status.held_by or "")] if held else []),
+            number(status.cuda_index),
+            status.uuid or UNKNOWN,
+            source.value if source else UNKNOWN,
             Text(_processes(status.processes)),
         )
-    notes = [Text(""), Text("  MHz: multiprocessors/memory", style="dim")]
-    return Group(doing, Text(""), being, *notes, *_notes(statuses))
+    legend = Text("  MHz: multiprocessors/memory", style="dim")
+    return Group(doing, Text(""), being, Text(""), legend, *_notes(statuses))
 
 
 def no_gpu_line(cpu: Device, visible: str | None) -> Text:
     """Return the line to print if a job would see no GPU.
 
-    Args:
-        cpu: The CPU, which is measured instead.
-        visible: ``CUDA_VISIBLE_DEVICES``; ``None`` if it is not set, or does not matter.
+    ``visible`` is ``CUDA_VISIBLE_DEVICES``; ``None`` if it is not set, or does not matter.
     """
     hidden = ""
     if visible is not None:
@@ -94,21 +86,25 @@ def no_gpu_line(cpu: Device, visible: str | None) -> Text:
     return Text(f"No GPU{hidden}. Jobs are measured on the CPU: {cpu.model}, energy {source}.")
 
 
-def _table(width: int) -> Table:
-    gap = 2 if width >= _WIDE else 1
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, gap, 0, 0), header_style="dim")
+def _table(*names: str) -> Table:
+    table = plain_table()
+    for name in names:
+        text = name in {"model", "UUID", "energy by"}
+        table.add_column(name, justify="left" if text else "right", no_wrap=True)
+    return table
 
 
-def _add_columns(table: Table, columns: Mapping[str, Literal["left", "right"]]) -> None:
-    for name, justify in columns.items():
-        table.add_column(name, justify=justify, no_wrap=True)
+def _known(pair: str) -> str:
+    """Return one dash for two unknown numbers."""
+    return UNKNOWN if pair == f"{UNKNOWN}/{UNKNOWN}" else pair
 
 
-def _notes(statuses: Sequence[GpuStatus]) -> list[RenderableType]:
-    """Return the errors and caveats of GPUs; one line for all GPUs with the same text."""
+def _notes(statuses: Sequence[GpuStatus]) -> list[Text]:
+    """Return errors, holders of power limits and caveats; one line for GPUs with the same text."""
     indices_of: dict[tuple[str, str], list[int | None]] = {}
     for status in statuses:
-        for mark, text in (("!", status.error), ("·", status.caveat)):
+        held = status.held_by and f"power limit held by {status.held_by}"
+        for mark, text in (("!", status.error), ("·", held), ("·", status.caveat)):
             if text:
                 indices_of.setdefault((mark, text), []).append(status.cuda_index)
     notes = [
@@ -124,46 +120,48 @@ def _gpus(indices: Sequence[int | None]) -> str:
     return f"GPU {', '.join(map(str, indices))}"
 
 
-def _model(status: GpuStatus, width: int) -> str:
-    model = (status.model or units.UNKNOWN).removeprefix("NVIDIA ")
-    return units.shortened(model, 30 if width >= _WIDE else max(8, width - 64))
-
-
-def _power(status: GpuStatus) -> str:
-    if status.power_w is None and status.power_limit_w is None:
-        return units.UNKNOWN
-    power = units.UNKNOWN if status.power_w is None else f"{status.power_w:.0f}"
-    return f"{power}/{units.power(status.power_limit_w)}"
-
-
-def _range(range_w: tuple[float, float] | None) -> str:
-    return units.UNKNOWN if range_w is None else units.UNKNOWN.join(f"{w:.0f}" for w in range_w)
-
-
-def _temperature(celsius: float | None) -> str:
-    return units.UNKNOWN if celsius is None else f"{celsius:.0f} °C"
-
-
-def _clocks(status: GpuStatus) -> str:
-    """Return the clocks of multiprocessors and memory."""
-    clocks = (status.sm_clock_mhz, status.memory_clock_mhz)
-    if clocks == (None, None):
-        return units.UNKNOWN
-    return "/".join(units.UNKNOWN if mhz is None else f"{mhz:.0f}" for mhz in clocks)
-
-
 def _throttle(reasons: Sequence[str] | None) -> str:
     if reasons is None:
-        return units.UNKNOWN
+        return UNKNOWN
     names = [_REASONS.get(reason, reason.replace("_", " ")) for reason in reasons]
     return ", ".join(dict.fromkeys(names)) or "no"
 
 
 def _processes(processes: Sequence[GpuProcess] | None) -> str:
     if processes is None:
-        return units.UNKNOWN
+        return UNKNOWN
     names = [str(p.pid) if p.name is None else f"{p.name} ({p.pid})" for p in processes]
     if len(names) > _MOST_PROCESSES:
         more = len(names) - _MOST_PROCESSES + 1
         names = [*names[: _MOST_PROCESSES - 1], f"{more} more"]
-    return ", ".join(names) or "nobody"
+    return ", ".join(names) or "none"
+
+
+def measurement_sheet(argv: Sequence[str], measured: Measurement) -> RenderableType:
+    """Return the time and the energy of a command in a few lines."""
+    well = measured.exit_code == 0
+    head = Text.assemble(
+        ("✓" if well else "✗", "green" if well else "red"),
+        (f" {units.shortened(shlex.join(argv), 50)}", "bold"),
+        "" if well else f"  exit code {measured.exit_code}",
+    )
+    source = f" {measured.energy_source.value}" if measured.energy_source else ""
+    time_s, mean_w, most_w = measured.time_s, measured.mean_power_w, measured.max_power_w
+    # A short time and a low power have as many digits as the energy.
+    short = f"{time_s:.2f} s" if time_s >= 1 else f"{time_s:.3g} s"
+    spent = [units.duration(time_s) if time_s >= 10 else short]
+    spent.append(units.energy(measured.energy_j) + source)
+    if mean_w is not None:
+        mean = f"{mean_w:.2g} W" if mean_w < 10 else units.power(mean_w)
+        at_most = "" if most_w is None else f" of at most {units.power(most_w)}"
+        spent.append(f"mean {mean}{at_most}")
+    lines = [head, Text("  " + " · ".join(spent))]
+    if len(measured.devices) > 1:
+        lines += [
+            Text(f"  {units.energy(each.energy_j):>8} {each.model} {each.uuid}", style="dim")
+            for each in measured.devices
+        ]
+    accounts = units.accounts(measured.energy_counter_j, measured.energy_integrated_j)
+    if accounts:
+        lines.append(Text(f"  {accounts}", style="dim"))
+    return Group(*lines, warning_lines(measured.warnings))

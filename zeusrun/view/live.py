@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import math
 import time
 from pathlib import Path
@@ -26,13 +24,13 @@ from zeusrun.launcher.events import (
 )
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.plain_text import plain_log_line
-from zeusrun.trial import EnergySource, TrialStatus
+from zeusrun.trial import TrialStatus
 from zeusrun.view import units
-from zeusrun.view.tables import STATUS_STYLES, limit_text, trial_head
+from zeusrun.view.console import warning_lines
+from zeusrun.view.tables import STATUS_STYLES, limit_text, target_text, trial_head
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from types import TracebackType
+    from collections.abc import Sequence
 
     from rich.console import Console, RenderableType
     from typing_extensions import Self
@@ -46,14 +44,13 @@ _RANK_STYLES = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "br
 
 
 class SubmitView:
-    """Shows one submit on a console. A context manager; ``show`` takes the events."""
+    """Shows one submit on a console. A context manager, which removes the panel at the end."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self._console = console
         self._quiet = quiet
         self._trial: Trial | None = None
         self._bound_j: float | None = None
-        self._source: EnergySource | None = None
         self._epochs_shown = 0
         self._warned: set[str] = set()
         self._next_refresh_t = 0.0
@@ -61,60 +58,46 @@ class SubmitView:
         self._live = Live(console=console, auto_refresh=False, transient=True) if live else None
 
     def __enter__(self) -> Self:
-        """Return the view itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Remove the panel."""
+    def __exit__(self, *_: object) -> None:
         self._stop_live()
 
     def show(self, event: SubmitEvent) -> None:
-        """Show an event of the submit."""
+        """Show an event of the submit; when quiet, only warnings and trials that end badly."""
         match event:
-            case Noted(text):
-                self.note(text)
             case Warned(text):
-                self.warn(text)
-            case TrialStarts(trial, cost_bound_j):
-                self.dispatched(trial, cost_bound_j)
+                self._warned.add(text)
+                plain = Text(f"! {text}", style="yellow")
+                self._print(warning_lines([text]) if self._console.is_terminal else plain)
             case BoundChanged(cost_bound_j):
                 self._bound_j = cost_bound_j
-            case Printed(rank, lines):
-                self.output(rank, lines)
-            case Advanced(progress):
-                self.advanced(progress)
             case TrialEnded(trial, replaced):
-                self.finished(trial, looked=replaced)
+                self._show_end(trial, replaced=replaced)
+            case _ if self._quiet:
+                pass
+            case Noted(text):
+                self._print(Text(f"· {text}", style="dim"))
+            case TrialStarts(trial, cost_bound_j):
+                self._trial, self._bound_j, self._epochs_shown = trial, cost_bound_j, 0
+                self._print(trial_head(trial))
+                if self._live is not None:
+                    self._live.start()
+            case Printed(rank, lines):
+                self._show_output(rank, lines)
+            case Advanced(progress):
+                self._show_progress(progress)
 
-    def note(self, text: str) -> None:
-        """Show a remark."""
-        if not self._quiet:
-            self._print(Text(f"· {text}", style="dim"))
+    def _show_end(self, trial: Trial, *, replaced: bool) -> None:
+        self._stop_live()
+        for warning in trial.warnings:
+            if warning not in self._warned:
+                self.show(Warned(warning))
+        if not self._quiet or not (replaced or trial.status is TrialStatus.REACHED):
+            saved = has_checkpoint(Path(trial.run_dir))
+            self._print(summary(trial, replaced=replaced, saved=saved))
 
-    def warn(self, text: str) -> None:
-        """Show a warning, even when quiet."""
-        self._warned.add(text)
-        self._print(Text(f"! {text}", style="yellow"))
-
-    def dispatched(self, trial: Trial, cost_bound_j: float | None) -> None:
-        """Show the choice and its reason."""
-        self._trial, self._bound_j, self._epochs_shown = trial, cost_bound_j, 0
-        if self._quiet:
-            return
-        self._print(trial_head(trial))
-        if self._live is not None:
-            with self._unless_gone():
-                self._live.start()
-
-    def output(self, rank: int, lines: Sequence[str]) -> None:
-        """Show output of a rank, each line with the rank in front."""
-        if self._quiet:
-            return
+    def _show_output(self, rank: int, lines: Sequence[str]) -> None:
         style = _RANK_STYLES[rank % len(_RANK_STYLES)]
         for line in lines:
             plain = line.removeprefix(f"[rank{rank}]: ")  # torch adds this prefix to tracebacks
@@ -122,55 +105,26 @@ class SubmitView:
             whole.no_wrap, whole.overflow = True, "ignore"  # keep the lines of a traceback
             self._print(whole)
 
-    def advanced(self, progress: Progress) -> None:
-        """Show the progress of the trial."""
-        if self._quiet or self._trial is None:
+    def _show_progress(self, progress: Progress) -> None:
+        if self._trial is None:
             return
         if self._live is None:
             if progress.epochs > self._epochs_shown:
                 self._epochs_shown = progress.epochs
                 self._print(epoch_line(self._trial, progress, self._bound_j))
-            return
-        now_t = time.monotonic()
-        if now_t >= self._next_refresh_t:
-            self._next_refresh_t = now_t + _REFRESH_PERIOD_S
+        elif time.monotonic() >= self._next_refresh_t:
+            self._next_refresh_t = time.monotonic() + _REFRESH_PERIOD_S
             panel = live_panel(self._trial, progress, self._bound_j, self._console.width)
-            with self._unless_gone():
-                self._live.update(panel, refresh=True)
-
-    def finished(self, trial: Trial, *, looked: bool) -> None:
-        """Show the outcome of the trial and its cost."""
-        self._stop_live()
-        for warning in trial.warnings:
-            if warning not in self._warned:
-                self.warn(warning)
-        well = looked or trial.status is TrialStatus.REACHED
-        if not self._quiet or not well:
-            saved = has_checkpoint(Path(trial.run_dir))
-            self._print(summary(trial, looked=looked, saved=saved))
+            self._live.update(panel, refresh=True)
 
     def _stop_live(self) -> None:
         if self._live is not None and self._live.is_started:
-            with self._unless_gone():
-                self._live.update(Text(""), refresh=True)
-                self._live.stop()
+            self._live.update(Text(""), refresh=True)
+            self._live.stop()
 
     def _print(self, text: RenderableType) -> None:
-        with self._unless_gone():
-            # Without a terminal, do not break the lines of a log.
-            self._console.print(text, soft_wrap=not self._console.is_terminal, highlight=False)
-
-    @contextlib.contextmanager
-    def _unless_gone(self) -> Iterator[None]:
-        """Continue without output if the terminal or pipe is closed: the training goes on."""
-        try:
-            yield
-        except OSError:
-            live, self._live, self._quiet = self._live, None, True
-            self._console.file = io.StringIO()
-            if live is not None:  # it has replaced sys.stdout
-                with contextlib.suppress(Exception):
-                    live.stop()
+        # Without a terminal, do not break the lines of a log.
+        self._console.print(text, soft_wrap=not self._console.is_terminal, highlight=False)
 
 
 def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
@@ -190,24 +144,21 @@ def live_panel(
     trial: Trial, progress: Progress, bound_j: float | None, width: int
 ) -> RenderableType:
     """Return the panel below the output of the ranks; its number of lines is constant."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True, min_width=10)
-    grid.add_column(no_wrap=True)
-    bar_width = max(10, min(30, width - 50))
+    label = Column(style="dim", no_wrap=True, min_width=10)
+    grid = Table.grid(label, Column(no_wrap=True), padding=(0, 2))
     bar = ProgressBar(
         total=trial.max_epochs,
         completed=progress.epochs,
-        width=bar_width,
+        width=max(10, min(30, width - 50)),
         complete_style="cyan",
         finished_style="cyan",
     )
     line = Table.grid(*(Column(no_wrap=True) for _ in range(3)), padding=(0, 2))
     line.add_row(bar, f"{progress.epochs}/{trial.max_epochs}", _remaining(trial, progress))
     grid.add_row("epoch", line)
-    better = "≤" if trial.mode == "min" else "≥"
     best = f"best {_value(progress.best_value)}" if progress.best_value is not None else ""
-    value = f"{_value(progress.last_value)}  target {better} {trial.target:g}  {best}"
-    grid.add_row(Text(trial.metric[:20]), value)
+    value = f"{_value(progress.last_value)}  {target_text(trial)}  {best}"
+    grid.add_row(Text(units.shortened(trial.metric)), value)
     cost = units.energy(progress.cost_j)
     if bound_j is not None:
         cost = f"{cost} of at most {units.energy(bound_j)}"
@@ -220,28 +171,26 @@ def live_panel(
     return Group(Text(""), grid)
 
 
-def summary(trial: Trial, *, looked: bool = False, saved: bool = True) -> RenderableType:
+def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> RenderableType:
     """Return the outcome, the cost, and the command that shows more.
 
-    Args:
-        trial: The finished trial.
-        looked: Whether it was only a speed check, which is no failure.
-        saved: Whether its script has saved a checkpoint.
+    ``replaced``: a speed check ended the trial in favour of another, which is no failure.
+    ``saved``: its script has saved a checkpoint.
     """
     reached = trial.status is TrialStatus.REACHED
     style = STATUS_STYLES[trial.status]
-    mark = "✓" if reached else "·" if looked else "✗"
+    mark = "✓" if reached else "·" if replaced else "✗"
     head = Text.assemble(
         (mark, style),
         (f" {trial.trial}", "bold"),
         (f" {trial.status.value}", style),
         f"  {trial.reason}",
     )
-    epochs = f"{units.count(trial.epochs)} epoch" + ("" if trial.epochs == 1 else "s")
-    took = [f"batch size {trial.global_batch_size}", epochs, units.duration(trial.time_s)]
+    epochs = f"{units.number(trial.epochs)} epoch{'' if trial.epochs == 1 else 's'}"
+    took = f"  batch size {trial.global_batch_size} · {epochs} · {units.duration(trial.time_s)}"
     if trial.startup_s is not None:
-        took[-1] += f" after {units.duration(trial.startup_s)} of start-up"
-    lines = [head, Text("  " + " · ".join(took))]
+        took += f" after {units.duration(trial.startup_s)} of start-up"
+    lines = [head, Text(took)]
     if trial.energy_j is not None:
         source = f" {trial.energy_source.value}" if trial.energy_source else ""
         spent = f"{units.energy(trial.energy_j)}{source} · cost {units.energy(trial.cost_j)}"
@@ -256,11 +205,11 @@ def summary(trial: Trial, *, looked: bool = False, saved: bool = True) -> Render
 
 
 def _limit(trial: Trial, progress: Progress) -> str:
-    """Return the limit in force, such as `` · limit 150 W a GPU, on trial``."""
+    """Return the limit in force, such as `` · limit 150 W a GPU, being tried``."""
     if progress.power_limit_w is None:
         return " · original limit"
     each = " a GPU" if trial.gpu_count > 1 else ""
-    tried = ", on trial" if progress.probing else ""
+    tried = ", being tried" if progress.probing else ""
     return f" · limit {units.power(progress.power_limit_w)}{each}{tried}"
 
 
@@ -270,7 +219,7 @@ def _remaining(trial: Trial, progress: Progress) -> str:
     if progress.reached is not None:
         return f"{units.duration(progress.reached.time_s)}, finishing"
     if not progress.epochs or progress.time_s is None or not progress.curve:
-        return f"{units.duration(progress.time_s)}"
+        return units.duration(progress.time_s)
     last = progress.curve[-1].time_s
     left = last / progress.epochs * max(0, trial.max_epochs - progress.epochs)
     return f"{units.duration(progress.time_s)}, at most {units.duration(left)} left"

@@ -6,10 +6,10 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from zeusrun.schedule.store import UNDERWAY
+from zeusrun.view.console import Labelled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,28 +23,18 @@ _STYLES = {"ended": "green", "waiting": "cyan", "running": "cyan"}
 
 
 def schedules_sheet(found: Sequence[Schedule], now: float) -> RenderableType:
-    """Return each job: its schedule, the next times and the last outcome.
-
-    Args:
-        found: The schedules, in order.
-        now: Unix seconds.
-    """
-    blank = Text("")
-    blocks = [[*_block(schedule, now), blank] for schedule in found]
-    return Group(*list(itertools.chain(*blocks))[:-1])
-
-
-def _block(schedule: Schedule, now: float) -> list[RenderableType]:
-    name = Text(schedule.job, style="dim" if schedule.paused else "bold cyan")
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="dim")
-    rows.add_row("  next", _next(schedule, now))
-    for label, outcome in _past(schedule, now):
-        rows.add_row(f"  {label}", outcome)
-    policies = describe_rules(schedule)
-    if policies:
-        rows.add_row("  rules", Text(policies, style="dim"))
-    return [Text.assemble(name, f"  {schedule.rules.timetable.describe()}"), rows]
+    """Return each job: its schedule, the next times and the last outcome."""
+    parts: list[RenderableType] = []
+    for schedule in found:
+        name = Text(schedule.job, style="dim" if schedule.paused else "bold cyan")
+        rows = [("next", _next(schedule, now)), *_past(schedule, now)]
+        rules = describe_rules(schedule)
+        if rules:
+            rows.append(("rules", Text(rules, style="dim")))
+        labelled = [(Text(f"  {label}", style="dim"), text) for label, text in rows]
+        head = Text.assemble(name, f"  {schedule.rules.timetable.describe()}")
+        parts += [*([Text("")] if parts else []), head, Labelled(labelled)]
+    return Group(*parts)
 
 
 def describe_rules(schedule: Schedule) -> str:
@@ -81,16 +71,13 @@ def _when(schedule: Schedule, moment: float, now: float) -> str:
 
 
 def _past(schedule: Schedule, now: float) -> list[tuple[str, Text]]:
-    """Return the current or last run, and a later occurrence that did not run."""
+    """Return the current or last run, and a later occurrence that did not run, with labels."""
     ran = [each for each in schedule.firings if each.result in {*UNDERWAY, "ended", "lost"}]
     under_way = [each for each in ran if each.result in UNDERWAY]
     last = max(under_way or ran, key=lambda each: each.at, default=None)
-    other = max(
-        (each for each in schedule.firings if each not in ran),
-        key=lambda each: each.at,
-        default=None,
-    )
-    shown = [] if last is None else [("now" if last in under_way else "last", last)]
+    skipped = [each for each in schedule.firings if each not in ran]
+    other = max(skipped, key=lambda each: each.at, default=None)
+    shown = [] if last is None else [("now" if under_way else "last", last)]
     if other is not None and (last is None or other.occurrence > last.occurrence):
         shown.append(("last" if last is None else "then", other))
     if not shown:
@@ -103,13 +90,11 @@ def _outcome(schedule: Schedule, occurrence: Occurrence, now: float) -> Text:
     why = (occurrence.why or "").removeprefix(f"{job}: ").removesuffix("; this run is skipped")
     if occurrence.result != "ended":
         text = f"{occurrence.result}: {why}" if why else occurrence.result
-    elif occurrence.exit_code == 0:
-        text = occurrence.describe()
     else:
-        style = "red"
-        text = (
-            occurrence.describe() if why else f"{occurrence.describe()}; see `zeusrun show {job}`"
-        )
+        text = occurrence.describe()
+        if occurrence.exit_code != 0:
+            style = "red"
+            text += "" if why else f"; see `zeusrun show {job}`"
     return Text.assemble(f"{_when(schedule, occurrence.occurrence, now)}  ", (text, style))
 
 

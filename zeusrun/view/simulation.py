@@ -1,100 +1,73 @@
-"""The table of ``simulate``, its progress bar, and its JSON; the table fits 80 columns."""
+"""The table of ``simulate``, which fits 80 columns, and its progress bar."""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Group
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from zeusrun.simulate.report import BASELINE, pooled_regret
 from zeusrun.view import units
+from zeusrun.view.console import Labelled, plain_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console, RenderableType
 
     from zeusrun.simulate.report import Summary
 
-_WIDE = 118  # columns from which joules, spread, attempts and failures are also shown
-_NOTES = (
-    ("regret", "what not knowing the best batch size has cost, in runs of it,"),
-    ("", "over all recurrences: mean and median over seeds"),
-    ("default", "never optimising: the default batch size, highest power limit"),
-    ("zeus", "policy zeus, as published"),
-    ("best", "the best batch size from the start, as if it were known"),
-    ("energy, time", "against never optimising, too"),
-    ("gave up", "recurrences of all seeds that ended without a model; they are charged"),
-    ("", "what their attempts took"),
-)
-_WIDE_NOTES = (
-    ("cost", "of all recurrences, mean over seeds"),
-    ("5–95 %", "nine seeds of ten have a regret between these"),  # noqa: RUF001
-    ("tries, failed", "attempts per recurrence; share that missed the target"),
-)
-_MADE_UP_NOTE = ("seed", "another job of the family, and other runs of it")
-_TRACE_NOTE = ("seed", "other draws among the recorded runs of the same job")
+_NOTES = {
+    "regret": "what not knowing the best batch size has cost, in runs of it, over all recurrences: "
+    "mean and median over seeds",
+    "default": "never optimising: the default batch size, highest power limit",
+    "zeus": "policy zeus, as published",
+    "best": "the best batch size from the start, as if it were known",
+    "energy, time": "against never optimising, too",
+    "gave up": "recurrences of all seeds that ended without a model; they are charged what their "
+    "attempts took",
+}
+_MADE_UP_SEED = "another job of the family, and other runs of it"
+_TRACE_SEED = "other draws among the recorded runs of the same job"
 
 
 def simulation_sheet(
-    title: str, summaries: Sequence[Summary], width: int, *, made_up: bool = True
+    title: str, summaries: Sequence[Summary], *, made_up: bool = True
 ) -> RenderableType:
-    """Return the table of a study and a legend of its columns.
+    """Return the table of a study, sorted by workload, and a legend of its columns.
 
-    Args:
-        title: What was simulated.
-        summaries: The results, sorted by workload.
-        width: Columns of the console; a wide one shows more.
-        made_up: Whether the jobs are synthetic, so that every seed is another job.
+    ``made_up``: the jobs are synthetic, so that every seed is another job.
     """
-    wide = width >= _WIDE
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table = plain_table()
     table.add_column("\nworkload", no_wrap=True, max_width=13)
     table.add_column("\npolicy", no_wrap=True)
-    names = [*(["\ncost"] if wide else []), "regret\nmean", "\nmedian"]
-    names += ["\n5–95 %"] if wide else []  # noqa: RUF001
-    names += ["cost vs\ndefault", "\nzeus", "\nbest", "\nenergy", "\ntime"]
-    names.append("gave\nup")
-    names += ["\ntries", "\nfailed"] if wide else []
-    for name in names:
+    names = ["regret\nmean", "\nmedian", "cost vs\ndefault", "\nzeus", "\nbest", "\nenergy"]
+    for name in (*names, "\ntime", "gave\nup"):
         table.add_column(name, justify="right", no_wrap=True)
     above = None
     for each in summaries:
         if above is not None and each.workload != above:
             table.add_section()
-        name = "" if each.workload == above else each.workload
+        table.add_row(
+            "" if each.workload == above else each.workload,
+            each.policy,
+            _runs(each.regret_best_runs["mean"]),
+            _runs(each.regret_best_runs["median"]),
+            _change(each.to_never.cost, coloured=True),
+            _change(None if each.policy == BASELINE else each.to_zeus.cost),
+            _change(each.to_best.cost),
+            _change(each.to_never.energy),
+            _change(each.to_never.time),
+            str(each.unreached),
+        )
         above = each.workload
-        table.add_row(name, each.policy, *_cells(each, wide=wide))
-    legend = [*_NOTES, *(_WIDE_NOTES if wide else ()), _MADE_UP_NOTE if made_up else _TRACE_NOTE]
-    notes = [Text(f"  {name:<14}{note}", style="dim") for name, note in legend]
-    heading = Text(title, style="bold")
-    findings = [Text(""), *_findings(summaries)]
-    return Group(heading, Text(""), table, *findings, Text(""), *notes)
-
-
-def _cells(each: Summary, *, wide: bool) -> list[RenderableType]:
-    regret = each.regret_best_runs
-    cells: list[RenderableType] = [units.energy(each.cost_j["mean"])] if wide else []
-    cells += [_runs(regret["mean"]), _runs(regret["median"])]
-    if wide:
-        cells.append(f"{_runs(regret['p5'])} … {_runs(regret['p95'])}")
-    cells += [
-        _change(each.to_never.cost, coloured=True),
-        _change(None if each.policy == BASELINE else each.to_zeus.cost),
-        _change(each.to_best.cost),
-        _change(each.to_never.energy),
-        _change(each.to_never.time),
-        str(each.unreached),
-    ]
-    if wide:
-        cells += [f"{each.attempts:.2f}", units.percent(each.failed_share)]
-    return cells
+    legend = _NOTES | {"seed": _MADE_UP_SEED if made_up else _TRACE_SEED}
+    notes = [(Text(f"  {name}", "dim"), Text(note, "dim")) for name, note in legend.items()]
+    findings = [Text(""), *_findings(summaries), Text("")]
+    return Group(Text(title, style="bold"), Text(""), table, *findings, Labelled(notes))
 
 
 def _findings(summaries: Sequence[Summary]) -> Iterator[Text]:
@@ -116,7 +89,7 @@ def _findings(summaries: Sequence[Summary]) -> Iterator[Text]:
 
 def _runs(number: float) -> str:
     digits = 0 if abs(number) >= 99.5 else 1
-    return f"{round(number, digits) + 0.0:.{digits}f}".replace("-", "−")  # noqa: RUF001
+    return f"{round(number, digits) + 0.0:.{digits}f}".replace("-", units.MINUS)
 
 
 def _change(ratio: float | None, *, coloured: bool = False) -> Text:
@@ -124,25 +97,16 @@ def _change(ratio: float | None, *, coloured: bool = False) -> Text:
     if ratio is None:
         return Text(units.UNKNOWN, style="dim")
     share = round(ratio - 1, 2)
-    if share >= 1:  # such as +412 %
-        return Text(f"×{ratio:.3g}", style="yellow" if coloured else "")  # noqa: RUF001
-    text = f"{share + 0.0:+.0%}".replace("-", "−") if share else "0%"  # noqa: RUF001
     style = "green" if share < 0 else "yellow" if share > 0 else ""
+    text = f"{share:+.0%}".replace("-", units.MINUS) if share else "0%"
+    if share >= 1:  # such as +412 %
+        text = f"×{ratio:.3g}"  # noqa: RUF001
     return Text(text, style=style if coloured else "")
-
-
-def simulation_json(settings: Mapping[str, Any], summaries: Sequence[Summary]) -> dict[str, Any]:
-    """Return the object that ``simulate --json`` prints."""
-    return {"settings": dict(settings), "results": [asdict(each) for each in summaries]}
 
 
 @contextlib.contextmanager
 def progress(console: Console) -> Iterator[Callable[[float], None]]:
-    """Show a progress bar, on a terminal only, and remove it at the end.
-
-    Yields:
-        A function to call with the finished share, from 0 to 1.
-    """
+    """Show a progress bar, on a terminal only; yields what takes the finished share, 0 to 1."""
     columns = (TextColumn("simulating"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     hidden = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as bar:

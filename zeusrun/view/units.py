@@ -13,22 +13,36 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 UNKNOWN = "–"  # noqa: RUF001 - a dash is meant
-SOURCE_MARKS = {EnergySource.COUNTER: "", EnergySource.INTEGRATED: "∫", EnergySource.ESTIMATED: "~"}
+MINUS = "−"  # noqa: RUF001 - a minus is meant
+_SOURCE_MARKS = {
+    EnergySource.COUNTER: "",
+    EnergySource.INTEGRATED: "∫",
+    EnergySource.ESTIMATED: "~",
+}
 _JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9}
 _BARS = "▁▂▃▄▅▆▇█"
+
+
+def number(value: float | None, form: str = "") -> str:
+    """Return a number in a format, such as ``.4g``."""
+    return UNKNOWN if value is None else format(value, form)
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count and its noun: ``1 rank``, ``2 ranks``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def energy(joules: float | None, source: EnergySource | None = None) -> str:
     """Return joules with three digits and a prefix, marked by source: ``~1.24 kJ``."""
     if joules is None:
         return UNKNOWN
-    mark = SOURCE_MARKS[source] if source else ""
-    return mark + energy_text(joules)
+    return (_SOURCE_MARKS[source] if source else "") + energy_text(joules)
 
 
 def gain(joules: float) -> str:
     """Return saved joules with their sign: ``+412 J``, ``−143 J``."""  # noqa: RUF002
-    sign = "+" if joules > 0 else "−" if joules < 0 else ""  # noqa: RUF001
+    sign = "+" if joules > 0 else MINUS if joules < 0 else ""
     return sign + energy_text(abs(joules))
 
 
@@ -62,29 +76,15 @@ def duration(seconds: float | None) -> str:
 
 def size(count_bytes: int) -> str:
     """Return bytes with three digits and a prefix: ``1.24 MB``."""
-    value, prefixes = float(count_bytes), ["", "k", "M", "G"]
-    while value >= 999.5 and len(prefixes) > 1:
-        value /= 1000
-        prefixes.pop(0)
-    digits = 0 if prefixes[0] == "" or value >= 99.95 else 1 if value >= 9.995 else 2
-    return f"{value:.{digits}f} {prefixes[0]}B"
-
-
-def count(number: int | None) -> str:
-    """Return a whole number."""
-    return UNKNOWN if number is None else str(number)
-
-
-def metric(value: float | None) -> str:
-    """Return a metric with four digits."""
-    return UNKNOWN if value is None else f"{value:.4g}"
+    return energy_text(count_bytes).replace("J", "B")  # the prefixes are the same
 
 
 def percent(fraction: float | None) -> str:
     """Return a fraction as whole percent."""
     if fraction is None:
         return UNKNOWN
-    return f"{round(fraction, 2) + 0.0:.0%}".replace("-", "−")  # noqa: RUF001
+    # Adding 0.0 turns -0.0, which would be shown with its sign, into 0.0.
+    return f"{round(fraction, 2) + 0.0:.0%}".replace("-", MINUS)
 
 
 def accounts(counter_j: float | None, integrated_j: float | None) -> str | None:
@@ -92,7 +92,7 @@ def accounts(counter_j: float | None, integrated_j: float | None) -> str | None:
     if not counter_j or integrated_j is None:
         return None
     apart = round(100 * (integrated_j / counter_j - 1), 1) + 0.0
-    signed = f"{apart:+.1f} %".replace("-", "−")  # noqa: RUF001
+    signed = f"{apart:+.1f} %".replace("-", MINUS)
     return f"counter {energy(counter_j)} · integrated {energy(integrated_j)} ({signed})"
 
 
@@ -111,17 +111,15 @@ def shortened(text: str, width: int = 20) -> str:
 
 def sparkline(values: Sequence[float | None], width: int = 40) -> str:
     """Return a curve as one line of bars, at most ``width`` wide; gaps are spaces."""
-    step = max(1, math.ceil(len(values) / width))
-    kept = list(values[::step])
+    kept = values[:: max(1, math.ceil(len(values) / width))]
     known = [value for value in kept if value is not None]
     if not known:
         return ""
     low, high = min(known), max(known)
     # Halved, because the difference of two huge values could overflow.
-    span = high / 2 - low / 2
+    span = high / 2 - low / 2 or 1.0
     top = len(_BARS) - 1
-
-    def bar(value: float) -> str:
-        return _BARS[min(top, round((value / 2 - low / 2) / span * top)) if span > 0 else 0]
-
-    return "".join(" " if value is None else bar(value) for value in kept)
+    return "".join(
+        " " if value is None else _BARS[min(top, round((value / 2 - low / 2) / span * top))]
+        for value in kept
+    )

@@ -1,4 +1,4 @@
-"""The reports of ``repair`` and ``gc``."""
+"""The reports of ``repair``, ``gc`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 from zeusrun.view import units
+from zeusrun.view.console import Labelled, warning_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,26 +17,23 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from zeusrun.history.tinydb.restore import Restoration
+    from zeusrun.maintenance.doctor import Check
     from zeusrun.maintenance.repair import Finding
     from zeusrun.maintenance.retention import OldRun
 
-_MARKS = {"repaired": ("✓", "green"), "found": ("·", "yellow")}
+_FINDING_MARKS = {"repaired": ("✓", "green"), "found": ("·", "yellow")}
+_CHECK_MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}
 
 
 def repair_sheet(found: Sequence[Finding], home: Path, *, dry_run: bool) -> RenderableType:
-    """Return the findings and repairs."""
-    lines = [
-        Text.assemble(_MARKS[finding.state], f" {finding.text}")
-        for finding in found
-        if finding.state in _MARKS  # a problem is printed as an error afterwards
-    ]
+    """Return the findings and repairs; problems are left out, they are printed as an error."""
+    marked = [finding for finding in found if finding.state in _FINDING_MARKS]
     held = [finding for finding in found if finding.state == "fine" and finding.kind == "limit"]
+    lines = [Text.assemble(_FINDING_MARKS[each.state], f" {each.text}") for each in marked]
     lines += [Text(f"  {finding.text}", style="dim") for finding in held]
     if dry_run and lines:
         lines.append(Text("  nothing was changed: this was a dry run", style="dim"))
-    if not lines:
-        lines.append(Text(f"nothing to repair (ZEUSRUN_HOME is {home})"))
-    return Group(*lines)
+    return Group(*(lines or [Text(f"nothing to repair (ZEUSRUN_HOME is {home})")]))
 
 
 def old_runs_sheet(found: Sequence[OldRun], *, dry_run: bool) -> RenderableType:
@@ -48,21 +46,34 @@ def old_runs_sheet(found: Sequence[OldRun], *, dry_run: bool) -> RenderableType:
         for run in found
     ]
     total = units.size(sum(run.size_bytes for run in found))
-    count = f"{len(found)} run director{'y' if len(found) == 1 else 'ies'}, {total}"
-    end = Text(f"{count} would go: this was a dry run", style="yellow") if dry_run else None
-    return Group(*lines, end or Text.assemble(("✓", "green"), f" {count} removed"))
+    files = f"the files of {units.plural(len(found), 'run')}, {total},"
+    if dry_run:
+        return Group(*lines, Text(f"{files} would go: this was a dry run", style="yellow"))
+    return Group(*lines, Text.assemble(("✓", "green"), f" {files} are removed"))
 
 
 def restore_sheet(job: str, done: Restoration) -> RenderableType:
     """Return what a restored history contains, and what is lost."""
     start = "no copy" if done.copy is None else f"{done.copy} of {done.written_at}"
     taken = f", and {len(done.found)} of them from run directories" if done.found else ""
-    trials = f"{done.trials} trial{'' if done.trials == 1 else 's'}"
+    trials = units.plural(done.trials, "trial")
     lines = [Text.assemble(("✓", "green"), f" {job} has {trials} again, from {start}{taken}")]
-    lines += [Text(f"! {problem}", style="yellow") for problem in done.problems]
+    problems = list(done.problems)
+    if done.lost is None and problems:
+        problems.append(
+            "the unreadable part may have contained trials that are recorded nowhere else"
+        )
     if done.aside is not None:
         lines.append(Text(f"  the previous file is kept as {done.aside}", style="dim"))
-    if done.lost is None and done.problems:
-        unread = "the unreadable part may have contained trials that are recorded nowhere else"
-        lines.append(Text(f"! {unread}", style="yellow"))
-    return Group(*lines)
+    return Group(*lines, warning_lines(problems))
+
+
+def doctor_sheet(checks: Sequence[Check]) -> RenderableType:
+    """Return the checks of ``doctor``, each with its advice."""
+    rows = []
+    for check in checks:
+        body = Text(check.found)
+        if check.advice:
+            body.append(f"\n→ {check.advice}", style="yellow" if check.well is False else "dim")
+        rows.append((Text.assemble(_CHECK_MARKS[check.well], (f" {check.name}", "bold")), body))
+    return Labelled(rows)

@@ -1,4 +1,4 @@
-"""Policies that look at a batch size first, or stop a run by its pace; with real ranks."""
+"""Policies that check the speed of a batch size first, or stop a run by its pace; with real ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from zeusrun.launcher.events import (
 from zeusrun.launcher.machine import job_devices
 from zeusrun.launcher.processes.installation import find_torchrun
 from zeusrun.launcher.recurrence import submit
-from zeusrun.launcher.supervision import speed_check as look
+from zeusrun.launcher.supervision import speed_check
 from zeusrun.trial import (
     Bound,
     CurvePoint,
@@ -40,7 +40,7 @@ from zeusrun.trial import (
 
 
 class Scripted:
-    """Gives its decisions one after the other, the last one again and again."""
+    """Returns its decisions one after the other, then the last one again and again."""
 
     name = "scripted"
 
@@ -73,8 +73,8 @@ class Scripted:
         return hopeless(decision.bound, problem.mode, running)
 
 
-class Told:
-    """Keeps what a submit says."""
+class Recorder:
+    """Keeps the events of a submit."""
 
     def __init__(self):
         self.notes, self.bounds, self.ended = [], [], []
@@ -96,13 +96,13 @@ class Told:
 
 @pytest.fixture
 def run(zeusrun):
-    """Submit a job under a policy in this process; return the result and what it said."""
+    """Submit a job under a policy in this process; return the result and the recorder."""
     environment = {**zeusrun.environment, "CUDA_VISIBLE_DEVICES": ""}
 
-    def run_job(job, policy, told=None, **changes):
+    def run_job(job, policy, recorder=None, **changes):
         spec = load_spec(job)
         devices, world_size = job_devices(spec.launch.nproc_per_node, environment)
-        told = told or Told()
+        recorder = recorder or Recorder()
         submission = Submission(
             spec=spec,
             history=TinyDBHistory(zeusrun.home / "history"),
@@ -114,7 +114,7 @@ def run(zeusrun):
             environment=environment,
         )
         try:
-            return submit(dataclasses.replace(submission, **changes), told), told
+            return submit(dataclasses.replace(submission, **changes), recorder), recorder
         finally:
             submission.close()
 
@@ -122,22 +122,22 @@ def run(zeusrun):
 
 
 MACHINE_W = 10.0 * len(os.sched_getaffinity(0))  # of the estimated CPU
-LOOK = Decision(16, Stage.LOOK, "16 may be cheaper", bound=Bound(1e9))
+CHECK = Decision(16, Stage.LOOK, "16 may be cheaper", bound=Bound(1e9))
 OTHER = Decision(32, Stage.EXPLOIT, "32 has proved cheapest")
 
 
-def test_a_look_that_tells_against_a_batch_size_ends_it_and_the_other_one_follows(zeusrun, run):
-    policy = Scripted(LOOK, OTHER)
+def test_a_batch_size_that_a_speed_check_rejects_is_ended_and_the_other_one_follows(zeusrun, run):
+    policy = Scripted(CHECK, OTHER)
     args = ["--epoch-s", "0.3", "--gain", "0.15"]
-    result, told = run(zeusrun.job(args=args, attempts=1, objective={"eta_knob": 0}), policy)
-    looked, trained = result.trials
+    result, recorder = run(zeusrun.job(args=args, attempts=1, objective={"eta_knob": 0}), policy)
+    checked, trained = result.trials
     assert (result.exit_code, result.reached, result.attempts) == (0, True, 1)
-    assert (looked.status, looked.global_batch_size) == (TrialStatus.CANCELLED, 16)
-    assert looked.reason == (
+    assert (checked.status, checked.global_batch_size) == (TrialStatus.CANCELLED, 16)
+    assert checked.reason == (
         "only its speed was looked at: 1.37 kJ an epoch; 16 is 40% dearer; 32 follows"
     )
-    assert told.ended == [(TrialStatus.CANCELLED, True), (TrialStatus.REACHED, False)]
-    assert f"stopping: {looked.reason}" in told.notes
+    assert recorder.ended == [(TrialStatus.CANCELLED, True), (TrialStatus.REACHED, False)]
+    assert f"stopping: {checked.reason}" in recorder.notes
     assert (trained.status, trained.global_batch_size) == (TrialStatus.REACHED, 32)
     assert (trained.recurrence, trained.attempt) == (1, 2)
     (_, seen), (_, later) = policy.asked[1:3]
@@ -146,13 +146,13 @@ def test_a_look_that_tells_against_a_batch_size_ends_it_and_the_other_one_follow
     assert later[0].epoch_cost_j > 0  # so that nobody has to look again
 
 
-def test_a_look_that_tells_for_a_batch_size_goes_on_under_its_new_bound(zeusrun, run):
+def test_a_batch_size_that_a_speed_check_accepts_goes_on_under_its_new_bound(zeusrun, run):
     on = Decision(16, Stage.EXPLORE, "16 is 10 % cheaper an epoch", bound=Bound(1e6))
-    result, told = run(zeusrun.job("steps_slowly.py"), Scripted(LOOK, on))
+    result, recorder = run(zeusrun.job("steps_slowly.py"), Scripted(CHECK, on))
     (trained,) = result.trials
     assert (result.exit_code, trained.status) == (0, TrialStatus.REACHED)
-    assert told.bounds == [1e9, 1e6]
-    assert f"its speed is known, and it goes on: {on.why}" in told.notes
+    assert recorder.bounds == [1e9, 1e6]
+    assert f"its speed is known, and it goes on: {on.why}" in recorder.notes
     (point,) = trained.power_profile
     assert point.power_limit_w is None
     assert 0 < point.steps_per_s < 110
@@ -180,35 +180,37 @@ def known(zeusrun):
     history.finish("job-1-1", done)
 
 
-def test_a_look_is_over_before_an_epoch_where_its_length_is_known(zeusrun, run, known, monkeypatch):
-    monkeypatch.setattr(look, "SPEED_CHECK_S", 0.2)
-    policy = Scripted(LOOK, OTHER)
+def test_a_speed_check_ends_before_an_epoch_if_the_length_of_an_epoch_is_known(
+    zeusrun, run, known, monkeypatch
+):
+    monkeypatch.setattr(speed_check, "SPEED_CHECK_S", 0.2)
+    policy = Scripted(CHECK, OTHER)
     policy.epoch_cost_j = None
     result, _ = run(zeusrun.job("steps_slowly.py", args=["--endless", "16"]), policy)
-    looked, trained = result.trials
-    assert (looked.status, trained.status) == (TrialStatus.CANCELLED, TrialStatus.REACHED)
-    assert looked.reason == "only its speed was looked at: 16 is 40% dearer; 32 follows"
+    checked, trained = result.trials
+    assert (checked.status, trained.status) == (TrialStatus.CANCELLED, TrialStatus.REACHED)
+    assert checked.reason == "only its speed was looked at: 16 is 40% dearer; 32 follows"
     assert policy.asked[0][0].samples_per_epoch == 3200
-    assert (policy.asked[1][1][-1].epochs, looked.power_profile != ()) == (None, True)
+    assert (policy.asked[1][1][-1].epochs, checked.power_profile != ()) == (None, True)
 
 
-def test_without_energy_there_is_nothing_to_see_and_the_training_goes_on(zeusrun, run):
-    policy = Scripted(LOOK, OTHER)
+def test_without_energy_there_is_no_speed_check_and_the_training_goes_on(zeusrun, run):
+    policy = Scripted(CHECK, OTHER)
     result, _ = run(zeusrun.job(), policy, devices=())
     (trained,) = result.trials
     assert (trained.status, trained.global_batch_size) == (TrialStatus.REACHED, 16)
     assert len(policy.asked) == 1
 
 
-def test_a_batch_size_is_looked_at_once_however_often_the_policy_wants_to(zeusrun, run):
-    policy = Scripted(LOOK, OTHER, LOOK)
+def test_the_speed_of_a_batch_size_is_checked_once_however_often_the_policy_asks(zeusrun, run):
+    policy = Scripted(CHECK, OTHER, CHECK)
     result, _ = run(zeusrun.job(args=["--epoch-s", "0.3", "--gain", "0.15"]), policy)
     assert [t.status for t in result.trials] == [TrialStatus.CANCELLED, TrialStatus.REACHED]
     assert [t.global_batch_size for t in result.trials] == [16, 16]
 
 
-class Interrupted(Told):
-    """Sends a SIGTERM to zeusrun, once, at the first moment that is the right one."""
+class Interrupted(Recorder):
+    """Sends one SIGTERM to zeusrun, as soon as ``when`` is true."""
 
     def __init__(self, when):
         super().__init__()
@@ -220,62 +222,62 @@ class Interrupted(Told):
             signal.raise_signal(signal.SIGTERM)
 
 
-def test_a_signal_during_a_look_is_a_signal_and_nobody_is_asked_any_more(
+def test_a_signal_during_a_speed_check_ends_the_submit_without_asking_the_policy_again(
     zeusrun, run, known, monkeypatch
 ):
-    monkeypatch.setattr(look, "SPEED_CHECK_S", 0.2)  # seen enough while it ends
-    policy, told = Scripted(LOOK, LOOK), Interrupted(lambda _, progress: progress.steps)
-    result, _ = run(zeusrun.job("steps_slowly.py", args=["--endless", "16"]), policy, told)
+    monkeypatch.setattr(speed_check, "SPEED_CHECK_S", 0.2)  # seen enough while it ends
+    policy, recorder = Scripted(CHECK, CHECK), Interrupted(lambda _, progress: progress.steps)
+    result, _ = run(zeusrun.job("steps_slowly.py", args=["--endless", "16"]), policy, recorder)
     (cancelled,) = result.trials
     assert (result.exit_code, cancelled.status) == (75, TrialStatus.PREEMPTED)
     assert cancelled.reason == "SIGTERM to zeusrun"
     assert cancelled.time_s > 0.2
-    assert cancelled.steps > look.LOOK_STEPS
+    assert cancelled.steps > speed_check.LOOK_STEPS
     assert len(policy.asked) == 1
-    assert not [note for note in told.notes if "known, and it goes on" in note]
-    assert told.ended == [(TrialStatus.PREEMPTED, False)]
+    assert not [note for note in recorder.notes if "known, and it goes on" in note]
+    assert recorder.ended == [(TrialStatus.PREEMPTED, False)]
 
 
-def test_a_signal_while_a_look_ends_is_the_cause_because_nothing_follows(
+def test_a_signal_while_a_speed_check_ends_is_the_cause_because_nothing_follows(
     zeusrun, run, known, monkeypatch
 ):
-    monkeypatch.setattr(look, "SPEED_CHECK_S", 0.2)
+    monkeypatch.setattr(speed_check, "SPEED_CHECK_S", 0.2)
 
-    def stopping(told, _progress):
-        return any(note.startswith("stopping: only its speed") for note in told.notes)
+    def stopping(recorder, _progress):
+        return any(note.startswith("stopping: only its speed") for note in recorder.notes)
 
-    told = Interrupted(stopping)
+    recorder = Interrupted(stopping)
     job = zeusrun.job("steps_slowly.py", args=["--endless", "16"])
-    result, _ = run(job, Scripted(LOOK, OTHER), told)
+    result, _ = run(job, Scripted(CHECK, OTHER), recorder)
     (cancelled,) = result.trials
     assert (result.exit_code, cancelled.reason) == (75, "SIGTERM to zeusrun")
-    assert told.ended == [(TrialStatus.PREEMPTED, False)]
+    assert recorder.ended == [(TrialStatus.PREEMPTED, False)]
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
-def test_a_look_that_runs_out_of_memory_while_it_ends_teaches_that_and_another_one_follows(
+def test_a_speed_check_that_runs_out_of_memory_while_it_ends_is_oom_and_another_run_follows(
     zeusrun, run, attempts
 ):
     job = zeusrun.job("is_full_when_told.py", attempts=attempts)
-    result, told = run(job, Scripted(LOOK, OTHER))
+    result, recorder = run(job, Scripted(CHECK, OTHER))
     assert [t.status for t in result.trials] == [TrialStatus.OOM, TrialStatus.REACHED]
     assert result.trials[0].reason.endswith("MemoryError: too little of it")
-    assert told.ended == [(TrialStatus.OOM, False), (TrialStatus.REACHED, False)]
+    assert recorder.ended == [(TrialStatus.OOM, False), (TrialStatus.REACHED, False)]
 
 
-def test_a_batch_size_of_the_users_own_is_held_to_what_the_job_file_allows(zeusrun, run, known):
+def test_a_forced_batch_size_has_the_bound_of_the_job_file(zeusrun, run, known):
     tight = Decision(32, Stage.EXPLORE, "32 is tried", bound=Bound(1.0))
     job = zeusrun.job(early_stop={"cost_factor": 1e6})
-    result, told = run(job, Scripted(tight), forced_batch_size=64)
+    result, recorder = run(job, Scripted(tight), forced_batch_size=64)
     (trained,) = result.trials
     assert (trained.status, trained.global_batch_size) == (TrialStatus.REACHED, 64)
     usual_j = 0.5 * 20.0 + 0.5 * MACHINE_W * 2.0
-    assert told.bounds == [pytest.approx(1e6 * usual_j, rel=0.02)]  # the mean of a lognormal
+    assert recorder.bounds == [pytest.approx(1e6 * usual_j, rel=0.02)]  # the mean of a lognormal
     never = zeusrun.job(early_stop={"cost_factor": None})
     assert run(never, Scripted(tight), forced_batch_size=64)[1].bounds == [None]
 
 
-def test_without_a_known_cost_a_batch_size_of_the_users_own_has_no_bound(zeusrun, run):
+def test_without_a_known_cost_a_forced_batch_size_has_no_bound(zeusrun, run):
     tight = Decision(32, Stage.EXPLORE, "32 is tried", bound=Bound(1.0))
     assert run(zeusrun.job(), Scripted(tight), forced_batch_size=64)[1].bounds == [None]
 
@@ -296,7 +298,7 @@ def test_a_run_that_falls_behind_the_pace_is_stopped_long_before_its_bound(zeusr
     assert "it has come 20% of the way at most" in stopped.reason
 
 
-def test_auto_looks_at_a_batch_size_and_goes_back_when_its_epochs_are_dear(zeusrun):
+def test_auto_checks_the_speed_of_a_batch_size_and_goes_back_when_its_epochs_are_expensive(zeusrun):
     from zeusrun.commands.submit import (
         compose,
     )  # the devices of this machine are part of what is compared
@@ -330,27 +332,27 @@ def test_auto_looks_at_a_batch_size_and_goes_back_when_its_epochs_are_dear(zeusr
         )
         history.finish(past.trial, done)
     code, result, seen = zeusrun.submit(job)
-    looked, *others, trained = result["trials"]
-    assert (code, looked["status"], looked["stage"]) == (0, "CANCELLED", "look")
+    checked, *others, trained = result["trials"]
+    assert (code, checked["status"], checked["stage"]) == (0, "CANCELLED", "look")
     follows = (*others, trained)[0]["global_batch_size"]
     assert re.fullmatch(
         rf"only its speed was looked at: .* k?J an epoch; .* more expensive than .*; {follows} follows",
-        looked["reason"],
+        checked["reason"],
     )
-    assert looked["reason"] in seen
+    assert checked["reason"] in seen
     assert (trained["status"], trained["global_batch_size"]) == ("REACHED", 32)
-    assert len({t["global_batch_size"] for t in (looked, *others, trained)}) == 2 + len(others)
+    assert len({t["global_batch_size"] for t in (checked, *others, trained)}) == 2 + len(others)
 
 
-def test_a_trial_is_recorded_also_if_nobody_can_be_told_that_it_starts(zeusrun, run):
-    class Deaf(Told):
+def test_a_trial_is_recorded_even_if_the_consumer_of_events_fails(zeusrun, run):
+    class Failing(Recorder):
         def __call__(self, event):
             match event:
                 case TrialStarts():
-                    raise RuntimeError("nobody listens")
+                    raise RuntimeError("the view failed")
 
-    with pytest.raises(RuntimeError, match="nobody listens"):
-        run(zeusrun.job(), Scripted(OTHER), Deaf())
+    with pytest.raises(RuntimeError, match="the view failed"):
+        run(zeusrun.job(), Scripted(OTHER), Failing())
     (trial,) = zeusrun.history()
     assert trial["status"] == "FAILED"
-    assert "nobody listens" in trial["reason"]
+    assert "the view failed" in trial["reason"]

@@ -1,0 +1,57 @@
+"""The reports of ``repair``, ``gc`` and ``doctor``."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.cells import cell_len
+
+from zeusrun.maintenance.doctor import Check
+from zeusrun.maintenance.repair import Finding
+from zeusrun.maintenance.retention import OldRun
+from zeusrun.view.console import PlainConsole
+from zeusrun.view.upkeep import doctor_sheet, old_runs_sheet, repair_sheet
+
+
+def render(renderable):
+    console = PlainConsole(file=io.StringIO(), width=80, color_system=None, legacy_windows=False)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def widest(text):
+    return max(map(cell_len, text.splitlines()))
+
+
+def test_problems_are_left_to_the_error_that_follows():
+    found = [Finding("trial", "job-1-1", "found", "job-1-1 is not recorded")]
+    found.append(Finding("history", "job", "problem", "job.json is damaged"))
+    text = render(repair_sheet(found, Path("/home"), dry_run=True))
+    assert text == "· job-1-1 is not recorded\n  nothing was changed: this was a dry run\n"
+    assert "nothing to repair" in render(repair_sheet([], Path("/home"), dry_run=True))
+
+
+def test_checks_fit_80_columns_with_their_advice():
+    checks = [
+        Check("python", well=True, found="3.11"),
+        Check("home", well=False, found="/x" * 60, advice="make it writable " * 9),
+        Check("devices", well=None, found="no GPU"),
+    ]
+    text = render(doctor_sheet(checks))
+    assert widest(text.replace("/x" * 60, "")) <= 80
+    assert [text.count(mark) for mark in ("✓", "✗", "→")] == [1, 1, 1]
+    assert "/x" * 60 in text
+    assert "…" not in text
+
+
+def test_old_runs_are_counted_with_their_size():
+    runs = [OldRun(f"job-{n}-1", Path("x"), 2000 * n, 0.0, "beyond the last 1") for n in (1, 2)]
+    assert render(old_runs_sheet(runs, dry_run=True)).splitlines() == [
+        "  job-1-1  2.00 kB  beyond the last 1",
+        "  job-2-1  4.00 kB  beyond the last 1",
+        "the files of 2 runs, 6.00 kB, would go: this was a dry run",
+    ]
+    assert "✓ the files of 1 run, 2.00 kB, are removed" in render(
+        old_runs_sheet(runs[:1], dry_run=False)
+    )
