@@ -190,11 +190,18 @@ def _report_bug(error: Exception) -> str:
     """Write the traceback of a bug to a file; return the message."""
     import tempfile  # noqa: PLC0415 - hardly ever needed
 
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="zeusrun-bug-", suffix=".txt", delete=False, encoding="utf-8"
-    ) as file:
-        file.writelines(traceback.format_exception(error))
+    lines = traceback.format_exception(error)
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="zeusrun-bug-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            file.writelines(lines)
+        where = f"The traceback is in {file.name}"
+    except OSError as full:
+        where = (
+            f"The traceback could not be written ({full.strerror}); it ends in {lines[-2].strip()}"
+        )
     return (
         f"this is a bug in zeusrun: {type(error).__name__}: {error}. Everything recorded so far is "
-        f"kept. The traceback is in {file.name}; please report it."
+        f"kept. {where}; please report it."
     )

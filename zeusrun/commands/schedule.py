@@ -15,14 +15,14 @@ from typer import Argument, Option
 
 from zeusrun.clock import read_clock
 from zeusrun.commands.options import AsJson, JobFile, console, job_name
-from zeusrun.errors import HistoryError, LaunchError, UsageError
+from zeusrun.errors import HistoryError, JobFileError, LaunchError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.jobfile.validators import CatchUp, Overlap
 from zeusrun.launcher.processes.foreground import run_foreground
 from zeusrun.schedule.build import build_schedule
 from zeusrun.schedule.crontab import add_entry, build_command, remove_entry
 from zeusrun.schedule.due import Cursor
-from zeusrun.schedule.health import find_neglect
+from zeusrun.schedule.health import find_difference, find_neglect
 from zeusrun.schedule.occurrence import environment_of, fire_command
 from zeusrun.schedule.store import Schedules
 from zeusrun.schedule.systemd import systemd_units
