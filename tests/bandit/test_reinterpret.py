@@ -33,6 +33,13 @@ def test_a_reached_trial_reads_as_it_ended():
     assert run.pace == ((1, 0.5), (2, 0.9), (3, 0.96))
 
 
+def test_a_trial_of_another_variant_teaches_nothing():
+    fixed, adaptive = learned(0.96), learned(0.5, 0.96, variant="adaptive")
+    assert [run.epochs for run in read_history(NOW, [fixed, adaptive])[1]] == [1]
+    adapts = dataclasses.replace(NOW, variant="adaptive")
+    assert [run.epochs for run in read_history(adapts, [fixed, adaptive])[1]] == [2]
+
+
 def test_an_easier_target_was_reached_earlier():
     run = read_trial(problem(target=0.9), learned(0.5, 0.9, 0.96))
     assert (run.status, run.epochs, run.cost_j) == (REACHED, 2, pytest.approx(60))

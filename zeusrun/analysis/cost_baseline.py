@@ -59,7 +59,7 @@ def has_cost(trial: Trial) -> bool:
 
 def conditions(trial: Trial) -> tuple[object, ...]:
     """Return what must be equal for costs of a batch size to be compared."""
-    return trial.global_batch_size, trial.learning_rate, setting(trial)
+    return trial.global_batch_size, trial.learning_rate, trial.variant, setting(trial)
 
 
 def setting(trial: Trial) -> tuple[object, ...]:

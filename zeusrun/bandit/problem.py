@@ -48,6 +48,7 @@ class Problem:
         samples_per_epoch: ``None`` until a trial has shown it.
         power_limits_w: Limits per GPU that may be set, ascending; empty: they stay as they are.
         learn_from_shared: Whether trials on shared GPUs count for speed and cost.
+        variant: ``Trial.variant`` of the trials that count; ``None`` for a fixed batch size.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -74,6 +75,7 @@ class Problem:
     power_limits_w: tuple[float, ...] = ()
     power_objective: PowerObjective = PowerObjective()
     learn_from_shared: bool = False
+    variant: str | None = None
 
     def __post_init__(self) -> None:
         if list(self.candidates) != sorted({b for b in self.candidates if b > 0}):

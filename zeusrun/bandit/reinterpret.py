@@ -26,13 +26,14 @@ _LEAST_J = 1e-6  # less is no cost: a meter or a clock stood still
 
 
 def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, list[Run]]:
-    """Read all trials of a job, oldest first.
+    """Read all trials of a job, oldest first. Those of another variant do not count.
 
     Returns:
         The problem, completed by what only the history shows (the length of an epoch and, where
         the device gives no energy, the kind of energy of the newest trial), and the runs in the
         order given.
     """
+    trials = [trial for trial in trials if trial.variant == problem.variant]
     problem = _completed(problem, trials)
     read = (read_trial(problem, trial) for trial in trials)
     return problem, [run for run in read if run is not None]
