@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
 
@@ -11,7 +12,9 @@ from tests.factories import write_job
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.spec import load_spec
+from zeusrun.metrics.base import open_sources
 from zeusrun.plugins import has_plugin, load_plugin
+from zeusrun.sidecar.events import SIDECAR_NAME
 
 LARGEST = """
 from zeusrun.bandit.problem import ArmBelief
@@ -117,3 +120,71 @@ def test_names_are_looked_for_in_their_own_group(install):
     assert not has_plugin("zeusrun.policies", "largest")
     assert load_plugin("zeusrun.policies", "largest") is None
     assert load_plugin("zeusrun.histories", "largest").name == "largest"
+
+
+ELSEWHERE = """
+from zeusrun.history.tinydb.store import TinyDBHistory
+
+
+class Elsewhere:
+    def __init__(self, home):
+        self.stored = TinyDBHistory(home / "elsewhere")
+
+    def __getattr__(self, name):
+        return getattr(self.stored, name)
+
+
+def devices(environment):
+    from zeusrun.energy.cpu import cpu_device
+
+    return [cpu_device(environment), cpu_device(environment)]
+
+
+class Silent:
+    warnings = ()
+
+    def __init__(self, run_dir):
+        self.run_dir = run_dir
+
+    def read(self, *, final=False):
+        return []
+"""
+
+
+def test_a_history_of_a_plugin_stores_the_trials(zeusrun, install):
+    site = install("[zeusrun.histories]\nother = largest_policy:Elsewhere\n", module=ELSEWHERE)
+    variables = {"PYTHONPATH": str(site), "ZEUSRUN_HISTORY": "other"}
+    assert zeusrun("submit", zeusrun.job(), **variables).returncode == 0
+    (trial,) = json.loads(zeusrun("history", "--json", **variables).stdout)
+    assert trial["status"] == "REACHED"
+    assert json.loads(zeusrun("history", "--json").stdout) == []
+    refused = zeusrun("repair", "--restore", "job", **variables)
+    assert (refused.returncode, "unset ZEUSRUN_HISTORY" in refused.stderr) == (2, True)
+
+
+def test_an_unknown_history_ends_with_2(zeusrun):
+    done = zeusrun("history", ZEUSRUN_HISTORY="other")
+    assert done.returncode == 2
+    assert "ZEUSRUN_HISTORY is 'other', but no installed plugin makes such a history" in done.stderr
+
+
+def test_devices_of_a_plugin_give_the_number_of_ranks(zeusrun, install):
+    site = install("[zeusrun.devices]\nxpu = largest_policy:devices\n", module=ELSEWHERE)
+    job = zeusrun.job(launch={"nproc_per_node": "xpu"})
+    done = zeusrun("submit", job, "--dry-run", PYTHONPATH=str(site))
+    assert done.returncode == 0, done.stderr
+    assert "--nproc-per-node=2" in done.stdout
+    assert zeusrun("validate", job).returncode == 2  # without the plugin
+
+
+def test_a_metric_source_of_a_plugin_is_read_beside_the_sidecar(zeusrun, install, tmp_path):
+    site = install("[zeusrun.metric_sources]\nquiet = largest_policy:Silent\n", module=ELSEWHERE)
+    job = zeusrun.job(metrics={"source": "quiet"})
+    assert zeusrun("submit", job, PYTHONPATH=str(site)).returncode == 0
+    sidecar, silent = open_sources("quiet", tmp_path)
+    assert (sidecar.path, silent.run_dir) == (tmp_path / SIDECAR_NAME, tmp_path)
+
+
+def test_a_metric_source_that_is_gone_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"metrics.source 'gone': no installed plugin makes"):
+        open_sources("gone", tmp_path)

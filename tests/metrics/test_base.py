@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contracts.source import MetricSourceContract
-from zeusrun.metrics.base import SOURCES, open_sidecar, open_sources
+from zeusrun.metrics.base import open_sidecar, open_sources
 from zeusrun.sidecar.events import SIDECAR_NAME, EventWriter, Reported, encode_event
 
 
@@ -40,10 +40,3 @@ class TestSidecar(MetricSourceContract):
 
 def test_the_sidecar_is_read_once_where_it_is_the_source(tmp_path):
     assert len(open_sources("sidecar", tmp_path)) == 1
-
-
-def test_another_source_is_read_beside_the_sidecar(tmp_path, monkeypatch):
-    monkeypatch.setitem(SOURCES, "other", lambda run_dir: ("other", run_dir))
-    sidecar, other = open_sources("other", tmp_path)
-    assert sidecar.path == tmp_path / SIDECAR_NAME
-    assert other == ("other", tmp_path)

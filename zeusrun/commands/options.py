@@ -11,7 +11,7 @@ from typer import Argument, Option
 from zeusrun.errors import UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.history import lookup
-from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.history.registry import open_history
 from zeusrun.launcher.rundir.layout import RunPaths
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ Overrides = Annotated[
 ]
 
 
-def open_home() -> tuple[Path, TinyDBHistory]:
-    """Return zeusrun's home directory, if only its owner can write to it, and the history in it."""
+def open_home() -> tuple[Path, History]:
+    """Return zeusrun's home directory, if only its owner can write to it, and its history."""
     home = trusted_home(os.environ)
-    return home, TinyDBHistory(home / "history")
+    return home, open_history(home, os.environ)
 
 
 def known_job(store: History, name: str) -> str:

@@ -13,6 +13,8 @@ from zeusrun.clock import read_clock
 from zeusrun.commands.options import AsJson, console, known_job, open_home
 from zeusrun.errors import DeviceError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
+from zeusrun.history.registry import HISTORY_VARIABLE
+from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import is_job_name
 from zeusrun.jobfile.spec import load_keep, load_spec
 from zeusrun.jobfile.validators import size_bytes
@@ -26,7 +28,7 @@ from zeusrun.view.export import print_json
 from zeusrun.view.upkeep import doctor_sheet, old_runs_sheet, repair_sheet, restore_sheet
 
 if TYPE_CHECKING:
-    from zeusrun.history.tinydb.store import TinyDBHistory
+    from zeusrun.history.base import History
 
 
 def repair(
@@ -58,11 +60,13 @@ def repair(
             raise error("; ".join(texts))
 
 
-def _restore(home: Path, store: TinyDBHistory, job: str, *, as_json: bool) -> None:
+def _restore(home: Path, store: History, job: str, *, as_json: bool) -> None:
     """Rebuild a history from its last good copy and the run directories."""
     found = read_found_trials(home, job) if is_job_name(job) else []
     if not found:
         known_job(store, job)
+    if not isinstance(store, TinyDBHistory):
+        raise UsageError(f"--restore rebuilds zeusrun's own history; unset {HISTORY_VARIABLE}")
     done = store.restore(job, found)
     if as_json:
         print_json({**vars(done), "aside": done.aside and str(done.aside)})
@@ -112,7 +116,7 @@ def prune(
         console().print(old_runs_sheet(found, dry_run=dry_run))
 
 
-def _own_bounds(store: TinyDBHistory, job: str) -> Bounds:
+def _own_bounds(store: History, job: str) -> Bounds:
     """Return the ``keep`` limits in the job file of the last run."""
     trials = store.trials(job, 1)
     job_copy = RunPaths(Path(trials[-1].run_dir)).job_copy if trials else None

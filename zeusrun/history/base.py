@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from zeusrun.errors import HistoryError
 
@@ -31,6 +31,7 @@ class Snapshot(NamedTuple):
     version: str
 
 
+@runtime_checkable
 class History(Protocol):
     """The trials of every job. The test suite for a new one is ``tests/contracts/history.py``.
 

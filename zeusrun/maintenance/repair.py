@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from zeusrun.history.tinydb.store import TinyDBHistory
+    from zeusrun.history.base import History
     from zeusrun.trial import Trial
 
 
@@ -41,7 +41,7 @@ class Finding:
     text: str
 
 
-def find_and_repair(history: TinyDBHistory, home: Path, *, dry_run: bool) -> list[Finding]:
+def find_and_repair(history: History, home: Path, *, dry_run: bool) -> list[Finding]:
     """Repair what dead processes left in a home; with ``dry_run`` only report it."""
     found = list(_limits(home, dry_run=dry_run))
     # A history that was deleted leaves run directories.
@@ -71,7 +71,7 @@ def _limits(home: Path, *, dry_run: bool) -> Iterator[Finding]:
         yield Finding("limit", uuid, "fine", f"a running trial holds the power limit of {uuid}")
 
 
-def _trials(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
+def _trials(history: History, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
     if not dry_run:
         for trial in recover_lost(history, job, timestamp(), home):
             text = f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}"
@@ -83,7 +83,7 @@ def _trials(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> I
             yield Finding("trial", trial.trial, "found", text)
 
 
-def _files(history: TinyDBHistory, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
+def _files(history: History, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
     """Find files that no trial needs any more, and trials that the history does not know.
 
     The next submit of the job removes the directory of a run that never began.
