@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import psutil
@@ -17,8 +18,13 @@ from zeusrun.launcher.processes.torchrun import TorchrunProcess
 from zeusrun.launcher.rundir.layout import create_run
 
 WATCHDOG = ROOT / "zeusrun" / "launcher" / "processes" / "watchdog.py"
+# It waits for a signal by way of the watchdog, which then is a subreaper. Torchrun starts no process
+# in its first half second; this program would after 20 ms.
 DAEMON = """
-import os, sys, time
+import os, signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+open(sys.argv[1] + "/ready", "w").close()
+signal.sigwait([signal.SIGUSR1])
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
@@ -51,8 +57,10 @@ def start(tmp_path):
         process.wait(30)
 
 
-def read_daemon(tmp_path):
-    """Return the pid of the daemon once it runs."""
+def start_daemon(send, tmp_path):
+    """Let the program start its daemon; return the daemon's pid once it runs."""
+    wait_for((tmp_path / "ready").exists)
+    send(bytes([signal.SIGUSR1]))
     path = tmp_path / "daemon"
     return int(
         wait_for(lambda: path.exists() and path.read_text().endswith(" ") and path.read_text())
@@ -69,7 +77,7 @@ def test_it_reports_the_exit_code(start, program, code):
 
 def test_it_passes_a_signal_on(start, tmp_path):
     watchdog = start(DAEMON + STAYS)
-    read_daemon(tmp_path)
+    start_daemon(watchdog.stdin.write, tmp_path)
     watchdog.stdin.write(bytes([signal.SIGTERM]))
     assert int(watchdog.stdout.read(8)) == -signal.SIGTERM
     watchdog.stdin.write(bytes([signal.SIGTERM]))  # nothing is left to be signalled
@@ -79,7 +87,7 @@ def test_it_passes_a_signal_on(start, tmp_path):
 @pytest.mark.parametrize("program", [DAEMON, DAEMON + STAYS], ids=["ended", "running"])
 def test_at_the_end_of_its_input_it_kills_all_that_is_left(start, tmp_path, program):
     watchdog = start(program)
-    daemon = read_daemon(tmp_path)
+    daemon = start_daemon(watchdog.stdin.write, tmp_path)
     everybody = wait_for(
         lambda: {each.pid for each in psutil.Process(watchdog.pid).children(recursive=True)}
     )
@@ -96,15 +104,19 @@ def test_when_the_launcher_is_killed_it_ends(tmp_path):
             [sys.executable, "-I", "-S", {str(WATCHDOG)!r}, *sys.argv[1:]],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         print(watchdog.pid, flush=True)
-        sys.stdin.read()
+        while word := sys.stdin.buffer.read(1):
+            watchdog.stdin.write(word)
+            watchdog.stdin.flush()
     """
-    program = "\n".join(line.strip() for line in program.splitlines())
+    program = textwrap.dedent(program)
     launcher = subprocess.Popen(
         [sys.executable, "-c", program, sys.executable, "-c", DAEMON + STAYS, tmp_path],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        bufsize=0,
     )
-    watchdog, daemon = int(launcher.stdout.readline()), read_daemon(tmp_path)
+    watchdog = int(launcher.stdout.readline())
+    daemon = start_daemon(launcher.stdin.write, tmp_path)
     launcher.kill()
     launcher.communicate()
     wait_for(lambda: has_ended(watchdog), what="the end of the watchdog")
@@ -113,7 +125,7 @@ def test_when_the_launcher_is_killed_it_ends(tmp_path):
 
 def test_what_ends_a_whole_session_does_not_end_it(start, tmp_path):
     watchdog = start(DAEMON + STAYS)
-    read_daemon(tmp_path)
+    start_daemon(watchdog.stdin.write, tmp_path)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         watchdog.send_signal(number)
     watchdog.stdin.write(bytes([signal.SIGKILL]))
@@ -141,7 +153,7 @@ def process(tmp_path):
 
 def test_if_it_is_killed_the_run_ends_and_nothing_is_left(process, tmp_path):
     with process:
-        daemon = read_daemon(tmp_path)
+        daemon = start_daemon(lambda word: process._send(word[0]), tmp_path)
         (watchdog,) = (
             each for each in psutil.Process().children() if str(WATCHDOG) in each.cmdline()
         )
@@ -156,7 +168,7 @@ def test_a_launcher_does_not_wait_for_one_that_was_stopped(process, tmp_path, mo
     monkeypatch.setattr("zeusrun.launcher.processes.torchrun._MARGIN_S", 0.2)
     process._grace_s = 0
     with process:
-        daemon = read_daemon(tmp_path)
+        daemon = start_daemon(lambda word: process._send(word[0]), tmp_path)
         (watchdog,) = (
             each for each in psutil.Process().children() if str(WATCHDOG) in each.cmdline()
         )
