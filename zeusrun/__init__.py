@@ -4,13 +4,13 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as in typing, which takes longer to import than this does
 if TYPE_CHECKING:
-    from zeusrun.worker.context import Run
+    from zeusrun.worker.context import RunContext
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "current"]
 
 
-def current() -> Run:
+def current() -> RunContext:
     """Return the run that this process belongs to.
 
     Outside zeusrun it is inert: it returns the defaults given and reports to nobody.

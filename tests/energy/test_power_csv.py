@@ -8,7 +8,7 @@ import os
 import pytest
 
 from zeusrun.energy.device import Health
-from zeusrun.energy.power_csv import COLUMNS, PowerCsv, Row
+from zeusrun.energy.power_csv import COLUMNS, PowerCsv, PowerRow
 
 WATTS = 250.0
 
@@ -22,7 +22,7 @@ def write(output, first, ticks, uuids=("A", "B")):
     """Write samples of devices that draw 250 W, ten a second."""
     for number in range(first, first + ticks):
         time_s = number / 10
-        output.write([Row(time_s, uuid, WATTS, 300.0, time_s * WATTS) for uuid in uuids])
+        output.write([PowerRow(time_s, uuid, WATTS, 300.0, time_s * WATTS) for uuid in uuids])
 
 
 def test_a_row_tells_all_and_an_unknown_cell_is_empty(tmp_path):
@@ -31,9 +31,9 @@ def test_a_row_tells_all_and_an_unknown_cell_is_empty(tmp_path):
     output = PowerCsv(path)
     output.write(
         [
-            Row(0.5, "A", 123.4567, 300.0, 1234567.8914, health),
-            Row(0.5, "B", None, None, None, Health(throttle_reasons=())),
-            Row(0.5, "C", None, None, None, None),
+            PowerRow(0.5, "A", 123.4567, 300.0, 1234567.8914, health),
+            PowerRow(0.5, "B", None, None, None, Health(throttle_reasons=())),
+            PowerRow(0.5, "C", None, None, None, None),
         ]
     )
     assert path.read_text().splitlines() == [
@@ -63,7 +63,7 @@ def test_a_run_sampled_less_often_than_once_a_second_keeps_every_sample(tmp_path
     path = tmp_path / "power.csv"
     output = PowerCsv(path)
     for time_s in (3599.5, 3601.2, 3605.9, 3606.1):
-        output.write([Row(time_s, "A", WATTS, None, None)])
+        output.write([PowerRow(time_s, "A", WATTS, None, None)])
     assert [row["time_s"] for row in rows_of(path)] == [
         "3599.500",
         "3601.200",
@@ -89,7 +89,7 @@ def test_a_full_disk_is_reported_once_and_ends_the_file(tmp_path):
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     output = PowerCsv(path)
-    row = Row(0.0, "A", WATTS, 300.0, 0.0)
+    row = PowerRow(0.0, "A", WATTS, 300.0, 0.0)
     assert output.write([row]) is None
     os.close(reader)
     assert "power.csv is incomplete" in output.write([row])

@@ -15,7 +15,7 @@ import zeusrun
 from tests.worker.rank import Rank
 from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.events import Reported
-from zeusrun.worker.context import Run
+from zeusrun.worker.context import RunContext
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def rank(tmp_path):
 
 @pytest.fixture
 def current(rank):
-    """Build the ``Run`` of a rank; the SIGTERM handler it installs is taken away again."""
+    """Build the ``RunContext`` of a rank; the SIGTERM handler it installs is taken away again."""
     before = signal.getsignal(signal.SIGTERM)
-    yield lambda **changes: Run(rank.environment(**changes))
+    yield lambda **changes: RunContext(rank.environment(**changes))
     signal.signal(signal.SIGTERM, before)
 
 
@@ -37,7 +37,7 @@ def reports(rank):
 
 def test_outside_zeusrun_it_returns_the_defaults_and_reports_to_nobody(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run = Run({})
+    run = RunContext({})
     assert not run.active
     assert (run.rank, run.world_size, run.job, run.trial) == (0, 1, None, None)
     assert run.checkpoint_dir is None
@@ -51,13 +51,13 @@ def test_outside_zeusrun_it_returns_the_defaults_and_reports_to_nobody(tmp_path,
 
 
 def test_outside_zeusrun_torchruns_ranks_are_known():
-    run = Run({"RANK": "3", "WORLD_SIZE": "4"})
+    run = RunContext({"RANK": "3", "WORLD_SIZE": "4"})
     assert (run.active, run.rank, run.world_size) == (False, 3, 4)
 
 
 def test_outside_zeusrun_sigterm_ends_the_script_as_ever():
     before = signal.getsignal(signal.SIGTERM)
-    list(Run({}).epochs(default=2))
+    list(RunContext({}).epochs(default=2))
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -196,7 +196,7 @@ def test_what_is_no_number_is_a_type_error_on_rank_0_alone(current, rank, value)
 
 
 def test_outside_zeusrun_nothing_is_converted():
-    Run({}).report(accuracy=None)
+    RunContext({}).report(accuracy=None)
 
 
 def test_a_full_disk_is_a_warning_and_the_target_still_ends_the_training(current):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from zeusrun.energy.device import name_of
 from zeusrun.energy.device_energy import LOST_S, Accounts, EnergyTrack
 from zeusrun.energy.meter import Meter
-from zeusrun.energy.power_csv import PowerCsv, Row
+from zeusrun.energy.power_csv import PowerCsv, PowerRow
 from zeusrun.energy.series import LimitSeries
 from zeusrun.energy.sharing import Sharing
 from zeusrun.errors import DeviceError
@@ -102,7 +102,7 @@ class EnergyMonitor(Meter):
 
     def sample(self) -> None:
         """Read every device now. The thread calls it; without the thread (in tests), call it."""
-        rows: list[Row] = []
+        rows: list[PowerRow] = []
         limits_w: list[float | None] = [None] * len(self._metered)
         found: list[tuple[str, str]] = []
         for place, (name, device, track) in enumerate(self._metered):
@@ -120,7 +120,7 @@ class EnergyMonitor(Meter):
                 found += [(name, text) for text in track.add(time_s, reading)]
                 power_w, cumulative_j = track.power_w(), track.cumulative_j
             run_s, limit_w = time_s - self._started_s, reading.power_limit_w
-            row = Row(run_s, device.uuid, power_w, limit_w, cumulative_j, reading.health)
+            row = PowerRow(run_s, device.uuid, power_w, limit_w, cumulative_j, reading.health)
             rows.append(row)
         with self._lock:
             self._limits.add(self._clock(), limits_w)

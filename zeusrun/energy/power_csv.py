@@ -24,7 +24,7 @@ _DENSE_S = 3600.0
 _NOTHING_KNOWN = Health()
 
 
-class Row(NamedTuple):
+class PowerRow(NamedTuple):
     """One reading of one device, ``time_s`` after the run began; ``None`` is unknown."""
 
     time_s: float
@@ -68,7 +68,7 @@ class PowerCsv:
         self._file: BinaryIO | None = None
         self._last_s = -1.0
 
-    def write(self, rows: Sequence[Row]) -> str | None:
+    def write(self, rows: Sequence[PowerRow]) -> str | None:
         """Append one sample of all devices; return a warning if that failed, the first time."""
         if self._path is None or not rows:
             return None

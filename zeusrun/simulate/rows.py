@@ -18,7 +18,7 @@ LARGEST, SMALLEST = 1e15, 1e-9
 """Seconds, watts and shares lie within them; beyond, sums would leave the range of a float."""
 
 
-class Row(NamedTuple):
+class TraceRow(NamedTuple):
     """The cells of a row by column, and the line where the row ends."""
 
     path: Path
@@ -52,7 +52,7 @@ class Row(NamedTuple):
         return int(value)
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+def read_rows(path: Path, columns: Sequence[str]) -> Iterator[TraceRow]:
     """Yield every row of a ``.csv`` or ``.csv.xz`` file that has at least these columns.
 
     Raises:
@@ -67,7 +67,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
             found = ", ".join(filter(None, header)) or "no header"
             raise UsageError(f"{path}:1: there is no column {missing[0]!r}; found {found}")
         for cells in reader:
-            row = Row(path, reader.line_num, cells)
+            row = TraceRow(path, reader.line_num, cells)
             if any(cells[name] is None for name in columns):
                 raise row.error(f"fewer cells than the {len(header)} of the header")
             yield row

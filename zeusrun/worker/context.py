@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SIGTERM_EXIT_CODE = 143  # 128 + SIGTERM: ended by one that zeusrun did not send
 
 
-class Run:
+class RunContext:
     """One rank's view of its trial, read from the environment that the launcher set.
 
     Attributes:
@@ -226,9 +226,9 @@ class Run:
 
 
 @functools.cache
-def current_run() -> Run:
-    """Return the one ``Run`` of this process."""
-    return Run(dict(os.environ))
+def current_run() -> RunContext:
+    """Return the one ``RunContext`` of this process."""
+    return RunContext(dict(os.environ))
 
 
 def _number(name: str, value: SupportsFloat) -> float:
