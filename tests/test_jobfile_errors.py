@@ -282,7 +282,12 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         (
             "  default: 64\n  candidates: [32, 64]",
             "  candidates: [8, 16]",
-            "9: 'batch_size.default' must be one of the candidates (8, 16); where it is not given it is 64",
+            "9: 'batch_size.default' is 64 because the file gives none; give one of the candidates (8, 16)",
+        ),
+        (
+            "default: 64\n  candidates: [32, 64]",
+            "default: 64\n  candidates: [8, 16]",
+            "10: 'batch_size.default' must be one of the candidates (8, 16), not 64",
         ),
         (
             "[32, 64]",
@@ -402,6 +407,11 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         ("script: train.py", "script: " + "x" * 300, "2: 'script' names a file that is missing: "),
         (
             "launch:",
+            "notify: {command: [hooks/tell.sh, x]}\nlaunch:",
+            "12: 'notify.command' names a file that is missing: ",
+        ),
+        (
+            "launch:",
             "workdir: nowhere\nlaunch:",
             "12: 'workdir' names a directory that is missing: ",
         ),
@@ -455,15 +465,15 @@ def test_a_bad_file_is_told_with_line_reason_and_help(fail, old, new, expected):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("", "job.yaml: is empty; a job needs at least a name"),
-        ("# only a comment\n", "job.yaml: is empty; "),
-        ("~\n", "job.yaml: is empty; "),
-        ("- name: digits\n", "job.yaml:1: holds a list; a job file is made of 'key: value' lines"),
-        ("digits\n", "job.yaml:1: holds a single value; "),
-        (b"name: digits\nscript: \xff\xfe\n", "job.yaml:2: is not UTF-8 text; is it a job file?"),
+        ("", "job.yaml is empty; a job needs at least a name, a script, an objective and batch"),
+        ("# only a comment\n", "job.yaml is empty; "),
+        ("~\n", "job.yaml is empty; "),
+        ("- name: digits\n", "job.yaml:1: the file holds a list; a job file is made of 'key:"),
+        ("digits\n", "job.yaml:1: the file holds a single value; "),
+        (b"name: digits\nscript: \xff\xfe\n", "job.yaml:2: this line is not UTF-8 text; is it"),
         (b"name: digits\n\x7fELF\x00", "job.yaml:2: the character U+007F cannot stand in a job"),
         ("name: {\n", "job.yaml:2: not usable YAML: "),
-        ("#" * (MAX_BYTES + 1), "job.yaml: is larger than 64 KiB; is it a job file?"),
+        ("#" * (MAX_BYTES + 1), "job.yaml is larger than 64 KiB; is it a job file?"),
     ],
 )
 def test_what_is_no_job_file_at_all_is_one_error(fail, content, expected):
@@ -517,7 +527,35 @@ def test_control_characters_of_a_job_do_not_reach_the_terminal(fail):
 def test_all_errors_are_told_at_once_in_the_order_of_the_file(fail):
     text = GOOD.replace("name: digits", "nome: digits").replace("0.9", "x").replace("[32", "[33")
     numbers = [line.split(":")[1] for line in fail(text.replace("train.py", "tarin.py"))]
-    assert numbers == ["1", "1", "2", "8", "9"]
+    assert numbers == ["1", "2", "8", "9"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("candidates:", "batch_sizes:", "unknown key 'batch_sizes' under 'batch_size'; did you"),
+        (
+            "default: 64\n  candidates: [32, 64]",
+            "defualt: 8\n  candidates: [8]",
+            "unknown key 'def",
+        ),
+        ("script:", "scirpt:", "unknown key 'scirpt'; did you mean 'script'?"),
+        ("script:", "modul:", "unknown key 'modul'; did you mean 'module'?"),
+        ("objective:", "objektive:", "unknown key 'objektive'; did you mean 'objective'?"),
+    ],
+)
+def test_a_misspelt_key_is_not_also_a_missing_one(fail, old, new, expected):
+    (line,) = fail(GOOD.replace(old, new))
+    assert line.partition(": ")[2].startswith(expected)
+
+
+def test_a_key_that_no_unknown_key_means_is_still_missing(fail):
+    lines = fail(GOOD.replace("script: train.py", "xyz: 1").replace("name: digits", "nome: a"))
+    assert [line.partition(": ")[2][:25] for line in lines] == [
+        "'module' or 'script' is m",
+        "unknown key 'nome'; did y",
+        "unknown key 'xyz'; known ",
+    ]
 
 
 def test_past_eight_errors_the_rest_is_counted_and_overrides_come_first(fail):

@@ -6,11 +6,13 @@ import json
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 
+from tests.bandit.scripts import problem
 from tests.factories import write_job
 from zeusrun.bandit.registry import create_policy
-from zeusrun.errors import UsageError
+from zeusrun.errors import JobFileError, UsageError
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.metrics.base import open_sources
 from zeusrun.plugins import has_plugin, load_plugin
@@ -101,6 +103,8 @@ def test_a_plugin_that_cannot_be_imported_ends_with_2_and_one_sentence(zeusrun, 
     job = zeusrun.job(policy={"name": "largest"})
     done = zeusrun("submit", job, "--dry-run", PYTHONPATH=str(site))
     assert done.returncode == 2
+    checked = zeusrun("validate", job, PYTHONPATH=str(site))
+    assert (checked.returncode, checked.stdout, checked.stderr) == (2, "", done.stderr)
     assert done.stderr == (
         "zeusrun: the plugin 'largest' (largest_policy:Largest, of the package zeusrun-largest) cannot be "
         "imported: ModuleNotFoundError: No module named 'no_such_module'; repair or uninstall "
@@ -112,6 +116,117 @@ def test_a_plugin_that_makes_no_policy_is_named(install):
     install("[zeusrun.policies]\nlargest = largest_policy:TEXT\n", module="TEXT = 'none'")
     with pytest.raises(UsageError, match="'largest' does not make a policy: it needs a name and"):
         create_policy("largest")
+
+
+BAD = """
+from largest_policy import Largest
+from zeusrun.trial import Decision, Stage
+
+
+class Raises(Largest):
+    def choose(self, problem, runs, rng):
+        return {}["oops"]
+
+    next_limit_w = review = explain = choose
+
+
+class Late(Largest):
+    def review(self, problem, decision, running):
+        return {}["oops"]
+
+
+class Odd(Largest):
+    def choose(self, problem, runs, rng):
+        return Decision(77, Stage.EXPLORE, "odd")
+
+    def explain(self, problem, runs, rng):
+        return ["a belief"]
+
+
+class Bare(Largest):
+    def choose(self, problem, runs, rng):
+        return 64
+
+
+def broken():
+    raise ValueError("no model")
+"""
+BAD_POLICIES = """
+    [zeusrun.policies]
+    raises = bad_policies:Raises
+    late = bad_policies:Late
+    odd = bad_policies:Odd
+    bare = bad_policies:Bare
+    broken = bad_policies:broken
+"""
+OOPS = (
+    "zeusrun: the policy 'raises' (plugin bad_policies:Raises) failed in {}: KeyError: 'oops'; "
+    "repair the plugin, or choose another policy: auto, zeus, fixed, grid\n"
+)
+
+
+@pytest.fixture
+def bad_policies(install, monkeypatch):
+    site = install(BAD_POLICIES)
+    (site / "bad_policies.py").write_text(BAD)
+    monkeypatch.delitem(sys.modules, "bad_policies", raising=False)
+    return site
+
+
+@pytest.mark.parametrize(
+    ("method", "verb"),
+    [("choose", ["submit", "JOB", "--dry-run"]), ("explain", ["explain", "JOB"])],
+)
+def test_an_error_in_a_plugins_policy_ends_with_2_and_names_it(zeusrun, bad_policies, method, verb):
+    job = str(zeusrun.job(policy={"name": "raises"}))
+    words = [job if word == "JOB" else word for word in verb]
+    done = zeusrun(*words, PYTHONPATH=str(bad_policies))
+    assert (done.returncode, done.stderr) == (2, OOPS.format(method))
+
+
+def test_an_error_in_a_simulated_plugin_ends_with_2_and_names_it(zeusrun, bad_policies):
+    few = ("--workload", "law", "--seeds", "1", "--recurrences", "2")
+    done = zeusrun("simulate", "--policy", "raises", *few, PYTHONPATH=str(bad_policies))
+    assert (done.returncode, done.stderr) == (2, OOPS.format("choose"))
+
+
+def test_an_error_of_a_plugin_during_a_run_ends_the_run_and_names_it(zeusrun, bad_policies):
+    job = zeusrun.job(policy={"name": "late"})
+    done = zeusrun("submit", job, PYTHONPATH=str(bad_policies))
+    assert done.returncode == 2
+    assert "the policy 'late' (plugin bad_policies:Late) failed in review" in done.stderr
+    (trial,) = json.loads(zeusrun("history", "--json").stdout)
+    assert (trial["status"], trial["finished_at"] is not None) == ("FAILED", True)
+
+
+@pytest.mark.usefixtures("bad_policies")
+@pytest.mark.parametrize(
+    ("name", "method", "expected"),
+    [
+        ("raises", "next_limit_w", "failed in next_limit_w: KeyError: 'oops'; repair"),
+        ("raises", "review", "failed in review: KeyError: 'oops'; repair the plugin"),
+        ("odd", "choose", "it returned batch size 77; the candidates are 16, 32, 64, 128, 256"),
+        ("odd", "explain", "it returned something other than a list of ArmBelief"),
+        ("bare", "choose", "it returned 64, which is no Decision"),
+    ],
+)
+def test_every_method_of_a_plugins_policy_is_checked(name, method, expected):
+    with pytest.raises(UsageError, match=expected):
+        getattr(create_policy(name), method)(problem(), [], np.random.default_rng(0))
+
+
+@pytest.mark.usefixtures("bad_policies")
+def test_a_plugin_that_fails_to_make_its_policy_is_named():
+    with pytest.raises(UsageError, match="'broken' failed to make a policy: ValueError: no model"):
+        create_policy("broken")
+
+
+@pytest.mark.usefixtures("bad_policies")
+def test_a_misspelt_name_of_a_plugin_is_suggested(tmp_path):
+    with pytest.raises(UsageError, match="did you mean 'broken'"):
+        create_policy("brokn")
+    with pytest.raises(JobFileError, match="did you mean 'broken'"):
+        load_spec(write_job(tmp_path, policy={"name": "brokn"}))
 
 
 def test_names_are_looked_for_in_their_own_group(install):

@@ -175,8 +175,9 @@ def main() -> NoReturn:
 
 
 def _say(text: str) -> None:
+    lines = [f"zeusrun: {line}" for line in plain_text(text).split("\n")]
     with contextlib.suppress(OSError):  # a closed pipe or a full disk
-        print(plain_text(f"zeusrun: {text}"), file=sys.stderr, flush=True)  # noqa: T201
+        print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _refuse_removed(arguments: list[str]) -> None:

@@ -42,6 +42,13 @@ def load_plugin(group: Group, name: str) -> object | None:
     return loaded
 
 
+def plugin_names(group: Group) -> list[str]:
+    """Return the names that installed packages declare in a group, for "did you mean"."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - takes 20 ms, and few need it
+
+    return sorted(entry_points(group=group).names)
+
+
 def _find(group: Group, name: str) -> EntryPoint | None:
     from importlib.metadata import entry_points  # noqa: PLC0415 - takes 20 ms, and few need it
 

@@ -96,6 +96,12 @@ def test_validate_refuses_with_exit_2_what_submit_would_refuse(cli, zeusrun):
         assert "48" in err
 
 
+def test_every_line_of_an_error_begins_with_the_program_and_the_place(cli, zeusrun):
+    job = zeusrun.job(attempts=0, batch_size={"default": 48})
+    lines = cli("validate", job)[2].splitlines()
+    assert [line.startswith(f"zeusrun: {job}:") for line in lines] == [True, True]
+
+
 def test_set_overrides_a_key(cli, zeusrun):
     job = zeusrun.job()
     assert "8, 32" in cli("validate", job, "--set", "batch_size.candidates=[8, 32]")[1]

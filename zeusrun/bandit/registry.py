@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import difflib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.fixed import Fixed
 from zeusrun.bandit.grid import Grid
+from zeusrun.bandit.problem import ArmBelief
 from zeusrun.bandit.zeus.policy import Zeus
 from zeusrun.errors import UsageError
-from zeusrun.plugins import load_plugin
+from zeusrun.plugins import load_plugin, plugin_names
+from zeusrun.trial import Decision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.random import Generator
 
     from zeusrun.bandit.observation import Run, Running
-    from zeusrun.bandit.problem import ArmBelief, Problem
-    from zeusrun.trial import Decision, PowerPoint
+    from zeusrun.bandit.problem import Problem
+    from zeusrun.trial import PowerPoint
 
 
 @runtime_checkable
@@ -70,6 +73,58 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
 }
 
 
+class PluginPolicy:
+    """A plugin's policy; its errors and its invalid answers are ``UsageError``s that name it."""
+
+    def __init__(self, name: str, policy: Policy) -> None:
+        self.name = name
+        self._policy = policy
+
+    def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
+        """Return the plugin's choice, which must be one of the candidates."""
+        with self._blame("choose"):
+            decision = self._policy.choose(problem, runs, rng)
+            if not isinstance(decision, Decision):
+                raise TypeError(f"it returned {decision!r}, which is no Decision")
+            if decision.global_batch_size not in problem.candidates:
+                known = ", ".join(map(str, problem.candidates))
+                size = decision.global_batch_size
+                raise ValueError(f"it returned batch size {size}; the candidates are {known}")
+            return decision
+
+    def next_limit_w(
+        self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
+    ) -> float | None:
+        """Return the plugin's power limit."""
+        with self._blame("next_limit_w"):
+            return self._policy.next_limit_w(problem, decision, profile)
+
+    def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
+        """Return why the plugin stops a trial."""
+        with self._blame("review"):
+            return self._policy.review(problem, decision, running)
+
+    def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
+        """Return the plugin's beliefs."""
+        with self._blame("explain"):
+            beliefs = list(self._policy.explain(problem, runs, rng))
+            if not all(isinstance(belief, ArmBelief) for belief in beliefs):
+                raise TypeError("it returned something other than a list of ArmBelief")
+            return beliefs
+
+    @contextmanager
+    def _blame(self, method: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            kind = type(self._policy)
+            raise UsageError(
+                f"the policy {self.name!r} (plugin {kind.__module__}:{kind.__qualname__}) failed "
+                f"in {method}: {type(error).__name__}: {error}; repair the plugin, or choose "
+                f"another policy: {', '.join(POLICIES)}"
+            ) from error
+
+
 def create_policy(name: str) -> Policy:
     """Make a policy by its name: one of zeusrun's, else one of an installed plugin.
 
@@ -80,13 +135,19 @@ def create_policy(name: str) -> Policy:
         return POLICIES[name]()
     create = load_plugin("zeusrun.policies", name)
     if create is None:
-        close = difflib.get_close_matches(name, POLICIES, n=1)
+        close = difflib.get_close_matches(name, [*POLICIES, *plugin_names("zeusrun.policies")], n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(POLICIES)}"
         raise UsageError(f"unknown policy {name!r}; {hint}")
-    policy = create() if callable(create) else create
+    try:
+        policy = create() if callable(create) else create
+    except Exception as error:
+        raise UsageError(
+            f"the plugin {name!r} failed to make a policy: {type(error).__name__}: {error}; repair "
+            f"the plugin, or choose another policy: {', '.join(POLICIES)}"
+        ) from error
     if not isinstance(policy, Policy):
         raise UsageError(
             f"the plugin {name!r} does not make a policy: it needs a name and the methods choose, "
             "next_limit_w, review and explain; docs/policies.md describes them"
         )
-    return policy
+    return PluginPolicy(name, policy)

@@ -11,6 +11,7 @@ from typer import Argument
 from zeusrun.clock import read_clock
 from zeusrun.commands.options import AsJson, JobFile, Overrides, job_file
 from zeusrun.errors import JobFileError, UsageError
+from zeusrun.jobfile.sections import POLICY_NAMES
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
 from zeusrun.launcher.unused_choices import find_unused_choices
 from zeusrun.plain_text import plain_text
@@ -26,6 +27,10 @@ def validate(job: JobFile, *, overrides: Overrides = None) -> None:
             build_schedule(spec, {}, os.environ, names=(), known=None, now=read_clock())
         except UsageError as error:
             raise JobFileError(f"{job}: in 'schedule': {error}") from None
+    if spec.policy.name not in POLICY_NAMES:
+        from zeusrun.bandit.registry import create_policy  # noqa: PLC0415 - imports numpy
+
+        create_policy(spec.policy.name)
     arms = ", ".join(map(str, spec.batch_size.candidates))
     typer.echo(f"{job}: job '{spec.name}' is well-formed; batch sizes {arms}")
     for text in find_unused_choices(spec):

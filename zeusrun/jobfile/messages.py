@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 MAX_SHOWN = 8  # more would scroll the first off a terminal, and it usually causes the others
 
+NO_CANDIDATE = "no_candidate"
+"""The kind of error of a default batch size that is not among the candidates."""
+
 # Where pydantic's words ("a valid number", "greater than 0") are not those of a YAML file.
 _WANTED = {
     "bool_type": "true or false",
@@ -64,48 +67,74 @@ def collect_problems(document: JobDocument, problems: Sequence[JobFileProblem]) 
     return JobFileError("\n".join(lines))
 
 
-def describe_error(
-    error: Mapping[str, Any], sections: Mapping[str, Sequence[str]], source: str
-) -> JobFileProblem:
-    """Translate one of pydantic's ``ValidationError.errors()``.
+def describe_errors(
+    errors: Sequence[Mapping[str, Any]],
+    sections: Mapping[str, Sequence[str]],
+    document: JobDocument,
+) -> list[JobFileProblem]:
+    """Translate pydantic's ``ValidationError.errors()``.
 
-    ``sections`` holds the keys of each section by its name, those of the top level under ``""``;
-    ``source`` is the name of the job file.
+    A key that is absent because its name is misspelt is one problem: the unknown key.
+    ``sections`` holds the keys of each section by its name, those of the top level under ``""``.
     """
-    path: KeyPath = tuple(part for part in error["loc"] if part != "[key]")
+    problems, meant = [], set()
+    for error in errors:
+        if error["type"] == "extra_forbidden":
+            *place, key = error["loc"]
+            section = _dotted(tuple(place))
+            where = f" under '{section}'" if section else ""
+            other, hint = _meant(section, str(key), sections)
+            meant.add(other)
+            sentence = f"unknown key {str(key)!r}{where}; {hint}"
+            problems.append(JobFileProblem((*place, key), sentence))
+    if "script" in meant:
+        meant.add("module")  # which names the error if both are absent
+    for error in errors:
+        path: KeyPath = tuple(part for part in error["loc"] if part != "[key]")
+        misspelt = path not in document.origins and _dotted(path) in meant
+        if error["type"] != "extra_forbidden" and not misspelt:
+            problems.append(JobFileProblem(path, _describe(error, path, document)))
+    return problems
+
+
+def _describe(error: Mapping[str, Any], path: KeyPath, document: JobDocument) -> str:
     kind = error["type"]
-    if kind == "extra_forbidden":
-        section, key = _dotted(path[:-1]), str(path[-1])
-        where = f" under '{section}'" if section else ""
-        sentence = f"unknown key {key!r}{where}; {_meant(section, key, sections)}"
-    elif kind == "missing":
+    if kind == "missing":
         section = _dotted(path[:-1])
-        where = f"under '{section}'" if section else f"at the top level of {source}"
+        where = f"under '{section}'" if section else f"at the top level of {document.label}"
         sentence = f"the key '{path[-1]}' is missing {where}"
+    elif kind == NO_CANDIDATE and path not in document.origins:
+        sentence = f"'{_dotted(path)}' is {error['input']} because the file gives none; give "
+        sentence += error["msg"]
     elif kind == "value_error":
         sentence = f"'{_dotted(path)}' {error['ctx']['error']}"
     else:
         wanted = _WANTED.get(kind, error["msg"].removeprefix("Input should be "))
         given, advice = _shown(error["input"]), _advice(kind, error["input"])
         sentence = f"'{_dotted(path)}' must be {wanted}, not {given}{advice}"
-    return JobFileProblem(path, sentence)
+    return sentence
 
 
-def _meant(section: str, key: str, sections: Mapping[str, Sequence[str]]) -> str:
-    """Say which key was probably meant: the most certain guess, or the keys there are."""
+def _meant(section: str, key: str, sections: Mapping[str, Sequence[str]]) -> tuple[str | None, str]:
+    """Return the key that was probably meant, ``None`` if no key is alike; and a hint."""
     homes = [name for name, keys in sections.items() if key in keys]
     if homes:
         place = f"under '{homes[0]}'" if homes[0] else "at the top level"
-        return f"'{key}' belongs {place}"
+        return _join(homes[0], key), f"'{key}' belongs {place}"
     word = key.lower().replace("-", "_")
-    if other := _OTHER_NAMES.get(word):
-        return f"did you mean '{other.removeprefix(section + '.')}'?"
-    if close := difflib.get_close_matches(word, sections[section], n=1):
-        return f"did you mean '{close[0]}'?"
+    other = _OTHER_NAMES.get(word)
+    if other is None and (close := difflib.get_close_matches(word, sections[section], n=1)):
+        other = _join(section, close[0])
     elsewhere = {key: name for name, keys in sections.items() if name for key in keys}
-    if close := difflib.get_close_matches(word, elsewhere, n=1, cutoff=0.7):
-        return f"did you mean '{elsewhere[close[0]]}.{close[0]}'?"
-    return f"known are {', '.join(sections[section])}"
+    if other is None and (close := difflib.get_close_matches(word, elsewhere, n=1, cutoff=0.7)):
+        other = _join(elsewhere[close[0]], close[0])
+    if other is None:
+        return None, f"known are {', '.join(sections[section])}"
+    return other, f"did you mean '{other.removeprefix(section + '.')}'?"
+
+
+def _join(section: str, key: str) -> str:
+    return f"{section}.{key}" if section else key
 
 
 def _dotted(path: KeyPath) -> str:

@@ -15,7 +15,9 @@ from pydantic import (
     WithJsonSchema,
     field_validator,
 )
+from pydantic_core import PydanticCustomError
 
+from zeusrun.jobfile.messages import NO_CANDIDATE
 from zeusrun.jobfile.placeholders import find_placeholders
 from zeusrun.jobfile.validators import (
     CatchUp,
@@ -176,18 +178,13 @@ class Objective(Section):
     )
 
 
-_DEFAULT_BATCH_SIZE = 64
-
-
 class BatchSizes(Section):
     """The arms: global batch sizes, samples per optimizer step over all ranks."""
 
     candidates: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)
     ] = Field(description="Global batch sizes to choose from; kept in ascending order.")
-    default: int = Field(
-        _DEFAULT_BATCH_SIZE, ge=1, description="Where exploration starts; one of the candidates."
-    )
+    default: int = Field(64, ge=1, description="Where exploration starts; one of the candidates.")
 
     @field_validator("candidates")
     @classmethod
@@ -203,10 +200,8 @@ class BatchSizes(Section):
     def _check_default(cls, default: int, info: ValidationInfo) -> int:
         sizes = info.data.get("candidates")
         if sizes is not None and default not in sizes:
-            one = f"must be one of the candidates ({', '.join(map(str, sizes))})"
-            if default == _DEFAULT_BATCH_SIZE:
-                raise ValueError(f"{one}; where it is not given it is {default}")
-            raise ValueError(f"{one}, not {default}")
+            listed = ", ".join(map(str, sizes))
+            raise PydanticCustomError(NO_CANDIDATE, f"one of the candidates ({listed})")
         return default
 
     def check_divisible(self, world_size: int) -> None:

@@ -20,7 +20,7 @@ from pydantic import (
 
 from zeusrun.errors import JobFileError
 from zeusrun.job_name import check_job_name
-from zeusrun.jobfile.messages import collect_problems, describe_error
+from zeusrun.jobfile.messages import collect_problems, describe_errors
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
 from zeusrun.jobfile.secrets import hide_secret, read_secrets, write_secrets
 from zeusrun.jobfile.sections import (
@@ -48,7 +48,7 @@ from zeusrun.jobfile.yaml_reader import JobFileProblem, read_job_file, write_job
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zeusrun.jobfile.yaml_reader import JobDocument
+    from zeusrun.jobfile.yaml_reader import JobDocument, KeyPath
 
 
 def resolve_path(source: Path, text: str, *, escape: bool = False) -> Path:
@@ -215,7 +215,7 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
             ``file:line: sentence`` or ``--set override: sentence``.
     """
     if path.suffix == ".py":
-        raise JobFileError(f"{path}: is a Python script; name it as 'script' in a job file")
+        raise JobFileError(f"{path} is a Python script; name it as 'script' in a job file")
     document = read_job_file(path, overrides)
     source = Path(os.path.abspath(path))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
     secrets = read_secrets(document)
@@ -232,7 +232,7 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     except ValidationError as error:
         errors.extend(error.errors(include_url=False))
     # Outside of the handler: the cause would quote what was given, secrets included.
-    described = [describe_error(error, _SECTIONS, document.label) for error in errors]
+    described = describe_errors(errors, _SECTIONS, document)
     problems += [hide_secret(each, secrets) for each in described if each.path not in seen]
     if spec is None or problems:
         raise collect_problems(document, problems)
@@ -240,20 +240,32 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
 
 
 def _find_missing_paths(document: JobDocument, source: Path) -> Iterator[JobFileProblem]:
-    """Check that script and workdir exist, unless a placeholder decides where they are."""
-    for key, exists, kind in (
-        ("script", os.path.isfile, "file"),  # unlike Path.is_file it is False for any odd name
-        ("workdir", os.path.isdir, "directory"),
+    """Check that script, workdir and notify.command exist, unless a placeholder is in the path.
+
+    ``notify.command`` is only checked if it begins with a relative path.
+    """
+    data, notify = document.data, document.data.get("notify")
+    command = notify.get("command") if isinstance(notify, dict) else None
+    program = command[0] if isinstance(command, list) and command else None
+    if isinstance(program, str):  # no path: found on PATH; and "$" is no placeholder here
+        relative = "/" in program and not program.startswith("/")
+        program = program.replace("$", "$$") if relative else None
+    path: KeyPath
+    for path, text, exists, kind in (
+        # isfile, unlike Path.is_file, is False for any odd name
+        (("script",), data.get("script"), os.path.isfile, "file"),
+        (("workdir",), data.get("workdir"), os.path.isdir, "directory"),
+        (("notify", "command", 0), program, os.path.isfile, "file"),
     ):
-        text = document.data.get(key)
         if not isinstance(text, str) or not text or "\0" in text:
             continue
         try:
-            path = resolve_path(source, expand_placeholders(text, {}))
+            found = resolve_path(source, expand_placeholders(text, {}))
         except JobFileError:
             continue  # it has placeholders; a wrong one is reported by the model
-        if not exists(path):
-            yield JobFileProblem((key,), f"'{key}' names a {kind} that is missing: {path}")
+        if not exists(found):
+            key = ".".join(map(str, path[:2]))
+            yield JobFileProblem(path, f"'{key}' names a {kind} that is missing: {found}")
 
 
 def load_keep(path: Path) -> Keep:

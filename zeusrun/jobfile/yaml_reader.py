@@ -84,10 +84,14 @@ def read_job_file(path: Path, overrides: Sequence[str]) -> JobDocument:
     document = JobDocument(str(path))
     node = _compose(_read_text(path), document.label, numbered=True)
     if node is None or (isinstance(node, ScalarNode) and node.tag == _TAG + "null"):
-        raise JobFileError(f"{path}: is empty; a job needs at least a name, a script, an objective")
+        raise JobFileError(
+            f"{path} is empty; a job needs at least a name, a script, an objective and batch sizes"
+        )
     if not isinstance(node, MappingNode):
         kind = "a list" if isinstance(node, SequenceNode) else "a single value"
-        raise JobFileError(f"{path}:1: holds {kind}; a job file is made of 'key: value' lines")
+        raise JobFileError(
+            f"{path}:1: the file holds {kind}; a job file is made of 'key: value' lines"
+        )
     document.data = _build(node, (), document, None)
     for override in overrides:
         _apply_override(document, override)
@@ -106,17 +110,19 @@ def _read_text(path: Path) -> str:
     except FileNotFoundError as error:
         raise JobFileError(f"{path}: there is no such file") from error
     except IsADirectoryError as error:
-        raise JobFileError(f"{path}: is a directory; name the job file in it") from error
+        raise JobFileError(f"{path} is a directory; name the job file in it") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise JobFileError(f"{str(path)!r} cannot be read: {reason}") from error
     if len(content) > MAX_BYTES:
-        raise JobFileError(f"{path}: is larger than {MAX_BYTES // 1024} KiB; is it a job file?")
+        raise JobFileError(f"{path} is larger than {MAX_BYTES // 1024} KiB; is it a job file?")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise JobFileError(f"{path}:{line}: is not UTF-8 text; is it a job file?") from error
+        raise JobFileError(
+            f"{path}:{line}: this line is not UTF-8 text; is it a job file?"
+        ) from error
 
 
 class _CoreLoader(yaml.SafeLoader):

@@ -62,7 +62,7 @@ def build_schedule(
         raise UsageError("deadline must be more than 0, or none")
     if values.get("cron") is None:
         raise UsageError(
-            f"{spec.source}: has no schedule section; say when to run it: "
+            f"{spec.source} has no schedule section; say when to run it: "
             f'zeusrun schedule add {spec.source.name} "0 2 * * *"'
         )
     rules = Rules(

@@ -135,7 +135,7 @@ def _without_metric(progress: Progress, rules: StopRules) -> Verdict | None:
     return Verdict(
         StopCause.NO_METRIC,
         f"the first {EPOCHS_WITHOUT_METRIC} epochs reported no {metric!r}, but {names}; correct "
-        "objective.metric in the job file, or set objective.missing_metric to continue",
+        "objective.metric in the job file, or write objective.missing_metric: continue",
     )
 
 
