@@ -41,7 +41,8 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "zeusrun needs Python 3.10 or later; name one with 'make PYTHON=python3.11 $(MAKECMDGOALS)'."; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "Python's venv module is missing; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
-	@echo "Installing into $(VENV); the first time that is some minutes, most of them for torch."
+	@echo "Installing into $(VENV). The first time takes minutes and downloads torch, with CUDA up to several"
+	@echo "gigabytes. README.md, \"Sixty seconds\", says how to get the CPU build of torch instead."
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,examples]'
 	@touch $(READY)

@@ -105,7 +105,7 @@ def test_the_error_that_the_readme_shows_is_the_one_that_comes(zeusrun):
     (zeusrun.folder / "train.py").touch()
     (zeusrun.folder / "nightly.yaml").write_text(
         "name: nightly\nscript: train.py\nobjective:\n  metric: accuracy\n  target: 0.9\n"
-        "\nbatch_size:\n  candidates: [64]\n  batch_sizes: [128]\n"
+        "\nbatch_size:\n  default: 64\n  batch_sizes: [64, 128]\n"
     )
     shown = re.search(r"^zeusrun: nightly.yaml:9: .*$", README, re.MULTILINE).group()
     assert zeusrun("validate", "nightly.yaml").stderr.strip() == shown

@@ -112,7 +112,7 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         (
             "script:",
             "module: train\nscript:",
-            "2: 'module' cannot stand beside 'script'; keep one of them",
+            "2: 'module' cannot be used together with 'script'; keep one of them",
         ),
         # wrong types
         ("target: 0.9", "target: high", "8: 'objective.target' must be a number, not 'high'"),

@@ -79,7 +79,11 @@ def add(
     overlap: OverlapRule = None,
     catch_up: CatchUpRule = None,
     jitter: Annotated[
-        str | None, Option(help="Start at random up to this much later, such as 5m; or none.")
+        str | None,
+        Option(
+            help="Delay each start by up to this time, such as 5m; or none. The delay of an "
+            "occurrence never changes."
+        ),
     ] = None,
     deadline: Annotated[
         str | None,

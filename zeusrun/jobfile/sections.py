@@ -140,14 +140,14 @@ class Launch(Section):
     gpus: Literal["all", "auto", "shared"] = Field(
         "all",
         description="all: every visible GPU, one job at a time; auto: one free GPU for each "
-        "process; shared: beside other jobs.",
+        "process; shared: together with other jobs.",
     )
-    nnodes: int = Field(1, ge=1, le=1, description="Machines. Only 1 is supported so far.")
+    nnodes: int = Field(1, ge=1, le=1, description="Number of machines. Only 1 is supported.")
     max_restarts: int = Field(
-        0, ge=0, description="How often torchrun may restart the processes within one trial."
+        0, ge=0, description="How many times torchrun may restart the processes within one trial."
     )
     grace_period_s: float = Field(
-        30, ge=1, description="Seconds between asking the processes to stop and killing them."
+        30, ge=1, description="Seconds that the processes have to stop before they are killed."
     )
 
     @field_validator("gpus")
@@ -171,20 +171,22 @@ class Objective(Section):
         0.5, ge=0, le=1, description="What cost means: 1 is energy only, 0 is time only."
     )
     on_target: Literal["stop", "continue"] = Field(
-        "stop", description="At the target, tell the script to stop, or let it train on."
+        "stop", description="When the target is reached, stop the script, or let it continue."
     )
     missing_metric: Literal["stop", "continue"] = Field(
-        "stop", description="After three epochs without the metric, stop the run, or let it go on."
+        "stop", description="After three epochs without the metric, stop the run, or continue."
     )
 
 
 class BatchSizes(Section):
-    """The arms: global batch sizes, samples per optimizer step over all ranks."""
+    """Global batch sizes: samples per optimizer step over all ranks."""
 
     candidates: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)
     ] = Field(description="Global batch sizes to choose from; kept in ascending order.")
-    default: int = Field(64, ge=1, description="Where exploration starts; one of the candidates.")
+    default: int = Field(
+        64, ge=1, description="Batch size of the first run; one of the candidates."
+    )
 
     @field_validator("candidates")
     @classmethod
@@ -216,11 +218,13 @@ class BatchSizes(Section):
 
 
 class LearningRate(Section):
-    """The learning rate at the default batch size, and how it follows the batch size."""
+    """The learning rate at the default batch size, and how it grows with the batch size."""
 
     base: float = Field(gt=0, description="Learning rate at batch_size.default.")
     scale: Literal["linear", "sqrt", "none"] = Field(
-        "linear", description="How the rate grows with the batch size over the default."
+        "linear",
+        description="How the learning rate grows with the batch size, relative to the default "
+        "batch size.",
     )
 
     def at(self, ratio: float) -> float:
@@ -233,30 +237,35 @@ class LearningRate(Section):
 
 
 class PolicySection(Section, title="Policy"):
-    """What chooses the batch size."""
+    """The policy, which chooses the batch size."""
 
     name: PolicyName = Field(
         "auto",
-        description="auto: least cost over time; zeus: as in the NSDI 2023 paper; fixed: only the "
-        "default; grid: each once, then the cheapest; or the name of an installed plugin.",
+        description="auto: the least cost over many runs; zeus: the policy of the NSDI 2023 "
+        "paper; fixed: only the default; grid: each once, then the cheapest; or the name of an "
+        "installed plugin.",
     )
     window: int | None = Field(
         None, ge=1, description="Learn from the last N trials of each batch size; null: from all."
     )
-    seed: int = Field(0, ge=0, description="Seed of the choices: same history, same choice.")
+    seed: int = Field(
+        0, ge=0, description="Seed of the choices: the same history gives the same choice."
+    )
     learn_from_shared: bool = Field(
-        False, description="Learn speed and cost also from trials that shared their GPUs."
+        False,
+        description="Also learn speed and cost from trials that shared their GPUs with other "
+        "processes.",
     )
 
 
 class EarlyStop(Section):
-    """When a trial is stopped because it costs too much."""
+    """When a trial that costs too much is stopped."""
 
     cost_factor: float | None = Field(
         2.0,
         gt=1,
-        description="Stop a trial at this multiple of the cost of the best batch size; null: "
-        "never. auto stops others earlier.",
+        description="Stop a run at this multiple of the cost of the best batch size; null: "
+        "never. auto stops runs of other batch sizes earlier.",
     )
 
 
@@ -269,20 +278,24 @@ _GOES_WITH = {
 
 
 class PowerLimit(Section):
-    """What to do about the GPUs' power limit."""
+    """How the power limit of the GPUs is set."""
 
     mode: Literal["optimize", "fixed", "observe"] = Field(
         "optimize",
-        description="optimize: find and hold the best; fixed: hold watts; observe: no change.",
+        description="optimize: find and hold the best limit; fixed: hold watts; observe: change "
+        "nothing.",
     )
     watts: float | None = Field(None, gt=0, description="Watts per GPU, with mode fixed.")
     objective: Literal["cost", "energy", "time", "max_slowdown"] = Field(
         "cost",
-        description="What optimize looks for. cost: by objective.eta_knob; energy: the fewest "
-        "joules; time: the fastest; max_slowdown: the fewest joules within factor.",
+        description="What optimize minimises. cost: the cost, by objective.eta_knob; energy: "
+        "joules; time: seconds; max_slowdown: joules, but at most factor times slower.",
     )
     factor: float | None = Field(
-        None, ge=1, description="With max_slowdown: times the highest limit's time, such as 1.1."
+        None,
+        ge=1,
+        description="With max_slowdown: the longest allowed time, relative to the time at the "
+        "highest limit, such as 1.1.",
     )
 
     @field_validator("watts", "objective", "factor")
@@ -298,14 +311,18 @@ class PowerLimit(Section):
 
 
 class StallSection(Section, title="Stall"):
-    """What to do about a training that no longer takes optimizer steps."""
+    """What zeusrun does if the training takes no more optimizer steps."""
 
     after_s: float = Field(
-        60, gt=0, description="Seconds; a shorter pause between optimizer steps is never a stall."
+        60,
+        gt=0,
+        description="A pause of at most this many seconds between optimizer steps is never a "
+        "stall.",
     )
     action: Literal["report", "restart", "off"] = Field(
         "report",
-        description="report: warn, with all stacks; restart: also restart the ranks; off: neither.",
+        description="report: warn, with all stacks; restart: also restart the ranks; off: do "
+        "nothing.",
     )
 
 
@@ -320,30 +337,38 @@ class ScheduleSection(Section, title="Schedule"):
     )
     overlap: Overlap = Field(
         "forbid",
-        description="If the job runs already. forbid: skip; queue: wait; replace: end it first; "
-        "allow: run beside it.",
+        description="If the job is already running. forbid: skip; queue: wait; replace: end it "
+        "first; allow: start a second run.",
     )
     catch_up: CatchUp = Field(
         "none",
-        description="Of the runs missed while the machine was off: run none, or only the newest.",
+        description="Of the runs missed while the machine was off: run none, or the newest one.",
     )
     jitter: Duration | None = Field(
-        None, description="Start up to so much later, the same for each time: 30s, 1h30m."
+        None,
+        description="Delay each start by up to this time; the delay of an occurrence never "
+        "changes: 30s, 1h30m.",
     )
     deadline: Duration | None = Field(
-        None, description="A run that cannot start within this time is missed: 30m, 2h, 1d."
+        None, description="An occurrence that cannot start within this time is missed: 30m, 2h, 1d."
     )
 
 
 class Keep(Section):
     """Which run directories are kept; the history keeps all trials, and the best run stays."""
 
-    last: int | None = Field(None, ge=1, description="Keep the newest N runs; null: all.")
+    last: int | None = Field(
+        None, ge=1, description="Keep the files of the newest N runs; null: of all."
+    )
     days: float | None = Field(
-        None, gt=0, description="Keep runs that ended in the last N days; null: all."
+        None,
+        gt=0,
+        description="Keep the files of runs that ended within this many days; null: of all.",
     )
     size: Size | None = Field(
-        None, description="Keep the newest runs that fit into this size: 500 MB, 20 GB; null: all."
+        None,
+        description="Keep the files of the newest runs that fit into this size: 500 MB, 20 GB; "
+        "null: of all.",
     )
 
 
@@ -351,16 +376,19 @@ class Notify(Section):
     """Where notices of how a run ended are sent."""
 
     command: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        (), description="Command that gets the notice as JSON on standard input."
+        (), description="Command that receives the notice as JSON on standard input."
     )
     url: Annotated[str, AfterValidator(check_url)] | None = Field(
-        None, description="http(s) address that the notice is posted to as JSON."
+        None, description="http(s) address to which the notice is posted as JSON."
     )
     on: Annotated[tuple[Event, ...], Field(strict=False)] = Field(
         ("missed", "failed", "lost", "regression", "recovered"),
-        description="Events to send: reached, missed, failed, lost, regression, recovered.",
+        description="Events that cause a notice: reached, missed, failed, lost, regression, "
+        "recovered.",
     )
-    timeout_s: float = Field(10, gt=0, le=600, description="Seconds that each try may take.")
+    timeout_s: float = Field(
+        10, gt=0, le=600, description="Seconds that each delivery try may take."
+    )
 
 
 class Metrics(Section):

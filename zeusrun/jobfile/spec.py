@@ -84,19 +84,22 @@ class JobSpec(Section):
         None, min_length=1, description="Module to run as with python -m, instead of a script."
     )
     args: Annotated[tuple[PassedText, ...], Field(strict=False)] = Field(
-        (), description="Arguments of the script; ${...} placeholders are filled in."
+        (), description="Arguments of the script; zeusrun fills in ${...} placeholders."
     )
     env: Annotated[
         Mapping[EnvName, EnvText], AfterValidator(MappingProxyType), PlainSerializer(dict)
     ] = Field(
-        {}, repr=False, description="Environment variables of the script, beside the inherited."
+        {},
+        repr=False,
+        description="Environment variables of the script, in addition to the inherited ones.",
     )
     workdir: Path = Field(
         Path(), strict=False, description="Where the script runs; relative to the job file."
     )
     instrument: bool = Field(
         True,
-        description="Run the script under zeusrun's worker: step clock, causes, graceful stop.",
+        description="Run the script under zeusrun's worker, which counts steps, records the "
+        "cause of a crash, and stops gently.",
     )
     launch: Launch = Launch()
     objective: Objective
@@ -104,7 +107,7 @@ class JobSpec(Section):
     policy: PolicySection = PolicySection()
     early_stop: EarlyStop = EarlyStop()
     attempts: int = Field(
-        5, ge=1, description="Trials in one submit before the target counts as missed."
+        5, ge=1, description="Attempts in one submit before the target counts as missed."
     )
     power_limit: PowerLimit = PowerLimit()
     stall: StallSection = StallSection()
@@ -115,7 +118,7 @@ class JobSpec(Section):
     keep: Keep = Keep()
     notify: Notify = Notify()
     timeout_s: float | None = Field(
-        None, gt=0, description="Maximum seconds of a trial; null: no limit."
+        None, gt=0, description="Seconds that a trial may last at most; null: no limit."
     )
 
     @field_validator("module")
@@ -123,7 +126,7 @@ class JobSpec(Section):
     def _check_module(cls, module: str | None, info: ValidationInfo) -> str | None:
         if "script" in info.data:  # else it is itself wrong, and its own error counts
             if info.data["script"] is not None and module is not None:
-                raise ValueError("cannot stand beside 'script'; keep one of them")
+                raise ValueError("cannot be used together with 'script'; keep one of them")
             if info.data["script"] is None and module is None:
                 raise ValueError("or 'script' is missing; say what to run: script: train.py")
         if module is not None and not re.fullmatch(r"\w[\w-]*(\.\w[\w-]*)*", module):
