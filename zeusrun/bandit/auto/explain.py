@@ -89,13 +89,12 @@ def why_incumbent(now: Assessment, index: int) -> str:
 def why_try(now: Assessment, index: int, incumbent: int) -> str:
     """Say why another arm is tried."""
     beliefs = now.beliefs
-    doubt = finite_exp(math.sqrt(max(0.0, float(beliefs.covariance[index, index])))) - 1
     worth = 0.0 if now.values is None else float(now.values[index])
     best = beliefs.arms[incumbent]
     return (
-        f"{beliefs.arms[index]} is expected to be {_compared(now, index)} {best}, give or take "
-        f"{doubt:.0%}; a try is worth {worth:.2g} runs of {best} over the next "
-        f"{now.recurrences + HORIZON} recurrences"
+        f"{beliefs.arms[index]} may be {_compared(now, index)} {best}, but this is uncertain; over "
+        f"the next {now.recurrences + HORIZON} recurrences, a try should save about {worth:.2g} "
+        f"runs of {best}"
     )
 
 
@@ -122,7 +121,6 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
     log_cost = float(beliefs.mean[index])
     sd = math.sqrt(max(0.0, float(beliefs.covariance[index, index])) + beliefs.run_sd**2)
     trials = len(evidence.results.get(arm, ())) + evidence.out_of_memory.get(arm, 0)
-    learned, timed = evidence.reached or evidence.cut, evidence.epoch_cost_j
     cost_range_j = failure_chance = value_j = None
     if bound is not None and trials:  # an arm that was never tried may fail for any reason
         far = (math.log(bound.cost_j) - log_cost) / sd
@@ -136,8 +134,10 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
         global_batch_size=arm,
         trials=trials,
         reached=len(evidence.reached.get(arm, ())),
-        epochs=finite_exp(float(beliefs.log_epochs[index])) if learned else None,
-        epoch_cost_j=finite_exp(float(beliefs.log_epoch_cost[index])) if timed else None,
+        epochs=finite_exp(float(beliefs.log_epochs[index])) if evidence.reached else None,
+        epoch_cost_j=finite_exp(float(beliefs.log_epoch_cost[index]))
+        if evidence.epoch_cost_j
+        else None,
         cost_j=None if cost_j is None else finite_exp(log_cost + beliefs.run_sd**2 / 2),
         cost_range_j=cost_range_j,
         failure_chance=failure_chance,
@@ -163,6 +163,7 @@ def _verdict(now: Assessment, index: int) -> str:
     failed = f"failed {failures} of {len(evidence.results[arm])}; " if failures else ""
     if beliefs.incumbent is None or now.values is None:
         missing = "a batch size has reached the target"
-        return f"{failed}may run once {missing if beliefs.incumbent is None else 'a cost is known'}"
+        until = missing if beliefs.incumbent is None else "a cost is known"
+        return f"{failed}may run as soon as {until}"
     pays = "worth a try, but less than another" if now.values[index] > 0 else "not worth a try"
     return f"{failed}{_compared(now, index)} {beliefs.arms[beliefs.incumbent]}; {pays}"
