@@ -248,9 +248,7 @@ class PolicySection(Section, title="Policy"):
     window: int | None = Field(
         None, ge=1, description="Learn from the last N trials of each batch size; null: from all."
     )
-    seed: int = Field(
-        0, ge=0, description="Seed of the choices: the same history gives the same choice."
-    )
+    seed: int = Field(0, ge=0, description="Seed of the choices: same history, same choice.")
     learn_from_shared: bool = Field(
         False,
         description="Also learn speed and cost from trials that shared their GPUs with other "
@@ -321,8 +319,7 @@ class StallSection(Section, title="Stall"):
     )
     action: Literal["report", "restart", "off"] = Field(
         "report",
-        description="report: warn, with all stacks; restart: also restart the ranks; off: do "
-        "nothing.",
+        description="report: warn, with all stacks; restart: also restart the ranks; off: neither.",
     )
 
 
@@ -357,9 +354,7 @@ class ScheduleSection(Section, title="Schedule"):
 class Keep(Section):
     """Which run directories are kept; the history keeps all trials, and the best run stays."""
 
-    last: int | None = Field(
-        None, ge=1, description="Keep the files of the newest N runs; null: of all."
-    )
+    last: int | None = Field(None, ge=1, description="Keep files of the newest N runs; null: all.")
     days: float | None = Field(
         None,
         gt=0,
@@ -386,9 +381,7 @@ class Notify(Section):
         description="Events that cause a notice: reached, missed, failed, lost, regression, "
         "recovered.",
     )
-    timeout_s: float = Field(
-        10, gt=0, le=600, description="Seconds that each delivery try may take."
-    )
+    timeout_s: float = Field(10, gt=0, le=600, description="Seconds that each try may take.")
 
 
 class Metrics(Section):
