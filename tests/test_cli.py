@@ -160,6 +160,15 @@ def test_a_bug_is_exit_1_one_paragraph_and_a_traceback_in_a_file(zeusrun):
     assert "Traceback" in kept.read_text()
 
 
+def test_a_bug_may_quote_a_file_name_that_is_not_utf_8(zeusrun):
+    quoting = BROKEN.replace("'a bug of ours'", r"'caf\udce9'")
+    done = run_program(zeusrun, quoting, "history")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    (kept,) = zeusrun.folder.glob("zeusrun-bug-*.txt")
+    assert r"caf\udce9" in kept.read_text()
+
+
 def test_an_error_is_one_paragraph_without_a_traceback(zeusrun):
     done = zeusrun("submit", zeusrun.folder / "nothing.yaml")
     assert done.returncode == 2
