@@ -203,6 +203,18 @@ def test_a_training_outlives_whoever_watched_it(zeusrun):
     assert [found["status"] for found in zeusrun.history()] == ["REACHED"]
 
 
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_training_needs_no_streams(zeusrun, closed):
+    """As under a service manager that closes them: Python then has ``None`` in their place."""
+    program = f"import sys\nsys.{closed} = None"
+    options = ["--json"] if closed == "stderr" else []
+    done = run_program(zeusrun, program, "submit", zeusrun.job(), *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.stdout == "") == (closed == "stdout")
+    assert done.stdout.count("\n") == len(options)
+    assert [found["status"] for found in zeusrun.history()] == ["REACHED"]
+
+
 @pytest.mark.parametrize("sink", ["/dev/full", None], ids=["full disk", "closed pipe"])
 @pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["text", "json"])
 def test_who_does_not_read_what_was_saved_does_not_change_how_a_submit_ends(
