@@ -235,7 +235,9 @@ def errors(console: Console, jobs: int) -> None:
         name: sum(int((~each.reached).sum()) for each in episodes if each.policy == name)
         for name in POLICIES
     }
-    print(f"\n{each * len(FAMILIES)} other synthetic jobs, 0 errors; recurrences given up: {gave_up}")
+    print(
+        f"\n{each * len(FAMILIES)} other synthetic jobs, 0 errors; recurrences given up: {gave_up}"
+    )
 
 
 def speed(job: SimulatedJob) -> None:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import JobFileError
-from zeusrun.jobfile.placeholders import expand_placeholders
+from zeusrun.jobfile.placeholders import expand_placeholders, literal_parts
 from zeusrun.jobfile.secrets import load_secrets, unescaped
 from zeusrun.launcher.events import Noted, Printed, Warned
 from zeusrun.redaction import MASK, Mask, mask_values
@@ -66,7 +66,8 @@ def mask_run(paths: RunPaths, environment: Mapping[str, str]) -> Mask:
     """Return the mask of the secrets of a run, by the values that are known now.
 
     A run directory holds no values. They come from the job file that the run was submitted with
-    and from environment variables of the same names.
+    and from environment variables of the same names. What a placeholder in a value stood for is
+    not known here, so the parts around it are masked.
     """
     sources = [environment]
     try:
@@ -74,10 +75,13 @@ def mask_run(paths: RunPaths, environment: Mapping[str, str]) -> Mask:
         first, _, _ = paths.job_copy.read_text(encoding="utf-8").partition("\n")
     except (OSError, ValueError, JobFileError):
         return Mask()
-    with contextlib.suppress(ValueError, JobFileError):  # an older copy; the file is gone
+    with contextlib.suppress(ValueError, TypeError, JobFileError):  # another copy; no such file
         sources.append(load_secrets(Path(json.loads(first.removeprefix(_COPIED_FROM)))))
     values = [source[name] for source in sources for name in names if name in source]
-    return mask_values(form for value in values if value != MASK for form in unescaped(value))
+    known = [value for value in values if value != MASK]
+    return mask_values(
+        form for value in known for form in (*unescaped(value), *literal_parts(value))
+    )
 
 
 def mask_outcome(outcome: Outcome, mask: Mask) -> Outcome:

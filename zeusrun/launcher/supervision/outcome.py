@@ -38,6 +38,7 @@ _STOPPED_AS = {
 }
 
 NO_CAUSE = "torchrun failed without a recorded cause"
+_STORED_NO_CAUSE = "torchrun failed and left no word"  # ``Trial.cause`` of earlier versions
 
 
 def build_outcome(
@@ -127,7 +128,7 @@ def build_outcome(
         profiling_cost_j=limits.extra_cost_j,
         shared=shared,
         shutdown_s=shutdown_s,
-        cause=None if not crashed else NO_CAUSE if failure is None else failure.cause,
+        cause=None if not crashed else _STORED_NO_CAUSE if failure is None else failure.cause,
         warnings=(
             *_warnings(trial, progress, exit_, stop, clean=clean),
             *_warn_of_ranks(progress),
