@@ -14,8 +14,8 @@ from zeusrun.errors import BusyError, HistoryError
 from zeusrun.files.home import runs_directory, unwritable_home
 from zeusrun.files.private import make_folder, write_file
 from zeusrun.history.base import NEWEST, Conflict
+from zeusrun.launcher.choose import NothingLeft, choose_attempt
 from zeusrun.launcher.machine import check_descriptors
-from zeusrun.launcher.next_attempt import NothingLeft, choose_attempt
 from zeusrun.launcher.redact import copy_job
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, reopen_run
 from zeusrun.launcher.rundir.lock import is_filled, lease_of, remove_run, remove_unbegun
@@ -25,9 +25,8 @@ from zeusrun.trial import TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.launcher.choose import Choice
+    from zeusrun.launcher.choose import Attempt, Choice
     from zeusrun.launcher.context import Submission
-    from zeusrun.launcher.next_attempt import Attempt
     from zeusrun.launcher.rundir.lock import Lease
     from zeusrun.trial import Outcome, Trial
 

@@ -11,9 +11,9 @@ from zeusrun.clock import timestamp
 from zeusrun.errors import DeviceError, ExitCode
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.attempt import run_attempt, was_replaced
+from zeusrun.launcher.choose import Attempt, NothingLeft
 from zeusrun.launcher.dispatch import dispatch
 from zeusrun.launcher.events import FoundLost, Noted, Warned
-from zeusrun.launcher.next_attempt import Attempt, NothingLeft
 from zeusrun.launcher.power.control import open_limits, restore_limits
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.recover import recover_lost

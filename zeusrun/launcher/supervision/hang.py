@@ -22,21 +22,14 @@ STANDS_STILL = "the training has stalled: "
 
 @dataclass(frozen=True)
 class RankPauses:
-    """The pauses between the optimizer steps of a rank.
-
-    Attributes:
-        steps: Counted so far.
-        standing_s: Watched seconds since the last step; ``None`` before the first step since the
-            rank started, because loading data and compiling may take any time.
-        longest_s: The longest pause between two steps so far.
-        knows_epochs: Whether a step followed the first epoch, so that the pauses include the
-            evaluation and the checkpoint between two epochs.
-    """
+    """The pauses between the optimizer steps of a rank, in watched seconds."""
 
     steps: int
+    # Since the last step; ``None`` before the first one since the rank started, because loading data
+    # and compiling may take any time.
     standing_s: float | None = 0.0
     longest_s: float = 0.0
-    knows_epochs: bool = False
+    knows_epochs: bool = False  # whether ``longest_s`` includes the end of an epoch
 
     def patience_s(self, after_s: float) -> float:
         """Return the seconds without a step after which the rank has stalled."""
@@ -46,46 +39,27 @@ class RankPauses:
 
 @dataclass(frozen=True)
 class Pauses:
-    """The pauses of a training.
-
-    Attributes:
-        ranks: By rank, those that have counted a step.
-        seen_t: Monotonic second of the last sample; ``None`` before the first.
-        epochs: Epochs reported by then.
-    """
+    """The pauses of the ranks that have counted a step, at the last sample."""
 
     ranks: Mapping[int, RankPauses]
-    seen_t: float | None = None
+    seen_t: float | None = None  # monotonic second; ``None`` before the first sample
     epochs: int = 0
 
 
 @dataclass(frozen=True)
 class Stall:
-    """A training without progress.
+    """A training without progress."""
 
-    Attributes:
-        ranks: Those that take no step.
-        standing_s: Watched seconds since the last step of the first of them.
-        longest_s: Its longest pause before.
-    """
-
-    ranks: tuple[int, ...]
-    standing_s: float
-    longest_s: float
+    ranks: tuple[int, ...]  # those that take no step
+    standing_s: float  # since the last step of the first of them
+    longest_s: float  # its longest pause before
 
 
 NO_PAUSES = Pauses({})
 
 
 def watch_pauses(before: Pauses, now_t: float, steps: Mapping[int, int], epochs: int) -> Pauses:
-    """Return the pauses after a sample of the step clocks.
-
-    Args:
-        before: The pauses so far.
-        now_t: Monotonic seconds.
-        steps: Steps of each rank that has taken one.
-        epochs: Epochs reported so far.
-    """
+    """Return the pauses after a sample of the step clocks at monotonic second ``now_t``."""
     if before.seen_t is None:  # these steps are from an earlier launch
         return Pauses({rank: RankPauses(count, None) for rank, count in steps.items()}, now_t)
     gap_s = min(max(0.0, now_t - before.seen_t), MOST_GAP_S)
