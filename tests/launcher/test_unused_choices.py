@@ -28,7 +28,7 @@ def warnings(tmp_path):
 
 def test_a_batch_size_that_nothing_takes_is_told_with_the_line_to_write(warnings):
     (warning,) = warnings()
-    assert warning.startswith("the batch size seems never to reach the script: no ${batch_size}")
+    assert warning.startswith("the batch size seems never to reach the script: the job file has")
     assert 'args: [--batch-size, "${batch_size}"]' in warning
 
 

@@ -43,7 +43,7 @@ def test_the_sidecar_is_read_once_where_it_is_the_source(tmp_path):
 
 
 def test_another_source_is_read_beside_the_sidecar(tmp_path, monkeypatch):
-    monkeypatch.setitem(SOURCES, "other", lambda run_dir: ("other", run_dir))
+    monkeypatch.setitem(SOURCES, "other", lambda run_dir: open_sidecar(run_dir / "other"))
     sidecar, other = open_sources("other", tmp_path)
     assert sidecar.path == tmp_path / SIDECAR_NAME
-    assert other == ("other", tmp_path)
+    assert other.path == tmp_path / "other" / SIDECAR_NAME

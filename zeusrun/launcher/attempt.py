@@ -24,7 +24,6 @@ from zeusrun.trial import Outcome, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.energy.meter import Meter
     from zeusrun.history.base import History
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.dispatch import Dispatched
@@ -42,17 +41,9 @@ def run_attempt(
     *,
     notes: Sequence[str] = (),
 ) -> tuple[Trial, StopOrder | None]:
-    """Run a dispatched trial and record it.
+    """Run a dispatched trial and record it; ``notes`` are sentences to show first.
 
-    Args:
-        submission: The job and all it needs.
-        dispatched: The trial; its lease is released at the end.
-        emit: Gets every event.
-        signals: Those received, in order.
-        notes: Sentences to show first.
-
-    Returns:
-        The trial as recorded, and the order that stopped it, if any.
+    Returns the trial as recorded, and the order that stopped it, if any.
 
     Raises:
         ZeusrunError: If it could not be started, or its outcome could not be recorded.
@@ -69,7 +60,8 @@ def run_attempt(
             if dispatched.trial.preemptions:
                 emit(Noted(_describe_resumed(dispatched.trial)))
             emit(TrialStarts(dispatched.trial, dispatched.choice.decision.cost_bound_j))
-            meter = _open_meter(submission, dispatched)
+            power = dispatched.paths.power
+            meter = EnergyMonitor(submission.devices, power, foreign=ForeignProcesses())
             outcome, stop = Supervisor(
                 submission, dispatched, meter, emit=emit, signals=signals, mask=mask
             ).run()
@@ -89,15 +81,10 @@ def run_attempt(
     return finished, stop
 
 
-def _open_meter(submission: Submission, dispatched: Dispatched) -> Meter:
-    return EnergyMonitor(submission.devices, dispatched.paths.power, foreign=ForeignProcesses())
-
-
 def was_replaced(trial: Trial, stop: StopOrder | None) -> bool:
     """Whether a speed check ended a trial, so that another batch size follows.
 
-    The trial may run out of memory while it ends. That is recorded, and the other batch size
-    follows all the same.
+    That holds even if the trial ran out of memory while it ended.
     """
     looked = stop is not None and stop.cause is StopCause.LOOKED
     return looked and trial.status in {TrialStatus.CANCELLED, TrialStatus.OOM}
@@ -116,33 +103,27 @@ def _failed_outcome(dispatched: Dispatched, reason: str) -> Outcome:
 
 
 def _describe_resumed(trial: Trial) -> str:
-    """Describe a preempted trial that is continued."""
     used = [f"{trial.epochs} epoch" + ("" if trial.epochs == 1 else "s")] if trial.epochs else []
     if trial.time_s is not None:
         used.append(f"{trial.time_s:.0f} s")
     if trial.energy_j is not None:
         used.append(energy_text(trial.energy_j))
     so_far = f"; so far: {', '.join(used)}" if used else ""
+    then = "is continued"
     if not has_checkpoint(Path(trial.run_dir)):
-        why = "it saved no checkpoint"
-        return f"{trial.trial} was preempted and starts from the beginning: {why}{so_far}"
-    return f"{trial.trial} was preempted and is continued{so_far}"
+        then = "starts from the beginning: it saved no checkpoint"
+    return f"{trial.trial} was preempted and {then}{so_far}"
 
 
 def _record(history: History, dispatched: Dispatched, outcome: Outcome) -> Trial:
-    """Write the outcome into the run directory, then into the history.
-
-    Raises:
-        HistoryError: If the history cannot be written; says where the outcome is.
-    """
+    """Write the outcome into the run directory, then into the history; raises ``HistoryError``."""
     trial, paths = dispatched.trial, dispatched.paths
+    where = "It is not kept beside the run either."
     kept = write_record(paths, trial.finish(outcome))
     try:
         return history.finish(trial.trial, outcome)
     except (HistoryError, ValueError) as error:  # ValueError: another zeusrun took it for lost
-        where = (
-            where_kept(history, trial, paths) if kept else "It is not kept beside the run either."
-        )
+        where = where_kept(history, trial, paths) if kept else where
         raise HistoryError(
             f"{trial.trial} ended as {outcome.status.value} ({outcome.reason}), but the history "
             f"could not take it: {error} {where}"

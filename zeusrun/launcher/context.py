@@ -22,35 +22,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Submission:
-    """A job, and all that running it needs.
-
-    Attributes:
-        spec: The job.
-        history: Where its trials are kept.
-        policy: Chooses batch sizes and power limits.
-        devices: The devices to meter: the job's GPUs, else the CPU.
-        world_size: Number of ranks.
-        torchrun: The installed one.
-        home: Contains the run directories.
-        environment: Inherited by the ranks.
-        forced_batch_size: The batch size that the user chose; ``None`` to ask the policy.
-        why_forced: Where that choice comes from.
-        limits: Changes the GPUs' power limits while it is entered; ``None`` to change none.
-        host: Name of this machine.
-    """
+    """A job, and all that running it needs."""
 
     spec: JobSpec
     history: History
     policy: Policy
-    devices: Sequence[Device]
+    devices: Sequence[Device]  # to meter: the job's GPUs, else the CPU
     world_size: int
     torchrun: Torchrun
-    home: Path
-    environment: Mapping[str, str]
-    forced_batch_size: int | None = None
+    home: Path  # contains the run directories
+    environment: Mapping[str, str]  # inherited by the ranks
+    forced_batch_size: int | None = None  # the user's own; ``None`` to ask the policy
     why_forced: str = "chosen by --batch-size"
-    limits: LimitHolder | None = None
-    host: str = field(default_factory=platform.node)
+    limits: LimitHolder | None = (
+        None  # holds power limits while it is entered; ``None`` to change none
+    )
+    host: str = field(default_factory=platform.node)  # name of this machine
 
     @property
     def power_limits_w(self) -> tuple[float, ...]:

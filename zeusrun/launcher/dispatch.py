@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.choose import Attempt, Choice
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.rundir.lock import Lease
-    from zeusrun.trial import Outcome, Trial
+    from zeusrun.trial import Trial
 
 _LOCK_TIMEOUT_S = 30.0
 _PERIOD_S = 0.1  # between two checks whether the history has changed
@@ -36,17 +36,11 @@ _PERIOD_S = 0.1  # between two checks whether the history has changed
 
 @dataclass(frozen=True)
 class Dispatched:
-    """A trial that is stored and may start.
-
-    Attributes:
-        choice: The trial as it is stored, and what it was chosen from.
-        paths: Its files.
-        lease: Held from before the trial was stored until its launcher ends or dies.
-    """
+    """A trial that is stored and may start."""
 
     choice: Choice
     paths: RunPaths
-    lease: Lease
+    lease: Lease  # held from before the trial was stored until its launcher ends or dies
 
     @property
     def trial(self) -> Trial:
@@ -55,23 +49,16 @@ class Dispatched:
 
 
 def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | NothingLeft:
-    """Choose the next trial and store it.
+    """Choose the next trial and store it, or say why the recurrence makes no further attempt.
 
-    The policy decides without any lock. If another submit changes the history meanwhile, choose
-    again.
-
-    Args:
-        submission: The job and all it needs.
-        made: The attempts of the recurrence so far; empty to continue a preempted trial or begin
-            the next recurrence.
-
-    Returns:
-        The trial, or why the recurrence makes no further attempt.
+    ``made`` are the attempts of the recurrence so far; without any, continue a preempted trial or
+    begin the next recurrence. The policy decides without any lock. If another submit changes the
+    history meanwhile, choose again. If this raises, nothing remains on disk.
 
     Raises:
         BusyError: If another process holds the trial's lease and does not begin the trial.
-        HistoryError: If the history or the run directory cannot be written; nothing remains.
-        LaunchError: If torchrun could not open enough files; nothing remains.
+        HistoryError: If the history or the run directory cannot be written.
+        LaunchError: If torchrun could not open enough files.
         UsageError: If the user's own choice is not among the candidates.
     """
     check_descriptors(submission.world_size)
@@ -101,10 +88,7 @@ def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | No
 
 
 def _take_lease(submission: Submission, dispatched: Dispatched, version: str) -> bool:
-    """Take the lease of a trial, so that no other submit can begin the same one.
-
-    Returns:
-        Whether it is held; if not, the history has changed: choose again.
+    """Take the lease of a trial; return false if the history has changed: choose again.
 
     Raises:
         BusyError: If another process keeps the lease while the history stays the same.
@@ -168,20 +152,15 @@ def _give_up(submission: Submission, dispatched: Dispatched) -> None:
     trial, history = dispatched.trial, submission.history
     try:
         if trial in history.unfinished(trial.job):
-            history.finish(trial.trial, _never_began(trial))
+            status = TrialStatus.PREEMPTED if trial.preemptions else TrialStatus.CANCELLED
+            reason = "it could not be begun: the history or its run directory could not be written"
+            history.finish(trial.trial, trial.ended_as(status, reason, timestamp()))
         elif not trial.preemptions:
             remove_run(dispatched.paths)
     except HistoryError:
         pass  # of the same disk: the next submit cleans up
     finally:
         dispatched.lease.release()
-
-
-def _never_began(trial: Trial) -> Outcome:
-    """Return the outcome of a trial that was not begun; a preempted one stays preempted."""
-    status = TrialStatus.PREEMPTED if trial.preemptions else TrialStatus.CANCELLED
-    reason = "it could not be begun: the history or its run directory could not be written"
-    return trial.ended_as(status, reason, timestamp())
 
 
 def _fill(submission: Submission, dispatched: Dispatched) -> None:

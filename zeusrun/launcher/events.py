@@ -1,7 +1,7 @@
 """What happens during a submit, as values for the terminal, JSON and notices.
 
-A submit passes each event to one function, in its main thread. If that function raises, zeusrun
-ends the training, records it, and lets the exception propagate.
+One function gets each event, in the main thread. If it raises, zeusrun ends the training, records
+it, and lets the exception propagate.
 """
 
 from __future__ import annotations

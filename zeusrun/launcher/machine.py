@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def job_devices(
     nproc_per_node: int | str, environment: Mapping[str, str]
 ) -> tuple[list[Device], int]:
-    """Return the devices to meter for a job, and its number of ranks.
+    """Return the devices to meter for a job, which the caller closes, and its number of ranks.
 
     One GPU for each rank, as far as there are GPUs; without any, the CPU. A kind of device that
-    zeusrun does not know is a plugin's. The caller closes them.
+    zeusrun does not know is a plugin's.
 
     Raises:
         DeviceError: If a kind of device is asked for and there is none, or a visible GPU is absent.
@@ -35,7 +35,7 @@ def job_devices(
         return devices, len(devices)
     count = nproc_per_node if isinstance(nproc_per_node, int) else None
     gpus = [] if nproc_per_node == "cpu" else gpus_of_job(environment, count)
-    world_size = resolve_world_size(nproc_per_node, len(gpus), usable_cpu_count())
+    world_size = resolve_world_size(nproc_per_node, len(gpus), len(os.sched_getaffinity(0)))
     return gpus or [cpu_device(environment)], world_size
 
 
@@ -51,25 +51,18 @@ def _plugin_devices(kind: str, environment: Mapping[str, str]) -> list[Device]:
 
 
 def check_descriptors(world_size: int) -> None:
-    """Check that torchrun and this process may open as many files as they need.
+    """Raise ``LaunchError`` if torchrun and this process may not open as many files as they need.
 
     With 12 descriptors torchrun (torch 2.13) hangs without any output; with 24 it fails; 40 are
     enough for two ranks.
-
-    Raises:
-        LaunchError: If not.
     """
-    needed = _DESCRIPTORS + _DESCRIPTORS_A_RANK * world_size
+    needed = 32 + 4 * world_size
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed != resource.RLIM_INFINITY and allowed < needed:
         raise LaunchError(
             f"only {allowed} files may be open at once, and {world_size} "
             f"rank{'' if world_size == 1 else 's'} need {needed}; {SHORTAGES[errno.EMFILE]}"
         )
-
-
-_DESCRIPTORS = 32
-_DESCRIPTORS_A_RANK = 4
 
 
 def resolve_world_size(nproc_per_node: int | str, gpu_count: int, cpu_count: int) -> int:
@@ -88,8 +81,3 @@ def resolve_world_size(nproc_per_node: int | str, gpu_count: int, cpu_count: int
             "CUDA_VISIBLE_DEVICES, or set launch.nproc_per_node to 'auto', 'cpu' or a number."
         )
     return gpu_count or cpu_count
-
-
-def usable_cpu_count() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0))

@@ -11,11 +11,10 @@ from zeusrun.launcher.processes.descendants import end_processes, processes_of_r
 from zeusrun.launcher.resume import join
 from zeusrun.launcher.rundir.failure import LAUNCHER_DIED
 from zeusrun.launcher.rundir.layout import find_run
-from zeusrun.launcher.rundir.live import read_live
 from zeusrun.launcher.rundir.lock import lease_of
-from zeusrun.launcher.rundir.record import read_outcome, write_record
+from zeusrun.launcher.rundir.record import read_live, read_outcome, write_record
+from zeusrun.metrics.base import SidecarReader
 from zeusrun.metrics.progress import Progress, advance, take_step_clock
-from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Outcome, Trial, TrialStatus
 
@@ -35,16 +34,7 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
     """Finish the dispatched trials whose launcher is dead, and end their processes.
 
     If the launcher had written an outcome into the run directory, record it. Any other trial is
-    ``LOST``, with the epochs that its ranks reported.
-
-    Args:
-        history: The store.
-        job: The job's name.
-        finished_at: RFC 3339, for lost trials.
-        home: Files and processes of run directories elsewhere are not touched.
-
-    Returns:
-        The trials that were finished here.
+    ``LOST``, with the epochs that its ranks reported. Nothing outside ``home`` is touched.
     """
     recovered = []
     for trial in history.unfinished(job):
@@ -106,8 +96,8 @@ def outcome_so_far(
 ) -> Outcome:
     """Return an outcome with the time, energy and epochs that the files of a run contain.
 
-    Time and energy come from ``live.json``, which the launcher wrote at most a second before its
-    end and after every report. The epochs come from the ranks.
+    The launcher writes time and energy into ``live.json`` every second and after every report. The
+    epochs come from the ranks.
     """
     bare = Outcome(status, reason, finished_at)
     seen = join(trial, _from_sidecar(trial, paths, bare))

@@ -53,11 +53,7 @@ class SubmitResult:
 
 
 def submit(submission: Submission, emit: Emit) -> SubmitResult:
-    """Run one recurrence of a job.
-
-    Args:
-        submission: The job and all it needs.
-        emit: Gets every event.
+    """Run one recurrence of a job; ``emit`` gets every event.
 
     Raises:
         ZeusrunError: Before a trial is dispatched, if it could not be started, or when its
@@ -174,10 +170,7 @@ def _may_go_on(submission: Submission, made: Sequence[Attempt], stop: StopOrder 
     )
 
 
-_CODES = {
-    StopCause.TIMEOUT: ExitCode.TIMED_OUT,
-    StopCause.NO_METRIC: ExitCode.BAD_INPUT,
-}
+_CODES = {StopCause.TIMEOUT: ExitCode.TIMED_OUT, StopCause.NO_METRIC: ExitCode.BAD_INPUT}
 
 
 def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> int:

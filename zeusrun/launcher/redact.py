@@ -58,15 +58,14 @@ def mask_job(spec: JobSpec, values: Mapping[str, str]) -> Mask:
 
 
 def copy_job(spec: JobSpec) -> bytes:
-    """Return the copy of a job file for a run directory: secrets masked, with where it is from."""
+    """Return the copy of a job file for a run directory: secrets masked, and its origin."""
     return f"{_COPIED_FROM}{json.dumps(str(spec.source))}\n{spec.to_yaml()}".encode()
 
 
 def mask_run(paths: RunPaths, environment: Mapping[str, str]) -> Mask:
-    """Return the mask of the secrets of a run, by the values that are known now.
+    """Return the mask of a run's secrets, by the values that are known now.
 
-    A run directory holds no values. They come from the job file that the run was submitted with
-    and from environment variables of the same names.
+    They come from the job file that the run was submitted with, and from environment variables.
     """
     sources = [environment]
     try:

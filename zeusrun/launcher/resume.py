@@ -26,8 +26,7 @@ def find_preempted(trials: Sequence[Trial]) -> Trial | None:
 def list_preempted(trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials that later submits will continue, oldest first.
 
-    They were preempted after the last recurrence that ended. A trial that a later recurrence has
-    overtaken is not continued, nor is a forgotten one.
+    They were preempted after the last recurrence that ended; forgotten ones do not count.
     """
     found: list[Trial] = []
     for trial in sorted(trials, key=lambda trial: (-trial.recurrence, -trial.attempt)):
@@ -68,10 +67,6 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
 
     If the last part reports an epoch again, the earlier report no longer counts, because the script
     continued from an older checkpoint. The time and energy of both count.
-
-    Args:
-        trial: As it was resumed, or a trial that was never preempted.
-        outcome: Of its last part only.
     """
     if not trial.preemptions or trial.time_s is None:
         return _without_empty_estimates(trial, outcome)
@@ -123,7 +118,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
 
 
 def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:
-    """Replace estimates of 0 J by unknown, because no CPU time was seen.
+    """Replace estimates of 0 J by unknown: no CPU time was seen.
 
     CPU time counts in ticks of 10 ms, and new processes are found once a second.
     """

@@ -1,19 +1,23 @@
-"""The contract of a metric source, and the table of those that zeusrun has."""
+"""The contract of a metric source, the sidecar of the ranks, and the table of sources."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from zeusrun.errors import UsageError
-from zeusrun.metrics.sidecar import SidecarReader
+from zeusrun.files.tail import LineTail
 from zeusrun.plugins import load_plugin
-from zeusrun.sidecar.events import SIDECAR_NAME
+from zeusrun.sidecar.events import SIDECAR_NAME, decode_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from zeusrun.sidecar.events import Event
+
+
+MAX_WARNINGS = 5
 
 
 @runtime_checkable
@@ -28,13 +32,53 @@ class MetricSource(Protocol):
     def read(self, *, final: bool = False) -> list[Event]:
         """Return the events that came since the last call, in order. Never waits.
 
-        Args:
-            final: Whether all writers have ended, so that an incomplete last record counts too.
+        ``final``: all writers have ended, so that an incomplete last record counts too.
 
         Raises:
             OSError: If the source exists and cannot be read; the next call may succeed.
         """
         ...
+
+
+@dataclass
+class SidecarReader:
+    """Reads the events that ranks append to the sidecar; bad lines become warnings."""
+
+    path: Path
+    warnings: list[str] = field(default_factory=list)
+    bad_lines: int = 0
+    _line_number: int = 0
+    _tail: LineTail | None = None
+
+    def read(self, *, final: bool = False) -> list[Event]:
+        """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
+        if self._tail is None:
+            self._tail = LineTail(self.path)
+        events: list[Event] = []
+        while lines := self._tail.read_lines(final=final):
+            for raw in lines:
+                event = self._decode(raw)
+                if event is not None:
+                    events.append(event)
+        return events
+
+    def _decode(self, raw: bytes) -> Event | None:
+        self._line_number += 1
+        line = raw.replace(b"\0", b"").strip()  # a crash can leave holes that read as NUL
+        if not line:
+            return None
+        try:
+            return decode_event(line)
+        except ValueError as error:
+            self._warn(str(error))
+            return None
+
+    def _warn(self, reason: str) -> None:
+        self.bad_lines += 1
+        if self.bad_lines <= MAX_WARNINGS:
+            self.warnings.append(f"{self.path.name}:{self._line_number}: {reason}; line ignored")
+        elif self.bad_lines == MAX_WARNINGS + 1:
+            self.warnings.append(f"{self.path.name}: more lines are not events; all were ignored")
 
 
 def open_sidecar(run_dir: Path) -> MetricSource:

@@ -79,7 +79,10 @@ def held_by(home: Path, uuid: str) -> str | None:
 class LimitControl:
     """The power limits of one trial. A context manager that restores the limits at the end.
 
-    Without a holder, or without permission, it only measures.
+    Without a holder, or without permission, it only measures; without GPUs or ``clocks``, the step
+    clocks of all ranks, not even that. ``fixed_w`` is the only limit to hold; ``None`` to let the
+    policy choose by ``next_limit_w``, given the profile so far. For ``problem``, ``known`` and
+    ``original_w`` see ``Profiling``.
     """
 
     def __init__(
@@ -96,17 +99,10 @@ class LimitControl:
         fixed_w: float | None,
         next_limit_w: Callable[[Sequence[PowerPoint]], float | None],
     ) -> None:
-        """Prepare; nothing is changed yet.
-
-        ``clocks`` are the step clocks of all ranks; without them or GPUs nothing is measured.
-        ``warn`` gets each sentence that a user should act on. ``fixed_w`` is the only limit to
-        hold, ``None`` to let the policy choose by ``next_limit_w``, given the profile so far. For
-        ``problem``, ``known`` and ``original_w`` see ``Profiling``.
-        """
         self._holder, self._gpus, self._clocks, self._warn = holder, gpus, clocks, warn
         self._trial, self._original_w, self._fixed_w = trial, original_w, fixed_w
         self._next_limit_w = next_limit_w
-        self._held_w: float | None = None
+        self.held_w: float | None = None  # per GPU; ``None``: the original limit
         # Somebody else may have set a limit in an earlier attempt, which has warned of it.
         self._warned_of = None if holder is None else holder.taken
         self._failed, self._released = self._warned_of is not None, False
@@ -121,18 +117,8 @@ class LimitControl:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Restore the limits."""
+        """Restore the original limits."""
         self.let_go()
-
-    def begin(self) -> None:
-        """Hold the fixed limit, if there is one, before anything starts.
-
-        Raises:
-            DeviceError: If it cannot be held.
-        """
-        if self._holder is not None and self._fixed_w is not None:
-            self._holder.hold(self._fixed_w, self._trial)
-            self._held_w = self._fixed_w
 
     def let_go(self) -> None:
         """Restore the original limits; what fails is tried again at the end of the submit."""
@@ -141,8 +127,14 @@ class LimitControl:
         if self._holder is not None:
             with contextlib.suppress(DeviceError):
                 self._holder.restore()
-                self._held_w = None
+                self.held_w = None
             self._check_taken()
+
+    def begin(self) -> None:
+        """Hold the fixed limit, if there is one, before anything starts; raises ``DeviceError``."""
+        if self._holder is not None and self._fixed_w is not None:
+            self._holder.hold(self._fixed_w, self._trial)
+            self.held_w = self._fixed_w
 
     def advance(self, now_t: float, energy_between: EnergyBetween, *, wait: bool) -> None:
         """Read the step clocks, and hold the limit that is wanted now; see ``Profiling``."""
@@ -188,13 +180,8 @@ class LimitControl:
     def stepped_under(self) -> frozenset[float | None]:
         """The limits, in watts per GPU, under which steps were taken so far."""
         if self._profiling is None:
-            return frozenset([self._held_w or self._original_w])
+            return frozenset([self.held_w or self._original_w])
         return frozenset(self._profiling.stepped_under)
-
-    @property
-    def held_w(self) -> float | None:
-        """Watts per GPU that are held now; ``None`` while the original limit is in force."""
-        return self._held_w
 
     @property
     def probing(self) -> bool:
@@ -218,14 +205,14 @@ class LimitControl:
         holder = self._holder
         if holder is None or holder.refused is not None or self._failed:
             return False
-        if self._fixed_w is not None or wanted_w == self._held_w:
+        if self._fixed_w is not None or wanted_w == self.held_w:
             return False
         try:
             if wanted_w is None:
                 holder.restore()
             else:
                 holder.hold(wanted_w, self._trial)
-            self._held_w = wanted_w
+            self.held_w = wanted_w
         except DeviceError as error:
             self._leave_alone(str(error))
         self._check_taken()
@@ -252,7 +239,7 @@ class LimitControl:
             self._leave_alone(str(self._holder.taken))
 
     def _leave_alone(self, why: str) -> None:
-        self._failed, self._held_w, self._warned_of = True, None, why
+        self._failed, self.held_w, self._warned_of = True, None, why
         why = f"power limits are left alone from now on: {why}"
         if self._profiling is not None:
             self._profiling.give_up(why, released=True)

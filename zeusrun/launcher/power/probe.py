@@ -80,14 +80,10 @@ class Measured(NamedTuple):
 
 @dataclass
 class Probe:
-    """Follows the step clock from the moment that a limit is held.
+    """Follows the step clock from ``held_t`` on, the monotonic second since when the limit is held.
 
     It measures once the limit has settled, and leaves out the time of evaluations, checkpoints and
     data stalls. The scatter of its blocks decides how long it takes.
-
-    Attributes:
-        held_t: Monotonic second since when the limit is held.
-        steps_before: Steps counted until then.
     """
 
     held_t: float

@@ -42,10 +42,13 @@ NO_LIMITS = LimitsReport()
 
 
 class Profiling:
-    """The search of one trial, while its training goes on.
+    """The search of one trial, while its training goes on. Limits are in watts per GPU.
 
     Limits are probed one after another as the policy asks for them. Then its choice is held, and
-    measured again from time to time. Limits are in watts per GPU.
+    measured again from time to time. ``known`` is the profile of the batch size from earlier
+    trials, ``original_w`` the limit in force before anything is changed, ``ask`` the policy's
+    ``next_limit_w``, and ``is_in_force`` returns whether every GPU has a limit now; ``None`` if
+    that cannot be read.
 
     Attributes:
         points: What was measured in this trial, by limit, in order of measurement.
@@ -62,15 +65,6 @@ class Profiling:
         ask: Callable[[Sequence[PowerPoint]], float | None],
         is_in_force: Callable[[float], bool | None] = lambda _limit_w: True,
     ) -> None:
-        """Prepare; nothing is asked yet.
-
-        Args:
-            problem: What the policy was asked.
-            known: Profile of the batch size from earlier trials.
-            original_w: The limit in force before anything is changed; ``None`` if there is none.
-            ask: The policy's ``next_limit_w``, given all known points.
-            is_in_force: Whether every GPU has this limit now; ``None`` if that cannot be read.
-        """
         self.points: dict[float | None, PowerPoint] = {}
         self.chosen_w: float | None = None
         self.failure: str | None = None
@@ -100,10 +94,9 @@ class Profiling:
     def advance(
         self, count: StepCount, now_t: float, energy_between: EnergyBetween, *, wait: bool = False
     ) -> float | None:
-        """Add the step clock of the slowest rank, about ten times a second.
+        """Add the step clock of the slowest rank, about ten times a second; return the limit.
 
-        Returns:
-            The limit to hold now, no new one while ``wait``; ``None`` for the original one.
+        ``None`` is the original one. While ``wait``, no new limit is tried.
         """
         if not self._begun:
             self._begun = True

@@ -16,7 +16,7 @@ from zeusrun.launcher.queue.gpu_slots import GpuWish, choose_gpus, read_wish
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.rundir.cancel import ask_to_cancel
 from zeusrun.launcher.rundir.layout import find_run
-from zeusrun.launcher.rundir.live import read_live
+from zeusrun.launcher.rundir.record import read_live
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

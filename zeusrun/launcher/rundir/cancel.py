@@ -1,8 +1,4 @@
-"""How a trial is cancelled from outside.
-
-The launcher of one that runs is asked by a file in the run directory. One that was preempted has
-no launcher: its record is changed, so that no submit goes on with it.
-"""
+"""Cancels a trial from outside: by a file for its launcher, or in the history if it has none."""
 
 from __future__ import annotations
 
@@ -32,15 +28,9 @@ _LONGEST = len(_REPLACED)
 
 
 def ask_to_cancel(paths: RunPaths, *, at_once: bool = False, replaced: bool = False) -> None:
-    """Ask the launcher of a trial to stop it, as Ctrl-C does: once, or twice for at once.
+    """Ask the launcher of a trial to stop it, as Ctrl-C does: once, or twice for ``at_once``.
 
-    Args:
-        paths: Of the trial.
-        at_once: Without the grace period.
-        replaced: Whether a newer run takes its place.
-
-    Raises:
-        OSError: If the run directory cannot be written.
+    ``replaced``: a newer run takes its place. Raises ``OSError`` if the file cannot be written.
     """
     fresh = paths.cancel.with_suffix(f".{os.getpid()}")
     content = _NOW if at_once else _REPLACED if replaced else _GENTLY
@@ -63,13 +53,7 @@ def why_cancelled(paths: RunPaths) -> str:
 
 
 def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: str) -> None:
-    """Cancel a preempted trial.
-
-    Args:
-        history: The store.
-        trial: As it was read.
-        home: A run directory elsewhere is not changed.
-        finished_at: RFC 3339.
+    """Cancel a preempted trial, as it was read; a run directory outside ``home`` is not changed.
 
     Raises:
         BusyError: If another process changes or continues it.

@@ -48,22 +48,13 @@ _KILLED_CHILD = re.compile(r"DataLoader worker .*(killed by signal: Killed|exite
 
 @dataclass(frozen=True)
 class Failure:
-    """The first failure of a run.
+    """The first failure of a run."""
 
-    Attributes:
-        rank: Which rank failed; ``None`` if unknown.
-        out_of_memory: Whether memory ran out.
-        reason: One sentence for people.
-        last_line: The last line that the rank printed, if only its exit code is known.
-        is_own: Whether it is an exception that the rank recorded, and not the consequence of
-            another process that ended.
-    """
-
-    rank: int | None
+    rank: int | None  # which failed; ``None`` if unknown
     out_of_memory: bool
-    reason: str
-    last_line: str | None = None
-    is_own: bool = False
+    reason: str  # one sentence for people
+    last_line: str | None = None  # of the rank's log, if only its exit code is known
+    is_own: bool = False  # an exception of the rank, not the consequence of another one's end
 
     @property
     def sentence(self) -> str:
@@ -91,12 +82,8 @@ def read_failure(
 
     A rank that is killed writes no ``error.json``; then the first rank that lost its connection to
     it writes one. So if the error is a lost connection, torchrun's table of exit codes comes first.
-
-    Args:
-        paths: Files of the run.
-        restarts: How often torchrun restarted the ranks; an earlier error is not the cause.
-        oom_kills: The kernel's out-of-memory kills during the run; ``None`` if unknown.
-        mask: Of the job's secrets.
+    Errors before the last of ``restarts`` are not the cause. ``oom_kills`` are the kernel's out-of-
+    memory kills during the run; ``None`` if unknown.
     """
     log = _read_tail(paths.torchrun_log, mask)
     recorded = _from_worker(paths.error, restarts, mask)
@@ -128,11 +115,8 @@ def run_deleted(paths: RunPaths) -> Failure | None:
 def is_permanent(reason: str, cause: str, *, same_choice: bool) -> bool:
     """Whether a crash would happen again, so that no retry is worth it.
 
-    Args:
-        reason: Of the trial; it ends with the rank's last line.
-        cause: Of the trial.
-        same_choice: Whether the retry has the same batch size. With another one, the arguments
-            may be valid (exit code 2 is a usage error).
+    The reason ends with the rank's last line. Exit code 2 is a usage error: with another batch
+    size, the arguments may be valid.
     """
     broken = _BROKEN.search(cause) or _BROKEN.search(reason)
     return broken is not None or (same_choice and _USAGE.search(cause) is not None)

@@ -75,11 +75,7 @@ class RunPaths:
 
 
 def create_run(home: Path, job: str, trial: str) -> RunPaths:
-    """Create the folders of a new trial, for its owner alone.
-
-    Raises:
-        HistoryError: If the home cannot be written.
-    """
+    """Create the folders of a new trial, for its owner alone; raises ``HistoryError``."""
     paths = RunPaths(runs_directory(home, job) / trial)
     try:
         for folder in (paths.logs, paths.clocks, paths.checkpoints):
@@ -90,11 +86,7 @@ def create_run(home: Path, job: str, trial: str) -> RunPaths:
 
 
 def open_torchrun_log(paths: RunPaths) -> BinaryIO:
-    """Open torchrun's log to append to, before torchrun starts.
-
-    Raises:
-        OSError: If it cannot be opened.
-    """
+    """Open torchrun's log to append to, before torchrun starts; raises ``OSError``."""
     for folder in (paths.logs, paths.clocks):
         folder.mkdir(mode=0o700, exist_ok=True)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -111,16 +103,10 @@ def prepare_to_stop(paths: RunPaths) -> None:
 
 
 def write_stop(paths: RunPaths, *, ending: bool) -> None:
-    """Write the file that asks the script to stop.
+    """Write the file that asks the script to stop; raises ``OSError``.
 
-    Args:
-        paths: Of the run.
-        ending: Whether the ranks are also ended after a grace period. A rank whose script fails
-            then exits with 0 (see the worker), because torchrun would end the others, which may
-            still save.
-
-    Raises:
-        OSError: If it cannot be written.
+    ``ending``: the ranks are also ended after a grace period. A rank whose script fails then exits
+    with 0 (see the worker): otherwise torchrun would end the others, which may still save.
     """
     if ending:
         with contextlib.suppress(OSError):
@@ -159,13 +145,10 @@ _KEPT = {"job.yaml", "trial.json", "checkpoints", "lock"}
 
 
 def reopen_run(home: Path, paths: RunPaths) -> None:
-    """Prepare the run directory of a preempted trial for its next part.
+    """Prepare the run directory of a preempted trial for its next part; raises ``HistoryError``.
 
     The files of the earlier part move into ``part<number>``, so that no old event, clock or failure
     is read as a new one. The checkpoints stay.
-
-    Raises:
-        HistoryError: If the home cannot be written.
     """
     try:
         present = list(paths.run_dir.iterdir())

@@ -27,11 +27,7 @@ class Lease(Protocol):
     """
 
     def acquire(self, timeout_s: float = 0.0) -> bool:
-        """Take the lease; return whether it was free in time.
-
-        Raises:
-            OSError: If it cannot be asked for.
-        """
+        """Take the lease; return whether it was free in time. Raises ``OSError``."""
         ...
 
     def acquire_or_gone(self) -> bool:
@@ -78,11 +74,7 @@ class RunLock(FileLock):
 
 
 def is_filled(paths: RunPaths) -> bool:
-    """Whether a run directory contains anything but its lock.
-
-    Raises:
-        OSError: If it cannot be read.
-    """
+    """Whether a run directory contains anything but its lock; raises ``OSError``."""
     return any(path != paths.lock for path in paths.run_dir.iterdir())
 
 
@@ -104,11 +96,7 @@ def remove_run(paths: RunPaths) -> None:
 def remove_unbegun(history: History, home: Path, job: str, trials: Sequence[Trial]) -> None:
     """Remove the run directories of submits that died before their trial was stored.
 
-    Args:
-        history: The store.
-        home: Contains the run directories.
-        job: The job's name.
-        trials: The newest in its history, oldest first. Older run directories are not checked.
+    ``trials`` are the newest of the job, oldest first; older run directories are not checked.
     """
     since = trials[0].recurrence if len(trials) >= NEWEST else 1
     known = {trial.trial for trial in trials}

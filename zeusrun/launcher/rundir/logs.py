@@ -25,10 +25,8 @@ def log_tails(paths: RunPaths, ranks: Iterable[int]) -> dict[int, LineTail]:
 def read_text_lines(tail: LineTail, *, final: bool = False, raw: bool = False) -> list[str]:
     """Return the new lines of a log as text; of a progress bar, its last state.
 
-    Args:
-        tail: Of the log.
-        final: Whether to return an unfinished last line, too.
-        raw: Change nothing; ``os.fsencode`` returns the bytes.
+    ``final``: return an unfinished last line, too. ``raw``: change nothing; ``os.fsencode`` returns
+    the bytes.
     """
     lines = tail.read_lines(final=final)
     if raw:

@@ -1,7 +1,7 @@
-"""Whether a training has stalled: its steps pause for much longer than ever before. Pure.
+"""Finds stalls: the optimizer steps pause for much longer than ever before. Pure.
 
-Only watched time counts. While a machine is suspended or the launcher is stopped, nobody watches
-the ranks, so of a long gap between two samples only ``MOST_GAP_S`` counts.
+Only watched time counts: of a gap between two samples, as while the machine is suspended, at most
+``MOST_GAP_S``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class RankPauses:
     """The pauses between the optimizer steps of a rank, in watched seconds."""
 
     steps: int
-    # Since the last step; ``None`` before the first one since the rank started, because loading data
-    # and compiling may take any time.
+    # Since the last step; ``None`` before the first one since the rank started, because loading
+    # data and compiling may take any time.
     standing_s: float | None = 0.0
     longest_s: float = 0.0
     knows_epochs: bool = False  # whether ``longest_s`` includes the end of an epoch
@@ -91,12 +91,7 @@ def begin_again(before: Pauses) -> Pauses:
 
 
 def find_stall(pauses: Pauses, after_s: float) -> Stall | None:
-    """Return the stall of a training; ``None`` if it makes progress.
-
-    Args:
-        pauses: Of its ranks.
-        after_s: Seconds that every rank may pause, however short its steps are.
-    """
+    """Return the stall of a training; ``None`` if all go on. Each may pause ``after_s``."""
     standing = {rank: of for rank, of in pauses.ranks.items() if of.standing_s is not None}
     patience_s = {rank: of.patience_s(after_s) for rank, of in standing.items()}
     stood_s = {rank: of.standing_s or 0.0 for rank, of in standing.items()}
@@ -109,10 +104,7 @@ def find_stall(pauses: Pauses, after_s: float) -> Stall | None:
 
 
 def find_unusual_pause(pauses: Pauses) -> float | None:
-    """Return the longest pause now, in seconds; ``None`` if no rank pauses longer than usual.
-
-    It need not be a stall yet; it explains a timeout.
-    """
+    """Return the longest pause now, in seconds; ``None`` if no rank pauses longer than usual."""
     longest_s = max((rank.standing_s or 0.0 for rank in pauses.ranks.values()), default=0.0)
     usual_s = max((rank.longest_s for rank in pauses.ranks.values()), default=0.0)
     return longest_s if longest_s > max(MOST_GAP_S, USUAL_PAUSES * usual_s) else None
@@ -121,17 +113,15 @@ def find_unusual_pause(pauses: Pauses) -> float | None:
 def describe_stall(stall: Stall, places: Mapping[int, str]) -> str:
     """Return a sentence, without full stop: which ranks stalled, how long, and where each rank is.
 
-    Args:
-        stall: The stall.
-        places: Where each rank is, such as ``in all_reduce, train.py:33``.
+    ``places`` are such as ``in all_reduce, train.py:33``.
     """
-    whose = "" if len(stall.ranks) == len(places) else f" on {_ranks_text(stall.ranks)}"
+    whose = "" if len(stall.ranks) == len(places) else f" on {ranks_text(stall.ranks)}"
     stood, longest = seconds_text(stall.standing_s), seconds_text(stall.longest_s)
     by_place: dict[str, list[int]] = {}
     for rank in sorted(places):
         by_place.setdefault(places[rank], []).append(rank)
     parts = [
-        f"{_ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {place}"
+        f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {place}"
         for place, ranks in by_place.items()
     ]
     return (
@@ -145,7 +135,7 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 9.95 else f"{seconds:.1f} s"
 
 
-def _ranks_text(ranks: Sequence[int]) -> str:
+def ranks_text(ranks: Sequence[int]) -> str:
     """Return ``rank 3`` or ``ranks 0-2, 5``."""
     spans: list[list[int]] = []
     for rank in ranks:

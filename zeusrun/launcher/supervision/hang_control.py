@@ -1,10 +1,16 @@
-"""Finds a stalled training, asks every rank for its stack, reports and restarts it."""
+"""Finds a stalled training, asks every rank for its stacks, reports and restarts it."""
 
 from __future__ import annotations
 
+import os
+import re
+import sysconfig
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+import zeusrun
+from zeusrun.files.private import open_for_reading, open_for_writing
 from zeusrun.launcher.rundir.failure import STALLED, Failure
 from zeusrun.launcher.supervision.hang import (
     NO_PAUSES,
@@ -15,13 +21,6 @@ from zeusrun.launcher.supervision.hang import (
     find_unusual_pause,
     seconds_text,
     watch_pauses,
-)
-from zeusrun.launcher.supervision.stacks import (
-    describe_place,
-    keep_stacks,
-    read_frames,
-    read_stack,
-    size_of_stack,
 )
 from zeusrun.sidecar.events import Started
 from zeusrun.sidecar.step_clock import read_step_clock
@@ -38,21 +37,31 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _ANSWER_S = 3.0  # a rank that runs answers in milliseconds
+_MOST_BYTES = 1 << 20  # a hundred threads of a hundred frames
+
+_THREAD = re.compile(r"^(Current thread|Thread) .*:$", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+_OWN = str(Path(zeusrun.__file__).parent)
+_WORKER = str(Path(_OWN, "worker", "__main__.py"))
+# The ranks run under this interpreter, too (torchrun.py).
+_LIBRARIES = (
+    *{
+        f"{path}/"
+        for name, path in sysconfig.get_paths().items()
+        if name.endswith(("lib", "lib64"))
+    },
+    f"{_OWN}/",
+    "<",  # <frozen runpy>
+)
 
 
 @dataclass
 class _Asked:
-    """Ranks that were asked for their stacks.
+    """Ranks that were asked for their stacks."""
 
-    Attributes:
-        at_t: Monotonic second.
-        offsets: Size of each rank's stack file before; only of ranks that can answer.
-        sizes: Size at the last poll.
-    """
-
-    at_t: float
-    offsets: Mapping[int, int]
-    sizes: Mapping[int, int]
+    at_t: float  # monotonic second
+    offsets: Mapping[int, int]  # size of each rank's stack file before
+    sizes: Mapping[int, int]  # at the last poll
 
 
 class StallControl:
@@ -88,12 +97,7 @@ class StallControl:
                 self._pauses = begin_again(self._pauses)
 
     def advance(self, progress: Progress, *, stopping: bool) -> None:
-        """Read the step clocks; called about ten times a second.
-
-        Args:
-            progress: The trial now.
-            stopping: Whether it is being stopped.
-        """
+        """Read the step clocks, about ten times a second; ``stopping``: the run is to end."""
         if not self._active:
             return
         counts = {rank: read_step_clock(self._paths.rank_clock(rank)) for rank in self._world}
@@ -104,16 +108,15 @@ class StallControl:
         if self._asked is not None:
             self._stall = found or self._stall
             self._collect(self._asked, progress, goes_on=found is None)
-        elif self._stall is None and found is not None and self._processes.all_live():
-            self._stall = found
-            self._ask(progress.now_t)
-        elif self._stall is not None and found is None:
-            if not ending:
+        elif self._stall is None:
+            if found is not None and self._processes.all_live():
+                self._stall = found
+                self._ask(progress.now_t)
+        else:
+            if found is None and not ending:
                 self._note(
                     f"the training goes on by itself after {seconds_text(self._stall.standing_s)}"
                 )
-            self._stall = None
-        elif self._stall is not None:
             self._stall = found
 
     def describe_pause(self) -> str | None:
@@ -189,3 +192,74 @@ class StallControl:
 
     def _sizes(self, ranks: Iterable[int]) -> dict[int, int]:
         return {rank: size_of_stack(self._paths.rank_stack(rank)) for rank in ranks}
+
+
+class Frame(NamedTuple):
+    """One call of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def is_users(self) -> bool:
+        """Whether the file is the user's: not of Python, of an installed package, or ours."""
+        return not self.file.startswith(_LIBRARIES) and "/site-packages/" not in self.file
+
+
+def read_frames(text: str) -> tuple[Frame, ...]:
+    """Return the frames of the main thread, innermost first; empty if there are none.
+
+    The main thread runs our worker. In a child of the script it may be missing; then use the thread
+    that took the signal, which the kernel gives to the main thread if it can.
+    """
+    starts = list(_THREAD.finditer(text))
+    ends = [start.start() for start in starts[1:]] + [len(text)]
+    threads = [
+        (start[1] == "Current thread", text[start.end() : end])
+        for start, end in zip(starts, ends, strict=False)
+    ]
+    mains = [part for _, part in threads if f'"{_WORKER}"' in part]
+    current = [part for is_current, part in threads if is_current]
+    main = next(iter([*mains, *current]), "")
+    return tuple(Frame(file, int(line), function) for file, line, function in _FRAME.findall(main))
+
+
+def describe_place(frames: tuple[Frame, ...]) -> str | None:
+    """Return ``in all_reduce, train.py:33``: the innermost call, and the user's line before it.
+
+    ``None`` without frames.
+    """
+    if not frames:
+        return None
+    top = frames[0]
+    users = next((frame for frame in frames if frame.is_users), top)
+    line = f"{Path(users.file).name}:{users.line}"
+    return f"at {line}" if top.function == "<module>" else f"in {top.function}, {line}"
+
+
+def size_of_stack(path: Path) -> int:
+    """Return the size of a stack file; 0 if there is none."""
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
+
+
+def read_stack(path: Path, offset: int) -> str:
+    """Return what a rank wrote after ``offset``; empty if the file cannot be read."""
+    try:
+        with open(open_for_reading(path), "rb") as file:  # noqa: PTH123 - a descriptor
+            file.seek(offset)
+            return file.read(_MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def keep_stacks(path: Path, heading: str, texts: Mapping[int, str]) -> None:
+    """Append the stacks of all ranks to one file; raises ``OSError``."""
+    parts = [f"rank {rank}:\n{text or 'no answer'}\n" for rank, text in texts.items()]
+    content = "\n".join([heading, "", *parts, ""]).encode()
+    descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    with os.fdopen(descriptor, "ab") as file:
+        file.write(content)

@@ -11,7 +11,6 @@ from zeusrun.launcher.queue.tickets import Tickets
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from zeusrun.launcher.queue.tickets import Ticket
     from zeusrun.metrics.progress import Progress
 
 _PERIOD_S = 1.0
@@ -25,7 +24,6 @@ class Neighbours:
     """
 
     def __init__(self, home: Path, *, on_cpu: bool) -> None:
-        """Prepare; ``on_cpu`` says whether the run has no GPU."""
         self.shared: bool | None = False if on_cpu else None
         self._tickets = Tickets(home)
         self._due_t = 0.0
@@ -37,7 +35,12 @@ class Neighbours:
         if self.shared is not False or not trains or progress.now_t < self._due_t:
             return None
         self._due_t = progress.now_t + _PERIOD_S
-        found = self._others_on_cpu()
+        try:
+            present = self._tickets.present()
+        except OSError:
+            present = []
+        here = [t for t in present if t.on_cpu and t.host == platform.node()]
+        found = [t for t in here if t.pid != os.getpid()]
         again = sorted(ticket.job for ticket in found if ticket.number in self._before)
         self._before = frozenset(ticket.number for ticket in found)
         if not again:
@@ -48,12 +51,3 @@ class Neighbours:
             "this run are unreliable; the policy ignores them unless policy.learn_from_shared is "
             "true"
         )
-
-    def _others_on_cpu(self) -> list[Ticket]:
-        """Return the tickets of other running submits on this machine's CPU."""
-        try:
-            present = self._tickets.present()
-        except OSError:
-            return []
-        here = [t for t in present if t.on_cpu and t.host == platform.node()]
-        return [t for t in here if t.pid != os.getpid()]

@@ -16,7 +16,8 @@ from zeusrun.energy.device_energy import Accounts
 from zeusrun.launcher.power.profiler import NO_LIMITS, LimitsReport
 from zeusrun.launcher.resume import join
 from zeusrun.launcher.rundir.failure import LAUNCHER_DIED, RUN_DELETED, Failure, signal_name
-from zeusrun.launcher.rundir.live import Live
+from zeusrun.launcher.rundir.record import Live
+from zeusrun.launcher.supervision.hang import ranks_text
 from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -57,18 +58,8 @@ def build_outcome(
 
     Time, energy and cost cover the start of training to the moment when the target was first
     reached, else to the last step or report. The shutdown of the processes is not training.
-
-    Args:
-        trial: As dispatched.
-        progress: After every event.
-        exit_: How torchrun ended.
-        stop: The order that ended it; ``None`` if it ended by itself.
-        failure: The root cause that a rank recorded, if any.
-        meter: What measured its devices.
-        finished_at: RFC 3339.
-        shared: Whether others used the devices at the same time; ``None`` if unknown.
-        signalled: Whether torchrun reported that a signal ended it.
-        limits: What was measured under power limits.
+    ``failure`` is the root cause that a rank recorded; ``shared`` whether others used the devices
+    at the same time; ``signalled`` whether torchrun reported that a signal ended it.
     """
     ordered = stop is not None and stop.cause is not StopCause.TARGET
     late = failure if ordered else None  # a rank that zeusrun ends reports no failure to torchrun
@@ -139,29 +130,18 @@ def build_outcome(
 def limit_in_force(
     trial: Trial, profile: Sequence[PowerPoint], meter: Meter, since_t: float, until_t: float
 ) -> float | None:
-    """Return the power limit that was in force for most of a window, in watts per GPU.
+    """Return the limit in force for most of a window, in watts per GPU; ``None`` if unknown.
 
     If the driver rounded the limit, return the value that was requested.
-
-    Args:
-        trial: As dispatched.
-        profile: What was measured under each limit.
-        meter: What measured its devices.
-        since_t: Monotonic second.
-        until_t: Monotonic second.
-
-    Returns:
-        Watts; ``None`` if unknown.
     """
     read_w = meter.limit_w(since_t, until_t)
     if read_w is None:
         return None
-    told_w = [trial.power_limit_w, *(point.power_limit_w for point in profile)]
-    return next((w for w in told_w if w is not None and is_same_limit(w, read_w)), read_w)
+    requested_w = [trial.power_limit_w, *(point.power_limit_w for point in profile)]
+    return next((w for w in requested_w if w is not None and is_same_limit(w, read_w)), read_w)
 
 
 def _epochs(progress: Progress) -> int | None:
-    """Return the epochs charged for; ``None`` where none was ever reported."""
     if not progress.curve:
         return None
     return progress.epochs if progress.reached is None else progress.reached.epoch
@@ -188,8 +168,9 @@ def _verdict(
     clean: bool,
 ) -> tuple[TrialStatus, str]:
     reached = progress.reached
+    timed_out = stop is not None and stop.cause is StopCause.TIMEOUT
     # A run that times out after the target costs what reaching the target cost.
-    if reached is not None and (clean or _timed_out(stop)):
+    if reached is not None and (clean or timed_out):
         endless = -math.inf if trial.mode == "min" else math.inf
         value = endless if reached.value is None else reached.value
         return TrialStatus.REACHED, f"{trial.metric} {value:.4g} in epoch {reached.epoch}"
@@ -197,10 +178,7 @@ def _verdict(
     if stop is not None and stop.cause is not StopCause.TARGET:
         looked = stop.cause is StopCause.LOOKED
         if looked and out_of_memory and failure is not None and not clean:
-            return (
-                TrialStatus.OOM,
-                failure.sentence,
-            )  # the policy learns from that too
+            return TrialStatus.OOM, failure.sentence  # the policy learns from that too
         return _STOPPED_AS.get(stop.cause, TrialStatus.STOPPED), stop.reason
     if not clean or _deleted(failure):
         cause = NO_CAUSE if failure is None else failure.sentence + _ended_before(failure, progress)
@@ -214,28 +192,21 @@ def _verdict(
 
 
 def _ended_before(failure: Failure, progress: Progress) -> str:
-    """Return a clause on the ranks that ended before the one that failed.
+    """Describe the ranks that ended before the one that failed.
 
-    If ranks wait for each other, the rank that still waits is the one that fails.
+    If ranks wait for each other, the one that still waits is the one that fails.
     """
     codes = progress.ranks.exit_codes
     ended = list(codes)  # in the order in which they ended
     if failure.rank not in ended:
         return ""
     early = [rank for rank in ended[: ended.index(failure.rank)] if not codes[rank]]
-    if not early:
-        return ""
-    ranks = ("rank " if len(early) == 1 else "ranks ") + ", ".join(map(str, sorted(early)))
-    return f"; {ranks} had ended before with exit code 0"
+    return f"; {ranks_text(sorted(early))} had ended before with exit code 0" if early else ""
 
 
 def _deleted(failure: Failure | None) -> bool:
     """Whether the script deleted its run directory, which has nothing to do with its batch size."""
     return failure is not None and failure.reason.startswith(RUN_DELETED)
-
-
-def _timed_out(stop: StopOrder | None) -> bool:
-    return stop is not None and stop.cause is StopCause.TIMEOUT
 
 
 def _never_reported(trial: Trial, progress: Progress) -> str:
@@ -253,17 +224,15 @@ def _never_reported(trial: Trial, progress: Progress) -> str:
 
 def _warn_of_ranks(progress: Progress) -> list[str]:
     """Warn if every rank trained by itself, so that all did the same work."""
-    if not progress.steps and not progress.seen_metrics:
-        return []  # it may not have trained at all
-    if not progress.ranks.all_alone:
+    trained = progress.steps or progress.seen_metrics
+    if not trained or not progress.ranks.all_alone:
         return []
-    ranks = progress.ranks.world_size
-    found = (
-        f"{ranks} ranks completed, and none joined a process group of "
+    text = (
+        f"{progress.ranks.world_size} ranks completed, and none joined a process group of "
         "torch.distributed: each trained by itself. Let the script call init_process_group, "
         "or start one rank:  launch: {nproc_per_node: 1}"
     )
-    return [found]
+    return [text]
 
 
 def _warn_of_late(failure: Failure | None, reason: str) -> list[str]:
@@ -284,7 +253,7 @@ def _warnings(
 ) -> list[str]:
     found = []
     ordered = stop is not None and stop.cause is not StopCause.TARGET  # then torchrun exits with 1
-    if progress.reached is not None and stop is not None and _timed_out(stop):
+    if progress.reached is not None and stop is not None and stop.cause is StopCause.TIMEOUT:
         found.append(
             f"{stop.reason}, after the target was reached in epoch {progress.reached.epoch}; time "
             "and cost end at the target"

@@ -38,12 +38,8 @@ def find_remarks(
 ) -> dict[str, str]:
     """Return the warnings that hold now, by kind; each kind is shown once.
 
-    Args:
-        progress: The trial now.
-        trial: As dispatched.
-        stops_at_target: Whether the script is asked to stop at the target.
-        to_ask_for: The choices that reach the training only if the script asks for them.
-        earlier: Trials of the job, oldest first.
+    ``to_ask_for`` are the choices that reach the training only if the script asks for them;
+    ``earlier`` are trials of the job, oldest first.
     """
     remarks = {}
     metric = trial.metric
@@ -91,9 +87,8 @@ def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial])
 def _compare_epochs(progress: Progress, trial: Trial, earlier: Sequence[Trial]) -> str | None:
     """Return a contradiction to the newest run with another batch size; ``None`` if there is none.
 
-    Steps times batch size is the number of samples in an epoch, whatever the batch size. Steps are
-    counted a moment before or after a report, so allow one epoch more or less, and one step for the
-    last batch.
+    Steps times batch size is the number of samples in an epoch, whatever the batch size. A report
+    may come a moment before or after its step, so allow one epoch, and one step for the last batch.
     """
     other = _newest_with_other_batch_size(trial, earlier)
     again = progress.ranks.generation or trial.preemptions  # then steps count only the last part

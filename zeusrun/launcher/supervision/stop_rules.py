@@ -47,14 +47,10 @@ BY_SIGNAL = {StopCause.SIGNAL, StopCause.PREEMPTED}
 
 
 def is_cause(order: StopOrder, earlier: StopOrder | None) -> bool:
-    """Whether an order is the reason why the run ends. The first order that ends it is.
+    """Whether an order is the reason why the run ends: the first one that ends it.
 
-    After a speed check another run would follow. A signal prevents that, so the signal is the
+    After a speed check another run would follow; a signal prevents that, so the signal is the
     reason.
-
-    Args:
-        order: The new one.
-        earlier: The reason so far; ``None`` if there is none.
     """
     if earlier is None or earlier.cause is StopCause.TARGET:
         return True
@@ -63,20 +59,12 @@ def is_cause(order: StopOrder, earlier: StopOrder | None) -> bool:
 
 @dataclass(frozen=True)
 class StopRules:
-    """The limits of a trial that do not depend on its policy's review.
+    """The limits of a trial that do not depend on its policy's review; ``None`` for no limit."""
 
-    Attributes:
-        cost_bound_j: Cost past which it is hopeless; ``None`` for no bound.
-        timeout_s: Seconds since launch; ``None`` for no limit.
-        stop_at_target: Whether the script is asked to stop at the target.
-        needs_metric: The metric that the first ``EPOCHS_WITHOUT_METRIC`` epochs must report;
-            ``None`` to allow any.
-    """
-
-    cost_bound_j: float | None
-    timeout_s: float | None
-    stop_at_target: bool
-    needs_metric: str | None = None
+    cost_bound_j: float | None  # past it, the run is hopeless
+    timeout_s: float | None  # since launch
+    stop_at_target: bool  # whether to ask the script to stop
+    needs_metric: str | None = None  # the first ``EPOCHS_WITHOUT_METRIC`` epochs must report it
 
 
 def build_stop_rules(spec: JobSpec, trial: Trial, cost_bound_j: float | None) -> StopRules:
@@ -103,11 +91,7 @@ def supervise(
 ) -> StopOrder | None:
     """Decide whether the run goes on (``None``) or how it is stopped.
 
-    Args:
-        progress: The run now.
-        rules: Its limits.
-        signals: Signals that zeusrun has received, in order.
-        verdict: Of the policy; ``None`` to go on.
+    ``signals`` are those that zeusrun has received, in order; ``verdict`` is the policy's.
     """
     if signals:
         level = StopLevel.TERMINATE if len(signals) == 1 else StopLevel.KILL

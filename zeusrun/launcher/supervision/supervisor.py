@@ -21,14 +21,14 @@ from zeusrun.launcher.resume import cost_with_earlier, join
 from zeusrun.launcher.rundir.cancel import read_cancel, why_cancelled
 from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
 from zeusrun.launcher.rundir.layout import has_checkpoint
-from zeusrun.launcher.rundir.live import write_live
 from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
+from zeusrun.launcher.rundir.record import write_live
 from zeusrun.launcher.supervision.hang_control import StallControl
 from zeusrun.launcher.supervision.neighbours import Neighbours
 from zeusrun.launcher.supervision.outcome import build_outcome, describe_live
-from zeusrun.launcher.supervision.policy_control import PolicyControl
 from zeusrun.launcher.supervision.ranks import RankProcesses
 from zeusrun.launcher.supervision.remarks import find_remarks
+from zeusrun.launcher.supervision.speed_check import PolicyControl
 from zeusrun.launcher.supervision.stop_rules import (
     BY_SIGNAL,
     StopCause,
