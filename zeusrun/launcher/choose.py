@@ -76,26 +76,22 @@ def choose_attempt(
     """
     if not made:
         return choose_next(submission, trials, None, 1)
-    last = made[-1]
-    following = choose_next(submission, trials, last.trial.recurrence, last.trial.attempt + 1)
-    if last.replaced:
-        return following
-    reason = _why_none(submission.spec, following, [each.trial for each in made])
-    return following if reason is None else NothingLeft(reason)
-
-
-def _why_none(spec: JobSpec, choice: Choice, made: Sequence[Trial]) -> str | None:
-    """Return why a possible attempt is not made; ``None`` to make it."""
-    *earlier, last = made
+    *earlier, last = [each.trial for each in made]
+    choice = choose_next(submission, trials, last.recurrence, last.attempt + 1)
+    if made[-1].replaced:
+        return choice
+    spec, tried = submission.spec, [*earlier, last]
     if last.cause is not None:
         if last.cause in {trial.cause for trial in earlier}:
-            return f"two attempts failed with the same error, so there is no third: {last.reason}"
+            return NothingLeft(
+                f"two attempts failed with the same error, so there is no third: {last.reason}"
+            )
         same = choice.decision.global_batch_size == last.global_batch_size
         if is_permanent(last.reason or "", last.cause, same_choice=same):
-            return "there is no second attempt: the same error would occur"
-    if is_target_in_doubt(made, choice.runs):
-        return _doubt_target(spec, made)
-    return _nothing_left(spec, made) if is_repeat(choice.decision, made) else None
+            return NothingLeft("there is no second attempt: the same error would occur")
+    if is_target_in_doubt(tried, choice.runs):
+        return NothingLeft(_doubt_target(spec, tried))
+    return NothingLeft(_nothing_left(spec, tried)) if is_repeat(choice.decision, tried) else choice
 
 
 def _doubt_target(spec: JobSpec, made: Sequence[Trial]) -> str:
@@ -168,15 +164,11 @@ def choose_next(
         trial = preempted.resume(timestamp(), submission.host)
         if trial.time_s is None:  # it was preempted before its training began
             trial = replace(trial, power_limit_w=limit_w)
-        decision = _continued(problem, runs, trial)
+        # A speed check that it began with is over.
+        stage = Stage.EXPLORE if trial.stage is Stage.LOOK else trial.stage
+        bound = bound_of_proven(problem, runs)
+        decision = Decision(trial.global_batch_size, stage, trial.why, bound=bound)
     return Choice(trial, problem, tuple(runs), decision, sentences, limit_w, note)
-
-
-def _continued(problem: Problem, runs: Sequence[Run], trial: Trial) -> Decision:
-    """Return the decision of a preempted trial: its own batch size, under the usual bound."""
-    stage = Stage.EXPLORE if trial.stage is Stage.LOOK else trial.stage
-    bound = bound_of_proven(problem, runs)
-    return Decision(trial.global_batch_size, stage, trial.why, bound=bound)
 
 
 def build_problem(

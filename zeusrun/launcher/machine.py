@@ -31,23 +31,18 @@ def job_devices(
         UsageError: If an environment variable that describes the machine is not usable.
     """
     if isinstance(nproc_per_node, str) and nproc_per_node not in {"gpu", "cpu", "auto"}:
-        devices = _plugin_devices(nproc_per_node, environment)
+        create: Any = load_plugin("zeusrun.devices", nproc_per_node)
+        devices = list(create(environment)) if callable(create) else []
+        if not devices:
+            raise DeviceError(
+                f"launch.nproc_per_node is {nproc_per_node!r}, but no installed plugin finds such "
+                "a device; set launch.nproc_per_node to 'auto', 'cpu', 'gpu' or a number"
+            )
         return devices, len(devices)
     count = nproc_per_node if isinstance(nproc_per_node, int) else None
     gpus = [] if nproc_per_node == "cpu" else gpus_of_job(environment, count)
     world_size = resolve_world_size(nproc_per_node, len(gpus), len(os.sched_getaffinity(0)))
     return gpus or [cpu_device(environment)], world_size
-
-
-def _plugin_devices(kind: str, environment: Mapping[str, str]) -> list[Device]:
-    create: Any = load_plugin("zeusrun.devices", kind)
-    devices = list(create(environment)) if callable(create) else []
-    if not devices:
-        raise DeviceError(
-            f"launch.nproc_per_node is {kind!r}, but no installed plugin finds such a device; set "
-            "launch.nproc_per_node to 'auto', 'cpu', 'gpu' or a number"
-        )
-    return devices
 
 
 def check_descriptors(world_size: int) -> None:

@@ -10,17 +10,16 @@ from zeusrun.bandit.observation import OUTDONE
 from zeusrun.clock import timestamp
 from zeusrun.errors import DeviceError, ExitCode
 from zeusrun.history.base import NEWEST
-from zeusrun.launcher.attempt import run_attempt, was_replaced
+from zeusrun.launcher.attempt import dispatch, run_attempt, was_replaced
 from zeusrun.launcher.choose import Attempt, NothingLeft
-from zeusrun.launcher.dispatch import dispatch
 from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.power.control import open_limits, restore_limits
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.redact import restore_secrets
 from zeusrun.launcher.rundir.cancel import REPLACED_BY_NEWER
+from zeusrun.launcher.script_warnings import find_unused_choices
 from zeusrun.launcher.supervision.stop_rules import StopCause
-from zeusrun.launcher.unused_choices import find_warnings
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
             emit(Noted(limit.text))
         for text in problems:
             emit(Warned(text))
-        for text in find_warnings(submission):
+        for text in find_unused_choices(submission.spec):
             emit(Warned(text))
         name, home = submission.spec.name, submission.home
         recovered = recover_lost(submission.history, name, timestamp(), home)

@@ -93,6 +93,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
     max_power_w = trial.max_power_w if outcome.max_power_w is None else outcome.max_power_w
     bests = [best for best in (trial.best_metric, outcome.best_metric) if best is not None]
     choose = min if trial.mode == "min" else max
+    shared = (trial.shared, outcome.shared)
     joined = replace(
         outcome,
         startup_s=_sum(trial.startup_s, outcome.startup_s),
@@ -111,7 +112,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         energy_counter_j=_sum(trial.energy_counter_j, outcome.energy_counter_j),
         energy_integrated_j=_sum(trial.energy_integrated_j, outcome.energy_integrated_j),
         profiling_cost_j=_known_sum(trial.profiling_cost_j, outcome.profiling_cost_j),
-        shared=_either(trial.shared, outcome.shared),
+        shared=True if True in shared else None if None in shared else False,
         warnings=(*trial.warnings, *outcome.warnings),
     )
     return _without_empty_estimates(trial, joined)
@@ -148,7 +149,3 @@ def _known_sum(first: _Amount | None, second: _Amount | None) -> _Amount | None:
     if first is None or second is None:
         return second if first is None else first
     return first + second
-
-
-def _either(first: bool | None, second: bool | None) -> bool | None:
-    return True if first or second else None if first is None or second is None else False

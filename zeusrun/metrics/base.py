@@ -57,21 +57,16 @@ class SidecarReader:
         events: list[Event] = []
         while lines := self._tail.read_lines(final=final):
             for raw in lines:
-                event = self._decode(raw)
+                self._line_number += 1
+                line = raw.replace(b"\0", b"").strip()  # a crash can leave holes that read as NUL
+                try:
+                    event = decode_event(line) if line else None
+                except ValueError as error:
+                    self._warn(str(error))
+                    continue
                 if event is not None:
                     events.append(event)
         return events
-
-    def _decode(self, raw: bytes) -> Event | None:
-        self._line_number += 1
-        line = raw.replace(b"\0", b"").strip()  # a crash can leave holes that read as NUL
-        if not line:
-            return None
-        try:
-            return decode_event(line)
-        except ValueError as error:
-            self._warn(str(error))
-            return None
 
     def _warn(self, reason: str) -> None:
         self.bad_lines += 1
@@ -99,10 +94,8 @@ def open_sources(name: str, run_dir: Path) -> tuple[MetricSource, ...]:
         UsageError: If no source has the name.
     """
     sidecar = open_sidecar(run_dir)
-    return (sidecar,) if name == "sidecar" else (sidecar, _open_source(name, run_dir))
-
-
-def _open_source(name: str, run_dir: Path) -> MetricSource:
+    if name == "sidecar":
+        return (sidecar,)
     create: Any = SOURCES.get(name) or load_plugin("zeusrun.metric_sources", name)
     source = create(run_dir) if callable(create) else None
     if not isinstance(source, MetricSource):
@@ -110,4 +103,4 @@ def _open_source(name: str, run_dir: Path) -> MetricSource:
             f"metrics.source {name!r}: no installed plugin makes such a metric source, which has "
             "the method read and the property warnings; docs/python-api.md describes it"
         )
-    return source
+    return sidecar, source

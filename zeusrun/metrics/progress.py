@@ -160,17 +160,6 @@ def _begin(progress: Progress, training_t: float) -> Progress:
     return replace(progress, training_t=training_t, curve=curve, epochs=epochs, reached=reached)
 
 
-def never_less(before: Progress, now: Progress, energy_j: float | None) -> float | None:
-    """Return live energy that does not fall: an extrapolation may have been too high.
-
-    It falls only where the first step shows that training began later.
-    """
-    first_step = before.stepping_s is None and now.stepping_s is not None
-    if energy_j is None or before.energy_j is None or first_step:
-        return energy_j
-    return max(energy_j, before.energy_j)
-
-
 def advance(
     progress: Progress, event: Event, trial: Trial, energy_between: EnergyBetween
 ) -> Progress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -37,19 +36,14 @@ def ask_to_cancel(paths: RunPaths, *, at_once: bool = False, replaced: bool = Fa
     replace_file(paths.cancel, content, fresh=fresh, durable=False)
 
 
-def read_cancel(paths: RunPaths) -> int | None:
-    """Return the number of interrupts requested, 1 or 2; ``None`` without a request."""
-    with contextlib.suppress(OSError):
-        return 2 if read_file(paths.cancel, _LONGEST) == _NOW else 1
-    return None
-
-
-def why_cancelled(paths: RunPaths) -> str:
-    """Return who requested it, as the reason of the trial."""
-    with contextlib.suppress(OSError):
-        if read_file(paths.cancel, _LONGEST) == _REPLACED:
-            return REPLACED_BY_NEWER
-    return "cancelled by 'zeusrun cancel'"
+def read_cancel(paths: RunPaths) -> tuple[int, str] | None:
+    """Return the number of interrupts requested, 1 or 2, and why; ``None`` without a request."""
+    try:
+        content = read_file(paths.cancel, _LONGEST)
+    except OSError:
+        return None
+    reason = REPLACED_BY_NEWER if content == _REPLACED else "cancelled by 'zeusrun cancel'"
+    return 2 if content == _NOW else 1, reason
 
 
 def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: str) -> None:

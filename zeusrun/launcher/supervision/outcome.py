@@ -77,6 +77,8 @@ def build_outcome(
         reason = f"a {signal_name(number)} that zeusrun did not send ended torchrun"
         failure = Failure(None, out_of_memory=False, reason=reason)
     status, reason = _verdict(trial, progress, stop, failure, clean=clean)
+    if late is not None and late.sentence in reason:
+        late = None
     # A signal to torchrun was sent on purpose; only a crash may be tried once more.
     by_itself = not (clean or external_sigterm or ordered or _deleted(failure))
     crashed = status is TrialStatus.FAILED and by_itself
@@ -119,11 +121,7 @@ def build_outcome(
         shared=shared,
         shutdown_s=shutdown_s,
         cause=None if not crashed else NO_CAUSE if failure is None else failure.cause,
-        warnings=(
-            *_warnings(trial, progress, exit_, stop, clean=clean),
-            *_warn_of_ranks(progress),
-            *_warn_of_late(late, reason),
-        ),
+        warnings=tuple(_warnings(trial, progress, exit_, stop, late=late, clean=clean)),
     )
 
 
@@ -222,56 +220,69 @@ def _never_reported(trial: Trial, progress: Progress) -> str:
     )
 
 
-def _warn_of_ranks(progress: Progress) -> list[str]:
-    """Warn if every rank trained by itself, so that all did the same work."""
-    trained = progress.steps or progress.seen_metrics
-    if not trained or not progress.ranks.all_alone:
-        return []
-    text = (
-        f"{progress.ranks.world_size} ranks completed, and none joined a process group of "
-        "torch.distributed: each trained by itself. Let the script call init_process_group, "
-        "or start one rank:  launch: {nproc_per_node: 1}"
-    )
-    return [text]
-
-
-def _warn_of_late(failure: Failure | None, reason: str) -> list[str]:
-    """Warn if a rank failed while zeusrun ended it, because it may not have saved."""
-    if failure is None or not failure.is_own or failure.sentence in reason:
-        return []
-    text = "a rank failed while the training was ended, so its last checkpoint may be missing"
-    return [f"{text}: {failure.sentence}"]
-
-
 def _warnings(
     trial: Trial,
     progress: Progress,
     exit_: ProcessExit,
     stop: StopOrder | None,
     *,
+    late: Failure | None,
     clean: bool,
 ) -> list[str]:
     found = []
+    reached, ranks = progress.reached, progress.ranks
     ordered = stop is not None and stop.cause is not StopCause.TARGET  # then torchrun exits with 1
-    if progress.reached is not None and stop is not None and stop.cause is StopCause.TIMEOUT:
+    if reached is not None and stop is not None and stop.cause is StopCause.TIMEOUT:
         found.append(
-            f"{stop.reason}, after the target was reached in epoch {progress.reached.epoch}; time "
-            "and cost end at the target"
+            f"{stop.reason}, after the target was reached in epoch {reached.epoch}; time and cost "
+            "end at the target"
         )
     if clean and exit_.code != 0 and not ordered:
         found.append(
             "a rank aborted after its script had ended; the training itself is complete "
             f"(torchrun's exit code was {exit_.code})"
         )
-    if restarts := progress.ranks.generation:
-        times = "once" if restarts == 1 else f"{restarts} times"
+    if ranks.generation:
+        times = "once" if ranks.generation == 1 else f"{ranks.generation} times"
         found.append(f"torchrun restarted the ranks {times}")
     if exit_.outlived and exit_.code != -signal.SIGKILL:  # then zeusrun has to end the ranks
         names = ", ".join(exit_.outlived[:5])
         found.append(f"processes that outlived the training, ended by zeusrun: {names}")
     if progress.last_value is not None and math.isnan(progress.last_value):
         found.append(f"{trial.metric} was NaN at the end")
+    if ranks.all_alone and (progress.steps or progress.seen_metrics):  # all did the same work
+        found.append(
+            f"{ranks.world_size} ranks completed, and none joined a process group of "
+            "torch.distributed: each trained by itself. Let the script call init_process_group, "
+            "or start one rank:  launch: {nproc_per_node: 1}"
+        )
+    if late is not None and late.is_own:
+        found.append(
+            "a rank failed while the training was ended, so its last checkpoint may be missing: "
+            f"{late.sentence}"
+        )
     return found
+
+
+def outcome_now(
+    trial: Trial, progress: Progress, meter: Meter, status: TrialStatus, reason: str
+) -> Outcome:
+    """Return the outcome of a trial as if it ended now."""
+    return Outcome(
+        status,
+        reason,
+        timestamp(),
+        startup_s=progress.startup_s,
+        time_s=progress.time_s,
+        energy_j=progress.energy_j,
+        energy_source=None if progress.energy_j is None else meter.energy_source,
+        max_power_w=meter.max_power_w,
+        cost_j=cost_j(progress.energy_j, meter.max_power_w, progress.time_s, trial.eta_knob),
+        epochs=progress.epochs if progress.curve else None,
+        steps=progress.steps,
+        best_metric=progress.best_value,
+        curve=progress.curve,
+    )
 
 
 def describe_live(
@@ -286,24 +297,8 @@ def describe_live(
     """Return the state of a running trial, with its energy so far."""
     begun_t = progress.training_t
     limit_w = None if begun_t is None else limit_in_force(trial, (), meter, begun_t, progress.now_t)
-    outcome = Outcome(
-        TrialStatus.LOST,
-        LAUNCHER_DIED,
-        timestamp(),
-        startup_s=progress.startup_s,
-        time_s=progress.time_s,
-        energy_j=progress.energy_j,
-        energy_source=None if progress.energy_j is None else meter.energy_source,
-        max_power_w=meter.max_power_w,
-        cost_j=cost_j(progress.energy_j, meter.max_power_w, progress.time_s, trial.eta_knob),
-        epochs=progress.epochs if progress.curve else None,
-        steps=progress.steps,
-        best_metric=progress.best_value,
-        curve=progress.curve,
-        power_limit_w=limit_w,
-        shared=shared,
-        warnings=tuple(warnings),
-    )
+    outcome = outcome_now(trial, progress, meter, TrialStatus.LOST, LAUNCHER_DIED)
+    outcome = replace(outcome, power_limit_w=limit_w, shared=shared, warnings=tuple(warnings))
     so_far = trial.finish(join(trial, outcome))
     return Live(
         replace(so_far, status=TrialStatus.DISPATCHED, reason=None, finished_at=None),

@@ -12,8 +12,9 @@ from zeusrun.bandit.observation import Running
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.cost import cost_j, energy_text
 from zeusrun.launcher.resume import cost_with_earlier
+from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.launcher.supervision.stop_rules import StopCause, Verdict
-from zeusrun.trial import Outcome, PowerPoint, Stage, TrialStatus
+from zeusrun.trial import PowerPoint, Stage, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -159,20 +160,7 @@ def read_look(
     """Return the trial as the policy would read it if it ended now; ``None`` without a speed."""
     if not _trained_epochs(progress, problem, trial.global_batch_size):
         progress = replace(progress, epochs=0, curve=())  # only its steps show its speed
-    outcome = Outcome(
-        TrialStatus.CANCELLED,
-        "looked at",
-        trial.started_at,
-        time_s=progress.time_s,
-        energy_j=progress.energy_j,
-        energy_source=meter.energy_source,
-        max_power_w=meter.max_power_w,
-        cost_j=cost_j(progress.energy_j, meter.max_power_w, progress.time_s, trial.eta_knob),
-        epochs=progress.epochs if progress.curve else None,
-        steps=progress.steps,
-        best_metric=progress.best_value,
-        curve=progress.curve,
-        power_profile=() if point is None else (point,),
-    )
+    outcome = outcome_now(trial, progress, meter, TrialStatus.CANCELLED, "speed checked")
+    outcome = replace(outcome, power_profile=() if point is None else (point,))
     run = read_trial(problem, trial.finish(outcome))
     return None if run is None or run.epoch_cost_j is None else run

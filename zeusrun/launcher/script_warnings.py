@@ -1,31 +1,92 @@
-"""Warnings about how a script uses zeusrun, found while it runs. Pure."""
+"""Warnings about how a script uses zeusrun: before it starts, and while it runs."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.jobfile.placeholders import find_placeholders
 from zeusrun.target import meets_target
 from zeusrun.trial import TrialStatus, epochs_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from zeusrun.jobfile.spec import JobSpec
     from zeusrun.metrics.progress import Progress
     from zeusrun.trial import Trial
 
+_MAX_SCRIPT_BYTES = 1 << 20
 _TRAINS_ON = (
     "the target was reached, but the script goes on: it does not ask whether to stop. Loop over "
     "`run.epochs(default=...)`, or add `if run.should_stop(): break` after `run.report(...)`; with "
     "objective.on_target: continue the script may go on"
 )
-
-
 _NEVER_ASKED = (
     "the script has never asked for the {what}, so it seems to train with its own. Use "
     "run.{call}(default=...), or pass ${{{name}}} in args"
 )
 _CALLS = {"batch_size": "local_batch_size", "learning_rate": "learning_rate"}
 _DATA_MAY_GROW = 1.25
+
+
+def find_unused_choices(spec: JobSpec) -> list[str]:
+    """Return a warning for each choice that seems never to reach the training.
+
+    Then zeusrun would compare batch sizes that the script does not use. Only the job file and the
+    text of the script are searched. A script that mentions zeusrun or cannot be read gets no
+    warning.
+    """
+    text = _script_text(spec)
+    if text is None or "zeusrun" in text:
+        return []
+    return [
+        f"the {choice} seems never to reach the script: the job file has no ${{{name}}}, and "
+        f"{spec.script or spec.module} mentions neither ZEUSRUN_{name.upper()} nor zeusrun. Pass "
+        f'it as an argument, such as  args: [--{name.replace("_", "-")}, "${{{name}}}"]'
+        for name, choice in _undelivered(spec, text).items()
+    ]
+
+
+def find_choices_to_ask_for(spec: JobSpec) -> frozenset[str]:
+    """Return the choices that reach the training only if the script asks ``zeusrun`` for them.
+
+    Empty for a script that cannot be read or does not mention zeusrun.
+    """
+    text = _script_text(spec) if spec.instrument else None
+    if text is None or "zeusrun" not in text:
+        return frozenset()
+    return frozenset(_undelivered(spec, text))
+
+
+def _undelivered(spec: JobSpec, script: str) -> dict[str, str]:
+    """Return the choices that only a call of zeusrun can deliver, with their names for people."""
+    texts = [*spec.args, *spec.env.values(), spec.script or "", str(spec.workdir)]
+    placeholders = {name for text in texts for name in find_placeholders(text)}
+    choices = {}
+    sizes = {"batch_size", "local_batch_size"}
+    if len(spec.batch_size.candidates) > 1 and not placeholders & sizes:
+        choices["batch_size"] = "batch size"
+    if spec.learning_rate is not None and "learning_rate" not in placeholders:
+        choices["learning_rate"] = "learning rate"
+    return {name: what for name, what in choices.items() if f"ZEUSRUN_{name.upper()}" not in script}
+
+
+def _script_text(spec: JobSpec) -> str | None:
+    """Return the text of the script or module; ``None`` if it is not found or is no text."""
+    if spec.script is None:
+        folder = Path(str(spec.workdir), *str(spec.module).split("."))
+        paths = [folder.with_suffix(".py"), folder / "__main__.py"]
+    else:
+        paths = [] if find_placeholders(spec.script) else [spec.source.parent / spec.script]
+    for path in paths:
+        try:
+            if path.is_file():  # reading a pipe would block
+                with path.open("rb") as file:
+                    return file.read(_MAX_SCRIPT_BYTES).decode()
+        except (OSError, ValueError):  # not readable, or no text
+            continue
+    return None
 
 
 def find_remarks(
