@@ -102,10 +102,9 @@ def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | No
 def _take_lease(submission: Submission, dispatched: Dispatched, version: str) -> bool:
     """Take the lease of a trial; return false if the history has changed: choose again.
 
-    Raises:
-        BusyError: If another process keeps the lease while the history stays the same.
-        HistoryError: If the home cannot be written, or the run directory belongs to a run that the
-            history does not contain.
+    Raises ``BusyError`` if another process keeps the lease while the history stays the same, and
+    ``HistoryError`` if the directory cannot be written or belongs to a run that is not in the
+    history.
     """
     history, trial, paths = submission.history, dispatched.trial, dispatched.paths
     until_t = time.monotonic() + _LOCK_TIMEOUT_S
@@ -194,10 +193,8 @@ def run_attempt(
 ) -> tuple[Trial, StopOrder | None]:
     """Run a dispatched trial and record it; ``notes`` are sentences to show first.
 
-    Returns the trial as recorded, and the order that stopped it, if any.
-
-    Raises:
-        ZeusrunError: If it could not be started, or its outcome could not be recorded.
+    Returns the trial as recorded, and the order that stopped it, if any. Raises ``ZeusrunError`` if
+    it could not be started, or its outcome could not be recorded.
     """
     values = placeholder_values(submission.spec, dispatched.trial, dispatched.paths)
     mask = mask_job(submission.spec, values)
@@ -233,10 +230,7 @@ def run_attempt(
 
 
 def was_replaced(trial: Trial, stop: StopOrder | None) -> bool:
-    """Whether a speed check ended a trial, so that another batch size follows.
-
-    That holds even if the trial ran out of memory while it ended.
-    """
+    """Whether another batch size follows after a speed check, even if that ran out of memory."""
     looked = stop is not None and stop.cause is StopCause.LOOKED
     return looked and trial.status in {TrialStatus.CANCELLED, TrialStatus.OOM}
 

@@ -48,10 +48,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A recorded attempt of the recurrence.
-
-    One that a speed check ``replaced`` by another batch size does not count.
-    """
+    """A recorded attempt; one that a speed check ``replaced`` does not count."""
 
     trial: Trial
     replaced: bool
@@ -70,9 +67,6 @@ def choose_attempt(
     """Choose the next attempt of a recurrence; ``made`` are its attempts so far.
 
     Without any, continue a preempted trial, or begin the next recurrence.
-
-    Raises:
-        UsageError: If the user's own choice is not among the candidates.
     """
     if not made:
         return choose_next(submission, trials, None, 1)
@@ -138,10 +132,6 @@ def choose_next(
     """Choose the next trial of a job; ``trials`` are its newest, oldest first.
 
     Without a recurrence, continue the trial that was preempted, else begin the next recurrence.
-    ``attempt`` counts from 1 within a recurrence.
-
-    Raises:
-        UsageError: If the user's own choice is not among the candidates.
     """
     preempted = find_preempted(trials) if recurrence is None else None
     note = None
@@ -217,12 +207,9 @@ def next_recurrence(submission: Submission, trials: Sequence[Trial]) -> int:
 
 
 def decide(submission: Submission, problem: Problem, runs: Sequence[Run], attempt: int) -> Decision:
-    """Return the policy's choice, or the user's own.
+    """Return the policy's choice, or the user's own; raises ``UsageError`` if that is no candidate.
 
     The same history gives the same choice: job file, recurrence and attempt seed the generator.
-
-    Raises:
-        UsageError: If the user's choice is not among the candidates.
     """
     forced = submission.forced_batch_size
     if forced is None:
@@ -281,11 +268,7 @@ def _limit_in_force(submission: Submission) -> float | None:
 
 
 def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
-    """Return the trial that a submit would dispatch now, its command, and notes. Writes nothing.
-
-    Raises:
-        ZeusrunError: As a submit would.
-    """
+    """Return the trial that a submit would make now, its command, and notes. Writes nothing."""
     trials = submission.history.trials(submission.spec.name, NEWEST)
     choice = choose_next(submission, trials, None, 1)
     trial = choice.trial

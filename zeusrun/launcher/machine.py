@@ -61,11 +61,7 @@ def check_descriptors(world_size: int) -> None:
 
 
 def resolve_world_size(nproc_per_node: int | str, gpu_count: int, cpu_count: int) -> int:
-    """Return the number of ranks on this node for torchrun's ``--nproc-per-node``.
-
-    Raises:
-        DeviceError: If ``gpu`` is asked for and there is none.
-    """
+    """Return the number of ranks for ``--nproc-per-node``; raises ``DeviceError`` without a GPU."""
     if isinstance(nproc_per_node, int):
         return nproc_per_node
     if nproc_per_node == "cpu":

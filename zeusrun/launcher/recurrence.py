@@ -52,12 +52,7 @@ class SubmitResult:
 
 
 def submit(submission: Submission, emit: Emit) -> SubmitResult:
-    """Run one recurrence of a job; ``emit`` gets every event.
-
-    Raises:
-        ZeusrunError: Before a trial is dispatched, if it could not be started, or when its
-            outcome could not be recorded.
-    """
+    """Run one recurrence of a job; ``emit`` gets every event. Raises ``ZeusrunError``."""
     spec = restore_secrets(submission.spec, submission.environment)
     submission = replace(submission, spec=spec)
     with CaughtSignals() as signals:

@@ -27,11 +27,7 @@ _COPIED_FROM = "# copied from "
 
 
 def restore_secrets(spec: JobSpec, environment: Mapping[str, str]) -> JobSpec:
-    """Return the job with masked values replaced by environment variables of the same names.
-
-    Raises:
-        JobFileError: If a variable is missing, or an argument held a secret.
-    """
+    """Return the job with its masked values from the environment; raises ``JobFileError``."""
     masked = sorted(name for name in spec.secrets if spec.env[name] == MASK)
     if not masked:
         return spec

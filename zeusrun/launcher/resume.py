@@ -24,10 +24,7 @@ def find_preempted(trials: Sequence[Trial]) -> Trial | None:
 
 
 def list_preempted(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials that later submits will continue, oldest first.
-
-    They were preempted after the last recurrence that ended; forgotten ones do not count.
-    """
+    """Return the trials that later submits will continue, oldest first; no forgotten ones."""
     found: list[Trial] = []
     for trial in sorted(trials, key=lambda trial: (-trial.recurrence, -trial.attempt)):
         if trial.status is TrialStatus.PREEMPTED:

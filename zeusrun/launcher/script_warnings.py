@@ -49,10 +49,7 @@ def find_unused_choices(spec: JobSpec) -> list[str]:
 
 
 def find_choices_to_ask_for(spec: JobSpec) -> frozenset[str]:
-    """Return the choices that reach the training only if the script asks ``zeusrun`` for them.
-
-    Empty for a script that cannot be read or does not mention zeusrun.
-    """
+    """Return the choices that reach the training only if the script asks ``zeusrun`` for them."""
     text = _script_text(spec) if spec.instrument else None
     if text is None or "zeusrun" not in text:
         return frozenset()
@@ -128,10 +125,7 @@ def find_remarks(
 
 
 def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial]) -> str | None:
-    """Return a warning if the first report meets the target, as it does if the mode is wrong.
-
-    There is none for a job of one epoch, or if an earlier run needed several epochs.
-    """
+    """Return a warning if the first report meets the target, as it does if the mode is wrong."""
     known = any((then.epochs or 0) > 1 and then.mode == trial.mode for then in earlier)
     value = progress.curve[0].value if progress.reached is not None and progress.curve else None
     if known or value is None or trial.preemptions or trial.max_epochs == 1:

@@ -32,10 +32,8 @@ class MetricSource(Protocol):
     def read(self, *, final: bool = False) -> list[Event]:
         """Return the events that came since the last call, in order. Never waits.
 
-        ``final``: all writers have ended, so that an incomplete last record counts too.
-
-        Raises:
-            OSError: If the source exists and cannot be read; the next call may succeed.
+        ``final``: all writers have ended, so that an incomplete last record counts too. Raises
+        ``OSError`` if the source exists and cannot be read; the next call may succeed.
         """
         ...
 
@@ -86,12 +84,9 @@ SOURCES: dict[str, Callable[[Path], MetricSource]] = {"sidecar": open_sidecar}
 
 
 def open_sources(name: str, run_dir: Path) -> tuple[MetricSource, ...]:
-    """Open the sources of a run: the sidecar, and the one that the job file names if another.
+    """Open the sidecar, which names the ranks' processes, and the source that the job file names.
 
-    Nothing needs to exist yet. Without the sidecar zeusrun would know no rank's process.
-
-    Raises:
-        UsageError: If no source has the name.
+    Nothing needs to exist yet. Raises ``UsageError`` if no source has the name.
     """
     sidecar = open_sidecar(run_dir)
     if name == "sidecar":

@@ -49,12 +49,6 @@ class Profiling:
     trials, ``original_w`` the limit in force before anything is changed, ``ask`` the policy's
     ``next_limit_w``, and ``is_in_force`` returns whether every GPU has a limit now; ``None`` if
     that cannot be read.
-
-    Attributes:
-        points: What was measured in this trial, by limit, in order of measurement.
-        chosen_w: The policy's choice; ``None`` until there is one.
-        failure: Why nothing is measured any more, in a sentence; ``None`` while all is well.
-        stepped_under: The limits under which steps were taken so far.
     """
 
     def __init__(
@@ -65,9 +59,9 @@ class Profiling:
         ask: Callable[[Sequence[PowerPoint]], float | None],
         is_in_force: Callable[[float], bool | None] = lambda _limit_w: True,
     ) -> None:
-        self.points: dict[float | None, PowerPoint] = {}
-        self.chosen_w: float | None = None
-        self.failure: str | None = None
+        self.points: dict[float | None, PowerPoint] = {}  # by limit, in order of measurement
+        self.chosen_w: float | None = None  # by the policy
+        self.failure: str | None = None  # why nothing is measured any more
         self.stepped_under: set[float | None] = set()
         self._problem, self._original_w, self._ask = problem, original_w, ask
         self._is_in_force = is_in_force
@@ -160,10 +154,7 @@ class Profiling:
                 self.points[self._limit_w] = measured.point(self._limit_w)
 
     def extra_cost_j(self) -> float | None:
-        """Return the joules of cost above those of holding the best limit throughout.
-
-        ``None`` if fewer than two limits were both held and measured.
-        """
+        """Return the joules above those of holding the best limit; ``None`` if that is unknown."""
         points = self._known | self.points
         costs_j = {
             limit_w: cost_j
@@ -216,11 +207,7 @@ class Profiling:
         self._take(measured.point(self._limit_w), count, now_t)
 
     def _is_held(self) -> bool:
-        """Whether the limit that is measured is in force; ``False`` if that cannot be read.
-
-        Raises:
-            ValueError: If another limit is in force.
-        """
+        """Whether the measured limit is in force; raises ``ValueError`` if another one is."""
         if self._limit_w is None:  # the GPUs have none
             return True
         in_force = self._is_in_force(self._limit_w)

@@ -49,9 +49,7 @@ def read_cancel(paths: RunPaths) -> tuple[int, str] | None:
 def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: str) -> None:
     """Cancel a preempted trial, as it was read; a run directory outside ``home`` is not changed.
 
-    Raises:
-        BusyError: If another process changes or continues it.
-        HistoryError: If the history cannot be read or written.
+    Raises ``BusyError`` if another process changes or continues it.
     """
     paths = find_run(home, trial)
     lease = None if paths is None else lease_of(trial, paths)

@@ -64,10 +64,7 @@ class Failure:
 
     @property
     def cause(self) -> str:
-        """The reason without what differs between similar failures: ranks, sizes, addresses.
-
-        The number of an exit code or a signal stays.
-        """
+        """The reason without ranks, sizes and addresses, so that similar failures are equal."""
         text = _RANK.sub("", self.reason)
         if text.startswith(STALLED):
             return STALLED
@@ -169,10 +166,7 @@ def _from_worker(path: Path, restarts: int, mask: Mask) -> Failure | None:
 
 
 def _killed(log: str, oom_kills: int | None) -> Failure | None:
-    """Return the rank that, by torchrun's last table, a signal other than SIGTERM ended.
-
-    If the kernel has killed a process for memory meanwhile, a SIGKILL counts as such.
-    """
+    """Return the rank that a signal other than SIGTERM ended, by torchrun's last table."""
     _, _, table = log.rpartition("FAILED")
     ended_by_torchrun = set(re.findall(r"Unable to shutdown process (\d+)", log))
     for rank, code, pid in _ROW.findall(table):

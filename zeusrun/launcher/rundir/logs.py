@@ -37,10 +37,7 @@ def read_text_lines(tail: LineTail, *, final: bool = False, raw: bool = False) -
 def follow_logs(
     tails: Mapping[int, LineTail], lease: Lease | None = None, *, raw: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """Yield ``(rank, line)``: what is there now, or with a lease until its launcher has ended.
-
-    With ``raw``, lines are as ``read_text_lines`` has them.
-    """
+    """Yield ``(rank, line)``: what is there now, or with a lease until its launcher has ended."""
     running = lease is not None
     while lease is not None and running:
         running = lease.is_held()

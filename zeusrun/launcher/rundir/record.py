@@ -69,7 +69,7 @@ def read_outcome(paths: RunPaths) -> Outcome | None:
     trial = read_record(paths)
     if trial is None or not trial.status.finished:
         return None
-    return Outcome(**{f.name: getattr(trial, f.name) for f in fields(Outcome)})
+    return trial.ended_as(trial.status, trial.reason or "", trial.finished_at or "")
 
 
 def has_begun(paths: RunPaths) -> bool:
@@ -99,10 +99,7 @@ class Live:
 
 
 def write_live(paths: RunPaths, live: Live) -> None:
-    """Replace ``live.json``. If that fails, the old one stays.
-
-    It is not synced to disk: a power cut loses at most a second.
-    """
+    """Replace ``live.json``, unsynced; if that fails, the old one stays."""
     with contextlib.suppress(OSError):
         replace_file(paths.live, json.dumps(live.to_json()).encode(), durable=False)
 

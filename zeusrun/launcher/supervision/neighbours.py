@@ -17,14 +17,10 @@ _PERIOD_S = 1.0
 
 
 class Neighbours:
-    """Checks once a second. A run counts once two checks in a row have found it: one may be ending.
-
-    Attributes:
-        shared: Whether another run was found; ``None`` on GPUs, where the meter sees it.
-    """
+    """Checks once a second. A run counts once two checks in a row find it: one may be ending."""
 
     def __init__(self, home: Path, *, on_cpu: bool) -> None:
-        self.shared: bool | None = False if on_cpu else None
+        self.shared: bool | None = False if on_cpu else None  # on GPUs the meter sees it
         self._tickets = Tickets(home)
         self._due_t = 0.0
         self._before: frozenset[int] = frozenset()

@@ -128,13 +128,11 @@ def build_outcome(
 def limit_in_force(
     trial: Trial, profile: Sequence[PowerPoint], meter: Meter, since_t: float, until_t: float
 ) -> float | None:
-    """Return the limit in force for most of a window, in watts per GPU; ``None`` if unknown.
-
-    If the driver rounded the limit, return the value that was requested.
-    """
+    """Return the limit in force for most of a window, in watts per GPU; ``None`` if unknown."""
     read_w = meter.limit_w(since_t, until_t)
     if read_w is None:
         return None
+    # The driver may have rounded what was requested.
     requested_w = [trial.power_limit_w, *(point.power_limit_w for point in profile)]
     return next((w for w in requested_w if w is not None and is_same_limit(w, read_w)), read_w)
 
@@ -190,10 +188,7 @@ def _verdict(
 
 
 def _ended_before(failure: Failure, progress: Progress) -> str:
-    """Describe the ranks that ended before the one that failed.
-
-    If ranks wait for each other, the one that still waits is the one that fails.
-    """
+    """Describe the ranks that ended before the failed one, which may have waited for them."""
     codes = progress.ranks.exit_codes
     ended = list(codes)  # in the order in which they ended
     if failure.rank not in ended:

@@ -32,18 +32,13 @@ WHOLE_SHARE = 0.75  # of an epoch's steps: a last, smaller step of it may have b
 
 
 class PolicyControl:
-    """Asks the policy about one running trial.
-
-    Attributes:
-        checking: Whether the trial is still in its speed check.
-        speed: What the speed check measured; ``None`` without one.
-    """
+    """Asks the policy about one running trial."""
 
     def __init__(self, submission: Submission, choice: Choice, meter: Meter) -> None:
         self._submission, self._choice, self._meter = submission, choice, meter
         self._decision = choice.decision
         self.checking = begins_with_look(choice)
-        self.speed: PowerPoint | None = None
+        self.speed: PowerPoint | None = None  # what the speed check measured
 
     def check_speed(
         self, progress: Progress, limits_w: Collection[float | None]

@@ -47,11 +47,7 @@ BY_SIGNAL = {StopCause.SIGNAL, StopCause.PREEMPTED}
 
 
 def is_cause(order: StopOrder, earlier: StopOrder | None) -> bool:
-    """Whether an order is the reason why the run ends: the first one that ends it.
-
-    After a speed check another run would follow; a signal prevents that, so the signal is the
-    reason.
-    """
+    """Whether an order is why the run ends: the first one, or a signal after a speed check."""
     if earlier is None or earlier.cause is StopCause.TARGET:
         return True
     return earlier.cause is StopCause.LOOKED and order.cause in BY_SIGNAL
@@ -89,10 +85,7 @@ class Verdict:
 def supervise(
     progress: Progress, rules: StopRules, signals: Sequence[int], verdict: Verdict | None = None
 ) -> StopOrder | None:
-    """Decide whether the run goes on (``None``) or how it is stopped.
-
-    ``signals`` are those that zeusrun has received, in order; ``verdict`` is the policy's.
-    """
+    """Decide whether the run goes on (``None``) or how to stop it; ``verdict``: the policy's."""
     if signals:
         level = StopLevel.TERMINATE if len(signals) == 1 else StopLevel.KILL
         name = signal.Signals(signals[0]).name

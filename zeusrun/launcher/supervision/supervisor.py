@@ -24,7 +24,7 @@ from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
 from zeusrun.launcher.rundir.record import write_live
 from zeusrun.launcher.script_warnings import find_choices_to_ask_for, find_remarks
-from zeusrun.launcher.supervision.hang_control import StallControl
+from zeusrun.launcher.supervision.hang import StallControl
 from zeusrun.launcher.supervision.neighbours import Neighbours
 from zeusrun.launcher.supervision.outcome import build_outcome, describe_live
 from zeusrun.launcher.supervision.ranks import RankProcesses
@@ -137,11 +137,7 @@ class Supervisor:
         )
 
     def run(self) -> tuple[Outcome, StopOrder | None]:
-        """Run the trial to its end; return its outcome and the order that stopped it, if any.
-
-        Raises:
-            ZeusrunError: If it could not be started.
-        """
+        """Run the trial to its end; return its outcome and the order that stopped it, if any."""
         submission, paths, spec = self._submission, self._paths, self._submission.spec
         command = build_command(
             spec,
