@@ -15,7 +15,7 @@ from zeusrun.bandit.problem import ArmBelief
 from zeusrun.bandit.stopping import hopeless
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.context import Submission
+from zeusrun.launcher.context import Submission, job_devices
 from zeusrun.launcher.events import (
     Advanced,
     BoundChanged,
@@ -24,7 +24,6 @@ from zeusrun.launcher.events import (
     TrialStarts,
     Warned,
 )
-from zeusrun.launcher.machine import job_devices
 from zeusrun.launcher.processes.installation import find_torchrun
 from zeusrun.launcher.recurrence import submit
 from zeusrun.launcher.supervision import speed_check

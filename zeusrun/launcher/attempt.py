@@ -18,8 +18,8 @@ from zeusrun.files.home import runs_directory, unwritable_home
 from zeusrun.files.private import make_folder, write_file
 from zeusrun.history.base import NEWEST, Conflict
 from zeusrun.launcher.choose import NothingLeft, choose_attempt
+from zeusrun.launcher.context import check_descriptors
 from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts
-from zeusrun.launcher.machine import check_descriptors
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.recover import outcome_so_far, where_kept
 from zeusrun.launcher.redact import copy_job, mask_events, mask_job, mask_outcome

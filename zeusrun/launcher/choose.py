@@ -18,7 +18,7 @@ from zeusrun.errors import UsageError
 from zeusrun.files.home import runs_directory
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.processes.command import build_command
-from zeusrun.launcher.resume import find_preempted, why_not_continued
+from zeusrun.launcher.recover import find_preempted, why_not_continued
 from zeusrun.launcher.rundir.failure import is_permanent
 from zeusrun.launcher.rundir.layout import RunPaths, find_run, numbered_runs
 from zeusrun.launcher.rundir.record import has_begun
@@ -146,7 +146,9 @@ def choose_next(
     problem = build_problem(submission, trials, number)
     sentences = tuple(describe_kept(problem, trials))
     problem, runs = read_history(problem, trials)
-    limit_w = _limit_in_force(submission)
+    fixed_w = submission.spec.power_limit.watts
+    limits_w = {fixed_w or gpu.read().power_limit_w for gpu in submission.gpus}
+    limit_w = limits_w.pop() if len(limits_w) == 1 else None
     if preempted is None:
         decision = decide(submission, problem, runs, attempt)
         trial = _draft_trial(submission, problem, decision, attempt, limit_w)
@@ -257,14 +259,6 @@ def _draft_trial(
         default_batch_size=problem.default,
         host=submission.host,
     )
-
-
-def _limit_in_force(submission: Submission) -> float | None:
-    """Return the limit that all GPUs begin with, in watts per GPU; ``None`` if they have none."""
-    if submission.spec.power_limit.watts is not None and submission.gpus:
-        return submission.spec.power_limit.watts
-    found_w = {gpu.read().power_limit_w for gpu in submission.gpus}
-    return found_w.pop() if len(found_w) == 1 else None
 
 
 def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:

@@ -11,9 +11,9 @@ from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.observation import Running
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.cost import cost_j, energy_text
-from zeusrun.launcher.resume import cost_with_earlier
+from zeusrun.launcher.recover import cost_with_earlier
 from zeusrun.launcher.supervision.outcome import outcome_now
-from zeusrun.launcher.supervision.stop_rules import StopCause, Verdict
+from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class PolicyControl:
 
     def check_speed(
         self, progress: Progress, limits_w: Collection[float | None]
-    ) -> Decision | Verdict | None:
+    ) -> Decision | StopOrder | None:
         """End the speed check if enough was seen, and ask the policy again.
 
         Return the decision from now on, why the trial is ended, or ``None`` if there is nothing to
@@ -62,11 +62,11 @@ class PolicyControl:
             return None
         answer = choose_again(self._submission, choice, measured)
         if isinstance(answer, str):
-            return Verdict(StopCause.LOOKED, answer)
+            return StopOrder(StopCause.LOOKED, answer)
         self._decision = answer
         return answer
 
-    def review(self, progress: Progress) -> Verdict | None:
+    def review(self, progress: Progress) -> StopOrder | None:
         """Ask the policy, at the end of an epoch, whether another one is worth it."""
         trial = self._choice.trial
         last = progress.epochs == trial.max_epochs
@@ -77,7 +77,7 @@ class PolicyControl:
         spent_j = cost_with_earlier(trial, spent_j)
         running = Running(progress.epochs, spent_j, progress.best_value)
         reason = self._submission.policy.review(self._choice.problem, self._decision, running)
-        return None if reason is None else Verdict(StopCause.HOPELESS, reason)
+        return None if reason is None else StopOrder(StopCause.HOPELESS, reason)
 
     def next_limit_w(self, profile: Sequence[PowerPoint]) -> float | None:
         """Return the power limit to hold next, in watts per GPU; ``None`` for the original one."""

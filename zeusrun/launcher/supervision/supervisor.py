@@ -17,7 +17,7 @@ from zeusrun.launcher.processes.command import build_command
 from zeusrun.launcher.processes.oom_kills import count_oom_kills
 from zeusrun.launcher.processes.signals import how_at_once
 from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel, TorchrunProcess
-from zeusrun.launcher.resume import cost_with_earlier, join
+from zeusrun.launcher.recover import cost_with_earlier, join
 from zeusrun.launcher.rundir.cancel import read_cancel
 from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
 from zeusrun.launcher.rundir.layout import has_checkpoint
@@ -33,8 +33,7 @@ from zeusrun.launcher.supervision.stop_rules import (
     BY_SIGNAL,
     StopCause,
     StopOrder,
-    Verdict,
-    build_stop_rules,
+    StopRules,
     is_cause,
     supervise,
 )
@@ -92,11 +91,16 @@ class Supervisor:
         self._stalls = StallControl(
             spec, trial, self._paths, self._warn, self._note, ranks=self._ranks
         )
-        self._verdict: Verdict | None = None
+        self._verdict: StopOrder | None = None
         self._why_cancelled: str | None = None  # by another zeusrun
         self._write_live_at_t = 0.0
         self._oom_kills = count_oom_kills()
-        self._rules = build_stop_rules(spec, trial, choice.decision.cost_bound_j)
+        self._rules = StopRules(
+            choice.decision.cost_bound_j,
+            None if spec.timeout_s is None else spec.timeout_s - (trial.time_s or 0.0),
+            stop_at_target=spec.objective.on_target == "stop",
+            needs_metric=trial.metric if spec.objective.missing_metric == "stop" else None,
+        )
         self._sources = open_sources(spec.metrics.source, self._paths.run_dir)
         self._logs = log_tails(self._paths, Ranks(trial.world_size))
         self._neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
@@ -284,7 +288,7 @@ class Supervisor:
         if ordered or self._verdict is not None or self._signals.received:
             return  # the run will be stopped
         answer = self._policy.check_speed(progress, self._limits.stepped_under)
-        if isinstance(answer, Verdict):
+        if isinstance(answer, StopOrder):
             self._verdict = answer
             return
         if answer is not None:
