@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import timestamp
-from zeusrun.cost import energy_text
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import ForeignProcesses
 from zeusrun.errors import BusyError, HistoryError
@@ -196,10 +195,10 @@ def run_attempt(
     Returns the trial as recorded, and the order that stopped it, if any. Raises ``ZeusrunError`` if
     it could not be started, or its outcome could not be recorded.
     """
-    values = placeholder_values(submission.spec, dispatched.trial, dispatched.paths)
+    choice, paths = dispatched.choice, dispatched.paths
+    values = placeholder_values(submission.spec, choice.trial, paths)
     mask = mask_job(submission.spec, values)
     emit = mask_events(emit, mask)
-    choice, paths = dispatched.choice, dispatched.paths
     try:
         try:
             for text in notes:
@@ -207,7 +206,10 @@ def run_attempt(
             if choice.note is not None:
                 emit(Noted(choice.note))
             if choice.trial.preemptions:
-                emit(Noted(_describe_resumed(choice.trial)))
+                then = "is continued"
+                if not has_checkpoint(paths.run_dir):
+                    then = "starts from the beginning: it saved no checkpoint"
+                emit(Noted(f"{choice.trial.trial} was preempted and {then}"))
             emit(TrialStarts(choice.trial, choice.decision.cost_bound_j))
             meter = EnergyMonitor(submission.devices, paths.power, foreign=ForeignProcesses())
             outcome, stop = Supervisor(
@@ -245,19 +247,6 @@ def _failed_outcome(dispatched: Dispatched, reason: str) -> Outcome:
     if trial.preemptions and outcome.time_s == trial.time_s:
         return replace(outcome, status=TrialStatus.PREEMPTED)
     return outcome
-
-
-def _describe_resumed(trial: Trial) -> str:
-    used = [f"{trial.epochs} epoch" + ("" if trial.epochs == 1 else "s")] if trial.epochs else []
-    if trial.time_s is not None:
-        used.append(f"{trial.time_s:.0f} s")
-    if trial.energy_j is not None:
-        used.append(energy_text(trial.energy_j))
-    so_far = f"; so far: {', '.join(used)}" if used else ""
-    then = "is continued"
-    if not has_checkpoint(Path(trial.run_dir)):
-        then = "starts from the beginning: it saved no checkpoint"
-    return f"{trial.trial} was preempted and {then}{so_far}"
 
 
 def _record(history: History, dispatched: Dispatched, outcome: Outcome) -> Trial:

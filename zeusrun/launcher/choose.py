@@ -17,7 +17,6 @@ from zeusrun.clock import timestamp
 from zeusrun.errors import UsageError
 from zeusrun.files.home import runs_directory
 from zeusrun.history.base import NEWEST
-from zeusrun.launcher.processes.command import build_command
 from zeusrun.launcher.recover import find_preempted, why_not_continued
 from zeusrun.launcher.rundir.failure import is_permanent
 from zeusrun.launcher.rundir.layout import RunPaths, find_run, numbered_runs
@@ -266,13 +265,6 @@ def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
     trials = submission.history.trials(submission.spec.name, NEWEST)
     choice = choose_next(submission, trials, None, 1)
     trial = choice.trial
-    command = build_command(
-        submission.spec,
-        trial,
-        RunPaths(Path(trial.run_dir)),
-        submission.torchrun,
-        submission.environment,
-        placement=submission.placement,
-    )
     notes = () if choice.note is None else (choice.note,)
+    command = submission.command(trial, RunPaths(Path(trial.run_dir)))
     return trial, command, (*notes, *choice.kept)

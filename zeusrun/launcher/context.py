@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.errors import SHORTAGES, DeviceError, LaunchError
 from zeusrun.gpu.nvml import gpus_of_job
-from zeusrun.launcher.processes.command import Placement
+from zeusrun.launcher.processes.command import Placement, build_command
 from zeusrun.plugins import load_plugin
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.processes.command import Command
     from zeusrun.launcher.processes.installation import Torchrun
+    from zeusrun.launcher.rundir.layout import RunPaths
+    from zeusrun.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,12 @@ class Submission:
         """The GPUs among the devices."""
         return [device for device in self.devices if device.is_gpu]
 
-    @property
-    def placement(self) -> Placement:
-        """Where the ranks are started: all on this host."""
-        return Placement(self.world_size)
+    def command(self, trial: Trial, paths: RunPaths) -> Command:
+        """Return the command that runs a trial, with all ranks on this host."""
+        placement, environment = Placement(self.world_size), self.environment
+        return build_command(
+            self.spec, trial, paths, self.torchrun, environment, placement=placement
+        )
 
     def close(self) -> None:
         """Close the devices."""

@@ -22,10 +22,6 @@ _TRAINS_ON = (
     "`run.epochs(default=...)`, or add `if run.should_stop(): break` after `run.report(...)`; with "
     "objective.on_target: continue the script may go on"
 )
-_NEVER_ASKED = (
-    "the script has never asked for the {what}, so it seems to train with its own. Use "
-    "run.{call}(default=...), or pass ${{{name}}} in args"
-)
 _CALLS = {"batch_size": "local_batch_size", "learning_rate": "learning_rate"}
 _DATA_MAY_GROW = 1.25
 
@@ -103,13 +99,13 @@ def find_remarks(
     metric = trial.metric
     for name in sorted(to_ask_for) if progress.seen_metrics else ():
         if name not in progress.asked:
-            what, call = name.replace("_", " "), _CALLS[name]
-            remarks[f"never asked for {name}"] = _NEVER_ASKED.format(
-                what=what, call=call, name=name
+            remarks[f"never asked for {name}"] = (
+                f"the script has never asked for the {name.replace('_', ' ')}, so it seems to "
+                f"train with its own. Use run.{_CALLS[name]}(default=...), or pass ${{{name}}} in "
+                "args"
             )
-    contradiction = _compare_epochs(progress, trial, earlier)
-    if contradiction is not None:
-        remarks["samples an epoch"] = contradiction
+    if (text := _compare_epochs(progress, trial, earlier)) is not None:
+        remarks["samples an epoch"] = text
     if progress.seen_metrics and metric not in progress.seen_metrics:
         names = ", ".join(sorted(progress.seen_metrics)[:10])
         remarks["metric"] = (

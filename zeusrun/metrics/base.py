@@ -27,7 +27,6 @@ class MetricSource(Protocol):
     @property
     def warnings(self) -> Sequence[str]:
         """What could not be read so far, one sentence each; a source says it once."""
-        ...
 
     def read(self, *, final: bool = False) -> list[Event]:
         """Return the events that came since the last call, in order. Never waits.
@@ -35,7 +34,6 @@ class MetricSource(Protocol):
         ``final``: all writers have ended, so that an incomplete last record counts too. Raises
         ``OSError`` if the source exists and cannot be read; the next call may succeed.
         """
-        ...
 
 
 @dataclass

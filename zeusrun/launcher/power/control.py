@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.problem import Problem
     from zeusrun.energy.device import Device
-    from zeusrun.gpu.power_limits.original_limits import LimitRecord, Restored
+    from zeusrun.gpu.power_limits.original_limits import Restored
     from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.sidecar.step_clock import StepCount
     from zeusrun.trial import PowerPoint
@@ -55,13 +55,13 @@ def restore_limits(
 ) -> tuple[list[Restored], list[str], list[str]]:
     """Restore the power limits that dead launchers have left changed; see ``repair_limits``."""
     try:
-        return repair_limits(limits_directory(home), _open_recorded, dry_run=dry_run)
+        return repair_limits(
+            limits_directory(home),
+            lambda record: gpu_by_uuid(record.uuid, {**os.environ, **naming_zeusd(record.zeusd)}),
+            dry_run=dry_run,
+        )
     except DeviceError as error:
         return [], [str(error)], []
-
-
-def _open_recorded(record: LimitRecord) -> LimitableDevice:
-    return gpu_by_uuid(record.uuid, {**os.environ, **naming_zeusd(record.zeusd)})
 
 
 def held_by(home: Path, uuid: str) -> str | None:

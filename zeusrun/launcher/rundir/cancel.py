@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _GENTLY, _NOW, _REPLACED = b"gently", b"now", b"replaced"
 CANCELLED_LATER = "cancelled by 'zeusrun cancel' after it was preempted"
 REPLACED_BY_NEWER = "a newer run of the job took its place"
-_LONGEST = len(_REPLACED)
 
 
 def ask_to_cancel(paths: RunPaths, *, at_once: bool = False, replaced: bool = False) -> None:
@@ -39,7 +38,7 @@ def ask_to_cancel(paths: RunPaths, *, at_once: bool = False, replaced: bool = Fa
 def read_cancel(paths: RunPaths) -> tuple[int, str] | None:
     """Return the number of interrupts requested, 1 or 2, and why; ``None`` without a request."""
     try:
-        content = read_file(paths.cancel, _LONGEST)
+        content = read_file(paths.cancel, len(_REPLACED))
     except OSError:
         return None
     reason = REPLACED_BY_NEWER if content == _REPLACED else "cancelled by 'zeusrun cancel'"

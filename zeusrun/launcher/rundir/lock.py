@@ -28,19 +28,15 @@ class Lease(Protocol):
 
     def acquire(self, timeout_s: float = 0.0) -> bool:
         """Take the lease; return whether it was free in time. Raises ``OSError``."""
-        ...
 
     def acquire_or_gone(self) -> bool:
         """Take the lease of a launcher that is dead, or whose run is gone; return whether it is."""
-        ...
 
     def is_held(self) -> bool:
         """Whether a launcher holds the lease. Changes nothing; in doubt the launcher lives."""
-        ...
 
     def release(self) -> None:
         """Release the lease. More than once is fine."""
-        ...
 
 
 def lease_of(trial: Trial, paths: RunPaths | None = None) -> Lease:

@@ -86,8 +86,8 @@ def build_outcome(
     time_s = energy_j = shutdown_s = None
     accounts = Accounts(None, None)
     limit_w: float | None = None
-    curve = progress.curve
-    active_t = progress.active_t
+    curve, active_t = progress.curve, progress.active_t
+    epochs = progress.epochs if reached is None else reached.epoch
     if begun_t is not None and active_t is not None:
         shutdown_s = max(0.0, exit_.ended_t - active_t)
         time_s = active_t - begun_t if reached is None else reached.time_s
@@ -109,7 +109,7 @@ def build_outcome(
         energy_source=None if energy_j is None else meter.energy_source,
         max_power_w=meter.max_power_w,
         cost_j=cost_j(energy_j, meter.max_power_w, time_s, trial.eta_knob),
-        epochs=_epochs(progress),
+        epochs=epochs if curve else None,
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=curve,
@@ -135,12 +135,6 @@ def limit_in_force(
     # The driver may have rounded what was requested.
     requested_w = [trial.power_limit_w, *(point.power_limit_w for point in profile)]
     return next((w for w in requested_w if w is not None and is_same_limit(w, read_w)), read_w)
-
-
-def _epochs(progress: Progress) -> int | None:
-    if not progress.curve:
-        return None
-    return progress.epochs if progress.reached is None else progress.reached.epoch
 
 
 def has_ended_well(progress: Progress, exit_: ProcessExit, *, signalled: bool) -> bool:

@@ -60,11 +60,19 @@ class PolicyControl:
         measured = read_look(choice.problem, trial, progress, self.speed, self._meter)
         if measured is None:  # then it is an exploration like any other
             return None
-        answer = choose_again(self._submission, choice, measured)
-        if isinstance(answer, str):
-            return StopOrder(StopCause.LOOKED, answer)
-        self._decision = answer
-        return answer
+        policy, problem, arm = self._submission.policy, choice.problem, trial.global_batch_size
+        seed = [self._submission.spec.policy.seed, problem.recurrence, trial.attempt, 1]
+        runs = [*choice.runs, measured]
+        decision = policy.choose(problem, runs, np.random.default_rng(seed))
+        if decision.global_batch_size == arm:
+            self._decision = decision
+            return decision
+        beliefs = policy.explain(problem, runs, np.random.default_rng(seed))
+        belief = next(each for each in beliefs if each.global_batch_size == arm)
+        epoch_j = belief.epoch_cost_j
+        seen = "" if epoch_j is None else f"{energy_text(epoch_j)} an epoch; "
+        why = f"{seen}{belief.verdict}; {decision.global_batch_size} follows"
+        return StopOrder(StopCause.LOOKED, f"only its speed was looked at: {why}")
 
     def review(self, progress: Progress) -> StopOrder | None:
         """Ask the policy, at the end of an epoch, whether another one is worth it."""
@@ -83,22 +91,6 @@ class PolicyControl:
         """Return the power limit to hold next, in watts per GPU; ``None`` for the original one."""
         policy, problem = self._submission.policy, self._choice.problem
         return policy.next_limit_w(problem, self._decision, profile)
-
-
-def choose_again(submission: Submission, choice: Choice, measured: Run) -> Decision | str:
-    """Ask the policy again; return the decision from now on, or why the trial is ended."""
-    policy, problem, trial = submission.policy, choice.problem, choice.trial
-    seed = [submission.spec.policy.seed, problem.recurrence, trial.attempt, 1]
-    runs = [*choice.runs, measured]
-    decision = policy.choose(problem, runs, np.random.default_rng(seed))
-    if decision.global_batch_size == trial.global_batch_size:
-        return decision
-    beliefs = policy.explain(problem, runs, np.random.default_rng(seed))
-    belief = next(each for each in beliefs if each.global_batch_size == trial.global_batch_size)
-    epoch_j = belief.epoch_cost_j
-    seen = "" if epoch_j is None else f"{energy_text(epoch_j)} an epoch; "
-    follows = f"{decision.global_batch_size} follows"
-    return f"only its speed was looked at: {seen}{belief.verdict}; {follows}"
 
 
 def begins_with_look(choice: Choice) -> bool:

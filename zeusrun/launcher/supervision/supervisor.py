@@ -13,7 +13,6 @@ from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
 from zeusrun.launcher.events import Advanced, BoundChanged, Noted, Printed, Warned
 from zeusrun.launcher.power.control import LimitControl
-from zeusrun.launcher.processes.command import build_command
 from zeusrun.launcher.processes.oom_kills import count_oom_kills
 from zeusrun.launcher.processes.signals import how_at_once
 from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel, TorchrunProcess
@@ -109,7 +108,15 @@ class Supervisor:
         self._to_ask_for = find_choices_to_ask_for(spec)
         self._earlier = submission.history.trials(trial.job, _COMPARED_WITH)
         self._warnings: list[str] = []
-        self._progress = self._begin()
+        now_t = time.monotonic()
+        self._progress = Progress(
+            launched_t=now_t,
+            now_t=now_t,
+            seen_metrics=frozenset({trial.metric} if trial.curve else ()),
+            best_value=trial.best_metric,
+            earlier=tuple(point.epoch for point in trial.curve if not is_baseline(point)),
+            ranks=Ranks(trial.world_size),
+        )
 
     def _control_limits(self) -> LimitControl:
         submission, choice, trial = self._submission, self._choice, self._trial
@@ -128,34 +135,16 @@ class Supervisor:
             next_limit_w=self._policy.next_limit_w,
         )
 
-    def _begin(self) -> Progress:
-        """Return the progress of a trial that starts now, or continues after a preemption."""
-        now_t, trial = time.monotonic(), self._trial
-        return Progress(
-            launched_t=now_t,
-            now_t=now_t,
-            seen_metrics=frozenset({trial.metric} if trial.curve else ()),
-            best_value=trial.best_metric,
-            earlier=tuple(point.epoch for point in trial.curve if not is_baseline(point)),
-            ranks=Ranks(trial.world_size),
-        )
-
     def run(self) -> tuple[Outcome, StopOrder | None]:
         """Run the trial to its end; return its outcome and the order that stopped it, if any."""
         submission, paths, spec = self._submission, self._paths, self._submission.spec
-        command = build_command(
-            spec,
-            self._trial,
-            paths,
-            submission.torchrun,
-            submission.environment,
-            placement=submission.placement,
-        )
+        command = submission.command(self._trial, paths)
         exit_: ProcessExit | None = None
         try:
             self._limits.begin()
             with self._meter:
-                self._progress = self._begin()
+                now_t = time.monotonic()
+                self._progress = replace(self._progress, launched_t=now_t, now_t=now_t)
                 process = TorchrunProcess(command, paths, spec.launch.grace_period_s)
                 with process, self._limits:  # restore limits before the last processes are ended
                     while process.is_running():
