@@ -79,11 +79,8 @@ def job_devices(
     """Return the devices to meter for a job, which the caller closes, and its number of ranks.
 
     One GPU for each rank, as far as there are GPUs; without any, the CPU. A kind of device that
-    zeusrun does not know is a plugin's.
-
-    Raises:
-        DeviceError: If a kind of device is asked for and there is none, or a visible GPU is absent.
-        UsageError: If an environment variable that describes the machine is not usable.
+    zeusrun does not know is a plugin's. Raises ``DeviceError`` or ``UsageError`` if there is no
+    such device.
     """
     if isinstance(nproc_per_node, str) and nproc_per_node not in {"gpu", "cpu", "auto"}:
         create: Any = load_plugin("zeusrun.devices", nproc_per_node)

@@ -78,12 +78,7 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
 
 @contextlib.contextmanager
 def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | None]:
-    """Hold the GPUs' power limits, and restore the original ones at the end.
-
-    Raises:
-        BusyError: If another zeusrun holds them.
-        DeviceError: If the job file's own limit cannot be set, or others share the GPU.
-    """
+    """Hold the GPUs' power limits, and restore the original ones at the end."""
     mode, fixed_w = submission.spec.power_limit.mode, submission.spec.power_limit.watts
     shared = [text for device in submission.gpus if (text := device.caveat) is not None]
     if fixed_w is not None and shared:

@@ -107,10 +107,8 @@ class LimitControl:
         self._warned_of = None if holder is None else holder.taken
         self._failed, self._released = self._warned_of is not None, False
         self._retry_t = 0.0
-        self._profiling: Profiling | None = None
-        if gpus and clocks:
-            ask, is_in_force = self._ask, self._is_in_force
-            self._profiling = Profiling(problem, known, original_w, ask, is_in_force)
+        self._measures = bool(gpus and clocks)
+        self._profiling = Profiling(problem, known, original_w, self._ask, self._is_in_force)
 
     def __enter__(self) -> Self:
         """Hold nothing yet; see ``begin``."""
@@ -122,8 +120,7 @@ class LimitControl:
 
     def let_go(self) -> None:
         """Restore the original limits; what fails is tried again at the end of the submit."""
-        if self._profiling is not None:
-            self._profiling.finish()  # while the limit that it measures is still in force
+        self._profiling.finish()  # while the limit that it measures is still in force
         if self._holder is not None:
             with contextlib.suppress(DeviceError):
                 self._holder.restore()
@@ -139,9 +136,7 @@ class LimitControl:
     def advance(self, now_t: float, energy_between: EnergyBetween, *, wait: bool) -> None:
         """Read the step clocks, and hold the limit that is wanted now; see ``Profiling``."""
         self._keep_guarded(now_t)
-        if self._profiling is None:
-            return
-        count = read_slowest(self._clocks)
+        count = read_slowest(self._clocks) if self._measures else None
         if count is None:
             return
         failure = self._profiling.failure
@@ -160,7 +155,7 @@ class LimitControl:
             self.let_go()
             return
         self._keep_guarded(time.monotonic())
-        if self._profiling is not None and self.probing:
+        if self.probing:
             self._profiling.finish()
             self._hold(None)
 
@@ -170,7 +165,7 @@ class LimitControl:
         A probe counts more than a speed check, which is a mean from the first step on: the next
         trial is to measure that limit itself.
         """
-        if self._profiling is None:
+        if not self._measures:
             return LimitsReport(() if checked is None else (checked,))
         rough = () if checked is None else (checked._replace(power_limit_w=None),)
         profile = tuple(self._profiling.points.values()) or rough
@@ -179,14 +174,14 @@ class LimitControl:
     @property
     def stepped_under(self) -> frozenset[float | None]:
         """The limits, in watts per GPU, under which steps were taken so far."""
-        if self._profiling is None:
+        if not self._measures:
             return frozenset([self.held_w or self._original_w])
         return frozenset(self._profiling.stepped_under)
 
     @property
     def probing(self) -> bool:
         """Whether a limit is held only to be measured."""
-        return self._profiling is not None and self._profiling.probing
+        return self._profiling.probing
 
     def _ask(self, profile: Sequence[PowerPoint]) -> float | None:
         return self._next_limit_w(profile) if self._fixed_w is None else None
@@ -241,8 +236,7 @@ class LimitControl:
     def _leave_alone(self, why: str) -> None:
         self._failed, self.held_w, self._warned_of = True, None, why
         why = f"power limits are left alone from now on: {why}"
-        if self._profiling is not None:
-            self._profiling.give_up(why, released=True)
+        self._profiling.give_up(why, released=True)
         self._warn(why)
 
 

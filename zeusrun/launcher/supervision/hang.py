@@ -273,23 +273,17 @@ class StallControl:
             asked.sizes = sizes
             return
         self._asked = None
-        texts = {
-            rank: read_stack(self._paths.rank_stack(rank), before)
-            for rank, before in asked.offsets.items()
-        }
-        self._report(texts, progress, goes_on=goes_on)
-
-    def _report(self, texts: Mapping[int, str], progress: Progress, *, goes_on: bool) -> None:
         if self._stall is None:
             return
-        places = {}
+        stacks, places = dict.fromkeys(self._world, ""), {}
         for rank in self._world:
+            if rank in asked.offsets:
+                stacks[rank] = read_stack(self._paths.rank_stack(rank), asked.offsets[rank])
             state = self._processes.state(rank)
             unknown = "at an unknown place" + ("" if state is None else f" ({state})")
-            places[rank] = describe_place(read_frames(texts.get(rank, ""))) or unknown
+            places[rank] = describe_place(read_frames(stacks[rank])) or unknown
         sentence = describe_stall(self._stall, places)
         try:
-            stacks = {rank: texts.get(rank, "") for rank in self._world}
             keep_stacks(self._paths.stacks, sentence, stacks)
             kept = f"The stacks are in {self._paths.stacks}"
         except OSError as error:
@@ -334,14 +328,10 @@ def read_frames(text: str) -> tuple[Frame, ...]:
 
     It runs our worker. In a child of the script it may be missing; then the signal's thread counts.
     """
-    starts = list(_THREAD.finditer(text))
-    ends = [start.start() for start in starts[1:]] + [len(text)]
-    threads = [
-        (start[1] == "Current thread", text[start.end() : end])
-        for start, end in zip(starts, ends, strict=False)
-    ]
-    mains = [part for _, part in threads if f'"{_WORKER}"' in part]
-    current = [part for is_current, part in threads if is_current]
+    _, *parts = _THREAD.split(text)
+    threads = list(zip(parts[::2], parts[1::2], strict=True))
+    mains = [frames for _, frames in threads if f'"{_WORKER}"' in frames]
+    current = [frames for name, frames in threads if name == "Current thread"]
     main = next(iter([*mains, *current]), "")
     return tuple(Frame(file, int(line), function) for file, line, function in _FRAME.findall(main))
 

@@ -245,9 +245,8 @@ class Supervisor:
             # One tick ago lies within the power samples. Later energy is extrapolated, which is
             # used only in the first tick.
             since_t, seen_t = progress.training_t, progress.now_t - TICK_S
-            energy_j = meter.energy_between(
-                since_t, seen_t if seen_t > since_t else max(since_t, progress.now_t)
-            )
+            seen_t = seen_t if seen_t > since_t else max(since_t, progress.now_t)
+            energy_j = meter.energy_between(since_t, seen_t)
             progress = replace(progress, energy_j=energy_j, power_w=meter.power_w())
             if not progress.may_be_baseline:
                 spent = cost_j(energy_j, meter.max_power_w, progress.time_s, trial.eta_knob)
