@@ -64,13 +64,7 @@ def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | No
 
     ``made`` are the attempts of the recurrence so far; without any, continue a preempted trial or
     begin the next recurrence. The policy decides without any lock. If another submit changes the
-    history meanwhile, choose again. If this raises, nothing remains on disk.
-
-    Raises:
-        BusyError: If another process holds the trial's lease and does not begin the trial.
-        HistoryError: If the history or the run directory cannot be written.
-        LaunchError: If torchrun could not open enough files.
-        UsageError: If the user's own choice is not among the candidates.
+    history meanwhile, choose again. If this raises a ``ZeusrunError``, nothing remains on disk.
     """
     check_descriptors(submission.world_size)
     history, job = submission.history, submission.spec.name
@@ -101,9 +95,7 @@ def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | No
 def _take_lease(submission: Submission, dispatched: Dispatched, version: str) -> bool:
     """Take the lease of a trial; return false if the history has changed: choose again.
 
-    Raises ``BusyError`` if another process keeps the lease while the history stays the same, and
-    ``HistoryError`` if the directory cannot be written or belongs to a run that is not in the
-    history.
+    Raises ``BusyError`` if another process keeps the lease and does not begin the trial.
     """
     history, trial, paths = submission.history, dispatched.trial, dispatched.paths
     until_t = time.monotonic() + _LOCK_TIMEOUT_S
@@ -155,17 +147,14 @@ def _begin(submission: Submission, dispatched: Dispatched, version: str) -> None
 
 
 def _give_up(submission: Submission, dispatched: Dispatched) -> None:
-    """Remove a trial that could not be begun, or finish it if the failed write stored it.
-
-    The run directory of a preempted trial stays, because it contains checkpoints.
-    """
+    """Remove a trial that could not be begun, or finish it if the failed write stored it."""
     trial, history = dispatched.trial, submission.history
     try:
         if trial in history.unfinished(trial.job):
             status = TrialStatus.PREEMPTED if trial.preemptions else TrialStatus.CANCELLED
             reason = "it could not be begun: the history or its run directory could not be written"
             history.finish(trial.trial, trial.ended_as(status, reason, timestamp()))
-        elif not trial.preemptions:
+        elif not trial.preemptions:  # else it contains checkpoints
             remove_run(dispatched.paths)
     except HistoryError:
         pass  # of the same disk: the next submit cleans up
@@ -238,13 +227,10 @@ def was_replaced(trial: Trial, stop: StopOrder | None) -> bool:
 
 
 def _failed_outcome(dispatched: Dispatched, reason: str) -> Outcome:
-    """Return the outcome of a trial that zeusrun could not run, with what it has used so far.
-
-    A preempted trial that did not train again stays preempted, so that it can still be continued.
-    """
+    """Return the outcome of a trial that zeusrun could not run, with what it has used so far."""
     trial, paths = dispatched.trial, dispatched.paths
     outcome = outcome_so_far(trial, paths, TrialStatus.FAILED, reason, timestamp())
-    if trial.preemptions and outcome.time_s == trial.time_s:
+    if trial.preemptions and outcome.time_s == trial.time_s:  # it can still be continued
         return replace(outcome, status=TrialStatus.PREEMPTED)
     return outcome
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from zeusrun.cost import cost_j
-from zeusrun.errors import HistoryError
+from zeusrun.errors import BusyError, HistoryError
 from zeusrun.launcher.processes.descendants import end_processes, processes_of_run
-from zeusrun.launcher.rundir.cancel import CANCELLED_LATER
 from zeusrun.launcher.rundir.failure import LAUNCHER_DIED
 from zeusrun.launcher.rundir.layout import find_run
 from zeusrun.launcher.rundir.lock import lease_of
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from zeusrun.sidecar.step_clock import StepCount
 
 _Amount = TypeVar("_Amount", int, float)
+CANCELLED_LATER = "cancelled by 'zeusrun cancel' after it was preempted"
 _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there was touched"
 
 
@@ -99,8 +99,7 @@ def outcome_so_far(
 ) -> Outcome:
     """Return an outcome with the time, energy and epochs that the files of a run contain.
 
-    The launcher writes time and energy into ``live.json`` every second and after every report. The
-    epochs come from the ranks.
+    ``live.json`` has time and energy as of a second ago; the ranks' events have the epochs.
     """
     bare = Outcome(status, reason, finished_at)
     seen = join(trial, _from_sidecar(trial, paths, bare))
@@ -203,6 +202,27 @@ def why_not_continued(submission: Submission, trial: Trial, *, has_files: bool) 
     return next((reason for reason, holds in refusals.items() if holds), None)
 
 
+def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: str) -> None:
+    """Cancel a preempted trial; raises ``BusyError`` if another process changes or continues it."""
+    paths = find_run(home, trial)
+    lease = None if paths is None else lease_of(trial, paths)
+    busy = BusyError(
+        f"{trial.trial} is being recorded or continued by another process; cancel it again"
+    )
+    if lease is not None and not lease.acquire_or_gone():
+        raise busy
+    try:
+        if history.find(trial.trial) != trial:
+            raise busy
+        outcome = trial.ended_as(TrialStatus.CANCELLED, CANCELLED_LATER, finished_at)
+        if paths is not None:
+            write_record(paths, trial.finish(outcome))
+        history.finish(trial.trial, outcome)
+    finally:
+        if lease is not None:
+            lease.release()
+
+
 def cost_with_earlier(trial: Trial, spent_j: float | None) -> float | None:
     """Return a cost plus the cost of a trial before it was preempted, in joules."""
     if trial.time_s is None or spent_j is None:
@@ -267,10 +287,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
 
 
 def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:
-    """Replace estimates of 0 J by unknown: no CPU time was seen.
-
-    CPU time counts in ticks of 10 ms, and new processes are found once a second.
-    """
+    """Replace estimates of 0 J by unknown: CPU time counts in ticks of 10 ms, and none was seen."""
     if outcome.energy_source is not EnergySource.ESTIMATED:
         return outcome
     curve = tuple(point._replace(energy_j=point.energy_j or None) for point in outcome.curve)

@@ -17,7 +17,7 @@ from zeusrun.launcher.power.control import open_limits, restore_limits
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.redact import restore_secrets
-from zeusrun.launcher.rundir.cancel import REPLACED_BY_NEWER
+from zeusrun.launcher.rundir.layout import REPLACED_BY_NEWER
 from zeusrun.launcher.script_warnings import find_unused_choices
 from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.trial import TrialStatus

@@ -29,9 +29,8 @@ _DATA_MAY_GROW = 1.25
 def find_unused_choices(spec: JobSpec) -> list[str]:
     """Return a warning for each choice that seems never to reach the training.
 
-    Then zeusrun would compare batch sizes that the script does not use. Only the job file and the
-    text of the script are searched. A script that mentions zeusrun or cannot be read gets no
-    warning.
+    Only the job file and the text of the script are searched. A script that mentions zeusrun or
+    cannot be read gets no warning.
     """
     text = _script_text(spec)
     if text is None or "zeusrun" in text:

@@ -160,11 +160,7 @@ class LimitControl:
             self._hold(None)
 
     def report(self, checked: PowerPoint | None) -> LimitsReport:
-        """Return what the trial has shown; ``checked`` is from its speed check, if there was one.
-
-        A probe counts more than a speed check, which is a mean from the first step on: the next
-        trial is to measure that limit itself.
-        """
+        """Return what probes have shown, else what the speed check has (``checked``)."""
         if not self._measures:
             return LimitsReport(() if checked is None else (checked,))
         rough = () if checked is None else (checked._replace(power_limit_w=None),)

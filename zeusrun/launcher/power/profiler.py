@@ -1,7 +1,4 @@
-"""Just-in-time profiling: which power limit to hold now, by the step clock of a running trial.
-
-Reads no clock and sets no limit: the caller passes steps, joules and time, and sets the limits.
-"""
+"""Just-in-time profiling: which power limit to hold now. Reads no clock and sets no limit."""
 
 from __future__ import annotations
 
@@ -28,10 +25,7 @@ MOST_WALKS = 3  # in one trial: a job whose speed keeps changing is not profiled
 
 @dataclass(frozen=True)
 class LimitsReport:
-    """Speed and power under each limit that was measured, and what trying limits has cost.
-
-    ``extra_cost_j`` is the cost above that of holding the best limit throughout.
-    """
+    """What was measured under each limit, and the cost above holding the best one throughout."""
 
     profile: tuple[PowerPoint, ...] = ()
     extra_cost_j: float | None = None
@@ -140,10 +134,7 @@ class Profiling:
             self._limit_w = self._original_w
 
     def finish(self) -> None:
-        """Keep the measurement of an interrupted probe, if it is good enough.
-
-        Call it before the limit is restored: only a limit that is still in force counts.
-        """
+        """Keep the measurement of an interrupted probe, before the limit is restored."""
         if self._probe is None or self._limit_w in self._known:
             return
         measured = self._probe.measured(self._weights)

@@ -14,8 +14,7 @@ from zeusrun.errors import BusyError, ExitCode, ZeusrunError
 from zeusrun.launcher.processes.signals import PREEMPTING
 from zeusrun.launcher.queue.gpu_slots import GpuWish, choose_gpus, read_wish
 from zeusrun.launcher.queue.tickets import Tickets
-from zeusrun.launcher.rundir.cancel import ask_to_cancel
-from zeusrun.launcher.rundir.layout import find_run
+from zeusrun.launcher.rundir.layout import ask_to_cancel, find_run
 from zeusrun.launcher.rundir.record import read_live
 
 if TYPE_CHECKING:

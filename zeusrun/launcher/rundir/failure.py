@@ -112,8 +112,7 @@ def run_deleted(paths: RunPaths) -> Failure | None:
 def is_permanent(reason: str, cause: str, *, same_choice: bool) -> bool:
     """Whether a crash would happen again, so that no retry is worth it.
 
-    The reason ends with the rank's last line. Exit code 2 is a usage error: with another batch
-    size, the arguments may be valid.
+    With another batch size, arguments that were a usage error (exit code 2) may be valid.
     """
     broken = _BROKEN.search(cause) or _BROKEN.search(reason)
     return broken is not None or (same_choice and _USAGE.search(cause) is not None)

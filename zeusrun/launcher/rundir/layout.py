@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.files.atomic import replace_file, temporary_path
 from zeusrun.files.home import runs_directory, unwritable_home
-from zeusrun.files.private import make_folder, open_for_writing, write_file
+from zeusrun.files.private import make_folder, open_for_writing, read_file, write_file
 from zeusrun.history.rules import job_of
 from zeusrun.sidecar.events import SIDECAR_NAME
 from zeusrun.sidecar.orders import ENDING
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from zeusrun.trial import Trial
+
+_GENTLY, _NOW, _REPLACED = b"gently", b"now", b"replaced"
+REPLACED_BY_NEWER = "a newer run of the job took its place"
 
 
 class _Under:
@@ -113,6 +116,26 @@ def write_stop(paths: RunPaths, *, ending: bool) -> None:
             paths.stop_ending.replace(paths.stop)
             return
     replace_file(paths.stop, ENDING if ending else b"", durable=False)
+
+
+def ask_to_cancel(paths: RunPaths, *, at_once: bool = False, replaced: bool = False) -> None:
+    """Ask the launcher of a trial to stop it, as Ctrl-C does: once, or twice for ``at_once``.
+
+    ``replaced``: a newer run takes its place. Raises ``OSError`` if the file cannot be written.
+    """
+    fresh = paths.cancel.with_suffix(f".{os.getpid()}")
+    content = _NOW if at_once else _REPLACED if replaced else _GENTLY
+    replace_file(paths.cancel, content, fresh=fresh, durable=False)
+
+
+def read_cancel(paths: RunPaths) -> tuple[int, str] | None:
+    """Return the number of interrupts requested, 1 or 2, and why; ``None`` without a request."""
+    try:
+        content = read_file(paths.cancel, len(_REPLACED))
+    except OSError:
+        return None
+    reason = REPLACED_BY_NEWER if content == _REPLACED else "cancelled by 'zeusrun cancel'"
+    return 2 if content == _NOW else 1, reason
 
 
 def find_run(home: Path, trial: Trial) -> RunPaths | None:

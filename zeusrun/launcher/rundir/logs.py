@@ -25,8 +25,7 @@ def log_tails(paths: RunPaths, ranks: Iterable[int]) -> dict[int, LineTail]:
 def read_text_lines(tail: LineTail, *, final: bool = False, raw: bool = False) -> list[str]:
     """Return the new lines of a log as text; of a progress bar, its last state.
 
-    ``final``: return an unfinished last line, too. ``raw``: change nothing; ``os.fsencode`` returns
-    the bytes.
+    ``final`` includes an unfinished last line. ``raw`` changes nothing (``os.fsencode``).
     """
     lines = tail.read_lines(final=final)
     if raw:

@@ -145,10 +145,7 @@ def find_unusual_pause(pauses: Pauses) -> float | None:
 
 
 def describe_stall(stall: Stall, places: Mapping[int, str]) -> str:
-    """Return a sentence, without full stop: which ranks stalled, how long, and where each rank is.
-
-    ``places`` are such as ``in all_reduce, train.py:33``.
-    """
+    """Return which ranks stalled, how long, and where each rank is, without full stop."""
     whose = "" if len(stall.ranks) == len(places) else f" on {ranks_text(stall.ranks)}"
     stood, longest = seconds_text(stall.standing_s), seconds_text(stall.longest_s)
     by_place: dict[str, list[int]] = {}

@@ -140,8 +140,7 @@ def limit_in_force(
 def has_ended_well(progress: Progress, exit_: ProcessExit, *, signalled: bool) -> bool:
     """Whether the training ended by itself: torchrun succeeded, or the script of every rank did.
 
-    A rank that aborts after its script has completed its training. Ranks whose torchrun received a
-    signal may have been cut short.
+    Ranks whose torchrun received a signal may have been cut short.
     """
     if exit_.code == 0:  # also if zeusrun ended the ranks, whatever their own exit codes
         return not any(progress.ranks.exit_codes.values())

@@ -32,10 +32,7 @@ class RankProcesses:
         self._asked: set[psutil.Process] = set()  # each with its start time: a pid may come again
 
     def take(self, event: Event) -> None:
-        """Remember the process of a rank that starts, or that its script has ended.
-
-        A process without this run's directory in its environment is not one of its ranks.
-        """
+        """Remember the process of a rank that starts, or that its script has ended."""
         if isinstance(event, Ended):
             self._ended.add(event.rank)
         if not isinstance(event, Started):

@@ -17,9 +17,8 @@ from zeusrun.launcher.processes.oom_kills import count_oom_kills
 from zeusrun.launcher.processes.signals import how_at_once
 from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel, TorchrunProcess
 from zeusrun.launcher.recover import cost_with_earlier, join
-from zeusrun.launcher.rundir.cancel import read_cancel
 from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
-from zeusrun.launcher.rundir.layout import has_checkpoint
+from zeusrun.launcher.rundir.layout import has_checkpoint, read_cancel
 from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
 from zeusrun.launcher.rundir.record import write_live
 from zeusrun.launcher.script_warnings import find_choices_to_ask_for, find_remarks
