@@ -196,10 +196,7 @@ def build_problem(
 
 
 def next_recurrence(submission: Submission, trials: Sequence[Trial]) -> int:
-    """Return the number of the next recurrence of the job.
-
-    A history that was set aside starts again, but its run directories keep their numbers.
-    """
+    """Return the next number; run directories of a history that is gone keep theirs."""
     home, job = submission.home, submission.spec.name
     known = max((trial.recurrence for trial in trials), default=0)
     later = sorted((run for run in numbered_runs(home, job) if run[0] > known), reverse=True)

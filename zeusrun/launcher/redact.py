@@ -59,10 +59,7 @@ def copy_job(spec: JobSpec) -> bytes:
 
 
 def mask_run(paths: RunPaths, environment: Mapping[str, str]) -> Mask:
-    """Return the mask of a run's secrets, by the values that are known now.
-
-    They come from the job file that the run was submitted with, and from environment variables.
-    """
+    """Return the mask of a run's secrets: their values in its job file and in the environment."""
     sources = [environment]
     try:
         names = load_secrets(paths.job_copy)

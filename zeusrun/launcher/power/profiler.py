@@ -122,10 +122,7 @@ class Profiling:
             self._probe.hold_again(now_t, self._counted)
 
     def give_up(self, why: str, *, released: bool = False) -> None:
-        """Try no more limits, and say why in a sentence; what was measured stays.
-
-        ``released``: the original limit is in force, so that even the choice is not held.
-        """
+        """Try no more limits; ``released``: not even the choice is held any more."""
         self.failure = why
         self._probe = None
         if released:

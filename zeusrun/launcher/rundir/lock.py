@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 
 class Lease(Protocol):
-    """Held by the launcher of a trial until it ends or dies: tests/contracts/lease.py.
-
-    On one machine it is a lock (``RunLock``); between machines it would be a heartbeat.
-    """
+    """Held by a trial's launcher until it ends or dies: here a lock, elsewhere a heartbeat."""
 
     def acquire(self, timeout_s: float = 0.0) -> bool:
         """Take the lease; return whether it was free in time. Raises ``OSError``."""
@@ -52,10 +49,7 @@ class RunLock(FileLock):
         self._run_dir = paths.run_dir
 
     def acquire_or_gone(self) -> bool:
-        """Take the lock if no launcher holds it, or the run directory is gone.
-
-        If the lock cannot be checked for any other reason, assume that the launcher is alive.
-        """
+        """Take the lock unless a launcher holds it. In doubt, assume that the launcher is alive."""
         try:
             return not self._run_dir.is_dir() or self.acquire()
         except (OSError, ValueError):
@@ -75,10 +69,7 @@ def is_filled(paths: RunPaths) -> bool:
 
 
 def remove_run(paths: RunPaths) -> None:
-    """Remove a run directory. The caller holds its lock, which is removed last. Errors are ignored.
-
-    Another submit may take the lock of the empty directory, which then stays.
-    """
+    """Remove a run directory whose lock the caller holds; the lock goes last. Ignores errors."""
     with contextlib.suppress(OSError):
         for path in paths.run_dir.iterdir():
             if path.is_dir() and not path.is_symlink():

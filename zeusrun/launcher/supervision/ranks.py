@@ -77,8 +77,7 @@ class RankProcesses:
     def ask_for_stack(self, rank: int, file: Path) -> bool:
         """Ask a rank to write its stacks into a file; return whether it will.
 
-        A process without a handler would die, and one that has closed the file would write into
-        whatever reuses the descriptor.
+        Without a handler it would die; without the open file it would write elsewhere.
         """
         process = self._processes.get(rank)
         if process is None or STACK_SIGNAL is None:

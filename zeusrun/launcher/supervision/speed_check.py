@@ -115,10 +115,7 @@ def has_seen_enough(progress: Progress, problem: Problem, arm: int) -> bool:
 
 
 def _trained_epochs(progress: Progress, problem: Problem, arm: int) -> bool:
-    """Whether the reported epochs were trained, and not only evaluated.
-
-    Assume so if steps are not counted, or nobody knows how many make an epoch.
-    """
+    """Whether the reported epochs were trained, and not only evaluated; if unknown, yes."""
     if progress.steps is None or problem.samples_per_epoch is None:
         return True
     samples = progress.epochs * problem.samples_per_epoch
