@@ -27,11 +27,7 @@ _COPIED_FROM = "# copied from "
 
 
 def restore_secrets(spec: JobSpec, environment: Mapping[str, str]) -> JobSpec:
-    """Return the job with masked values replaced by environment variables of the same names.
-
-    Raises:
-        JobFileError: If a variable is missing, or an argument held a secret.
-    """
+    """Return the job with its masked values from the environment; raises ``JobFileError``."""
     masked = sorted(name for name in spec.secrets if spec.env[name] == MASK)
     if not masked:
         return spec
@@ -58,16 +54,15 @@ def mask_job(spec: JobSpec, values: Mapping[str, str]) -> Mask:
 
 
 def copy_job(spec: JobSpec) -> bytes:
-    """Return the copy of a job file for a run directory: secrets masked, with where it is from."""
+    """Return the copy of a job file for a run directory: secrets masked, and its origin."""
     return f"{_COPIED_FROM}{json.dumps(str(spec.source))}\n{spec.to_yaml()}".encode()
 
 
 def mask_run(paths: RunPaths, environment: Mapping[str, str]) -> Mask:
     """Return the mask of the secrets of a run, by the values that are known now.
 
-    A run directory holds no values. They come from the job file that the run was submitted with
-    and from environment variables of the same names. What a placeholder in a value stood for is
-    not known here, so the parts around it are masked.
+    They come from the job file that the run was submitted with and from environment variables of
+    the same names. The values of placeholders are unknown, so the parts around them are masked.
     """
     sources = [environment]
     try:

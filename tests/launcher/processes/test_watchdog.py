@@ -168,7 +168,7 @@ def test_if_it_is_killed_the_run_ends_and_nothing_is_left(process, tmp_path):
 def test_whoever_recovers_the_run_leaves_it_alone(process, tmp_path):
     """Right after the death of a launcher, it alone knows the orphans with another environment."""
     with process:
-        daemon = read_daemon(tmp_path)
+        daemon = start_daemon(lambda word: process._send(word[0]), tmp_path)
         (watchdog,) = (
             each for each in psutil.Process().children() if str(WATCHDOG) in each.cmdline()
         )

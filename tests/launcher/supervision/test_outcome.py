@@ -42,7 +42,7 @@ ONE_FAILED = (ended(110.0, 0), ended(110.0, 1, 7))
 
 
 def order(cause, level=StopLevel.TERMINATE):
-    return StopOrder(level, cause, f"because of {cause.value}")
+    return StopOrder(cause, f"because of {cause.value}", level)
 
 
 def outcome(progress, code=0, stop=None, *, failure=None, meter=METERED, outlived=(), **of):
