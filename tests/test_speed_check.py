@@ -121,7 +121,7 @@ def run(zeusrun):
 
 
 MACHINE_W = 10.0 * len(os.sched_getaffinity(0))  # of the estimated CPU
-CHECK = Decision(16, Stage.LOOK, "16 may be cheaper", bound=Bound(1e9))
+CHECK = Decision(16, Stage.SPEED_CHECK, "16 may be cheaper", bound=Bound(1e9))
 OTHER = Decision(32, Stage.EXPLOIT, "32 has proved cheapest")
 
 
@@ -231,7 +231,7 @@ def test_a_signal_during_a_speed_check_ends_the_submit_without_asking_the_policy
     assert (result.exit_code, cancelled.status) == (75, TrialStatus.PREEMPTED)
     assert cancelled.reason == "SIGTERM to zeusrun"
     assert cancelled.time_s > 0.2
-    assert cancelled.steps > speed_check.LOOK_STEPS
+    assert cancelled.steps > speed_check.SPEED_CHECK_STEPS
     assert len(policy.asked) == 1
     assert not [note for note in recorder.notes if "known, and it goes on" in note]
     assert recorder.ended == [(TrialStatus.PREEMPTED, False)]

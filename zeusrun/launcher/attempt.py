@@ -213,7 +213,7 @@ def run_attempt(
     finally:
         dispatched.lease.release()
     reached = finished.status is TrialStatus.REACHED
-    if reached and stop is not None and stop.cause in {StopCause.HOPELESS, StopCause.LOOKED}:
+    if reached and stop is not None and stop.cause in {StopCause.HOPELESS, StopCause.SPEED_CHECKED}:
         emit(Noted("it reached the target within its grace period"))
     replaced = finished.status is TrialStatus.CANCELLED and was_replaced(finished, stop)
     emit(TrialEnded(finished, replaced))
@@ -222,7 +222,7 @@ def run_attempt(
 
 def was_replaced(trial: Trial, stop: StopOrder | None) -> bool:
     """Whether another batch size follows after a speed check, even if that ran out of memory."""
-    looked = stop is not None and stop.cause is StopCause.LOOKED
+    looked = stop is not None and stop.cause is StopCause.SPEED_CHECKED
     return looked and trial.status in {TrialStatus.CANCELLED, TrialStatus.OOM}
 
 

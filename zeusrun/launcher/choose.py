@@ -156,7 +156,7 @@ def choose_next(
         if trial.time_s is None:  # it was preempted before its training began
             trial = replace(trial, power_limit_w=limit_w)
         # A speed check that it began with is over.
-        stage = Stage.EXPLORE if trial.stage is Stage.LOOK else trial.stage
+        stage = Stage.EXPLORE if trial.stage is Stage.SPEED_CHECK else trial.stage
         bound = bound_of_proven(problem, runs)
         decision = Decision(trial.global_batch_size, stage, trial.why, bound=bound)
     return Choice(trial, problem, tuple(runs), decision, sentences, limit_w, note)

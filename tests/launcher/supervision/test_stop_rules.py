@@ -45,7 +45,7 @@ def test_an_unknown_cost_is_never_past_a_bound():
     assert supervise(replace(TRAINING, cost_j=None), replace(FREE, cost_bound_j=1.0), []) is None
 
 
-@pytest.mark.parametrize("cause", [StopCause.HOPELESS, StopCause.LOOKED])
+@pytest.mark.parametrize("cause", [StopCause.HOPELESS, StopCause.SPEED_CHECKED])
 def test_what_the_policy_says_stops_a_run_before_its_bound_does(cause):
     bounds = replace(FREE, cost_bound_j=1.0)
     order = supervise(TRAINING, bounds, [], StopOrder(cause, "because"))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _STOPPED_AS = {
-    StopCause.LOOKED: TrialStatus.CANCELLED,
+    StopCause.SPEED_CHECKED: TrialStatus.CANCELLED,
     StopCause.NO_METRIC: TrialStatus.FAILED,
     StopCause.SIGNAL: TrialStatus.CANCELLED,
     StopCause.PREEMPTED: TrialStatus.PREEMPTED,
@@ -166,7 +166,7 @@ def _verdict(
         return TrialStatus.REACHED, f"{trial.metric} {value:.4g} in epoch {reached.epoch}"
     out_of_memory = failure is not None and failure.out_of_memory
     if stop is not None and stop.cause is not StopCause.TARGET:
-        looked = stop.cause is StopCause.LOOKED
+        looked = stop.cause is StopCause.SPEED_CHECKED
         if looked and out_of_memory and failure is not None and not clean:
             return TrialStatus.OOM, failure.sentence  # the policy learns from that too
         return _STOPPED_AS.get(stop.cause, TrialStatus.STOPPED), stop.reason

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from zeusrun.metrics.progress import EnergyBetween, Progress
     from zeusrun.trial import Decision, Trial
 
-LOOK_STEPS = 10  # the first steps allocate and compile, so fewer say little
+SPEED_CHECK_STEPS = 10  # the first steps allocate and compile, so fewer say little
 WHOLE_SHARE = 0.75  # of an epoch's steps: a last, smaller step of it may have been dropped
 
 
@@ -37,7 +37,7 @@ class PolicyControl:
     def __init__(self, submission: Submission, choice: Choice, meter: Meter) -> None:
         self._submission, self._choice, self._meter = submission, choice, meter
         self._decision = choice.decision
-        self.checking = begins_with_look(choice)
+        self.checking = begins_with_speed_check(choice)
         self.speed: PowerPoint | None = None  # what the speed check measured
 
     def check_speed(
@@ -57,7 +57,7 @@ class PolicyControl:
         if len(limits_w) == 1:  # a mean over several limits says nothing about any of them
             (limit_w,) = limits_w
             self.speed = measure_speed(progress, limit_w, self._meter.energy_between)
-        measured = read_look(choice.problem, trial, progress, self.speed, self._meter)
+        measured = read_speed_check(choice.problem, trial, progress, self.speed, self._meter)
         if measured is None:  # then it is an exploration like any other
             return None
         policy, problem, arm = self._submission.policy, choice.problem, trial.global_batch_size
@@ -72,7 +72,7 @@ class PolicyControl:
         epoch_j = belief.epoch_cost_j
         seen = "" if epoch_j is None else f"{energy_text(epoch_j)} an epoch; "
         why = f"{seen}{belief.verdict}; {decision.global_batch_size} follows"
-        return StopOrder(StopCause.LOOKED, f"only its speed was looked at: {why}")
+        return StopOrder(StopCause.SPEED_CHECKED, f"only its speed was looked at: {why}")
 
     def review(self, progress: Progress) -> StopOrder | None:
         """Ask the policy, at the end of an epoch, whether another one is worth it."""
@@ -93,12 +93,12 @@ class PolicyControl:
         return policy.next_limit_w(problem, self._decision, profile)
 
 
-def begins_with_look(choice: Choice) -> bool:
+def begins_with_speed_check(choice: Choice) -> bool:
     """Whether a trial begins with a speed check: once for a batch size in a recurrence."""
     decision, problem = choice.decision, choice.problem
-    return decision.stage is Stage.LOOK and not any(
+    return decision.stage is Stage.SPEED_CHECK and not any(
         (run.arm, run.recurrence, run.stage)
-        == (decision.global_batch_size, problem.recurrence, Stage.LOOK)
+        == (decision.global_batch_size, problem.recurrence, Stage.SPEED_CHECK)
         for run in choice.runs
     )
 
@@ -106,7 +106,7 @@ def begins_with_look(choice: Choice) -> bool:
 def has_seen_enough(progress: Progress, problem: Problem, arm: int) -> bool:
     """Whether the speed of ``arm`` is known: after an epoch, or earlier where steps are counted."""
     counted = progress.steps is not None or problem.samples_per_epoch is not None
-    if counted and (progress.steps or 0) < LOOK_STEPS:
+    if counted and (progress.steps or 0) < SPEED_CHECK_STEPS:
         return False
     if progress.epochs >= 1 and _trained_epochs(progress, problem, arm):
         return True
@@ -138,7 +138,7 @@ def measure_speed(
     return PowerPoint(power_limit_w, (progress.steps - 1) / span_s, energy_j / span_s)
 
 
-def read_look(
+def read_speed_check(
     problem: Problem, trial: Trial, progress: Progress, point: PowerPoint | None, meter: Meter
 ) -> Run | None:
     """Return the trial as the policy would read it if it ended now; ``None`` without a speed."""

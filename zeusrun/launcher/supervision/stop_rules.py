@@ -25,7 +25,7 @@ class StopCause(str, Enum):
 
     TARGET = "target"
     HOPELESS = "hopeless"
-    LOOKED = "looked"
+    SPEED_CHECKED = "speed checked"
     NO_METRIC = "no metric"
     TIMEOUT = "timeout"
     SIGNAL = "signal"
@@ -34,7 +34,7 @@ class StopCause(str, Enum):
 
 @dataclass(frozen=True)
 class StopOrder:
-    """Why to stop, and how firmly. The policy orders ``HOPELESS`` and ``LOOKED``."""
+    """Why to stop, and how firmly. The policy orders ``HOPELESS`` and ``SPEED_CHECKED``."""
 
     cause: StopCause
     reason: str
@@ -48,7 +48,7 @@ def is_cause(order: StopOrder, earlier: StopOrder | None) -> bool:
     """Whether an order is why the run ends: the first one, or a signal after a speed check."""
     if earlier is None or earlier.cause is StopCause.TARGET:
         return True
-    return earlier.cause is StopCause.LOOKED and order.cause in BY_SIGNAL
+    return earlier.cause is StopCause.SPEED_CHECKED and order.cause in BY_SIGNAL
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ class Supervisor:
             # The training has ended: an error of the meter or the limits must not lose it.
             self._warnings.append(f"after the training: {type(error).__name__}: {error}")
         self._observe(final=True)
-        checked = self._stop is not None and self._stop.cause is StopCause.LOOKED
+        checked = self._stop is not None and self._stop.cause is StopCause.SPEED_CHECKED
         self._read_cancel()
         if self._signals.received and exit_.code != 0 and (self._stop is None or checked):
             # It arrived while torchrun ended, perhaps because of the same signal.
