@@ -190,7 +190,9 @@ def test_a_preempted_trial_that_another_process_is_at_is_not_cancelled(zeusrun):
     done = zeusrun("cancel", "job-1-1")
     lock.release()
     assert (done.returncode, zeusrun.history()) == (75, [cut])
-    assert "a submit goes on with it; cancel it again" in " ".join(done.stderr.split())
+    assert "is being recorded or continued by another process; cancel it again" in " ".join(
+        done.stderr.split()
+    )
 
 
 def test_a_dry_run_shows_the_trial_that_would_go_on(zeusrun):

@@ -226,7 +226,7 @@ def test_a_choice_of_the_users_own_is_bounded_too_and_the_key_is_named(zeusrun):
     trial = only_trial(result)
     assert (code, trial["status"]) == (4, "STOPPED")
     assert trial["reason"].endswith(
-        "; early_stop.cost_factor bounds a run that you choose, too (null: no bound)"
+        "; early_stop.cost_factor also applies to a batch size that you choose (null: no bound)"
     )
 
 
@@ -259,7 +259,7 @@ def test_a_crash_that_cannot_be_transient_is_not_tried_again(zeusrun):
     code, result, seen = zeusrun.submit(zeusrun.job("fails_in_attempts.py", args=["import"] * 5))
     assert code == 3
     assert only_trial(result)["reason"].endswith("No module named 'there_is_no_such_module'")
-    assert "it is not tried again" in seen
+    assert "there is no second attempt" in seen
 
 
 @pytest.mark.parametrize("instrument", [True, False])
