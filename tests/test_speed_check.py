@@ -233,7 +233,7 @@ def test_a_signal_during_a_speed_check_ends_the_submit_without_asking_the_policy
     assert cancelled.time_s > 0.2
     assert cancelled.steps > speed_check.SPEED_CHECK_STEPS
     assert len(policy.asked) == 1
-    assert not [note for note in recorder.notes if "known, and it goes on" in note]
+    assert not [note for note in recorder.notes if "known, and it continues" in note]
     assert recorder.ended == [(TrialStatus.PREEMPTED, False)]
 
 
