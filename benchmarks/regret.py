@@ -186,7 +186,7 @@ def families(console: Console, seeds: int) -> None:
     """Compare on made-up jobs, another one for every seed."""
     scenarios = [Scenario(name) for name in FAMILIES]
     episodes = simulate(console, "made-up jobs", scenarios, ["auto", "zeus"], seeds)
-    print("\n### Made-up jobs, one a seed, T=50\n")
+    print("\n### Synthetic jobs, one per seed, T=50\n")
     print(
         "| family | regret in best runs, `auto` | `zeus` | ratio of means | ratio of medians "
         "| `auto` ÷ never optimising: mean; median (p5 to p95) | worst "
@@ -235,7 +235,9 @@ def errors(console: Console, jobs: int) -> None:
         name: sum(int((~each.reached).sum()) for each in episodes if each.policy == name)
         for name in POLICIES
     }
-    print(f"\n{each * len(FAMILIES)} other made-up jobs, 0 errors; recurrences given up: {gave_up}")
+    print(
+        f"\n{each * len(FAMILIES)} other synthetic jobs, 0 errors; recurrences given up: {gave_up}"
+    )
 
 
 def speed(job: SimulatedJob) -> None:

@@ -160,6 +160,15 @@ def test_a_bug_is_exit_1_one_paragraph_and_a_traceback_in_a_file(zeusrun):
     assert "Traceback" in kept.read_text()
 
 
+def test_a_bug_may_quote_a_file_name_that_is_not_utf_8(zeusrun):
+    quoting = BROKEN.replace("'a bug of ours'", r"'caf\udce9'")
+    done = run_program(zeusrun, quoting, "history")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    (kept,) = zeusrun.folder.glob("zeusrun-bug-*.txt")
+    assert r"caf\udce9" in kept.read_text()
+
+
 def test_an_error_is_one_paragraph_without_a_traceback(zeusrun):
     done = zeusrun("submit", zeusrun.folder / "nothing.yaml")
     assert done.returncode == 2
@@ -191,6 +200,18 @@ def test_a_training_outlives_whoever_watched_it(zeusrun):
     done = run_program(zeusrun, "", "submit", job, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+    assert [found["status"] for found in zeusrun.history()] == ["REACHED"]
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_training_needs_no_streams(zeusrun, closed):
+    """As under a service manager that closes them: Python then has ``None`` in their place."""
+    program = f"import sys\nsys.{closed} = None"
+    options = ["--json"] if closed == "stderr" else []
+    done = run_program(zeusrun, program, "submit", zeusrun.job(), *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.stdout == "") == (closed == "stdout")
+    assert done.stdout.count("\n") == len(options)
     assert [found["status"] for found in zeusrun.history()] == ["REACHED"]
 
 

@@ -10,7 +10,8 @@ from tests.factories import CHILDREN
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.secrets import is_secret_name
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
-from zeusrun.launcher.redact import mask_job, mask_outcome, restore_secrets
+from zeusrun.launcher.redact import copy_job, mask_job, mask_outcome, mask_run, restore_secrets
+from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.trial import Outcome, TrialStatus
 
 TOKEN, URL = "hf_Zm9vYmFyYmF6", "postgres://me:s3cr3t@db/runs"
@@ -194,6 +195,22 @@ def test_the_mask_of_a_job_knows_what_the_script_gets(job_file):
     spec = load_spec(job_file("env: {HF_TOKEN: '${trial}$$abc'}\n"))
     mask = mask_job(spec, {"trial": "digits-1-1"})
     assert mask.text("got digits-1-1$abc") == "got ***"
+
+
+def test_the_mask_of_a_run_hides_what_stands_around_a_placeholder(job_file, tmp_path):
+    spec = load_spec(job_file('env: {DB_URL: {secret: "postgres://me:s3cr$$t@db/${trial}"}}\n'))
+    paths = RunPaths(tmp_path / "run")
+    paths.run_dir.mkdir()
+    paths.job_copy.write_bytes(copy_job(spec))
+    text = mask_run(paths, {}).text("connected to postgres://me:s3cr$t@db/digits-1-1")
+    assert text == "connected to ***digits-1-1"
+
+
+@pytest.mark.parametrize("first", ["# copied from 5", "# copied from null", "# copied from [1]"])
+def test_a_copy_that_a_script_has_changed_masks_what_it_can(tmp_path, first):
+    paths = RunPaths(tmp_path)
+    paths.job_copy.write_text(f"{first}\nenv: {{HF_TOKEN: '***'}}\n")
+    assert mask_run(paths, {"HF_TOKEN": TOKEN}).text(f"a {TOKEN}") == "a ***"
 
 
 def test_an_outcome_holds_no_secret_in_any_of_its_texts(job_file):

@@ -15,7 +15,7 @@ from zeusrun.bandit.problem import ArmBelief
 from zeusrun.bandit.stopping import hopeless
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.context import Submission
+from zeusrun.launcher.context import Submission, job_devices
 from zeusrun.launcher.events import (
     Advanced,
     BoundChanged,
@@ -24,7 +24,6 @@ from zeusrun.launcher.events import (
     TrialStarts,
     Warned,
 )
-from zeusrun.launcher.machine import job_devices
 from zeusrun.launcher.processes.installation import find_torchrun
 from zeusrun.launcher.recurrence import submit
 from zeusrun.launcher.supervision import speed_check
@@ -122,7 +121,7 @@ def run(zeusrun):
 
 
 MACHINE_W = 10.0 * len(os.sched_getaffinity(0))  # of the estimated CPU
-CHECK = Decision(16, Stage.LOOK, "16 may be cheaper", bound=Bound(1e9))
+CHECK = Decision(16, Stage.SPEED_CHECK, "16 may be cheaper", bound=Bound(1e9))
 OTHER = Decision(32, Stage.EXPLOIT, "32 has proved cheapest")
 
 
@@ -152,7 +151,7 @@ def test_a_batch_size_that_a_speed_check_accepts_goes_on_under_its_new_bound(zeu
     (trained,) = result.trials
     assert (result.exit_code, trained.status) == (0, TrialStatus.REACHED)
     assert recorder.bounds == [1e9, 1e6]
-    assert f"its speed is known, and it goes on: {on.why}" in recorder.notes
+    assert f"its speed is known, and it continues: {on.why}" in recorder.notes
     (point,) = trained.power_profile
     assert point.power_limit_w is None
     assert 0 < point.steps_per_s < 110
@@ -232,9 +231,9 @@ def test_a_signal_during_a_speed_check_ends_the_submit_without_asking_the_policy
     assert (result.exit_code, cancelled.status) == (75, TrialStatus.PREEMPTED)
     assert cancelled.reason == "SIGTERM to zeusrun"
     assert cancelled.time_s > 0.2
-    assert cancelled.steps > speed_check.LOOK_STEPS
+    assert cancelled.steps > speed_check.SPEED_CHECK_STEPS
     assert len(policy.asked) == 1
-    assert not [note for note in recorder.notes if "known, and it goes on" in note]
+    assert not [note for note in recorder.notes if "known, and it continues" in note]
     assert recorder.ended == [(TrialStatus.PREEMPTED, False)]
 
 

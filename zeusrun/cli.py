@@ -194,7 +194,12 @@ def _report_bug(error: Exception) -> str:
     lines = traceback.format_exception(error)
     try:
         with tempfile.NamedTemporaryFile(
-            "w", prefix="zeusrun-bug-", suffix=".txt", delete=False, encoding="utf-8"
+            "w",
+            prefix="zeusrun-bug-",
+            suffix=".txt",
+            delete=False,
+            encoding="utf-8",
+            errors="backslashreplace",  # the message may quote a file name that is not UTF-8
         ) as file:
             file.writelines(lines)
         where = f"The traceback is in {file.name}"

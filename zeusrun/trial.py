@@ -52,7 +52,7 @@ class Stage(str, Enum):
 
     EXPLORE = "explore"
     EXPLOIT = "exploit"
-    LOOK = "look"  # only its speed is wanted at first; then the policy is asked again
+    SPEED_CHECK = "look"  # only its speed is wanted at first; then the policy is asked again
     RETRY = "retry"
     CONCURRENT = "concurrent"
     FORCED = "forced"

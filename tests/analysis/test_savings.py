@@ -42,7 +42,7 @@ def test_a_recurrence_is_compared_with_the_mean_cost_of_the_default():
 def test_attempts_that_failed_are_part_of_what_a_recurrence_cost():
     tried = run(2, 64, 150.0, **STOPPED)
     assert saved(run(1), tried, run(2, attempt=2)) == {"1-1": 0.0, "2-2": -150.0}
-    looked = replace(tried, status=TrialStatus.CANCELLED, stage=Stage.LOOK, cost_j=5.0)
+    looked = replace(tried, status=TrialStatus.CANCELLED, stage=Stage.SPEED_CHECK, cost_j=5.0)
     assert saved(run(1), looked, run(2, attempt=2)) == {"1-1": 0.0, "2-2": -5.0}
 
 

@@ -23,8 +23,7 @@ from zeusrun.history.schema import encode_trial
 from zeusrun.history.tinydb.storage import volume_path
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.rundir.layout import create_run
-from zeusrun.launcher.rundir.live import read_live
-from zeusrun.launcher.rundir.record import read_outcome
+from zeusrun.launcher.rundir.record import read_live, read_outcome
 from zeusrun.trial import Outcome, Trial, TrialStatus
 from zeusrun.view.tables import history_table, saving_lines, trial_sheet
 

@@ -17,8 +17,8 @@ from zeusrun.launcher.recover import _lost
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.supervision.outcome import build_outcome
 from zeusrun.launcher.supervision.supervisor import _storable
+from zeusrun.metrics.base import MAX_WARNINGS, SidecarReader
 from zeusrun.metrics.progress import advance, take_step_clock
-from zeusrun.metrics.sidecar import MAX_WARNINGS, SidecarReader
 from zeusrun.sidecar.step_clock import StepCount, read_step_clock
 
 NOW = "2025-06-01T13:00:00.000+00:00"

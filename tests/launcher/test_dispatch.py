@@ -13,10 +13,10 @@ from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import BusyError, HistoryError
 from zeusrun.files.home import runs_directory
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.launcher import dispatch as module
+from zeusrun.launcher import attempt as module
+from zeusrun.launcher.attempt import dispatch
+from zeusrun.launcher.choose import Attempt
 from zeusrun.launcher.context import Submission
-from zeusrun.launcher.dispatch import dispatch
-from zeusrun.launcher.next_attempt import Attempt
 from zeusrun.launcher.processes.installation import find_torchrun
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
 from zeusrun.launcher.rundir.lock import RunLock

@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from zeusrun.errors import ExitCode, LaunchError
-from zeusrun.launcher.machine import check_descriptors
+from zeusrun.launcher.context import check_descriptors
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def limit(monkeypatch):
 
     def put(count):
         monkeypatch.setattr(
-            "zeusrun.launcher.machine.resource.getrlimit", lambda _which: (count, count)
+            "zeusrun.launcher.context.resource.getrlimit", lambda _which: (count, count)
         )
 
     return put

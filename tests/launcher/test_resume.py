@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import build_trial
-from zeusrun.launcher.resume import cost_with_earlier, find_preempted, join
-from zeusrun.launcher.rundir.cancel import CANCELLED_LATER
+from zeusrun.launcher.recover import CANCELLED_LATER, cost_with_earlier, find_preempted, join
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, TrialStatus
 
 COUNTER, INTEGRATED = EnergySource.COUNTER, EnergySource.INTEGRATED

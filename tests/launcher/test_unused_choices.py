@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
 
 import pytest
 
-from tests.factories import begin, build_trial, load_job
-from zeusrun.history.memory import MemoryHistory
-from zeusrun.launcher.unused_choices import (
+from tests.factories import load_job
+from zeusrun.launcher.script_warnings import (
     find_choices_to_ask_for,
     find_unused_choices,
-    find_warnings,
 )
 
 
@@ -55,33 +52,6 @@ def test_a_learning_rate_is_looked_for_in_the_same_way(warnings):
     (warning,) = warnings(**job)
     assert warning.startswith("the learning rate seems never to reach the script")
     assert warnings(**{**job, "args": [*job["args"], "${learning_rate}"]}) == []
-
-
-@pytest.mark.parametrize(
-    ("launch", "before", "now", "told"),
-    [
-        (None, [2], 1, True),
-        ({"nproc_per_node": 1}, [2], 1, False),  # whoever wrote it means it
-        ({"grace_period_s": 5}, [2], 1, True),
-        (None, [2, 1], 1, False),  # the first run only
-        (None, [4], 1, False),
-        (None, [], 1, False),
-    ],
-    ids=str,
-)
-def test_the_first_run_by_the_new_default_says_how_to_keep_the_former_one(
-    tmp_path, launch, before, now, told
-):
-    history = MemoryHistory()
-    for number, world_size in enumerate(before, 1):
-        trial = build_trial(number, world_size=world_size)
-        begin(history, trial)
-    spec = load_job(tmp_path, launch=None)
-    if launch is not None:
-        spec = spec.model_copy(update={"launch": type(spec.launch)(**launch)})
-    submission = SimpleNamespace(spec=spec, history=history, world_size=now)
-    found = [text for text in find_warnings(submission) if "launch: {nproc_per_node: 2}" in text]
-    assert len(found) == told
 
 
 def test_modules_are_looked_at_and_what_cannot_be_read_is_not_blamed(warnings, tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.factories import build_trial
 from tests.launcher.values import GOAL, LAUNCHED, after, ended, report, started, ten_watts
-from zeusrun.metrics.progress import advance, never_less, take_step_clock
+from zeusrun.metrics.progress import advance, take_step_clock
 from zeusrun.sidecar.events import Ended, Reported, Started
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.target import better_value, meets_target
@@ -270,14 +270,3 @@ def test_a_loop_that_counts_from_0_goes_on_counting_after_a_preemption():
     before = replace(LAUNCHED, earlier=(0, 1, 2, 3, 4))
     assert after(report(110.0, 5, 0.2), report(120.0, 6, 0.3), start=before).epochs == 7
     assert after(report(110.0, 0, 0.2), start=before).epochs == 1  # begun anew
-
-
-def test_live_energy_never_falls_but_where_training_began_later_than_was_thought():
-    before = replace(after(report(101.0, 1, 0.1)), energy_j=0.8)
-    assert never_less(before, before, 0.5) == 0.8
-    assert never_less(before, before, 0.9) == 0.9
-    assert never_less(before, before, None) is None
-    assert never_less(LAUNCHED, LAUNCHED, 0.5) == 0.5
-    stepped = take_step_clock(before, StepCount(5, 101.0, 102.0))
-    assert never_less(before, stepped, 0.5) == 0.5
-    assert never_less(replace(stepped, energy_j=0.5), stepped, 0.4) == 0.5

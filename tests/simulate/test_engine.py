@@ -18,7 +18,7 @@ from zeusrun.trial import Bound, CurvePoint, Decision, Stage, TrialStatus
 # Of 200 W at most; with an eta_knob of 0.5 a second costs 150 J under 200 W and 125 J under 100 W.
 RATES = {100.0: Rate(200.0, 50.0), 200.0: Rate(100.0, 100.0)}
 FOUR = LearningCurve(4, ((4, 1.0),))
-LOOK = Decision(16, Stage.LOOK, "", power_limit_w=200.0)
+LOOK = Decision(16, Stage.SPEED_CHECK, "", power_limit_w=200.0)
 
 
 def run(decision, *, then=None, rates=RATES, curve=FOUR):

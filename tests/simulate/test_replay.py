@@ -108,7 +108,7 @@ def test_a_best_batch_size_that_moves_far_leaves_no_recurrence_without_a_model(s
 
 def test_what_is_only_looked_at_is_no_attempt():
     rates = {arm: {200.0: Rate(100.0, 100.0)} for arm in (8, 16)}
-    look = Decision(16, Stage.LOOK, "", power_limit_w=200.0)
+    look = Decision(16, Stage.SPEED_CHECK, "", power_limit_w=200.0)
     policy = Scripted(look, EIGHT, EIGHT)  # asked again with the speed, it goes elsewhere
     looked, reached = play(policy, made=job(rates=rates))
     assert looked.trial.status is TrialStatus.CANCELLED

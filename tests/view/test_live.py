@@ -230,7 +230,7 @@ def test_the_summary_of_any_other_ending_says_where_more_is(status):
 @pytest.mark.parametrize("quiet", [True, False])
 def test_a_look_that_ended_is_no_failure_and_nothing_for_a_quiet_submit(quiet):
     screen = console()
-    looked = replace(finished(TrialStatus.CANCELLED), stage=Stage.LOOK)
+    looked = replace(finished(TrialStatus.CANCELLED), stage=Stage.SPEED_CHECK)
     with SubmitView(screen, quiet=quiet) as view:
         view.show(TrialEnded(looked, True))
     text = screen.file.getvalue()
@@ -241,7 +241,7 @@ def test_a_look_that_ended_is_no_failure_and_nothing_for_a_quiet_submit(quiet):
 @pytest.mark.parametrize("quiet", [True, False])
 def test_a_look_that_a_signal_ended_is_cancelled_like_any_trial(quiet):
     screen = console()
-    cancelled = replace(finished(TrialStatus.CANCELLED), stage=Stage.LOOK)
+    cancelled = replace(finished(TrialStatus.CANCELLED), stage=Stage.SPEED_CHECK)
     with SubmitView(screen, quiet=quiet) as view:
         view.show(TrialEnded(cancelled, False))
     assert screen.file.getvalue().startswith("✗ job-1-1 CANCELLED")

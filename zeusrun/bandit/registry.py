@@ -39,7 +39,7 @@ class Policy(Protocol):
     def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
         """Choose the next trial: its batch size, always a candidate, first limit and bound.
 
-        A decision of stage ``LOOK`` begins with a speed check: once the speed is known, ``choose``
+        A trial of stage ``SPEED_CHECK`` begins with one: once its speed is known, ``choose``
         is asked again with the trial among the runs, as a run cut short. The trial goes on only if
         its batch size is still the choice.
         """

@@ -13,7 +13,7 @@ from zeusrun.commands.options import AsJson, JobFile, Overrides, job_file
 from zeusrun.errors import JobFileError, UsageError
 from zeusrun.jobfile.sections import POLICY_NAMES
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
-from zeusrun.launcher.unused_choices import find_unused_choices
+from zeusrun.launcher.script_warnings import find_unused_choices
 from zeusrun.plain_text import plain_text
 from zeusrun.schedule.build import build_schedule
 from zeusrun.view.export import print_json

@@ -30,9 +30,8 @@ from zeusrun.commands.options import (
 from zeusrun.errors import HistoryError, UsageError, ZeusrunError
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.queue.tickets import read_waiting
-from zeusrun.launcher.rundir.cancel import ask_to_cancel, cancel_preempted
 from zeusrun.launcher.rundir.failure import read_traceback
-from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts, find_run
+from zeusrun.launcher.rundir.layout import RunPaths, ask_to_cancel, earlier_parts, find_run
 from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.logs import follow_logs, log_tails
 from zeusrun.maintenance.running import read_running
@@ -254,7 +253,10 @@ def cancel(
 
     The effect is that of Ctrl-C in the terminal of its submit. The command waits for the end.
     """
-    from zeusrun.launcher.recover import recover_lost  # noqa: PLC0415 - psutil takes 20 ms
+    from zeusrun.launcher.recover import (  # noqa: PLC0415 - psutil takes 20 ms
+        cancel_preempted,
+        recover_lost,
+    )
 
     home, store = open_home()
     going = store.unfinished(name) if name in store.jobs() else []

@@ -37,9 +37,8 @@ from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.choose import build_problem, plan
-from zeusrun.launcher.context import Submission
+from zeusrun.launcher.context import Submission, job_devices
 from zeusrun.launcher.events import FoundLost, Noted, Warned
-from zeusrun.launcher.machine import job_devices
 from zeusrun.launcher.processes.installation import find_torchrun
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended

@@ -57,6 +57,8 @@ class FileLock:
     def _try(self) -> bool:
         if self._descriptor is not None:
             return True
+        if self.path.is_symlink():  # a script of the user's may have put one there
+            self.path.unlink(missing_ok=True)
         descriptor = open_for_writing(self.path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

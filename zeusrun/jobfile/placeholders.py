@@ -74,3 +74,8 @@ def expand_placeholders(text: str, values: Mapping[str, str]) -> str:
     if missing:
         raise JobFileError(f"'${{{missing[0]}}}' in {text!r} has no value in this run")
     return _TOKEN.sub(lambda t: "$" if t["escaped"] else values[t["name"]], text)
+
+
+def literal_parts(text: str) -> list[str]:
+    """Return what stands between the placeholders of a text, with ``$`` for ``$$``."""
+    return _TOKEN.sub(lambda t: "$" if t["escaped"] else "\0", text).split("\0")

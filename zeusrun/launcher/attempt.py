@@ -1,22 +1,30 @@
-"""One attempt: runs a trial that is on disk, and records its outcome whatever happens."""
+"""One attempt: chooses and stores a trial, runs it, and records its outcome whatever happens."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import errno
+import os
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import timestamp
-from zeusrun.cost import energy_text
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import ForeignProcesses
-from zeusrun.errors import HistoryError
+from zeusrun.errors import BusyError, HistoryError
+from zeusrun.files.home import runs_directory, unwritable_home
+from zeusrun.files.private import make_folder, write_file
+from zeusrun.history.base import NEWEST, Conflict
+from zeusrun.launcher.choose import NothingLeft, choose_attempt
+from zeusrun.launcher.context import check_descriptors
 from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.recover import outcome_so_far, where_kept
-from zeusrun.launcher.redact import mask_events, mask_job, mask_outcome
-from zeusrun.launcher.rundir.layout import has_checkpoint
-from zeusrun.launcher.rundir.record import write_record
+from zeusrun.launcher.redact import copy_job, mask_events, mask_job, mask_outcome
+from zeusrun.launcher.rundir.layout import RunPaths, create_run, has_checkpoint, reopen_run
+from zeusrun.launcher.rundir.lock import is_filled, lease_of, remove_run, remove_unbegun
+from zeusrun.launcher.rundir.record import has_begun, reserve_record, write_record
 from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.launcher.supervision.supervisor import Supervisor
 from zeusrun.trial import Outcome, TrialStatus
@@ -24,14 +32,143 @@ from zeusrun.trial import Outcome, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.energy.meter import Meter
     from zeusrun.history.base import History
+    from zeusrun.launcher.choose import Attempt, Choice
     from zeusrun.launcher.context import Submission
-    from zeusrun.launcher.dispatch import Dispatched
     from zeusrun.launcher.events import Emit
     from zeusrun.launcher.processes.signals import CaughtSignals
+    from zeusrun.launcher.rundir.lock import Lease
     from zeusrun.launcher.supervision.stop_rules import StopOrder
     from zeusrun.trial import Trial
+
+_LOCK_TIMEOUT_S = 30.0
+_PERIOD_S = 0.1  # between two checks whether the history has changed
+
+
+@dataclass(frozen=True)
+class Dispatched:
+    """A trial that is stored and may start."""
+
+    choice: Choice
+    paths: RunPaths
+    lease: Lease  # held from before the trial was stored until its launcher ends or dies
+
+    @property
+    def trial(self) -> Trial:
+        """The trial."""
+        return self.choice.trial
+
+
+def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | NothingLeft:
+    """Choose the next trial and store it, or say why the recurrence makes no further attempt.
+
+    ``made`` are the attempts of the recurrence so far; without any, continue a preempted trial or
+    begin the next recurrence. The policy decides without any lock. If another submit changes the
+    history meanwhile, choose again. If this raises a ``ZeusrunError``, nothing remains on disk.
+    """
+    check_descriptors(submission.world_size)
+    history, job = submission.history, submission.spec.name
+    while True:
+        snapshot = history.snapshot(job, NEWEST)
+        choice = choose_attempt(submission, snapshot.trials, made)
+        if isinstance(choice, NothingLeft):
+            return choice
+        trial = choice.trial
+        paths = RunPaths(runs_directory(submission.home, job) / trial.trial)
+        if trial.preemptions:
+            paths = RunPaths(Path(trial.run_dir))
+        dispatched = Dispatched(choice, paths, lease_of(trial, paths))
+        if not _take_lease(submission, dispatched, snapshot.version):
+            continue
+        try:
+            _begin(submission, dispatched, snapshot.version)
+        except Conflict:
+            _give_up(submission, dispatched)
+            continue
+        except BaseException:
+            _give_up(submission, dispatched)
+            raise
+        remove_unbegun(history, submission.home, job, [*snapshot.trials, trial])
+        return dispatched
+
+
+def _take_lease(submission: Submission, dispatched: Dispatched, version: str) -> bool:
+    """Take the lease of a trial; return false if the history has changed: choose again.
+
+    Raises ``BusyError`` if another process keeps the lease and does not begin the trial.
+    """
+    history, trial, paths = submission.history, dispatched.trial, dispatched.paths
+    until_t = time.monotonic() + _LOCK_TIMEOUT_S
+    while True:
+        try:
+            make_folder(paths.run_dir)
+            if paths.run_dir.is_symlink():
+                raise _occupied(paths)
+            held = dispatched.lease.acquire(_PERIOD_S)
+            left = held and not trial.preemptions and is_filled(paths)
+        except FileNotFoundError:
+            continue  # another submit has removed the empty directory
+        except OSError as error:
+            raise unwritable_home(submission.home, error) from error
+        if held and not left:
+            return True
+        # The process that held the lease may have begun the trial.
+        if history.snapshot(trial.job, 0).version != version:
+            dispatched.lease.release()
+            return False
+        if left and has_begun(paths):
+            dispatched.lease.release()
+            raise unwritable_home(submission.home, _occupied(paths))
+        if left:
+            remove_run(paths)  # its submit died before the trial was stored
+            dispatched.lease.release()
+        elif time.monotonic() >= until_t:
+            raise BusyError(f"{paths.lock} is held by another process; end it, and try again")
+
+
+def _occupied(paths: RunPaths) -> OSError:
+    return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(paths.run_dir))
+
+
+def _begin(submission: Submission, dispatched: Dispatched, version: str) -> None:
+    """Store a trial whose lease is held, and write its files.
+
+    A new trial is stored last, so that nothing remains if its files cannot be written. The files of
+    a preempted trial change only after it is stored, because another submit may be faster.
+    """
+    trial, paths = dispatched.trial, dispatched.paths
+    if not trial.preemptions:
+        create_run(submission.home, trial.job, trial.trial)
+        _fill(submission, dispatched)
+    submission.history.begin(trial, after=version)
+    if trial.preemptions:
+        reopen_run(submission.home, paths)
+        _fill(submission, dispatched)
+
+
+def _give_up(submission: Submission, dispatched: Dispatched) -> None:
+    """Remove a trial that could not be begun, or finish it if the failed write stored it."""
+    trial, history = dispatched.trial, submission.history
+    try:
+        if trial in history.unfinished(trial.job):
+            status = TrialStatus.PREEMPTED if trial.preemptions else TrialStatus.CANCELLED
+            reason = "it could not be begun: the history or its run directory could not be written"
+            history.finish(trial.trial, trial.ended_as(status, reason, timestamp()))
+        elif not trial.preemptions:  # else it contains checkpoints
+            remove_run(dispatched.paths)
+    except HistoryError:
+        pass  # of the same disk: the next submit cleans up
+    finally:
+        dispatched.lease.release()
+
+
+def _fill(submission: Submission, dispatched: Dispatched) -> None:
+    paths = dispatched.paths
+    try:
+        write_file(paths.job_copy, copy_job(submission.spec))
+        reserve_record(paths, dispatched.trial)
+    except OSError as error:
+        raise unwritable_home(submission.home, error) from error
 
 
 def run_attempt(
@@ -42,36 +179,30 @@ def run_attempt(
     *,
     notes: Sequence[str] = (),
 ) -> tuple[Trial, StopOrder | None]:
-    """Run a dispatched trial and record it.
+    """Run a dispatched trial and record it; ``notes`` are sentences to show first.
 
-    Args:
-        submission: The job and all it needs.
-        dispatched: The trial; its lease is released at the end.
-        emit: Gets every event.
-        signals: Those received, in order.
-        notes: Sentences to show first.
-
-    Returns:
-        The trial as recorded, and the order that stopped it, if any.
-
-    Raises:
-        ZeusrunError: If it could not be started, or its outcome could not be recorded.
+    Returns the trial as recorded, and the order that stopped it, if any. Raises ``ZeusrunError`` if
+    it could not be started, or its outcome could not be recorded.
     """
-    values = placeholder_values(submission.spec, dispatched.trial, dispatched.paths)
+    choice, paths = dispatched.choice, dispatched.paths
+    values = placeholder_values(submission.spec, choice.trial, paths)
     mask = mask_job(submission.spec, values)
     emit = mask_events(emit, mask)
     try:
         try:
             for text in notes:
                 emit(Noted(text))
-            if dispatched.choice.note is not None:
-                emit(Noted(dispatched.choice.note))
-            if dispatched.trial.preemptions:
-                emit(Noted(_describe_resumed(dispatched.trial)))
-            emit(TrialStarts(dispatched.trial, dispatched.choice.decision.cost_bound_j))
-            meter = _open_meter(submission, dispatched)
+            if choice.note is not None:
+                emit(Noted(choice.note))
+            if choice.trial.preemptions:
+                then = "is continued"
+                if not has_checkpoint(paths.run_dir):
+                    then = "starts from the beginning: it saved no checkpoint"
+                emit(Noted(f"{choice.trial.trial} was preempted and {then}"))
+            emit(TrialStarts(choice.trial, choice.decision.cost_bound_j))
+            meter = EnergyMonitor(submission.devices, paths.power, foreign=ForeignProcesses())
             outcome, stop = Supervisor(
-                submission, dispatched, meter, emit=emit, signals=signals, mask=mask
+                submission, choice, paths, meter, emit=emit, signals=signals, mask=mask
             ).run()
         except BaseException as error:
             reason = f"zeusrun could not run it: {str(error) or type(error).__name__}"
@@ -82,67 +213,37 @@ def run_attempt(
     finally:
         dispatched.lease.release()
     reached = finished.status is TrialStatus.REACHED
-    if reached and stop is not None and stop.cause in {StopCause.HOPELESS, StopCause.LOOKED}:
+    if reached and stop is not None and stop.cause in {StopCause.HOPELESS, StopCause.SPEED_CHECKED}:
         emit(Noted("it reached the target within its grace period"))
     replaced = finished.status is TrialStatus.CANCELLED and was_replaced(finished, stop)
     emit(TrialEnded(finished, replaced))
     return finished, stop
 
 
-def _open_meter(submission: Submission, dispatched: Dispatched) -> Meter:
-    return EnergyMonitor(submission.devices, dispatched.paths.power, foreign=ForeignProcesses())
-
-
 def was_replaced(trial: Trial, stop: StopOrder | None) -> bool:
-    """Whether a speed check ended a trial, so that another batch size follows.
-
-    The trial may run out of memory while it ends. That is recorded, and the other batch size
-    follows all the same.
-    """
-    looked = stop is not None and stop.cause is StopCause.LOOKED
+    """Whether another batch size follows after a speed check, even if that ran out of memory."""
+    looked = stop is not None and stop.cause is StopCause.SPEED_CHECKED
     return looked and trial.status in {TrialStatus.CANCELLED, TrialStatus.OOM}
 
 
 def _failed_outcome(dispatched: Dispatched, reason: str) -> Outcome:
-    """Return the outcome of a trial that zeusrun could not run, with what it has used so far.
-
-    A preempted trial that did not train again stays preempted, so that it can still be continued.
-    """
+    """Return the outcome of a trial that zeusrun could not run, with what it has used so far."""
     trial, paths = dispatched.trial, dispatched.paths
     outcome = outcome_so_far(trial, paths, TrialStatus.FAILED, reason, timestamp())
-    if trial.preemptions and outcome.time_s == trial.time_s:
+    if trial.preemptions and outcome.time_s == trial.time_s:  # it can still be continued
         return replace(outcome, status=TrialStatus.PREEMPTED)
     return outcome
 
 
-def _describe_resumed(trial: Trial) -> str:
-    """Describe a preempted trial that is continued."""
-    used = [f"{trial.epochs} epoch" + ("" if trial.epochs == 1 else "s")] if trial.epochs else []
-    if trial.time_s is not None:
-        used.append(f"{trial.time_s:.0f} s")
-    if trial.energy_j is not None:
-        used.append(energy_text(trial.energy_j))
-    so_far = f"; so far: {', '.join(used)}" if used else ""
-    if not has_checkpoint(Path(trial.run_dir)):
-        why = "it saved no checkpoint"
-        return f"{trial.trial} was preempted and starts from the beginning: {why}{so_far}"
-    return f"{trial.trial} was preempted and is continued{so_far}"
-
-
 def _record(history: History, dispatched: Dispatched, outcome: Outcome) -> Trial:
-    """Write the outcome into the run directory, then into the history.
-
-    Raises:
-        HistoryError: If the history cannot be written; says where the outcome is.
-    """
+    """Write the outcome into the run directory, then into the history; raises ``HistoryError``."""
     trial, paths = dispatched.trial, dispatched.paths
+    where = "It is not kept beside the run either."
     kept = write_record(paths, trial.finish(outcome))
     try:
         return history.finish(trial.trial, outcome)
     except (HistoryError, ValueError) as error:  # ValueError: another zeusrun took it for lost
-        where = (
-            where_kept(history, trial, paths) if kept else "It is not kept beside the run either."
-        )
+        where = where_kept(history, trial, paths) if kept else where
         raise HistoryError(
             f"{trial.trial} ended as {outcome.status.value} ({outcome.reason}), but the history "
             f"could not take it: {error} {where}"

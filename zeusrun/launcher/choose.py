@@ -1,4 +1,4 @@
-"""Chooses the next trial of a job. Writes nothing."""
+"""Chooses the next attempt of a recurrence, or says why there is none. Writes nothing."""
 
 from __future__ import annotations
 
@@ -9,102 +9,157 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zeusrun.bandit.auto.policy import bound_of_proven
+from zeusrun.bandit.observation import FAILED
 from zeusrun.bandit.problem import PowerObjective, Problem
 from zeusrun.bandit.reinterpret import describe_kept, read_history
-from zeusrun.bandit.stopping import is_last_attempt
+from zeusrun.bandit.stopping import is_last_attempt, is_repeat, is_target_in_doubt
 from zeusrun.clock import timestamp
 from zeusrun.errors import UsageError
 from zeusrun.files.home import runs_directory
 from zeusrun.history.base import NEWEST
-from zeusrun.launcher.processes.command import build_command
-from zeusrun.launcher.resume import find_preempted, why_not_continued
+from zeusrun.launcher.recover import find_preempted, why_not_continued
+from zeusrun.launcher.rundir.failure import is_permanent
 from zeusrun.launcher.rundir.layout import RunPaths, find_run, numbered_runs
 from zeusrun.launcher.rundir.record import has_begun
-from zeusrun.trial import Decision, Stage, Trial
+from zeusrun.trial import Decision, Stage, Trial, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.bandit.observation import Run
-    from zeusrun.energy.device import Device
+    from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.processes.command import Command
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The next trial of a job, and what it was chosen from. Nothing of it is on disk yet.
+    """The next trial of a job, and what it was chosen from. Nothing of it is on disk yet."""
 
-    Attributes:
-        trial: A new one, or a preempted one that goes on.
-        problem: What the policy was asked, completed by what only the history knows.
-        runs: The history as it reads under the problem.
-        decision: The answer that the trial carries out.
-        kept: Sentences on past trials that are read otherwise than they ended.
-        limit_w: The power limit that all GPUs begin with, in watts per GPU; ``None`` if they have
-            none. A preempted trial may have had another one before.
-        note: Why a preempted trial is not continued; ``None`` if there is none.
-    """
+    trial: Trial  # a new one, or a preempted one that is continued
+    problem: Problem  # what the policy was asked
+    runs: tuple[Run, ...]  # the history as it reads under the problem
+    decision: Decision
+    kept: tuple[str, ...] = ()  # sentences on past trials that no longer count as they ended
+    limit_w: float | None = None  # of each GPU at the start, in watts; ``None`` without a limit
+    note: str | None = None  # why a preempted trial is not continued
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A recorded attempt; one that a speed check ``replaced`` does not count."""
 
     trial: Trial
-    problem: Problem
-    runs: tuple[Run, ...]
-    decision: Decision
-    kept: tuple[str, ...] = ()
-    limit_w: float | None = None
-    note: str | None = None
+    replaced: bool
+
+
+@dataclass(frozen=True)
+class NothingLeft:
+    """Why the recurrence makes no further attempt: a sentence for people."""
+
+    reason: str
+
+
+def choose_attempt(
+    submission: Submission, trials: Sequence[Trial], made: Sequence[Attempt]
+) -> Choice | NothingLeft:
+    """Choose the next attempt of a recurrence; ``made`` are its attempts so far.
+
+    Without any, continue a preempted trial, or begin the next recurrence.
+    """
+    if not made:
+        return choose_next(submission, trials, None, 1)
+    *earlier, last = [each.trial for each in made]
+    choice = choose_next(submission, trials, last.recurrence, last.attempt + 1)
+    if made[-1].replaced:
+        return choice
+    spec, tried = submission.spec, [*earlier, last]
+    if last.cause is not None:
+        if last.cause in {trial.cause for trial in earlier}:
+            return NothingLeft(
+                f"two attempts failed with the same error, so there is no third: {last.reason}"
+            )
+        same = choice.decision.global_batch_size == last.global_batch_size
+        if is_permanent(last.reason or "", last.cause, same_choice=same):
+            return NothingLeft("there is no second attempt: the same error would occur")
+    if is_target_in_doubt(tried, choice.runs):
+        return NothingLeft(_doubt_target(spec, tried))
+    return NothingLeft(_nothing_left(spec, tried)) if is_repeat(choice.decision, tried) else choice
+
+
+def _doubt_target(spec: JobSpec, made: Sequence[Trial]) -> str:
+    objective = spec.objective
+    best = ", ".join(
+        f"{trial.best_metric:.4g} with batch size {trial.global_batch_size}"
+        for trial in made
+        if trial.status in FAILED and trial.best_metric is not None
+    )
+    goal = f"{objective.metric} {objective.target:g}"
+    return (
+        f"nothing has reached {goal} yet (best: {best or 'none'}). "
+        "Is the target right? Correct objective.target or objective.max_epochs; otherwise the "
+        "next submit continues from here"
+    )
+
+
+def _nothing_left(spec: JobSpec, made: Sequence[Trial]) -> str:
+    values = [trial.best_metric for trial in made if trial.best_metric is not None]
+    best = (min if spec.objective.mode == "min" else max)(values, default=None)
+    seen = "" if best is None else f" (best {best:.4g})"
+    goal = f"{spec.objective.metric} {spec.objective.target:g}{seen}"
+    stopped = any(trial.status is TrialStatus.STOPPED for trial in made)
+    dear = "early_stop.cost_factor (it was stopped for its cost), " if stopped else ""
+    correct = f"correct objective.target, raise {dear}objective.max_epochs, or"
+    if all(trial.status is TrialStatus.OOM for trial in made):
+        sizes = ", ".join(str(trial.global_batch_size) for trial in made)
+        return (
+            f"no batch size is left that may fit in memory ({sizes} did not); add smaller "
+            "batch_size.candidates, or make room"
+        )
+    if spec.policy.name == "fixed":
+        only = made[-1].global_batch_size
+        return (
+            f"{only} has not reached {goal}, and policy fixed never leaves it; "
+            f"{correct} choose another policy.name"
+        )
+    return f"no other batch size is left to try for {goal}; {correct} add batch_size.candidates"
 
 
 def choose_next(
     submission: Submission, trials: Sequence[Trial], recurrence: int | None, attempt: int
 ) -> Choice:
-    """Choose the next trial.
+    """Choose the next trial of a job; ``trials`` are its newest, oldest first.
 
-    Args:
-        submission: The job and all it needs.
-        trials: The newest of the job, oldest first.
-        recurrence: Which recurrence it is an attempt of; ``None`` continues the trial that was
-            preempted, else begins the next recurrence.
-        attempt: Its number within the recurrence, from 1.
-
-    Raises:
-        UsageError: If the user's own choice is not among the candidates.
+    Without a recurrence, continue the trial that was preempted, else begin the next recurrence.
     """
     preempted = find_preempted(trials) if recurrence is None else None
-    note = None if preempted is None else _why_not(submission, preempted)
-    if note is not None:
-        preempted = None
+    note = None
+    if preempted is not None:
+        paths = find_run(submission.home, preempted)
+        has_files = paths is not None and paths.job_copy.is_file()
+        why = why_not_continued(submission, preempted, has_files=has_files)
+        if why is not None:
+            note = f"{preempted.trial} was preempted and is not continued: {why}"
+            preempted = None
     number = recurrence if preempted is None else preempted.recurrence
     problem = build_problem(submission, trials, number)
     sentences = tuple(describe_kept(problem, trials))
     problem, runs = read_history(problem, trials)
-    limit_w = _limit_in_force(submission)
+    fixed_w = submission.spec.power_limit.watts
+    limits_w = {fixed_w or gpu.read().power_limit_w for gpu in submission.gpus}
+    limit_w = limits_w.pop() if len(limits_w) == 1 else None
     if preempted is None:
         decision = decide(submission, problem, runs, attempt)
-        trial = _draft_trial(submission, decision, problem.recurrence, attempt, limit_w)
+        trial = _draft_trial(submission, problem, decision, attempt, limit_w)
     else:
         trial = preempted.resume(timestamp(), submission.host)
         if trial.time_s is None:  # it was preempted before its training began
             trial = replace(trial, power_limit_w=limit_w)
-        decision = _continued(problem, runs, trial)
+        # A speed check that it began with is over.
+        stage = Stage.EXPLORE if trial.stage is Stage.SPEED_CHECK else trial.stage
+        bound = bound_of_proven(problem, runs)
+        decision = Decision(trial.global_batch_size, stage, trial.why, bound=bound)
     return Choice(trial, problem, tuple(runs), decision, sentences, limit_w, note)
-
-
-def _why_not(submission: Submission, preempted: Trial) -> str | None:
-    paths = find_run(submission.home, preempted)
-    has_files = paths is not None and paths.job_copy.is_file()
-    why = why_not_continued(submission, preempted, has_files=has_files)
-    return None if why is None else f"{preempted.trial} was preempted and is not continued: {why}"
-
-
-def _continued(problem: Problem, runs: Sequence[Run], trial: Trial) -> Decision:
-    """Return what a preempted trial carries out: its own batch size, under the bound of any run.
-
-    A speed check that it began with is over.
-    """
-    stage = Stage.EXPLORE if trial.stage is Stage.LOOK else trial.stage
-    bound = bound_of_proven(problem, runs)
-    return Decision(trial.global_batch_size, stage, trial.why, bound=bound)
 
 
 def build_problem(
@@ -113,6 +168,7 @@ def build_problem(
     """Return the policy's problem, by default for the next recurrence of the job."""
     spec, gpus = submission.spec, submission.gpus
     sources = [device.energy_source for device in submission.devices]
+    most_w = [watts for device in submission.devices if (watts := device.max_power_w) is not None]
     made = [trial for trial in trials if trial.recurrence == recurrence]
     sizes = {*spec.batch_size.candidates, *(trial.global_batch_size for trial in trials)}
     return Problem(
@@ -132,24 +188,15 @@ def build_problem(
         gpu_count=len(gpus),
         energy_measured=all(source.measured for source in sources) if sources else None,
         learning_rates={size: spec.learning_rate_for(size) for size in sorted(sizes)},
-        max_power_w=_max_power_w(submission.devices),
+        max_power_w=sum(most_w) if most_w and len(most_w) == len(sources) else None,
         power_limits_w=submission.power_limits_w,
         power_objective=PowerObjective(spec.power_limit.objective, spec.power_limit.factor),
         learn_from_shared=spec.policy.learn_from_shared,
     )
 
 
-def _max_power_w(devices: Sequence[Device]) -> float | None:
-    """Return the maximum power of all devices together; ``None`` if unknown for any."""
-    known = [watts for device in devices if (watts := device.max_power_w) is not None]
-    return sum(known) if known and len(known) == len(devices) else None
-
-
 def next_recurrence(submission: Submission, trials: Sequence[Trial]) -> int:
-    """Return the number of the next recurrence of the job.
-
-    A history that was set aside starts again, but its run directories keep their numbers.
-    """
+    """Return the next number; run directories of a history that is gone keep theirs."""
     home, job = submission.home, submission.spec.name
     known = max((trial.recurrence for trial in trials), default=0)
     later = sorted((run for run in numbered_runs(home, job) if run[0] > known), reverse=True)
@@ -158,13 +205,9 @@ def next_recurrence(submission: Submission, trials: Sequence[Trial]) -> int:
 
 
 def decide(submission: Submission, problem: Problem, runs: Sequence[Run], attempt: int) -> Decision:
-    """Return the policy's choice, or the user's own.
+    """Return the policy's choice, or the user's own; raises ``UsageError`` if that is no candidate.
 
-    The random generator is seeded with the job file's seed, recurrence and attempt: the same
-    history gives the same choice.
-
-    Raises:
-        UsageError: If the user's choice is not among the candidates.
+    The same history gives the same choice: job file, recurrence and attempt seed the generator.
     """
     forced = submission.forced_batch_size
     if forced is None:
@@ -182,60 +225,43 @@ def decide(submission: Submission, problem: Problem, runs: Sequence[Run], attemp
 
 def _draft_trial(
     submission: Submission,
+    problem: Problem,
     decision: Decision,
-    recurrence: int,
     attempt: int,
     power_limit_w: float | None,
 ) -> Trial:
-    """Return the trial that carries out a decision."""
-    spec, gpus = submission.spec, submission.gpus
-    name = f"{spec.name}-{recurrence}-{attempt}"
+    spec, arm = submission.spec, decision.global_batch_size
+    name = f"{spec.name}-{problem.recurrence}-{attempt}"
     return Trial(
         trial=name,
         job=spec.name,
-        recurrence=recurrence,
+        recurrence=problem.recurrence,
         attempt=attempt,
-        global_batch_size=decision.global_batch_size,
+        global_batch_size=arm,
         power_limit_w=power_limit_w,
-        learning_rate=spec.learning_rate_for(decision.global_batch_size),
+        learning_rate=spec.learning_rate_for(arm),
         world_size=submission.world_size,
-        gpu_model=gpus[0].model if gpus else None,
-        gpu_count=len(gpus),
+        gpu_model=problem.gpu_model,
+        gpu_count=problem.gpu_count,
         started_at=timestamp(),
-        metric=spec.objective.metric,
+        metric=problem.metric,
         run_dir=str(runs_directory(submission.home, spec.name) / name),
         stage=decision.stage,
         why=decision.why,
-        mode=spec.objective.mode,
-        target=spec.objective.target,
-        max_epochs=spec.objective.max_epochs,
-        eta_knob=spec.objective.eta_knob,
-        default_batch_size=spec.batch_size.default,
+        mode=problem.mode,
+        target=problem.target,
+        max_epochs=problem.max_epochs,
+        eta_knob=problem.eta_knob,
+        default_batch_size=problem.default,
         host=submission.host,
     )
 
 
-def _limit_in_force(submission: Submission) -> float | None:
-    """Return the limit that all GPUs begin with, in watts per GPU; ``None`` if they have none."""
-    if submission.spec.power_limit.watts is not None and submission.gpus:
-        return submission.spec.power_limit.watts
-    found_w = {gpu.read().power_limit_w for gpu in submission.gpus}
-    return found_w.pop() if len(found_w) == 1 else None
-
-
 def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
-    """Return the trial that a submit would dispatch now, its command, and notes. Writes nothing.
-
-    Raises:
-        ZeusrunError: As a submit would.
-    """
+    """Return the trial that a submit would make now, its command, and notes. Writes nothing."""
     trials = submission.history.trials(submission.spec.name, NEWEST)
     choice = choose_next(submission, trials, None, 1)
     trial = choice.trial
-    paths = RunPaths(Path(trial.run_dir))
-    torchrun, environment = submission.torchrun, submission.environment
-    command = build_command(
-        submission.spec, trial, paths, torchrun, environment, placement=submission.placement
-    )
     notes = () if choice.note is None else (choice.note,)
+    command = submission.command(trial, RunPaths(Path(trial.run_dir)))
     return trial, command, (*notes, *choice.kept)

@@ -1,12 +1,19 @@
-"""All that a submit needs, built once by the command."""
+"""All that a submit needs: the job, its history and policy, and the devices of this machine."""
 
 from __future__ import annotations
 
+import errno
+import os
 import platform
+import resource
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from zeusrun.launcher.processes.command import Placement
+from zeusrun.energy.cpu import cpu_device
+from zeusrun.errors import SHORTAGES, DeviceError, LaunchError
+from zeusrun.gpu.nvml import gpus_of_job
+from zeusrun.launcher.processes.command import Placement, build_command
+from zeusrun.plugins import load_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,40 +24,30 @@ if TYPE_CHECKING:
     from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.processes.command import Command
     from zeusrun.launcher.processes.installation import Torchrun
+    from zeusrun.launcher.rundir.layout import RunPaths
+    from zeusrun.trial import Trial
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A job, and all that running it needs.
-
-    Attributes:
-        spec: The job.
-        history: Where its trials are kept.
-        policy: Chooses batch sizes and power limits.
-        devices: The devices to meter: the job's GPUs, else the CPU.
-        world_size: Number of ranks.
-        torchrun: The installed one.
-        home: Contains the run directories.
-        environment: Inherited by the ranks.
-        forced_batch_size: The batch size that the user chose; ``None`` to ask the policy.
-        why_forced: Where that choice comes from.
-        limits: Changes the GPUs' power limits while it is entered; ``None`` to change none.
-        host: Name of this machine.
-    """
+    """A job, and all that running it needs."""
 
     spec: JobSpec
     history: History
     policy: Policy
-    devices: Sequence[Device]
+    devices: Sequence[Device]  # to meter: the job's GPUs, else the CPU
     world_size: int
     torchrun: Torchrun
-    home: Path
-    environment: Mapping[str, str]
-    forced_batch_size: int | None = None
+    home: Path  # contains the run directories
+    environment: Mapping[str, str]  # inherited by the ranks
+    forced_batch_size: int | None = None  # the user's own; ``None`` to ask the policy
     why_forced: str = "chosen by --batch-size"
-    limits: LimitHolder | None = None
-    host: str = field(default_factory=platform.node)
+    limits: LimitHolder | None = (
+        None  # holds power limits while it is entered; ``None`` to change none
+    )
+    host: str = field(default_factory=platform.node)  # name of this machine
 
     @property
     def power_limits_w(self) -> tuple[float, ...]:
@@ -63,12 +60,67 @@ class Submission:
         """The GPUs among the devices."""
         return [device for device in self.devices if device.is_gpu]
 
-    @property
-    def placement(self) -> Placement:
-        """Where the ranks are started: all on this host."""
-        return Placement(self.world_size)
+    def command(self, trial: Trial, paths: RunPaths) -> Command:
+        """Return the command that runs a trial, with all ranks on this host."""
+        placement, environment = Placement(self.world_size), self.environment
+        return build_command(
+            self.spec, trial, paths, self.torchrun, environment, placement=placement
+        )
 
     def close(self) -> None:
         """Close the devices."""
         for device in self.devices:
             device.close()
+
+
+def job_devices(
+    nproc_per_node: int | str, environment: Mapping[str, str]
+) -> tuple[list[Device], int]:
+    """Return the devices to meter for a job, which the caller closes, and its number of ranks.
+
+    One GPU for each rank, as far as there are GPUs; without any, the CPU. A kind of device that
+    zeusrun does not know is a plugin's. Raises ``DeviceError`` or ``UsageError`` if there is no
+    such device.
+    """
+    if isinstance(nproc_per_node, str) and nproc_per_node not in {"gpu", "cpu", "auto"}:
+        create: Any = load_plugin("zeusrun.devices", nproc_per_node)
+        devices = list(create(environment)) if callable(create) else []
+        if not devices:
+            raise DeviceError(
+                f"launch.nproc_per_node is {nproc_per_node!r}, but no installed plugin finds such "
+                "a device; set launch.nproc_per_node to 'auto', 'cpu', 'gpu' or a number"
+            )
+        return devices, len(devices)
+    count = nproc_per_node if isinstance(nproc_per_node, int) else None
+    gpus = [] if nproc_per_node == "cpu" else gpus_of_job(environment, count)
+    world_size = resolve_world_size(nproc_per_node, len(gpus), len(os.sched_getaffinity(0)))
+    return gpus or [cpu_device(environment)], world_size
+
+
+def check_descriptors(world_size: int) -> None:
+    """Raise ``LaunchError`` if torchrun and this process may not open as many files as they need.
+
+    With 12 descriptors torchrun (torch 2.13) hangs without any output; with 24 it fails; 40 are
+    enough for two ranks.
+    """
+    needed = 32 + 4 * world_size
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and allowed < needed:
+        raise LaunchError(
+            f"only {allowed} files may be open at once, and {world_size} "
+            f"rank{'' if world_size == 1 else 's'} need {needed}; {SHORTAGES[errno.EMFILE]}"
+        )
+
+
+def resolve_world_size(nproc_per_node: int | str, gpu_count: int, cpu_count: int) -> int:
+    """Return the number of ranks for ``--nproc-per-node``; raises ``DeviceError`` without a GPU."""
+    if isinstance(nproc_per_node, int):
+        return nproc_per_node
+    if nproc_per_node == "cpu":
+        return cpu_count
+    if nproc_per_node == "gpu" and gpu_count == 0:
+        raise DeviceError(
+            "launch.nproc_per_node is 'gpu', but no GPU is visible. Check 'nvidia-smi' and "
+            "CUDA_VISIBLE_DEVICES, or set launch.nproc_per_node to 'auto', 'cpu' or a number."
+        )
+    return gpu_count or cpu_count

@@ -1,8 +1,4 @@
-"""What happens during a submit, as values for the terminal, JSON and notices.
-
-A submit passes each event to one function, in its main thread. If that function raises, zeusrun
-ends the training, records it, and lets the exception propagate.
-"""
+"""What happens during a submit, as values for the terminal, JSON and notices."""
 
 from __future__ import annotations
 
@@ -78,3 +74,4 @@ SubmitEvent: TypeAlias = (
     Noted | Warned | FoundLost | TrialStarts | BoundChanged | Printed | Advanced | TrialEnded
 )
 Emit: TypeAlias = Callable[[SubmitEvent], None]
+"""Gets each event in the main thread. If it raises, zeusrun ends and records the training."""

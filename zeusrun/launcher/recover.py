@@ -1,33 +1,35 @@
-"""Finishes the trials of dead launchers; a submit does this first."""
+"""Trials that did not end in one piece: those of dead launchers, and preempted ones."""
 
 from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from zeusrun.errors import HistoryError
+from zeusrun.cost import cost_j
+from zeusrun.errors import BusyError, HistoryError
 from zeusrun.launcher.processes.descendants import end_processes, processes_of_run
-from zeusrun.launcher.resume import join
 from zeusrun.launcher.rundir.failure import LAUNCHER_DIED
 from zeusrun.launcher.rundir.layout import find_run
-from zeusrun.launcher.rundir.live import read_live
 from zeusrun.launcher.rundir.lock import lease_of
-from zeusrun.launcher.rundir.record import read_outcome, write_record
+from zeusrun.launcher.rundir.record import read_live, read_outcome, write_record
+from zeusrun.metrics.base import SidecarReader
 from zeusrun.metrics.progress import Progress, advance, take_step_clock
-from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
-from zeusrun.trial import Outcome, Trial, TrialStatus
+from zeusrun.trial import EnergySource, Outcome, Trial, TrialStatus, is_baseline
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from zeusrun.history.base import History
+    from zeusrun.launcher.context import Submission
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.sidecar.events import Event
     from zeusrun.sidecar.step_clock import StepCount
 
-
+_Amount = TypeVar("_Amount", int, float)
+CANCELLED_LATER = "cancelled by 'zeusrun cancel' after it was preempted"
 _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there was touched"
 
 
@@ -35,16 +37,7 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
     """Finish the dispatched trials whose launcher is dead, and end their processes.
 
     If the launcher had written an outcome into the run directory, record it. Any other trial is
-    ``LOST``, with the epochs that its ranks reported.
-
-    Args:
-        history: The store.
-        job: The job's name.
-        finished_at: RFC 3339, for lost trials.
-        home: Files and processes of run directories elsewhere are not touched.
-
-    Returns:
-        The trials that were finished here.
+    ``LOST``, with the epochs that its ranks reported. Nothing outside ``home`` is touched.
     """
     recovered = []
     for trial in history.unfinished(job):
@@ -106,8 +99,7 @@ def outcome_so_far(
 ) -> Outcome:
     """Return an outcome with the time, energy and epochs that the files of a run contain.
 
-    Time and energy come from ``live.json``, which the launcher wrote at most a second before its
-    end and after every report. The epochs come from the ranks.
+    ``live.json`` has time and energy as of a second ago; the ranks' events have the epochs.
     """
     bare = Outcome(status, reason, finished_at)
     seen = join(trial, _from_sidecar(trial, paths, bare))
@@ -174,3 +166,151 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
         curve=progress.curve,
         warnings=tuple(warnings),
     )
+
+
+def find_preempted(trials: Sequence[Trial]) -> Trial | None:
+    """Return the oldest trial that the next submit will continue; ``None`` if there is none."""
+    return next(iter(list_preempted(trials)), None)
+
+
+def list_preempted(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials that later submits will continue, oldest first; no forgotten ones."""
+    found: list[Trial] = []
+    for trial in sorted(trials, key=lambda trial: (-trial.recurrence, -trial.attempt)):
+        if trial.status is TrialStatus.PREEMPTED:
+            found += [] if trial.forgotten else [trial]
+        elif trial.status is not TrialStatus.DISPATCHED and trial.reason != CANCELLED_LATER:
+            break
+    return found[::-1]
+
+
+def why_not_continued(submission: Submission, trial: Trial, *, has_files: bool) -> str | None:
+    """Return why a preempted trial cannot be continued as it began; ``None`` if it can."""
+    spec, gpus = submission.spec, submission.gpus
+    objective, arm = spec.objective, trial.global_batch_size
+    names = ("metric", "target", "mode", "eta_knob", "max_epochs")
+    then, now = ([getattr(each, name) for name in names] for each in (trial, objective))
+    devices = (submission.world_size, gpus[0].model if gpus else None, len(gpus))
+    refusals = {
+        "its run directory is gone": not has_files,
+        "--batch-size starts a new run": submission.forced_batch_size is not None,
+        f"{arm} is no longer a candidate": arm not in spec.batch_size.candidates,
+        "the objective has changed": then != now,
+        "the learning rate has changed": trial.learning_rate != spec.learning_rate_for(arm),
+        "it ran on other devices": (trial.world_size, trial.gpu_model, trial.gpu_count) != devices,
+    }
+    return next((reason for reason, holds in refusals.items() if holds), None)
+
+
+def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: str) -> None:
+    """Cancel a preempted trial; raises ``BusyError`` if another process changes or continues it."""
+    paths = find_run(home, trial)
+    lease = None if paths is None else lease_of(trial, paths)
+    busy = BusyError(
+        f"{trial.trial} is being recorded or continued by another process; cancel it again"
+    )
+    if lease is not None and not lease.acquire_or_gone():
+        raise busy
+    try:
+        if history.find(trial.trial) != trial:
+            raise busy
+        outcome = trial.ended_as(TrialStatus.CANCELLED, CANCELLED_LATER, finished_at)
+        if paths is not None:
+            write_record(paths, trial.finish(outcome))
+        history.finish(trial.trial, outcome)
+    finally:
+        if lease is not None:
+            lease.release()
+
+
+def cost_with_earlier(trial: Trial, spent_j: float | None) -> float | None:
+    """Return a cost plus the cost of a trial before it was preempted, in joules."""
+    if trial.time_s is None or spent_j is None:
+        return spent_j
+    return None if trial.cost_j is None else trial.cost_j + spent_j
+
+
+def join(trial: Trial, outcome: Outcome) -> Outcome:
+    """Add the outcome of the last part of a trial to the parts before its preemptions.
+
+    If the last part reports an epoch again, the earlier report no longer counts, because the script
+    continued from an older checkpoint. The time and energy of both count.
+    """
+    if not trial.preemptions or trial.time_s is None:
+        return _without_empty_estimates(trial, outcome)
+    if outcome.time_s is None:  # it was over before training began again
+        source, energy_j, time_s = trial.energy_source, trial.energy_j, trial.time_s
+    else:
+        source = _same_source(trial.energy_source, outcome.energy_source)
+        energy_j = None if source is None else _sum(trial.energy_j, outcome.energy_j)
+        time_s = trial.time_s + outcome.time_s
+    if outcome.curve and is_baseline(outcome.curve[0]):  # the restored model, evaluated again
+        outcome = replace(outcome, curve=outcome.curve[1:])
+    first = outcome.curve[0].epoch if outcome.curve else None
+    before = [point for point in trial.curve if first is None or point.epoch < first]
+    since = [
+        point._replace(
+            time_s=trial.time_s + point.time_s,
+            energy_j=None if energy_j is None else _sum(trial.energy_j, point.energy_j),
+        )
+        for point in outcome.curve
+    ]
+    # The limit of the longer part.
+    longer = outcome.time_s is not None and outcome.time_s > trial.time_s
+    limit_w = outcome.power_limit_w if longer else trial.power_limit_w
+    max_power_w = trial.max_power_w if outcome.max_power_w is None else outcome.max_power_w
+    bests = [best for best in (trial.best_metric, outcome.best_metric) if best is not None]
+    choose = min if trial.mode == "min" else max
+    shared = (trial.shared, outcome.shared)
+    joined = replace(
+        outcome,
+        startup_s=_sum(trial.startup_s, outcome.startup_s),
+        shutdown_s=_known_sum(trial.shutdown_s, outcome.shutdown_s),
+        time_s=time_s,
+        energy_j=energy_j,
+        energy_source=None if energy_j is None else source,
+        max_power_w=max_power_w,
+        cost_j=cost_j(energy_j, max_power_w, time_s, trial.eta_knob),
+        epochs=outcome.epochs or trial.epochs,
+        steps=_known_sum(trial.steps, outcome.steps),
+        best_metric=choose(bests, default=None),
+        curve=(*before, *since),
+        power_limit_w=limit_w,
+        power_profile=outcome.power_profile or trial.power_profile,
+        energy_counter_j=_sum(trial.energy_counter_j, outcome.energy_counter_j),
+        energy_integrated_j=_sum(trial.energy_integrated_j, outcome.energy_integrated_j),
+        profiling_cost_j=_known_sum(trial.profiling_cost_j, outcome.profiling_cost_j),
+        shared=True if True in shared else None if None in shared else False,
+        warnings=(*trial.warnings, *outcome.warnings),
+    )
+    return _without_empty_estimates(trial, joined)
+
+
+def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:
+    """Replace estimates of 0 J by unknown: CPU time counts in ticks of 10 ms, and none was seen."""
+    if outcome.energy_source is not EnergySource.ESTIMATED:
+        return outcome
+    curve = tuple(point._replace(energy_j=point.energy_j or None) for point in outcome.curve)
+    outcome = replace(outcome, curve=curve)
+    if outcome.energy_j != 0:
+        return outcome
+    spent_j = cost_j(None, outcome.max_power_w, outcome.time_s, trial.eta_knob)
+    return replace(outcome, energy_j=None, energy_source=None, cost_j=spent_j)
+
+
+def _same_source(first: EnergySource | None, second: EnergySource | None) -> EnergySource | None:
+    """Return the weaker of two sources; ``None`` if one is unknown, or a model beside a meter."""
+    if first is None or second is None or first.measured != second.measured:
+        return None
+    return first if first is second else max(first, second)  # "integrated" after "counter"
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
+
+
+def _known_sum(first: _Amount | None, second: _Amount | None) -> _Amount | None:
+    """Add two amounts; an unknown one counts as zero."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second

@@ -10,17 +10,16 @@ from zeusrun.bandit.observation import OUTDONE
 from zeusrun.clock import timestamp
 from zeusrun.errors import DeviceError, ExitCode
 from zeusrun.history.base import NEWEST
-from zeusrun.launcher.attempt import run_attempt, was_replaced
-from zeusrun.launcher.dispatch import dispatch
+from zeusrun.launcher.attempt import dispatch, run_attempt, was_replaced
+from zeusrun.launcher.choose import Attempt, NothingLeft
 from zeusrun.launcher.events import FoundLost, Noted, Warned
-from zeusrun.launcher.next_attempt import Attempt, NothingLeft
 from zeusrun.launcher.power.control import open_limits, restore_limits
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.redact import restore_secrets
-from zeusrun.launcher.rundir.cancel import REPLACED_BY_NEWER
+from zeusrun.launcher.rundir.layout import REPLACED_BY_NEWER
+from zeusrun.launcher.script_warnings import find_unused_choices
 from zeusrun.launcher.supervision.stop_rules import StopCause
-from zeusrun.launcher.unused_choices import find_warnings
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -53,16 +52,7 @@ class SubmitResult:
 
 
 def submit(submission: Submission, emit: Emit) -> SubmitResult:
-    """Run one recurrence of a job.
-
-    Args:
-        submission: The job and all it needs.
-        emit: Gets every event.
-
-    Raises:
-        ZeusrunError: Before a trial is dispatched, if it could not be started, or when its
-            outcome could not be recorded.
-    """
+    """Run one recurrence of a job; ``emit`` gets every event. Raises ``ZeusrunError``."""
     spec = restore_secrets(submission.spec, submission.environment)
     submission = replace(submission, spec=spec)
     with CaughtSignals() as signals:
@@ -71,7 +61,7 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
             emit(Noted(limit.text))
         for text in problems:
             emit(Warned(text))
-        for text in find_warnings(submission):
+        for text in find_unused_choices(submission.spec):
             emit(Warned(text))
         name, home = submission.spec.name, submission.home
         recovered = recover_lost(submission.history, name, timestamp(), home)
@@ -88,12 +78,7 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
 
 @contextlib.contextmanager
 def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | None]:
-    """Hold the GPUs' power limits, and restore the original ones at the end.
-
-    Raises:
-        BusyError: If another zeusrun holds them.
-        DeviceError: If the job file's own limit cannot be set, or others share the GPU.
-    """
+    """Hold the GPUs' power limits, and restore the original ones at the end."""
     mode, fixed_w = submission.spec.power_limit.mode, submission.spec.power_limit.watts
     shared = [text for device in submission.gpus if (text := device.caveat) is not None]
     if fixed_w is not None and shared:
@@ -174,10 +159,7 @@ def _may_go_on(submission: Submission, made: Sequence[Attempt], stop: StopOrder 
     )
 
 
-_CODES = {
-    StopCause.TIMEOUT: ExitCode.TIMED_OUT,
-    StopCause.NO_METRIC: ExitCode.BAD_INPUT,
-}
+_CODES = {StopCause.TIMEOUT: ExitCode.TIMED_OUT, StopCause.NO_METRIC: ExitCode.BAD_INPUT}
 
 
 def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> int:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import JobFileError
-from zeusrun.jobfile.placeholders import expand_placeholders
+from zeusrun.jobfile.placeholders import expand_placeholders, literal_parts
 from zeusrun.jobfile.secrets import load_secrets, unescaped
 from zeusrun.launcher.events import Noted, Printed, Warned
 from zeusrun.redaction import MASK, Mask, mask_values
@@ -27,11 +27,7 @@ _COPIED_FROM = "# copied from "
 
 
 def restore_secrets(spec: JobSpec, environment: Mapping[str, str]) -> JobSpec:
-    """Return the job with masked values replaced by environment variables of the same names.
-
-    Raises:
-        JobFileError: If a variable is missing, or an argument held a secret.
-    """
+    """Return the job with its masked values from the environment; raises ``JobFileError``."""
     masked = sorted(name for name in spec.secrets if spec.env[name] == MASK)
     if not masked:
         return spec
@@ -58,15 +54,15 @@ def mask_job(spec: JobSpec, values: Mapping[str, str]) -> Mask:
 
 
 def copy_job(spec: JobSpec) -> bytes:
-    """Return the copy of a job file for a run directory: secrets masked, with where it is from."""
+    """Return the copy of a job file for a run directory: secrets masked, and its origin."""
     return f"{_COPIED_FROM}{json.dumps(str(spec.source))}\n{spec.to_yaml()}".encode()
 
 
 def mask_run(paths: RunPaths, environment: Mapping[str, str]) -> Mask:
     """Return the mask of the secrets of a run, by the values that are known now.
 
-    A run directory holds no values. They come from the job file that the run was submitted with
-    and from environment variables of the same names.
+    They come from the job file that the run was submitted with and from environment variables of
+    the same names. The values of placeholders are unknown, so the parts around them are masked.
     """
     sources = [environment]
     try:
@@ -74,10 +70,13 @@ def mask_run(paths: RunPaths, environment: Mapping[str, str]) -> Mask:
         first, _, _ = paths.job_copy.read_text(encoding="utf-8").partition("\n")
     except (OSError, ValueError, JobFileError):
         return Mask()
-    with contextlib.suppress(ValueError, JobFileError):  # an older copy; the file is gone
+    with contextlib.suppress(ValueError, TypeError, JobFileError):  # another copy; no such file
         sources.append(load_secrets(Path(json.loads(first.removeprefix(_COPIED_FROM)))))
     values = [source[name] for source in sources for name in names if name in source]
-    return mask_values(form for value in values if value != MASK for form in unescaped(value))
+    known = [value for value in values if value != MASK]
+    return mask_values(
+        form for value in known for form in (*unescaped(value), *literal_parts(value))
+    )
 
 
 def mask_outcome(outcome: Outcome, mask: Mask) -> Outcome:

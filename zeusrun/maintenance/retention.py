@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.files.home import runs_directory
 from zeusrun.jobfile.validators import size_bytes
-from zeusrun.launcher.resume import list_preempted
+from zeusrun.launcher.recover import list_preempted
 from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
 from zeusrun.launcher.rundir.lock import RunLock
 from zeusrun.trial import TrialStatus

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.launcher.rundir.live import read_live
 from zeusrun.launcher.rundir.lock import lease_of
+from zeusrun.launcher.rundir.record import read_live
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from zeusrun.history.base import History
-    from zeusrun.launcher.rundir.live import Live
+    from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial
 
 

@@ -1,19 +1,23 @@
-"""The contract of a metric source, and the table of those that zeusrun has."""
+"""The contract of a metric source, the sidecar of the ranks, and the table of sources."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from zeusrun.errors import UsageError
-from zeusrun.metrics.sidecar import SidecarReader
+from zeusrun.files.tail import LineTail
 from zeusrun.plugins import load_plugin
-from zeusrun.sidecar.events import SIDECAR_NAME
+from zeusrun.sidecar.events import SIDECAR_NAME, decode_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from zeusrun.sidecar.events import Event
+
+
+MAX_WARNINGS = 5
 
 
 @runtime_checkable
@@ -23,18 +27,49 @@ class MetricSource(Protocol):
     @property
     def warnings(self) -> Sequence[str]:
         """What could not be read so far, one sentence each; a source says it once."""
-        ...
 
     def read(self, *, final: bool = False) -> list[Event]:
         """Return the events that came since the last call, in order. Never waits.
 
-        Args:
-            final: Whether all writers have ended, so that an incomplete last record counts too.
-
-        Raises:
-            OSError: If the source exists and cannot be read; the next call may succeed.
+        ``final``: all writers have ended, so that an incomplete last record counts too. Raises
+        ``OSError`` if the source exists and cannot be read; the next call may succeed.
         """
-        ...
+
+
+@dataclass
+class SidecarReader:
+    """Reads the events that ranks append to the sidecar; bad lines become warnings."""
+
+    path: Path
+    warnings: list[str] = field(default_factory=list)
+    bad_lines: int = 0
+    _line_number: int = 0
+    _tail: LineTail | None = None
+
+    def read(self, *, final: bool = False) -> list[Event]:
+        """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
+        if self._tail is None:
+            self._tail = LineTail(self.path)
+        events: list[Event] = []
+        while lines := self._tail.read_lines(final=final):
+            for raw in lines:
+                self._line_number += 1
+                line = raw.replace(b"\0", b"").strip()  # a crash can leave holes that read as NUL
+                try:
+                    event = decode_event(line) if line else None
+                except ValueError as error:
+                    self._warn(str(error))
+                    continue
+                if event is not None:
+                    events.append(event)
+        return events
+
+    def _warn(self, reason: str) -> None:
+        self.bad_lines += 1
+        if self.bad_lines <= MAX_WARNINGS:
+            self.warnings.append(f"{self.path.name}:{self._line_number}: {reason}; line ignored")
+        elif self.bad_lines == MAX_WARNINGS + 1:
+            self.warnings.append(f"{self.path.name}: more lines are not events; all were ignored")
 
 
 def open_sidecar(run_dir: Path) -> MetricSource:
@@ -47,18 +82,13 @@ SOURCES: dict[str, Callable[[Path], MetricSource]] = {"sidecar": open_sidecar}
 
 
 def open_sources(name: str, run_dir: Path) -> tuple[MetricSource, ...]:
-    """Open the sources of a run: the sidecar, and the one that the job file names if another.
+    """Open the sidecar, which names the ranks' processes, and the source that the job file names.
 
-    Nothing needs to exist yet. Without the sidecar zeusrun would know no rank's process.
-
-    Raises:
-        UsageError: If no source has the name.
+    Nothing needs to exist yet. Raises ``UsageError`` if no source has the name.
     """
     sidecar = open_sidecar(run_dir)
-    return (sidecar,) if name == "sidecar" else (sidecar, _open_source(name, run_dir))
-
-
-def _open_source(name: str, run_dir: Path) -> MetricSource:
+    if name == "sidecar":
+        return (sidecar,)
     create: Any = SOURCES.get(name) or load_plugin("zeusrun.metric_sources", name)
     source = create(run_dir) if callable(create) else None
     if not isinstance(source, MetricSource):
@@ -66,4 +96,4 @@ def _open_source(name: str, run_dir: Path) -> MetricSource:
             f"metrics.source {name!r}: no installed plugin makes such a metric source, which has "
             "the method read and the property warnings; docs/python-api.md describes it"
         )
-    return source
+    return sidecar, source

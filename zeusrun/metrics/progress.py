@@ -27,19 +27,14 @@ _STEP_TIMES = 64  # after that many samples the median hardly moves
 
 @dataclass(frozen=True)
 class Ranks:
-    """One generation of workers: the ranks that torchrun has started together. Iterates over them.
-
-    Attributes:
-        world_size: How many there are.
-        generation: How often torchrun has restarted them.
-        exit_codes: Of the ranks whose script has ended, in the order in which they ended.
-        alone: Those of them that never joined a process group.
-    """
+    """One generation of workers: the ranks that torchrun has started together."""
 
     world_size: int = 1
-    generation: int = 0
-    exit_codes: Mapping[int, int] = field(default_factory=dict)
-    alone: frozenset[int] = frozenset()
+    generation: int = 0  # how often torchrun has restarted them
+    exit_codes: Mapping[int, int] = field(
+        default_factory=dict
+    )  # of the ranks whose script has ended, in order of their ends
+    alone: frozenset[int] = frozenset()  # those of them that never joined a process group
 
     def __iter__(self) -> Iterator[int]:
         """Iterate over the ranks."""
@@ -67,60 +62,34 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Progress:
-    """A trial at monotonic second ``now_t``.
+    """A trial at monotonic second ``now_t``; ``None`` for what is unknown or not there yet."""
 
-    Attributes:
-        launched_t: When torchrun was started.
-        now_t: The moment described.
-        script_t: When rank 0 began to run the script.
-        training_t: When training began: at the start of the first optimizer step, else with the
-            script; ``None`` until then.
-        steps: Optimizer steps of rank 0.
-        stepping_s: Monotonic seconds of the ends of the first and of the last of them; ``None``
-            before one.
-        step_times_s: Seconds a step took, each a mean between two looks at the step clock.
-        epochs: Epochs completed.
-        curve: The metric after every epoch.
-        reported_t: When each point of the curve was reported.
-        last_report_t: When anything was reported last; ``None`` before.
-        seen_metrics: Names of every metric reported.
-        other_epochs: The first epochs that were reported without the metric.
-        last_value: The metric as last reported, NaN and infinities included.
-        best_value: Its best finite value.
-        reached: The curve point that first met the target.
-        ranks: The workers as they are now.
-        energy_j: Joules since training began; ``None`` if unknown.
-        power_w: Watts now, summed over devices; ``None`` if unknown.
-        cost_j: Cost so far; ``None`` if unknown.
-        power_limit_w: Watts per GPU that are held now; ``None`` while the limit is as found.
-        probing: Whether they are held only to be measured.
-        earlier: Epochs reported before the trial was preempted.
-    """
-
-    launched_t: float
+    launched_t: float  # when torchrun was started
     now_t: float
-    script_t: float | None = None
-    training_t: float | None = None
-    steps: int | None = None
-    stepping_s: tuple[float, float] | None = None
-    step_times_s: tuple[float, ...] = ()
-    epochs: int = 0
-    curve: tuple[CurvePoint, ...] = ()
-    reported_t: tuple[float, ...] = ()
-    last_report_t: float | None = None
-    seen_metrics: frozenset[str] = frozenset()
-    other_epochs: frozenset[int] = frozenset()
-    last_value: float | None = None
-    best_value: float | None = None
-    reached: CurvePoint | None = None
+    script_t: float | None = None  # when rank 0 began to run the script
+    training_t: float | None = None  # the start of the first step, else of the script
+    steps: int | None = None  # of rank 0
+    stepping_s: tuple[float, float] | None = (
+        None  # monotonic ends of the first and of the last step
+    )
+    step_times_s: tuple[float, ...] = ()  # each a mean between two samples
+    epochs: int = 0  # completed
+    curve: tuple[CurvePoint, ...] = ()  # the metric after every epoch
+    reported_t: tuple[float, ...] = ()  # when each point of the curve was reported
+    last_report_t: float | None = None  # of any metric
+    seen_metrics: frozenset[str] = frozenset()  # names of all that were reported
+    other_epochs: frozenset[int] = frozenset()  # the first ones without the metric
+    last_value: float | None = None  # NaN and infinities included
+    best_value: float | None = None  # finite
+    reached: CurvePoint | None = None  # the point that first met the target
     ranks: Ranks = Ranks()
-    energy_j: float | None = None
-    power_w: float | None = None
-    cost_j: float | None = None
-    power_limit_w: float | None = None
-    probing: bool = False
-    earlier: tuple[int, ...] = ()
-    asked: frozenset[str] = frozenset()
+    energy_j: float | None = None  # since training began
+    power_w: float | None = None  # now, summed over devices
+    cost_j: float | None = None  # so far
+    power_limit_w: float | None = None  # held now, per GPU; ``None`` for the original one
+    probing: bool = False  # whether it is held only to be measured
+    earlier: tuple[int, ...] = ()  # epochs reported before a preemption
+    asked: frozenset[str] = frozenset()  # choices that the script has asked for
 
     @property
     def time_s(self) -> float | None:
@@ -151,9 +120,9 @@ class Progress:
 def take_step_clock(progress: Progress, count: StepCount | None) -> Progress:
     """Take in rank 0's step clock: training begins with its first step.
 
-    The clock shows when a step ended. Its start is taken to be the median step time earlier, but
-    not before the script began: otherwise a first step that is long would be free, and large batch
-    sizes, which have few steps, would look cheap.
+    The clock shows when a step ended. Its start is estimated: one median step time earlier, but not
+    before the script began. Otherwise a long first step would be free, and large batch sizes, which
+    have few steps, would look cheap.
     """
     if count is None:
         return progress
@@ -191,37 +160,14 @@ def _begin(progress: Progress, training_t: float) -> Progress:
     return replace(progress, training_t=training_t, curve=curve, epochs=epochs, reached=reached)
 
 
-def never_less(before: Progress, now: Progress, energy_j: float | None) -> float | None:
-    """Return live energy that does not fall: an extrapolation may have been too high.
-
-    It falls where the first step shows that training began later than was thought. Live time and
-    cost go on after the last report: until the run ends, nobody knows that it was the last.
-
-    Args:
-        before: At the last look.
-        now: At this one.
-        energy_j: Joules since training began, as metered by now; ``None`` if unknown.
-    """
-    first_step = before.stepping_s is None and now.stepping_s is not None
-    if energy_j is None or before.energy_j is None or first_step:
-        return energy_j
-    return max(energy_j, before.energy_j)
-
-
 def advance(
     progress: Progress, event: Event, trial: Trial, energy_between: EnergyBetween
 ) -> Progress:
-    """Return the progress after an event.
+    """Return the progress after an event; ``trial`` is as dispatched.
 
-    As long as no optimizer step was seen, training is taken to begin with the script, or with the
-    launch when nothing marked the script: a start that is too early makes a dear trial, one that
-    is too late would make a free one.
-
-    Args:
-        progress: Before.
-        event: From the sidecar.
-        trial: As dispatched: its metric, target and mode.
-        energy_between: Joules between two monotonic seconds, ``None`` if unknown.
+    Until an optimizer step is seen, training is taken to begin with the script, or with the launch
+    if nothing marked the script. A start that is too early makes a trial dear; one that is too late
+    would make it free.
     """
     if isinstance(event, Started):
         first = event.rank == 0 and progress.script_t is None  # what a restart costs, the run costs

@@ -95,7 +95,7 @@ class _Simulation:
             own = [run for run in setting.runs if run.arm == self._arm]
             self._known = {point.power_limit_w: point for point in merged_profile(own)}
         self._hold(decision.power_limit_w)
-        self._in_speed_check = self._probing and decision.stage is Stage.LOOK
+        self._in_speed_check = self._probing and decision.stage is Stage.SPEED_CHECK
 
     def _hold(self, limit_w: float | None) -> None:
         """Hold a power limit; ``None`` is the highest."""

@@ -84,8 +84,12 @@ class LastingStream:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
-def lasting_console(stream: IO[str]) -> PlainConsole:
-    """Return a console that goes on without output if its terminal or pipe is closed."""
+def lasting_console(stream: IO[str] | None) -> PlainConsole:
+    """Return a console that goes on without output if its terminal or pipe is closed.
+
+    ``None`` is a stream that was closed before zeusrun started.
+    """
+    stream = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w") if stream is None else stream
     return PlainConsole(file=cast("IO[str]", LastingStream(stream)))
 
 

@@ -61,7 +61,7 @@ def restore_sheet(job: str, done: Restoration) -> RenderableType:
     problems = list(done.problems)
     if done.lost is None and problems:
         problems.append(
-            "the unreadable part may have contained trials that are recorded nowhere else"
+            "what cannot be read may have contained trials that are recorded nowhere else"
         )
     if done.aside is not None:
         lines.append(Text(f"  the previous file is kept as {done.aside}", style="dim"))

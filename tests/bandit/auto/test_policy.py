@@ -73,10 +73,13 @@ def test_a_doubtful_arm_is_worth_a_try_and_it_says_why():
 def test_an_unknown_speed_is_checked_first_where_runs_are_long():
     long = [run(64, 10, per_epoch=1e5)]
     decision = choose(*long)
-    assert decision.stage is Stage.LOOK
+    assert decision.stage is Stage.SPEED_CHECK
     assert "30 s of it come first" in decision.why
     again = choose(*long, speed_checked(decision.global_batch_size, 9e4))
-    assert again.stage is not Stage.LOOK or again.global_batch_size != decision.global_batch_size
+    assert (
+        again.stage is not Stage.SPEED_CHECK
+        or again.global_batch_size != decision.global_batch_size
+    )
 
 
 def test_a_speed_check_that_disappoints_sends_the_choice_elsewhere():

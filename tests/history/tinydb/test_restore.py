@@ -80,6 +80,19 @@ def test_a_damaged_history_that_nobody_has_read_is_set_aside_by_restoring(histor
     assert len(history.trials("digits")) == 2  # the copy is not the damaged state
 
 
+@pytest.mark.parametrize("left", ["copy", "volumes"])
+def test_a_missing_history_may_have_lost_trials(tmp_path, left):
+    history = TinyDBHistory(tmp_path, volume_trials=1)
+    run(history, 4)
+    path = tmp_path / "digits.json"
+    path.unlink()
+    if left == "volumes":
+        path.with_name("digits.json.bak").unlink()
+    report = history.restore("digits", [])
+    assert 0 < report.trials <= 4
+    assert (report.lost, report.problems) == (None, (f"{path} is missing",))
+
+
 def test_without_any_copy_the_run_directories_are_what_there_is(history, path):
     report = history.restore("digits", [build_trial(3), TRIALS[1]])
     assert history.trials("digits") == [TRIALS[1], build_trial(3)]

@@ -10,7 +10,7 @@ import zeusrun
 from tests.factories import build_trial as trial
 from tests.factories import load_job
 from zeusrun.errors import DeviceError
-from zeusrun.launcher.machine import resolve_world_size
+from zeusrun.launcher.context import resolve_world_size
 from zeusrun.launcher.processes.command import Placement, build_command, placeholder_values
 from zeusrun.launcher.processes.installation import Torchrun
 from zeusrun.launcher.rundir.layout import RunPaths

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from zeusrun.errors import LaunchError
 from zeusrun.launcher.processes import torchrun
 from zeusrun.launcher.processes.command import Command
 from zeusrun.launcher.processes.descendants import end_processes, processes_of_run
+from zeusrun.launcher.processes.guard import is_readable
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.rundir.layout import create_run
@@ -64,6 +66,31 @@ def test_a_run_gives_its_exit_code_and_its_output_is_in_the_log(paths):
     assert (exit_.code, exit_.outlived) == (7, ())
     assert sorted(paths.torchrun_log.read_text().split()) == ["err", "out"]
     assert not paths.stop.exists()
+
+
+@pytest.fixture
+def many_descriptors():
+    """Open so many files that the next descriptor is one that ``select`` would refuse."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        pytest.skip("this machine allows too few open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+    yield
+    for descriptor in opened:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_run_may_begin_with_many_open_files(paths, many_descriptors):
+    assert run(python(paths, ""), paths, grace_period_s=1, on_tick=go_on).code == 0
+
+
+def test_waiting_has_no_longest_time():
+    reader, writer = os.pipe()
+    os.close(writer)
+    assert is_readable(reader, 1e12)
+    os.close(reader)
 
 
 def test_a_run_has_the_environment_folder_and_session_given_and_no_input(paths, tmp_path):

@@ -14,7 +14,8 @@ import pytest
 
 from tests.factories import ROOT
 from tests.runs import has_ended, wait_for
-from zeusrun.launcher.processes.torchrun import TorchrunProcess
+from zeusrun.launcher.processes.descendants import processes_of_run
+from zeusrun.launcher.processes.torchrun import StopLevel, TorchrunProcess
 from zeusrun.launcher.rundir.layout import create_run
 
 WATCHDOG = ROOT / "zeusrun" / "launcher" / "processes" / "watchdog.py"
@@ -162,6 +163,19 @@ def test_if_it_is_killed_the_run_ends_and_nothing_is_left(process, tmp_path):
             process.wait()
     assert process.exit.code == -signal.SIGKILL
     assert has_ended(daemon)
+
+
+def test_whoever_recovers_the_run_leaves_it_alone(process, tmp_path):
+    """Right after the death of a launcher, it alone knows the orphans with another environment."""
+    with process:
+        daemon = start_daemon(lambda word: process._send(word[0]), tmp_path)
+        (watchdog,) = (
+            each for each in psutil.Process().children() if str(WATCHDOG) in each.cmdline()
+        )
+        found = {each.pid for each in processes_of_run(str(process._paths.run_dir))}
+        (torchrun,) = (each for each in watchdog.children() if each.pid != daemon)
+        assert found == {torchrun.pid, daemon}
+        process.stop(StopLevel.KILL, lambda: False)
 
 
 def test_a_launcher_does_not_wait_for_one_that_was_stopped(process, tmp_path, monkeypatch):

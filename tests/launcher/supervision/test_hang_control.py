@@ -10,7 +10,7 @@ import pytest
 from tests.factories import build_trial as trial
 from tests.launcher.values import LAUNCHED
 from zeusrun.launcher.rundir.layout import create_run
-from zeusrun.launcher.supervision.hang_control import StallControl
+from zeusrun.launcher.supervision.hang import StallControl
 from zeusrun.launcher.supervision.ranks import RankProcesses
 from zeusrun.metrics.progress import Ranks
 from zeusrun.sidecar.step_clock import StepClock

@@ -42,7 +42,7 @@ ONE_FAILED = (ended(110.0, 0), ended(110.0, 1, 7))
 
 
 def order(cause, level=StopLevel.TERMINATE):
-    return StopOrder(level, cause, f"because of {cause.value}")
+    return StopOrder(cause, f"because of {cause.value}", level)
 
 
 def outcome(progress, code=0, stop=None, *, failure=None, meter=METERED, outlived=(), **of):
@@ -57,7 +57,7 @@ def outcome(progress, code=0, stop=None, *, failure=None, meter=METERED, outlive
     )
 
 
-TARGET, HOPELESS, LOOKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(order, StopCause)
+TARGET, HOPELESS, CHECKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(order, StopCause)
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ TARGET, HOPELESS, LOOKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(order, Sto
         (MISSED, 1, HOPELESS, RAISED, "STOPPED", "because of hopeless"),
         (MISSED, 0, HOPELESS, None, "STOPPED", "because of hopeless"),
         (MISSED, 1, TIMEOUT, None, "STOPPED", "because of timeout"),
-        (MISSED, 1, LOOKED, None, "CANCELLED", "because of looked"),
-        (NOTHING, 0, LOOKED, None, "CANCELLED", "because of looked"),
-        (MISSED, 1, LOOKED, RAISED, "CANCELLED", "because of looked"),
-        (MISSED, 1, LOOKED, FULL, "OOM", FULL.reason),
-        (MISSED, -15, LOOKED, FULL, "OOM", FULL.reason),
-        (MISSED, 0, LOOKED, FULL, "CANCELLED", "because of looked"),
-        (after(*ONE_FAILED, start=MISSED), 0, LOOKED, FULL, "OOM", FULL.reason),
+        (MISSED, 1, CHECKED, None, "CANCELLED", "because of speed checked"),
+        (NOTHING, 0, CHECKED, None, "CANCELLED", "because of speed checked"),
+        (MISSED, 1, CHECKED, RAISED, "CANCELLED", "because of speed checked"),
+        (MISSED, 1, CHECKED, FULL, "OOM", FULL.reason),
+        (MISSED, -15, CHECKED, FULL, "OOM", FULL.reason),
+        (MISSED, 0, CHECKED, FULL, "CANCELLED", "because of speed checked"),
+        (after(*ONE_FAILED, start=MISSED), 0, CHECKED, FULL, "OOM", FULL.reason),
         (after(*ONE_FAILED, start=REACHED), 0, HOPELESS, None, "STOPPED", "because of hopeless"),
         (MISSED, 1, HOPELESS, FULL, "STOPPED", "because of hopeless"),
         (MISSED, -9, SIGNAL, None, "CANCELLED", "because of signal"),
@@ -109,7 +109,7 @@ TARGET, HOPELESS, LOOKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(order, Sto
         # It was stopped, and had reached the target.
         (REACHED, 0, HOPELESS, None, "REACHED", "accuracy 0.6"),
         (REACHED, 0, SIGNAL, None, "REACHED", "accuracy 0.6"),
-        (REACHED, 0, LOOKED, None, "REACHED", "accuracy 0.6"),
+        (REACHED, 0, CHECKED, None, "REACHED", "accuracy 0.6"),
         (REACHED, 1, SIGNAL, None, "CANCELLED", "because of signal"),
         (REACHED, 1, TIMEOUT, None, "REACHED", "accuracy 0.6 in epoch 2"),
         (OTHER_NAME, 1, NO_METRIC, RAISED, "FAILED", "because of no metric"),
@@ -131,7 +131,7 @@ OWN = replace(RAISED, is_own=True)
         (SIGNAL, replace(FULL, is_own=True), True),
         (PREEMPTED, RAISED, False),  # of another rank that has ended
         (PREEMPTED, None, False),
-        (LOOKED, replace(FULL, is_own=True), False),  # its reason says so
+        (CHECKED, replace(FULL, is_own=True), False),  # its reason says so
         (None, OWN, False),
         (TARGET, OWN, False),
     ],

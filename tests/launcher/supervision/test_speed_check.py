@@ -13,11 +13,11 @@ from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.observation import Run
 from zeusrun.launcher.choose import Choice
 from zeusrun.launcher.supervision.speed_check import (
-    LOOK_STEPS,
-    begins_with_look,
+    SPEED_CHECK_STEPS,
+    begins_with_speed_check,
     has_seen_enough,
     measure_speed,
-    read_look,
+    read_speed_check,
 )
 from zeusrun.metrics.progress import take_step_clock
 from zeusrun.sidecar.step_clock import StepCount
@@ -50,24 +50,24 @@ def stepped(steps, seconds):
     return then(LAUNCHED, steps, seconds)
 
 
-def choice(stage=Stage.LOOK, *runs):
+def choice(stage=Stage.SPEED_CHECK, *runs):
     return Choice(trial(7), problem(recurrence=7), runs, Decision(32, stage, "why"))
 
 
 def test_only_a_decision_to_look_begins_with_one():
-    assert begins_with_look(choice())
-    assert not begins_with_look(choice(Stage.EXPLORE))
+    assert begins_with_speed_check(choice())
+    assert not begins_with_speed_check(choice(Stage.EXPLORE))
 
 
 def test_a_batch_size_is_looked_at_once_in_a_recurrence():
-    looked = Run(32, 7, TrialStatus.CANCELLED, Stage.LOOK)
-    assert not begins_with_look(choice(Stage.LOOK, looked))
+    looked = Run(32, 7, TrialStatus.CANCELLED, Stage.SPEED_CHECK)
+    assert not begins_with_speed_check(choice(Stage.SPEED_CHECK, looked))
     for other in (
         looked._replace(arm=16),
         looked._replace(recurrence=6),
         looked._replace(stage=Stage.EXPLORE),
     ):
-        assert begins_with_look(choice(Stage.LOOK, other))
+        assert begins_with_speed_check(choice(Stage.SPEED_CHECK, other))
 
 
 def test_an_epoch_is_enough_where_steps_are_not_counted():
@@ -75,24 +75,24 @@ def test_an_epoch_is_enough_where_steps_are_not_counted():
 
 
 def test_before_an_epoch_it_takes_time_steps_and_the_length_of_an_epoch():
-    assert has_seen_enough(stepped(LOOK_STEPS, SPEED_CHECK_S), KNOWN, 32)
-    assert not has_seen_enough(stepped(LOOK_STEPS - 1, SPEED_CHECK_S), KNOWN, 32)
-    assert not has_seen_enough(stepped(LOOK_STEPS, SPEED_CHECK_S - 2), KNOWN, 32)
-    assert not has_seen_enough(stepped(LOOK_STEPS, SPEED_CHECK_S), UNCOUNTED, 32)
+    assert has_seen_enough(stepped(SPEED_CHECK_STEPS, SPEED_CHECK_S), KNOWN, 32)
+    assert not has_seen_enough(stepped(SPEED_CHECK_STEPS - 1, SPEED_CHECK_S), KNOWN, 32)
+    assert not has_seen_enough(stepped(SPEED_CHECK_STEPS, SPEED_CHECK_S - 2), KNOWN, 32)
+    assert not has_seen_enough(stepped(SPEED_CHECK_STEPS, SPEED_CHECK_S), UNCOUNTED, 32)
     assert not has_seen_enough(LAUNCHED, KNOWN, 32)
 
 
 def test_an_evaluation_before_the_first_step_is_no_epoch():
     evaluated = after(report(101.0, 0, 0.1))
     assert not has_seen_enough(evaluated, KNOWN, 32)
-    assert not has_seen_enough(then(evaluated, LOOK_STEPS, 5.0), KNOWN, 32)
-    assert has_seen_enough(then(evaluated, LOOK_STEPS, SPEED_CHECK_S), KNOWN, 32)
+    assert not has_seen_enough(then(evaluated, SPEED_CHECK_STEPS, 5.0), KNOWN, 32)
+    assert has_seen_enough(then(evaluated, SPEED_CHECK_STEPS, SPEED_CHECK_S), KNOWN, 32)
 
 
 def test_an_epoch_of_counted_steps_takes_some_of_them():
     reported = after(report(101.0, 1, 0.1))
-    assert not has_seen_enough(then(reported, LOOK_STEPS - 1, 5.0), UNCOUNTED, 32)
-    assert has_seen_enough(then(reported, LOOK_STEPS, 5.0), UNCOUNTED, 32)
+    assert not has_seen_enough(then(reported, SPEED_CHECK_STEPS - 1, 5.0), UNCOUNTED, 32)
+    assert has_seen_enough(then(reported, SPEED_CHECK_STEPS, 5.0), UNCOUNTED, 32)
 
 
 @pytest.mark.parametrize(("steps", "enough"), [(14, False), (15, True), (20, True)])
@@ -116,7 +116,7 @@ def test_without_energy_there_is_no_power():
 def test_a_look_reads_as_a_run_cut_short_that_knows_its_cost_per_epoch():
     progress = stepped(11, 5.0)
     point = measure_speed(progress, None, ten_watts)
-    run = read_look(KNOWN, trial(mode="max"), progress, point, METERED)
+    run = read_speed_check(KNOWN, trial(mode="max"), progress, point, METERED)
     assert run.status is TrialStatus.CANCELLED
     # 640 samples are 20 steps of 32, 10 s at 10 W; eta_knob of the problem is 1
     assert run.epoch_cost_j == pytest.approx(100.0)
@@ -124,13 +124,15 @@ def test_a_look_reads_as_a_run_cut_short_that_knows_its_cost_per_epoch():
 
 def test_a_look_after_an_evaluation_knows_the_cost_of_an_epoch_from_its_steps():
     progress = then(after(report(101.0, 0, 0.1)), 11, 5.0)
-    run = read_look(KNOWN, trial(), progress, measure_speed(progress, None, ten_watts), METERED)
+    run = read_speed_check(
+        KNOWN, trial(), progress, measure_speed(progress, None, ten_watts), METERED
+    )
     assert (run.epochs, run.epoch_cost_j) == (None, pytest.approx(100.0))
 
 
 def test_a_look_of_a_whole_epoch_needs_no_steps():
     progress = after(report(105.0, 1, 0.1))
-    run = read_look(UNCOUNTED, trial(), progress, None, METERED)
+    run = read_speed_check(UNCOUNTED, trial(), progress, None, METERED)
     assert (run.epochs, run.epoch_cost_j) == (1, 50.0)
     assert run.pace == ((1, 0.1),)
 
@@ -138,4 +140,4 @@ def test_a_look_of_a_whole_epoch_needs_no_steps():
 def test_a_look_that_saw_no_energy_says_nothing():
     progress = after(report(105.0, 1, 0.1), energy_between=lambda _since, _until: None)
     unmetered = replace(UNMETERED, max_power_w=None)
-    assert read_look(KNOWN, trial(), progress, None, unmetered) is None
+    assert read_speed_check(KNOWN, trial(), progress, None, unmetered) is None

@@ -9,7 +9,7 @@ import sysconfig
 import pytest
 
 import zeusrun
-from zeusrun.launcher.supervision.stacks import (
+from zeusrun.launcher.supervision.hang import (
     Frame,
     describe_place,
     keep_stacks,

@@ -10,7 +10,7 @@ import pytest
 from tests.launcher.values import after, report
 from zeusrun.launcher.processes.signals import how_at_once
 from zeusrun.launcher.processes.torchrun import StopLevel
-from zeusrun.launcher.supervision.stop_rules import StopCause, StopRules, Verdict, supervise
+from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder, StopRules, supervise
 
 FREE = StopRules(cost_bound_j=None, timeout_s=None, stop_at_target=True)
 TRAINING = replace(after(report(105.0, 1, 0.1)), now_t=110.0, cost_j=80.0)
@@ -45,15 +45,15 @@ def test_an_unknown_cost_is_never_past_a_bound():
     assert supervise(replace(TRAINING, cost_j=None), replace(FREE, cost_bound_j=1.0), []) is None
 
 
-@pytest.mark.parametrize("cause", [StopCause.HOPELESS, StopCause.LOOKED])
+@pytest.mark.parametrize("cause", [StopCause.HOPELESS, StopCause.SPEED_CHECKED])
 def test_what_the_policy_says_stops_a_run_before_its_bound_does(cause):
     bounds = replace(FREE, cost_bound_j=1.0)
-    order = supervise(TRAINING, bounds, [], Verdict(cause, "because"))
+    order = supervise(TRAINING, bounds, [], StopOrder(cause, "because"))
     assert (order.level, order.cause, order.reason) == (StopLevel.TERMINATE, cause, "because")
 
 
 def test_a_policy_does_not_stop_what_has_reached_its_target_or_was_signalled():
-    verdict = Verdict(StopCause.HOPELESS, "because")
+    verdict = StopOrder(StopCause.HOPELESS, "because")
     assert supervise(REACHED, FREE, [], verdict).cause is StopCause.TARGET
     assert supervise(TRAINING, FREE, [signal.SIGINT], verdict).cause is StopCause.SIGNAL
 

@@ -94,7 +94,7 @@ def _select(now: Assessment) -> tuple[int, Stage, str]:
     why = why_try(now, best, incumbent)
     if _needs_speed_check(now, best):
         why = f"{why}; its speed is unknown, so {SPEED_CHECK_S:g} s of it come first"
-        return best, Stage.LOOK, why
+        return best, Stage.SPEED_CHECK, why
     return best, Stage.EXPLORE, why
 
 

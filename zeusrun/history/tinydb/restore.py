@@ -72,6 +72,11 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
     """
     problems: list[str] = []
     damaged: list[Path] = []
+    with storage.explained("read", path):
+        stored = storage.stored_volumes(path)
+        missing = not path.exists() and (storage.copy_path(path).exists() or bool(stored))
+    if missing:
+        problems.append(f"{path} is missing")
 
     def read(file: Path, data: bytes | None) -> tuple[Tables, list[Record]] | None:
         try:
@@ -89,8 +94,6 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
             (tables, records), copy, written_at = content, name, _written_at(file)
             break
     volumes, following, changes = storage.read_header(tables)
-    with storage.explained("read", path):
-        stored = storage.stored_volumes(path)
     sources = [records]
     # The newest volumes first: a history that was restored before lists those.
     for number in sorted({*stored, *(volume.number for volume in volumes)}, reverse=True):
@@ -116,7 +119,7 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
         trials=len(merged),
         found=tuple(trial.trial for trial, _ in merged if known.get(trial.trial) != trial),
         aside=aside,
-        lost=None if damaged else (),
+        lost=None if damaged or missing else (),
         problems=tuple(problems),
     )
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.problem import Problem
     from zeusrun.energy.device import Device
-    from zeusrun.gpu.power_limits.original_limits import LimitRecord, Restored
+    from zeusrun.gpu.power_limits.original_limits import Restored
     from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.sidecar.step_clock import StepCount
     from zeusrun.trial import PowerPoint
@@ -55,13 +55,13 @@ def restore_limits(
 ) -> tuple[list[Restored], list[str], list[str]]:
     """Restore the power limits that dead launchers have left changed; see ``repair_limits``."""
     try:
-        return repair_limits(limits_directory(home), _open_recorded, dry_run=dry_run)
+        return repair_limits(
+            limits_directory(home),
+            lambda record: gpu_by_uuid(record.uuid, {**os.environ, **naming_zeusd(record.zeusd)}),
+            dry_run=dry_run,
+        )
     except DeviceError as error:
         return [], [str(error)], []
-
-
-def _open_recorded(record: LimitRecord) -> LimitableDevice:
-    return gpu_by_uuid(record.uuid, {**os.environ, **naming_zeusd(record.zeusd)})
 
 
 def held_by(home: Path, uuid: str) -> str | None:
@@ -79,7 +79,10 @@ def held_by(home: Path, uuid: str) -> str | None:
 class LimitControl:
     """The power limits of one trial. A context manager that restores the limits at the end.
 
-    Without a holder, or without permission, it only measures.
+    Without a holder, or without permission, it only measures; without GPUs or ``clocks``, the step
+    clocks of all ranks, not even that. ``fixed_w`` is the only limit to hold; ``None`` to let the
+    policy choose by ``next_limit_w``, given the profile so far. For ``problem``, ``known`` and
+    ``original_w`` see ``Profiling``.
     """
 
     def __init__(
@@ -96,60 +99,44 @@ class LimitControl:
         fixed_w: float | None,
         next_limit_w: Callable[[Sequence[PowerPoint]], float | None],
     ) -> None:
-        """Prepare; nothing is changed yet.
-
-        ``clocks`` are the step clocks of all ranks; without them or GPUs nothing is measured.
-        ``warn`` gets each sentence that a user should act on. ``fixed_w`` is the only limit to
-        hold, ``None`` to let the policy choose by ``next_limit_w``, given the profile so far. For
-        ``problem``, ``known`` and ``original_w`` see ``Profiling``.
-        """
         self._holder, self._gpus, self._clocks, self._warn = holder, gpus, clocks, warn
         self._trial, self._original_w, self._fixed_w = trial, original_w, fixed_w
         self._next_limit_w = next_limit_w
-        self._held_w: float | None = None
+        self.held_w: float | None = None  # per GPU; ``None``: the original limit
         # Somebody else may have set a limit in an earlier attempt, which has warned of it.
         self._warned_of = None if holder is None else holder.taken
         self._failed, self._released = self._warned_of is not None, False
         self._retry_t = 0.0
-        self._profiling: Profiling | None = None
-        if gpus and clocks:
-            ask, is_in_force = self._ask, self._is_in_force
-            self._profiling = Profiling(problem, known, original_w, ask, is_in_force)
+        self._measures = bool(gpus and clocks)
+        self._profiling = Profiling(problem, known, original_w, self._ask, self._is_in_force)
 
     def __enter__(self) -> Self:
         """Hold nothing yet; see ``begin``."""
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Restore the limits."""
+        """Restore the original limits."""
         self.let_go()
-
-    def begin(self) -> None:
-        """Hold the fixed limit, if there is one, before anything starts.
-
-        Raises:
-            DeviceError: If it cannot be held.
-        """
-        if self._holder is not None and self._fixed_w is not None:
-            self._holder.hold(self._fixed_w, self._trial)
-            self._held_w = self._fixed_w
 
     def let_go(self) -> None:
         """Restore the original limits; what fails is tried again at the end of the submit."""
-        if self._profiling is not None:
-            self._profiling.finish()  # while the limit that it measures is still in force
+        self._profiling.finish()  # while the limit that it measures is still in force
         if self._holder is not None:
             with contextlib.suppress(DeviceError):
                 self._holder.restore()
-                self._held_w = None
+                self.held_w = None
             self._check_taken()
+
+    def begin(self) -> None:
+        """Hold the fixed limit, if there is one, before anything starts; raises ``DeviceError``."""
+        if self._holder is not None and self._fixed_w is not None:
+            self._holder.hold(self._fixed_w, self._trial)
+            self.held_w = self._fixed_w
 
     def advance(self, now_t: float, energy_between: EnergyBetween, *, wait: bool) -> None:
         """Read the step clocks, and hold the limit that is wanted now; see ``Profiling``."""
         self._keep_guarded(now_t)
-        if self._profiling is None:
-            return
-        count = read_slowest(self._clocks)
+        count = read_slowest(self._clocks) if self._measures else None
         if count is None:
             return
         failure = self._profiling.failure
@@ -168,17 +155,13 @@ class LimitControl:
             self.let_go()
             return
         self._keep_guarded(time.monotonic())
-        if self._profiling is not None and self.probing:
+        if self.probing:
             self._profiling.finish()
             self._hold(None)
 
     def report(self, checked: PowerPoint | None) -> LimitsReport:
-        """Return what the trial has shown; ``checked`` is from its speed check, if there was one.
-
-        A probe counts more than a speed check, which is a mean from the first step on: the next
-        trial is to measure that limit itself.
-        """
-        if self._profiling is None:
+        """Return what probes have shown, else what the speed check has (``checked``)."""
+        if not self._measures:
             return LimitsReport(() if checked is None else (checked,))
         rough = () if checked is None else (checked._replace(power_limit_w=None),)
         profile = tuple(self._profiling.points.values()) or rough
@@ -187,19 +170,14 @@ class LimitControl:
     @property
     def stepped_under(self) -> frozenset[float | None]:
         """The limits, in watts per GPU, under which steps were taken so far."""
-        if self._profiling is None:
-            return frozenset([self._held_w or self._original_w])
+        if not self._measures:
+            return frozenset([self.held_w or self._original_w])
         return frozenset(self._profiling.stepped_under)
-
-    @property
-    def held_w(self) -> float | None:
-        """Watts per GPU that are held now; ``None`` while the original limit is in force."""
-        return self._held_w
 
     @property
     def probing(self) -> bool:
         """Whether a limit is held only to be measured."""
-        return self._profiling is not None and self._profiling.probing
+        return self._profiling.probing
 
     def _ask(self, profile: Sequence[PowerPoint]) -> float | None:
         return self._next_limit_w(profile) if self._fixed_w is None else None
@@ -218,14 +196,14 @@ class LimitControl:
         holder = self._holder
         if holder is None or holder.refused is not None or self._failed:
             return False
-        if self._fixed_w is not None or wanted_w == self._held_w:
+        if self._fixed_w is not None or wanted_w == self.held_w:
             return False
         try:
             if wanted_w is None:
                 holder.restore()
             else:
                 holder.hold(wanted_w, self._trial)
-            self._held_w = wanted_w
+            self.held_w = wanted_w
         except DeviceError as error:
             self._leave_alone(str(error))
         self._check_taken()
@@ -252,10 +230,9 @@ class LimitControl:
             self._leave_alone(str(self._holder.taken))
 
     def _leave_alone(self, why: str) -> None:
-        self._failed, self._held_w, self._warned_of = True, None, why
+        self._failed, self.held_w, self._warned_of = True, None, why
         why = f"power limits are left alone from now on: {why}"
-        if self._profiling is not None:
-            self._profiling.give_up(why, released=True)
+        self._profiling.give_up(why, released=True)
         self._warn(why)
 
 

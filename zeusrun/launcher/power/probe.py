@@ -80,14 +80,10 @@ class Measured(NamedTuple):
 
 @dataclass
 class Probe:
-    """Follows the step clock from the moment that a limit is held.
+    """Follows the step clock from ``held_t`` on, the monotonic second since when the limit is held.
 
     It measures once the limit has settled, and leaves out the time of evaluations, checkpoints and
     data stalls. The scatter of its blocks decides how long it takes.
-
-    Attributes:
-        held_t: Monotonic second since when the limit is held.
-        steps_before: Steps counted until then.
     """
 
     held_t: float
@@ -138,11 +134,7 @@ class Probe:
             self._open_t, self._open_steps = now[0], 0
 
     def meter(self, now_t: float, energy_between: EnergyBetween) -> bool:
-        """Get the energy of the blocks; return whether there is any new one.
-
-        Raises:
-            ValueError: If it is unknown, or the steps come too irregularly.
-        """
+        """Get the energy of new blocks; return whether there are any. Raises ``ValueError``."""
         if now_t - self._began_t > MOST_HELD_S:
             raise ValueError("steps come too irregularly for their speed to be measured")
         ripe = [block for block in self._closed if block.until_t <= now_t - METERED_S]
@@ -157,10 +149,7 @@ class Probe:
         return bool(ripe)
 
     def measured(self, weights: Sequence[Weights]) -> Measured | None:
-        """Return the measurement so far; ``None`` while it is too short.
-
-        ``weights`` are all that is compared; the error is the largest of theirs.
-        """
+        """Return the measurement so far, with the largest error of ``weights``; else ``None``."""
         blocks = self._metered
         seconds = sum(block.seconds for block in blocks)
         if len(blocks) < (3 if seconds >= ENDLESS_S else LEAST_BLOCKS):

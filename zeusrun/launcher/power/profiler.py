@@ -1,7 +1,4 @@
-"""Just-in-time profiling: which power limit to hold now, by the step clock of a running trial.
-
-Reads no clock and sets no limit: the caller passes steps, joules and time, and sets the limits.
-"""
+"""Just-in-time profiling: which power limit to hold now. Reads no clock and sets no limit."""
 
 from __future__ import annotations
 
@@ -28,10 +25,7 @@ MOST_WALKS = 3  # in one trial: a job whose speed keeps changing is not profiled
 
 @dataclass(frozen=True)
 class LimitsReport:
-    """Speed and power under each limit that was measured, and what trying limits has cost.
-
-    ``extra_cost_j`` is the cost above that of holding the best limit throughout.
-    """
+    """What was measured under each limit, and the cost above holding the best one throughout."""
 
     profile: tuple[PowerPoint, ...] = ()
     extra_cost_j: float | None = None
@@ -42,16 +36,13 @@ NO_LIMITS = LimitsReport()
 
 
 class Profiling:
-    """The search of one trial, while its training goes on.
+    """The search of one trial, while its training goes on. Limits are in watts per GPU.
 
     Limits are probed one after another as the policy asks for them. Then its choice is held, and
-    measured again from time to time. Limits are in watts per GPU.
-
-    Attributes:
-        points: What was measured in this trial, by limit, in order of measurement.
-        chosen_w: The policy's choice; ``None`` until there is one.
-        failure: Why nothing is measured any more, in a sentence; ``None`` while all is well.
-        stepped_under: The limits under which steps were taken so far.
+    measured again from time to time. ``known`` is the profile of the batch size from earlier
+    trials, ``original_w`` the limit in force before anything is changed, ``ask`` the policy's
+    ``next_limit_w``, and ``is_in_force`` returns whether every GPU has a limit now; ``None`` if
+    that cannot be read.
     """
 
     def __init__(
@@ -62,18 +53,9 @@ class Profiling:
         ask: Callable[[Sequence[PowerPoint]], float | None],
         is_in_force: Callable[[float], bool | None] = lambda _limit_w: True,
     ) -> None:
-        """Prepare; nothing is asked yet.
-
-        Args:
-            problem: What the policy was asked.
-            known: Profile of the batch size from earlier trials.
-            original_w: The limit in force before anything is changed; ``None`` if there is none.
-            ask: The policy's ``next_limit_w``, given all known points.
-            is_in_force: Whether every GPU has this limit now; ``None`` if that cannot be read.
-        """
-        self.points: dict[float | None, PowerPoint] = {}
-        self.chosen_w: float | None = None
-        self.failure: str | None = None
+        self.points: dict[float | None, PowerPoint] = {}  # by limit, in order of measurement
+        self.chosen_w: float | None = None  # by the policy
+        self.failure: str | None = None  # why nothing is measured any more
         self.stepped_under: set[float | None] = set()
         self._problem, self._original_w, self._ask = problem, original_w, ask
         self._is_in_force = is_in_force
@@ -100,10 +82,9 @@ class Profiling:
     def advance(
         self, count: StepCount, now_t: float, energy_between: EnergyBetween, *, wait: bool = False
     ) -> float | None:
-        """Add the step clock of the slowest rank, about ten times a second.
+        """Add the step clock of the slowest rank, about ten times a second; return the limit.
 
-        Returns:
-            The limit to hold now, no new one while ``wait``; ``None`` for the original one.
+        ``None`` is the original one. While ``wait``, no new limit is tried.
         """
         if not self._begun:
             self._begun = True
@@ -141,10 +122,7 @@ class Profiling:
             self._probe.hold_again(now_t, self._counted)
 
     def give_up(self, why: str, *, released: bool = False) -> None:
-        """Try no more limits, and say why in a sentence; what was measured stays.
-
-        ``released``: the original limit is in force, so that even the choice is not held.
-        """
+        """Try no more limits; ``released``: not even the choice is held any more."""
         self.failure = why
         self._probe = None
         if released:
@@ -153,10 +131,7 @@ class Profiling:
             self._limit_w = self._original_w
 
     def finish(self) -> None:
-        """Keep the measurement of an interrupted probe, if it is good enough.
-
-        Call it before the limit is restored: only a limit that is still in force counts.
-        """
+        """Keep the measurement of an interrupted probe, before the limit is restored."""
         if self._probe is None or self._limit_w in self._known:
             return
         measured = self._probe.measured(self._weights)
@@ -167,10 +142,7 @@ class Profiling:
                 self.points[self._limit_w] = measured.point(self._limit_w)
 
     def extra_cost_j(self) -> float | None:
-        """Return the joules of cost above those of holding the best limit throughout.
-
-        ``None`` if fewer than two limits were both held and measured.
-        """
+        """Return the joules above those of holding the best limit; ``None`` if that is unknown."""
         points = self._known | self.points
         costs_j = {
             limit_w: cost_j
@@ -223,11 +195,7 @@ class Profiling:
         self._take(measured.point(self._limit_w), count, now_t)
 
     def _is_held(self) -> bool:
-        """Whether the limit that is measured is in force; ``False`` if that cannot be read.
-
-        Raises:
-            ValueError: If another limit is in force.
-        """
+        """Whether the measured limit is in force; raises ``ValueError`` if another one is."""
         if self._limit_w is None:  # the GPUs have none
             return True
         in_force = self._is_in_force(self._limit_w)

@@ -11,6 +11,7 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_WATCHDOG = "/zeusrun/launcher/processes/watchdog.py"
 _SWEEP_GRACE_S = 3.0
 _NATURAL_EXIT_S = 0.5
 
@@ -18,12 +19,15 @@ _NATURAL_EXIT_S = 0.5
 def processes_of_run(run_dir: str) -> set[psutil.Process]:
     """Return the live processes whose environment names the run directory.
 
-    For a run whose watchdog was killed: its orphans may have any parent.
+    For a run whose watchdog was killed: its orphans may have any parent. A watchdog is left out: if
+    its launcher has just died, it is killing the run, also processes with another environment.
     """
     found = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get("ZEUSRUN_RUN_DIR") == run_dir:
+            if process.pid == os.getpid() or process.environ().get("ZEUSRUN_RUN_DIR") != run_dir:
+                continue
+            if not any(word.endswith(_WATCHDOG) for word in process.cmdline()[:4]):
                 found.add(process)
     return found
 

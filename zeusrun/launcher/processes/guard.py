@@ -21,6 +21,8 @@ _GUARD_MAIN = (
     "from zeusrun.gpu.power_limits.guard import main; main()"
 )
 
+_LONGEST_S = 1e6  # poll(2) takes milliseconds as a C integer
+
 
 class GuardProcess:
     """The process that runs ``gpu/power_limits/guard.py``; a ``Guard`` of ``holder.py``."""
@@ -61,7 +63,7 @@ class GuardProcess:
         except OSError as error:
             raise DeviceError(f"no guard could be started: {error}") from error
         stdout = cast("IO[bytes]", self._process.stdout).fileno()
-        if not (select.select([stdout], [], [], self._READY_S)[0] and os.read(stdout, 64)):
+        if not (is_readable(stdout, self._READY_S) and os.read(stdout, 64)):
             self._process.kill()
             errors = b""
             with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang in the driver
@@ -80,3 +82,13 @@ class GuardProcess:
             self._process.wait(self._GONE_S)
         for stream in (self._process.stdout, self._process.stderr):
             cast("IO[bytes]", stream).close()
+
+
+def is_readable(descriptor: int, timeout_s: float) -> bool:
+    """Wait until a descriptor can be read or its other end is closed; return whether it is so.
+
+    ``select`` would refuse descriptors from 1024 on, which a user's shell may have open.
+    """
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(min(timeout_s, _LONGEST_S) * 1000))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import select
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ import psutil
 
 from zeusrun.errors import LaunchError, advice_on
 from zeusrun.launcher.processes.descendants import end_processes, processes_of_run
+from zeusrun.launcher.processes.guard import is_readable
 from zeusrun.launcher.rundir.layout import open_torchrun_log, prepare_to_stop, write_stop
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class TorchrunProcess:
     def wait(self, timeout_s: float = TICK_S) -> None:
         """Wait until torchrun ends, a tick at most."""
         output = cast("IO[bytes]", self._watchdog.stdout)
-        if self.ended_t is None and select.select([output], [], [], timeout_s)[0]:
+        if self.ended_t is None and is_readable(output.fileno(), timeout_s):
             self.ended_t = time.monotonic()
             self._code = int(output.read(8) or self._code)
 

@@ -14,9 +14,8 @@ from zeusrun.errors import BusyError, ExitCode, ZeusrunError
 from zeusrun.launcher.processes.signals import PREEMPTING
 from zeusrun.launcher.queue.gpu_slots import GpuWish, choose_gpus, read_wish
 from zeusrun.launcher.queue.tickets import Tickets
-from zeusrun.launcher.rundir.cancel import ask_to_cancel
-from zeusrun.launcher.rundir.layout import find_run
-from zeusrun.launcher.rundir.live import read_live
+from zeusrun.launcher.rundir.layout import ask_to_cancel, find_run
+from zeusrun.launcher.rundir.record import read_live
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -48,22 +48,13 @@ _KILLED_CHILD = re.compile(r"DataLoader worker .*(killed by signal: Killed|exite
 
 @dataclass(frozen=True)
 class Failure:
-    """The first failure of a run.
+    """The first failure of a run."""
 
-    Attributes:
-        rank: Which rank failed; ``None`` if unknown.
-        out_of_memory: Whether memory ran out.
-        reason: One sentence for people.
-        last_line: The last line that the rank printed, if only its exit code is known.
-        is_own: Whether it is an exception that the rank recorded, and not the consequence of
-            another process that ended.
-    """
-
-    rank: int | None
+    rank: int | None  # which failed; ``None`` if unknown
     out_of_memory: bool
-    reason: str
-    last_line: str | None = None
-    is_own: bool = False
+    reason: str  # one sentence for people
+    last_line: str | None = None  # of the rank's log, if only its exit code is known
+    is_own: bool = False  # an exception of the rank, not the consequence of another one's end
 
     @property
     def sentence(self) -> str:
@@ -73,10 +64,7 @@ class Failure:
 
     @property
     def cause(self) -> str:
-        """The reason without what differs between similar failures: ranks, sizes, addresses.
-
-        The number of an exit code or a signal stays.
-        """
+        """The reason without ranks, sizes and addresses, so that similar failures are equal."""
         text = _RANK.sub("", self.reason)
         if text.startswith(STALLED):
             return STALLED
@@ -91,12 +79,8 @@ def read_failure(
 
     A rank that is killed writes no ``error.json``; then the first rank that lost its connection to
     it writes one. So if the error is a lost connection, torchrun's table of exit codes comes first.
-
-    Args:
-        paths: Files of the run.
-        restarts: How often torchrun restarted the ranks; an earlier error is not the cause.
-        oom_kills: The kernel's out-of-memory kills during the run; ``None`` if unknown.
-        mask: Of the job's secrets.
+    Errors before the last of ``restarts`` are not the cause. ``oom_kills`` are the kernel's out-of-
+    memory kills during the run; ``None`` if unknown.
     """
     log = _read_tail(paths.torchrun_log, mask)
     recorded = _from_worker(paths.error, restarts, mask)
@@ -128,11 +112,7 @@ def run_deleted(paths: RunPaths) -> Failure | None:
 def is_permanent(reason: str, cause: str, *, same_choice: bool) -> bool:
     """Whether a crash would happen again, so that no retry is worth it.
 
-    Args:
-        reason: Of the trial; it ends with the rank's last line.
-        cause: Of the trial.
-        same_choice: Whether the retry has the same batch size. With another one, the arguments
-            may be valid (exit code 2 is a usage error).
+    With another batch size, arguments that were a usage error (exit code 2) may be valid.
     """
     broken = _BROKEN.search(cause) or _BROKEN.search(reason)
     return broken is not None or (same_choice and _USAGE.search(cause) is not None)
@@ -185,10 +165,7 @@ def _from_worker(path: Path, restarts: int, mask: Mask) -> Failure | None:
 
 
 def _killed(log: str, oom_kills: int | None) -> Failure | None:
-    """Return the rank that, by torchrun's last table, a signal other than SIGTERM ended.
-
-    If the kernel has killed a process for memory meanwhile, a SIGKILL counts as such.
-    """
+    """Return the rank that a signal other than SIGTERM ended, by torchrun's last table."""
     _, _, table = log.rpartition("FAILED")
     ended_by_torchrun = set(re.findall(r"Unable to shutdown process (\d+)", log))
     for rank, code, pid in _ROW.findall(table):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.files.atomic import replace_file, temporary_path
 from zeusrun.files.home import runs_directory, unwritable_home
-from zeusrun.files.private import make_folder, open_for_writing, write_file
+from zeusrun.files.private import make_folder, open_for_writing, read_file, write_file
 from zeusrun.history.rules import job_of
 from zeusrun.sidecar.events import SIDECAR_NAME
 from zeusrun.sidecar.orders import ENDING
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from zeusrun.trial import Trial
+
+_GENTLY, _NOW, _REPLACED = b"gently", b"now", b"replaced"
+REPLACED_BY_NEWER = "a newer run of the job took its place"
 
 
 class _Under:
@@ -75,11 +78,7 @@ class RunPaths:
 
 
 def create_run(home: Path, job: str, trial: str) -> RunPaths:
-    """Create the folders of a new trial, for its owner alone.
-
-    Raises:
-        HistoryError: If the home cannot be written.
-    """
+    """Create the folders of a new trial, for its owner alone; raises ``HistoryError``."""
     paths = RunPaths(runs_directory(home, job) / trial)
     try:
         for folder in (paths.logs, paths.clocks, paths.checkpoints):
@@ -90,11 +89,7 @@ def create_run(home: Path, job: str, trial: str) -> RunPaths:
 
 
 def open_torchrun_log(paths: RunPaths) -> BinaryIO:
-    """Open torchrun's log to append to, before torchrun starts.
-
-    Raises:
-        OSError: If it cannot be opened.
-    """
+    """Open torchrun's log to append to, before torchrun starts; raises ``OSError``."""
     for folder in (paths.logs, paths.clocks):
         folder.mkdir(mode=0o700, exist_ok=True)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -111,22 +106,36 @@ def prepare_to_stop(paths: RunPaths) -> None:
 
 
 def write_stop(paths: RunPaths, *, ending: bool) -> None:
-    """Write the file that asks the script to stop.
+    """Write the file that asks the script to stop; raises ``OSError``.
 
-    Args:
-        paths: Of the run.
-        ending: Whether the ranks are also ended after a grace period. A rank whose script fails
-            then exits with 0 (see the worker), because torchrun would end the others, which may
-            still save.
-
-    Raises:
-        OSError: If it cannot be written.
+    ``ending``: the ranks are also ended after a grace period. A rank whose script fails then exits
+    with 0 (see the worker): otherwise torchrun would end the others, which may still save.
     """
     if ending:
         with contextlib.suppress(OSError):
             paths.stop_ending.replace(paths.stop)
             return
     replace_file(paths.stop, ENDING if ending else b"", durable=False)
+
+
+def ask_to_cancel(paths: RunPaths, *, at_once: bool = False, replaced: bool = False) -> None:
+    """Ask the launcher of a trial to stop it, as Ctrl-C does: once, or twice for ``at_once``.
+
+    ``replaced``: a newer run takes its place. Raises ``OSError`` if the file cannot be written.
+    """
+    fresh = paths.cancel.with_suffix(f".{os.getpid()}")
+    content = _NOW if at_once else _REPLACED if replaced else _GENTLY
+    replace_file(paths.cancel, content, fresh=fresh, durable=False)
+
+
+def read_cancel(paths: RunPaths) -> tuple[int, str] | None:
+    """Return the number of interrupts requested, 1 or 2, and why; ``None`` without a request."""
+    try:
+        content = read_file(paths.cancel, len(_REPLACED))
+    except OSError:
+        return None
+    reason = REPLACED_BY_NEWER if content == _REPLACED else "cancelled by 'zeusrun cancel'"
+    return 2 if content == _NOW else 1, reason
 
 
 def find_run(home: Path, trial: Trial) -> RunPaths | None:
@@ -159,13 +168,10 @@ _KEPT = {"job.yaml", "trial.json", "checkpoints", "lock"}
 
 
 def reopen_run(home: Path, paths: RunPaths) -> None:
-    """Prepare the run directory of a preempted trial for its next part.
+    """Prepare the run directory of a preempted trial for its next part; raises ``HistoryError``.
 
     The files of the earlier part move into ``part<number>``, so that no old event, clock or failure
     is read as a new one. The checkpoints stay.
-
-    Raises:
-        HistoryError: If the home cannot be written.
     """
     try:
         present = list(paths.run_dir.iterdir())

@@ -21,30 +21,19 @@ if TYPE_CHECKING:
 
 
 class Lease(Protocol):
-    """Held by the launcher of a trial until it ends or dies: tests/contracts/lease.py.
-
-    On one machine it is a lock (``RunLock``); between machines it would be a heartbeat.
-    """
+    """Held by a trial's launcher until it ends or dies: here a lock, elsewhere a heartbeat."""
 
     def acquire(self, timeout_s: float = 0.0) -> bool:
-        """Take the lease; return whether it was free in time.
-
-        Raises:
-            OSError: If it cannot be asked for.
-        """
-        ...
+        """Take the lease; return whether it was free in time. Raises ``OSError``."""
 
     def acquire_or_gone(self) -> bool:
         """Take the lease of a launcher that is dead, or whose run is gone; return whether it is."""
-        ...
 
     def is_held(self) -> bool:
         """Whether a launcher holds the lease. Changes nothing; in doubt the launcher lives."""
-        ...
 
     def release(self) -> None:
         """Release the lease. More than once is fine."""
-        ...
 
 
 def lease_of(trial: Trial, paths: RunPaths | None = None) -> Lease:
@@ -60,10 +49,7 @@ class RunLock(FileLock):
         self._run_dir = paths.run_dir
 
     def acquire_or_gone(self) -> bool:
-        """Take the lock if no launcher holds it, or the run directory is gone.
-
-        If the lock cannot be checked for any other reason, assume that the launcher is alive.
-        """
+        """Take the lock unless a launcher holds it. In doubt, assume that the launcher is alive."""
         try:
             return not self._run_dir.is_dir() or self.acquire()
         except (OSError, ValueError):
@@ -78,19 +64,12 @@ class RunLock(FileLock):
 
 
 def is_filled(paths: RunPaths) -> bool:
-    """Whether a run directory contains anything but its lock.
-
-    Raises:
-        OSError: If it cannot be read.
-    """
+    """Whether a run directory contains anything but its lock; raises ``OSError``."""
     return any(path != paths.lock for path in paths.run_dir.iterdir())
 
 
 def remove_run(paths: RunPaths) -> None:
-    """Remove a run directory. The caller holds its lock, which is removed last. Errors are ignored.
-
-    Another submit may take the lock of the empty directory, which then stays.
-    """
+    """Remove a run directory whose lock the caller holds; the lock goes last. Ignores errors."""
     with contextlib.suppress(OSError):
         for path in paths.run_dir.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -104,11 +83,7 @@ def remove_run(paths: RunPaths) -> None:
 def remove_unbegun(history: History, home: Path, job: str, trials: Sequence[Trial]) -> None:
     """Remove the run directories of submits that died before their trial was stored.
 
-    Args:
-        history: The store.
-        home: Contains the run directories.
-        job: The job's name.
-        trials: The newest in its history, oldest first. Older run directories are not checked.
+    ``trials`` are the newest of the job, oldest first; older run directories are not checked.
     """
     since = trials[0].recurrence if len(trials) >= NEWEST else 1
     known = {trial.trial for trial in trials}

@@ -25,10 +25,7 @@ def log_tails(paths: RunPaths, ranks: Iterable[int]) -> dict[int, LineTail]:
 def read_text_lines(tail: LineTail, *, final: bool = False, raw: bool = False) -> list[str]:
     """Return the new lines of a log as text; of a progress bar, its last state.
 
-    Args:
-        tail: Of the log.
-        final: Whether to return an unfinished last line, too.
-        raw: Change nothing; ``os.fsencode`` returns the bytes.
+    ``final`` includes an unfinished last line. ``raw`` changes nothing (``os.fsencode``).
     """
     lines = tail.read_lines(final=final)
     if raw:
@@ -39,10 +36,7 @@ def read_text_lines(tail: LineTail, *, final: bool = False, raw: bool = False) -
 def follow_logs(
     tails: Mapping[int, LineTail], lease: Lease | None = None, *, raw: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """Yield ``(rank, line)``: what is there now, or with a lease until its launcher has ended.
-
-    With ``raw``, lines are as ``read_text_lines`` has them.
-    """
+    """Yield ``(rank, line)``: what is there now, or with a lease until its launcher has ended."""
     running = lease is not None
     while lease is not None and running:
         running = lease.is_held()

@@ -1,17 +1,19 @@
-"""``trial.json``: the trial in its own run directory, apart from the history.
+"""The trial in its own run directory: ``trial.json``, and ``live.json`` while it runs.
 
-If the history cannot be written, the next submit reads the outcome from here. The outcome is
-written into a file that was filled in advance, so that a full disk cannot prevent it.
+If the history cannot be written, the next submit reads the outcome from ``trial.json``. The file is
+filled in advance, so that a full disk cannot prevent it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
+import math
 import os
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
+from zeusrun.files.atomic import replace_file
 from zeusrun.files.private import open_for_writing, read_file, write_file
 from zeusrun.trial import Outcome, Trial
 
@@ -22,14 +24,14 @@ if TYPE_CHECKING:
 
 _RESERVE_BYTES = 64 << 10  # 40 epochs take about 3 KiB, 600 epochs 40 KiB
 _MAX_BYTES = 256 << 20  # a script may put anything in its place
+_UNREADABLE = (
+    *(OSError, ValueError, TypeError, AttributeError),
+    *(LookupError, ArithmeticError, RecursionError),
+)
 
 
 def reserve_record(paths: RunPaths, trial: Trial) -> None:
-    """Write the dispatched trial, and reserve space for its outcome.
-
-    Raises:
-        OSError: If they cannot be written.
-    """
+    """Write the dispatched trial, and reserve space for its outcome; raises ``OSError``."""
     write_file(paths.trial, _encode(trial))
     with _open(paths, os.O_TRUNC) as file:
         file.write(b" " * _RESERVE_BYTES)
@@ -58,7 +60,7 @@ def read_record(paths: RunPaths) -> Trial | None:
     """Return the trial that a run directory contains; ``None`` if it cannot be read."""
     try:
         return Trial.from_json(json.loads(read_file(paths.trial, _MAX_BYTES)))
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+    except _UNREADABLE:
         return None
 
 
@@ -67,7 +69,7 @@ def read_outcome(paths: RunPaths) -> Outcome | None:
     trial = read_record(paths)
     if trial is None or not trial.status.finished:
         return None
-    return Outcome(**{f.name: getattr(trial, f.name) for f in dataclasses.fields(Outcome)})
+    return trial.ended_as(trial.status, trial.reason or "", trial.finished_at or "")
 
 
 def has_begun(paths: RunPaths) -> bool:
@@ -77,6 +79,46 @@ def has_begun(paths: RunPaths) -> bool:
         return True
     trial = read_record(paths)
     return trial is not None and (trial.status.finished or trial.preemptions > 0)
+
+
+@dataclass(frozen=True)
+class Live:
+    """A running trial at one moment, for ``status`` and for recovery."""
+
+    trial: Trial  # dispatched, with its time, energy, epochs and curve so far
+    pid: int  # of its launcher
+    host: str  # on which it runs
+    updated_at: str  # RFC 3339
+    power_w: float | None = None  # now; ``None`` if unknown
+    preempted: bool = False  # a scheduler is ending it
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        record = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**record, "trial": self.trial.to_json()}
+
+
+def write_live(paths: RunPaths, live: Live) -> None:
+    """Replace ``live.json``, unsynced; if that fails, the old one stays."""
+    with contextlib.suppress(OSError):
+        replace_file(paths.live, json.dumps(live.to_json()).encode(), durable=False)
+
+
+def read_live(paths: RunPaths) -> Live | None:
+    """Return the last state that a launcher wrote; ``None`` if it cannot be read."""
+    try:
+        record = json.loads(read_file(paths.live, _MAX_BYTES))
+        power_w = record.get("power_w")
+        return Live(
+            Trial.from_json(dict(record["trial"])),
+            int(record["pid"]),
+            str(record["host"]),
+            str(record["updated_at"]),
+            power_w if power_w is None or math.isfinite(power_w) else None,
+            record.get("preempted") is True,
+        )
+    except _UNREADABLE:
+        return None
 
 
 def _open(paths: RunPaths, flags: int = 0) -> BinaryIO:

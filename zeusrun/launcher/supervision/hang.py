@@ -1,42 +1,69 @@
-"""Whether a training has stalled: its steps pause for much longer than ever before. Pure.
+"""Finds a stalled training, asks every rank for its stack, reports and restarts it.
 
-Only watched time counts. While a machine is suspended or the launcher is stopped, nobody watches
-the ranks, so of a long gap between two samples only ``MOST_GAP_S`` counts.
+A training has stalled if its optimizer steps pause for much longer than ever before. Only watched
+time counts: while the machine is suspended, nobody watches.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import sysconfig
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import zeusrun
+from zeusrun.files.private import open_for_reading, open_for_writing
+from zeusrun.launcher.rundir.failure import STALLED, Failure
+from zeusrun.sidecar.events import Started
+from zeusrun.sidecar.step_clock import read_step_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.rundir.layout import RunPaths
+    from zeusrun.launcher.supervision.ranks import RankProcesses
+    from zeusrun.metrics.progress import Progress
+    from zeusrun.sidecar.events import Event
+    from zeusrun.trial import Trial
 
 USUAL_PAUSES = 10.0  # a stall is longer than this many times the longest pause so far
 FIRST_PATIENCE = 10.0  # times after_s, until the first end of an epoch was seen
-MOST_GAP_S = 1.0  # samples are a tenth of a second apart
+MOST_GAP_S = 1.0  # that counts between two samples, usually a tenth of a second apart
 TOGETHER = 0.9  # ranks that wait for each other pause for almost as long
 
 STANDS_STILL = "the training has stalled: "
+_ANSWER_S = 3.0  # a rank that runs answers in milliseconds
+_MOST_BYTES = 1 << 20  # a hundred threads of a hundred frames
+
+_THREAD = re.compile(r"^(Current thread|Thread) .*:$", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+_OWN = str(Path(zeusrun.__file__).parent)
+_WORKER = str(Path(_OWN, "worker", "__main__.py"))
+# The ranks run under this interpreter, too (torchrun.py).
+_LIBRARIES = (
+    *{
+        f"{path}/"
+        for name, path in sysconfig.get_paths().items()
+        if name.endswith(("lib", "lib64"))
+    },
+    f"{_OWN}/",
+    "<",  # <frozen runpy>
+)
 
 
 @dataclass(frozen=True)
 class RankPauses:
-    """The pauses between the optimizer steps of a rank.
-
-    Attributes:
-        steps: Counted so far.
-        standing_s: Watched seconds since the last step; ``None`` before the first step since the
-            rank started, because loading data and compiling may take any time.
-        longest_s: The longest pause between two steps so far.
-        knows_epochs: Whether a step followed the first epoch, so that the pauses include the
-            evaluation and the checkpoint between two epochs.
-    """
+    """The pauses between the optimizer steps of a rank, in watched seconds."""
 
     steps: int
+    # Since the last step; ``None`` before the first one since the rank started, because loading
+    # data and compiling may take any time.
     standing_s: float | None = 0.0
     longest_s: float = 0.0
-    knows_epochs: bool = False
+    knows_epochs: bool = False  # whether ``longest_s`` includes the end of an epoch
 
     def patience_s(self, after_s: float) -> float:
         """Return the seconds without a step after which the rank has stalled."""
@@ -46,46 +73,27 @@ class RankPauses:
 
 @dataclass(frozen=True)
 class Pauses:
-    """The pauses of a training.
-
-    Attributes:
-        ranks: By rank, those that have counted a step.
-        seen_t: Monotonic second of the last sample; ``None`` before the first.
-        epochs: Epochs reported by then.
-    """
+    """The pauses of the ranks that have counted a step, at the last sample."""
 
     ranks: Mapping[int, RankPauses]
-    seen_t: float | None = None
+    seen_t: float | None = None  # monotonic second; ``None`` before the first sample
     epochs: int = 0
 
 
 @dataclass(frozen=True)
 class Stall:
-    """A training without progress.
+    """A training without progress."""
 
-    Attributes:
-        ranks: Those that take no step.
-        standing_s: Watched seconds since the last step of the first of them.
-        longest_s: Its longest pause before.
-    """
-
-    ranks: tuple[int, ...]
-    standing_s: float
-    longest_s: float
+    ranks: tuple[int, ...]  # those that take no step
+    standing_s: float  # since the last step of the first of them
+    longest_s: float  # its longest pause before
 
 
 NO_PAUSES = Pauses({})
 
 
 def watch_pauses(before: Pauses, now_t: float, steps: Mapping[int, int], epochs: int) -> Pauses:
-    """Return the pauses after a sample of the step clocks.
-
-    Args:
-        before: The pauses so far.
-        now_t: Monotonic seconds.
-        steps: Steps of each rank that has taken one.
-        epochs: Epochs reported so far.
-    """
+    """Return the pauses after a sample of the step clocks at monotonic second ``now_t``."""
     if before.seen_t is None:  # these steps are from an earlier launch
         return Pauses({rank: RankPauses(count, None) for rank, count in steps.items()}, now_t)
     gap_s = min(max(0.0, now_t - before.seen_t), MOST_GAP_S)
@@ -117,12 +125,7 @@ def begin_again(before: Pauses) -> Pauses:
 
 
 def find_stall(pauses: Pauses, after_s: float) -> Stall | None:
-    """Return the stall of a training; ``None`` if it makes progress.
-
-    Args:
-        pauses: Of its ranks.
-        after_s: Seconds that every rank may pause, however short its steps are.
-    """
+    """Return the stall of a training; ``None`` if all go on. Each may pause ``after_s``."""
     standing = {rank: of for rank, of in pauses.ranks.items() if of.standing_s is not None}
     patience_s = {rank: of.patience_s(after_s) for rank, of in standing.items()}
     stood_s = {rank: of.standing_s or 0.0 for rank, of in standing.items()}
@@ -135,29 +138,21 @@ def find_stall(pauses: Pauses, after_s: float) -> Stall | None:
 
 
 def find_unusual_pause(pauses: Pauses) -> float | None:
-    """Return the longest pause now, in seconds; ``None`` if no rank pauses longer than usual.
-
-    It need not be a stall yet; it explains a timeout.
-    """
+    """Return the longest pause now, in seconds; ``None`` if no rank pauses longer than usual."""
     longest_s = max((rank.standing_s or 0.0 for rank in pauses.ranks.values()), default=0.0)
     usual_s = max((rank.longest_s for rank in pauses.ranks.values()), default=0.0)
     return longest_s if longest_s > max(MOST_GAP_S, USUAL_PAUSES * usual_s) else None
 
 
 def describe_stall(stall: Stall, places: Mapping[int, str]) -> str:
-    """Return a sentence, without full stop: which ranks stalled, how long, and where each rank is.
-
-    Args:
-        stall: The stall.
-        places: Where each rank is, such as ``in all_reduce, train.py:33``.
-    """
-    whose = "" if len(stall.ranks) == len(places) else f" on {_ranks_text(stall.ranks)}"
+    """Return which ranks stalled, how long, and where each rank is, without full stop."""
+    whose = "" if len(stall.ranks) == len(places) else f" on {ranks_text(stall.ranks)}"
     stood, longest = seconds_text(stall.standing_s), seconds_text(stall.longest_s)
     by_place: dict[str, list[int]] = {}
     for rank in sorted(places):
         by_place.setdefault(places[rank], []).append(rank)
     parts = [
-        f"{_ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {place}"
+        f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {place}"
         for place, ranks in by_place.items()
     ]
     return (
@@ -171,7 +166,7 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 9.95 else f"{seconds:.1f} s"
 
 
-def _ranks_text(ranks: Sequence[int]) -> str:
+def ranks_text(ranks: Sequence[int]) -> str:
     """Return ``rank 3`` or ``ranks 0-2, 5``."""
     spans: list[list[int]] = []
     for rank in ranks:
@@ -181,3 +176,195 @@ def _ranks_text(ranks: Sequence[int]) -> str:
             spans.append([rank])
     texts = [str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in spans]
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(texts)
+
+
+@dataclass
+class _Asked:
+    """Ranks that were asked for their stacks."""
+
+    at_t: float  # monotonic second
+    offsets: Mapping[int, int]  # size of each rank's stack file before
+    sizes: Mapping[int, int]  # at the last poll
+
+
+class StallControl:
+    """Handles the stalls of one trial. It is polled and never waits."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        trial: Trial,
+        paths: RunPaths,
+        warn: Callable[[str], None],
+        note: Callable[[str], None],
+        *,
+        ranks: RankProcesses,
+    ) -> None:
+        self._after_s, self._restarts = spec.stall.after_s, spec.stall.action == "restart"
+        self._active = spec.instrument and spec.stall.action != "off"
+        self._max_restarts, self._max_epochs = spec.launch.max_restarts, trial.max_epochs
+        self._paths, self._warn, self._note = paths, warn, note
+        self._world = range(trial.world_size)
+        self._processes = ranks
+        self._pauses = NO_PAUSES
+        self._stall: Stall | None = None
+        self._asked: _Asked | None = None
+        self._killed: Failure | None = None
+
+    def take(self, event: Event) -> None:
+        """Process an event of a rank."""
+        if isinstance(event, Started):
+            self._killed = None  # torchrun has started it again
+            if event.restart:
+                self._pauses = begin_again(self._pauses)
+
+    def advance(self, progress: Progress, *, stopping: bool) -> None:
+        """Read the step clocks, about ten times a second; ``stopping``: the run is to end."""
+        if not self._active:
+            return
+        counts = {rank: read_step_clock(self._paths.rank_clock(rank)) for rank in self._world}
+        steps = {rank: count.steps for rank, count in counts.items() if count is not None}
+        self._pauses = watch_pauses(self._pauses, progress.now_t, steps, progress.epochs)
+        ending = stopping or progress.epochs >= self._max_epochs or bool(progress.ranks.exit_codes)
+        found = None if ending else find_stall(self._pauses, self._after_s)
+        if self._asked is not None:
+            self._stall = found or self._stall
+            self._collect(self._asked, progress, goes_on=found is None)
+        elif self._stall is None:
+            if found is not None and self._processes.all_live():
+                self._stall = found
+                self._ask(progress.now_t)
+        else:
+            if found is None and not ending:
+                self._note(
+                    f"the training goes on by itself after {seconds_text(self._stall.standing_s)}"
+                )
+            self._stall = found
+
+    def describe_pause(self) -> str | None:
+        """Return how long there was no step; ``None`` if not longer than usual."""
+        standing_s = find_unusual_pause(self._pauses)
+        return None if standing_s is None else f"no optimizer step for {seconds_text(standing_s)}"
+
+    def failure(self) -> Failure | None:
+        """Return the stall for which the ranks were killed; ``None`` if they were not."""
+        return self._killed
+
+    def _ask(self, now_t: float) -> None:
+        sizes = self._sizes(self._world)
+        asked = [
+            rank
+            for rank in self._world
+            if self._processes.ask_for_stack(rank, self._paths.rank_stack(rank))
+        ]
+        offsets = {rank: sizes[rank] for rank in asked}
+        self._asked = _Asked(now_t, offsets, offsets)
+
+    def _collect(self, asked: _Asked, progress: Progress, *, goes_on: bool) -> None:
+        """Report the stacks once all are complete, or the time to answer is over."""
+        sizes = self._sizes(asked.offsets)
+        complete = sizes == asked.sizes and all(
+            sizes[rank] > before for rank, before in asked.offsets.items()
+        )
+        if not complete and progress.now_t - asked.at_t < _ANSWER_S:
+            asked.sizes = sizes
+            return
+        self._asked = None
+        if self._stall is None:
+            return
+        stacks, places = dict.fromkeys(self._world, ""), {}
+        for rank in self._world:
+            if rank in asked.offsets:
+                stacks[rank] = read_stack(self._paths.rank_stack(rank), asked.offsets[rank])
+            state = self._processes.state(rank)
+            unknown = "at an unknown place" + ("" if state is None else f" ({state})")
+            places[rank] = describe_place(read_frames(stacks[rank])) or unknown
+        sentence = describe_stall(self._stall, places)
+        try:
+            keep_stacks(self._paths.stacks, sentence, stacks)
+            kept = f"The stacks are in {self._paths.stacks}"
+        except OSError as error:
+            kept = f"The stacks could not be written: {error.strerror}"
+        if goes_on or not self._restarts or not self._processes.all_live():
+            self._warn(f"{sentence}. {kept}")
+        else:
+            self._warn(f"{sentence}. {kept}. {self._restart(sentence, progress)}")
+
+    def _restart(self, sentence: str, progress: Progress) -> str:
+        """Kill the ranks, so that torchrun restarts them; return a sentence on the result."""
+        if not self._processes.kill():
+            return "The ranks could not be killed: their processes are unknown"
+        used_up = progress.ranks.generation >= self._max_restarts
+        where = sentence.removeprefix(STANDS_STILL)
+        reason = f"{STALLED}: {where}" + ("; no restart was left" if used_up else "")
+        self._killed = Failure(None, out_of_memory=False, reason=reason)
+        self._stall = None
+        self._pauses = begin_again(self._pauses)
+        left = "no restart is left (launch.max_restarts)" if used_up else "torchrun restarts them"
+        return f"The ranks were killed; {left}"
+
+    def _sizes(self, ranks: Iterable[int]) -> dict[int, int]:
+        return {rank: size_of_stack(self._paths.rank_stack(rank)) for rank in ranks}
+
+
+class Frame(NamedTuple):
+    """One call of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def is_users(self) -> bool:
+        """Whether the file is the user's: not of Python, of an installed package, or ours."""
+        return not self.file.startswith(_LIBRARIES) and "/site-packages/" not in self.file
+
+
+def read_frames(text: str) -> tuple[Frame, ...]:
+    """Return the frames of the main thread, innermost first; empty if there are none.
+
+    It runs our worker. In a child of the script it may be missing; then the signal's thread counts.
+    """
+    _, *parts = _THREAD.split(text)
+    threads = list(zip(parts[::2], parts[1::2], strict=True))
+    mains = [frames for _, frames in threads if f'"{_WORKER}"' in frames]
+    current = [frames for name, frames in threads if name == "Current thread"]
+    main = next(iter([*mains, *current]), "")
+    return tuple(Frame(file, int(line), function) for file, line, function in _FRAME.findall(main))
+
+
+def describe_place(frames: tuple[Frame, ...]) -> str | None:
+    """Return ``in all_reduce, train.py:33``: the innermost call, and the user's line before it."""
+    if not frames:
+        return None
+    top = frames[0]
+    users = next((frame for frame in frames if frame.is_users), top)
+    line = f"{Path(users.file).name}:{users.line}"
+    return f"at {line}" if top.function == "<module>" else f"in {top.function}, {line}"
+
+
+def size_of_stack(path: Path) -> int:
+    """Return the size of a stack file; 0 if there is none."""
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
+
+
+def read_stack(path: Path, offset: int) -> str:
+    """Return what a rank wrote after ``offset``; empty if the file cannot be read."""
+    try:
+        with open(open_for_reading(path), "rb") as file:  # noqa: PTH123 - a descriptor
+            file.seek(offset)
+            return file.read(_MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def keep_stacks(path: Path, heading: str, texts: Mapping[int, str]) -> None:
+    """Append the stacks of all ranks to one file; raises ``OSError``."""
+    parts = [f"rank {rank}:\n{text or 'no answer'}\n" for rank, text in texts.items()]
+    content = "\n".join([heading, "", *parts, ""]).encode()
+    descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    with os.fdopen(descriptor, "ab") as file:
+        file.write(content)

@@ -11,22 +11,16 @@ from zeusrun.launcher.queue.tickets import Tickets
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from zeusrun.launcher.queue.tickets import Ticket
     from zeusrun.metrics.progress import Progress
 
 _PERIOD_S = 1.0
 
 
 class Neighbours:
-    """Checks once a second. A run counts once two checks in a row have found it: one may be ending.
-
-    Attributes:
-        shared: Whether another run was found; ``None`` on GPUs, where the meter sees it.
-    """
+    """Checks once a second. A run counts once two checks in a row find it: one may be ending."""
 
     def __init__(self, home: Path, *, on_cpu: bool) -> None:
-        """Prepare; ``on_cpu`` says whether the run has no GPU."""
-        self.shared: bool | None = False if on_cpu else None
+        self.shared: bool | None = False if on_cpu else None  # on GPUs the meter sees it
         self._tickets = Tickets(home)
         self._due_t = 0.0
         self._before: frozenset[int] = frozenset()
@@ -37,7 +31,12 @@ class Neighbours:
         if self.shared is not False or not trains or progress.now_t < self._due_t:
             return None
         self._due_t = progress.now_t + _PERIOD_S
-        found = self._others_on_cpu()
+        try:
+            present = self._tickets.present()
+        except OSError:
+            present = []
+        here = [t for t in present if t.on_cpu and t.host == platform.node()]
+        found = [t for t in here if t.pid != os.getpid()]
         again = sorted(ticket.job for ticket in found if ticket.number in self._before)
         self._before = frozenset(ticket.number for ticket in found)
         if not again:
@@ -48,12 +47,3 @@ class Neighbours:
             "this run are unreliable; the policy ignores them unless policy.learn_from_shared is "
             "true"
         )
-
-    def _others_on_cpu(self) -> list[Ticket]:
-        """Return the tickets of other running submits on this machine's CPU."""
-        try:
-            present = self._tickets.present()
-        except OSError:
-            return []
-        here = [t for t in present if t.on_cpu and t.host == platform.node()]
-        return [t for t in here if t.pid != os.getpid()]

@@ -14,9 +14,10 @@ from zeusrun.cost import cost_j
 from zeusrun.energy.device import is_same_limit
 from zeusrun.energy.device_energy import Accounts
 from zeusrun.launcher.power.profiler import NO_LIMITS, LimitsReport
-from zeusrun.launcher.resume import join
+from zeusrun.launcher.recover import join
 from zeusrun.launcher.rundir.failure import LAUNCHER_DIED, RUN_DELETED, Failure, signal_name
-from zeusrun.launcher.rundir.live import Live
+from zeusrun.launcher.rundir.record import Live
+from zeusrun.launcher.supervision.hang import ranks_text
 from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -31,13 +32,14 @@ if TYPE_CHECKING:
 
 
 _STOPPED_AS = {
-    StopCause.LOOKED: TrialStatus.CANCELLED,
+    StopCause.SPEED_CHECKED: TrialStatus.CANCELLED,
     StopCause.NO_METRIC: TrialStatus.FAILED,
     StopCause.SIGNAL: TrialStatus.CANCELLED,
     StopCause.PREEMPTED: TrialStatus.PREEMPTED,
 }
 
 NO_CAUSE = "torchrun failed without a recorded cause"
+_STORED_NO_CAUSE = "torchrun failed and left no word"  # ``Trial.cause`` of earlier versions
 
 
 def build_outcome(
@@ -57,18 +59,8 @@ def build_outcome(
 
     Time, energy and cost cover the start of training to the moment when the target was first
     reached, else to the last step or report. The shutdown of the processes is not training.
-
-    Args:
-        trial: As dispatched.
-        progress: After every event.
-        exit_: How torchrun ended.
-        stop: The order that ended it; ``None`` if it ended by itself.
-        failure: The root cause that a rank recorded, if any.
-        meter: What measured its devices.
-        finished_at: RFC 3339.
-        shared: Whether others used the devices at the same time; ``None`` if unknown.
-        signalled: Whether torchrun reported that a signal ended it.
-        limits: What was measured under power limits.
+    ``failure`` is the root cause that a rank recorded; ``shared`` whether others used the devices
+    at the same time; ``signalled`` whether torchrun reported that a signal ended it.
     """
     ordered = stop is not None and stop.cause is not StopCause.TARGET
     late = failure if ordered else None  # a rank that zeusrun ends reports no failure to torchrun
@@ -86,6 +78,8 @@ def build_outcome(
         reason = f"a {signal_name(number)} that zeusrun did not send ended torchrun"
         failure = Failure(None, out_of_memory=False, reason=reason)
     status, reason = _verdict(trial, progress, stop, failure, clean=clean)
+    if late is not None and late.sentence in reason:
+        late = None
     # A signal to torchrun was sent on purpose; only a crash may be tried once more.
     by_itself = not (clean or external_sigterm or ordered or _deleted(failure))
     crashed = status is TrialStatus.FAILED and by_itself
@@ -93,8 +87,8 @@ def build_outcome(
     time_s = energy_j = shutdown_s = None
     accounts = Accounts(None, None)
     limit_w: float | None = None
-    curve = progress.curve
-    active_t = progress.active_t
+    curve, active_t = progress.curve, progress.active_t
+    epochs = progress.epochs if reached is None else reached.epoch
     if begun_t is not None and active_t is not None:
         shutdown_s = max(0.0, exit_.ended_t - active_t)
         time_s = active_t - begun_t if reached is None else reached.time_s
@@ -116,7 +110,7 @@ def build_outcome(
         energy_source=None if energy_j is None else meter.energy_source,
         max_power_w=meter.max_power_w,
         cost_j=cost_j(energy_j, meter.max_power_w, time_s, trial.eta_knob),
-        epochs=_epochs(progress),
+        epochs=epochs if curve else None,
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=curve,
@@ -127,51 +121,27 @@ def build_outcome(
         profiling_cost_j=limits.extra_cost_j,
         shared=shared,
         shutdown_s=shutdown_s,
-        cause=None if not crashed else NO_CAUSE if failure is None else failure.cause,
-        warnings=(
-            *_warnings(trial, progress, exit_, stop, clean=clean),
-            *_warn_of_ranks(progress),
-            *_warn_of_late(late, reason),
-        ),
+        cause=None if not crashed else _STORED_NO_CAUSE if failure is None else failure.cause,
+        warnings=tuple(_warnings(trial, progress, exit_, stop, late=late, clean=clean)),
     )
 
 
 def limit_in_force(
     trial: Trial, profile: Sequence[PowerPoint], meter: Meter, since_t: float, until_t: float
 ) -> float | None:
-    """Return the power limit that was in force for most of a window, in watts per GPU.
-
-    If the driver rounded the limit, return the value that was requested.
-
-    Args:
-        trial: As dispatched.
-        profile: What was measured under each limit.
-        meter: What measured its devices.
-        since_t: Monotonic second.
-        until_t: Monotonic second.
-
-    Returns:
-        Watts; ``None`` if unknown.
-    """
+    """Return the limit in force for most of a window, in watts per GPU; ``None`` if unknown."""
     read_w = meter.limit_w(since_t, until_t)
     if read_w is None:
         return None
-    told_w = [trial.power_limit_w, *(point.power_limit_w for point in profile)]
-    return next((w for w in told_w if w is not None and is_same_limit(w, read_w)), read_w)
-
-
-def _epochs(progress: Progress) -> int | None:
-    """Return the epochs charged for; ``None`` where none was ever reported."""
-    if not progress.curve:
-        return None
-    return progress.epochs if progress.reached is None else progress.reached.epoch
+    # The driver may have rounded what was requested.
+    requested_w = [trial.power_limit_w, *(point.power_limit_w for point in profile)]
+    return next((w for w in requested_w if w is not None and is_same_limit(w, read_w)), read_w)
 
 
 def has_ended_well(progress: Progress, exit_: ProcessExit, *, signalled: bool) -> bool:
     """Whether the training ended by itself: torchrun succeeded, or the script of every rank did.
 
-    A rank that aborts after its script has completed its training. Ranks whose torchrun received a
-    signal may have been cut short.
+    Ranks whose torchrun received a signal may have been cut short.
     """
     if exit_.code == 0:  # also if zeusrun ended the ranks, whatever their own exit codes
         return not any(progress.ranks.exit_codes.values())
@@ -188,19 +158,17 @@ def _verdict(
     clean: bool,
 ) -> tuple[TrialStatus, str]:
     reached = progress.reached
+    timed_out = stop is not None and stop.cause is StopCause.TIMEOUT
     # A run that times out after the target costs what reaching the target cost.
-    if reached is not None and (clean or _timed_out(stop)):
+    if reached is not None and (clean or timed_out):
         endless = -math.inf if trial.mode == "min" else math.inf
         value = endless if reached.value is None else reached.value
         return TrialStatus.REACHED, f"{trial.metric} {value:.4g} in epoch {reached.epoch}"
     out_of_memory = failure is not None and failure.out_of_memory
     if stop is not None and stop.cause is not StopCause.TARGET:
-        looked = stop.cause is StopCause.LOOKED
+        looked = stop.cause is StopCause.SPEED_CHECKED
         if looked and out_of_memory and failure is not None and not clean:
-            return (
-                TrialStatus.OOM,
-                failure.sentence,
-            )  # the policy learns from that too
+            return TrialStatus.OOM, failure.sentence  # the policy learns from that too
         return _STOPPED_AS.get(stop.cause, TrialStatus.STOPPED), stop.reason
     if not clean or _deleted(failure):
         cause = NO_CAUSE if failure is None else failure.sentence + _ended_before(failure, progress)
@@ -214,28 +182,18 @@ def _verdict(
 
 
 def _ended_before(failure: Failure, progress: Progress) -> str:
-    """Return a clause on the ranks that ended before the one that failed.
-
-    If ranks wait for each other, the rank that still waits is the one that fails.
-    """
+    """Describe the ranks that ended before the failed one, which may have waited for them."""
     codes = progress.ranks.exit_codes
     ended = list(codes)  # in the order in which they ended
     if failure.rank not in ended:
         return ""
     early = [rank for rank in ended[: ended.index(failure.rank)] if not codes[rank]]
-    if not early:
-        return ""
-    ranks = ("rank " if len(early) == 1 else "ranks ") + ", ".join(map(str, sorted(early)))
-    return f"; {ranks} had ended before with exit code 0"
+    return f"; {ranks_text(sorted(early))} had ended before with exit code 0" if early else ""
 
 
 def _deleted(failure: Failure | None) -> bool:
     """Whether the script deleted its run directory, which has nothing to do with its batch size."""
     return failure is not None and failure.reason.startswith(RUN_DELETED)
-
-
-def _timed_out(stop: StopOrder | None) -> bool:
-    return stop is not None and stop.cause is StopCause.TIMEOUT
 
 
 def _never_reported(trial: Trial, progress: Progress) -> str:
@@ -251,58 +209,69 @@ def _never_reported(trial: Trial, progress: Progress) -> str:
     )
 
 
-def _warn_of_ranks(progress: Progress) -> list[str]:
-    """Warn if every rank trained by itself, so that all did the same work."""
-    if not progress.steps and not progress.seen_metrics:
-        return []  # it may not have trained at all
-    if not progress.ranks.all_alone:
-        return []
-    ranks = progress.ranks.world_size
-    found = (
-        f"{ranks} ranks completed, and none joined a process group of "
-        "torch.distributed: each trained by itself. Let the script call init_process_group, "
-        "or start one rank:  launch: {nproc_per_node: 1}"
-    )
-    return [found]
-
-
-def _warn_of_late(failure: Failure | None, reason: str) -> list[str]:
-    """Warn if a rank failed while zeusrun ended it, because it may not have saved."""
-    if failure is None or not failure.is_own or failure.sentence in reason:
-        return []
-    text = "a rank failed while the training was ended, so its last checkpoint may be missing"
-    return [f"{text}: {failure.sentence}"]
-
-
 def _warnings(
     trial: Trial,
     progress: Progress,
     exit_: ProcessExit,
     stop: StopOrder | None,
     *,
+    late: Failure | None,
     clean: bool,
 ) -> list[str]:
     found = []
+    reached, ranks = progress.reached, progress.ranks
     ordered = stop is not None and stop.cause is not StopCause.TARGET  # then torchrun exits with 1
-    if progress.reached is not None and stop is not None and _timed_out(stop):
+    if reached is not None and stop is not None and stop.cause is StopCause.TIMEOUT:
         found.append(
-            f"{stop.reason}, after the target was reached in epoch {progress.reached.epoch}; time "
-            "and cost end at the target"
+            f"{stop.reason}, after the target was reached in epoch {reached.epoch}; time and cost "
+            "end at the target"
         )
     if clean and exit_.code != 0 and not ordered:
         found.append(
             "a rank aborted after its script had ended; the training itself is complete "
             f"(torchrun's exit code was {exit_.code})"
         )
-    if restarts := progress.ranks.generation:
-        times = "once" if restarts == 1 else f"{restarts} times"
+    if ranks.generation:
+        times = "once" if ranks.generation == 1 else f"{ranks.generation} times"
         found.append(f"torchrun restarted the ranks {times}")
     if exit_.outlived and exit_.code != -signal.SIGKILL:  # then zeusrun has to end the ranks
         names = ", ".join(exit_.outlived[:5])
         found.append(f"processes that outlived the training, ended by zeusrun: {names}")
     if progress.last_value is not None and math.isnan(progress.last_value):
         found.append(f"{trial.metric} was NaN at the end")
+    if ranks.all_alone and (progress.steps or progress.seen_metrics):  # all did the same work
+        found.append(
+            f"{ranks.world_size} ranks completed, and none joined a process group of "
+            "torch.distributed: each trained by itself. Let the script call init_process_group, "
+            "or start one rank:  launch: {nproc_per_node: 1}"
+        )
+    if late is not None and late.is_own:
+        found.append(
+            "a rank failed while the training was ended, so its last checkpoint may be missing: "
+            f"{late.sentence}"
+        )
     return found
+
+
+def outcome_now(
+    trial: Trial, progress: Progress, meter: Meter, status: TrialStatus, reason: str
+) -> Outcome:
+    """Return the outcome of a trial as if it ended now."""
+    return Outcome(
+        status,
+        reason,
+        timestamp(),
+        startup_s=progress.startup_s,
+        time_s=progress.time_s,
+        energy_j=progress.energy_j,
+        energy_source=None if progress.energy_j is None else meter.energy_source,
+        max_power_w=meter.max_power_w,
+        cost_j=cost_j(progress.energy_j, meter.max_power_w, progress.time_s, trial.eta_knob),
+        epochs=progress.epochs if progress.curve else None,
+        steps=progress.steps,
+        best_metric=progress.best_value,
+        curve=progress.curve,
+    )
 
 
 def describe_live(
@@ -317,24 +286,8 @@ def describe_live(
     """Return the state of a running trial, with its energy so far."""
     begun_t = progress.training_t
     limit_w = None if begun_t is None else limit_in_force(trial, (), meter, begun_t, progress.now_t)
-    outcome = Outcome(
-        TrialStatus.LOST,
-        LAUNCHER_DIED,
-        timestamp(),
-        startup_s=progress.startup_s,
-        time_s=progress.time_s,
-        energy_j=progress.energy_j,
-        energy_source=None if progress.energy_j is None else meter.energy_source,
-        max_power_w=meter.max_power_w,
-        cost_j=cost_j(progress.energy_j, meter.max_power_w, progress.time_s, trial.eta_knob),
-        epochs=progress.epochs if progress.curve else None,
-        steps=progress.steps,
-        best_metric=progress.best_value,
-        curve=progress.curve,
-        power_limit_w=limit_w,
-        shared=shared,
-        warnings=tuple(warnings),
-    )
+    outcome = outcome_now(trial, progress, meter, TrialStatus.LOST, LAUNCHER_DIED)
+    outcome = replace(outcome, power_limit_w=limit_w, shared=shared, warnings=tuple(warnings))
     so_far = trial.finish(join(trial, outcome))
     return Live(
         replace(so_far, status=TrialStatus.DISPATCHED, reason=None, finished_at=None),

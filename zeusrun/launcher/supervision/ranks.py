@@ -32,11 +32,7 @@ class RankProcesses:
         self._asked: set[psutil.Process] = set()  # each with its start time: a pid may come again
 
     def take(self, event: Event) -> None:
-        """Remember the process of a rank that starts, or that its script has ended.
-
-        A process without this run's directory in its environment is not one of its ranks. A
-        ``psutil.Process`` holds its start time, so a reused pid is never signalled.
-        """
+        """Remember the process of a rank that starts, or that its script has ended."""
         if isinstance(event, Ended):
             self._ended.add(event.rank)
         if not isinstance(event, Started):
@@ -49,15 +45,14 @@ class RankProcesses:
                 self._processes[event.rank] = process
 
     def ask_to_end(self) -> bool:
-        """Send SIGTERM once to each rank that handles it. Call it until all ranks have ended.
+        """Send SIGTERM once to each rank that handles it; return whether the run will end.
 
-        The signal goes to the ranks only: a data loader worker that dies would end its rank in
-        mid-epoch. A rank without a handler would die at once, and torchrun would then end those
-        that still save; so it is left until they have ended.
+        Call it until all ranks have ended. A data loader worker gets no signal: if it dies, its
+        rank fails in mid-epoch. A rank without a handler gets none either before all others have
+        ended: it would die at once, and torchrun would end those that still save.
 
-        Returns:
-            Whether the run will end. False if no remaining rank handles SIGTERM, if one is unknown,
-            or if one died without an ``Ended`` event, so that torchrun would restart it.
+        The run will not end if no remaining rank handles SIGTERM, if one is unknown, or if one died
+        without an ``Ended`` event, so that torchrun would restart it.
         """
         left = {rank: each for rank, each in self._processes.items() if _state(each) is not None}
         died = self._gone - self._ended - left.keys()  # its last events have been read since
@@ -82,8 +77,7 @@ class RankProcesses:
     def ask_for_stack(self, rank: int, file: Path) -> bool:
         """Ask a rank to write its stacks into a file; return whether it will.
 
-        The signal would kill a process without a handler. A process that has closed the file would
-        write into whatever reuses the descriptor. So both are checked first.
+        Without a handler it would die; without the open file it would write elsewhere.
         """
         process = self._processes.get(rank)
         if process is None or STACK_SIGNAL is None:
@@ -96,10 +90,7 @@ class RankProcesses:
         return _send(process, STACK_SIGNAL)
 
     def kill(self) -> bool:
-        """Kill every rank and its children; return whether any rank is known.
-
-        A stuck data loader would outlive its rank and keep its memory.
-        """
+        """Kill every rank and its children, as stuck data loaders; return whether any is known."""
         doomed: list[psutil.Process] = []
         for process in self._processes.values():
             with contextlib.suppress(psutil.Error):
@@ -119,24 +110,11 @@ def _state(process: psutil.Process) -> str | None:
 
 
 def _send(process: psutil.Process, number: int) -> bool:
-    """Send a signal through a pidfd, so that a process that reuses the pid never gets it.
-
-    If the kernel or a sandbox has no pidfd, psutil compares start times instead.
-    """
-    with contextlib.ExitStack() as opened:
-        try:
-            descriptor = os.pidfd_open(process.pid)
-            opened.callback(os.close, descriptor)
-            if not process.is_running():
-                return False
-            signal.pidfd_send_signal(descriptor, number)
-        except (ProcessLookupError, psutil.Error):  # it has ended
-            return False
-        except OSError:
-            try:
-                process.send_signal(number)
-            except (psutil.Error, OSError):
-                return False
+    """Send a signal, but not to a process that reuses the pid: psutil compares start times."""
+    try:
+        process.send_signal(number)
+    except (psutil.Error, OSError):
+        return False
     return True
 
 

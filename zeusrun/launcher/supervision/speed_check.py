@@ -1,33 +1,104 @@
-"""The speed check: a trial runs until its speed is known, then the policy decides again. Pure."""
+"""Asks the policy about a running trial: once its speed is known, and after every epoch."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S
+from zeusrun.bandit.observation import Running
 from zeusrun.bandit.reinterpret import read_trial
-from zeusrun.cost import cost_j
-from zeusrun.trial import Outcome, PowerPoint, Stage, TrialStatus
+from zeusrun.cost import cost_j, energy_text
+from zeusrun.launcher.recover import cost_with_earlier
+from zeusrun.launcher.supervision.outcome import outcome_now
+from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
+from zeusrun.trial import PowerPoint, Stage, TrialStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from zeusrun.bandit.observation import Run
     from zeusrun.bandit.problem import Problem
     from zeusrun.energy.meter import Meter
     from zeusrun.launcher.choose import Choice
+    from zeusrun.launcher.context import Submission
     from zeusrun.metrics.progress import EnergyBetween, Progress
-    from zeusrun.trial import Trial
+    from zeusrun.trial import Decision, Trial
 
-LOOK_STEPS = 10  # the first steps allocate and compile, so fewer say little
+SPEED_CHECK_STEPS = 10  # the first steps allocate and compile, so fewer say little
 WHOLE_SHARE = 0.75  # of an epoch's steps: a last, smaller step of it may have been dropped
 
 
-def begins_with_look(choice: Choice) -> bool:
+class PolicyControl:
+    """Asks the policy about one running trial."""
+
+    def __init__(self, submission: Submission, choice: Choice, meter: Meter) -> None:
+        self._submission, self._choice, self._meter = submission, choice, meter
+        self._decision = choice.decision
+        self.checking = begins_with_speed_check(choice)
+        self.speed: PowerPoint | None = None  # what the speed check measured
+
+    def check_speed(
+        self, progress: Progress, limits_w: Collection[float | None]
+    ) -> Decision | StopOrder | None:
+        """End the speed check if enough was seen, and ask the policy again.
+
+        Return the decision from now on, why the trial is ended, or ``None`` if there is nothing to
+        decide. ``limits_w`` are the power limits under which steps were taken, in watts per GPU.
+        """
+        choice, trial = self._choice, self._choice.trial
+        if not self.checking or progress.reached is not None:
+            return None
+        if not has_seen_enough(progress, choice.problem, trial.global_batch_size):
+            return None
+        self.checking = False
+        if len(limits_w) == 1:  # a mean over several limits says nothing about any of them
+            (limit_w,) = limits_w
+            self.speed = measure_speed(progress, limit_w, self._meter.energy_between)
+        measured = read_speed_check(choice.problem, trial, progress, self.speed, self._meter)
+        if measured is None:  # then it is an exploration like any other
+            return None
+        policy, problem, arm = self._submission.policy, choice.problem, trial.global_batch_size
+        seed = [self._submission.spec.policy.seed, problem.recurrence, trial.attempt, 1]
+        runs = [*choice.runs, measured]
+        decision = policy.choose(problem, runs, np.random.default_rng(seed))
+        if decision.global_batch_size == arm:
+            self._decision = decision
+            return decision
+        beliefs = policy.explain(problem, runs, np.random.default_rng(seed))
+        belief = next(each for each in beliefs if each.global_batch_size == arm)
+        epoch_j = belief.epoch_cost_j
+        seen = "" if epoch_j is None else f"{energy_text(epoch_j)} an epoch; "
+        why = f"{seen}{belief.verdict}; {decision.global_batch_size} follows"
+        return StopOrder(StopCause.SPEED_CHECKED, f"only its speed was looked at: {why}")
+
+    def review(self, progress: Progress) -> StopOrder | None:
+        """Ask the policy, at the end of an epoch, whether another one is worth it."""
+        trial = self._choice.trial
+        last = progress.epochs == trial.max_epochs
+        if progress.reached is not None or last or progress.may_be_baseline:
+            return None
+        point = progress.curve[-1]
+        spent_j = cost_j(point.energy_j, self._meter.max_power_w, point.time_s, trial.eta_knob)
+        spent_j = cost_with_earlier(trial, spent_j)
+        running = Running(progress.epochs, spent_j, progress.best_value)
+        reason = self._submission.policy.review(self._choice.problem, self._decision, running)
+        return None if reason is None else StopOrder(StopCause.HOPELESS, reason)
+
+    def next_limit_w(self, profile: Sequence[PowerPoint]) -> float | None:
+        """Return the power limit to hold next, in watts per GPU; ``None`` for the original one."""
+        policy, problem = self._submission.policy, self._choice.problem
+        return policy.next_limit_w(problem, self._decision, profile)
+
+
+def begins_with_speed_check(choice: Choice) -> bool:
     """Whether a trial begins with a speed check: once for a batch size in a recurrence."""
     decision, problem = choice.decision, choice.problem
-    return decision.stage is Stage.LOOK and not any(
+    return decision.stage is Stage.SPEED_CHECK and not any(
         (run.arm, run.recurrence, run.stage)
-        == (decision.global_batch_size, problem.recurrence, Stage.LOOK)
+        == (decision.global_batch_size, problem.recurrence, Stage.SPEED_CHECK)
         for run in choice.runs
     )
 
@@ -35,7 +106,7 @@ def begins_with_look(choice: Choice) -> bool:
 def has_seen_enough(progress: Progress, problem: Problem, arm: int) -> bool:
     """Whether the speed of ``arm`` is known: after an epoch, or earlier where steps are counted."""
     counted = progress.steps is not None or problem.samples_per_epoch is not None
-    if counted and (progress.steps or 0) < LOOK_STEPS:
+    if counted and (progress.steps or 0) < SPEED_CHECK_STEPS:
         return False
     if progress.epochs >= 1 and _trained_epochs(progress, problem, arm):
         return True
@@ -44,10 +115,7 @@ def has_seen_enough(progress: Progress, problem: Problem, arm: int) -> bool:
 
 
 def _trained_epochs(progress: Progress, problem: Problem, arm: int) -> bool:
-    """Whether the reported epochs were trained, and not only evaluated.
-
-    Assume so if steps are not counted, or nobody knows how many make an epoch.
-    """
+    """Whether the reported epochs were trained, and not only evaluated; if unknown, yes."""
     if progress.steps is None or problem.samples_per_epoch is None:
         return True
     samples = progress.epochs * problem.samples_per_epoch
@@ -57,13 +125,7 @@ def _trained_epochs(progress: Progress, problem: Problem, arm: int) -> bool:
 def measure_speed(
     progress: Progress, power_limit_w: float | None, energy_between: EnergyBetween
 ) -> PowerPoint | None:
-    """Return speed and power from the first step to the last; ``None`` if either is unknown.
-
-    Args:
-        progress: Now.
-        power_limit_w: Watts per GPU in force; ``None`` without a limit.
-        energy_between: Joules between two monotonic seconds, ``None`` if unknown.
-    """
+    """Return speed and power from the first step to the last; ``None`` if either is unknown."""
     if progress.stepping_s is None or progress.steps is None or progress.steps < 2:
         return None
     first_t, last_t = progress.stepping_s
@@ -76,26 +138,13 @@ def measure_speed(
     return PowerPoint(power_limit_w, (progress.steps - 1) / span_s, energy_j / span_s)
 
 
-def read_look(
+def read_speed_check(
     problem: Problem, trial: Trial, progress: Progress, point: PowerPoint | None, meter: Meter
 ) -> Run | None:
     """Return the trial as the policy would read it if it ended now; ``None`` without a speed."""
     if not _trained_epochs(progress, problem, trial.global_batch_size):
         progress = replace(progress, epochs=0, curve=())  # only its steps show its speed
-    outcome = Outcome(
-        TrialStatus.CANCELLED,
-        "looked at",
-        trial.started_at,
-        time_s=progress.time_s,
-        energy_j=progress.energy_j,
-        energy_source=meter.energy_source,
-        max_power_w=meter.max_power_w,
-        cost_j=cost_j(progress.energy_j, meter.max_power_w, progress.time_s, trial.eta_knob),
-        epochs=progress.epochs if progress.curve else None,
-        steps=progress.steps,
-        best_metric=progress.best_value,
-        curve=progress.curve,
-        power_profile=() if point is None else (point,),
-    )
+    outcome = outcome_now(trial, progress, meter, TrialStatus.CANCELLED, "speed checked")
+    outcome = replace(outcome, power_profile=() if point is None else (point,))
     run = read_trial(problem, trial.finish(outcome))
     return None if run is None or run.epoch_cost_j is None else run

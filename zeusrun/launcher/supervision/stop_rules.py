@@ -14,9 +14,7 @@ from zeusrun.launcher.processes.torchrun import StopLevel
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.jobfile.spec import JobSpec
     from zeusrun.metrics.progress import Progress
-    from zeusrun.trial import Trial
 
 
 EPOCHS_WITHOUT_METRIC = 3  # a script may skip the evaluation in one or two
@@ -27,7 +25,7 @@ class StopCause(str, Enum):
 
     TARGET = "target"
     HOPELESS = "hopeless"
-    LOOKED = "looked"
+    SPEED_CHECKED = "speed checked"
     NO_METRIC = "no metric"
     TIMEOUT = "timeout"
     SIGNAL = "signal"
@@ -36,111 +34,66 @@ class StopCause(str, Enum):
 
 @dataclass(frozen=True)
 class StopOrder:
-    """How firmly to stop, and why."""
+    """Why to stop, and how firmly. The policy orders ``HOPELESS`` and ``SPEED_CHECKED``."""
 
-    level: StopLevel
     cause: StopCause
     reason: str
+    level: StopLevel = StopLevel.TERMINATE
 
 
 BY_SIGNAL = {StopCause.SIGNAL, StopCause.PREEMPTED}
 
 
 def is_cause(order: StopOrder, earlier: StopOrder | None) -> bool:
-    """Whether an order is the reason why the run ends. The first order that ends it is.
-
-    After a speed check another run would follow. A signal prevents that, so the signal is the
-    reason.
-
-    Args:
-        order: The new one.
-        earlier: The reason so far; ``None`` if there is none.
-    """
+    """Whether an order is why the run ends: the first one, or a signal after a speed check."""
     if earlier is None or earlier.cause is StopCause.TARGET:
         return True
-    return earlier.cause is StopCause.LOOKED and order.cause in BY_SIGNAL
+    return earlier.cause is StopCause.SPEED_CHECKED and order.cause in BY_SIGNAL
 
 
 @dataclass(frozen=True)
 class StopRules:
-    """The limits of a trial that do not depend on its policy's review.
+    """The limits of a trial that do not depend on its policy's review; ``None`` for no limit."""
 
-    Attributes:
-        cost_bound_j: Cost past which it is hopeless; ``None`` for no bound.
-        timeout_s: Seconds since launch; ``None`` for no limit.
-        stop_at_target: Whether the script is asked to stop at the target.
-        needs_metric: The metric that the first ``EPOCHS_WITHOUT_METRIC`` epochs must report;
-            ``None`` to allow any.
-    """
-
-    cost_bound_j: float | None
-    timeout_s: float | None
-    stop_at_target: bool
-    needs_metric: str | None = None
-
-
-def build_stop_rules(spec: JobSpec, trial: Trial, cost_bound_j: float | None) -> StopRules:
-    """Return the limits of a trial: those of its job file, and the cost bound of its policy."""
-    objective, timeout_s = spec.objective, spec.timeout_s
-    return StopRules(
-        cost_bound_j,
-        None if timeout_s is None else timeout_s - (trial.time_s or 0.0),
-        stop_at_target=objective.on_target == "stop",
-        needs_metric=trial.metric if objective.missing_metric == "stop" else None,
-    )
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Why a run does not go on: ``HOPELESS`` and ``LOOKED`` come from the policy."""
-
-    cause: StopCause
-    reason: str
+    cost_bound_j: float | None  # past it, the run is hopeless
+    timeout_s: float | None  # since launch
+    stop_at_target: bool  # whether to ask the script to stop
+    needs_metric: str | None = None  # the first ``EPOCHS_WITHOUT_METRIC`` epochs must report it
 
 
 def supervise(
-    progress: Progress, rules: StopRules, signals: Sequence[int], verdict: Verdict | None = None
+    progress: Progress, rules: StopRules, signals: Sequence[int], verdict: StopOrder | None = None
 ) -> StopOrder | None:
-    """Decide whether the run goes on (``None``) or how it is stopped.
-
-    Args:
-        progress: The run now.
-        rules: Its limits.
-        signals: Signals that zeusrun has received, in order.
-        verdict: Of the policy; ``None`` to go on.
-    """
+    """Decide whether the run goes on (``None``) or how to stop it; ``verdict``: the policy's."""
     if signals:
         level = StopLevel.TERMINATE if len(signals) == 1 else StopLevel.KILL
         name = signal.Signals(signals[0]).name
         cause = StopCause.PREEMPTED if signals[0] in PREEMPTING else StopCause.SIGNAL
-        return StopOrder(level, cause, f"{name} to zeusrun")
+        return StopOrder(cause, f"{name} to zeusrun", level)
     if rules.timeout_s is not None and progress.now_t - progress.launched_t > rules.timeout_s:
         reason = f"timed out after {rules.timeout_s:g} s"
-        return StopOrder(StopLevel.TERMINATE, StopCause.TIMEOUT, reason)
+        return StopOrder(StopCause.TIMEOUT, reason)
     if progress.reached is not None:
         if rules.stop_at_target:
-            return StopOrder(StopLevel.TELL, StopCause.TARGET, "target reached")
+            return StopOrder(StopCause.TARGET, "target reached", StopLevel.TELL)
         return None
-    against = verdict or _without_metric(progress, rules) or _past_bound(progress, rules)
-    if against is None:
-        return None
-    return StopOrder(StopLevel.TERMINATE, against.cause, against.reason)
+    return verdict or _without_metric(progress, rules) or _past_bound(progress, rules)
 
 
-def _without_metric(progress: Progress, rules: StopRules) -> Verdict | None:
+def _without_metric(progress: Progress, rules: StopRules) -> StopOrder | None:
     metric, seen = rules.needs_metric, progress.seen_metrics
     if metric is None or metric in seen or len(progress.other_epochs) < EPOCHS_WITHOUT_METRIC:
         return None
     names = ", ".join(sorted(seen)[:10]) or "nothing"
-    return Verdict(
+    return StopOrder(
         StopCause.NO_METRIC,
         f"the first {EPOCHS_WITHOUT_METRIC} epochs reported no {metric!r}, but {names}; correct "
         "objective.metric in the job file, or write objective.missing_metric: continue",
     )
 
 
-def _past_bound(progress: Progress, rules: StopRules) -> Verdict | None:
+def _past_bound(progress: Progress, rules: StopRules) -> StopOrder | None:
     cost_j, bound_j = progress.cost_j, rules.cost_bound_j
     if cost_j is None or bound_j is None or cost_j <= bound_j:
         return None
-    return Verdict(StopCause.HOPELESS, f"its cost passed the bound of {energy_text(bound_j)}")
+    return StopOrder(StopCause.HOPELESS, f"its cost passed the bound of {energy_text(bound_j)}")

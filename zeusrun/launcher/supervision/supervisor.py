@@ -2,64 +2,58 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import signal
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from zeusrun.bandit.observation import merged_profile
 from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
 from zeusrun.launcher.events import Advanced, BoundChanged, Noted, Printed, Warned
 from zeusrun.launcher.power.control import LimitControl
-from zeusrun.launcher.processes.command import build_command
 from zeusrun.launcher.processes.oom_kills import count_oom_kills
 from zeusrun.launcher.processes.signals import how_at_once
 from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel, TorchrunProcess
-from zeusrun.launcher.resume import cost_with_earlier, join
-from zeusrun.launcher.rundir.cancel import read_cancel, why_cancelled
+from zeusrun.launcher.recover import cost_with_earlier, join
 from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
-from zeusrun.launcher.rundir.layout import has_checkpoint
-from zeusrun.launcher.rundir.live import write_live
+from zeusrun.launcher.rundir.layout import has_checkpoint, read_cancel
 from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
-from zeusrun.launcher.supervision.hang_control import StallControl
+from zeusrun.launcher.rundir.record import write_live
+from zeusrun.launcher.script_warnings import find_choices_to_ask_for, find_remarks
+from zeusrun.launcher.supervision.hang import StallControl
 from zeusrun.launcher.supervision.neighbours import Neighbours
 from zeusrun.launcher.supervision.outcome import build_outcome, describe_live
-from zeusrun.launcher.supervision.policy_control import PolicyControl
 from zeusrun.launcher.supervision.ranks import RankProcesses
-from zeusrun.launcher.supervision.remarks import find_remarks
+from zeusrun.launcher.supervision.speed_check import PolicyControl
 from zeusrun.launcher.supervision.stop_rules import (
     BY_SIGNAL,
     StopCause,
     StopOrder,
-    Verdict,
-    build_stop_rules,
+    StopRules,
     is_cause,
     supervise,
 )
-from zeusrun.launcher.unused_choices import find_choices_to_ask_for
 from zeusrun.metrics.base import open_sources
-from zeusrun.metrics.progress import Progress, Ranks, advance, never_less, take_step_clock
+from zeusrun.metrics.progress import Progress, Ranks, advance, take_step_clock
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Stage, TrialStatus, is_baseline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
     from pathlib import Path
 
     from zeusrun.energy.meter import Meter
     from zeusrun.files.tail import LineTail
+    from zeusrun.launcher.choose import Choice
     from zeusrun.launcher.context import Submission
-    from zeusrun.launcher.dispatch import Dispatched
     from zeusrun.launcher.events import Emit
     from zeusrun.launcher.processes.signals import CaughtSignals
+    from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.redaction import Mask
     from zeusrun.sidecar.events import Event
     from zeusrun.trial import Outcome
-
-
-_T = TypeVar("_T")
 
 
 _OTHER_CLOCK = "'t' in the sidecar is not CLOCK_MONOTONIC; the time of arrival is used instead"
@@ -77,7 +71,8 @@ class Supervisor:
     def __init__(
         self,
         submission: Submission,
-        dispatched: Dispatched,
+        choice: Choice,
+        paths: RunPaths,
         meter: Meter,
         *,
         emit: Emit,
@@ -86,31 +81,41 @@ class Supervisor:
     ) -> None:
         spec = submission.spec
         self._submission, self._emit, self._signals = submission, emit, signals
-        self._mask = mask
-        trial = dispatched.trial
-        self._trial, self._paths = trial, dispatched.paths
-        self._choice = dispatched.choice
-        self._policy = PolicyControl(submission, dispatched.choice, meter)
+        self._choice, self._paths, self._meter, self._mask = choice, paths, meter, mask
+        self._trial = trial = choice.trial
+        self._policy = PolicyControl(submission, choice, meter)
         self._limits = self._control_limits()
         self._ranks = RankProcesses(self._paths.run_dir, trial.world_size)
         self._stalls = StallControl(
             spec, trial, self._paths, self._warn, self._note, ranks=self._ranks
         )
-        self._verdict: Verdict | None = None
-        self._cancelled = False
+        self._verdict: StopOrder | None = None
+        self._why_cancelled: str | None = None  # by another zeusrun
         self._write_live_at_t = 0.0
         self._oom_kills = count_oom_kills()
-        self._rules = build_stop_rules(spec, trial, dispatched.choice.decision.cost_bound_j)
+        self._rules = StopRules(
+            choice.decision.cost_bound_j,
+            None if spec.timeout_s is None else spec.timeout_s - (trial.time_s or 0.0),
+            stop_at_target=spec.objective.on_target == "stop",
+            needs_metric=trial.metric if spec.objective.missing_metric == "stop" else None,
+        )
         self._sources = open_sources(spec.metrics.source, self._paths.run_dir)
         self._logs = log_tails(self._paths, Ranks(trial.world_size))
         self._neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
-        self._meter = meter
         self._stop: StopOrder | None = None
         self._remarked: set[str] = set()
         self._to_ask_for = find_choices_to_ask_for(spec)
         self._earlier = submission.history.trials(trial.job, _COMPARED_WITH)
         self._warnings: list[str] = []
-        self._progress = self._begin()
+        now_t = time.monotonic()
+        self._progress = Progress(
+            launched_t=now_t,
+            now_t=now_t,
+            seen_metrics=frozenset({trial.metric} if trial.curve else ()),
+            best_value=trial.best_metric,
+            earlier=tuple(point.epoch for point in trial.curve if not is_baseline(point)),
+            ranks=Ranks(trial.world_size),
+        )
 
     def _control_limits(self) -> LimitControl:
         submission, choice, trial = self._submission, self._choice, self._trial
@@ -129,42 +134,16 @@ class Supervisor:
             next_limit_w=self._policy.next_limit_w,
         )
 
-    def _begin(self) -> Progress:
-        """Return the progress of a trial that starts now, or continues after a preemption."""
-        now_t, trial = time.monotonic(), self._trial
-        seen = frozenset({trial.metric} if trial.curve else ())
-        best = trial.best_metric
-        earlier = tuple(point.epoch for point in trial.curve if not is_baseline(point))
-        return Progress(
-            launched_t=now_t,
-            now_t=now_t,
-            seen_metrics=seen,
-            best_value=best,
-            earlier=earlier,
-            ranks=Ranks(trial.world_size),
-        )
-
     def run(self) -> tuple[Outcome, StopOrder | None]:
-        """Run the trial to its end; return its outcome and the order that stopped it, if any.
-
-        Raises:
-            ZeusrunError: If it could not be started.
-        """
-        submission, trial, paths = self._submission, self._trial, self._paths
-        spec, meter = submission.spec, self._meter
-        command = build_command(
-            spec,
-            trial,
-            paths,
-            submission.torchrun,
-            submission.environment,
-            placement=submission.placement,
-        )
+        """Run the trial to its end; return its outcome and the order that stopped it, if any."""
+        submission, paths, spec = self._submission, self._paths, self._submission.spec
+        command = submission.command(self._trial, paths)
         exit_: ProcessExit | None = None
         try:
             self._limits.begin()
-            with meter:
-                self._progress = self._begin()
+            with self._meter:
+                now_t = time.monotonic()
+                self._progress = replace(self._progress, launched_t=now_t, now_t=now_t)
                 process = TorchrunProcess(command, paths, spec.launch.grace_period_s)
                 with process, self._limits:  # restore limits before the last processes are ended
                     while process.is_running():
@@ -177,7 +156,7 @@ class Supervisor:
             # The training has ended: an error of the meter or the limits must not lose it.
             self._warnings.append(f"after the training: {type(error).__name__}: {error}")
         self._observe(final=True)
-        checked = self._stop is not None and self._stop.cause is StopCause.LOOKED
+        checked = self._stop is not None and self._stop.cause is StopCause.SPEED_CHECKED
         self._read_cancel()
         if self._signals.received and exit_.code != 0 and (self._stop is None or checked):
             # It arrived while torchrun ended, perhaps because of the same signal.
@@ -205,25 +184,22 @@ class Supervisor:
                 grace_s = self._submission.spec.launch.grace_period_s
                 preempted = order.cause is StopCause.PREEMPTED
                 then = ", and the next submit continues it" if preempted else ""
-                faster = how_at_once(self._signals.received[0], cancelled=self._cancelled)
+                faster = how_at_once(
+                    self._signals.received[0], cancelled=self._why_cancelled is not None
+                )
                 again = f"within {grace_s:g} s{then}; {faster}"
                 how = "at once" if order.level is StopLevel.KILL else again
                 self._emit(Warned(f"{order.reason}: the training ends {how}"))
             elif order.level >= StopLevel.TERMINATE:
-                self._emit(Noted(f"stopping: {order.reason}"))
+                self._note(f"stopping: {order.reason}")
         return StopLevel.NONE if order is None else order.level
-
-    def _is_ending(self) -> bool:
-        """Whether the run will be stopped, so that the policy is no longer asked."""
-        ordered = self._stop is not None and self._stop.cause is not StopCause.TARGET
-        return ordered or self._verdict is not None or bool(self._signals.received)
 
     def _supervise(self) -> StopOrder | None:
         order = supervise(self._progress, self._rules, self._signals.received, self._verdict)
         if order is None:
             return None
-        if order.cause is StopCause.SIGNAL and self._cancelled:
-            return replace(order, reason=why_cancelled(self._paths))
+        if order.cause is StopCause.SIGNAL and self._why_cancelled is not None:
+            return replace(order, reason=self._why_cancelled)
         if order.cause is StopCause.TIMEOUT and (pause := self._stalls.describe_pause()):
             return replace(order, reason=f"{order.reason}; {pause}")
         if order.cause is StopCause.HOPELESS and self._trial.stage is Stage.FORCED:
@@ -233,19 +209,21 @@ class Supervisor:
     def _read_cancel(self) -> None:
         """Treat the request of another zeusrun as Ctrl-C."""
         received = self._signals.received
-        missing = (read_cancel(self._paths) or 0) - len(received)
-        if missing > 0:
-            self._cancelled = self._cancelled or not received
-            received.extend([signal.SIGINT] * missing)
+        request = read_cancel(self._paths)
+        if request is None:
+            return
+        interrupts, reason = request
+        if not received:
+            self._why_cancelled = reason
+        received.extend([signal.SIGINT] * (interrupts - len(received)))
 
     def _observe(self, *, final: bool = False) -> None:
         """Read what the ranks wrote, and show it."""
         meter, trial = self._meter, self._trial
         events: list[Event] = []
         for source in self._sources:
-            events += self._read(
-                self._paths.sidecar, functools.partial(source.read, final=final), []
-            )
+            with self._reading(self._paths.sidecar):
+                events += source.read(final=final)
         # After the events, so that no report comes before the steps that led to it.
         progress = take_step_clock(self._progress, read_step_clock(self._paths.rank_clock(0)))
         for event in events:
@@ -263,13 +241,11 @@ class Supervisor:
             probing=self._limits.probing,
         )
         if progress.training_t is not None and not final:
-            # One tick ago lies within the power samples. Energy until now is extrapolated, which is
+            # One tick ago lies within the power samples. Later energy is extrapolated, which is
             # used only in the first tick.
-            seen_t = max(progress.training_t, progress.now_t - TICK_S)
-            seen_t = seen_t if seen_t > progress.training_t else max(seen_t, progress.now_t)
-            energy_j = never_less(
-                self._progress, progress, meter.energy_between(progress.training_t, seen_t)
-            )
+            since_t, seen_t = progress.training_t, progress.now_t - TICK_S
+            seen_t = seen_t if seen_t > since_t else max(since_t, progress.now_t)
+            energy_j = meter.energy_between(since_t, seen_t)
             progress = replace(progress, energy_j=energy_j, power_w=meter.power_w())
             if not progress.may_be_baseline:
                 spent = cost_j(energy_j, meter.max_power_w, progress.time_s, trial.eta_knob)
@@ -278,15 +254,14 @@ class Supervisor:
         self._write_live(progress)
         self._progress = progress
         for rank, tail in self._logs.items():
-            show = functools.partial(self._show_log, rank, tail, final=final)
-            self._read(self._paths.rank_log(rank), show, None)
+            with self._reading(self._paths.rank_log(rank)):
+                self._show_log(rank, tail, final=final)
         if (text := self._neighbours.check(progress)) is not None:
             self._warn(text)
-        stops = self._rules.stop_at_target
         remarks = find_remarks(
             progress,
             trial,
-            stops_at_target=stops,
+            stops_at_target=self._rules.stop_at_target,
             to_ask_for=self._to_ask_for,
             earlier=self._earlier,
         )
@@ -296,16 +271,17 @@ class Supervisor:
 
     def _ask_policy(self, progress: Progress, *, epoch: bool = False) -> None:
         """Ask the policy again: about the speed, and after an epoch about another one."""
-        if self._is_ending():
-            return
+        ordered = self._stop is not None and self._stop.cause is not StopCause.TARGET
+        if ordered or self._verdict is not None or self._signals.received:
+            return  # the run will be stopped
         answer = self._policy.check_speed(progress, self._limits.stepped_under)
-        if isinstance(answer, Verdict):
+        if isinstance(answer, StopOrder):
             self._verdict = answer
             return
         if answer is not None:
             self._rules = replace(self._rules, cost_bound_j=answer.cost_bound_j)
             self._emit(BoundChanged(self._rules.cost_bound_j))
-            self._emit(Noted(f"its speed is known, and it goes on: {answer.why}"))
+            self._note(f"its speed is known, and it continues: {answer.why}")
         if epoch:
             self._verdict = self._policy.review(progress)
 
@@ -313,38 +289,34 @@ class Supervisor:
         """Write ``live.json`` about once a second and after each epoch."""
         if progress.now_t >= self._write_live_at_t or progress.curve != self._progress.curve:
             self._write_live_at_t = progress.now_t + _LIVE_PERIOD_S
-            preempted = self._stop is not None and self._stop.cause is StopCause.PREEMPTED
             live = describe_live(
                 self._trial,
                 progress,
                 self._meter,
                 shared=self._shared,
                 warnings=[self._mask.text(_storable(warning)) for warning in self._warnings],
-                preempted=preempted,
+                preempted=self._stop is not None and self._stop.cause is StopCause.PREEMPTED,
             )
             write_live(self._paths, live)
 
     def _show_log(self, rank: int, tail: LineTail, *, final: bool) -> None:
         """Show what a rank printed, but never so much that supervision has to wait."""
-        skipped = tail.skip_backlog(_MAX_BACKLOG_BYTES)
-        if skipped:
+        if skipped := tail.skip_backlog(_MAX_BACKLOG_BYTES):
             where = self._paths.rank_log(rank)
-            self._emit(
-                Noted(f"{skipped / 1e6:.1f} MB of rank {rank} are not shown; they are in {where}")
-            )
+            self._note(f"{skipped / 1e6:.1f} MB of rank {rank} are not shown; they are in {where}")
         while lines := read_text_lines(tail, final=final):
             self._emit(Printed(rank, tuple(lines)))
             if not final:
                 break
 
-    def _read(self, path: Path, read: Callable[[], _T], nothing: _T) -> _T:
-        """Read a file of the run; if that fails, warn once and continue without it."""
+    @contextlib.contextmanager
+    def _reading(self, path: Path) -> Iterator[None]:
+        """If a file of the run cannot be read, warn once and continue without it."""
         try:
-            return read()
+            yield
         except OSError as error:
             why = error.strerror or error
             self._warn_once(str(path), f"{path} cannot be read: {why}; zeusrun tries again")
-            return nothing
 
     def _correct_time(self, event: Event) -> Event:
         """Replace the time of an event from another clock by now: a wrong time is a wrong cost."""
@@ -374,13 +346,11 @@ class Supervisor:
 
     def _close(self, exit_: ProcessExit) -> Outcome:
         meter, trial = self._meter, self._trial
+        oom_kills, before = count_oom_kills(), self._oom_kills
+        oom_kills = None if oom_kills is None or before is None else oom_kills - before
         failure = run_deleted(self._paths) or self._stalls.failure()
-        failure = failure or read_failure(
-            self._paths,
-            self._progress.ranks.generation,
-            self._oom_kills_since(),
-            self._mask,
-        )
+        restarts = self._progress.ranks.generation
+        failure = failure or read_failure(self._paths, restarts, oom_kills, self._mask)
         outcome = build_outcome(
             trial,
             progress=self._progress,
@@ -401,10 +371,6 @@ class Supervisor:
         found = (*outcome.warnings, *unread, *meter.warnings, *self._warnings)
         warnings = tuple(_storable(warning) for warning in found)
         return replace(outcome, reason=_storable(outcome.reason), warnings=warnings)
-
-    def _oom_kills_since(self) -> int | None:
-        now = count_oom_kills()
-        return None if now is None or self._oom_kills is None else now - self._oom_kills
 
 
 def _storable(text: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.factories import REACHED, build_trial
 from tests.launcher.values import after, report
-from zeusrun.launcher.supervision.remarks import find_remarks
+from zeusrun.launcher.script_warnings import find_remarks
 from zeusrun.sidecar.events import Asked
 from zeusrun.trial import CurvePoint, TrialStatus
 

@@ -1,31 +1,84 @@
-"""Warnings about how a script uses zeusrun, found while it runs. Pure."""
+"""Warnings about how a script uses zeusrun: before it starts, and while it runs."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.jobfile.placeholders import find_placeholders
 from zeusrun.target import meets_target
 from zeusrun.trial import TrialStatus, epochs_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from zeusrun.jobfile.spec import JobSpec
     from zeusrun.metrics.progress import Progress
     from zeusrun.trial import Trial
 
+_MAX_SCRIPT_BYTES = 1 << 20
 _TRAINS_ON = (
     "the target was reached, but the script goes on: it does not ask whether to stop. Loop over "
     "`run.epochs(default=...)`, or add `if run.should_stop(): break` after `run.report(...)`; with "
     "objective.on_target: continue the script may go on"
 )
-
-
-_NEVER_ASKED = (
-    "the script has never asked for the {what}, so it seems to train with its own. Use "
-    "run.{call}(default=...), or pass ${{{name}}} in args"
-)
 _CALLS = {"batch_size": "local_batch_size", "learning_rate": "learning_rate"}
 _DATA_MAY_GROW = 1.25
+
+
+def find_unused_choices(spec: JobSpec) -> list[str]:
+    """Return a warning for each choice that seems never to reach the training.
+
+    Only the job file and the text of the script are searched. A script that mentions zeusrun or
+    cannot be read gets no warning.
+    """
+    text = _script_text(spec)
+    if text is None or "zeusrun" in text:
+        return []
+    return [
+        f"the {choice} seems never to reach the script: the job file has no ${{{name}}}, and "
+        f"{spec.script or spec.module} mentions neither ZEUSRUN_{name.upper()} nor zeusrun. Pass "
+        f'it as an argument, such as  args: [--{name.replace("_", "-")}, "${{{name}}}"]'
+        for name, choice in _undelivered(spec, text).items()
+    ]
+
+
+def find_choices_to_ask_for(spec: JobSpec) -> frozenset[str]:
+    """Return the choices that reach the training only if the script asks ``zeusrun`` for them."""
+    text = _script_text(spec) if spec.instrument else None
+    if text is None or "zeusrun" not in text:
+        return frozenset()
+    return frozenset(_undelivered(spec, text))
+
+
+def _undelivered(spec: JobSpec, script: str) -> dict[str, str]:
+    """Return the choices that only a call of zeusrun can deliver, with their names for people."""
+    texts = [*spec.args, *spec.env.values(), spec.script or "", str(spec.workdir)]
+    placeholders = {name for text in texts for name in find_placeholders(text)}
+    choices = {}
+    sizes = {"batch_size", "local_batch_size"}
+    if len(spec.batch_size.candidates) > 1 and not placeholders & sizes:
+        choices["batch_size"] = "batch size"
+    if spec.learning_rate is not None and "learning_rate" not in placeholders:
+        choices["learning_rate"] = "learning rate"
+    return {name: what for name, what in choices.items() if f"ZEUSRUN_{name.upper()}" not in script}
+
+
+def _script_text(spec: JobSpec) -> str | None:
+    """Return the text of the script or module; ``None`` if it is not found or is no text."""
+    if spec.script is None:
+        folder = Path(str(spec.workdir), *str(spec.module).split("."))
+        paths = [folder.with_suffix(".py"), folder / "__main__.py"]
+    else:
+        paths = [] if find_placeholders(spec.script) else [spec.source.parent / spec.script]
+    for path in paths:
+        try:
+            if path.is_file():  # reading a pipe would block
+                with path.open("rb") as file:
+                    return file.read(_MAX_SCRIPT_BYTES).decode()
+        except (OSError, ValueError):  # not readable, or no text
+            continue
+    return None
 
 
 def find_remarks(
@@ -38,24 +91,20 @@ def find_remarks(
 ) -> dict[str, str]:
     """Return the warnings that hold now, by kind; each kind is shown once.
 
-    Args:
-        progress: The trial now.
-        trial: As dispatched.
-        stops_at_target: Whether the script is asked to stop at the target.
-        to_ask_for: The choices that reach the training only if the script asks for them.
-        earlier: Trials of the job, oldest first.
+    ``to_ask_for`` are the choices that reach the training only if the script asks for them;
+    ``earlier`` are trials of the job, oldest first.
     """
     remarks = {}
     metric = trial.metric
     for name in sorted(to_ask_for) if progress.seen_metrics else ():
         if name not in progress.asked:
-            what, call = name.replace("_", " "), _CALLS[name]
-            remarks[f"never asked for {name}"] = _NEVER_ASKED.format(
-                what=what, call=call, name=name
+            remarks[f"never asked for {name}"] = (
+                f"the script has never asked for the {name.replace('_', ' ')}, so it seems to "
+                f"train with its own. Use run.{_CALLS[name]}(default=...), or pass ${{{name}}} in "
+                "args"
             )
-    contradiction = _compare_epochs(progress, trial, earlier)
-    if contradiction is not None:
-        remarks["samples an epoch"] = contradiction
+    if (text := _compare_epochs(progress, trial, earlier)) is not None:
+        remarks["samples an epoch"] = text
     if progress.seen_metrics and metric not in progress.seen_metrics:
         names = ", ".join(sorted(progress.seen_metrics)[:10])
         remarks["metric"] = (
@@ -71,10 +120,7 @@ def find_remarks(
 
 
 def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial]) -> str | None:
-    """Return a warning if the first report meets the target, as it does if the mode is wrong.
-
-    There is none for a job of one epoch, or if an earlier run needed several epochs.
-    """
+    """Return a warning if the first report meets the target, as it does if the mode is wrong."""
     known = any((then.epochs or 0) > 1 and then.mode == trial.mode for then in earlier)
     value = progress.curve[0].value if progress.reached is not None and progress.curve else None
     if known or value is None or trial.preemptions or trial.max_epochs == 1:
@@ -91,9 +137,8 @@ def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial])
 def _compare_epochs(progress: Progress, trial: Trial, earlier: Sequence[Trial]) -> str | None:
     """Return a contradiction to the newest run with another batch size; ``None`` if there is none.
 
-    Steps times batch size is the number of samples in an epoch, whatever the batch size. Steps are
-    counted a moment before or after a report, so allow one epoch more or less, and one step for the
-    last batch.
+    Steps times batch size is the number of samples in an epoch, whatever the batch size. A report
+    may come a moment before or after its step, so allow one epoch, and one step for the last batch.
     """
     other = _newest_with_other_batch_size(trial, earlier)
     again = progress.ranks.generation or trial.preemptions  # then steps count only the last part
