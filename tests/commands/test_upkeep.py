@@ -71,10 +71,17 @@ def test_a_damaged_history_comes_back_whole_from_its_copy_and_the_run_directorie
     code, found, seen = findings(zeusrun)
     assert code == 6
     assert ("history", "problem") in states(found)
+    assert "nothing to repair" not in zeusrun("repair").stdout
+    doctor = zeusrun("doctor")
+    assert doctor.returncode == 5
+    assert "✗ history      the history " in doctor.stdout
+    assert "is damaged" in doctor.stdout
+    assert "→ `zeusrun repair --restore job`" in doctor.stdout
     assert "zeusrun repair --restore job" in " ".join(seen.split())
     done = zeusrun("repair", "--restore", "job")
     assert done.returncode == 0, done.stderr
-    assert "job has 3 trials again" in done.stdout
+    assert "job has 3 trials: 2 from the copy of " in done.stdout
+    assert ", 1 from run directories" in done.stdout
     assert zeusrun.history() == before
     code, result, _ = zeusrun.submit(zeusrun.job())
     assert (code, result["trials"][0]["trial"]) == (0, "job-4-1")
@@ -90,6 +97,9 @@ def test_without_any_copy_the_run_directories_are_enough(zeusrun):
     assert [each["text"].partition(";")[0] for each in found] == [
         "the history of job lacks 2 ended trials"
     ]
+    doctor = zeusrun("doctor")
+    assert doctor.returncode == 5
+    assert "the history of job lacks 2 ended trials" in doctor.stdout
     code, done, _ = findings(zeusrun, "--restore", "job")
     assert (code, done["trials"], done["copy"]) == (0, 2, None)
     assert zeusrun.history() == before

@@ -13,14 +13,14 @@ from zeusrun.clock import read_clock
 from zeusrun.commands.options import AsJson, console, known_job, open_home
 from zeusrun.errors import DeviceError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
-from zeusrun.history.registry import HISTORY_VARIABLE
+from zeusrun.history.registry import HISTORY_VARIABLE, open_history
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import is_job_name
 from zeusrun.jobfile.spec import load_keep, load_spec
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.maintenance.doctor import Check, check_machine
-from zeusrun.maintenance.repair import find_and_repair, read_found_trials
+from zeusrun.maintenance.repair import find_and_repair, find_damage, read_found_trials
 from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove
 from zeusrun.schedule.health import find_difference, find_neglect, has_mail_program
 from zeusrun.schedule.store import Schedules
@@ -126,8 +126,14 @@ def _own_bounds(store: History, job: str) -> Bounds:
 
 
 def doctor(*, as_json: AsJson = False) -> None:
-    """Check Python, torch, the devices and the home directory."""
-    checks = [*check_machine(os.environ), *_check_schedules()]
+    """Check Python, torch, the devices, the home directory, histories and schedules."""
+    checks = check_machine(os.environ)
+    try:
+        home = trusted_home(os.environ)
+    except HistoryError:
+        pass  # the check of the home directory reports this
+    else:
+        checks += [*_check_histories(home), *_check_schedules(Schedules(home))]
     if as_json:
         print_json([vars(check) for check in checks])
     else:
@@ -136,17 +142,23 @@ def doctor(*, as_json: AsJson = False) -> None:
         raise typer.Exit(ExitCode.LAUNCH)
 
 
-def _check_schedules() -> list[Check]:
-    """Check that schedules are started, and that their jobs could run."""
+def _check_histories(home: Path) -> list[Check]:
+    """Check that the history of each job can be read and contains its ended runs."""
     try:
-        schedules, now = Schedules(trusted_home(os.environ)), read_clock()
-    except HistoryError:
-        return []  # the check of the home directory reports this
+        texts = [damage.text for damage in find_damage(open_history(home, os.environ), home)]
+    except ZeusrunError as error:
+        texts = [str(error)]
+    parts = [text.partition("; ") for text in texts]
+    return [Check("history", well=False, found=what, advice=advice) for what, _, advice in parts]
+
+
+def _check_schedules(schedules: Schedules) -> list[Check]:
+    """Check that schedules are started, and that their jobs could run."""
     jobs = schedules.jobs()
     if not jobs:
         return []
     count = "1 job is scheduled" if len(jobs) == 1 else f"{len(jobs)} jobs are scheduled"
-    neglect = find_neglect(schedules, now)
+    neglect = find_neglect(schedules, read_clock())
     if neglect is None:
         checks = [Check("schedules", well=True, found=f"{count}, checked every minute")]
     else:
