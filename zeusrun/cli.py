@@ -90,6 +90,14 @@ class LazyGroup(TyperGroup):
     and "did you mean" need no more.
     """
 
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - see resolve_command
+        """Run a verb; without pydantic's prefix in the message on a wrong choice."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's or, from 0.26 on, Typer's own
         """Return the name, the command and the arguments of the verb that is used."""
         name, command, rest = super().resolve_command(ctx, args)

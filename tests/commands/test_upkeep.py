@@ -137,6 +137,7 @@ def test_gc_says_what_would_go_and_removes_it(zeusrun):
     assert "nothing to remove without a limit" in zeusrun("gc").stdout
     dry = zeusrun("gc", "job", "--last", "1", "--dry-run")
     assert "would go: this was a dry run" in dry.stdout
+    assert "job-3-1 stays: the " in dry.stdout
     assert len(list(runs.iterdir())) == 3
     gone = json.loads(zeusrun("gc", "--last", "1", "--json").stdout)
     assert gone
@@ -150,6 +151,15 @@ def test_gc_says_what_would_go_and_removes_it(zeusrun):
     assert "(gone)" in zeusrun("show", gone[0]["trial"]).stdout
     assert "are gone" in zeusrun("logs", gone[0]["trial"]).stderr
     assert zeusrun("gc", "--size", "much").returncode == 2
+
+
+def test_a_damaged_history_does_not_stop_gc_for_other_jobs(cli, zeusrun, record):
+    record(1)
+    record(2)
+    (zeusrun.home / "history" / "a.json").write_text("{")
+    code, out, err = cli("gc", "--last", "1", "--json")
+    assert (code, [each["trial"] for each in json.loads(out)]) == (6, ["job-1-1"])
+    assert "a.json is damaged" in err
 
 
 def test_a_job_keeps_what_its_job_file_says(zeusrun):

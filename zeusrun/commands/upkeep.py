@@ -21,7 +21,7 @@ from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.maintenance.doctor import Check, check_machine
 from zeusrun.maintenance.repair import find_and_repair, find_damage, read_found_trials
-from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove
+from zeusrun.maintenance.retention import Bounds, collect, list_kept, read_bounds, remove
 from zeusrun.schedule.health import find_difference, find_neglect, has_mail_program
 from zeusrun.schedule.store import Schedules
 from zeusrun.view.export import print_json
@@ -77,12 +77,13 @@ def _restore(home: Path, store: History, job: str, *, as_json: bool) -> None:
 def prune(
     job: Annotated[str | None, Argument(metavar="JOB", help="Remove only this job's runs.")] = None,
     *,
-    last: Annotated[int | None, Option(min=1, help="Keep the newest N runs.")] = None,
+    last: Annotated[int | None, Option(metavar="N", min=1, help="Keep the newest N runs.")] = None,
     days: Annotated[
-        float | None, Option(min=0, help="Keep runs that ended within this many days.")
+        float | None, Option(metavar="N", min=0, help="Keep runs that ended within N days.")
     ] = None,
     size: Annotated[
-        str | None, Option(help="Keep the newest runs that fit into this size, such as 20 GB.")
+        str | None,
+        Option(metavar="SIZE", help="Keep the newest runs that fit into this size, such as 20 GB."),
     ] = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help="List what would be removed; remove nothing.")
@@ -100,20 +101,30 @@ def prune(
     home, store = open_home()
     now = read_clock()
     found, bounded = [], bool(given)
+    kept: dict[str, str] = {}
+    damage: HistoryError | None = None
     for name in store.jobs() if job is None else [known_job(store, job)]:
-        bounds = given or _own_bounds(store, name)
-        bounded = bounded or bool(bounds)
-        old = collect(store, home, name, bounds, now)
+        try:
+            bounds = given or _own_bounds(store, name)
+            bounded = bounded or bool(bounds)
+            old = collect(store, home, name, bounds, now)
+            if dry_run and bounds:
+                kept |= list_kept(store, home, name, now)
+        except HistoryError as error:  # still clean up the other jobs
+            damage = damage or error
+            continue
         found += old if dry_run else [run for run in old if remove(run)]
     if as_json:
         print_json([run.to_json() for run in found])
-    elif not bounded:
+    elif not bounded and damage is None:
         typer.echo(
             "nothing to remove without a limit: give --last, --days or --size, or add "
             "'keep: {last: 30}' to the job file"
         )
-    else:
-        console().print(old_runs_sheet(found, dry_run=dry_run))
+    elif found or damage is None:
+        console().print(old_runs_sheet(found, kept, dry_run=dry_run))
+    if damage is not None:
+        raise damage
 
 
 def _own_bounds(store: History, job: str) -> Bounds:
