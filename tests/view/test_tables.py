@@ -327,9 +327,9 @@ def test_a_trial_is_shown_whole_in_80_columns():
     assert joined.count("long reason") > 10
 
 
-def test_a_running_trial_is_shown_with_what_is_known():
+def test_an_unfinished_trial_is_shown_with_what_is_known():
     text = render(trial_sheet(trial(mode="min"), None, run_dir_exists=False))
-    assert "DISPATCHED" in text
+    assert "DEAD" in text
     assert "target ≤ 0.5" in text
     assert "learning rate" not in text
     assert "(gone)" in text
