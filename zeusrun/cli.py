@@ -30,7 +30,10 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "explain": ("job.explain", "Show what the policy believes, and what it would choose next."),
         "validate": ("job.validate", "Check a job file."),
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),
-        "doctor": ("upkeep.doctor", "Check Python, torch, the devices and the home directory."),
+        "doctor": (
+            "upkeep.doctor",
+            "Check this machine, the home directory, histories and schedules.",
+        ),
         "simulate": ("simulate.simulate", "Replay recorded or made-up jobs through the policies."),
         "measure": ("gpu.measure", "Run any command and report its time and energy."),
         "repair": ("upkeep.repair", "Clean up after dead processes; restore histories."),

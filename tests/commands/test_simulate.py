@@ -45,8 +45,8 @@ def test_the_table_fits_80_columns(summaries):
     assert len(rows) == 4 + 1  # a workload each, and one sentence
     assert "fixed has" in text
     assert all(name in text for name in ("mean  median", "cost vs", "default", "zeus", "best"))
-    assert "another job of the family" in text
-    assert "other draws" in shown(simulation_sheet("", summaries, made_up=False), 80)
+    assert "another job of the same kind" in text
+    assert "other recorded runs" in shown(simulation_sheet("", summaries, made_up=False), 80)
 
 
 def test_an_empty_study_is_an_empty_table():

@@ -74,7 +74,7 @@ def test_a_damaged_history_comes_back_whole_from_its_copy_and_the_run_directorie
     assert "nothing to repair" not in zeusrun("repair").stdout
     doctor = zeusrun("doctor")
     assert doctor.returncode == 5
-    assert "✗ history      the history " in doctor.stdout
+    assert "✗ history " in doctor.stdout
     assert "is damaged" in doctor.stdout
     assert "→ `zeusrun repair --restore job`" in doctor.stdout
     assert "zeusrun repair --restore job" in " ".join(seen.split())
@@ -154,11 +154,11 @@ def test_gc_says_what_would_go_and_removes_it(zeusrun):
 
 
 def test_a_damaged_history_does_not_stop_gc_for_other_jobs(cli, zeusrun, record):
-    record(1)
-    record(2)
+    for number in (1, 2, 3):
+        record(number)
     (zeusrun.home / "history" / "a.json").write_text("{")
     code, out, err = cli("gc", "--last", "1", "--json")
-    assert (code, [each["trial"] for each in json.loads(out)]) == (6, ["job-1-1"])
+    assert (code, [each["trial"] for each in json.loads(out)]) == (6, ["job-2-1"])
     assert "a.json is damaged" in err
 
 

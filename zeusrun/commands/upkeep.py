@@ -137,7 +137,7 @@ def _own_bounds(store: History, job: str) -> Bounds:
 
 
 def doctor(*, as_json: AsJson = False) -> None:
-    """Check Python, torch, the devices, the home directory, histories and schedules."""
+    """Check this machine, the home directory, histories and schedules."""
     checks = check_machine(os.environ)
     try:
         home = trusted_home(os.environ)
