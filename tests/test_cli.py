@@ -258,7 +258,7 @@ def test_output_that_a_terminal_cannot_show_is_replaced(zeusrun, record):
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")
-    assert b"DISPATCHED" in done.stdout
+    assert b"DEAD" in done.stdout
 
 
 @pytest.mark.parametrize(("number", "code"), [("SIGUSR1", 75), ("SIGINT", 130)])

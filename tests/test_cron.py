@@ -58,7 +58,7 @@ def test_cron_runs_a_job_of_two_ranks_every_minute_and_the_crontab_is_as_before(
     )
     added = zeusrun("schedule", "add", job, "@every 1m")
     assert added.returncode == 0, added.stderr
-    assert "nothing starts these jobs" not in added.stdout
+    assert "nothing starts scheduled jobs" not in added.stdout
     assert crontab().startswith(BEFORE)
     assert crontab().count(b"zeusrun schedule tick") == 1
     again = zeusrun("schedule", "add", job, "@every 1m")

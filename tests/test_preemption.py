@@ -177,7 +177,7 @@ def test_a_preempted_trial_that_is_cancelled_does_not_go_on(zeusrun):
     assert changed == {"status", "reason", "finished_at"}
     assert json.loads((Path(cut["run_dir"]) / "trial.json").read_text())["status"] == "CANCELLED"
     again = zeusrun("cancel", "job-1-1").stdout
-    assert again == f"job-1-1 had already ended: it is CANCELLED: {reason}\n"
+    assert again == f"job-1-1 had already ended: {reason}\n"
     code, result, _ = zeusrun.submit(job(zeusrun, "--reaches", "1"))
     assert (code, only_trial(result)["trial"]) == (0, "job-2-1")
 

@@ -30,7 +30,10 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "explain": ("job.explain", "Show what the policy believes, and what it would choose next."),
         "validate": ("job.validate", "Check a job file."),
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),
-        "doctor": ("upkeep.doctor", "Check Python, torch, the devices and the home directory."),
+        "doctor": (
+            "upkeep.doctor",
+            "Check this machine, the home directory, histories and schedules.",
+        ),
         "simulate": ("simulate.simulate", "Replay recorded or made-up jobs through the policies."),
         "measure": ("gpu.measure", "Run any command and report its time and energy."),
         "repair": ("upkeep.repair", "Clean up after dead processes; restore histories."),
@@ -89,6 +92,14 @@ class LazyGroup(TyperGroup):
     Until then each verb is a command with a name and a help text: ``--help``, shell completion
     and "did you mean" need no more.
     """
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - see resolve_command
+        """Run a verb; without pydantic's prefix in the message on a wrong choice."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's or, from 0.26 on, Typer's own
         """Return the name, the command and the arguments of the verb that is used."""

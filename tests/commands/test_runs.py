@@ -162,6 +162,8 @@ def test_a_trial_is_forgotten_and_remembered(cli, record):
         (["--forget", "job-1-1", "job-2-1"], "--forget and --unforget take one trial, and"),
         (["--unforget", "job-1-1", "job-2-1"], "--forget and --unforget take one trial"),
         (["--forget", "job-1-1", "--last", "3"], "and no other option but"),
+        (["job", "--forget", "job-1-1"], "write: zeusrun history --forget job-1-1"),
+        (["job-1-1"], "'job-1-1' is a run, not a job: `zeusrun show job-1-1`"),
     ],
     ids=" ".join,
 )
@@ -339,6 +341,12 @@ def test_logs_prints_what_the_ranks_printed(cli, record):
     assert cli("logs", "job", "--rank", "1") == (0, "I am 1\nbye\n", "")
 
 
+def test_logs_says_if_the_ranks_have_printed_nothing(cli, record):
+    record(1)
+    assert cli("logs", "job-1-1") == (0, "", "zeusrun: the ranks have printed nothing\n")
+    assert cli("logs", "job", "--rank", "1") == (0, "", "zeusrun: rank 1 has printed nothing\n")
+
+
 def test_a_rank_that_there_is_not_is_exit_2_and_says_which_there_are(cli, record):
     record(1)
     code, _, err = cli("logs", "job-1-1", "--rank", "2")
@@ -408,8 +416,10 @@ def test_status_tells_a_trial_whose_launcher_is_dead(zeusrun, running):
     child.communicate()
     (found,) = json.loads(zeusrun("status", "job", "--json").stdout)
     assert found["alive"] is False
-    for verb in (["status"], ["show", "job-1-1"]):
-        assert "the launcher of job-1-1 is dead: zeusrun repair" in zeusrun(*verb).stdout
+    for verb in (["status"], ["show", "job-1-1"], ["history"]):
+        shown = zeusrun(*verb).stdout
+        assert "DEAD" in shown
+        assert "zeusrun was killed during job-1-1; `zeusrun repair` records it" in shown
 
 
 def test_cancel_stops_a_trial_gently_and_waits_for_its_end(zeusrun, running):
@@ -466,7 +476,7 @@ def test_cancel_of_what_has_ended_changes_nothing_and_says_so(zeusrun):
     before = zeusrun.history()
     done = zeusrun("cancel", "job-1-1")
     assert done.returncode == 0
-    assert "job-1-1 had already ended: it is REACHED" in done.stdout
+    assert done.stdout == f"job-1-1 had already ended: {before[0]['reason']}\n"
     assert zeusrun.history() == before
 
 

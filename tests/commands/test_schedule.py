@@ -401,6 +401,12 @@ def test_what_others_may_write_runs_nothing(zeusrun, schedule):
     assert "can be written by everybody" in flat(zeusrun("doctor").stdout)
 
 
+def test_a_choice_that_there_is_not_is_named_without_a_prefix(cli, zeusrun):
+    code, _, err = cli("schedule", "add", zeusrun.job(), "@daily", "--overlap", "never")
+    assert code == 2
+    assert "'--overlap': 'never' is not one of" in err
+
+
 def test_removing_what_is_not_scheduled_leaves_nothing(zeusrun, schedule):
     assert schedule("remove", "nosuch").returncode == 2
     assert not (zeusrun.home / "schedules").exists()
@@ -410,5 +416,6 @@ def test_removing_what_is_not_scheduled_leaves_nothing(zeusrun, schedule):
 def test_doctor_says_whether_cron_can_mail(cli, zeusrun, monkeypatch, installed):
     monkeypatch.setattr("zeusrun.commands.upkeep.has_mail_program", lambda: installed)
     assert "no mail program" not in cli("doctor")[1]
-    cli("schedule", "add", zeusrun.job(), "@daily", "--no-cron")
+    added = cli("schedule", "add", zeusrun.job(), "@daily", "--no-cron")[1]
+    assert "nothing starts it: run `zeusrun schedule daemon`, or add it without" in added
     assert ("no mail program (sendmail)" in cli("doctor")[1]) is not installed

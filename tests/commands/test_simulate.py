@@ -45,8 +45,8 @@ def test_the_table_fits_80_columns(summaries):
     assert len(rows) == 4 + 1  # a workload each, and one sentence
     assert "fixed has" in text
     assert all(name in text for name in ("mean  median", "cost vs", "default", "zeus", "best"))
-    assert "another job of the family" in text
-    assert "other draws" in shown(simulation_sheet("", summaries, made_up=False), 80)
+    assert "another job of the same kind" in text
+    assert "other recorded runs" in shown(simulation_sheet("", summaries, made_up=False), 80)
 
 
 def test_an_empty_study_is_an_empty_table():
@@ -121,6 +121,8 @@ def test_it_works_with_nothing_at_hand(zeusrun, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert "made-up jobs, 6 recurrences" in done.stdout
     assert "auto has" in done.stdout
+    once = zeusrun("simulate", "--workload", "law", "--recurrences", 1, "--seeds", 1).stdout
+    assert once.startswith("made-up jobs, 1 recurrence, eta_knob 0.5, cost factor 2, 1 seed\n")
 
 
 def test_json_of_traces_with_a_figure(zeusrun, tmp_path):
@@ -128,7 +130,7 @@ def test_json_of_traces_with_a_figure(zeusrun, tmp_path):
         "simulate", "--trace-dir", write(tmp_path), "--gpu", "toy", "--policy", "fixed",
         "--in-flight", 2, "--attempts", 3, "--cost-factor", "inf", "--json", "--plot", "f.svg", *FEW,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "zeusrun: the figure is in f.svg\n")
     found = json.loads(done.stdout)
     assert found["settings"] == {
         "trace_dir": str(tmp_path), "gpu": "toy", "first_seed": 0, "cluster": None, "seeds": 2,

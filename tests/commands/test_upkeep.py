@@ -71,10 +71,17 @@ def test_a_damaged_history_comes_back_whole_from_its_copy_and_the_run_directorie
     code, found, seen = findings(zeusrun)
     assert code == 6
     assert ("history", "problem") in states(found)
+    assert "nothing to repair" not in zeusrun("repair").stdout
+    doctor = zeusrun("doctor")
+    assert doctor.returncode == 5
+    assert "✗ history " in doctor.stdout
+    assert "is damaged" in doctor.stdout
+    assert "→ `zeusrun repair --restore job`" in doctor.stdout
     assert "zeusrun repair --restore job" in " ".join(seen.split())
     done = zeusrun("repair", "--restore", "job")
     assert done.returncode == 0, done.stderr
-    assert "job has 3 trials again" in done.stdout
+    assert "job has 3 trials: 2 from the copy of " in done.stdout
+    assert ", 1 from run directories" in done.stdout
     assert zeusrun.history() == before
     code, result, _ = zeusrun.submit(zeusrun.job())
     assert (code, result["trials"][0]["trial"]) == (0, "job-4-1")
@@ -90,6 +97,9 @@ def test_without_any_copy_the_run_directories_are_enough(zeusrun):
     assert [each["text"].partition(";")[0] for each in found] == [
         "the history of job lacks 2 ended trials"
     ]
+    doctor = zeusrun("doctor")
+    assert doctor.returncode == 5
+    assert "the history of job lacks 2 ended trials" in doctor.stdout
     code, done, _ = findings(zeusrun, "--restore", "job")
     assert (code, done["trials"], done["copy"]) == (0, 2, None)
     assert zeusrun.history() == before
@@ -127,6 +137,7 @@ def test_gc_says_what_would_go_and_removes_it(zeusrun):
     assert "nothing to remove without a limit" in zeusrun("gc").stdout
     dry = zeusrun("gc", "job", "--last", "1", "--dry-run")
     assert "would go: this was a dry run" in dry.stdout
+    assert "job-3-1 stays: the " in dry.stdout
     assert len(list(runs.iterdir())) == 3
     gone = json.loads(zeusrun("gc", "--last", "1", "--json").stdout)
     assert gone
@@ -140,6 +151,15 @@ def test_gc_says_what_would_go_and_removes_it(zeusrun):
     assert "(gone)" in zeusrun("show", gone[0]["trial"]).stdout
     assert "are gone" in zeusrun("logs", gone[0]["trial"]).stderr
     assert zeusrun("gc", "--size", "much").returncode == 2
+
+
+def test_a_damaged_history_does_not_stop_gc_for_other_jobs(cli, zeusrun, record):
+    for number in (1, 2, 3):
+        record(number)
+    (zeusrun.home / "history" / "a.json").write_text("{")
+    code, out, err = cli("gc", "--last", "1", "--json")
+    assert (code, [each["trial"] for each in json.loads(out)]) == (6, ["job-2-1"])
+    assert "a.json is damaged" in err
 
 
 def test_a_job_keeps_what_its_job_file_says(zeusrun):

@@ -123,7 +123,7 @@ def test_a_damaged_copy_is_set_aside_too_and_the_history_starts_afresh(history, 
     copy.write_bytes(b"[")
     done = history.restore("digits", [])
     (aside,) = path.parent.glob("digits.json.bak.corrupt-*")
-    assert any(f"{copy} is damaged: it is not JSON" in problem for problem in done.problems)
+    assert any(f"{copy} was damaged: it is not JSON" in problem for problem in done.problems)
     assert aside.read_bytes() == b"["
     assert not copy.exists()
     assert begin(history).recurrence == 1

@@ -52,7 +52,7 @@ def test_a_home_that_cannot_be_written_is_not_well(environment, tmp_path):
     (tmp_path / "home").touch()
     home = found(environment)["home"]
     assert home.well is False
-    assert "ZEUSRUN_HOME" in home.advice
+    assert "ZEUSRUN_HOME" in home.found + home.advice
 
 
 def test_no_trace_is_left_in_the_home(environment, tmp_path):

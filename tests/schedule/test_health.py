@@ -44,7 +44,10 @@ def test_a_tick_that_came_lately_is_enough(schedules, nightly, crontab):
 @pytest.mark.parametrize(
     ("world", "said"),
     [
-        ((b"", ["cron"]), "the crontab has no entry of zeusrun; `zeusrun schedule add` adds it"),
+        (
+            (b"", ["cron"]),
+            "the crontab has no entry of zeusrun; `zeusrun schedule add JOB.yaml` adds it",
+        ),
         ((None, ["bash"]), "no cron daemon runs here; start it"),
         ((None, ["cron"]), "though cron runs; see the log of cron"),
     ],

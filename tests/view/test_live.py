@@ -80,7 +80,7 @@ def test_the_panel_shows_progress_metric_power_energy_and_cost_against_its_bound
     text = render(live_panel(trial(), progress, 200.0, 80))
     assert "2/5" in text
     assert "4.0 s, at most 6.0 s left" in text
-    assert "0.4000  target ≥ 0.5  best 0.4000" in text
+    assert "0.4  target ≥ 0.5  best 0.4" in text
     assert "12 W · 40.0 J · cost 100 J of at most 200 J" in text
 
 
@@ -149,7 +149,7 @@ def test_elsewhere_than_on_a_terminal_an_epoch_is_one_line_however_often_it_is_t
             view.show(Advanced(STATES["first report"]))
     lines = [line for line in screen.file.getvalue().splitlines() if "epoch" in line]
     assert lines == [
-        f"  epoch 1/5 · accuracy 0.1000 (target 0.5) · 2.0 s · {UNKNOWN} · cost {UNKNOWN} of at most 200 J"
+        f"  epoch 1/5 · accuracy 0.1 (target 0.5) · 2.0 s · {UNKNOWN} · cost {UNKNOWN} of at most 200 J"
     ]
 
 
@@ -260,6 +260,21 @@ def test_another_bound_is_shown_from_then_on():
 def test_the_summary_without_energy_claims_none():
     text = render(summary(finished(energy_j=None, energy_source=None, cost_j=None)))
     assert "J" not in text.replace("job", "")
+
+
+def test_the_summary_of_an_early_crash_has_no_dashes():
+    early = finished(TrialStatus.FAILED, epochs=None, time_s=None, energy_j=None)
+    assert "  batch size 32 · no epoch\n" in render(summary(early))
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_long_reason_is_indented_on_a_terminal_and_one_line_in_a_log(terminal):
+    screen = PlainConsole(file=io.StringIO(), width=40, force_terminal=terminal, color_system=None)
+    with SubmitView(screen, quiet=False) as view:
+        view.show(TrialStarts(replace(trial(), why="a long reason " * 5), None))
+    reason = [line for line in screen.file.getvalue().splitlines() if "reason" in line]
+    assert len(reason) == (3 if terminal else 1)
+    assert all(line.startswith("  ") for line in reason)
 
 
 @pytest.mark.parametrize("terminal", [True, False])

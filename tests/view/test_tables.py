@@ -209,9 +209,11 @@ def test_a_running_trial_has_its_live_numbers_and_a_dead_launcher_is_told():
         (row,) = [line for line in text.splitlines() if line[:2] == "06"]
         assert row.split()[4:] == [
             *("2", "4.0", "s", "40.0", "J", "100", "J"),
-            "RUNNING" if alive else "DISPATCHED",
+            "RUNNING" if alive else "DEAD",
         ]
-        assert ("the launcher of job-1-1 is dead: zeusrun repair" in text) is not alive
+        assert (
+            "zeusrun was killed during job-1-1; `zeusrun repair` records it" in text
+        ) is not alive
 
 
 def test_a_trial_that_has_just_ended_is_shown_with_its_outcome():
@@ -325,9 +327,9 @@ def test_a_trial_is_shown_whole_in_80_columns():
     assert joined.count("long reason") > 10
 
 
-def test_a_running_trial_is_shown_with_what_is_known():
+def test_an_unfinished_trial_is_shown_with_what_is_known():
     text = render(trial_sheet(trial(mode="min"), None, run_dir_exists=False))
-    assert "DISPATCHED" in text
+    assert "DEAD" in text
     assert "target ≤ 0.5" in text
     assert "learning rate" not in text
     assert "(gone)" in text

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 from rich.cells import cell_len
 
+from zeusrun.history.tinydb.restore import Restoration
 from zeusrun.maintenance.doctor import Check
 from zeusrun.maintenance.repair import Finding
 from zeusrun.maintenance.retention import OldRun
+from zeusrun.view import units
 from zeusrun.view.console import PlainConsole
-from zeusrun.view.upkeep import doctor_sheet, old_runs_sheet, repair_sheet
+from zeusrun.view.upkeep import doctor_sheet, old_runs_sheet, repair_sheet, restore_sheet
 
 
 def render(renderable):
@@ -30,6 +33,23 @@ def test_problems_are_left_to_the_error_that_follows():
     text = render(repair_sheet(found, Path("/home"), dry_run=True))
     assert text == "· job-1-1 is not recorded\n  nothing was changed: this was a dry run\n"
     assert "nothing to repair" in render(repair_sheet([], Path("/home"), dry_run=True))
+    assert not render(repair_sheet(found[1:], Path("/home"), dry_run=True)).strip()
+
+
+def test_a_restored_history_names_the_sources_of_its_trials_and_those_without_an_outcome():
+    done = Restoration(
+        *("bak", "2026-11-22T19:51:00Z", 8, ("slow-6-1", "slow-7-1", "slow-8-1"), ("slow-8-1",)),
+        *(Path("/home" * 20), None, ("slow.json was damaged: it is empty",)),
+    )
+    text = render(restore_sheet("slow", done))
+    moment = units.moment("2026-11-22T19:51:00Z")
+    assert f"✓ slow has 8 trials: 5 from the copy of {moment}, 3 from run directories\n" in text
+    assert "! 1 of them without its outcome: slow-8-1;" in text
+    assert {line[0] for line in text.splitlines()} == {"✓", "!", " "}
+    empty = replace(done, copy=None, trials=3, unfinished=())
+    text = render(restore_sheet("slow", empty))
+    assert "slow has 3 trials: 3 from run directories; there was no usable copy" in text
+    assert "outcome" not in text
 
 
 def test_checks_fit_80_columns_with_their_advice():
@@ -47,11 +67,13 @@ def test_checks_fit_80_columns_with_their_advice():
 
 def test_old_runs_are_counted_with_their_size():
     runs = [OldRun(f"job-{n}-1", Path("x"), 2000 * n, 0.0, "beyond the last 1") for n in (1, 2)]
-    assert render(old_runs_sheet(runs, dry_run=True)).splitlines() == [
+    kept = {"job-3-1": "the newest"}
+    assert render(old_runs_sheet(runs, kept, dry_run=True)).splitlines() == [
         "  job-1-1  2.00 kB  beyond the last 1",
         "  job-2-1  4.00 kB  beyond the last 1",
+        "  job-3-1 stays: the newest",
         "the files of 2 runs, 6.00 kB, would go: this was a dry run",
     ]
     assert "✓ the files of 1 run, 2.00 kB, are removed" in render(
-        old_runs_sheet(runs[:1], dry_run=False)
+        old_runs_sheet(runs[:1], {}, dry_run=False)
     )

@@ -12,6 +12,7 @@ from zeusrun.errors import UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.history import lookup
 from zeusrun.history.registry import open_history
+from zeusrun.history.rules import job_of
 from zeusrun.launcher.rundir.layout import RunPaths
 
 if TYPE_CHECKING:
@@ -44,8 +45,11 @@ def open_home() -> tuple[Path, History]:
 
 def known_job(store: History, name: str) -> str:
     """Return ``name`` if a job of that name has a history; raise ``UsageError`` if not."""
-    if name not in store.jobs():
-        known = ", ".join(store.jobs()) or "none yet"
+    jobs = store.jobs()
+    if name not in jobs:
+        if job_of(name) in jobs:
+            raise UsageError(f"{name!r} is a run, not a job: `zeusrun show {name}`")
+        known = ", ".join(jobs) or "none yet"
         raise UsageError(f"there is no job called {name!r}; known jobs: {known}")
     return name
 

@@ -52,10 +52,12 @@ _DEFAULT_ROWS = 30
 
 
 def history(
-    job: Annotated[str | None, Argument(help="A job's name; all jobs if left out.")] = None,
+    job: Annotated[
+        str | None, Argument(metavar="JOB", help="A job's name; all jobs if left out.")
+    ] = None,
     *,
     last: Annotated[
-        int | None, Option(min=1, help="Show only the last N trials of each job.")
+        int | None, Option(metavar="N", min=1, help="Show only the last N trials of each job.")
     ] = None,
     as_json: AsJson = False,
     as_csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
@@ -71,8 +73,10 @@ def history(
     _, store = open_home()
     if forget is not None or unforget is not None:
         if job or last or as_csv or (forget and unforget):
+            flag = "--forget" if forget else "--unforget"
             raise UsageError(
-                "--forget and --unforget take one trial, and no other option but --json"
+                "--forget and --unforget take one trial, and no other option but --json; "
+                f"write: zeusrun history {flag} {forget or unforget}"
             )
         _mark(store, forget or unforget or "", forgotten=forget is not None, as_json=as_json)
         return
@@ -177,7 +181,7 @@ def logs(
     follow: Annotated[
         bool, Option("--follow", "-f", help="Continue until the trial ends.")
     ] = False,
-    rank: Annotated[int | None, Option(min=0, help="Print only this rank.")] = None,
+    rank: Annotated[int | None, Option(metavar="K", min=0, help="Print only this rank.")] = None,
     raw: Annotated[
         bool,
         Option(help="Print the lines byte for byte, control characters and secrets included."),
@@ -200,11 +204,13 @@ def logs(
         raise UsageError("--json and --raw exclude each other; choose one")
     mask = mask_run(paths, os.environ)
     parts = [*earlier_parts(paths), paths]
+    silent = True
     for part_number, part in enumerate(parts, 1):
         if len(parts) > 1 and not (as_json or raw):
             typer.echo(f"── part {part_number} of {len(parts)} ──")
         lease = lease_of(found) if follow and part is paths else None
         for number, line in follow_logs(log_tails(part, ranks), lease, raw=raw):
+            silent = False
             prefix = "" if rank is not None else f"[rank{number}] "
             if raw:
                 typer.echo(os.fsencode(prefix + line))
@@ -213,6 +219,9 @@ def logs(
             else:
                 text = mask.text(line).removeprefix(f"[rank{number}]: ")  # torch adds this prefix
                 typer.echo(prefix + plain_log_line(text))
+    if silent:
+        who = "the ranks have" if rank is None else f"rank {rank} has"
+        typer.echo(f"zeusrun: {who} printed nothing", err=True)
 
 
 def status(
@@ -288,9 +297,11 @@ def cancel(
     if as_json:
         print_json(ended.to_json())
     else:
-        already = "" if running or was_preempted else "had already ended: it "
-        reason = plain_text(ended.reason or "")
-        typer.echo(f"{ended.trial} {already}is {ended.status.value}: {reason}")
+        reason, status = plain_text(ended.reason or ""), ended.status.value
+        if running or was_preempted:
+            typer.echo(f"{ended.trial} is {status}: {reason}")
+        else:
+            typer.echo(f"{ended.trial} had already ended: {reason or status}")
 
 
 def _grace_s(paths: RunPaths) -> float | None:

@@ -120,7 +120,12 @@ def add(
         notes.append(f"it was {known.job_file} before")
     if schedule.paused:
         notes.append(f"it is paused: `zeusrun schedule resume {schedule.job}`")
-    notes += [] if command is None else _install(schedules, command)
+    if command is not None:
+        notes += _install(schedules, command)
+    elif _check_cron(schedules):
+        notes.append(
+            "nothing starts it: run `zeusrun schedule daemon`, or add it without --no-cron"
+        )
     if as_json:
         print_json(schedule_json(schedule, read_clock()))
     else:
@@ -156,7 +161,9 @@ def list_(*, as_json: AsJson = False) -> None:
 def next_(
     job: Job,
     *,
-    count: Annotated[int, Option("--count", "-n", min=1, max=1000, help="How many times.")] = 10,
+    count: Annotated[
+        int, Option("--count", "-n", metavar="N", min=1, max=1000, help="How many times.")
+    ] = 10,
     as_json: AsJson = False,
 ) -> None:
     """Show when a job runs next."""

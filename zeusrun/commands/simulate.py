@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+import typer
 from typer import Option
 
 from zeusrun.commands.options import AsJson, console
@@ -17,6 +18,7 @@ from zeusrun.simulate.study import Settings, build_scenarios, run_study
 from zeusrun.view.export import print_json
 from zeusrun.view.figure import check_figure, draw_regret
 from zeusrun.view.simulation import progress, simulation_sheet
+from zeusrun.view.units import plural
 
 _PATH = Path | None
 
@@ -31,23 +33,31 @@ def simulate(
     ] = None,
     workload: Annotated[
         list[str] | None,
-        Option(metavar="W", help="By default all. Others: name:default:target:max_epochs[:min]."),
+        Option(
+            metavar="W",
+            help="By default all. With --trace-dir also: name:default:target:max_epochs[:min].",
+        ),
     ] = None,
     policy: Annotated[
         list[str] | None,
         Option(metavar="P", help="auto, zeus, fixed or grid; by default auto and zeus."),
     ] = None,
-    recurrences: Annotated[int, Option(min=1, help="Runs of each job.")] = 50,
-    seeds: Annotated[int, Option(min=1, help="Number of repetitions.")] = 20,
-    first_seed: Annotated[int, Option(min=0, help="The seed of the first repetition.")] = 0,
-    eta_knob: Annotated[float, Option(min=0, max=1, help="1: energy, 0: time.")] = 0.5,
+    recurrences: Annotated[int, Option(metavar="N", min=1, help="Runs of each job.")] = 50,
+    seeds: Annotated[int, Option(metavar="N", min=1, help="Number of repetitions.")] = 20,
+    first_seed: Annotated[
+        int, Option(metavar="N", min=0, help="The seed of the first repetition.")
+    ] = 0,
+    eta_knob: Annotated[float, Option(metavar="X", min=0, max=1, help="1: energy, 0: time.")] = 0.5,
     cost_factor: Annotated[
-        float, Option(help="Stop at this multiple of the cheapest run; inf: never.")
+        float, Option(metavar="X", help="Stop at this multiple of the cheapest run; inf: never.")
     ] = 2.0,
     attempts: Annotated[
-        int, Option(min=1, help="Attempts per recurrence, as `attempts` in a job file.")
+        int,
+        Option(metavar="N", min=1, help="Attempts per recurrence, as `attempts` in a job file."),
     ] = 5,
-    in_flight: Annotated[int, Option(min=1, help="Number of runs at the same time.")] = 1,
+    in_flight: Annotated[
+        int, Option(metavar="N", min=1, help="Number of runs at the same time.")
+    ] = 1,
     cluster: Annotated[
         _PATH, Option(metavar="FILE", help="Submit when a cluster did: .csv or .csv.xz.")
     ] = None,
@@ -83,7 +93,7 @@ def simulate(
         )
     summaries = summarise(episodes, policies)
     source = f"{gpu} traces" if trace_dir else "made-up jobs"
-    title = f"{source}, {_described(settings, cluster)}, {seeds} seeds"
+    title = f"{source}, {_described(settings, cluster)}, {plural(seeds, 'seed')}"
     if as_json:
         given: dict[str, object] = {"trace_dir": trace_dir and str(trace_dir), "gpu": gpu}
         given |= {"first_seed": first_seed, "cluster": cluster and str(cluster)}
@@ -94,6 +104,7 @@ def simulate(
         console().print(sheet)
     if plot:  # last: should the disk be full now, the table is there
         draw_regret(title, summaries, plot)
+        typer.echo(f"zeusrun: the figure is in {plot}", err=True)
 
 
 def _check(settings: Settings, cluster: Path | None) -> None:
@@ -105,7 +116,7 @@ def _check(settings: Settings, cluster: Path | None) -> None:
 
 
 def _described(settings: Settings, cluster: Path | None) -> str:
-    runs = f"{settings.recurrences} recurrences"
+    runs = plural(settings.recurrences, "recurrence")
     if cluster:
         runs = f"{cluster.name}, at most {runs} a group"
     elif settings.in_flight > 1:

@@ -79,7 +79,7 @@ def submit(
     *,
     overrides: Overrides = None,
     batch_size: Annotated[
-        int | None, Option(help="Use this candidate instead of the policy's choice.")
+        int | None, Option(metavar="N", help="Use this candidate instead of the policy's choice.")
     ] = None,
     overlap: OverlapRule = "allow",
     wait: Annotated[

@@ -13,15 +13,15 @@ from zeusrun.clock import read_clock
 from zeusrun.commands.options import AsJson, console, known_job, open_home
 from zeusrun.errors import DeviceError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
-from zeusrun.history.registry import HISTORY_VARIABLE
+from zeusrun.history.registry import HISTORY_VARIABLE, open_history
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import is_job_name
 from zeusrun.jobfile.spec import load_keep, load_spec
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.maintenance.doctor import Check, check_machine
-from zeusrun.maintenance.repair import find_and_repair, read_found_trials
-from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove
+from zeusrun.maintenance.repair import find_and_repair, find_damage, read_found_trials
+from zeusrun.maintenance.retention import Bounds, collect, list_kept, read_bounds, remove
 from zeusrun.schedule.health import find_difference, find_neglect, has_mail_program
 from zeusrun.schedule.store import Schedules
 from zeusrun.view.export import print_json
@@ -77,12 +77,13 @@ def _restore(home: Path, store: History, job: str, *, as_json: bool) -> None:
 def prune(
     job: Annotated[str | None, Argument(metavar="JOB", help="Remove only this job's runs.")] = None,
     *,
-    last: Annotated[int | None, Option(min=1, help="Keep the newest N runs.")] = None,
+    last: Annotated[int | None, Option(metavar="N", min=1, help="Keep the newest N runs.")] = None,
     days: Annotated[
-        float | None, Option(min=0, help="Keep runs that ended within this many days.")
+        float | None, Option(metavar="N", min=0, help="Keep runs that ended within N days.")
     ] = None,
     size: Annotated[
-        str | None, Option(help="Keep the newest runs that fit into this size, such as 20 GB.")
+        str | None,
+        Option(metavar="SIZE", help="Keep the newest runs that fit into this size, such as 20 GB."),
     ] = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help="List what would be removed; remove nothing.")
@@ -100,20 +101,30 @@ def prune(
     home, store = open_home()
     now = read_clock()
     found, bounded = [], bool(given)
+    kept: dict[str, str] = {}
+    damage: HistoryError | None = None
     for name in store.jobs() if job is None else [known_job(store, job)]:
-        bounds = given or _own_bounds(store, name)
-        bounded = bounded or bool(bounds)
-        old = collect(store, home, name, bounds, now)
+        try:
+            bounds = given or _own_bounds(store, name)
+            bounded = bounded or bool(bounds)
+            old = collect(store, home, name, bounds, now)
+            if dry_run and bounds:
+                kept |= list_kept(store, home, name, now)
+        except HistoryError as error:  # still clean up the other jobs
+            damage = damage or error
+            continue
         found += old if dry_run else [run for run in old if remove(run)]
     if as_json:
         print_json([run.to_json() for run in found])
-    elif not bounded:
+    elif not bounded and damage is None:
         typer.echo(
             "nothing to remove without a limit: give --last, --days or --size, or add "
             "'keep: {last: 30}' to the job file"
         )
-    else:
-        console().print(old_runs_sheet(found, dry_run=dry_run))
+    elif found or damage is None:
+        console().print(old_runs_sheet(found, kept, dry_run=dry_run))
+    if damage is not None:
+        raise damage
 
 
 def _own_bounds(store: History, job: str) -> Bounds:
@@ -126,8 +137,14 @@ def _own_bounds(store: History, job: str) -> Bounds:
 
 
 def doctor(*, as_json: AsJson = False) -> None:
-    """Check Python, torch, the devices and the home directory."""
-    checks = [*check_machine(os.environ), *_check_schedules()]
+    """Check this machine, the home directory, histories and schedules."""
+    checks = check_machine(os.environ)
+    try:
+        home = trusted_home(os.environ)
+    except HistoryError:
+        pass  # the check of the home directory reports this
+    else:
+        checks += [*_check_histories(home), *_check_schedules(Schedules(home))]
     if as_json:
         print_json([vars(check) for check in checks])
     else:
@@ -136,17 +153,23 @@ def doctor(*, as_json: AsJson = False) -> None:
         raise typer.Exit(ExitCode.LAUNCH)
 
 
-def _check_schedules() -> list[Check]:
-    """Check that schedules are started, and that their jobs could run."""
+def _check_histories(home: Path) -> list[Check]:
+    """Check that the history of each job can be read and contains its ended runs."""
     try:
-        schedules, now = Schedules(trusted_home(os.environ)), read_clock()
-    except HistoryError:
-        return []  # the check of the home directory reports this
+        texts = [damage.text for damage in find_damage(open_history(home, os.environ), home)]
+    except ZeusrunError as error:
+        texts = [str(error)]
+    parts = [text.partition("; ") for text in texts]
+    return [Check("history", well=False, found=what, advice=advice) for what, _, advice in parts]
+
+
+def _check_schedules(schedules: Schedules) -> list[Check]:
+    """Check that schedules are started, and that their jobs could run."""
     jobs = schedules.jobs()
     if not jobs:
         return []
     count = "1 job is scheduled" if len(jobs) == 1 else f"{len(jobs)} jobs are scheduled"
-    neglect = find_neglect(schedules, now)
+    neglect = find_neglect(schedules, read_clock())
     if neglect is None:
         checks = [Check("schedules", well=True, found=f"{count}, checked every minute")]
     else:

@@ -35,27 +35,43 @@ def home_directory(environment: Mapping[str, str]) -> Path:
             "zeusrun stores its history in the home directory, but this user has none; "
             "set ZEUSRUN_HOME to an absolute directory"
         ) from error
-    return path.absolute()
+    if not path.is_absolute():
+        raise HistoryError(
+            f"ZEUSRUN_HOME is {named!r}, a relative path; set it to an absolute one, such as "
+            f"{path.absolute()}"
+        )
+    return path
 
 
 def trusted_home(environment: Mapping[str, str]) -> Path:
     """Return zeusrun's home, which need not exist, if only this user and root can write to it.
 
     Raises:
-        HistoryError: If another user owns the home or a folder in it, or others can write to it.
-            The message contains the command that repairs it.
+        HistoryError: If another user owns the home or a folder in it, others can write to it, or
+            a file is in its place. The message says how to repair it.
     """
     home = home_directory(environment)
     for name in _FOLDERS:
         folder = home / name
         try:
             status = folder.stat()  # a link to a larger disk is fine: its target is checked
+        except NotADirectoryError:
+            raise _in_the_way(next(each for each in folder.parents if each.exists())) from None
         except OSError:
             continue  # it does not exist; or using it will raise the error
+        if not stat.S_ISDIR(status.st_mode):
+            raise _in_the_way(folder)
         fault = find_fault(folder, status, os.geteuid())
         if fault is not None:
             raise HistoryError(fault)
     return home
+
+
+def _in_the_way(path: Path) -> HistoryError:
+    return HistoryError(
+        f"{path} is a file where zeusrun needs a directory; move it away, or set ZEUSRUN_HOME to "
+        "another directory"
+    )
 
 
 def find_fault(folder: Path, status: os.stat_result, uid: int) -> str | None:

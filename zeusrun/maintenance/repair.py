@@ -44,12 +44,22 @@ class Finding:
 def find_and_repair(history: History, home: Path, *, dry_run: bool) -> list[Finding]:
     """Repair what dead processes left in a home; with ``dry_run`` only report it."""
     found = list(_limits(home, dry_run=dry_run))
-    # A history that was deleted leaves run directories.
-    with_runs = {path.name for path in _folders(home / "runs") if is_job_name(path.name)}
-    for job in sorted({*history.jobs(), *with_runs}):
+    for job in _jobs(history, home):
         try:
             found += _trials(history, home, job, dry_run=dry_run)
             found += _files(history, home, job, dry_run=dry_run)
+            found += _lacking(history, home, job)
+        except HistoryError as error:
+            found.append(Finding("history", job, "problem", str(error)))
+    return found
+
+
+def find_damage(history: History, home: Path) -> list[Finding]:
+    """Return the histories that cannot be read, and those that lack ended trials."""
+    found: list[Finding] = []
+    for job in _jobs(history, home):
+        try:
+            found += _lacking(history, home, job)
         except HistoryError as error:
             found.append(Finding("history", job, "problem", str(error)))
     return found
@@ -84,29 +94,39 @@ def _trials(history: History, home: Path, job: str, *, dry_run: bool) -> Iterato
 
 
 def _files(history: History, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
-    """Find files that no trial needs any more, and trials that the history does not know.
+    """Find files that no trial needs any more.
 
     The next submit of the job removes the directory of a run that never began.
     """
-    known = {trial.trial: trial for trial in history.trials(job)}
-    unknown = 0
+    ended = {trial.trial for trial in history.trials(job) if trial.status.finished}
     for run_dir in _job_runs(home, job):
-        paths, trial = RunPaths(run_dir), known.get(run_dir.name)
-        unknown += trial is None and read_outcome(paths) is not None
-        if trial is None or not trial.status.finished:
+        if run_dir.name not in ended:
             continue
-        for path in paths.leftovers:
+        for path in RunPaths(run_dir).leftovers:
             if path.exists():
                 if not dry_run:
                     path.unlink(missing_ok=True)
                 state: Literal["found", "repaired"] = "found" if dry_run else "repaired"
                 yield Finding("file", str(path), state, f"a left-over file: {path}")
-    if unknown:
+
+
+def _lacking(history: History, home: Path, job: str) -> Iterator[Finding]:
+    """Find ended trials that are only in run directories."""
+    known = {trial.trial for trial in history.trials(job)}
+    unknown = [each for each in _job_runs(home, job) if each.name not in known]
+    count = sum(read_outcome(RunPaths(each)) is not None for each in unknown)
+    if count:
         text = (
-            f"the history of {job} lacks {unknown} ended trial{'' if unknown == 1 else 's'}; add "
+            f"the history of {job} lacks {count} ended trial{'' if count == 1 else 's'}; add "
             f"what the run directories contain with `zeusrun repair --restore {job}`"
         )
         yield Finding("history", job, "found", text)
+
+
+def _jobs(history: History, home: Path) -> list[str]:
+    # A history that was deleted leaves run directories.
+    with_runs = {path.name for path in _folders(home / "runs") if is_job_name(path.name)}
+    return sorted({*history.jobs(), *with_runs})
 
 
 def _job_runs(home: Path, job: str) -> list[Path]:

@@ -22,7 +22,7 @@ from zeusrun.launcher.rundir.lock import RunLock
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from zeusrun.history.base import History
     from zeusrun.jobfile.sections import Keep
@@ -96,8 +96,17 @@ def collect(history: History, home: Path, job: str, bounds: Bounds, now: float) 
     return choose_old(runs, _kept(trials), bounds, now)
 
 
+def list_kept(history: History, home: Path, job: str, now: float) -> dict[str, str]:
+    """Return the runs of a job that no bound removes, each with the reason."""
+    trials = history.trials(job)
+    runs = _ended_runs(home, job, {trial.trial: trial for trial in trials}, now)
+    kept = {runs[-1].trial: "the newest"} if runs else {}
+    there = {run.trial for run in runs}
+    return kept | {name: why for name, why in _kept(trials).items() if name in there}
+
+
 def choose_old(
-    runs: Sequence[OldRun], kept: frozenset[str], bounds: Bounds, now: float
+    runs: Sequence[OldRun], kept: Collection[str], bounds: Bounds, now: float
 ) -> list[OldRun]:
     """Return the runs that are beyond a bound, oldest first. Pure.
 
@@ -126,13 +135,15 @@ def choose_old(
     return chosen[::-1]
 
 
-def _kept(trials: Sequence[Trial]) -> frozenset[str]:
+def _kept(trials: Sequence[Trial]) -> dict[str, str]:
+    """Return the trials to keep whatever the bounds are, each with the reason."""
     best: dict[tuple[object, ...], Trial] = {}
     for trial in trials:
         if trial.status is TrialStatus.REACHED and trial.teaches:
             objective = (trial.metric, trial.mode, trial.target, trial.eta_knob)
             best[objective] = min(best.get(objective, trial), trial, key=_price)
-    return frozenset(trial.trial for trial in (*best.values(), *list_preempted(trials)))
+    kept = {trial.trial: "the cheapest" for trial in best.values()}
+    return kept | {trial.trial: "preempted" for trial in list_preempted(trials)}
 
 
 def _price(trial: Trial) -> tuple[bool, float]:

@@ -67,14 +67,17 @@ def find_neglect(schedules: Schedules, now: float) -> tuple[str, str] | None:
     if ticked is not None and abs(now - ticked) < _LATE_S:
         return None
     since = "" if ticked is None else f" since {datetime.fromtimestamp(ticked):%Y-%m-%d %H:%M}"  # noqa: DTZ006 - for people, here
-    nothing = f"nothing starts these jobs{since}"
+    nothing = f"nothing starts scheduled jobs{since}"
     try:
         has_entry = marker(schedules.directory.parent) in read_crontab()
     except LaunchError as error:
         what, _, advice = str(error).partition("; ")
         return f"{nothing}: {what}", advice or f"repair that, {_OTHERWISE}"
     if not has_entry:
-        what, advice = "the crontab has no entry of zeusrun", "`zeusrun schedule add` adds it"
+        what, advice = (
+            "the crontab has no entry of zeusrun",
+            "`zeusrun schedule add JOB.yaml` adds it",
+        )
         return f"{nothing}: {what}", f"{advice}, {_OTHERWISE}"
     names = {process.info["name"] for process in psutil.process_iter(["name"])}
     if not names & _DAEMONS:
@@ -82,4 +85,4 @@ def find_neglect(schedules: Schedules, now: float) -> tuple[str, str] | None:
         return f"{nothing}: {what}", f"start it (`service cron start`), {_OTHERWISE}"
     if ticked is None:
         return None  # cron reads its tables once a minute
-    return f"nothing has started these jobs{since}, though cron runs", "see the log of cron"
+    return f"nothing has started scheduled jobs{since}, though cron runs", "see the log of cron"

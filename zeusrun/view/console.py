@@ -114,7 +114,10 @@ def break_lines(text: Text, width: int) -> list[Text]:
 
 
 class Labelled:
-    """Rows of a label and a text, ``gap`` columns apart; a long text is indented to its start."""
+    """Rows of a label and a text, ``gap`` columns apart; a long text is indented to its start.
+
+    With ``soft_wrap``, as in a log, lines are not broken.
+    """
 
     def __init__(self, rows: Sequence[tuple[Text, Text]], gap: int = 2) -> None:
         self._rows = rows
@@ -125,7 +128,7 @@ class Labelled:
         room = max(_LEAST_ROOM, options.max_width - self._indent)
         for label, text in self._rows:
             head = label.copy()
-            for line in break_lines(text, room):
+            for line in [text] if options.no_wrap else break_lines(text, room):
                 head.pad_right(self._indent - head.cell_len)
                 yield Text.assemble(head, line, no_wrap=True, overflow="ignore")
                 head = Text()

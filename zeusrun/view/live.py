@@ -26,7 +26,7 @@ from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
-from zeusrun.view.console import warning_lines
+from zeusrun.view.console import Labelled, warning_lines
 from zeusrun.view.tables import STATUS_STYLES, limit_text, target_text, trial_head
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ class SubmitView:
         match event:
             case Warned(text):
                 self._warned.add(text)
-                plain = Text(f"! {text}", style="yellow")
-                self._print(warning_lines([text]) if self._console.is_terminal else plain)
+                self._print(warning_lines([text]))
             case BoundChanged(cost_bound_j):
                 self._bound_j = cost_bound_j
             case TrialEnded(trial, replaced):
@@ -181,16 +180,17 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
     style = STATUS_STYLES[trial.status]
     mark = "✓" if reached else "·" if replaced else "✗"
     head = Text.assemble(
-        (mark, style),
-        (f" {trial.trial}", "bold"),
+        (trial.trial, "bold"),
         (f" {trial.status.value}", style),
         f"  {trial.reason}",
     )
-    epochs = f"{units.number(trial.epochs)} epoch{'' if trial.epochs == 1 else 's'}"
-    took = f"  batch size {trial.global_batch_size} · {epochs} · {units.duration(trial.time_s)}"
+    took = f"  batch size {trial.global_batch_size} · "
+    took += units.plural(trial.epochs, "epoch") if trial.epochs else "no epoch"
+    if trial.time_s is not None:
+        took += f" · {units.duration(trial.time_s)}"
     if trial.startup_s is not None:
         took += f" after {units.duration(trial.startup_s)} of start-up"
-    lines = [head, Text(took)]
+    lines: list[RenderableType] = [Labelled([(Text(mark, style), head)], gap=1), Text(took)]
     if trial.energy_j is not None:
         source = f" {trial.energy_source.value}" if trial.energy_source else ""
         spent = f"{units.energy(trial.energy_j)}{source} · cost {units.energy(trial.cost_j)}"
@@ -228,4 +228,4 @@ def _remaining(trial: Trial, progress: Progress) -> str:
 def _value(value: float | None) -> str:
     if value is None:
         return units.UNKNOWN
-    return "NaN" if math.isnan(value) else f"{value:.4f}"
+    return "NaN" if math.isnan(value) else f"{value:.4g}"

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from zeusrun.simulate.report import Summary
 
 _NOTES = {
-    "regret": "what not knowing the best batch size has cost, in runs of it, over all recurrences: "
-    "mean and median over seeds",
+    "regret": "cost above that of always using the best batch size, added up over all recurrences; "
+    "1.0 is the cost of one run with the best batch size; mean and median over seeds",
     "default": "never optimising: the default batch size, highest power limit",
     "zeus": "policy zeus, as published",
     "best": "the best batch size from the start, as if it were known",
@@ -30,8 +30,8 @@ _NOTES = {
     "gave up": "recurrences of all seeds that ended without a model; they are charged what their "
     "attempts took",
 }
-_MADE_UP_SEED = "another job of the family, and other runs of it"
-_TRACE_SEED = "other draws among the recorded runs of the same job"
+_MADE_UP_SEED = "each seed makes up another job of the same kind"
+_TRACE_SEED = "each seed picks other recorded runs of the same job at random"
 
 
 def simulation_sheet(
@@ -77,8 +77,8 @@ def _findings(summaries: Sequence[Summary]) -> Iterator[Text]:
         share = pooled_regret(summaries, policy)
         if policy == BASELINE or share is None:
             continue
-        where = "all workloads together" if workloads > 1 else "in runs of the best"
-        text = f" has {share:.2f} times the regret of {BASELINE}, {where}"
+        where = ", all workloads together" if workloads > 1 else ""
+        text = f" has {share:.2f} times the regret of {BASELINE}{where}"
         yield Text.assemble("  ", (policy, "bold"), text)
     for each in summaries:
         if each.unreached:

@@ -118,7 +118,7 @@ def trial_head(trial: Trial) -> RenderableType:
     choice = f"  batch size {trial.global_batch_size}{rate} · {ranks}"
     return Group(
         Text.assemble((trial.trial, "bold"), choice),
-        Text(f"  {trial.stage.value}: {trial.why}", style="dim"),
+        Labelled([(Text(), Text(f"{trial.stage.value}: {trial.why}", style="dim"))]),
     )
 
 
@@ -158,7 +158,7 @@ def history_table(
         trial = stored if now is None else now.trial
         if now is not None and not now.alive:
             dead.append(dead_note(trial))
-        status = status_text(trial.status, alive=now is not None and now.alive)
+        status = status_text(trial.status, alive=None if now is None else now.alive)
         cells: dict[str, RenderableType] = {
             "when": units.moment(trial.started_at),
             "run": f"{trial.recurrence}-{trial.attempt}",
@@ -187,12 +187,15 @@ def history_table(
 
 def dead_note(trial: Trial) -> Text:
     """Return a warning about a trial whose launcher is dead."""
-    return Text(f"  the launcher of {trial.trial} is dead: zeusrun repair", style="yellow")
+    text = f"  zeusrun was killed during {trial.trial}; `zeusrun repair` records it"
+    return Text(text, style="yellow")
 
 
-def status_text(status: TrialStatus, *, alive: bool = False) -> Text:
-    """Return a status in its colour; ``RUNNING`` if the launcher is alive."""
-    return Text("RUNNING" if alive else status.value, style=STATUS_STYLES[status])
+def status_text(status: TrialStatus, *, alive: bool | None = None) -> Text:
+    """Return a status in its colour; ``RUNNING`` or ``DEAD`` if it is known which."""
+    if alive is None or status.finished:
+        return Text(status.value, style=STATUS_STYLES[status])
+    return Text("RUNNING", STATUS_STYLES[status]) if alive else Text("DEAD", style="red")
 
 
 def status_table(found: Sequence[RunningTrial], waiting: Sequence[Ticket] = ()) -> RenderableType:
@@ -203,13 +206,13 @@ def status_table(found: Sequence[RunningTrial], waiting: Sequence[Ticket] = ()) 
         table.add_column(name, justify="right", no_wrap=True)
     for running in found:
         trial, live, value = running.trial, running.live, running.last_metric
-        starting = running.alive and trial.time_s is None
+        starting = "starting" if trial.time_s is None else units.duration(trial.time_s)
         table.add_row(
             Text(trial.trial, style="bold cyan" if running.alive else "dim"),
             str(trial.global_batch_size),
             f"{trial.epochs or 0}/{trial.max_epochs}",
             units.UNKNOWN if value is None else f"{value:.4g} → {trial.target:g}",
-            "starting" if starting else units.duration(trial.time_s),
+            starting if running.alive else Text("DEAD", style="red"),
             units.energy(trial.energy_j, trial.energy_source),
             units.energy(trial.cost_j),
             units.power(live.power_w if live is not None and running.alive else None),

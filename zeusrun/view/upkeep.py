@@ -11,7 +11,7 @@ from zeusrun.view import units
 from zeusrun.view.console import Labelled, warning_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from rich.console import RenderableType
@@ -29,17 +29,25 @@ def repair_sheet(found: Sequence[Finding], home: Path, *, dry_run: bool) -> Rend
     """Return the findings and repairs; problems are left out, they are printed as an error."""
     marked = [finding for finding in found if finding.state in _FINDING_MARKS]
     held = [finding for finding in found if finding.state == "fine" and finding.kind == "limit"]
-    lines = [Text.assemble(_FINDING_MARKS[each.state], f" {each.text}") for each in marked]
-    lines += [Text(f"  {finding.text}", style="dim") for finding in held]
+    lines = [(Text.assemble(_FINDING_MARKS[each.state]), Text(each.text)) for each in marked]
+    lines += [(Text(), Text(finding.text, style="dim")) for finding in held]
     if dry_run and lines:
-        lines.append(Text("  nothing was changed: this was a dry run", style="dim"))
-    return Group(*(lines or [Text(f"nothing to repair (ZEUSRUN_HOME is {home})")]))
-
-
-def old_runs_sheet(found: Sequence[OldRun], *, dry_run: bool) -> RenderableType:
-    """Return the run directories that were or would be removed, oldest first."""
+        lines.append((Text(), Text("nothing was changed: this was a dry run", style="dim")))
     if not found:
-        return Text("nothing to remove")
+        return Text(f"nothing to repair (ZEUSRUN_HOME is {home})")
+    return Labelled(lines, gap=1)
+
+
+def old_runs_sheet(
+    found: Sequence[OldRun], kept: Mapping[str, str], *, dry_run: bool
+) -> RenderableType:
+    """Return the run directories that were or would be removed, oldest first.
+
+    ``kept`` are runs that stay whatever the limits are, each with the reason.
+    """
+    stay = [Text(f"  {trial} stays: {why}", style="dim") for trial, why in kept.items()]
+    if not found:
+        return Group(*stay, Text("nothing to remove"))
     width = max(len(run.trial) for run in found)
     lines = [
         Text.assemble(f"  {run.trial:{width}}  {units.size(run.size_bytes):>7}  ", (run.why, "dim"))
@@ -48,24 +56,30 @@ def old_runs_sheet(found: Sequence[OldRun], *, dry_run: bool) -> RenderableType:
     total = units.size(sum(run.size_bytes for run in found))
     files = f"the files of {units.plural(len(found), 'run')}, {total},"
     if dry_run:
-        return Group(*lines, Text(f"{files} would go: this was a dry run", style="yellow"))
+        return Group(*lines, *stay, Text(f"{files} would go: this was a dry run", style="yellow"))
     return Group(*lines, Text.assemble(("✓", "green"), f" {files} are removed"))
 
 
 def restore_sheet(job: str, done: Restoration) -> RenderableType:
     """Return what a restored history contains, and what is lost."""
-    start = "no copy" if done.copy is None else f"{done.copy} of {done.written_at}"
-    taken = f", and {len(done.found)} of them from run directories" if done.found else ""
-    trials = units.plural(done.trials, "trial")
-    lines = [Text.assemble(("✓", "green"), f" {job} has {trials} again, from {start}{taken}")]
+    kept, written = done.trials - len(done.found), units.moment(done.written_at or "")
+    starts = {"present": "from the history itself", "bak": f"from the copy of {written}"}
+    sources = [f"{kept} {starts.get(done.copy or '', 'from volumes')}"] if kept else []
+    sources += [f"{len(done.found)} from run directories"] if done.found else []
+    text = ": ".join(filter(None, [units.plural(done.trials, "trial"), ", ".join(sources)]))
+    text = f"{job} has {text}" + ("; there was no usable copy" if done.copy is None else "")
+    rows = [(Text("✓", style="green"), Text(text))]
     problems = list(done.problems)
+    if done.unfinished:
+        those = f"{len(done.unfinished)} of them without its outcome: {', '.join(done.unfinished)}"
+        problems.insert(0, f"{those}; `zeusrun repair` records each whose launcher is dead")
     if done.lost is None and problems:
         problems.append(
             "what cannot be read may have contained trials that are recorded nowhere else"
         )
     if done.aside is not None:
-        lines.append(Text(f"  the previous file is kept as {done.aside}", style="dim"))
-    return Group(*lines, warning_lines(problems))
+        rows.append((Text(), Text(f"the previous file is kept as {done.aside}", style="dim")))
+    return Group(Labelled(rows, gap=1), warning_lines(problems))
 
 
 def doctor_sheet(checks: Sequence[Check]) -> RenderableType:

@@ -75,7 +75,7 @@ def test_a_damaged_history_that_nobody_has_read_is_set_aside_by_restoring(histor
     assert ".corrupt-" in report.aside.name
     assert report.aside.read_bytes() == b"{"
     assert report.lost is None
-    assert any("is damaged" in problem for problem in report.problems)
+    assert any("was damaged" in problem for problem in report.problems)
     path.with_name("digits.json.bak").replace(path)
     assert len(history.trials("digits")) == 2  # the copy is not the damaged state
 
@@ -98,6 +98,7 @@ def test_without_any_copy_the_run_directories_are_what_there_is(history, path):
     assert history.trials("digits") == [TRIALS[1], build_trial(3)]
     assert (report.copy, report.aside, report.lost) == (None, None, ())
     assert report.found == ("digits-2-1", "digits-3-1")
+    assert report.unfinished == ("digits-3-1",)
 
 
 def test_without_anything_a_history_starts_afresh(history, path):
@@ -125,8 +126,8 @@ def test_without_a_copy_that_reads_the_volumes_and_the_runs_are_what_there_is(hi
         path.with_name(broken).write_bytes(b"{")
     report = history.restore("digits", [TRIALS[3]])
     assert report.copy is None
-    assert report.problems[0].startswith(f"{path} is damaged")
-    assert report.problems[1].startswith(f"{path}.bak is damaged")
+    assert report.problems[0].startswith(f"{path} was damaged")
+    assert report.problems[1].startswith(f"{path}.bak was damaged")
     assert history.trials("digits") == [*TRIALS[:2], TRIALS[3]]
 
 

@@ -20,7 +20,7 @@ from zeusrun.launcher.rundir.failure import (
 )
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.redaction import mask_values
-from zeusrun.worker.context import Run
+from zeusrun.worker.context import RunContext
 
 RECORD = {
     "rank": 1,

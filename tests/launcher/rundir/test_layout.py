@@ -15,7 +15,7 @@ import pytest
 
 from tests.factories import begin, build_trial
 from zeusrun.errors import HistoryError
-from zeusrun.files.home import home_directory, runs_directory
+from zeusrun.files.home import home_directory, runs_directory, trusted_home
 from zeusrun.history.base import NEWEST
 from zeusrun.history.memory import MemoryHistory
 from zeusrun.launcher.rundir.layout import (
@@ -38,9 +38,18 @@ def test_home_is_what_the_environment_says(named, home):
     assert home_directory({"ZEUSRUN_HOME": named}) == Path(home)
 
 
-def test_a_relative_home_is_made_absolute(tmp_path, monkeypatch):
+def test_a_relative_home_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert home_directory({"ZEUSRUN_HOME": "here"}) == tmp_path / "here"
+    with pytest.raises(HistoryError, match=f"'here', a relative path; .*{tmp_path}/here$"):
+        home_directory({"ZEUSRUN_HOME": "here"})
+
+
+@pytest.mark.parametrize("home", ["a file", "a file/below", ""])
+def test_a_file_in_the_place_of_the_home_or_its_folders_is_named(tmp_path, home):
+    file = tmp_path / ("a file" if home else "runs")
+    file.touch()
+    with pytest.raises(HistoryError, match=f"{file} is a file where zeusrun needs a directory"):
+        trusted_home({"ZEUSRUN_HOME": str(tmp_path / home)})
 
 
 @pytest.mark.parametrize("environment", [{}, {"ZEUSRUN_HOME": ""}])

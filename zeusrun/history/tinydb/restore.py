@@ -38,6 +38,7 @@ class Restoration:
         written_at: When that was written (RFC 3339); ``None`` if there was nothing to start from.
         trials: How many trials the history has now.
         found: Ids of the trials that came from run directories, oldest first.
+        unfinished: Ids of the trials without an outcome, oldest first.
         aside: Where the previous history is kept; ``None`` if there was none.
         lost: Empty if nothing can be lost; ``None`` if something could not be read, so that nobody
             can say.
@@ -48,6 +49,7 @@ class Restoration:
     written_at: str | None
     trials: int
     found: tuple[str, ...]
+    unfinished: tuple[str, ...]
     aside: Path | None
     lost: tuple[str, ...] | None
     problems: tuple[str, ...]
@@ -82,7 +84,7 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
         try:
             return _read(file, data, job)
         except DamagedError as damage:
-            problems.append(f"{file} is damaged: {damage}")
+            problems.append(f"{file} was damaged: {damage}")
             damaged.append(file)
             return None
 
@@ -118,6 +120,7 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
         written_at=written_at,
         trials=len(merged),
         found=tuple(trial.trial for trial, _ in merged if known.get(trial.trial) != trial),
+        unfinished=tuple(trial.trial for trial, _ in merged if not trial.status.finished),
         aside=aside,
         lost=None if damaged or missing else (),
         problems=tuple(problems),
