@@ -14,6 +14,7 @@ from zeusrun.bandit.reinterpret import read_history
 from zeusrun.history.memory import MemoryHistory
 from zeusrun.launcher.choose import build_problem, choose_next, decide
 from zeusrun.launcher.context import Submission
+from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.trial import EnergySource, Stage, TrialStatus
 
 MISSED, LOOKED = TrialStatus.MISSED, TrialStatus.CANCELLED
@@ -109,3 +110,18 @@ def test_the_limit_of_today_is_not_that_of_what_was_trained_before(
     choice = choose_next(replace(submission, devices=(gpu,)), [trial], None, 1)
     assert choice.trial.trial == "job-2-1"
     assert (choice.trial.power_limit_w, choice.limit_w) == (limit_w, 200.0)
+
+
+def test_runs_that_the_history_lacks_are_named(submission, tmp_path):
+    def begun(name):
+        paths = create_run(tmp_path, "job", name)
+        paths.sidecar.touch()
+
+    begun("job-3-1")
+    choice = choose_next(submission, [], None, 1)
+    assert choice.trial.trial == "job-4-1"
+    (sentence,) = choice.kept
+    assert sentence.startswith("it lacks job-3-1 whose run directory exists; `zeusrun repair")
+    begun("job-4-1")
+    (sentence,) = choose_next(submission, [], None, 1).kept
+    assert sentence.startswith("it lacks 2 runs, such as job-4-1, whose run directory exists")

@@ -24,7 +24,7 @@ from zeusrun.launcher.rundir.record import has_begun
 from zeusrun.trial import Decision, Stage, Trial, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from zeusrun.bandit.observation import Run
     from zeusrun.jobfile.spec import JobSpec
@@ -143,7 +143,7 @@ def choose_next(
             preempted = None
     number = recurrence if preempted is None else preempted.recurrence
     problem = build_problem(submission, trials, number)
-    sentences = tuple(describe_kept(problem, trials))
+    sentences = (*describe_kept(problem, trials), *_describe_unknown(submission, trials))
     problem, runs = read_history(problem, trials)
     fixed_w = submission.spec.power_limit.watts
     limits_w = {fixed_w or gpu.read().power_limit_w for gpu in submission.gpus}
@@ -197,11 +197,26 @@ def build_problem(
 
 def next_recurrence(submission: Submission, trials: Sequence[Trial]) -> int:
     """Return the next number; run directories of a history that is gone keep theirs."""
+    known = max((trial.recurrence for trial in trials), default=0)
+    return next(_unknown_runs(submission, trials), (known, ""))[0] + 1
+
+
+def _unknown_runs(submission: Submission, trials: Sequence[Trial]) -> Iterator[tuple[int, str]]:
+    """Yield the begun runs that are newer than the history knows, the newest first."""
     home, job = submission.home, submission.spec.name
     known = max((trial.recurrence for trial in trials), default=0)
-    later = sorted((run for run in numbered_runs(home, job) if run[0] > known), reverse=True)
-    begun = (n for n, name in later if has_begun(RunPaths(runs_directory(home, job) / name)))
-    return next(begun, known) + 1
+    for run in sorted((run for run in numbered_runs(home, job) if run[0] > known), reverse=True):
+        if has_begun(RunPaths(runs_directory(home, job) / run[1])):
+            yield run
+
+
+def _describe_unknown(submission: Submission, trials: Sequence[Trial]) -> list[str]:
+    unknown = [name for _, name in _unknown_runs(submission, trials)]
+    if not unknown:
+        return []
+    runs = unknown[0] if len(unknown) == 1 else f"{len(unknown)} runs, such as {unknown[0]},"
+    command = f"zeusrun repair --restore {submission.spec.name}"
+    return [f"it lacks {runs} whose run directory exists; `{command}` adds what is missing"]
 
 
 def decide(submission: Submission, problem: Problem, runs: Sequence[Run], attempt: int) -> Decision:

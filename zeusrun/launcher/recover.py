@@ -193,7 +193,7 @@ def why_not_continued(submission: Submission, trial: Trial, *, has_files: bool) 
     devices = (submission.world_size, gpus[0].model if gpus else None, len(gpus))
     refusals = {
         "its run directory is gone": not has_files,
-        "--batch-size starts a new run": submission.forced_batch_size is not None,
+        "a chosen batch size starts a new run": submission.forced_batch_size is not None,
         f"{arm} is no longer a candidate": arm not in spec.batch_size.candidates,
         "the objective has changed": then != now,
         "the learning rate has changed": trial.learning_rate != spec.learning_rate_for(arm),

@@ -169,3 +169,9 @@ def test_ranks_are_counted_by_torchruns_own_words(nproc_per_node, gpus, ranks):
 def test_gpus_asked_for_and_absent_are_an_error_that_says_what_to_do():
     with pytest.raises(DeviceError, match=r"'gpu'.*nvidia-smi.*'auto'"):
         resolve_world_size("gpu", 0, 8)
+
+
+def test_several_ranks_get_one_thread_each_as_from_torchrun_but_without_its_warning(spec):
+    assert build(spec()).env["OMP_NUM_THREADS"] == "1"
+    assert build(spec(), environment={"OMP_NUM_THREADS": "8"}).env["OMP_NUM_THREADS"] == "8"
+    assert "OMP_NUM_THREADS" not in build(spec(), world_size=1).env

@@ -99,6 +99,8 @@ def test_what_a_scheduler_sends_is_a_preemption(number):
 
 
 def test_how_to_end_it_at_once_is_named_for_each_way_to_end_it():
-    assert how_at_once(signal.SIGINT, cancelled=False) == "press Ctrl-C again to end it at once"
-    assert how_at_once(signal.SIGTERM, cancelled=False) == "send SIGTERM again to end it at once"
-    assert how_at_once(signal.SIGINT, cancelled=True) == "`zeusrun cancel --now` ends it at once"
+    assert how_at_once(signal.SIGINT, cancelled=None) == "press Ctrl-C again to end it at once"
+    assert how_at_once(signal.SIGTERM, cancelled=None) == "send SIGTERM again to end it at once"
+    assert how_at_once(signal.SIGINT, cancelled="job-1-1") == (
+        "`zeusrun cancel --now job-1-1` ends it at once"
+    )

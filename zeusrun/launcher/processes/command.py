@@ -148,6 +148,8 @@ def build_command(
         argv=(*torchrun.argv, *flags, *script_command),
         env={
             **(_RESTARTABLE if spec.launch.max_restarts else {}),
+            # As torchrun would, which also prints four lines of warning.
+            **({"OMP_NUM_THREADS": "1"} if placement.nproc_per_node > 1 else {}),
             **inherited,
             **env,
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_s),

@@ -184,9 +184,8 @@ class Supervisor:
                 grace_s = self._submission.spec.launch.grace_period_s
                 preempted = order.cause is StopCause.PREEMPTED
                 then = ", and the next submit continues it" if preempted else ""
-                faster = how_at_once(
-                    self._signals.received[0], cancelled=self._why_cancelled is not None
-                )
+                cancelled = None if self._why_cancelled is None else self._trial.trial
+                faster = how_at_once(self._signals.received[0], cancelled=cancelled)
                 again = f"within {grace_s:g} s{then}; {faster}"
                 how = "at once" if order.level is StopLevel.KILL else again
                 self._emit(Warned(f"{order.reason}: the training ends {how}"))
