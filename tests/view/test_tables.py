@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from tests.factories import build_trial as trial
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.problem import ArmBelief
-from zeusrun.maintenance.running import RunningTrial
+from zeusrun.launcher.rundir.record import Live
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, Stage, TrialStatus
 from zeusrun.view.console import PlainConsole
 from zeusrun.view.tables import (
@@ -204,7 +204,7 @@ def test_a_running_trial_has_its_live_numbers_and_a_dead_launcher_is_told():
     stored = trial()
     live = replace(stored, epochs=2, time_s=4.0, energy_j=40.0, cost_j=100.0)
     for alive in (True, False):
-        running = {stored.trial: RunningTrial(live, alive, None)}
+        running = {stored.trial: Live(live, None, None, None, alive=alive)}
         text = render(history_table("job", [stored], None, running=running))
         (row,) = [line for line in text.splitlines() if line[:2] == "06"]
         assert row.split()[4:] == [
@@ -218,7 +218,7 @@ def test_a_running_trial_has_its_live_numbers_and_a_dead_launcher_is_told():
 
 def test_a_trial_that_has_just_ended_is_shown_with_its_outcome():
     ended = reached(1, 50.0)
-    running = {ended.trial: RunningTrial(trial(), False, None)}
+    running = {ended.trial: Live(trial(), None, None, None, alive=False)}
     text = render(history_table("job", [ended], None, running=running))
     assert "REACHED" in text
     assert "is dead" not in text

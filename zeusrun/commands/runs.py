@@ -34,7 +34,7 @@ from zeusrun.launcher.rundir.failure import read_traceback
 from zeusrun.launcher.rundir.layout import RunPaths, ask_to_cancel, earlier_parts, find_run
 from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.logs import follow_logs, log_tails
-from zeusrun.maintenance.running import read_running
+from zeusrun.maintenance.running import read_running, running_json
 from zeusrun.plain_text import plain_log_line, plain_text
 from zeusrun.trial import TrialStatus
 from zeusrun.view.export import print_csv, print_json, trial_records
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from zeusrun.history.base import History
-    from zeusrun.maintenance.running import RunningTrial
+    from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial
 
 _POLL_S = 0.2
@@ -87,7 +87,7 @@ def history(
     # The trials to print, and those that they are compared with.
     read = None if programs and last is None else max(last or 0, NEWEST)
     by_job: dict[str, list[Trial]] = {}
-    running: list[RunningTrial] = []
+    running: list[Live] = []
     damage: HistoryError | None = None
     for name in names:
         try:
@@ -135,7 +135,7 @@ def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
 def _show_history(
     store: History,
     by_job: Mapping[str, Sequence[Trial]],
-    running: Sequence[RunningTrial],
+    running: Sequence[Live],
     rows: int,
 ) -> None:
     from zeusrun.view.tables import history_table  # noqa: PLC0415 - see the top
@@ -241,7 +241,7 @@ def status(
     waiting = read_waiting(home, job)
     if as_json:
         queue = [{"trial": None, **ticket.to_json()} for ticket in waiting]
-        print_json([*(running.to_json() for running in found), *queue])
+        print_json([*(running_json(running) for running in found), *queue])
     elif found or waiting:
         from zeusrun.view.tables import status_table  # noqa: PLC0415 - see the top
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from zeusrun.analysis.savings import Saving, Savings
     from zeusrun.bandit.problem import ArmBelief
     from zeusrun.launcher.queue.tickets import Ticket
-    from zeusrun.maintenance.running import RunningTrial
+    from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import PowerPoint, Trial
 
 STATUS_STYLES = {
@@ -128,7 +128,7 @@ def history_table(
     last: int | None = None,
     *,
     count: int | None = None,
-    running: Mapping[str, RunningTrial] = MappingProxyType({}),
+    running: Mapping[str, Live] = MappingProxyType({}),
     width: int = 80,
 ) -> RenderableType:
     """Return the savings of a job and a table of its trials, oldest first.
@@ -198,14 +198,14 @@ def status_text(status: TrialStatus, *, alive: bool | None = None) -> Text:
     return Text("RUNNING", STATUS_STYLES[status]) if alive else Text("DEAD", style="red")
 
 
-def status_table(found: Sequence[RunningTrial], waiting: Sequence[Ticket] = ()) -> RenderableType:
+def status_table(found: Sequence[Live], waiting: Sequence[Ticket] = ()) -> RenderableType:
     """Return the running trials, oldest first, and the submits that wait, in their order."""
     table = plain_table()
     table.add_column("trial", overflow="fold")  # the column that shrinks on a narrow terminal
     for name in ("batch", "epoch", "metric", "time", "energy", "cost", "power"):
         table.add_column(name, justify="right", no_wrap=True)
     for running in found:
-        trial, live, value = running.trial, running.live, running.last_metric
+        trial, value = running.trial, running.last_metric
         starting = "starting" if trial.time_s is None else units.duration(trial.time_s)
         table.add_row(
             Text(trial.trial, style="bold cyan" if running.alive else "dim"),
@@ -215,7 +215,7 @@ def status_table(found: Sequence[RunningTrial], waiting: Sequence[Ticket] = ()) 
             starting if running.alive else Text("DEAD", style="red"),
             units.energy(trial.energy_j, trial.energy_source),
             units.energy(trial.cost_j),
-            units.power(live.power_w if live is not None and running.alive else None),
+            units.power(running.power_w if running.alive else None),
             style=None if running.alive else "dim",
         )
     notes = [dead_note(running.trial) for running in found if not running.alive]

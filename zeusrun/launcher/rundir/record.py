@@ -10,8 +10,8 @@ import contextlib
 import json
 import math
 import os
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.private import open_for_writing, read_file, write_file
@@ -83,25 +83,28 @@ def has_begun(paths: RunPaths) -> bool:
 
 @dataclass(frozen=True)
 class Live:
-    """A running trial at one moment, for ``status`` and for recovery."""
+    """A running trial at one moment, for ``status`` and for recovery; ``None`` is unknown."""
 
     trial: Trial  # dispatched, with its time, energy, epochs and curve so far
-    pid: int  # of its launcher
-    host: str  # on which it runs
-    updated_at: str  # RFC 3339
-    power_w: float | None = None  # now; ``None`` if unknown
+    pid: int | None  # of its launcher
+    host: str | None  # on which it runs
+    updated_at: str | None  # RFC 3339
+    power_w: float | None = None  # now
     preempted: bool = False  # a scheduler is ending it
+    alive: bool = True  # whether its launcher is; not stored
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        record = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**record, "trial": self.trial.to_json()}
+    @property
+    def last_metric(self) -> float | None:
+        """The metric as last reported; ``None`` before that, or if it was not finite."""
+        return self.trial.curve[-1].value if self.trial.curve else None
 
 
 def write_live(paths: RunPaths, live: Live) -> None:
     """Replace ``live.json``, unsynced; if that fails, the old one stays."""
     with contextlib.suppress(OSError):
-        replace_file(paths.live, json.dumps(live.to_json()).encode(), durable=False)
+        record = {**vars(live), "trial": live.trial.to_json()}
+        del record["alive"]
+        replace_file(paths.live, json.dumps(record).encode(), durable=False)
 
 
 def read_live(paths: RunPaths) -> Live | None:
