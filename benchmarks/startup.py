@@ -21,8 +21,9 @@ from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, Trial
 TRIALS, EPOCHS = 1000, 40
 
 
-def fill_history(home: Path) -> None:
-    """Write 1,000 finished trials of one job, each with a curve of 40 epochs."""
+def fill_history(home: Path, job: str = "nightly", trials: int = TRIALS) -> None:
+    """Write finished trials of one job, each with a curve of 40 epochs."""
+    first_id = f"{job}-1-1"
     curve = tuple(
         CurvePoint(epoch, epoch * 1.25, epoch * 310.5, 1 - 1 / epoch)
         for epoch in range(1, EPOCHS + 1)
@@ -34,25 +35,26 @@ def fill_history(home: Path) -> None:
         curve=curve,
     )  # fmt: skip
     dispatched = Trial(
-        trial="nightly-1-1", job="nightly", recurrence=1, attempt=1, global_batch_size=128,
+        trial=first_id, job=job, recurrence=1, attempt=1, global_batch_size=128,
         learning_rate=0.1, world_size=2, started_at="2026-01-01T00:00:00.000+00:00",
-        metric="accuracy", run_dir="runs/nightly/nightly-1-1", stage=Stage.EXPLOIT, why="cheapest",
-        mode="max", target=0.95, max_epochs=EPOCHS, eta_knob=0.5, default_batch_size=64,
+        metric="accuracy", run_dir=str(home / "runs" / job / first_id), stage=Stage.EXPLOIT,
+        why="cheapest", mode="max", target=0.95, max_epochs=EPOCHS, eta_knob=0.5,
+        default_batch_size=64,
     )  # fmt: skip
     history = TinyDBHistory(home / "history")
-    history.begin(dispatched, after=history.snapshot("nightly", 0).version)
+    history.begin(dispatched, after=history.snapshot(job, 0).version)
     history.finish(dispatched.trial, outcome)
     # One write for the rest, through the store's own records: 2,000 fsyncs would be waited for.
-    path = home / "history" / "nightly.json"
+    path = home / "history" / f"{job}.json"
     text = path.read_text()
     tables = json.loads(text)
-    (name,) = [name for name, table in tables.items() if "nightly-1-1" in json.dumps(table)]
+    (name,) = [name for name, table in tables.items() if first_id in json.dumps(table)]
     (first,) = tables[name].values()
-    for number in range(2, TRIALS + 1):
-        record = json.loads(json.dumps(first).replace("nightly-1-1", f"nightly-{number}-1"))
+    for number in range(2, trials + 1):
+        record = json.loads(json.dumps(first).replace(first_id, f"{job}-{number}-1"))
         tables[name][str(number)] = {**record, "recurrence": number}
     path.write_text(json.dumps(tables))
-    if len(history.trials("nightly")) != TRIALS:
+    if len(history.trials(job)) != trials:
         raise SystemExit("the history was not filled")
 
 

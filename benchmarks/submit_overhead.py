@@ -1,7 +1,8 @@
 """Whole ``zeusrun submit`` against bare ``torchrun`` on the same script.
 
-Targets: ratio at most 1.05 on a 10 s script, at most 0.5 s more on an empty one.
-``python benchmarks/submit_overhead.py [--repeats 7]``
+Targets: ratio at most 1.00 on a 10 s script, no more than torchrun on an empty one.
+``python benchmarks/submit_overhead.py [--repeats 7] [--trials 10 10000]``; with ``--trials`` only
+submits with so many trials in the history, one against the other.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
+from startup import fill_history
 from timing import describe_machine, interleave, run_seconds, show
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
@@ -46,11 +48,33 @@ def calibrate(seconds: float) -> list[str]:
     return ["--steps", str(max(few, int((seconds - base) / step_s) + few))]
 
 
+def compare_histories(counts: list[int], repeats: int) -> None:
+    """Submit the same job with histories of different lengths."""
+    script = "reports_once.py"
+    with tempfile.TemporaryDirectory() as name:
+        calls = {}
+        for count in counts:
+            folder = Path(name) / str(count)
+            folder.mkdir()
+            job = write_job(folder, script, [])
+            fill_history(folder / "home", job.stem, count)
+            env = {**os.environ, "ZEUSRUN_HOME": str(folder / "home")}
+            submit = [sys.executable, "-m", "zeusrun", "submit", str(job), "--quiet"]
+            calls[f"{count} trials"] = partial(run_seconds, submit, env, 0)
+        print(f"\nsubmit of {script}, {RANKS} ranks, {repeats} runs each, interleaved")
+        show(interleave(calls, repeats), "s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=7)
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--trials", type=int, nargs="+", help="trials in the history")
+    arguments = parser.parse_args()
+    repeats = arguments.repeats
     print(describe_machine())
+    if arguments.trials:
+        compare_histories(arguments.trials, repeats)
+        return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         env = {**os.environ, "ZEUSRUN_HOME": str(folder / "home")}
