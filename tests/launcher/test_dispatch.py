@@ -21,6 +21,7 @@ from zeusrun.launcher.processes.installation import find_torchrun
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
 from zeusrun.launcher.rundir.lock import RunLock
 from zeusrun.launcher.rundir.record import reserve_record, write_record
+from zeusrun.trial import TrialStatus
 
 
 class Interrupted:
@@ -152,6 +153,18 @@ def test_a_process_that_holds_a_lock_and_does_not_begin_is_named(
         dispatch(submission, [])
     assert submission.history.trials("job") == []
     lock.release()
+
+
+def test_a_trial_is_finished_if_the_clean_up_after_its_begin_fails(submission, history, tmp_path):
+    create_run(tmp_path, "job", "job-7-1")  # a submit died before it stored this trial
+
+    def fail(_trial):
+        raise HistoryError("the disk is broken")
+
+    with pytest.raises(HistoryError, match="the disk is broken"):
+        dispatch(replace(submission, history=Interrupted(history, "find", fail)), [])
+    (trial,) = history.trials("job")
+    assert trial.status is TrialStatus.CANCELLED
 
 
 def test_what_a_submit_left_that_died_before_its_trial_was_stored_is_replaced(

@@ -82,13 +82,13 @@ def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | No
             continue
         try:
             _begin(submission, dispatched, snapshot.version)
+            remove_unbegun(history, submission.home, job, [*snapshot.trials, trial])
         except Conflict:
             _give_up(submission, dispatched)
             continue
         except BaseException:
             _give_up(submission, dispatched)
             raise
-        remove_unbegun(history, submission.home, job, [*snapshot.trials, trial])
         return dispatched
 
 
