@@ -220,11 +220,10 @@ def test_records_that_cannot_be_read_are_told_by_repair_and_doctor(zeusrun):
     zeusrun.home.mkdir(exist_ok=True)
     (zeusrun.home / "gpus").write_text("a file where the folder should be")
     repair = zeusrun("repair")
-    assert repair.returncode == 5
-    assert "cannot check whether power limits are left changed" in repair.stderr
-    assert "cannot check whether power limits are left changed" in " ".join(
-        zeusrun("doctor", COLUMNS="300").stdout.split()
-    )
+    assert repair.returncode == 6
+    assert "gpus is a file where zeusrun needs a directory" in repair.stderr
+    doctor = " ".join(zeusrun("doctor", COLUMNS="300").stdout.split())
+    assert "gpus is a file where zeusrun needs a directory" in doctor
     assert "put back" not in repair.stdout
 
 

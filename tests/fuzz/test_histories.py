@@ -24,6 +24,7 @@ from zeusrun.history.tinydb.storage import volume_path
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import read_live, read_outcome
+from zeusrun.maintenance.running import running_json
 from zeusrun.trial import Outcome, Trial, TrialStatus
 from zeusrun.view.tables import history_table, saving_lines, trial_sheet
 
@@ -153,7 +154,7 @@ def test_any_live_record_is_a_running_trial_or_none(paths):
         paths.live.write_bytes(content)
         live = read_live(paths)
         if live is not None:
-            json.dumps(live.to_json(), allow_nan=False)
+            json.dumps(running_json(live), allow_nan=False)
             use([live.trial])
 
     run_inputs(live_records, mutated("live_records"))
