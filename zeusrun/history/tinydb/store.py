@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
 _FILE = re.compile(r"(?P<job>.+)(\.json(\.bak)?|\.volumes)")
 
-# The trials of volumes by record number. The key changes with each change of a volume.
-Cache: TypeAlias = dict[tuple[storage.Volume, int], dict[int, Trial]]
+# Trials by record number: of the main file by its version, and of volumes by a key that changes
+# with each change of a volume.
+Cache: TypeAlias = dict[str | tuple[storage.Volume, int], dict[int, Trial]]
 
 
 class TinyDBHistory:
@@ -64,7 +65,7 @@ class TinyDBHistory:
         self._directory = Path(directory).absolute()
         self._lock_timeout_s = lock_timeout_s
         self._volume_trials = volume_trials
-        self._caches: dict[str, Cache] = {}  # a submit reads the same volumes several times
+        self._caches: dict[str, Cache] = {}  # a command reads the same files several times
 
     def jobs(self) -> list[str]:
         """See ``History.jobs``. A job counts even if only copies or volumes are left of it."""
@@ -188,7 +189,12 @@ class StoredTrials:
         self._tables = empty_tables() if fresh else storage.read_tables(path, data)
         self.version = hashlib.blake2b(data or b"", digest_size=16).hexdigest()
         self._header = storage.read_header(self._tables)
-        self.main = _by_number(self._tables, job)
+        main = cache.get(self.version)  # decoding takes most of a read
+        if main is None:
+            for old in [key for key in cache if isinstance(key, str)]:
+                cache.pop(old, None)
+            main = cache[self.version] = _by_number(self._tables, job)
+        self.main = main
         self._path, self._job, self._cache = path, job, cache
         self._numbers = {trial.trial: number for number, trial in self.main.items()}
         self._ids = {number: trial for trial, number in self._numbers.items()}
