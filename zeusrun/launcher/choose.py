@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from zeusrun.launcher.processes.command import Command
 
 
+_COMPARED_WITH = 50  # trials that a running one is compared with
+
+
 @dataclass(frozen=True)
 class Choice:
     """The next trial of a job, and what it was chosen from. Nothing of it is on disk yet."""
@@ -43,6 +46,7 @@ class Choice:
     kept: tuple[str, ...] = ()  # sentences on past trials that no longer count as they ended
     limit_w: float | None = None  # of each GPU at the start, in watts; ``None`` without a limit
     note: str | None = None  # why a preempted trial is not continued
+    earlier: tuple[Trial, ...] = ()  # the newest trials of the job, oldest first
 
 
 @dataclass(frozen=True)
@@ -159,7 +163,8 @@ def choose_next(
         stage = Stage.EXPLORE if trial.stage is Stage.SPEED_CHECK else trial.stage
         bound = bound_of_proven(problem, runs)
         decision = Decision(trial.global_batch_size, stage, trial.why, bound=bound)
-    return Choice(trial, problem, tuple(runs), decision, sentences, limit_w, note)
+    earlier = tuple(trials[-_COMPARED_WITH:])
+    return Choice(trial, problem, tuple(runs), decision, sentences, limit_w, note, earlier)
 
 
 def build_problem(

@@ -61,7 +61,6 @@ _ALSO_FORCED = (
     "; early_stop.cost_factor also applies to a batch size that you choose (null: no bound)"
 )
 _LIVE_PERIOD_S = 1.0
-_COMPARED_WITH = 50  # earlier trials
 _MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
 
 
@@ -105,7 +104,6 @@ class Supervisor:
         self._stop: StopOrder | None = None
         self._remarked: set[str] = set()
         self._to_ask_for = find_choices_to_ask_for(spec)
-        self._earlier = submission.history.trials(trial.job, _COMPARED_WITH)
         self._warnings: list[str] = []
         now_t = time.monotonic()
         self._progress = Progress(
@@ -262,7 +260,7 @@ class Supervisor:
             trial,
             stops_at_target=self._rules.stop_at_target,
             to_ask_for=self._to_ask_for,
-            earlier=self._earlier,
+            earlier=self._choice.earlier,
         )
         for kind, text in remarks.items():
             self._warn_once(kind, text)
