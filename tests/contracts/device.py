@@ -16,18 +16,6 @@ from zeusrun.trial import EnergySource
 
 
 class DeviceContract:
-    @pytest.fixture
-    def device(self):
-        raise NotImplementedError
-
-    @pytest.fixture
-    def work(self):
-        raise NotImplementedError
-
-    @pytest.fixture
-    def lose(self):
-        raise NotImplementedError
-
     def test_it_has_a_uuid_and_a_model(self, device):
         assert device.uuid
         assert device.model

@@ -78,10 +78,6 @@ CHANGES = {
 
 
 class HistoryContract:
-    @pytest.fixture
-    def history(self, tmp_path):
-        raise NotImplementedError
-
     def test_an_unknown_job_has_no_trials(self, history):
         assert history.trials("digits") == []
         assert history.jobs() == []

@@ -7,24 +7,10 @@ that takes the lease, and returns it once it has.
 
 from __future__ import annotations
 
-import pytest
-
 from tests.runs import wait_for
 
 
 class LeaseContract:
-    @pytest.fixture
-    def lease(self, tmp_path):
-        raise NotImplementedError
-
-    @pytest.fixture
-    def another(self, tmp_path):
-        raise NotImplementedError
-
-    @pytest.fixture
-    def launcher(self, tmp_path):
-        raise NotImplementedError
-
     def test_nobody_holds_it_at_first_and_asking_does_not_take_it(self, lease, another):
         assert not lease.is_held()
         assert not another().is_held()

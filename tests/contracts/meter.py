@@ -18,14 +18,6 @@ POWER_W = 200.0
 
 
 class MeterContract:
-    @pytest.fixture
-    def meter(self, clock):
-        raise NotImplementedError
-
-    @pytest.fixture
-    def work(self, clock, meter):
-        raise NotImplementedError
-
     def test_energy_between_two_moments_is_that_of_all_devices(self, clock, meter, work):
         with meter:
             start_s = clock()

@@ -14,22 +14,6 @@ from zeusrun.sidecar.events import Reported
 
 
 class MetricSourceContract:
-    @pytest.fixture
-    def source(self, tmp_path):
-        raise NotImplementedError
-
-    @pytest.fixture
-    def report(self, tmp_path):
-        raise NotImplementedError
-
-    @pytest.fixture
-    def begin_report(self, tmp_path):
-        raise NotImplementedError
-
-    @pytest.fixture
-    def spoil(self, tmp_path):
-        raise NotImplementedError
-
     @staticmethod
     def read(source, *, final=False):
         events = [event for event in source.read(final=final) if isinstance(event, Reported)]

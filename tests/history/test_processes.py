@@ -93,7 +93,8 @@ def test_a_writer_killed_at_any_moment_leaves_all_it_acknowledged(tmp_path):
             lines += process.stdout.read().splitlines()
         begun += acknowledged(lines, "begun")
         finished += acknowledged(lines, "finished")
-        history = TinyDBHistory(tmp_path)
+        # The writer's size: the next write repeats what a death interrupted.
+        history = TinyDBHistory(tmp_path, volume_trials=3)
         trials = history.trials("digits")
         stored = [trial.trial for trial in trials]
         ended = [trial.trial for trial in trials if trial.status.finished]
