@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from timing import describe_machine, show
 from torch.optim import optimizer as hooks
+from zeusrun.worker.step_counter import count_steps
 
 from zeusrun.sidecar.step_clock import StepClock, read_step_clock
-from zeusrun.worker.step_counter import count_steps
 
 STEPS = 20_000
 

@@ -7,7 +7,8 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from zeusrun.sidecar.events import Asked, Ended, Reported, Started
+from zeusrun.metrics.seen import Seen, names_an_evaluation, precedes
+from zeusrun.sidecar.events import REPORT, Asked, Ended, Hooked, Observed, Reported, Started
 from zeusrun.target import better_value, meets_target
 from zeusrun.trial import CurvePoint, is_baseline
 
@@ -77,7 +78,10 @@ class Progress:
     curve: tuple[CurvePoint, ...] = ()  # the metric after every epoch
     reported_t: tuple[float, ...] = ()  # when each point of the curve was reported
     last_report_t: float | None = None  # of any metric
-    seen_metrics: frozenset[str] = frozenset()  # names of all that were reported
+    seen: Mapping[tuple[str, str], Seen] = field(default_factory=dict)  # by name and source
+    source: str | None = None  # whose values of the metric count
+    preferred: str | None = None  # the source that the job file names
+    differs: tuple[str, float, float] | None = None  # another source, its value, and the other one
     other_epochs: frozenset[int] = frozenset()  # the first ones without the metric
     last_value: float | None = None  # NaN and infinities included
     best_value: float | None = None  # finite
@@ -90,6 +94,13 @@ class Progress:
     probing: bool = False  # whether it is held only to be measured
     earlier: tuple[int, ...] = ()  # epochs reported before a preemption
     asked: frozenset[str] = frozenset()  # choices that the script has asked for
+    hooks: tuple[Hooked, ...] = ()  # the libraries that zeusrun knows and the script has imported
+    observed: Mapping[int, Observed] = field(default_factory=dict)  # the newest, by rank
+
+    @property
+    def seen_metrics(self) -> frozenset[str]:
+        """The names of all metrics that were reported."""
+        return frozenset(name for name, _ in self.seen)
 
     @property
     def time_s(self) -> float | None:
@@ -177,7 +188,47 @@ def advance(
         return replace(progress, asked=progress.asked | {event.choice})
     if isinstance(event, Ended):
         return replace(progress, ranks=progress.ranks.take(event))
+    if isinstance(event, Hooked):
+        return replace(progress, hooks=(*progress.hooks, event))
+    if isinstance(event, Observed):
+        return replace(progress, observed={**progress.observed, event.rank: event})
     return _report(progress, event, trial, energy_between)
+
+
+def _see(seen: Mapping[tuple[str, str], Seen], event: Reported) -> Mapping[tuple[str, str], Seen]:
+    """Return the metrics seen, those of an event included."""
+    now = dict(seen)
+    for name, value in event.metrics.items():
+        before = now.get((name, event.source), Seen(value, value, 0))
+        now[name, event.source] = before._replace(last=value, times=before.times + 1)
+    return now
+
+
+def _pass_over(progress: Progress, event: Reported) -> Progress:
+    """Take in a report without the metric.
+
+    A library also reports training losses between evaluations; only an evaluation should have the
+    metric. Epoch 0 may come before training.
+    """
+    epochs = progress.other_epochs
+    counts = event.source == REPORT or names_an_evaluation(event.metrics)
+    if not counts or event.epoch == 0 or len(epochs) >= _OTHERS:
+        return progress
+    return replace(progress, other_epochs=epochs | {event.epoch})
+
+
+def _compare(progress: Progress, event: Reported, value: float) -> Progress:
+    """Decide which of two sources of the metric counts; the other one's values are dropped."""
+    now = progress.curve[-1] if progress.curve else None
+    if now is not None and now.epoch == event.epoch and now.value is not None:
+        same = math.isclose(now.value, value, rel_tol=1e-5, abs_tol=1e-9)  # some round
+        if not same and progress.differs is None:
+            progress = replace(progress, differs=(event.source, value, now.value))
+    if not precedes(event.source, progress.source or "", progress.preferred):
+        return progress
+    return replace(
+        progress, source=event.source, curve=(), reported_t=(), best_value=None, last_value=None
+    )
 
 
 def _report(
@@ -186,14 +237,17 @@ def _report(
     begun = progress.training_t
     if begun is None:
         begun = progress.launched_t if progress.script_t is None else progress.script_t
-    seen = progress.seen_metrics | event.metrics.keys()
-    progress = replace(progress, training_t=begun, seen_metrics=seen, last_report_t=event.t)
+    seen = _see(progress.seen, event)
+    progress = replace(progress, training_t=begun, seen=seen, last_report_t=event.t)
     value = event.metrics.get(trial.metric)
     if value is None:
-        epochs_seen = progress.other_epochs
-        known = len(epochs_seen) >= _OTHERS
-        counts = event.epoch > 0 and not known  # epoch 0 may come before training
-        return replace(progress, other_epochs=epochs_seen | ({event.epoch} if counts else set()))
+        return _pass_over(progress, event)
+    if progress.source is None:
+        progress = replace(progress, source=event.source)
+    elif event.source != progress.source:
+        progress = _compare(progress, event, value)
+        if progress.source != event.source:
+            return progress
     time_s = max(0.0, event.t - begun)  # whoever writes the sidecar may have another clock
     # Again: a restart, or twice an epoch.
     kept = [i for i, point in enumerate(progress.curve) if point.epoch < event.epoch]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from zeusrun.files.private import open_for_writing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 SIDECAR_NAME = "metrics.jsonl"
@@ -43,13 +43,56 @@ class Asked:
     choice: str
 
 
+REPORT = "report"
+"""The source of what a script reports itself, by ``run.report``."""
+
+
 @dataclass(frozen=True)
 class Reported:
-    """Rank 0 reported metrics after an epoch; values may be NaN or infinite."""
+    """Rank 0 reported metrics after an epoch; values may be NaN or infinite.
+
+    ``source``: ``report``, or the library whose hook saw them.
+    """
 
     t: float
     epoch: int
     metrics: Mapping[str, float]
+    source: str = REPORT
+
+
+@dataclass(frozen=True)
+class Hooked:
+    """The script has imported a library that zeusrun has a hook for.
+
+    ``problem``: why the hook does not fit, so that the library is not observed; else ``None``.
+    """
+
+    t: float
+    library: str
+    version: str
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a rank saw of its training: the loader that feeds its optimizer steps.
+
+    Attributes:
+        t: When.
+        rank: Which.
+        samples: Of this rank in one optimizer step; ``None`` if they cannot be counted.
+        batches: Of the loader in one optimizer step: gradient accumulation.
+        replicas: Among how many ranks the loader's sampler divides the data; ``None`` if it does
+            not say.
+        learning_rates: Of the optimizer's parameter groups, without what a scheduler does to them.
+    """
+
+    t: float
+    rank: int
+    samples: int | None
+    batches: int
+    replicas: int | None = None
+    learning_rates: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,7 +108,7 @@ class Ended:
     grouped: bool = True
 
 
-Event: TypeAlias = Started | Asked | Reported | Ended
+Event: TypeAlias = Started | Asked | Reported | Hooked | Observed | Ended
 
 
 def encode_event(event: Event) -> bytes:
@@ -95,23 +138,59 @@ def decode_event(line: bytes) -> Event | None:
     kind = record.get("event")
     if not isinstance(kind, str):
         raise ValueError("no 'event' in it")  # noqa: TRY004
-    if kind not in {"started", "asked", "reported", "ended"}:
-        return None
-    t = _moment(record)
-    if kind == "started":
-        restart = _count({"restart": 0, **record}, "restart")
-        return Started(t, _count(record, "rank"), _count(record, "pid"), restart)
-    if kind == "ended":
-        grouped = record.get("grouped") is not False
-        return Ended(t, _count(record, "rank"), _count(record, "code"), grouped)
-    if kind == "asked":
-        choice = record.get("choice")
-        return Asked(t, choice) if choice in ("batch_size", "learning_rate") else None
+    decode = _DECODERS.get(kind)
+    return None if decode is None else decode(_moment(record), record)
+
+
+def _started(t: float, record: dict[str, Any]) -> Started:
+    restart = _count({"restart": 0, **record}, "restart")
+    return Started(t, _count(record, "rank"), _count(record, "pid"), restart)
+
+
+def _asked(t: float, record: dict[str, Any]) -> Asked | None:
+    choice = record.get("choice")
+    return Asked(t, choice) if choice in ("batch_size", "learning_rate") else None
+
+
+def _reported(t: float, record: dict[str, Any]) -> Reported:
     metrics = record.get("metrics")
     if not isinstance(metrics, dict):
-        raise ValueError("'metrics' is not an object")  # noqa: TRY004
-    values = {name: _metric(name, value) for name, value in metrics.items()}
-    return Reported(t, _count(record, "epoch"), values)
+        raise ValueError("'metrics' is not an object")  # noqa: TRY004 - one error type
+    values = {name: _number(name, value) for name, value in metrics.items()}
+    return Reported(t, _count(record, "epoch"), values, str(record.get("source", REPORT))[:100])
+
+
+def _hooked(t: float, record: dict[str, Any]) -> Hooked:
+    problem = record.get("problem")
+    library, version = str(record.get("library"))[:100], str(record.get("version"))[:100]
+    return Hooked(t, library, version, None if problem is None else str(problem)[:1000])
+
+
+def _observed(t: float, record: dict[str, Any]) -> Observed:
+    rates = record.get("learning_rates", [])
+    if not isinstance(rates, list):
+        raise ValueError("'learning_rates' is not a list")  # noqa: TRY004
+    samples, replicas = (
+        None if record.get(key) is None else _count(record, key) for key in ("samples", "replicas")
+    )
+    learning_rates = tuple(_number("learning_rates", rate) for rate in rates)
+    batches = _count(record, "batches")
+    return Observed(t, _count(record, "rank"), samples, batches, replicas, learning_rates)
+
+
+def _ended(t: float, record: dict[str, Any]) -> Ended:
+    grouped = record.get("grouped") is not False
+    return Ended(t, _count(record, "rank"), _count(record, "code"), grouped)
+
+
+_DECODERS: dict[str, Callable[[float, dict[str, Any]], Event | None]] = {
+    "started": _started,
+    "asked": _asked,
+    "reported": _reported,
+    "hooked": _hooked,
+    "observed": _observed,
+    "ended": _ended,
+}
 
 
 def is_moment(seconds: float) -> bool:
@@ -133,7 +212,7 @@ def _count(record: dict[str, Any], key: str) -> int:
     return value
 
 
-def _metric(name: str, value: object) -> float:
+def _number(name: str, value: object) -> float:
     with contextlib.suppress(ValueError, OverflowError):
         if isinstance(value, (int, float, str)):
             return float(value)

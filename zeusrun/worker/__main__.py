@@ -24,9 +24,10 @@ from zeusrun.files.private import open_for_writing
 from zeusrun.sidecar.events import Ended, EventWriter, Started
 from zeusrun.sidecar.orders import ENDING, STACK_SIGNAL
 from zeusrun.sidecar.step_clock import StepClock
+from zeusrun.worker.context import SIGTERM_EXIT_CODE, current_run, is_grouped
 from zeusrun.worker.failure import record_failure
+from zeusrun.worker.hooks.install import install_hooks
 from zeusrun.worker.parent_death import end_with_parent
-from zeusrun.worker.step_counter import count_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,13 +53,16 @@ def main() -> NoReturn:
     pid, restart = os.getpid(), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     with _going_on("stacks cannot be dumped"):
         _dump_stacks_on_signal(f"{log}.stack")
+    tick = _no_tick
     with _going_on("steps are not counted"):
-        count_steps(StepClock(os.path.join(run_dir, "clock", f"rank{rank}")).tick)  # noqa: PTH118
+        tick = StepClock(os.path.join(run_dir, "clock", f"rank{rank}")).tick  # noqa: PTH118
+    hooks = install_hooks(tick)
     _record(sidecar, Started(time.monotonic(), rank, pid, restart))
     error = _run_script(arguments)
     code = 0 if error is None else _exit_code(error)
     if os.getpid() != pid:  # a process that the script forked is not the rank
         _exit(code)
+    hooks.flush()
     if code == 0:
         error, code = _end_of_run()
     if error is not None and code != 0:
@@ -114,13 +118,13 @@ def _dump_stacks_on_signal(path: str) -> None:
         faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)
 
 
+def _no_tick() -> None:
+    pass
+
+
 def _was_grouped() -> bool:
     """Whether this rank is or was in a process group of ``torch.distributed``."""
-    if "torch.distributed" not in sys.modules:
-        return False
     try:
-        from zeusrun.worker.context import current_run, is_grouped  # noqa: PLC0415 - most have it
-
         return current_run().grouped or is_grouped()
     except Exception:  # noqa: BLE001 - it is only for a warning, and the script may change anything
         return False
@@ -128,12 +132,9 @@ def _was_grouped() -> bool:
 
 def _end_of_run() -> tuple[BaseException | None, int]:
     """Return the failure of a script that ended well, if any, and the exit code."""
-    module = sys.modules.get("zeusrun.worker.context")
-    if module is None:
-        return None, 0
-    run = module.current_run()
+    run = current_run()
     if run.external_sigterm:
-        return None, module.SIGTERM_EXIT_CODE
+        return None, SIGTERM_EXIT_CODE
     try:
         run.send()
     except OSError as error:

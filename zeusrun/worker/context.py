@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import os
 import signal
 import sys
@@ -14,12 +13,14 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsFloat
 
-from zeusrun.sidecar.events import Asked, EventWriter, Reported
+from zeusrun.sidecar.events import REPORT, Asked, EventWriter, Reported
 from zeusrun.target import meets_target
 from zeusrun.worker.failure import failed_in_restart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from zeusrun.sidecar.events import Event
 
 SIGTERM_EXIT_CODE = 143  # 128 + SIGTERM: ended by one that zeusrun did not send
 
@@ -50,7 +51,7 @@ class RunContext:
         self._epoch = 0
         self._reports = 0
         self._asked: set[str] = set()
-        self._unsent: list[Asked | Reported] = []
+        self._unsent: list[Event] = []
         self._stopping = False
         self.external_sigterm = False
         self.grouped = False
@@ -117,15 +118,23 @@ class RunContext:
         if not self.active or self.rank != 0:
             return
         values = {name: _number(name, value) for name, value in metrics.items()}
-        if self._reached_target(values):
-            self._stopping = True
         self._reports += 1
         completed = (self._epoch or self._reports) if epoch is None else int(epoch)
-        self._unsent.append(Reported(time.monotonic(), completed, values))
+        self.report_for(REPORT, completed, values)
+
+    def report_for(self, source: str, epoch: int, metrics: Mapping[str, float]) -> None:
+        """Record metrics that a source has; on rank 0 only."""
+        if any(self.meets_target(name, value) for name, value in metrics.items()):
+            self._stopping = True
+        self.record(Reported(time.monotonic(), epoch, metrics, source))
+
+    def record(self, event: Event) -> None:
+        """Write an event to the sidecar, now or with the next one."""
+        self._unsent.append(event)
         try:
             self.send()
         except OSError as error:  # a full disk must not end the training
-            warnings.warn(f"zeusrun could not record the metrics yet: {error}", stacklevel=2)
+            warnings.warn(f"zeusrun could not record the metrics yet: {error}", stacklevel=3)
 
     def send(self) -> None:
         """Write the reports that are not written yet.
@@ -145,17 +154,29 @@ class RunContext:
         A collective call with the same answer on every rank, so every rank must call it.
         ``epochs`` calls it before each epoch; only a loop of your own needs it.
         """
+        return self.should_stop_and(0.0)[0]
+
+    def should_stop_and(self, value: float) -> tuple[bool, float]:
+        """Return whether training should end now, as ``should_stop``, and rank 0's value."""
         if not self.active:
-            return False
+            return False, value
         self._listen()
         self.grouped = self.grouped or is_grouped()
-        self._stopping = _any_rank(flag=self._stopping or self._stop_requested())
-        return self._stopping
+        answers = _from_all_ranks((self._stopping or self._stop_requested(), value))
+        self._stopping = any(stop for stop, _ in answers)
+        return self._stopping, answers[0][1]
 
-    def _reached_target(self, values: Mapping[str, float]) -> bool:
+    @property
+    def max_epochs(self) -> int | None:
+        """The epochs after which the training ends; ``None`` outside zeusrun."""
+        return int(self._environment.get("ZEUSRUN_MAX_EPOCHS") or 0) or None
+
+    def meets_target(self, metric: str, value: float) -> bool:
+        """Whether a reported value ends the training."""
         environment = self._environment
-        value = values.get(environment.get("ZEUSRUN_METRIC", ""), math.nan)
-        if environment.get("ZEUSRUN_ON_TARGET") != "stop":
+        if metric != environment.get("ZEUSRUN_METRIC") or (
+            environment.get("ZEUSRUN_ON_TARGET") != "stop"
+        ):
             return False
         mode = environment.get("ZEUSRUN_MODE", "max")
         return meets_target(value, float(environment["ZEUSRUN_TARGET"]), mode)
@@ -247,22 +268,22 @@ def is_grouped() -> bool:
     return ask is not None and bool(ask())
 
 
-def _any_rank(*, flag: bool) -> bool:
-    """Whether the flag is set on any rank; without a process group, on this one.
+def _from_all_ranks(value: tuple[bool, float]) -> list[tuple[bool, float]]:
+    """Return the value of every rank; without a process group, that of this one.
 
     With NCCL, the collective uses the current GPU, which is 0 on every rank of a script that
     never calls ``set_device``. Then it gets the GPU of the local rank.
     """
     if not is_grouped():
-        return flag
+        return [value]
     import torch  # noqa: PLC0415 - the script has imported it
     from torch import distributed  # noqa: PLC0415
 
-    flags: list[bool] = [False] * distributed.get_world_size()
+    values = [value] * distributed.get_world_size()
     with contextlib.ExitStack() as stack:
         nccl_only = "nccl" in (backend := distributed.get_backend()) and "gloo" not in backend
         if nccl_only and torch.cuda.current_device() == 0:
             own = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
             stack.enter_context(torch.cuda.device(own))
-        distributed.all_gather_object(flags, flag)
-    return any(flags)
+        distributed.all_gather_object(values, value)
+    return values

@@ -37,6 +37,7 @@ from zeusrun.launcher.supervision.stop_rules import (
 )
 from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.progress import Progress, Ranks, advance, take_step_clock
+from zeusrun.metrics.seen import Seen
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Stage, TrialStatus, is_baseline
 
@@ -109,7 +110,7 @@ class Supervisor:
         self._progress = Progress(
             launched_t=now_t,
             now_t=now_t,
-            seen_metrics=frozenset({trial.metric} if trial.curve else ()),
+            seen={(trial.metric, "earlier part"): Seen(0.0, 0.0)} if trial.curve else {},
             best_value=trial.best_metric,
             earlier=tuple(point.epoch for point in trial.curve if not is_baseline(point)),
             ranks=Ranks(trial.world_size),

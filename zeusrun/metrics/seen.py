@@ -1,0 +1,78 @@
+"""What was seen of a training: which metrics, from whom, and with how many samples a step."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from zeusrun.sidecar.events import REPORT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from zeusrun.sidecar.events import Observed
+
+CONTROLLING = ("transformers", "lightning", "pytorch_lightning")
+"""The libraries whose hook ends the training itself, on all ranks in the same step."""
+
+_ORDER = (REPORT, *CONTROLLING, "accelerate", "tensorboard", "mlflow", "wandb")
+_EVALUATIONS = {"eval", "evaluation", "val", "valid", "validation", "test"}
+
+
+class Seen(NamedTuple):
+    """The values of one metric that one source reported."""
+
+    first: float
+    last: float
+    times: int = 1
+
+
+def precedes(source: str, other: str, preferred: str | None = None) -> bool:
+    """Whether a source counts where another one reports a metric of the same name.
+
+    The order is: the source that the job file names, ``run.report``, the libraries in the order of
+    ``_ORDER``, then any other source.
+    """
+    return _place(source, preferred) < _place(other, preferred)
+
+
+def _place(source: str, preferred: str | None) -> int:
+    if source == preferred:
+        return -1
+    return _ORDER.index(source) if source in _ORDER else len(_ORDER)
+
+
+def names_an_evaluation(metrics: Mapping[str, float]) -> bool:
+    """Whether one of the names says that the values are from an evaluation."""
+    return any(_EVALUATIONS.intersection(re.split(r"[^a-z]+", name.lower())) for name in metrics)
+
+
+def find_batch_size(
+    observed: Mapping[int, Observed], world_size: int, chosen: int | None = None
+) -> int | None:
+    """Return the samples per optimizer step over all ranks; ``None`` if they were not observed.
+
+    Args:
+        observed: By rank.
+        world_size: Number of ranks.
+        chosen: The batch size that the ranks should train with. It is returned if every rank has
+            its share, though the shares may add up to less.
+    """
+    parts = [observed.get(rank) for rank in range(world_size)]
+    samples = [part.samples for part in parts if part is not None and part.samples is not None]
+    divided = {part.replicas for part in parts if part is not None}
+    if not samples or len(samples) < world_size or len(divided) > 1:
+        return None
+    replicas = divided.pop() or world_size
+    total, rest = divmod(sum(samples) * replicas, world_size)
+    if rest:
+        return None
+    return chosen if chosen is not None and total == chosen // world_size * world_size else total
+
+
+def describe_steps(observed: Sequence[Observed]) -> str:
+    """Return how the samples of a step come about, such as ``2 ranks x 4 batches of 8``."""
+    first = observed[0]
+    ranks = f"{len(observed)} ranks x " if len(observed) > 1 else ""
+    size = (first.samples or 0) // max(first.batches, 1)
+    return f"{ranks}{first.batches} batches of {size}" if first.batches > 1 else f"{ranks}{size}"

@@ -1,0 +1,142 @@
+"""Installs the hook of a library right after the script has imported that library.
+
+A hook never ends a training. Where it does not fit, the library stays as it was, and the sidecar
+says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.sidecar.events import Hooked
+from zeusrun.worker.context import current_run
+from zeusrun.worker.hooks.observer import Observer
+from zeusrun.worker.hooks.reporter import Reporter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+MODULES = {
+    "torch.optim.optimizer": "optimizer",
+    "torch.utils.data.dataloader": "loader",
+    "transformers.trainer": "transformers",
+    "torch.utils.tensorboard.writer": "tensorboard",
+    "tensorboardX.writer": "tensorboard",
+    "mlflow.tracking.fluent": "mlflow",
+    "wandb.sdk.wandb_run": "wandb",
+}
+"""Which module of ``zeusrun.worker.hooks`` hooks into which module of a library.
+
+Lightning has entry points for callbacks instead: see ``hooks/lightning.py`` and pyproject.toml.
+"""
+
+_installed: Hooks | None = None
+
+
+class Hooks:
+    """What the hooks of this process share.
+
+    Attributes:
+        tick: Called after every optimizer step.
+        observer: Which loader feeds the optimizer steps, and with how many samples.
+        reporter: Where metrics go that a hook has seen.
+    """
+
+    def __init__(self, tick: Callable[[], None]) -> None:
+        run = current_run()
+        self.run = run
+        self.tick = tick
+        self.observer = Observer(run)
+        self.reporter = Reporter(run, self.observer)
+        self._pending = dict(MODULES)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return a module's own spec with a loader that installs the hook afterwards."""
+        if name not in self._pending:
+            return None
+        hook = self._pending.pop(name)
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if find else None
+            if spec is not None:
+                break
+        else:
+            return None
+        if spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_hook(module: ModuleType) -> None:
+                execute(module)
+                self.install(hook, module)
+
+            spec.loader.exec_module = execute_and_hook  # type: ignore[method-assign]
+        return spec
+
+    def install(self, hook: str, module: ModuleType) -> None:
+        """Install one hook into a module that has just been executed."""
+        problem = None
+        try:
+            importlib.import_module(f"zeusrun.worker.hooks.{hook}").install(module, self)
+        except Exception as error:  # noqa: BLE001 - whatever a library has changed into
+            problem = f"{type(error).__name__}: {error}"
+        self.say(module.__name__.partition(".")[0], problem)
+
+    def flush(self) -> None:
+        """Record what has been seen and not recorded yet, at the end of the script."""
+        with contextlib.suppress(Exception):  # the script may have replaced anything
+            self.observer.record()
+            self.reporter.flush()
+
+    def say(self, library: str, problem: str | None = None) -> None:
+        """Record that a library has been hooked, or why not; torch only if there is a problem."""
+        if self.run.rank == 0 and (problem is not None or library != "torch"):
+            version = str(getattr(sys.modules.get(library), "__version__", "unknown"))
+            self.run.record(Hooked(time.monotonic(), library, version, problem))
+
+
+def install_hooks(tick: Callable[[], None]) -> Hooks:
+    """Hook every library that this process imports from now on, or has imported."""
+    global _installed  # noqa: PLW0603 - one for the process, like the modules that it changes
+    hooks = _installed = Hooks(tick)
+    for name, hook in MODULES.items():
+        if name in sys.modules:
+            hooks.install(hook, sys.modules[name])
+    sys.meta_path.insert(0, hooks)
+    return hooks
+
+
+def installed_hooks() -> Hooks | None:
+    """Return the hooks of this process; ``None`` outside zeusrun."""
+    return _installed
+
+
+def wrap(owner: Any, name: str, after: Callable[..., None]) -> None:
+    """Have ``after`` called with a function's arguments once the function has returned.
+
+    Args:
+        owner: The class or module.
+        name: Of the function.
+        after: An exception in it is dropped: it must not end the training.
+
+    Raises:
+        AttributeError: If there is no such function.
+    """
+    original = getattr(owner, name)
+
+    def wrapped(*args: Any, **options: Any) -> Any:
+        result = original(*args, **options)
+        with contextlib.suppress(Exception):  # a changed signature, say
+            after(*args, **options)
+        return result
+
+    wrapped.__wrapped__ = original  # type: ignore[attr-defined]
+    wrapped.__name__, wrapped.__doc__ = name, original.__doc__
+    setattr(owner, name, wrapped)

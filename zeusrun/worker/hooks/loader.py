@@ -1,0 +1,51 @@
+"""Observes the batches of torch's DataLoaders: how many samples, and when a pass begins and ends.
+
+The iterators' base class is private, the same in torch 2.4 to 2.13. Batch sizes come from the
+batch sampler's lists of indices, because transformers' loaders have no ``batch_size`` and the
+first dimension of a batch may be anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from zeusrun.worker.hooks.install import Hooks
+
+
+def install(dataloader: ModuleType, hooks: Hooks) -> None:
+    """Replace four methods of the iterators' base class, all of them or none."""
+    observer = hooks.observer
+    base: Any = dataloader._BaseDataLoaderIter
+    begin, reset = base.__init__, base._reset
+    next_index, next_batch = base._next_index, base.__next__
+
+    def __init__(iterator: Any, loader: Any, *args: Any, **options: Any) -> None:  # noqa: N807
+        iterator._zeusrun = observer.begin_pass(loader)
+        begin(iterator, loader, *args, **options)
+
+    def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:  # the workers of a loader go on with another pass
+            iterator._zeusrun = observer.begin_pass(loader)
+        reset(iterator, loader, first_iter)
+
+    def _next_index(iterator: Any) -> Any:
+        index = next_index(iterator)
+        # Without a batch sampler, the index is one sample's and may be of any type.
+        iterator._zeusrun.feed.sees(len(index) if iterator._auto_collation else None)
+        return index
+
+    def __next__(iterator: Any) -> Any:  # noqa: N807
+        try:
+            batch = next_batch(iterator)
+        except StopIteration:
+            observer.end_pass(iterator._zeusrun)
+            raise
+        part = observer.current = iterator._zeusrun
+        part.pending += 1
+        return batch
+
+    base.__init__, base._reset = __init__, _reset
+    base._next_index, base.__next__ = _next_index, __next__

@@ -1,0 +1,160 @@
+"""Which data loader feeds the optimizer steps of this rank, and with how many samples a step."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.sidecar.events import Observed
+
+if TYPE_CHECKING:
+    from zeusrun.worker.context import RunContext
+
+_ENOUGH = 8  # steps, after which the first observation is recorded
+_AGAIN = 1000  # steps, after which a loader that never ends is looked at again
+_MAX_SIZES = 2  # a loader has one size of batches, and a smaller last one
+
+
+@dataclass
+class Feed:
+    """A data loader, over all its passes.
+
+    Attributes:
+        nominal: The batch size of its batch sampler; ``None`` if it has none.
+        replicas: Among how many ranks its sampler divides the data; ``None`` if it does not say.
+        sizes: The sizes of batches seen.
+        batches: How many.
+        passes: In which an optimizer stepped.
+    """
+
+    nominal: int | None
+    replicas: int | None
+    sizes: set[int | None] = field(default_factory=set)
+    batches: int = 0
+    passes: int = 0
+
+    def sees(self, size: int | None) -> None:
+        """Take in the size of a batch; ``None`` if the loader does not form batches."""
+        self.batches += 1
+        if len(self.sizes) <= _MAX_SIZES:
+            self.sizes.add(size)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples in a batch; ``None`` if it varies or cannot be observed."""
+        sizes = self.sizes
+        if not sizes or None in sizes or len(sizes) > _MAX_SIZES:
+            return None
+        largest = max(size for size in sizes if size is not None)
+        # All data fit into one batch.
+        if self.nominal is not None and len(sizes) == 1 and self.batches <= max(1, self.passes):
+            return max(largest, self.nominal)
+        return largest
+
+
+@dataclass
+class Pass:
+    """One pass over a loader: its batches since the last optimizer step, and whether it trains."""
+
+    feed: Feed
+    pending: int = 0
+    trains: bool = False
+
+
+class Observer:
+    """Credits every optimizer step to the loader that yielded last; called in the training loop.
+
+    Attributes:
+        current: The pass that yielded last.
+    """
+
+    def __init__(self, run: RunContext) -> None:
+        self.current: Pass | None = None
+        self._run = run
+        self._feeds: weakref.WeakKeyDictionary[Any, Feed] = weakref.WeakKeyDictionary()
+        self._training: Feed | None = None
+        self._steps: dict[int, int] = {}  # batches in a step -> steps, since the last record
+        self._due = _ENOUGH
+        self._count = 0
+        self._optimizer: Any = None
+        self._recorded: tuple[Any, ...] | None = None
+
+    @property
+    def epoch(self) -> int | None:
+        """Passes over the training data, the present one included; ``None`` if not observed."""
+        return None if self._training is None else self._training.passes
+
+    def begin_pass(self, loader: Any) -> Pass:
+        """Return a new pass over a loader."""
+        feed = self._feeds.get(loader)
+        if feed is None:
+            feed = self._feeds[loader] = Feed(*_sampler_of(loader))
+        return Pass(feed)
+
+    def end_pass(self, ended: Pass) -> None:
+        """Record what was observed, once a pass in which an optimizer stepped is over."""
+        if ended.trains:
+            ended.trains = False
+            self.record()
+
+    def step(self, optimizer: Any) -> None:
+        """Credit an optimizer step."""
+        current = self.current
+        # A second optimizer of the same batch, or a loader that has read one batch ahead.
+        if current is None or not current.pending:
+            return
+        if not current.trains:
+            current.trains = True
+            current.feed.passes += 1
+            if self._training is not current.feed:
+                self._steps, self._training = {}, current.feed
+        pending, current.pending = current.pending, 0
+        self._steps[pending] = self._steps.get(pending, 0) + 1
+        self._count += 1
+        if self._count >= self._due:
+            self._optimizer = optimizer
+            self.record()
+            self._optimizer = None
+            self._due = self._count + _AGAIN
+        elif self._recorded is None:
+            self._optimizer = optimizer  # for a training of few steps
+
+    def record(self) -> None:
+        """Write what was observed to the sidecar, if it is new."""
+        feed = self._training
+        if feed is None or not self._steps:
+            return
+        batches = max(self._steps, key=self._steps.__getitem__)
+        self._steps = {}
+        size = feed.batch_size
+        samples = None if size is None else size * batches
+        rates = _base_rates(self._optimizer)
+        seen = (samples, batches, feed.replicas, rates)
+        if self._recorded is not None:
+            if not rates:
+                seen = (*seen[:3], self._recorded[3])
+            if seen == self._recorded:
+                return
+        self._recorded = seen
+        self._run.record(Observed(time.monotonic(), self._run.rank, *seen))
+
+
+def _sampler_of(loader: Any) -> tuple[int | None, int | None]:
+    """Return the batch size that a loader's batch sampler names, and its number of replicas."""
+    batches = getattr(loader, "batch_sampler", None)
+    nominal = getattr(batches, "batch_size", None)
+    for sampler in (batches, getattr(batches, "sampler", None), getattr(loader, "sampler", None)):
+        for name in ("num_replicas", "num_processes"):  # torch's; that of accelerate's shards
+            replicas = getattr(sampler, name, None)
+            if type(replicas) is int and replicas > 0:
+                return nominal if type(nominal) is int else None, replicas
+    return nominal if type(nominal) is int else None, None
+
+
+def _base_rates(optimizer: Any) -> tuple[float, ...]:
+    """Return the distinct learning rates of an optimizer, without what a scheduler does to them."""
+    groups = getattr(optimizer, "param_groups", None) or ()
+    rates = (group.get("initial_lr", group.get("lr")) for group in groups)
+    return tuple(sorted({float(rate) for rate in rates if isinstance(rate, (int, float))}))[:4]

@@ -1,0 +1,34 @@
+"""Counts optimizer steps through torch's global hooks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from zeusrun.worker.hooks.install import Hooks
+
+
+def install(optimizer: ModuleType, hooks: Hooks) -> None:
+    """Register the hooks (torch.optim.optimizer.register_optimizer_step_pre_hook, since 2.2).
+
+    A subclass that calls ``super().step()`` fires the hooks twice: pre, pre, post, post. A step is
+    a post that follows a pre, so it counts once. A step that raises does not count.
+    """
+    entered = False
+    tick, step = hooks.tick, hooks.observer.step
+
+    def before(*_: Any) -> None:
+        nonlocal entered
+        entered = True
+
+    def after(stepped: Any, *_: Any) -> None:
+        nonlocal entered
+        if entered:
+            entered = False
+            tick()
+            step(stepped)
+
+    optimizer.register_optimizer_step_pre_hook(before)
+    optimizer.register_optimizer_step_post_hook(after)

@@ -1,0 +1,84 @@
+"""Records the metrics that a hook has seen, as often as the launcher needs them."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zeusrun.worker.context import RunContext
+    from zeusrun.worker.hooks.observer import Observer
+
+_INTERVAL_S = 1.0  # between two records of one metric in one epoch
+_MAX_NAMES = 1000
+
+
+class Reporter:
+    """Reports on rank 0 for the libraries that the script reports to."""
+
+    def __init__(self, run: RunContext, observer: Observer) -> None:
+        self._run = run
+        self._observer = observer
+        self._counts: dict[tuple[str, str], int] = {}
+        self._written: dict[tuple[str, str], tuple[int, float]] = {}
+        self._held: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def log(self, source: str, metrics: Mapping[str, Any], epoch: int | None = None) -> None:
+        """Record those of the metrics that are numbers.
+
+        A metric that is logged at every step is recorded once a second, when an epoch is over, and
+        when it meets the target.
+
+        Args:
+            source: The library.
+            metrics: By name; what is not one number is left out.
+            epoch: Epochs completed; by default the passes over the training loader, else how often
+                the metric has come.
+        """
+        run = self._run
+        if run.rank != 0:
+            return
+        now = time.monotonic()
+        values: dict[int, dict[str, float]] = {}
+        for name, raw in metrics.items():
+            value = number_of(raw)
+            if value is None or len(self._counts) >= _MAX_NAMES:
+                continue
+            key = (source, str(name))
+            count = self._counts[key] = self._counts.get(key, 0) + 1
+            at = epoch if epoch is not None else self._observer.epoch
+            at = count if at is None else at
+            last_epoch, last_t = self._written.get(key, (-1, -math.inf))
+            if (
+                at == last_epoch
+                and now - last_t < _INTERVAL_S
+                and not run.meets_target(key[1], value)
+            ):
+                self._held[key] = (at, value)
+                continue
+            held = self._held.pop(key, None)
+            if held is not None and held[0] != at:
+                values.setdefault(held[0], {})[key[1]] = held[1]
+            self._written[key] = (at, now)
+            values.setdefault(at, {})[key[1]] = value
+        for at in sorted(values):
+            run.report_for(source, at, values[at])
+
+    def flush(self) -> None:
+        """Record the last value of every metric that was held back."""
+        held, self._held = self._held, {}
+        for (source, name), (epoch, value) in held.items():
+            self._run.report_for(source, epoch, {name: value})
+
+
+def number_of(raw: Any) -> float | None:
+    """Return a number, or a tensor or array of one number, as a float; ``None`` for all else."""
+    if isinstance(raw, (str, bytes, bool)) or raw is None:
+        return None
+    try:
+        return float(raw)
+    except (TypeError, ValueError, RuntimeError):
+        return None

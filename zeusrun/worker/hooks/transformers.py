@@ -1,0 +1,72 @@
+"""transformers' ``Trainer``, and what builds on it (TRL, SetFit): a default callback of ours.
+
+``DEFAULT_CALLBACKS`` is private. It is what every ``Trainer`` begins with.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.worker.hooks.stop_poll import StopPoll
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from zeusrun.worker.hooks.install import Hooks
+
+SOURCE = "transformers"
+
+
+def install(trainer: ModuleType, hooks: Hooks) -> None:
+    """Add the callback's class to those that every ``Trainer`` gets."""
+    bases = (_Callback, trainer.TrainerCallback)
+    trainer.DEFAULT_CALLBACKS.append(type("ZeusrunCallback", bases, {"hooks": hooks}))
+
+
+class _Callback:
+    """Reports every evaluation; ends the training at the target and on a stop order.
+
+    Every rank evaluates and steps together, so every rank gets here at the same time.
+    """
+
+    hooks: Hooks
+    poll: StopPoll | None = None  # while it trains
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self.poll = StopPoll(self.hooks.run)
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        self.poll = None
+
+    def on_step_end(self, args: Any, _state: Any, control: Any, **_: Any) -> None:
+        if self.poll is not None and self.poll.after_step():
+            _stop(args, control)
+
+    def on_log(self, _args: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
+        # An evaluation's come by on_evaluate, too.
+        if logs and not any(name.startswith("eval_") for name in logs):
+            self._log(logs, state)
+
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any
+    ) -> None:
+        self._log(metrics or {}, state)
+        if self.poll is not None and self.poll.now():
+            _stop(args, control)
+
+    def on_epoch_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
+        last = self.hooks.run.max_epochs
+        if last is not None and state.epoch >= last:
+            control.should_training_stop = True
+
+    def _log(self, metrics: dict[str, Any], state: Any) -> None:
+        values = {name: value for name, value in metrics.items() if name != "epoch"}
+        # One that is under way counts.
+        self.hooks.reporter.log(SOURCE, values, max(0, math.ceil((state.epoch or 0) - 1e-6)))
+
+
+def _stop(args: Any, control: Any) -> None:
+    control.should_training_stop = True
+    if str(getattr(args.save_strategy, "value", args.save_strategy)) != "no":
+        control.should_save = True
