@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -58,6 +59,31 @@ class Rank:
         """Run to the end; return ``(exit code, what it printed)``."""
         code = self.start(*arguments, cwd=cwd, **changes).wait(timeout=300)
         return code, self.log(changes.get("RANK", "0"))
+
+    def run_all(self, *arguments, world_size, cwd=None, **changes):
+        """Run that many ranks to their ends, all of them well; return what each printed."""
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = str(listener.getsockname()[1])
+        shared = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "WORLD_SIZE": str(world_size),
+            "LOCAL_WORLD_SIZE": str(world_size),
+            "GROUP_RANK": "0",
+            "TORCHELASTIC_RUN_ID": "job-1-1",
+            "OMP_NUM_THREADS": "1",
+        }
+        started = [
+            self.start(
+                *arguments, cwd=cwd, **{**shared, "RANK": rank, "LOCAL_RANK": rank, **changes}
+            )
+            for rank in map(str, range(world_size))
+        ]
+        codes = [process.wait(timeout=300) for process in started]
+        logs = [self.log(str(rank)) for rank in range(world_size)]
+        assert codes == [0] * world_size, logs
+        return logs
 
     def log(self, rank="0"):
         return (self.run_dir / "logs" / f"rank{rank}.log").read_text()

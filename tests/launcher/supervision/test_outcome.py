@@ -24,6 +24,7 @@ from zeusrun.launcher.rundir.failure import RUN_DELETED, Failure
 from zeusrun.launcher.supervision.outcome import build_outcome
 from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
 from zeusrun.metrics.progress import Ranks, take_step_clock
+from zeusrun.metrics.seen import Seen
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import EnergySource, TrialStatus
 
@@ -150,7 +151,7 @@ def test_one_that_fails_after_its_last_epoch_is_warned_of_too():
 
 @pytest.mark.parametrize("stop", [None, PREEMPTED])
 def test_a_resumed_run_with_nothing_left_to_do_has_the_epochs_of_its_earlier_parts(stop):
-    progress = replace(SILENT, seen_metrics=frozenset({"accuracy"}), best_value=0.4)
+    progress = replace(SILENT, seen={("accuracy", "report"): Seen(0.4, 0.4)}, best_value=0.4)
     found = outcome(progress, stop=stop, epochs=5, curve=MISSED.curve, preemptions=1)
     assert (found.status, found.epochs) == (TrialStatus.MISSED, None)  # the record's own count
     assert found.reason == "accuracy best 0.4 after 5 epochs, target 0.5"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.metadata
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ MODULES = {
     "torch.optim.optimizer": "optimizer",
     "torch.utils.data.dataloader": "loader",
     "transformers.trainer": "transformers",
+    "accelerate.accelerator": "accelerate",
     "torch.utils.tensorboard.writer": "tensorboard",
     "tensorboardX.writer": "tensorboard",
     "mlflow.tracking.fluent": "mlflow",
@@ -35,6 +37,8 @@ MODULES = {
 
 Lightning has entry points for callbacks instead: see ``hooks/lightning.py`` and pyproject.toml.
 """
+
+_OF_TORCH = {"optimizer", "loader"}  # every script has them
 
 _installed: Hooks | None = None
 
@@ -87,7 +91,9 @@ class Hooks:
             importlib.import_module(f"zeusrun.worker.hooks.{hook}").install(module, self)
         except Exception as error:  # noqa: BLE001 - whatever a library has changed into
             problem = f"{type(error).__name__}: {error}"
-        self.say(module.__name__.partition(".")[0], problem)
+        library = module.__name__.partition(".")[0]
+        if problem is not None or hook not in _OF_TORCH:
+            self.say(hook if library == "torch" else library, problem)
 
     def flush(self) -> None:
         """Record what has been seen and not recorded yet, at the end of the script."""
@@ -96,9 +102,11 @@ class Hooks:
             self.reporter.flush()
 
     def say(self, library: str, problem: str | None = None) -> None:
-        """Record that a library has been hooked, or why not; torch only if there is a problem."""
-        if self.run.rank == 0 and (problem is not None or library != "torch"):
-            version = str(getattr(sys.modules.get(library), "__version__", "unknown"))
+        """Record that a library has been hooked, or why not."""
+        if self.run.rank == 0:
+            version = str(
+                getattr(sys.modules.get(library), "__version__", None) or _version(library)
+            )
             self.run.record(Hooked(time.monotonic(), library, version, problem))
 
 
@@ -116,6 +124,14 @@ def install_hooks(tick: Callable[[], None]) -> Hooks:
 def installed_hooks() -> Hooks | None:
     """Return the hooks of this process; ``None`` outside zeusrun."""
     return _installed
+
+
+def _version(library: str) -> str:
+    """Return the version of an installed package that does not name it itself, or not yet."""
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def wrap(owner: Any, name: str, after: Callable[..., None]) -> None:

@@ -126,7 +126,12 @@ class Observer:
         feed = self._training
         if feed is None or not self._steps:
             return
+        steps = sum(self._steps.values())
+        if self._recorded is not None and steps < _ENOUGH:
+            return
         batches = max(self._steps, key=self._steps.__getitem__)
+        if 2 * self._steps[batches] <= steps:  # a loader that reads ahead, and few steps a pass
+            batches = round(sum(size * count for size, count in self._steps.items()) / steps)
         self._steps = {}
         size = feed.batch_size
         samples = None if size is None else size * batches

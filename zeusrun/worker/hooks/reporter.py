@@ -23,7 +23,7 @@ class Reporter:
         self._run = run
         self._observer = observer
         self._counts: dict[tuple[str, str], int] = {}
-        self._written: dict[tuple[str, str], tuple[int, float]] = {}
+        self._written: dict[tuple[str, str], tuple[int, float, float]] = {}
         self._held: dict[tuple[str, str], tuple[int, float]] = {}
 
     def log(self, source: str, metrics: Mapping[str, Any], epoch: int | None = None) -> None:
@@ -51,18 +51,18 @@ class Reporter:
             count = self._counts[key] = self._counts.get(key, 0) + 1
             at = epoch if epoch is not None else self._observer.epoch
             at = count if at is None else at
-            last_epoch, last_t = self._written.get(key, (-1, -math.inf))
-            if (
-                at == last_epoch
-                and now - last_t < _INTERVAL_S
-                and not run.meets_target(key[1], value)
-            ):
+            last_epoch, last_t, last_value = self._written.get(key, (-1, -math.inf, math.nan))
+            if at == last_epoch and value == last_value:
+                self._held.pop(key, None)
+                continue
+            soon = at == last_epoch and now - last_t < _INTERVAL_S
+            if soon and not run.meets_target(key[1], value):
                 self._held[key] = (at, value)
                 continue
             held = self._held.pop(key, None)
             if held is not None and held[0] != at:
                 values.setdefault(held[0], {})[key[1]] = held[1]
-            self._written[key] = (at, now)
+            self._written[key] = (at, now, value)
             values.setdefault(at, {})[key[1]] = value
         for at in sorted(values):
             run.report_for(source, at, values[at])
@@ -70,8 +70,11 @@ class Reporter:
     def flush(self) -> None:
         """Record the last value of every metric that was held back."""
         held, self._held = self._held, {}
+        together: dict[tuple[str, int], dict[str, float]] = {}
         for (source, name), (epoch, value) in held.items():
-            self._run.report_for(source, epoch, {name: value})
+            together.setdefault((source, epoch), {})[name] = value
+        for (source, epoch), values in together.items():
+            self._run.report_for(source, epoch, values)
 
 
 def number_of(raw: Any) -> float | None:
