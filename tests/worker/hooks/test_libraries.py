@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -30,14 +31,14 @@ def needs(library):
 @needs("transformers")
 class TestTransformers(HookContract):
     command = (SCRIPTS / "trains_with_transformers.py",)
-    metrics = {"transformers": ("transformers", "eval_accuracy")}
+    metrics: ClassVar = {"transformers": ("transformers", "eval_accuracy")}
     controls = True
 
 
 @needs("lightning")
 class TestLightning(HookContract):
     command = (SCRIPTS / "trains_with_lightning.py", "lightning.pytorch")
-    metrics = {"lightning": ("lightning", "val_acc")}
+    metrics: ClassVar = {"lightning": ("lightning", "val_acc")}
     controls = True
 
 
@@ -45,12 +46,14 @@ class TestLightning(HookContract):
 @needs("pytorch_lightning")
 class TestPytorchLightning(HookContract):
     command = (SCRIPTS / "trains_with_lightning.py", "pytorch_lightning")
-    metrics = {"pytorch_lightning": ("pytorch_lightning", "val_acc")}
+    metrics: ClassVar = {"pytorch_lightning": ("pytorch_lightning", "val_acc")}
     controls = True
 
 
 class TestLoggers(HookContract):
-    metrics = {library: seen for library, seen in LOGGERS.items() if is_installed(library)}
+    metrics: ClassVar = {
+        library: seen for library, seen in LOGGERS.items() if is_installed(library)
+    }
     command = (SCRIPTS / "logs.py", *metrics)
 
     def test_all_loggers_are_installed_and_none_was_left_out(self):
