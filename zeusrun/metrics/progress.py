@@ -5,10 +5,19 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zeusrun.metrics.seen import Seen, names_an_evaluation, precedes
-from zeusrun.sidecar.events import REPORT, Asked, Ended, Hooked, Observed, Reported, Started
+from zeusrun.sidecar.events import (
+    REPORT,
+    Applied,
+    Asked,
+    Ended,
+    Hooked,
+    Observed,
+    Reported,
+    Started,
+)
 from zeusrun.target import better_value, meets_target
 from zeusrun.trial import CurvePoint, is_baseline
 
@@ -95,6 +104,7 @@ class Progress:
     earlier: tuple[int, ...] = ()  # epochs reported before a preemption
     asked: frozenset[str] = frozenset()  # choices that the script has asked for
     hooks: tuple[Hooked, ...] = ()  # the libraries that zeusrun knows and the script has imported
+    applied: tuple[Applied, ...] = ()  # what hooks gave to data loaders and optimizers
     observed: Mapping[int, Observed] = field(default_factory=dict)  # the newest, by rank
 
     @property
@@ -180,19 +190,27 @@ def advance(
     if nothing marked the script. A start that is too early makes a trial dear; one that is too late
     would make it free.
     """
+    if isinstance(event, Reported):
+        return _report(progress, event, trial, energy_between)
+    changes: dict[str, Any]
     if isinstance(event, Started):
         first = event.rank == 0 and progress.script_t is None  # what a restart costs, the run costs
         begun_t = event.t if first else progress.script_t
-        return replace(progress, script_t=begun_t, ranks=progress.ranks.take(event))
-    if isinstance(event, Asked):
-        return replace(progress, asked=progress.asked | {event.choice})
-    if isinstance(event, Ended):
-        return replace(progress, ranks=progress.ranks.take(event))
-    if isinstance(event, Hooked):
-        return replace(progress, hooks=(*progress.hooks, event))
-    if isinstance(event, Observed):
-        return replace(progress, observed={**progress.observed, event.rank: event})
-    return _report(progress, event, trial, energy_between)
+        changes = {"script_t": begun_t, "ranks": progress.ranks.take(event)}
+    elif isinstance(event, Ended):
+        changes = {"ranks": progress.ranks.take(event)}
+    elif isinstance(event, Asked):
+        changes = {"asked": progress.asked | {event.choice}}
+    elif isinstance(event, Applied):
+        changes = {
+            "applied": (*progress.applied, event),
+            "asked": progress.asked | {event.choice},
+        }
+    elif isinstance(event, Hooked):
+        changes = {"hooks": (*progress.hooks, event)}
+    else:
+        changes = {"observed": {**progress.observed, event.rank: event}}
+    return replace(progress, **changes)
 
 
 def _see(seen: Mapping[tuple[str, str], Seen], event: Reported) -> Mapping[tuple[str, str], Seen]:

@@ -96,6 +96,20 @@ class Observed:
 
 
 @dataclass(frozen=True)
+class Applied:
+    """A hook replaced what the script gave to a data loader or an optimizer by zeusrun's choice.
+
+    ``choice``: ``batch_size`` (of one rank) or ``learning_rate``; ``where``: file and line.
+    """
+
+    t: float
+    choice: str
+    given: float
+    chosen: float
+    where: str
+
+
+@dataclass(frozen=True)
 class Ended:
     """The script of a rank ended with ``code``.
 
@@ -108,7 +122,7 @@ class Ended:
     grouped: bool = True
 
 
-Event: TypeAlias = Started | Asked | Reported | Hooked | Observed | Ended
+Event: TypeAlias = Started | Asked | Reported | Hooked | Observed | Applied | Ended
 
 
 def encode_event(event: Event) -> bytes:
@@ -178,6 +192,11 @@ def _observed(t: float, record: dict[str, Any]) -> Observed:
     return Observed(t, _count(record, "rank"), samples, batches, replicas, learning_rates)
 
 
+def _applied(t: float, record: dict[str, Any]) -> Applied:
+    given, chosen = (_number(key, record.get(key)) for key in ("given", "chosen"))
+    return Applied(t, str(record.get("choice")), given, chosen, str(record.get("where"))[:1000])
+
+
 def _ended(t: float, record: dict[str, Any]) -> Ended:
     grouped = record.get("grouped") is not False
     return Ended(t, _count(record, "rank"), _count(record, "code"), grouped)
@@ -189,6 +208,7 @@ _DECODERS: dict[str, Callable[[float, dict[str, Any]], Event | None]] = {
     "reported": _reported,
     "hooked": _hooked,
     "observed": _observed,
+    "applied": _applied,
     "ended": _ended,
 }
 

@@ -128,6 +128,11 @@ class RunContext:
             self._stopping = True
         self.record(Reported(time.monotonic(), epoch, metrics, source))
 
+    def record_on_0(self, event: Event) -> None:
+        """Write an event that is the same on every rank."""
+        if self.rank == 0:
+            self.record(event)
+
     def record(self, event: Event) -> None:
         """Write an event to the sidecar, now or with the next one."""
         self._unsent.append(event)
@@ -170,6 +175,18 @@ class RunContext:
     def max_epochs(self) -> int | None:
         """The epochs after which the training ends; ``None`` outside zeusrun."""
         return int(self._environment.get("ZEUSRUN_MAX_EPOCHS") or 0) or None
+
+    @property
+    def batch_size_to_replace(self) -> int | None:
+        """The samples of one rank that a hook replaces by the choice; ``None`` for no such hook."""
+        given = self._environment.get("ZEUSRUN_GIVEN_BATCH_SIZE")
+        return int(given) // self.world_size if given else None
+
+    @property
+    def learning_rate_to_replace(self) -> float | None:
+        """The learning rate that a hook replaces by the choice; ``None`` for no such hook."""
+        given = self._environment.get("ZEUSRUN_GIVEN_LEARNING_RATE")
+        return float(given) if given else None
 
     def meets_target(self, metric: str, value: float) -> bool:
         """Whether a reported value ends the training."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.worker.hooks.apply import apply_batch_size
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -18,11 +20,14 @@ if TYPE_CHECKING:
 def install(dataloader: ModuleType, hooks: Hooks) -> None:
     """Replace four methods of the iterators' base class, all of them or none."""
     observer = hooks.observer
+    given = hooks.run.batch_size_to_replace
+    if given is not None:
+        apply_batch_size(dataloader, hooks.run, given)
     base: Any = dataloader._BaseDataLoaderIter
     begin, reset = base.__init__, base._reset
     next_index, next_batch = base._next_index, base.__next__
 
-    def __init__(iterator: Any, loader: Any, *args: Any, **options: Any) -> None:  # noqa: N807
+    def __init__(iterator: Any, loader: Any, *args: Any, **options: Any) -> None:
         iterator._zeusrun = observer.begin_pass(loader)
         begin(iterator, loader, *args, **options)
 
@@ -37,7 +42,7 @@ def install(dataloader: ModuleType, hooks: Hooks) -> None:
         iterator._zeusrun.feed.sees(len(index) if iterator._auto_collation else None)
         return index
 
-    def __next__(iterator: Any) -> Any:  # noqa: N807
+    def __next__(iterator: Any) -> Any:
         try:
             batch = next_batch(iterator)
         except StopIteration:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.worker.hooks.apply import apply_learning_rate
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -16,6 +18,9 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
     A subclass that calls ``super().step()`` fires the hooks twice: pre, pre, post, post. A step is
     a post that follows a pre, so it counts once. A step that raises does not count.
     """
+    given = hooks.run.learning_rate_to_replace
+    if given is not None:
+        apply_learning_rate(optimizer, hooks.run, given)
     entered = False
     tick, step = hooks.tick, hooks.observer.step
 

@@ -1,0 +1,216 @@
+"""What is observed of DataLoaders, and what is handed to them, in this process and over torch."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from tests.worker.rank import Rank, run_plain
+from zeusrun.sidecar.events import Applied, Observed
+
+PREAMBLE = """
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
+
+data = TensorDataset(torch.randn(100, 4), torch.zeros(100))
+others = TensorDataset(torch.randn(40, 4), torch.zeros(40))
+layer = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(layer.parameters(), 0.25)
+
+def step():
+    optimizer.zero_grad()
+    layer(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    def start(script, **environment):
+        path = tmp_path / "script.py"
+        path.write_text(PREAMBLE + textwrap.dedent(script))
+        rank = Rank(tmp_path / "run")
+        code, log = rank.run(path, **environment)
+        return rank, code, log
+
+    return start
+
+
+def observed(rank):
+    return [(e.samples, e.batches) for e in rank.events if isinstance(e, Observed)]
+
+
+@pytest.mark.parametrize(
+    ("loop", "seen"),
+    [
+        pytest.param(
+            """
+            for epoch in range(3):
+                for batch in DataLoader(data, 16): step()
+                for batch in DataLoader(others, 8): pass
+            """,
+            [(16, 1)],
+            id="evaluation is not credited, nor the last batch",
+        ),
+        pytest.param(
+            """
+            for epoch in range(2):
+                for number, batch in enumerate(DataLoader(data, 5)):
+                    if number % 4 == 3: step()
+            """,
+            [(20, 4)],
+            id="accumulation",
+        ),
+        pytest.param(
+            """
+            loader = DataLoader(data, 10, num_workers=2, persistent_workers=True)
+            for epoch in range(2):
+                for batch in loader: step()
+            """,
+            [(10, 1)],
+            id="workers that stay",
+        ),
+        pytest.param(
+            "for batch in DataLoader(data, 512): step()", [(512, 1)], id="more than the data"
+        ),
+        pytest.param(
+            "for epoch in range(9):\n    for batch in DataLoader(data, batch_size=None): step()",
+            [(None, 1)],
+            id="no batches",
+        ),
+        pytest.param(
+            """
+            sizes = [list(range(n)) for n in (3, 9, 4, 12, 7, 30, 8, 5, 6)]
+            for batch in DataLoader(data, batch_sampler=sizes): step()
+            """,
+            [(None, 1)],
+            id="batches of many sizes",
+        ),
+        pytest.param(
+            """
+            for batch in DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 20, True)):
+                step()
+            """,
+            [(20, 1)],
+            id="a batch sampler",
+        ),
+        pytest.param(
+            """
+            class Stream(IterableDataset):
+                def __iter__(self): return iter(range(60))
+            for batch in DataLoader(Stream(), 6): step()
+            """,
+            [(6, 1)],
+            id="a stream",
+        ),
+        pytest.param(
+            """
+            for size in (5, 10):
+                for epoch in range(3):
+                    for batch in DataLoader(data, size): step()
+            """,
+            [(5, 1), (10, 1)],
+            id="it changes",
+        ),
+        pytest.param(
+            """
+            critic = torch.optim.SGD(torch.nn.Linear(4, 1).parameters(), 0.25)
+            for batch in DataLoader(data, 10):
+                step()
+                critic.step()
+            """,
+            [(10, 1)],
+            id="two optimizers",
+        ),
+        pytest.param("for _ in range(20): step()", [], id="no loader"),
+    ],
+)
+def test_the_samples_of_a_step_are_those_of_the_loader_that_feeds_it(run, loop, seen):
+    rank, code, log = run(loop)
+    assert code == 0, log
+    assert observed(rank) == seen
+
+
+SAME = """
+torch.manual_seed(0)
+seen = []
+for workers in (0, 2):
+    loader = DataLoader(data, 16, shuffle=True, num_workers=workers)
+    for x, _ in loader:
+        seen.append(float(x.sum()))
+        step()
+    seen.append(len(loader))
+print(seen, float(layer.weight.sum()))
+"""
+
+
+def test_a_script_does_the_same_with_and_without_the_hooks(run, tmp_path):
+    _, code, log = run(f"import torch; torch.manual_seed(1); data = None\n{PREAMBLE}{SAME}")
+    assert code == 0, log
+    assert run_plain(tmp_path / "script.py") == (0, log)
+
+
+APPLY = {"ZEUSRUN_BATCH_SIZE": "32", "ZEUSRUN_GIVEN_BATCH_SIZE": "16"}
+
+
+def test_the_loader_that_was_built_with_the_defaults_share_gets_the_chosen_one(run):
+    rank, code, log = run(
+        """
+        loader = DataLoader(data, batch_size=16, shuffle=True)
+        checks = DataLoader(others, 16)
+        for epoch in range(4):
+            for batch in loader: step()
+            for batch in checks: pass
+        print(loader.batch_size, checks.batch_size)
+        """,
+        **APPLY,
+    )
+    assert code == 0, log
+    assert log.splitlines()[-1] == "32 16"
+    (applied,) = [event for event in rank.events if isinstance(event, Applied)]
+    assert (applied.choice, applied.given, applied.chosen) == ("batch_size", 16, 32)
+    assert applied.where.startswith("script.py:")
+    assert observed(rank) == [(32, 1)]
+
+
+def test_two_loaders_that_could_be_meant_are_refused(run):
+    rank, code, _ = run(
+        """
+        first = DataLoader(data, 16, shuffle=True)
+        second = DataLoader(others, 16, shuffle=True)
+        """,
+        **APPLY,
+    )
+    assert code == 1
+    message = rank.error["message"]
+    assert "two data loaders draw batches of 16, at script.py:" in message
+    assert "${local_batch_size}" in message
+
+
+def test_one_loader_that_is_built_again_every_epoch_is_one(run):
+    _, code, log = run(
+        """
+        for epoch in range(3):
+            for batch in DataLoader(data, 16, True): step()
+        """,
+        **APPLY,
+    )
+    assert code == 0, log
+
+
+def test_the_learning_rate_is_handed_to_optimizers_that_were_built_with_the_base_rate(run):
+    rank, code, log = run(
+        """
+        bias = torch.zeros(1, requires_grad=True)
+        groups = [{"params": layer.parameters()}, {"params": [bias], "lr": 0.01}]
+        made = torch.optim.AdamW(groups, lr=0.125)
+        print([group["lr"] for group in made.param_groups], optimizer.param_groups[0]["lr"])
+        """,
+        ZEUSRUN_LEARNING_RATE="0.5",
+        ZEUSRUN_GIVEN_LEARNING_RATE="0.125",
+    )
+    assert code == 0, log
+    assert log.splitlines()[-1] == "[0.5, 0.01] 0.25"
+    (applied,) = [event for event in rank.events if isinstance(event, Applied)]
+    assert (applied.choice, applied.given, applied.chosen) == ("learning_rate", 0.125, 0.5)

@@ -1,0 +1,115 @@
+"""Hands the chosen batch size and learning rate to what the script builds with its own.
+
+``batch_size.apply: dataloader`` and ``learning_rate.apply: optimizer`` in the job file ask for it,
+for scripts that have no argument for them.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.sidecar.events import Applied
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from zeusrun.worker.context import RunContext
+
+
+class AmbiguousLoaderError(RuntimeError):
+    """Two loaders could be meant."""
+
+
+def apply_batch_size(dataloader: ModuleType, run: RunContext, given: int) -> None:
+    """Have the loader that was built with a batch size built with the chosen one.
+
+    Args:
+        dataloader: ``torch.utils.data.dataloader``.
+        run: This rank's run.
+        given: The batch size of one rank that the script gives, the default's share.
+    """
+    cls: Any = dataloader.DataLoader
+    build = cls.__init__
+    chosen = run.local_batch_size(given)
+    changed: str | None = None
+
+    def __init__(
+        loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **options: Any
+    ) -> None:
+        nonlocal changed
+        if type(batch_size) is int and batch_size == given and _draws(args, options):
+            where = _caller()
+            if changed is None:
+                run.record_on_0(Applied(time.monotonic(), "batch_size", given, chosen, where))
+            elif changed != where:
+                raise AmbiguousLoaderError(
+                    f"zeusrun: batch_size.apply: dataloader: two data loaders draw batches of "
+                    f"{given}, at {changed} and at {where}, so the one that trains is not known. "
+                    "Give the other one another batch size, or pass ${local_batch_size} in args"
+                )
+            changed = where
+            batch_size = chosen
+        build(loader, dataset, batch_size, *args, **options)
+
+    cls.__init__ = __init__
+
+
+def apply_learning_rate(optimizer: ModuleType, run: RunContext, given: float) -> None:
+    """Have optimizers that were built with a learning rate built with the chosen one.
+
+    Args:
+        optimizer: ``torch.optim.optimizer``.
+        run: This rank's run.
+        given: The learning rate that the script gives, ``learning_rate.base``.
+    """
+    cls: Any = optimizer.Optimizer
+    build = cls.__init__
+    chosen = run.learning_rate(given)
+
+    def __init__(self: Any, params: Any, defaults: dict[str, Any]) -> None:
+        groups = params if isinstance(params, list) else []
+        found = [
+            options
+            for options in (defaults, *groups)
+            if isinstance(options, dict) and _is_rate(options.get("lr"), given)
+        ]
+        for options in found:
+            options["lr"] = chosen
+        if found:
+            run.record_on_0(Applied(time.monotonic(), "learning_rate", given, chosen, _caller()))
+        build(self, params, defaults)
+
+    cls.__init__ = __init__
+
+
+def _draws(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    """Whether a loader draws its samples at random, as one that trains does."""
+    shuffle, sampler, batches = (
+        options.get(name, args[place] if len(args) > place else None)
+        for place, name in enumerate(("shuffle", "sampler", "batch_sampler"))
+    )
+    if batches is not None:
+        return False
+    if sampler is None:
+        return bool(shuffle)
+    return bool(getattr(sampler, "shuffle", type(sampler).__name__ != "SequentialSampler"))
+
+
+def _is_rate(rate: Any, given: float) -> bool:
+    return isinstance(rate, (int, float)) and math.isclose(rate, given, rel_tol=1e-9)
+
+
+def _caller() -> str:
+    """Return file and line of the first frame that is neither torch's nor ours."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and _is_library(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    name = frame.f_code.co_filename.rpartition("/")[2]
+    return f"{name}:{frame.f_lineno}"
+
+
+def _is_library(module: str) -> bool:
+    return module.partition(".")[0] in {"torch", "zeusrun", "accelerate"}
