@@ -1,0 +1,142 @@
+"""Which source counts, and with what batch size a training was seen to train."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.launcher.values import GOAL, after
+from zeusrun.metrics.seen import Seen, describe_steps, find_batch_size, names_an_evaluation
+from zeusrun.sidecar.events import Applied, Hooked, Observed, Reported
+
+METRIC = GOAL.metric
+
+
+def said(t, epoch, value, source):
+    return Reported(t, epoch, {METRIC: value}, source)
+
+
+def values(progress):
+    return [(point.epoch, point.value) for point in progress.curve]
+
+
+def test_a_report_of_the_script_counts_before_a_hook_and_replaces_what_it_reported():
+    progress = after(
+        said(101, 1, 0.1, "tensorboard"),
+        said(102, 2, 0.2, "tensorboard"),
+        said(103, 2, 0.3, "report"),
+        said(104, 3, 0.9, "tensorboard"),
+    )
+    assert (progress.source, values(progress)) == ("report", [(2, 0.3)])
+    assert progress.best_value == 0.3
+    assert progress.reached is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        ("wandb", "transformers", "transformers"),
+        ("transformers", "wandb", "transformers"),
+        ("stdout", "mlflow", "mlflow"),
+        ("csv", "jsonl", "csv"),
+    ],
+)
+def test_of_two_sources_of_the_metric_the_one_that_comes_first_in_the_order_counts(
+    first, second, kept
+):
+    assert after(said(101, 1, 0.1, first), said(102, 1, 0.2, second)).source == kept
+
+
+def test_a_source_that_the_job_file_names_counts_before_all_others():
+    start = replace(after(), preferred="csv")
+    progress = after(said(101, 1, 0.1, "report"), said(102, 1, 0.2, "csv"), start=start)
+    assert progress.source == "csv"
+
+
+def test_two_sources_that_differ_are_remembered_once_and_rounding_is_no_difference():
+    progress = after(
+        said(101, 1, 0.123456789, "transformers"), said(102, 1, 0.1234568, "tensorboard")
+    )
+    assert progress.differs is None
+    progress = after(said(103, 1, 0.2, "wandb"), said(104, 1, 0.3, "mlflow"), start=progress)
+    assert progress.differs == ("wandb", 0.2, 0.123456789)
+
+
+def test_each_metric_is_remembered_with_its_source_and_its_first_and_last_value():
+    progress = after(
+        Reported(101, 1, {"loss": 2.0, METRIC: 0.1}, "lightning"),
+        Reported(102, 2, {"loss": 1.0}, "lightning"),
+        Reported(103, 2, {"loss": 1.5}, "csv"),
+    )
+    assert progress.seen == {
+        ("loss", "lightning"): Seen(2.0, 1.0, 2),
+        (METRIC, "lightning"): Seen(0.1, 0.1, 1),
+        ("loss", "csv"): Seen(1.5, 1.5, 1),
+    }
+    assert progress.seen_metrics == {"loss", METRIC}
+
+
+def test_a_training_loss_of_a_library_is_no_epoch_without_the_metric_and_an_evaluation_is():
+    progress = after(
+        Reported(101, 1, {"loss": 2.0, "learning_rate": 0.1}, "transformers"),
+        Reported(102, 2, {"value_loss": 2.0}, "wandb"),
+        Reported(103, 3, {"eval_loss": 2.0}, "transformers"),
+        Reported(104, 4, {"Loss/val": 2.0}, "tensorboard"),
+        Reported(105, 5, {"loss": 2.0}),
+    )
+    assert progress.other_epochs == {3, 4, 5}
+
+
+@pytest.mark.parametrize("name", ["val_acc", "eval/loss", "test accuracy", "Validation-F1"])
+def test_names_of_evaluations(name):
+    assert names_an_evaluation({name: 1.0})
+
+
+def test_hooks_and_what_they_saw_and_changed_are_remembered():
+    hooked = Hooked(101, "transformers", "5.0", None)
+    seen = Observed(102, 1, 16, 1, 2, (0.1,))
+    applied = Applied(103, "batch_size", 16, 32, "train.py:7")
+    progress = after(hooked, replace(seen, samples=8), seen, applied)
+    assert (progress.hooks, progress.applied) == ((hooked,), (applied,))
+    assert progress.observed == {1: seen}
+    assert progress.asked == {"batch_size"}
+
+
+def ranks(*samples, replicas=None):
+    return {r: Observed(0, r, n, 1, replicas) for r, n in enumerate(samples)}
+
+
+@pytest.mark.parametrize(
+    ("observed", "world_size", "found"),
+    [
+        (ranks(32), 1, 32),
+        (ranks(16, 16), 2, 32),
+        (ranks(16, 16, replicas=2), 2, 32),
+        # Two ranks share a model: each pair loads the same data.
+        (ranks(16, 16, 16, 16, replicas=2), 4, 32),
+        (ranks(16), 2, None),
+        (ranks(16, None), 2, None),
+        ({**ranks(16, 16), 1: Observed(0, 1, 16, 1, 2)}, 2, None),
+        ({}, 1, None),
+    ],
+)
+def test_the_batch_size_is_known_once_every_rank_has_said_its_share(observed, world_size, found):
+    assert find_batch_size(observed, world_size) == found
+
+
+def test_shares_that_do_not_divide_the_chosen_batch_size_are_the_chosen_one():
+    assert find_batch_size(ranks(33, 33, 33), 3, chosen=100) == 100
+    assert find_batch_size(ranks(32, 32, 32), 3, chosen=100) == 96
+
+
+@pytest.mark.parametrize(
+    ("observed", "text"),
+    [
+        ([Observed(0, 0, 32, 1)], "32"),
+        ([Observed(0, 0, 32, 4)], "4 batches of 8"),
+        ([Observed(0, r, 16, 2) for r in (0, 1)], "2 ranks x 2 batches of 8"),
+    ],
+)
+def test_how_the_samples_of_a_step_come_about(observed, text):
+    assert describe_steps(observed) == text

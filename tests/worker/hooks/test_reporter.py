@@ -1,0 +1,82 @@
+"""How often a metric that a hook has seen is recorded."""
+
+from __future__ import annotations
+
+import pytest
+
+from zeusrun.worker.hooks.reporter import Reporter, number_of
+
+
+class Run:
+    rank = 0
+
+    def __init__(self):
+        self.reports = []
+
+    def meets_target(self, name, value):
+        return name == "accuracy" and value >= 0.5
+
+    def report_for(self, source, epoch, metrics):
+        self.reports.append((source, epoch, dict(metrics)))
+
+
+class Observer:
+    epoch = None
+
+
+@pytest.fixture
+def run():
+    return Run()
+
+
+@pytest.fixture
+def reporter(run):
+    return Reporter(run, Observer())
+
+
+def test_where_no_epoch_is_known_the_kth_value_is_epoch_k(run, reporter):
+    for value in (0.1, 0.2):
+        reporter.log("wandb", {"accuracy": value})
+    reporter.log("wandb", {"loss": 2.0})
+    assert run.reports == [
+        ("wandb", 1, {"accuracy": 0.1}),
+        ("wandb", 2, {"accuracy": 0.2}),
+        ("wandb", 1, {"loss": 2.0}),
+    ]
+
+
+def test_a_pass_over_the_training_data_is_an_epoch(run, reporter):
+    for Observer.epoch, value in ((1, 0.1), (2, 0.2)):
+        reporter.log("wandb", {"accuracy": value})
+    Observer.epoch = None
+    assert [epoch for _, epoch, _ in run.reports] == [1, 2]
+
+
+def test_a_metric_of_every_step_is_recorded_first_and_last_and_no_value_twice(run, reporter):
+    for step in range(1000):
+        reporter.log("tensorboard", {"loss": 1000 - step, "lr": 0.1}, epoch=1)
+    reporter.log("tensorboard", {"loss": 0.5}, epoch=2)
+    reporter.flush()
+    losses = [(epoch, m["loss"]) for _, epoch, m in run.reports if "loss" in m]
+    assert losses[0] == (1, 1000)
+    assert losses[-2:] == [(1, 1), (2, 0.5)]
+    assert len(losses) < 10
+    assert sum("lr" in metrics for _, _, metrics in run.reports) == 1
+
+
+def test_a_value_that_meets_the_target_is_recorded_at_once(run, reporter):
+    for value in (0.1, 0.2, 0.6, 0.3):
+        reporter.log("tensorboard", {"accuracy": value}, epoch=1)
+    assert [metrics["accuracy"] for _, _, metrics in run.reports] == [0.1, 0.6]
+
+
+def test_other_ranks_record_nothing(run, reporter):
+    run.rank = 1
+    reporter.log("wandb", {"accuracy": 0.9})
+    reporter.flush()
+    assert run.reports == []
+
+
+@pytest.mark.parametrize("raw", ["0.5", b"1", None, True, [1, 2], {"a": 1}, object()])
+def test_what_is_no_number_is_left_out(raw):
+    assert number_of(raw) is None
