@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -159,14 +160,16 @@ class LimitHolder:
             raise
 
     def keep_guarded(self) -> None:
-        """Ensure that a guard runs while limits are changed; call it regularly.
+        """Ensure that records and a guard exist while limits are changed; call it regularly.
 
         Raises:
-            DeviceError: If the guard has died and another one cannot be started. The original
-                limits are then restored as far as possible.
+            DeviceError: If they are gone and cannot be replaced. The original limits are then
+                restored as far as possible.
         """
         if self._set_w:
             try:
+                for uuid in self._set_w:
+                    self._ensure_record(uuid)
                 self._ensure_guard()
             except DeviceError:
                 self.restore()
@@ -206,6 +209,8 @@ class LimitHolder:
                     self._take_over(stays)
             except DeviceError as error:
                 problems.append(str(error))
+                with contextlib.suppress(DeviceError):
+                    self._ensure_record(device.uuid)
         if problems:
             raise DeviceError("; ".join(problems))
 
@@ -241,6 +246,11 @@ class LimitHolder:
     def _record(self, uuid: str) -> LimitRecord:
         original_w, set_w = self._original_w[uuid], self._set_w[uuid]
         return LimitRecord(uuid, original_w, self._trial, self._zeusd, set_w)
+
+    def _ensure_record(self, uuid: str) -> None:
+        """Write a record again if somebody has deleted it: only it contains the original limit."""
+        if not os.path.exists(record_path(self._directory, uuid)):  # noqa: PTH110 - raises nothing
+            write_record(self._directory, self._record(uuid))
 
     def _ensure_guard(self) -> None:
         if self._guard is not None and not self._guard.is_alive():
