@@ -1,19 +1,19 @@
-"""The rules for names, ids and new trials that every history applies."""
+"""The rules for ids and new trials that every history applies, and the trial that a user means."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import HistoryError
+from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import Conflict
 from zeusrun.job_name import check_job_name, is_job_name
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
+    from zeusrun.history.base import History
     from zeusrun.trial import Trial
 
-# A stored number has at most 18 digits, too.
 _TRIAL_ID = re.compile(r"(?P<job>.+)-(?P<recurrence>[1-9][0-9]{0,17})-[1-9][0-9]{0,17}")
 # What a resumed trial must share with the preempted one.
 _KEPT = (
@@ -70,6 +70,32 @@ def check_numbers(trial: Trial, job: str) -> None:
             f"trial {trial.trial!r} is number {trial.recurrence}-{trial.attempt} of {job!r}: "
             "ids are <job>-<recurrence>-<attempt>, counted from 1"
         )
+
+
+def find_trial(store: History, name: str) -> Trial:
+    """Return the trial with this id, the only one called ``7-1``, or the last one of a job.
+
+    Raises:
+        UsageError: If there is no such trial.
+    """
+    found = store.find(name)
+    if found is not None:
+        return found
+    jobs = store.jobs()
+    if name in jobs and (trials := store.trials(name, 1)):
+        return trials[0]
+    if re.fullmatch(r"\d+-\d+", name):  # as the table of one job shows it
+        matches = [trial for job in jobs if (trial := store.find(f"{job}-{name}")) is not None]
+        if len(matches) == 1:
+            return matches[0]
+    job = job_of(name)
+    if job in jobs:
+        run = name.removeprefix(f"{job}-")
+        raise UsageError(f"{job} has no run {run}; `zeusrun history {job}` lists its runs")
+    raise UsageError(
+        f"there is no trial and no job called {name!r}; a trial is called JOB-RUN, such as "
+        "digits-7-1; `zeusrun history` lists the jobs"
+    )
 
 
 def unknown_trial(trial: str) -> HistoryError:

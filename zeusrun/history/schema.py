@@ -1,8 +1,7 @@
 """The content of a history file: the tables ``meta`` and ``trials`` as JSON.
 
 A reader ignores and keeps fields and tables that it does not know. Whatever an older reader would
-misread needs a new schema number: a new status, a new unit. Schema 2 added the stages ``look`` and
-``retry``, schema 3 added volumes. A file of an earlier schema is rewritten in today's.
+misread, such as a new status, needs a new schema number.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from zeusrun.trial import Trial
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-SCHEMA = 3
+SCHEMA = 3  # 2 added the stages ``look`` and ``retry``, 3 added volumes
 
 Tables: TypeAlias = dict[str, dict[str, Any]]
 
@@ -24,11 +23,11 @@ _RECORD_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 class DamagedError(Exception):
-    """A file is not a history. Only this package sees it."""
+    """A file is not a history. Callers of this package get a ``HistoryError`` instead."""
 
 
 class NewerError(Exception):
-    """A file has a later schema than this version reads. Only this package sees it."""
+    """A file has a later schema than this version reads."""
 
 
 def empty_tables() -> Tables:
@@ -40,7 +39,7 @@ def encode_tables(tables: Tables) -> bytes:
     """Return the content of a file, in today's schema.
 
     Raises:
-        DamagedError: If a field that this version does not know is not a finite number.
+        DamagedError: If an unknown field is a number that JSON cannot express.
     """
     headers = {
         number: {**header, "schema": SCHEMA} if "schema" in header else header

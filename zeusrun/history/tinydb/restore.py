@@ -35,13 +35,12 @@ class Restoration:
     Attributes:
         copy: What it started from: ``present`` for the history itself, ``bak`` for its last good
             copy, ``None`` if neither could be read.
-        written_at: When that was written (RFC 3339); ``None`` if there was nothing to start from.
+        written_at: When that was written (RFC 3339).
         trials: How many trials the history has now.
         found: Ids of the trials that came from run directories, oldest first.
         unfinished: Ids of the trials without an outcome, oldest first.
-        aside: Where the previous history is kept; ``None`` if there was none.
-        lost: Empty if nothing can be lost; ``None`` if something could not be read, so that nobody
-            can say.
+        aside: Where the previous history is kept.
+        lost: Empty if nothing was lost; ``None`` if that is unknown.
         problems: A sentence for each thing that could not be read.
     """
 
@@ -59,14 +58,8 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
     """Write a history with every trial that a file or a run directory contains.
 
     It starts from the history, or from its last good copy if the history is damaged or missing,
-    and adds the trials of all volumes and run directories. What it replaces is kept beside it.
-    The caller holds the lock.
-
-    Args:
-        path: The main file.
-        job: Whose it is.
-        found: The trials in the run directories.
-        volume_trials: Trials in a volume.
+    and adds the trials of all volumes and run directories (``found``). What it replaces is kept
+    beside it. The caller holds the lock.
 
     Raises:
         HistoryError: If a later version wrote a file, or the disk refuses. The history is then
@@ -82,7 +75,11 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
 
     def read(file: Path, data: bytes | None) -> tuple[Tables, list[Record]] | None:
         try:
-            return _read(file, data, job)
+            tables = storage.read_tables(file, data)
+            storage.read_header(tables)
+            encode_tables(tables)  # what could not be written again is damaged
+            records = list(tables["trials"].values())
+            return tables, list(zip(decode_trials(records, job), records, strict=True))
         except DamagedError as damage:
             problems.append(f"{file} was damaged: {damage}")
             damaged.append(file)
@@ -143,14 +140,6 @@ def merge(sources: Iterable[Iterable[Record]]) -> list[Record]:
 
 def _progress(trial: Trial) -> tuple[int, bool]:
     return trial.preemptions, trial.status.finished
-
-
-def _read(file: Path, data: bytes | None, job: str) -> tuple[Tables, list[Record]]:
-    tables = storage.read_tables(file, data)
-    storage.read_header(tables)
-    encode_tables(tables)  # what could not be written again is damaged
-    records = list(tables["trials"].values())
-    return tables, list(zip(decode_trials(records, job), records, strict=True))
 
 
 def _usable(found: Iterable[Trial], job: str, problems: list[str]) -> list[Record]:

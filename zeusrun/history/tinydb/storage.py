@@ -1,9 +1,8 @@
 """The files of a job's history: their names, their content, and how they are read and written.
 
 The main file contains the newest trials and those that can still change. Volumes contain the oldest
-ones, which keeps the main file small and a write fast. The header of the main file lists its
-volumes. A volume that it does not list is what a killed writer or a restored history left, and is
-not read. Record numbers give the order of the trials across all files.
+ones, so that a write stays fast. The header of the main file lists its volumes; others were left by
+a killed writer or a restored history, and are not read. Record numbers order all trials.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def stored_volumes(path: Path) -> list[int]:
 
 
 class Volume(NamedTuple):
-    """What the main file says of a volume. ``number`` is in the file name and never used twice."""
+    """What the header says of a volume. ``number`` is in the file name and never used twice."""
 
     number: int
     trials: int
@@ -69,25 +68,15 @@ class Volume(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a main file says of its volumes.
+    """What a main file says of its volumes."""
 
-    Attributes:
-        volumes: Oldest first.
-        following: The number for the next volume.
-        changes: How often a trial in a volume was changed.
-    """
-
-    volumes: Sequence[Volume]
-    following: int
-    changes: int
+    volumes: Sequence[Volume]  # oldest first
+    following: int  # the number for the next volume
+    changes: int  # how often a trial in a volume was changed
 
 
 def read_header(tables: Tables) -> Header:
-    """Read the header of a main file.
-
-    Raises:
-        DamagedError: If it does not describe its volumes.
-    """
+    """Read the header of a main file; raises ``DamagedError`` if it does not fit its volumes."""
     header = _header(tables)
     try:
         volumes = [Volume(*map(int, row)) for row in header.get("volumes", [])]
@@ -111,17 +100,10 @@ def set_header(tables: Tables, header: Header) -> None:
 
 
 def seal(tables: Tables, size: int) -> dict[int, Tables]:
-    """Move the oldest finished trials of a main file into as many volumes as they fill.
+    """Move the oldest finished trials of a main file into volumes of ``size`` trials.
 
     It moves nothing until there are more than two volumes' worth of them, so that the newest trials
-    stay and at most every other write has to write a volume.
-
-    Args:
-        tables: The main file, whose trials have been decoded. It is changed.
-        size: Trials in a volume.
-
-    Returns:
-        The volumes by number; write them before the main file.
+    stay. ``tables`` are changed. It returns the volumes by number; write them before the main file.
     """
     records = tables["trials"]
     finished = [
@@ -155,11 +137,7 @@ def explained(doing: str, path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path, timeout_s: float) -> Iterator[None]:
-    """Be the only writer of a main file among all processes.
-
-    Raises:
-        HistoryError: If the lock is not free in time, or cannot be taken here.
-    """
+    """Be the only writer of a main file; ``HistoryError`` if the lock is not free in time."""
     lock = SafeLock(path.with_name(path.name + ".lock"))  # writes replace the main file itself
     if not lock.acquire(timeout_s):
         name = shlex.quote(str(lock.path))
@@ -210,11 +188,8 @@ def read_volume(path: Path, number: int) -> Tables:
 def write_main(path: Path, tables: Tables, volume_trials: int, *, kept: Path | None) -> None:
     """Write a main file and the volumes that its oldest trials fill. The caller holds the lock.
 
-    Args:
-        path: The main file.
-        tables: Its tables. Trials that move into volumes are removed from them.
-        volume_trials: Trials in a volume.
-        kept: Where to keep the content that it replaces; ``None`` to keep it nowhere.
+    Trials that move into volumes are removed from ``tables``. ``kept`` is where to keep the content
+    that is replaced.
 
     Raises:
         DamagedError: If the tables cannot be written as they were read.

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 _FILE = re.compile(r"(?P<job>.+)(\.json(\.bak)?|\.volumes)")
 
-# Trials by record number: of the main file by its version, and of volumes by a key that changes
-# with each change of a volume.
+# Trials by record number, of the main file in one version and of volumes after so many changes.
 Cache: TypeAlias = dict[str | tuple[storage.Volume, int], dict[int, Trial]]
 
 
@@ -46,12 +45,8 @@ class TinyDBHistory:
     """A ``History`` as ``<directory>/<job>.json``, shared by any number of processes.
 
     Readers take no lock: a file is replaced whole or not at all. The oldest trials move into
-    ``<directory>/<job>.volumes``, so that a read or a write does not slow down as they accumulate.
-
-    Args:
-        directory: Made with mode 0700 by the first write; the files have mode 0600.
-        lock_timeout_s: Seconds to wait for other writers.
-        volume_trials: Trials in a volume; two volumes' worth of finished ones stay out of them.
+    ``<directory>/<job>.volumes``, in files of ``volume_trials`` each. The first write makes the
+    directory. A writer waits up to ``lock_timeout_s`` for other writers.
     """
 
     def __init__(
@@ -175,11 +170,9 @@ class StoredTrials:
     def __init__(self, path: Path, job: str, cache: Cache) -> None:
         """Read the main file of a job; a history without any file has no trials.
 
-        ``cache`` contains the volumes of this job that were read before; those read now are added.
-
         Raises:
             DamagedError: If the main file is damaged, or missing although other files of the
-                history exist: what was learned is then unknown, which is not the same as nothing.
+                history exist: its trials are then unknown, which is not the same as none.
             HistoryError: If a later version wrote it, or the disk refuses.
         """
         with storage.explained("read", path):  # before the main file: others may write meanwhile
@@ -228,14 +221,10 @@ class StoredTrials:
         return next((each for each in found if each.trial == trial), None)
 
     def store(self, trial: Trial, known: Trial | None, volume_trials: int) -> None:
-        """Write a new or changed trial. The caller holds the lock; call it once.
+        """Write a new or changed trial; ``known`` is what ``find`` returned for its id.
 
-        ``known`` is the trial that ``find`` returned for its id.
-
-        Raises:
-            DamagedError: If the files cannot be written as they were read.
-            HistoryError: If the disk refuses.
-            ValueError: If the trial would not read back equal.
+        The caller holds the lock. Call it once. It raises what ``encode_trial`` and ``write_main``
+        raise.
         """
         record = encode_trial(trial)
         memory = MemoryStorage()  # type: ignore[no-untyped-call]
