@@ -39,8 +39,8 @@ class DescendantTimes:
     that ended here. The time of an orphan goes to another process: the total drops for good, and
     this class adds the lost time again after a second.
 
-    Not counted: a process that leaves our tree within a second of its start (a daemon that forks
-    twice). If ``proc`` cannot be read, ``DeviceError`` is raised.
+    It does not count a process that leaves our tree within a second of its start (a daemon that
+    forks twice). If ``proc`` cannot be read, it raises a ``DeviceError``.
     """
 
     def __init__(

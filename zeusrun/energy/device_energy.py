@@ -32,22 +32,18 @@ class EnergyTrack:
 
     A counter is trusted once it has moved, until it stands still while the device draws power, runs
     backwards or leaps. Then sampled power is used for the whole run. A device without power
-    readings has only its counter, which may stand still only while the device computes nothing;
-    until it has moved, the energy is unknown.
+    readings has only its counter; until that has moved, the energy is unknown.
 
     A device may fail to answer for ``LOST_S``, for example while its driver restarts. Its energy is
-    unknown until it answers again.
+    unknown until it answers again. If it ``failed`` for good, the energy of the run is unknown.
 
     Methods that return a tuple of strings return sentences for the user.
-
-    Attributes:
-        failed: Whether the device failed for good: its energy is unknown over every window.
     """
 
     def __init__(
         self, name: str, claimed_source: EnergySource, max_power_w: float | None = None
     ) -> None:
-        """Start without readings; ``name`` is for messages. A model is always trusted."""
+        """Start without readings; ``name`` is for messages."""
         self.failed = False
         self._name = name
         self._is_model = claimed_source is EnergySource.ESTIMATED
@@ -120,10 +116,7 @@ class EnergyTrack:
 
     @property
     def cumulative_j(self) -> float | None:
-        """Cumulative joules with an arbitrary origin: the counter, continued by sampled power.
-
-        ``None`` if the device has neither, or after the first gap in its sampled power.
-        """
+        """Cumulative joules with an arbitrary origin: the counter, continued by sampled power."""
         if self._last is not None and not self._dropped:
             return self._last[1].energy_j
         total_j, offset_j = self._power.total_j, self._offset_j

@@ -18,13 +18,11 @@ PERIOD_S = 1.0
 # A process that ends between being listed and being checked makes one check useless. After this
 # many useless checks in a row, sharing is unknown.
 _UNSURE_CHECKS = 3
-# Foreign processes count if two checks in a row find any, or _FOUND_CHECKS of the last few do.
 _LAST_CHECKS = 5
 _FOUND_CHECKS = 3
 
-# The kernel cuts names to 15 letters. The server of CUDA's Multi-Process Service computes for its
-# clients, which may or may not be ours.
-_MPS = "nvidia-cuda-mps"
+# CUDA's Multi-Process Service computes for its clients, which may or may not be ours.
+_MPS = "nvidia-cuda-mps"  # the kernel cuts names to 15 letters
 MEASURE_VARIABLE = "ZEUSRUN_MEASURE"
 """Environment variable that marks the processes of one ``zeusrun measure``."""
 
@@ -48,11 +46,9 @@ class ForeignProcesses:
         measure: str | None = None,
         first_namespace: bool | None = None,
     ) -> None:
-        """Prepare; nothing is read yet.
+        """Prepare. ``measure`` is the ``ZEUSRUN_MEASURE`` of a command, which its orphans keep.
 
-        Args:
-            measure: ``ZEUSRUN_MEASURE`` of a measured command: its orphans still have it.
-            first_namespace: Whether process ids are NVML's; ``None``: find out.
+        ``first_namespace`` says whether process ids are NVML's; ``None``: find out.
         """
         self.found: frozenset[int] = frozenset()
         self._mark = os.fsencode(f"{MEASURE_VARIABLE}={measure}") if measure else None
@@ -60,10 +56,9 @@ class ForeignProcesses:
         self._before: frozenset[int] | None = None
 
     def check(self, listed: frozenset[int] | None) -> bool | None:
-        """Return whether a listed process is foreign. Call it once before the launch.
+        """Return whether a listed process of any device is foreign. Call it once before the launch.
 
-        ``listed`` are the ids that ``Device.compute_processes`` returned, for one device or for all
-        together. ``None`` is unknown.
+        ``listed`` is what ``Device.compute_processes`` returned.
         """
         if self._before is None:
             self._before = listed or frozenset()
@@ -112,12 +107,9 @@ class ForeignProcesses:
 class Sharing:
     """Decides from one check a second whether others compute on the devices.
 
-    Foreign processes count once two checks in a row, or three of the last five, have found any, not
-    always the same. A process that only the first check finds does not count: it may belong to an
-    earlier run that is about to end.
-
-    Attributes:
-        shared: ``True`` once foreign processes are found; ``None`` while unknown.
+    Foreign processes count once two checks in a row, or three of the last five, have found any. A
+    process that only the first check finds does not count: it may belong to an earlier run that is
+    about to end. ``shared`` is ``True`` from then on, and ``None`` while it is unknown.
     """
 
     def __init__(self, foreign: ForeignProcesses) -> None:
@@ -136,11 +128,7 @@ class Sharing:
         return True
 
     def check(self, listed: Mapping[str, frozenset[int] | None]) -> str | None:
-        """Check the processes of each GPU, by its name for messages; ``None`` if unknown.
-
-        Returns:
-            A warning for the user once foreign processes are found.
-        """
+        """Check the processes of each GPU, by its name; return a warning once some are foreign."""
         known = [pids for pids in listed.values() if pids is not None]
         verdict = self._foreign.check(frozenset[int]().union(*known) if known else None)
         if known and self._count(self._foreign.found):

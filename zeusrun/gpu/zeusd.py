@@ -51,19 +51,13 @@ class Zeusd:
 
         The daemon numbers GPUs as its own NVML does. A container may number them differently, and
         then the wrong GPU would get the limit. If the daemon lists PCI addresses, they identify the
-        GPU. Otherwise the number of GPUs must be equal.
-
-        Args:
-            nvml_index: NVML's number for the GPU in this process.
-            watts: The limit.
-            gpu_count: How many GPUs NVML has in this process.
-            pci: Address of the GPU; ``None`` if unknown.
+        GPU. Otherwise it must have ``gpu_count`` GPUs, as NVML has in this process.
 
         Raises:
             LimitRefusedError: If the daemon does not run, does not permit it, or sees other GPUs
                 than this process. Nothing was changed then.
-            DeviceError: If it refuses the limit, or does not answer in time. Then it may still set
-                this limit, or one that it was sent before.
+            DeviceError: If it refuses the limit, or does not answer in time. It may then still set
+                this limit, or an earlier one.
         """
         number = self._number_of(nvml_index, gpu_count, pci)
         query = f"gpu_ids={number}&power_limit_mw={round(watts * 1000)}&block=true"
@@ -158,10 +152,7 @@ class Zeusd:
 
 
 def find_zeusd(environment: Mapping[str, str]) -> Zeusd | None:
-    """Return the daemon that an environment names, or the one at the default socket.
-
-    It may not answer. ``None`` if there is no socket.
-    """
+    """Return the daemon that an environment names, or the one at the default socket, if any."""
     token = environment.get(TOKEN_VARIABLE, "").strip() or None
     host_port = environment.get(PORT_VARIABLE)
     if host_port and not environment.get(SOCKET_VARIABLE):
@@ -188,10 +179,9 @@ def naming_zeusd(named: str | None) -> dict[str, str]:
 
 
 def _read_gpus(discovered: Any) -> dict[int, PciAddress | None]:  # noqa: ANN401 - any JSON
-    """Read the GPUs of ``/discover``: PCI addresses by number, ``None`` if unknown.
+    """Read the GPUs of ``/discover``: PCI addresses by number.
 
-    zeusd 0.3 and 0.4 list ``gpu_ids``; 0.5 lists ``gpus`` with ``id``, later ``pci_address`` as
-    well.
+    zeusd 0.3 and 0.4 list ``gpu_ids``; 0.5 lists ``gpus`` with ``id``, later ``pci_address``, too.
     """
     if "gpus" not in discovered:
         return {int(number): None for number in discovered["gpu_ids"]}

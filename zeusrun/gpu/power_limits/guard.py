@@ -68,8 +68,9 @@ def _find_records(directory: Path, original_w: Mapping[str, float]) -> list[Limi
     records = []
     for uuid in original_w:
         with contextlib.suppress(DeviceError):  # unreadable: doctor and repair report it
-            records.append(read_record(directory, uuid))
-    return [record for record in records if record is not None]
+            if (record := read_record(directory, uuid)) is not None:
+                records.append(record)
+    return records
 
 
 def _restored(directory: Path, record: LimitRecord, devices: dict[str, LimitableDevice]) -> bool:

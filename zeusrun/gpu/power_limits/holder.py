@@ -57,12 +57,10 @@ class LimitHolder:
 
     Attributes:
         refused: Why the limits are not changed; ``None`` if they may be changed.
-        taken: That somebody else has set a limit meanwhile; ``refused`` is then the same. ``None``
-            if nobody has.
+        taken: A sentence on a limit that somebody else has set meanwhile; ``None`` for none.
         limits_w: Limits per GPU that may be tried, ascending: from the lowest that all GPUs accept
             to the lowest original one, which somebody has set on purpose; none if refused.
-        unrestored: What could not be restored on leaving the block; its record stays. ``None`` if
-            all original limits are restored.
+        unrestored: What could not be restored on leaving the block; its record stays.
     """
 
     def __init__(
@@ -74,12 +72,8 @@ class LimitHolder:
     ) -> None:
         """Prepare; nothing is locked, read or written yet.
 
-        Args:
-            devices: Those of the job. One without a power limit is ignored.
-            directory: Directory of the records.
-            start_guard: Starts a guard with the original watts by UUID and file descriptors to
-                inherit, and returns once it is ready, or raises a ``DeviceError``.
-            zeusd: Socket or ``host:port`` of the job's daemon, for the records.
+        ``start_guard`` gets the original watts by UUID and file descriptors to inherit, and returns
+        once the guard is ready, or raises a ``DeviceError``. For ``zeusd`` see ``LimitRecord``.
         """
         self.refused: str | None = None
         self.taken: str | None = None
@@ -101,7 +95,7 @@ class LimitHolder:
 
         Raises:
             BusyError: If another zeusrun holds the limit of one of the GPUs.
-            DeviceError: If a GPU does not answer, or an earlier limit cannot be restored.
+            DeviceError: If a GPU does not answer.
         """
         try:
             self._lock_all()
@@ -130,18 +124,14 @@ class LimitHolder:
     def hold(self, watts: float, trial: str) -> None:
         """Let a trial set a limit on every GPU, until the next call or the end of the block.
 
-        If that fails, the original limits are restored as far as possible.
-
-        Raises:
-            LimitRefusedError: If permission is missing, or somebody else has set a limit since.
-            DeviceError: If a GPU cannot be held to it.
+        If that fails, the original limits are restored as far as possible. It raises
+        ``LimitRefusedError`` if somebody else has set a limit since, or permission is missing, and
+        ``DeviceError`` if a GPU cannot be held to it.
         """
         self._trial = trial
         try:
             self.check(watts)
-            left_w = {
-                u: self._set_w.get(u, (original_w,)) for u, original_w in self._original_w.items()
-            }
+            left_w = {u: self._set_w.get(u, (w,)) for u, w in self._original_w.items()}
             for device in self._devices:
                 self._check_own(device, left_w[device.uuid])
             if not self._set_w and set(self._original_w.values()) == {watts}:
@@ -176,12 +166,7 @@ class LimitHolder:
                 raise
 
     def check(self, watts: float) -> None:
-        """Refuse a limit that cannot be set; change nothing.
-
-        Raises:
-            LimitRefusedError: If permission is missing.
-            DeviceError: If it is out of the range of a GPU.
-        """
+        """Raise a ``DeviceError`` for a limit that cannot be set; change nothing."""
         if self.refused is not None:
             raise LimitRefusedError(
                 f"a power limit of {watts:g} W cannot be held: {self.refused}. "
@@ -193,10 +178,8 @@ class LimitHolder:
     def restore(self) -> None:
         """Restore the original limits, if they were changed, and remove the records.
 
-        A limit that somebody else has set stays, and ``taken`` names it.
-
-        Raises:
-            DeviceError: If one cannot be restored; its record stays. The others are restored.
+        A limit that somebody else has set stays, and ``taken`` names it. One that cannot be
+        restored keeps its record, and a ``DeviceError`` follows after the others are restored.
         """
         problems = []
         for device in self._devices:

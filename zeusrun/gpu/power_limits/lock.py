@@ -14,10 +14,9 @@ from zeusrun.files.private import make_folder
 class LimitLock:
     """The lock of one GPU, by its UUID and the directory of its record.
 
-    It is a name in Linux' abstract socket namespace (unix(7)): users of a machine (more exactly, of
-    a network namespace) share it without files and permissions, and the kernel frees it with the
-    last process that holds it. Containers with their own network namespaces but a common directory
-    of records see each other by a locked file there.
+    It is a name in Linux' abstract socket namespace (unix(7)): all users of a network namespace
+    share it without files and permissions, and the kernel frees it with the last process that holds
+    it. Containers with a common directory of records also see a locked file there.
     """
 
     def __init__(self, uuid: str, directory: Path) -> None:
@@ -26,11 +25,7 @@ class LimitLock:
         self._file: FileLock | None = None
 
     def acquire(self) -> bool:
-        """Take the lock; return whether it was free.
-
-        Raises:
-            DeviceError: If the kernel has no such locks.
-        """
+        """Take the lock; return whether it was free. ``DeviceError`` if there are no such locks."""
         if not self._bind():
             return False
         lock = FileLock(_lock_path(self._directory, self._uuid))

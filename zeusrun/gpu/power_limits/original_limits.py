@@ -32,7 +32,6 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def _read_boot_id() -> str | None:
-    """Return the kernel's name for this boot (random(4)); ``None`` where there is none."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip() or None
     except (OSError, ValueError):
@@ -45,13 +44,13 @@ class LimitRecord:
 
     Attributes:
         uuid: UUID of the GPU.
-        original_w: Its limit in watts before zeusrun changed it.
+        original_w: Its limit before zeusrun changed it.
         trial: The trial that changed it.
         zeusd: Socket or ``host:port`` of the job's daemon; ``None`` for none.
-        set_w: The limit that zeusrun set last and the one it was about to set, in watts; empty if
-            unknown, as in a record of an older zeusrun.
+        set_w: The limit that zeusrun set last and the one it was about to set; empty if unknown, as
+            in a record of an older zeusrun.
         host: The machine of the GPU: several machines may share the directory.
-        boot_id: The kernel's boot id; ``None`` if unknown. A power limit does not outlive a boot.
+        boot_id: See random(4); ``None`` if unknown. A power limit does not outlive a boot.
     """
 
     uuid: str
@@ -136,11 +135,7 @@ def is_elsewhere(directory: Path, uuid: str) -> bool:
 
 
 def recorded_gpus(directory: Path) -> list[str]:
-    """Return the UUIDs of the GPUs that have a record, in order.
-
-    Raises:
-        DeviceError: If the directory cannot be read.
-    """
+    """Return the UUIDs of the GPUs that have a record; ``DeviceError`` if that is unknown."""
     try:
         names = [path.name for path in directory.iterdir()]
     except FileNotFoundError:
@@ -154,12 +149,7 @@ def recorded_gpus(directory: Path) -> list[str]:
 
 
 def set_limit(device: LimitableDevice, watts: float) -> None:
-    """Set a limit, and check by reading it back.
-
-    Raises:
-        LimitRefusedError: If permission is missing.
-        DeviceError: If the device refuses it, or reports another limit afterwards.
-    """
+    """Set a limit; ``DeviceError`` if the device refuses it, or reports another one afterwards."""
     device.set_power_limit_w(watts)
     now_w = device.power_limit_w()
     if now_w is not None and not is_same_limit(now_w, watts):
@@ -170,18 +160,18 @@ def set_limit(device: LimitableDevice, watts: float) -> None:
 
 
 def put_back(directory: Path, device: LimitableDevice, record: LimitRecord) -> str | None:
-    """Set the original limit of a GPU again, and remove its record.
+    """Set the original limit of a GPU again, and remove its record. The caller holds the lock.
 
     It is set even if it is in force: a zeusd that did not answer in time may be about to set an
     earlier limit, and it processes limits in order. A limit that zeusrun has not set stays: an
-    administrator may have set it on purpose. The caller holds the GPU's lock.
+    administrator may have set it on purpose.
 
     Returns:
         A sentence on a limit that stays; ``None`` if the original limit is restored.
 
     Raises:
-        DeviceError: If the GPU refuses the limit or does not answer, or the record cannot be
-            removed; the record stays.
+        DeviceError: If the GPU refuses the limit or does not answer; the record stays. Or if the
+            record cannot be removed.
     """
     original_w = record.original_w
     try:
@@ -217,12 +207,10 @@ def repair_limits(
     *,
     dry_run: bool = False,
 ) -> tuple[list[Restored], list[str], list[str]]:
-    """Restore every limit on record that no running zeusrun holds.
+    """Restore every limit on record that no running zeusrun holds; ``dry_run`` changes nothing.
 
-    Args:
-        directory: Directory of the records. Records of other machines that share it are left.
-        open_gpu: Opens the GPU of a record; raises a ``DeviceError`` if it is absent.
-        dry_run: Set and remove nothing; only return what would happen.
+    ``open_gpu`` raises a ``DeviceError`` if the GPU is absent. Records of other machines that share
+    the directory stay.
 
     Returns:
         The results for restored limits, a sentence for each limit that could not be restored, and
