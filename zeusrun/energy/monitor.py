@@ -50,7 +50,7 @@ class EnergyMonitor(Meter):
         clock: Callable[[], float] = time.monotonic,
         foreign: ForeignProcesses | None = None,
     ) -> None:
-        """Prepare. ``None`` for ``csv_path``: write no file; for ``foreign``: check no processes."""
+        """Prepare. It writes a file only to ``csv_path``, and checks processes by ``foreign``."""
         self._warnings: list[str] = []
         self._metered: list[_Metered] = []
         for device in devices:

@@ -32,12 +32,8 @@ _RUN_BYTES = 64 << 10  # what a submit reserves for an outcome
 class Check:
     """One line of ``doctor``.
 
-    Attributes:
-        name: What was checked.
-        well: ``False`` if a submit would fail or the user must fix something; ``None`` for a
-            remark.
-        found: What the check found.
-        advice: What to do; empty if there is nothing to do.
+    ``well`` is ``False`` if a submit would fail or the user must fix something, ``None`` for a
+    remark. ``advice`` says what to do.
     """
 
     name: str
@@ -118,11 +114,8 @@ def _check_permission(gpus: list[Device], home: Path) -> Check:
 def _may_set(gpu: LimitableDevice, directory: Path) -> bool | None:
     """Set the limit of a GPU to its present value, while no run can change it.
 
-    Returns:
-        Whether it was set; ``False`` if a run holds it, ``None`` if the GPU has no limit.
-
-    Raises:
-        DeviceError: If it may not be set, or the GPU does not answer.
+    Return ``False`` if a run holds it, ``None`` if the GPU has no limit; ``DeviceError`` if it may
+    not be set.
     """
     if gpu.power_limit_range_w() is None:
         return None
@@ -177,11 +170,7 @@ def _check_home(home: Path) -> Check:
 
 
 def _try_locks(path: Path) -> bool:
-    """Whether a locked file cannot be locked again.
-
-    Raises:
-        OSError: If it cannot be locked at all.
-    """
+    """Whether a locked file cannot be locked again; ``OSError`` if it cannot be locked at all."""
     held, second = FileLock(path), FileLock(path)
     try:
         return held.acquire() and not second.acquire()

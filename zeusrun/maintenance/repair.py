@@ -27,12 +27,8 @@ if TYPE_CHECKING:
 class Finding:
     """One thing that ``repair`` checked.
 
-    Attributes:
-        kind: What was checked.
-        subject: A GPU's UUID, a trial, a path or a job, as ``kind`` says.
-        state: ``found``: a repair without ``--dry-run`` would fix it. ``problem``: the user must
-            fix it.
-        text: The sentence for people.
+    ``subject`` is a GPU's UUID, a trial, a path or a job, as ``kind`` says. ``found``: a repair
+    without ``--dry-run`` would fix it; ``problem``: the user must fix it.
     """
 
     kind: Literal["limit", "trial", "file", "history"]

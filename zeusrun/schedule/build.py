@@ -42,16 +42,10 @@ def build_schedule(
     known: Schedule | None,
     now: float,
 ) -> Schedule:
-    """Return the schedule of a job.
+    """Return the schedule of a job at a Unix second.
 
-    Args:
-        spec: The job, with its ``schedule`` section.
-        given: Keys of that section from flags; they override it.
-        environment: The current environment.
-        names: Further variables to keep for the runs.
-        known: The current schedule of the job; what neither flags nor section say is taken from
-            it. ``None`` if there is none.
-        now: Unix seconds.
+    Flags (``given``) override the job file's ``schedule`` section; what neither says is taken from
+    the ``known`` schedule. For ``environment`` and ``names`` see ``capture``.
 
     Raises:
         UsageError: If there is no expression, or a value is not usable.
@@ -111,11 +105,7 @@ def _known(known: Schedule | None) -> dict[str, Any]:
 
 
 def _parsed(section: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return keys of the section, with durations in seconds.
-
-    Raises:
-        UsageError: If a duration is not valid.
-    """
+    """Return keys of the section, with durations in seconds."""
     parsed: dict[str, Any] = dict(section)
     if parsed.get("tz") == "local":
         parsed["tz"] = None
@@ -129,11 +119,7 @@ def _parsed(section: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def _check_jitter(rules: Rules, now: float) -> None:
-    """Check that an occurrence starts before the next one, and within its deadline.
-
-    Raises:
-        UsageError: If not.
-    """
+    """Check that an occurrence starts before the next one, and within its deadline."""
     moments = itertools.islice(rules.timetable.following(now), _GAPS)
     gap_s = min((b - a for a, b in itertools.pairwise(moments)), default=math.inf)
     if rules.jitter_s > max(gap_s - _START_S, 0.0):
@@ -149,11 +135,8 @@ def capture(
 ) -> dict[str, str]:
     """Return the variables to keep for later runs, instead of cron's minimal environment.
 
-    Args:
-        environment: The current environment. Variables of libraries are kept; secrets and
-            variables of a login session only if they are in ``names``.
-        names: Further variables to keep.
-        before: What was kept before; further variables in it are kept again.
+    Variables of libraries are kept. Secrets and variables of a login session are kept only if they
+    are in ``names`` or in ``before``, what was kept before.
 
     Raises:
         UsageError: If one of ``names`` is not set.

@@ -45,22 +45,16 @@ _LOCAL_ZONE = Path("/etc/localtime")
 
 @dataclass(frozen=True)
 class Timetable:
-    """The times at which a job recurs.
+    """The times at which a job recurs: five fields as in crontab(5).
 
-    Attributes:
-        expression: Five fields as in crontab(5).
-        tz: The name of a time zone in the IANA database; ``None`` for the machine's own.
+    ``tz`` is a time zone of the IANA database; ``None`` for the machine's own.
     """
 
     expression: str
     tz: str | None = None
 
     def zone(self) -> tzinfo:
-        """Return the time zone.
-
-        Raises:
-            UsageError: If there is no time zone of this name.
-        """
+        """Return the time zone; ``UsageError`` if there is none of this name."""
         if self.tz is None:
             try:
                 with _LOCAL_ZONE.open("rb") as file:

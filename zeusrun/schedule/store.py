@@ -48,8 +48,8 @@ class Occurrence:
         result: ``waiting`` for another run, ``running``, ``ended``; ``lost`` if its zeusrun died;
             or not started: ``skipped`` because of another run of the job, ``missed``.
         at: When the result was known, RFC 3339.
-        exit_code: Exit code of ``submit``; ``None`` before it has ended.
-        why: Reason for the result; ``None`` for none.
+        exit_code: That of ``submit``.
+        why: Reason for the result.
         told: Whether the result was reported to the user.
     """
 
@@ -71,20 +71,15 @@ class Schedule:
     """A job that runs by itself.
 
     Attributes:
-        job: Its name.
-        job_file: Absolute path.
-        rules: When it runs.
         overlap: What to do if a run of the job is still there.
         python: The interpreter that has zeusrun.
         environment: The environment of its runs, instead of cron's minimal one.
-        cursor: Up to when its occurrences have been decided.
-        paused: Whether it starts nothing.
         firings: The last occurrences, oldest first.
         section: The job file's ``schedule`` section when the job was scheduled.
     """
 
     job: str
-    job_file: str
+    job_file: str  # absolute path
     rules: Rules
     overlap: Overlap
     python: str
@@ -213,11 +208,7 @@ class Schedules:
 
 
 def decode_schedule(content: bytes, job: str) -> Schedule:
-    """Return the schedule in the file of a job.
-
-    Raises:
-        ValueError: If it is no valid schedule.
-    """
+    """Return the schedule in the file of a job; ``ValueError`` if it is no valid schedule."""
     try:
         record = json.loads(content)
         version = record.pop("version")
@@ -237,11 +228,7 @@ def decode_schedule(content: bytes, job: str) -> Schedule:
 
 
 def _check(schedule: Schedule, job: str, version: object) -> None:
-    """Check what a tick uses, so that one bad file does not stop the other jobs.
-
-    Raises:
-        TypeError: If a value has the wrong type.
-    """
+    """Check what a tick uses, so that one bad file does not stop the other jobs."""
     rules, cursor, firings = schedule.rules, schedule.cursor, schedule.firings
     numbers = [cursor.until, cursor.pending, cursor.tries, rules.jitter_s, rules.deadline_s]
     numbers += [number for each in firings for number in (each.occurrence, each.exit_code)]

@@ -29,17 +29,9 @@ _POLL_S = 0.2  # the daemon handles a signal within this time
 
 
 def run_daemon(schedules: Schedules, show: Callable[[str], None]) -> int:
-    """Start due jobs every minute until a signal comes; then end what runs, and wait for it.
+    """Start due jobs every minute until a signal comes; then end what runs; return the signal.
 
-    Args:
-        schedules: Schedules of the user.
-        show: Prints a sentence.
-
-    Returns:
-        The signal.
-
-    Raises:
-        BusyError: If a daemon runs already.
+    ``show`` prints a sentence. ``BusyError`` if a daemon runs already.
     """
     lock = schedules.lock(".daemon.lock")
     if not lock.acquire():
@@ -79,13 +71,7 @@ def _has_ended(job: str, process: Detached, show: Callable[[str], None]) -> bool
 def start_due(
     schedules: Schedules, now: float, show: Callable[[str], None]
 ) -> list[tuple[Schedule, Detached]]:
-    """Start what is due, each in a process of its own; return the processes.
-
-    Args:
-        schedules: Schedules of the user.
-        now: Unix seconds.
-        show: Prints a sentence for the user.
-    """
+    """Start what is due, each in a process of its own; return the processes."""
     ticked = tick(schedules, now)
     started = []
     for schedule, occurrence in ticked.due:
@@ -111,15 +97,10 @@ def _uncount_try(occurrence: float, schedule: Schedule) -> Schedule:
 
 @dataclass(frozen=True)
 class Ticked:
-    """What a tick found.
+    """What a tick found."""
 
-    Attributes:
-        due: Schedules to start, each with its occurrence.
-        messages: Sentences for the user, which cron mails; the next tick does not repeat them.
-    """
-
-    due: tuple[tuple[Schedule, float], ...]
-    messages: tuple[str, ...]
+    due: tuple[tuple[Schedule, float], ...]  # to start, each with its occurrence
+    messages: tuple[str, ...]  # for the user: cron mails them; the next tick does not repeat them
 
 
 def tick(schedules: Schedules, now: float) -> Ticked:
