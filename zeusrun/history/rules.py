@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import Conflict
 from zeusrun.job_name import check_job_name, is_job_name
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
     from zeusrun.history.base import History
-    from zeusrun.trial import Trial
 
 _TRIAL_ID = re.compile(r"(?P<job>.+)-(?P<recurrence>[1-9][0-9]{0,17})-[1-9][0-9]{0,17}")
 # What a resumed trial must share with the preempted one.
@@ -96,6 +96,22 @@ def find_trial(store: History, name: str) -> Trial:
         f"there is no trial and no job called {name!r}; a trial is called JOB-RUN, such as "
         "digits-7-1; `zeusrun history` lists the jobs"
     )
+
+
+def encode_trial(trial: Trial) -> dict[str, Any]:
+    """Return the record of a trial.
+
+    Raises:
+        ValueError: If it would not read back equal: a number that is not finite, a wrong type.
+    """
+    try:
+        record = trial.to_json()
+        back = Trial.from_json(json.loads(json.dumps(record, allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"trial {trial.trial} cannot be stored: {error}") from error
+    if back != trial:
+        raise ValueError(f"trial {trial.trial} cannot be stored: it would read back differently")
+    return record
 
 
 def unknown_trial(trial: str) -> HistoryError:

@@ -15,7 +15,7 @@ from tests import factories
 from tests.contracts.history import REACHED, HistoryContract, begin, build_trial
 from zeusrun.errors import ExitCode, HistoryError
 from zeusrun.history.base import Conflict
-from zeusrun.history.schema import SCHEMA
+from zeusrun.history.tinydb.storage import SCHEMA
 from zeusrun.history.tinydb.store import TinyDBHistory
 
 

@@ -8,15 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zeusrun.files.atomic import keep_link
-from zeusrun.history.rules import check_numbers
-from zeusrun.history.schema import (
-    DamagedError,
-    Tables,
-    decode_trials,
-    empty_tables,
-    encode_tables,
-    encode_trial,
-)
+from zeusrun.history.rules import check_numbers, encode_trial
 from zeusrun.history.tinydb import storage
 
 if TYPE_CHECKING:
@@ -73,20 +65,20 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
     if missing:
         problems.append(f"{path} is missing")
 
-    def read(file: Path, data: bytes | None) -> tuple[Tables, list[Record]] | None:
+    def read(file: Path, data: bytes | None) -> tuple[storage.Tables, list[Record]] | None:
         try:
             tables = storage.read_tables(file, data)
             storage.read_header(tables)
-            encode_tables(tables)  # what could not be written again is damaged
+            storage.encode_tables(tables)  # what could not be written again is damaged
             records = list(tables["trials"].values())
-            return tables, list(zip(decode_trials(records, job), records, strict=True))
-        except DamagedError as damage:
+            return tables, list(zip(storage.decode_trials(records, job), records, strict=True))
+        except storage.DamagedError as damage:
             problems.append(f"{file} was damaged: {damage}")
             damaged.append(file)
             return None
 
     records: list[Record] = []
-    tables, copy, written_at = empty_tables(), None, None
+    tables, copy, written_at = storage.empty_tables(), None, None
     for name, file in (("present", path), ("bak", storage.copy_path(path))):
         data = storage.read_bytes(file)
         if data is not None and (content := read(file, data)) is not None:

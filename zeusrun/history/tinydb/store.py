@@ -16,14 +16,6 @@ from tinydb.storages import MemoryStorage
 from zeusrun.errors import HistoryError
 from zeusrun.history import rules
 from zeusrun.history.base import Snapshot
-from zeusrun.history.schema import (
-    DamagedError,
-    Tables,
-    decode_trials,
-    empty_tables,
-    encode_tables,
-    encode_trial,
-)
 from zeusrun.history.tinydb import storage
 from zeusrun.history.tinydb.restore import Restoration, restore
 from zeusrun.job_name import check_job_name, is_job_name
@@ -102,7 +94,7 @@ class TinyDBHistory:
     def begin(self, trial: Trial, *, after: str) -> Trial:
         """See ``History.begin``."""
         rules.check_new(trial)
-        encode_trial(trial)  # refuse it before the first write makes the directory
+        rules.encode_trial(trial)  # refuse it before the first write makes the directory
         with self._locked(trial.job), self._read(trial.job) as stored:
             if stored.version != after:
                 raise rules.changed(trial.job)
@@ -136,7 +128,7 @@ class TinyDBHistory:
         path = self._path(job)
         try:
             yield StoredTrials(path, job, self._caches.setdefault(job, {}))
-        except DamagedError as damage:
+        except storage.DamagedError as damage:
             raise HistoryError(
                 f"the history {path} is damaged: {damage}; `zeusrun repair --restore "
                 f"{shlex.quote(job)}` sets aside what is damaged and rebuilds the history from its "
@@ -179,7 +171,7 @@ class StoredTrials:
             expected = storage.copy_path(path).exists() or bool(storage.stored_volumes(path))
         data = storage.read_bytes(path)
         fresh = data is None and not expected
-        self._tables = empty_tables() if fresh else storage.read_tables(path, data)
+        self._tables = storage.empty_tables() if fresh else storage.read_tables(path, data)
         self.version = hashlib.blake2b(data or b"", digest_size=16).hexdigest()
         self._header = storage.read_header(self._tables)
         main = cache.get(self.version)  # decoding takes most of a read
@@ -226,7 +218,7 @@ class StoredTrials:
         The caller holds the lock. Call it once. It raises what ``encode_trial`` and ``write_main``
         raise.
         """
-        record = encode_trial(trial)
+        record = rules.encode_trial(trial)
         memory = MemoryStorage()  # type: ignore[no-untyped-call]
         memory.write(self._tables)  # TinyDB changes the tables in place
         table = tinydb.TinyDB(storage=lambda: memory).table("trials")
@@ -243,7 +235,7 @@ class StoredTrials:
         volume = next(v for v in self._header.volumes if number in self._read_volume(v)).number
         tables = storage.read_volume(self._path, volume)
         tables["trials"][str(number)] |= record
-        content = encode_tables(tables)
+        content = storage.encode_tables(tables)
         with storage.explained("write", self._path):
             storage.write_volume(self._path, volume, content)
         self._cache.clear()
@@ -256,18 +248,20 @@ class StoredTrials:
             try:
                 tables = storage.read_volume(self._path, volume.number)
                 self._cache[key] = _by_number(tables, self._job)
-            except DamagedError as damage:
-                raise DamagedError(f"its volume {path}: {damage}") from damage
+            except storage.DamagedError as damage:
+                raise storage.DamagedError(f"its volume {path}: {damage}") from damage
         trials = self._cache[key]
         if len(trials) != volume.trials or any(
             self._numbers.setdefault(trial.trial, number) != number
             or self._ids.setdefault(number, trial.trial) != trial.trial
             for number, trial in trials.items()
         ):
-            raise DamagedError(f"its volume {path} lacks trials, or another file has them, too")
+            raise storage.DamagedError(
+                f"its volume {path} lacks trials, or another file has them, too"
+            )
         return trials
 
 
-def _by_number(tables: Tables, job: str) -> dict[int, Trial]:
-    trials = decode_trials(tables["trials"].values(), job)
+def _by_number(tables: storage.Tables, job: str) -> dict[int, Trial]:
+    trials = storage.decode_trials(tables["trials"].values(), job)
     return dict(zip(map(int, tables["trials"]), trials, strict=True))
