@@ -83,7 +83,7 @@ class DescendantTimes:
         return self._highest_s - self._origin_s
 
     def _lift(self, now_s: float, total_s: float) -> float:
-        """Add what a total that stays lower for a second has lost."""
+        """Add the lost time to a total that stays lower for a second."""
         if total_s >= self._highest_s:
             self._drop = None
             return total_s

@@ -145,8 +145,8 @@ class EnergyTrack:
         if abs(counter_j - integrated_j) <= _DISAGREEMENT * counter_j:
             return None
         return (
-            f"the energy of {self._name} is in doubt: {counter_j:.0f} J by its counter, which "
-            f"counts, but {integrated_j:.0f} J by sampled power over {until_s - since_s:.0f} s"
+            f"the energy of {self._name} is uncertain: {counter_j:.0f} J by its counter, which is "
+            f"used, but {integrated_j:.0f} J by sampled power over {until_s - since_s:.0f} s"
         )
 
     def power_w(self) -> float | None:

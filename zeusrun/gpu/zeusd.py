@@ -100,7 +100,9 @@ class Zeusd:
         headers = {}
         if self._token:
             if not self._token.isascii() or not self._token.isprintable():
-                raise LimitRefusedError(f"{TOKEN_VARIABLE} is no token: it must be printable ASCII")
+                raise LimitRefusedError(
+                    f"{TOKEN_VARIABLE} is not a token: it must be printable ASCII"
+                )
             headers["Authorization"] = f"Bearer {self._token}"
         sent = False
         try:
@@ -135,7 +137,7 @@ class Zeusd:
     def _connect_to_port(self, address: str) -> socket.socket:
         """Connect to a port of this machine; another machine's daemon would set the wrong GPU."""
         found = _HOST_PORT.fullmatch(address)
-        refused = LimitRefusedError(f"{self} is no host:port; correct {PORT_VARIABLE}")
+        refused = LimitRefusedError(f"{self} is not a host:port; correct {PORT_VARIABLE}")
         if found is None or int(found[2]) > _HIGHEST_PORT:
             raise refused
         try:

@@ -1,4 +1,4 @@
-"""A history in memory, for tests and for policies that are driven by hand."""
+"""A history in memory, for tests and for programs that call a policy themselves."""
 
 from __future__ import annotations
 

@@ -31,13 +31,13 @@ _KEPT = (
 
 
 def job_of(trial: str) -> str | None:
-    """Return the job in a trial's id ``<job>-<recurrence>-<attempt>``; ``None`` if it is no id."""
+    """Return the job in a trial's id ``<job>-<recurrence>-<attempt>``; else ``None``."""
     match = _TRIAL_ID.fullmatch(trial)
     return match["job"] if match and is_job_name(match["job"]) else None
 
 
 def recurrence_of(trial: str) -> int | None:
-    """Return the recurrence in a trial's id; ``None`` if it is no id."""
+    """Return the recurrence in a trial's id; ``None`` if it is not an id."""
     match = _TRIAL_ID.fullmatch(trial)
     return int(match["recurrence"]) if match else None
 

@@ -154,6 +154,6 @@ def capture(
 
 
 def _is_usual(name: str) -> bool:
-    """Whether a variable is kept by default: it belongs to a library and is no secret."""
+    """Whether a variable is kept by default: it belongs to a library and is not a secret."""
     named = _KEPT.fullmatch(name) is not None and _OF_A_LOGIN.fullmatch(name) is None
     return named and not is_secret_name(name)

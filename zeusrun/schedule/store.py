@@ -133,7 +133,7 @@ class Schedules:
         try:
             return self.directory / f"{check_job_name(job)}.json"
         except ValueError as error:
-            raise UsageError(f"{job!r} is no job name: it {error}") from None
+            raise UsageError(f"{job!r} is not a job name: it {error}") from None
 
     def log(self, job: str) -> Path:
         """Return the file for the output of a job's runs."""
@@ -152,7 +152,7 @@ class Schedules:
             raise HistoryError(f"{path} cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise HistoryError(
-                f"{path} is no schedule of this zeusrun ({error}); run `zeusrun schedule remove "
+                f"{path} is not a schedule of this zeusrun ({error}); run `zeusrun schedule remove "
                 f"{job}` and add it again"
             ) from None
 
@@ -208,7 +208,7 @@ class Schedules:
 
 
 def decode_schedule(content: bytes, job: str) -> Schedule:
-    """Return the schedule in the file of a job; ``ValueError`` if it is no valid schedule."""
+    """Return the schedule in the file of a job; ``ValueError`` if it is not a valid schedule."""
     try:
         record = json.loads(content)
         version = record.pop("version")

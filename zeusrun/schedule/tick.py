@@ -126,7 +126,7 @@ def tick(schedules: Schedules, now: float) -> Ticked:
                     schedules.write(schedule)
             if occurrence is not None:  # the decision is on disk
                 due.append((schedule, occurrence))
-            messages += _sentences(schedules, schedule, ended)
+            messages += _describe_endings(schedules, schedule, ended)
         except ZeusrunError as error:
             messages += _once_a_day(schedules, str(error), now)
     return Ticked(tuple(due), tuple(messages))
@@ -141,7 +141,7 @@ def _to_start(schedules: Schedules, schedule: Schedule, now: float) -> float | N
 
 
 def _once_a_day(schedules: Schedules, text: str, now: float) -> list[str]:
-    """Return a sentence that stays true for long once a day: cron mails what a tick prints."""
+    """Return a sentence at most once a day, because cron mails everything that a tick prints."""
     name = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
     path = schedules.directory / f".told-{name}"
     with contextlib.suppress(OSError):
@@ -175,7 +175,9 @@ def _decide(schedules: Schedules, schedule: Schedule, now: float) -> Schedule:
     return replace(schedule, cursor=cursor)
 
 
-def _sentences(schedules: Schedules, schedule: Schedule, ended: Sequence[Occurrence]) -> list[str]:
+def _describe_endings(
+    schedules: Schedules, schedule: Schedule, ended: Sequence[Occurrence]
+) -> list[str]:
     """Return a sentence on each occurrence that did not succeed; one for all that were missed."""
     log = schedules.log(schedule.job)
     sentences = []

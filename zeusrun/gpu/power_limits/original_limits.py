@@ -114,7 +114,7 @@ def read_record(directory: Path, uuid: str) -> LimitRecord | None:
         return None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, *_TOO_LARGE) as error:
         raise DeviceError(
-            f"{path} is no record of a power limit ({error}); see `nvidia-smi -q -d POWER`, and "
+            f"{path} is not a record of a power limit ({error}); see `nvidia-smi -q -d POWER`, and "
             "remove the file"
         ) from error
 
