@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from zeusrun.energy.cpu_times import read_stat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,7 +81,7 @@ class ForeignProcesses:
 
     def _judge(self, pid: int) -> bool | None:
         """Return whether a process of this namespace is foreign; ``None`` if that is unknown."""
-        process = _read_process(pid)
+        process = read_stat(pid)
         if process is None:
             # It ended, or is hidden (mount option hidepid): a hidden one is another user's.
             return True if _is_forbidden(pid) else None
@@ -89,7 +91,7 @@ class ForeignProcesses:
         while pid > 0:  # in a container this process may be number 1
             if pid == os.getpid() or self._is_marked(pid):
                 return True
-            process = _read_process(pid)
+            process = read_stat(pid)
             if process is None:
                 break
             pid = process.parent
@@ -164,22 +166,6 @@ def in_first_pid_namespace() -> bool:
         return os.readlink("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE  # noqa: PTH115 - no path
     except OSError:
         return False
-
-
-class _Process(NamedTuple):
-    name: str
-    parent: int
-
-
-def _read_process(pid: int) -> _Process | None:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None
-    # proc_pid_stat(5): the name is in brackets and may contain anything.
-    fields = text[text.rindex(b")") + 2 :].split()
-    name = text[text.index(b"(") + 1 : text.rindex(b")")].decode("utf-8", "replace")
-    return _Process(name, parent=int(fields[1]))
 
 
 def _is_forbidden(pid: int) -> bool:

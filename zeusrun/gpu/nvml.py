@@ -24,9 +24,7 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
     The environment may name a ``zeusd``. A MIG instance is metered as its whole GPU, because NVML
     has no power for instances; its model is the instance's, and its ``caveat`` says so.
 
-    Returns:
-        Devices in CUDA's order; fewer than ``count`` if there are fewer; none without a library, a
-        driver or a GPU.
+    The devices are in CUDA's order; there are none without a library, a driver or a GPU.
 
     Raises:
         VisibleGpusError: If ``CUDA_VISIBLE_DEVICES`` is not usable on a machine with GPUs.
@@ -71,10 +69,7 @@ def gpu_by_uuid(uuid: str, environment: Mapping[str, str]) -> NvmlGpu:
 def gpus_of_machine() -> list[Device | DeviceError]:
     """Open every whole GPU that this process may use, even hidden ones, in NVML's order.
 
-    For a GPU that cannot be opened the list contains the error.
-
-    Raises:
-        DeviceError: If NVML does not answer.
+    For a GPU that cannot be opened the list contains the error. ``DeviceError`` if NVML fails.
     """
     opened: list[Device | DeviceError] = []
     with _machine() as (nvml, gpus, silent):

@@ -14,7 +14,7 @@ from zeusrun.trial import Trial, TrialStatus
 if TYPE_CHECKING:
     from zeusrun.history.base import History
 
-_TRIAL_ID = re.compile(r"(?P<job>.+)-(?P<recurrence>[1-9][0-9]{0,17})-[1-9][0-9]{0,17}")
+_TRIAL_ID = re.compile(r"(?P<job>.+)-[1-9][0-9]{0,17}-[1-9][0-9]{0,17}")
 # What a resumed trial must share with the preempted one.
 _KEPT = (
     "global_batch_size",
@@ -34,12 +34,6 @@ def job_of(trial: str) -> str | None:
     """Return the job in a trial's id ``<job>-<recurrence>-<attempt>``; else ``None``."""
     match = _TRIAL_ID.fullmatch(trial)
     return match["job"] if match and is_job_name(match["job"]) else None
-
-
-def recurrence_of(trial: str) -> int | None:
-    """Return the recurrence in a trial's id; ``None`` if it is not an id."""
-    match = _TRIAL_ID.fullmatch(trial)
-    return int(match["recurrence"]) if match else None
 
 
 def check_new(trial: Trial) -> None:
@@ -73,11 +67,7 @@ def check_numbers(trial: Trial, job: str) -> None:
 
 
 def find_trial(store: History, name: str) -> Trial:
-    """Return the trial with this id, the only one called ``7-1``, or the last one of a job.
-
-    Raises:
-        UsageError: If there is no such trial.
-    """
+    """Return the trial with this id, the only one called ``7-1``, or the last one of a job."""
     found = store.find(name)
     if found is not None:
         return found
@@ -99,11 +89,7 @@ def find_trial(store: History, name: str) -> Trial:
 
 
 def encode_trial(trial: Trial) -> dict[str, Any]:
-    """Return the record of a trial.
-
-    Raises:
-        ValueError: If it would not read back equal: a number that is not finite, a wrong type.
-    """
+    """Return the record of a trial; ``ValueError`` if it would not read back equal."""
     try:
         record = trial.to_json()
         back = Trial.from_json(json.loads(json.dumps(record, allow_nan=False)))

@@ -156,7 +156,10 @@ def _check_home(home: Path) -> Check:
             path = Path(folder) / "lock"
             path.write_bytes(bytes(_RUN_BYTES))
             otherwise = "its file system has no locks (flock); set ZEUSRUN_HOME to one that has"
-            locked = _try_locks(path)
+            held, second = FileLock(path), FileLock(path)
+            locked = held.acquire() and not second.acquire()
+            second.release()
+            held.release()
     except HistoryError as error:
         return Check("home", well=False, found=str(error))
     except OSError as error:
@@ -167,16 +170,6 @@ def _check_home(home: Path) -> Check:
         advice = "two runs would overwrite each other's records; set ZEUSRUN_HOME to a local disk"
         return Check("home", well=False, found=found, advice=advice)
     return Check("home", well=True, found=str(home))
-
-
-def _try_locks(path: Path) -> bool:
-    """Whether a locked file cannot be locked again; ``OSError`` if it cannot be locked at all."""
-    held, second = FileLock(path), FileLock(path)
-    try:
-        return held.acquire() and not second.acquire()
-    finally:
-        second.release()
-        held.release()
 
 
 def _check_notices(home: Path) -> list[Check]:

@@ -91,12 +91,7 @@ class LimitHolder:
         self._trial = ""
 
     def __enter__(self) -> Self:
-        """Take the locks, and check whether limits may be set.
-
-        Raises:
-            BusyError: If another zeusrun holds the limit of one of the GPUs.
-            DeviceError: If a GPU does not answer.
-        """
+        """Take the locks, or raise a ``BusyError``; check whether limits may be set."""
         try:
             self._lock_all()
             self.refused = self._prepare()
@@ -152,9 +147,7 @@ class LimitHolder:
     def keep_guarded(self) -> None:
         """Ensure that records and a guard exist while limits are changed; call it regularly.
 
-        Raises:
-            DeviceError: If they are gone and cannot be replaced. The original limits are then
-                restored as far as possible.
+        If they cannot be replaced, it restores the original limits and raises a ``DeviceError``.
         """
         if self._set_w:
             try:

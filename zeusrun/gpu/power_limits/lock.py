@@ -26,8 +26,15 @@ class LimitLock:
 
     def acquire(self) -> bool:
         """Take the lock; return whether it was free. ``DeviceError`` if there are no such locks."""
-        if not self._bind():
-            return False
+        name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            name.bind(f"\0zeusrun/power-limit/{self._uuid}")
+        except OSError as error:
+            name.close()
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise DeviceError(f"{self._uuid}: its limit cannot be locked: {error}") from error
+        self._socket = name
         lock = FileLock(_lock_path(self._directory, self._uuid))
         try:
             make_folder(self._directory)
@@ -51,18 +58,6 @@ class LimitLock:
         if self._file is not None:
             self._file.release()
             self._file = None
-
-    def _bind(self) -> bool:
-        name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            name.bind(f"\0zeusrun/power-limit/{self._uuid}")
-        except OSError as error:
-            name.close()
-            if error.errno == errno.EADDRINUSE:
-                return False
-            raise DeviceError(f"{self._uuid}: its limit cannot be locked: {error}") from error
-        self._socket = name
-        return True
 
 
 def is_held(uuid: str, directory: Path) -> bool:

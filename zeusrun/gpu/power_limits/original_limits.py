@@ -166,12 +166,8 @@ def put_back(directory: Path, device: LimitableDevice, record: LimitRecord) -> s
     earlier limit, and it processes limits in order. A limit that zeusrun has not set stays: an
     administrator may have set it on purpose.
 
-    Returns:
-        A sentence on a limit that stays; ``None`` if the original limit is restored.
-
-    Raises:
-        DeviceError: If the GPU refuses the limit or does not answer; the record stays. Or if the
-            record cannot be removed.
+    It returns a sentence on a limit that stays. It raises a ``DeviceError`` if the GPU refuses the
+    limit or does not answer; the record then stays.
     """
     original_w = record.original_w
     try:
@@ -210,11 +206,8 @@ def repair_limits(
     """Restore every limit on record that no running zeusrun holds; ``dry_run`` changes nothing.
 
     ``open_gpu`` raises a ``DeviceError`` if the GPU is absent. Records of other machines that share
-    the directory stay.
-
-    Returns:
-        The results for restored limits, a sentence for each limit that could not be restored, and
-        the GPUs that a process holds.
+    the directory stay. It returns the restored limits, a sentence for each limit that could not be
+    restored, and the GPUs that a process holds.
     """
     restored, problems, held = [], [], []
     for uuid in recorded_gpus(directory):

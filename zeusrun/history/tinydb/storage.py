@@ -174,11 +174,7 @@ def empty_tables() -> Tables:
 
 
 def encode_tables(tables: Tables) -> bytes:
-    """Return the content of a file, in today's schema.
-
-    Raises:
-        DamagedError: If an unknown field is a number that JSON cannot express.
-    """
+    """Return the content of a file, in today's schema; ``DamagedError`` if that is impossible."""
     headers = {
         number: {**header, "schema": SCHEMA} if "schema" in header else header
         for number, header in tables["meta"].items()
@@ -225,11 +221,7 @@ def read_tables(path: Path, data: bytes | None) -> Tables:
 
 
 def decode_trials(records: Iterable[Mapping[str, Any]], job: str) -> list[Trial]:
-    """Read the records of a job's trials.
-
-    Raises:
-        DamagedError: If one is not a trial of this job, or two have the same id.
-    """
+    """Read a job's trials; ``DamagedError`` if one is none of this job, or two have the same id."""
     trials: dict[str, Trial] = {}
     for number, record in enumerate(records, start=1):
         try:

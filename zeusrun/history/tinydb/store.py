@@ -154,8 +154,7 @@ class StoredTrials:
     Every method that reads a volume raises ``DamagedError`` if the volume is damaged.
 
     Attributes:
-        version: A hash of the main file. A time stamp can be the same after two fast writes, and a
-            counter after somebody put an old file back.
+        version: A hash of the main file. A time stamp could be the same after two fast writes.
         main: The trials of the main file by record number.
     """
 
@@ -203,7 +202,7 @@ class StoredTrials:
 
     def find(self, trial: str) -> Trial | None:
         """Return the trial with this id; ``None`` if there is none."""
-        recurrence = rules.recurrence_of(trial) or 0
+        recurrence = int(trial.split("-")[-2])
         volumes = (
             self._read_volume(volume)
             for volume in reversed(self._header.volumes)
