@@ -108,9 +108,8 @@ class _PackageCounter:
 def cpu_device(environment: Mapping[str, str], powercap: Path = POWERCAP) -> Device:
     """Open the CPU: by its counters if they can be read, otherwise by the model.
 
-    Raises:
-        UsageError: If ``ZEUSRUN_CPU_WATTS_PER_CORE`` is not a positive number.
-        DeviceError: If not even CPU times can be read.
+    ``UsageError`` if ``ZEUSRUN_CPU_WATTS_PER_CORE`` is not a positive number; ``DeviceError`` if
+    not even CPU times can be read.
     """
     watts_per_core = _load_watts_per_core(environment)
     model = _load_model()

@@ -34,10 +34,8 @@ class EnergyTrack:
     backwards or leaps. Then sampled power is used for the whole run. A device without power
     readings has only its counter; until that has moved, the energy is unknown.
 
-    A device may fail to answer for ``LOST_S``, for example while its driver restarts. Its energy is
-    unknown until it answers again. If it ``failed`` for good, the energy of the run is unknown.
-
-    Methods that return a tuple of strings return sentences for the user.
+    While a device does not answer, its energy is unknown; after ``LOST_S`` it has ``failed`` for
+    good. Methods that return a tuple of strings return sentences for the user.
     """
 
     def __init__(

@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 class Meter(Protocol):
     """Measures the energy of a job from entering the ``with`` block until leaving it.
 
-    Times are monotonic seconds (``time.monotonic``) of the launcher's machine; a window that ends
-    before it starts is a ``ValueError``. What is unknown is ``None``, never 0. A meter that fails
-    does not end the training: energy becomes ``None`` and a warning says why. The methods may also
-    be called after the block was left.
+    Times are those of ``time.monotonic`` on the launcher's machine; a window that ends before it
+    starts is a ``ValueError``. What is unknown is ``None``, never 0. If a meter fails, the training
+    continues: energy becomes ``None`` and a warning says why. Methods also work after the block.
     """
 
     def __enter__(self) -> Self: ...

@@ -28,8 +28,7 @@ class EnergySeries:
 
     A counter is a staircase: NVML's moves about every 100 ms, some only every second. Only a
     reading after a step is exact, so only those are samples, and energy is interpolated between
-    them. A sample is then late by at most the time between two readings, however rarely the counter
-    moves, and a window is off by at most the energy of one step.
+    them. A window is then off by at most the energy of one step.
     """
 
     def __init__(self, max_samples: int = MAX_SAMPLES) -> None:
@@ -77,14 +76,11 @@ class EnergySeries:
             self.add(time_s, energies_j[-1])
 
     def energy_j(self, since_s: float, until_s: float) -> float | None:
-        """Return the joules of a window.
+        """Return the joules of a window; ``ValueError`` if it ends before it starts.
 
-        Between samples energy is interpolated; before the first and after the last sample it
-        continues as in the nearest second of samples. ``None`` if there are fewer than two samples,
-        or the window reaches more than ``REACH_S`` beyond the readings.
-
-        Raises:
-            ValueError: If the window ends before it starts.
+        Before the first and after the last sample, energy continues as in the nearest second of
+        samples. ``None`` if there are fewer than two samples, or the window reaches more than
+        ``REACH_S`` beyond the readings.
         """
         if until_s < since_s:
             raise ValueError(f"the window ends at {until_s} s, before it starts at {since_s} s")

@@ -35,11 +35,9 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 class ForeignProcesses:
     """Finds the processes that are not the job's. Make one for each run.
 
-    A process is the job's if it or one of its ancestors is this process, as the watchdog adopts
-    the orphans of a run, or has the mark of ``zeusrun measure`` in its environment.
-
-    Attributes:
-        found: The foreign processes at the last check, as NVML numbers them.
+    A process is the job's if it or one of its ancestors is this process (the watchdog adopts the
+    orphans of a run), or has the mark of ``zeusrun measure`` in its environment. ``found`` are the
+    foreign ones at the last check, as NVML numbers them.
     """
 
     def __init__(

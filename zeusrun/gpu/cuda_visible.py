@@ -47,10 +47,8 @@ def parse_visible(value: str | None) -> tuple[int | str, ...] | None:
     """Split ``CUDA_VISIBLE_DEVICES`` into CUDA indices and UUIDs (or their prefixes).
 
     Like CUDA, it ignores everything from the first negative index or empty entry on, and from
-    Slurm's ``NoDevFiles``. ``None`` is a variable that is not set: all GPUs are visible.
-
-    Raises:
-        VisibleGpusError: If an entry is neither, or occurs twice: CUDA then shows no GPU.
+    Slurm's ``NoDevFiles``. ``None`` is a variable that is not set: all GPUs are visible. An entry
+    that is neither, or occurs twice, is a ``VisibleGpusError``: CUDA then shows no GPU.
     """
     if value is None:
         return None
@@ -88,13 +86,9 @@ def resolve_visible(
     always a mistake. CUDA would silently show the GPUs before it. A GPU with several of its MIG
     instances listed appears once: it is metered as a whole.
 
-    Args:
-        entries: What ``parse_visible`` returned.
-        gpus: All GPUs that the job could see. Indices count them by PCI address; if an address is
-            unknown, in the order given.
-        pci_order: Whether CUDA counts by PCI address (``CUDA_DEVICE_ORDER=PCI_BUS_ID``).
-            Otherwise the fastest comes first.
-        count: How many of the visible ones the job uses.
+    ``entries`` come from ``parse_visible``; ``gpus`` are all that the job could see. Indices count
+    them by PCI address; if one is unknown, in the order given. Without ``pci_order``
+    (``CUDA_DEVICE_ORDER=PCI_BUS_ID``), CUDA lists the fastest GPU first.
 
     Raises:
         VisibleGpusError: If an entry names no GPU or several, two entries name the same, or an

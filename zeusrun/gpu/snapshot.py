@@ -83,9 +83,8 @@ class OpenGpu(NamedTuple):
 def open_gpus(environment: Mapping[str, str], *, everything: bool = False) -> list[OpenGpu]:
     """Open the GPUs that a job in this environment sees, or ``everything``; the caller closes them.
 
-    Raises:
-        DeviceError: If NVML cannot list the GPUs, or ``CUDA_VISIBLE_DEVICES`` is not usable and
-            ``everything`` is false.
+    ``DeviceError`` if NVML cannot list the GPUs, or a ``CUDA_VISIBLE_DEVICES`` that counts is not
+    usable.
     """
     if not everything:
         return _open_visible(environment)

@@ -15,8 +15,12 @@ from zeusrun.errors import DeviceError, HistoryError, ZeusrunError, advice_on
 from zeusrun.files.home import home_directory, limits_directory, notices_directory, trusted_home
 from zeusrun.files.lock import FileLock
 from zeusrun.gpu.nvml import gpus_of_job
-from zeusrun.gpu.power_limits.lock import LimitLock, is_held
-from zeusrun.gpu.power_limits.original_limits import is_elsewhere, recorded_gpus
+from zeusrun.gpu.power_limits.original_limits import (
+    LimitLock,
+    is_elsewhere,
+    is_held,
+    recorded_gpus,
+)
 from zeusrun.launcher.processes.installation import find_torchrun
 from zeusrun.trial import EnergySource
 

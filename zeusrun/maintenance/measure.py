@@ -64,10 +64,8 @@ class Measurement:
 def measure(argv: Sequence[str], devices: Sequence[Device]) -> Measurement:
     """Run a command to its end and measure its devices meanwhile; the caller closes them.
 
-    The command has this process's terminal, streams, signals and environment.
-
-    Raises:
-        NotStartedError: If the command could not be started.
+    It has this process's terminal, streams, signals and environment. ``NotStartedError`` if it
+    could not be started.
     """
     mark = uuid.uuid4().hex  # in the environment of all processes that the command starts
     monitor = EnergyMonitor(devices, None, foreign=ForeignProcesses(measure=mark))

@@ -90,10 +90,7 @@ def _trials(history: History, home: Path, job: str, *, dry_run: bool) -> Iterato
 
 
 def _files(history: History, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
-    """Find files that no trial needs any more.
-
-    The next submit of the job removes the directory of a run that never began.
-    """
+    """Find files of ended runs that nothing needs any more."""
     ended = {trial.trial for trial in history.trials(job) if trial.status.finished}
     for run_dir in _job_runs(home, job):
         if run_dir.name not in ended:

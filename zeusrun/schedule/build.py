@@ -45,10 +45,8 @@ def build_schedule(
     """Return the schedule of a job at a Unix second.
 
     Flags (``given``) override the job file's ``schedule`` section; what neither says is taken from
-    the ``known`` schedule. For ``environment`` and ``names`` see ``capture``.
-
-    Raises:
-        UsageError: If there is no expression, or a value is not usable.
+    the ``known`` schedule. For ``environment`` and ``names`` see ``capture``. It raises a
+    ``UsageError`` if there is no expression, or a value is not usable.
     """
     section = {} if spec.schedule is None else spec.schedule.model_dump(exclude_unset=True)
     values = {**_known(known), **_parsed(section), **_parsed(given)}
@@ -136,10 +134,7 @@ def capture(
     """Return the variables to keep for later runs, instead of cron's minimal environment.
 
     Variables of libraries are kept. Secrets and variables of a login session are kept only if they
-    are in ``names`` or in ``before``, what was kept before.
-
-    Raises:
-        UsageError: If one of ``names`` is not set.
+    are in ``names``, which must be set, or in ``before``, what was kept before.
     """
     missing = [name for name in names if name not in environment]
     if missing:

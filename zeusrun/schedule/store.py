@@ -48,16 +48,14 @@ class Occurrence:
         result: ``waiting`` for another run, ``running``, ``ended``; ``lost`` if its zeusrun died;
             or not started: ``skipped`` because of another run of the job, ``missed``.
         at: When the result was known, RFC 3339.
-        exit_code: That of ``submit``.
-        why: Reason for the result.
         told: Whether the result was reported to the user.
     """
 
     occurrence: float
     result: Result
     at: str
-    exit_code: int | None = None
-    why: str | None = None
+    exit_code: int | None = None  # that of ``submit``
+    why: str | None = None  # the reason for the result
     told: bool = False
 
     def describe(self) -> str:

@@ -15,10 +15,11 @@ from zeusrun.energy.cpu import EstimatedCpu
 from zeusrun.errors import BusyError, DeviceError, LimitRefusedError
 from zeusrun.files.lock import FileLock
 from zeusrun.gpu.power_limits.holder import LimitHolder, limit_grid_w
-from zeusrun.gpu.power_limits.lock import LimitLock, is_held
 from zeusrun.gpu.power_limits.original_limits import (
+    LimitLock,
     LimitRecord,
     is_elsewhere,
+    is_held,
     read_record,
     recorded_gpus,
     repair_limits,
@@ -256,7 +257,7 @@ def test_a_launcher_in_another_network_namespace_is_seen_by_the_file(original_w,
 HOLDS = """
 import sys
 from pathlib import Path
-from zeusrun.gpu.power_limits.lock import LimitLock
+from zeusrun.gpu.power_limits.original_limits import LimitLock
 lock = LimitLock(sys.argv[2], Path(sys.argv[1]))
 print(lock.acquire(), flush=True)
 sys.stdin.read()

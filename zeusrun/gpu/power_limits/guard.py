@@ -74,17 +74,14 @@ def _find_records(directory: Path, original_w: Mapping[str, float]) -> list[Limi
 
 
 def _restored(directory: Path, record: LimitRecord, devices: dict[str, LimitableDevice]) -> bool:
-    """Try to restore the limit of a GPU; return whether its record is gone.
-
-    A GPU that refuses it is opened again the next time: its driver may have been restarted.
-    """
+    """Try to restore the limit of a GPU; return whether that is done."""
     uuid = record.uuid
     try:
         if uuid not in devices:
             devices[uuid] = gpu_by_uuid(uuid, os.environ)
         put_back(directory, devices[uuid], record)
     except DeviceError:
-        if uuid in devices:
+        if uuid in devices:  # open it again the next time: its driver may have been restarted
             devices.pop(uuid).close()
         return False
     return True

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from zeusrun.energy.device import LimitableDevice, check_power_limit, is_same_limit, name_of
 from zeusrun.errors import BusyError, DeviceError, LimitRefusedError
-from zeusrun.gpu.power_limits.lock import LimitLock
 from zeusrun.gpu.power_limits.original_limits import (
+    LimitLock,
     LimitRecord,
     put_back,
     read_record,
