@@ -93,7 +93,7 @@ class LimitableDevice(Device, Protocol):
         """Return the limit in force, read now; ``None`` if the device does not report it."""
 
     def set_power_limit_w(self, watts: float) -> None:
-        """Set the limit, which stays; ``LimitRefusedError`` if permission is missing."""
+        """Set the limit; it stays. Raise a ``LimitRefusedError`` if permission is missing."""
 
 
 def name_of(device: Device) -> str:

@@ -50,7 +50,7 @@ class EnergyMonitor(Meter):
         clock: Callable[[], float] = time.monotonic,
         foreign: ForeignProcesses | None = None,
     ) -> None:
-        """Prepare. It writes a file only to ``csv_path``, and checks processes by ``foreign``."""
+        """Prepare. Without ``csv_path``, write no file; without ``foreign``, sharing is unknown."""
         self._warnings: list[str] = []
         self._metered: list[_Metered] = []
         for device in devices:

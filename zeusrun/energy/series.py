@@ -115,7 +115,7 @@ class EnergySeries:
         return (energies_j[right] - energies_j[left]) / (times_s[right] - times_s[left])
 
     def _correct_first(self) -> None:
-        """Correct the first sample: the counter, which may move once a second, was about to move.
+        """Correct the first sample: the counter may have been about to move.
 
         The missing energy is estimated from the next two steps, and is at most the first one.
         """

@@ -54,7 +54,7 @@ def has_mail_program() -> bool:
 
 
 def find_neglect(schedules: Schedules, now: float) -> tuple[str, str] | None:
-    """Return why the schedules do not run, and what to do; ``None`` if they run, or cron will."""
+    """Return why the schedules do not run, and what to do; ``None`` if they run or will run."""
     try:
         ticked: float | None = schedules.heartbeat.stat().st_mtime
     except OSError:

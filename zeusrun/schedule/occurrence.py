@@ -31,7 +31,7 @@ _LOG_BYTES = 1 << 20
 
 
 def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float) -> Detached:
-    """Start an occurrence that is due, with its output in the job's log, or ``LaunchError``."""
+    """Start a due occurrence with its output in the job's log, or raise a ``LaunchError``."""
     from zeusrun.launcher.processes.background import start_detached  # noqa: PLC0415 - most ticks start nothing
 
     try:

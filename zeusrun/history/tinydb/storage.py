@@ -221,7 +221,7 @@ def read_tables(path: Path, data: bytes | None) -> Tables:
 
 
 def decode_trials(records: Iterable[Mapping[str, Any]], job: str) -> list[Trial]:
-    """Read a job's trials; ``DamagedError`` if one is none of this job, or two have the same id."""
+    """Read a job's trials; ``DamagedError`` if one is of another job, or two have the same id."""
     trials: dict[str, Trial] = {}
     for number, record in enumerate(records, start=1):
         try:
