@@ -31,11 +31,7 @@ _LOG_BYTES = 1 << 20
 
 
 def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float) -> Detached:
-    """Start an occurrence that is due, with its output in the job's log.
-
-    Raises:
-        LaunchError: If it cannot be started.
-    """
+    """Start a due occurrence with its output in the job's log, or raise a ``LaunchError``."""
     from zeusrun.launcher.processes.background import start_detached  # noqa: PLC0415 - most ticks start nothing
 
     try:
@@ -72,21 +68,15 @@ def fire(
     *,
     by_hand: bool = False,
 ) -> int:
-    """Run an occurrence, unless another process has begun it, and record how it ended.
+    """Run an occurrence, unless another process has begun it; record and return its exit code.
 
     Args:
         schedules: Schedules of the user.
         job: Name of the job.
         occurrence: The occurrence that a tick has found due, in Unix seconds.
-        run: Runs the job; calls its second argument when it begins; returns the exit code. May
-            raise a ``BusyError``: it was skipped.
+        run: Runs the job; calls its second argument when it begins; returns the exit code. A
+            ``BusyError`` of it means that the occurrence was skipped.
         by_hand: A user runs it now; it is not in the timetable.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        ZeusrunError: As ``run`` does.
     """
     lock = schedules.lock(_lock_name(job, occurrence))
     if not lock.acquire(_LOCK_WAIT_S):
@@ -170,11 +160,7 @@ def _lock_name(job: str, occurrence: float) -> str:
 
 
 def open_log(path: Path) -> int:
-    """Open the log of a job's runs to append to. Beyond 1 MB a new one begins; keep the old one.
-
-    Raises:
-        OSError: If it cannot be opened.
-    """
+    """Open the log of a job's runs to append to. Beyond 1 MB a new one begins; keep the old one."""
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size > _LOG_BYTES:
             path.replace(path.with_name(f"{path.name}.1"))

@@ -13,8 +13,7 @@ from zeusrun.errors import DeviceError
 from zeusrun.files.home import limits_directory
 from zeusrun.gpu.nvml import gpu_by_uuid
 from zeusrun.gpu.power_limits.holder import LimitHolder
-from zeusrun.gpu.power_limits.lock import is_held
-from zeusrun.gpu.power_limits.original_limits import read_record, repair_limits
+from zeusrun.gpu.power_limits.original_limits import is_held, read_record, repair_limits
 from zeusrun.gpu.zeusd import named_zeusd, naming_zeusd
 from zeusrun.launcher.power.profiler import LimitsReport, Profiling
 from zeusrun.launcher.processes.guard import GuardProcess
