@@ -70,7 +70,7 @@ def test_a_recurrence_makes_as_many_attempts_as_it_is_allowed():
 
 def test_a_job_that_nothing_can_finish_is_an_error():
     made = job({8: [LearningCurve(None, ())]})
-    with pytest.raises(UsageError, match="toy: no batch size ever reaches the target"):
+    with pytest.raises(UsageError, match="toy: no batch size ever reaches"):
         simulate(Scenario(made.name, made), "fixed", 0, Settings(recurrences=1))
 
 

@@ -1,4 +1,4 @@
-"""What has changed between recurrences: costs beyond their spread, runs that no longer count."""
+"""Changes between recurrences: costs beyond their spread, runs that no longer count."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class CostShift:
 def find_cost_shifts(trials: Sequence[Trial]) -> list[CostShift]:
     """Return the last shift of each batch size under the conditions of its newest run.
 
-    A shift is two runs in a row beyond the spread of those before, on the same side, as for epochs
-    (``drift.first_valid``), or the newest run alone. ``trials`` are of one job, oldest first.
+    A shift is two runs in a row beyond the spread of those before, on the same side, or the newest
+    run alone. ``trials`` are of one job, oldest first.
     """
     newest = {trial.global_batch_size: trial for trial in trials if has_cost(trial)}
     found = []
@@ -77,7 +77,7 @@ def _side(before: CostBaseline, trial: Trial) -> int:
 
 
 def describe_shifts(trials: Sequence[Trial]) -> list[str]:
-    """Say in sentences what has changed in a job, and what the policy concludes."""
+    """Describe in sentences what has changed in a job, and what the policy concludes."""
     sentences = [_describe(shift) for shift in find_cost_shifts(trials)]
     outdated, since = _find_outdated(trials)
     if outdated:

@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-LARGEST, SMALLEST = 1e15, 1e-9
-"""Seconds, watts and shares lie within them; beyond, sums would leave the range of a float."""
+LARGEST, SMALLEST = 1e15, 1e-9  # of seconds, watts and shares: their sums are finite
 
 
 class TraceRow(NamedTuple):
-    """The cells of a row by column, and the line where the row ends."""
+    """The cells of a row by column, and the line on which the row ends."""
 
     path: Path
     line: int

@@ -1,7 +1,7 @@
 """Builds jobs from traces in the public schema of the Zeus project, and reads cluster traces.
 
-``summary_train.csv`` says after how many epochs each run reached each level of its metric,
-``summary_power_<gpu>.csv`` how long an epoch takes and what it draws under each power limit.
+``summary_train.csv`` contains the epochs after which each run reached each level of its metric;
+``summary_power_<gpu>.csv``, time and power of an epoch under each power limit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PREFIX = "summary_power_"
 
 
 class Workload(NamedTuple):
-    """A dataset of a trace, and what the trace does not contain: how it is trained."""
+    """A dataset of a trace, and how it is trained, which the trace does not contain."""
 
     name: str  # of the dataset
     default: int  # the user's own batch size
@@ -58,7 +58,7 @@ WORKLOADS: Mapping[str, Workload] = {
 
 
 class Training(NamedTuple):
-    """What is trained, and how: the columns that the two traces share, without the batch size."""
+    """The columns that the two traces share, without the batch size."""
 
     dataset: str
     network: str
@@ -80,7 +80,7 @@ class ClusterRun(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A recurring job of a cluster trace: its name, its dataset, its submissions by time."""
+    """A recurring job of a cluster trace; ``runs`` are by time."""
 
     name: str
     dataset: str
@@ -88,11 +88,7 @@ class Group(NamedTuple):
 
 
 def parse_workload(text: str) -> Workload:
-    """Read ``--workload``: the name of a known one, or ``name:default:target:max_epochs[:min]``.
-
-    Raises:
-        UsageError: If it is neither.
-    """
+    """Read ``--workload``: a known name, or ``WORKLOAD_FORM``; else raises ``UsageError``."""
     name, *rest = text.split(":")
     if not rest:
         if name not in WORKLOADS:
@@ -121,7 +117,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def gpus(directory: Path) -> list[str]:
-    """Return the GPUs of which a directory holds a power trace."""
+    """Return the GPUs of the power traces in a directory."""
     found = directory.glob(f"{_PREFIX}*.csv")
     return sorted(path.name.removeprefix(_PREFIX).removesuffix(".csv") for path in found)
 
@@ -156,10 +152,9 @@ def _build_job(
     power: Mapping[Training, Mapping[int, Mapping[float, Rate]]],
     max_power_w: float,
 ) -> SimulatedJob:
-    """Build a job of the batch sizes that were both trained and measured.
+    """Build a job of the batch sizes in both traces; the default is at most the largest of them.
 
-    The default is at most the largest of them. If a dataset was trained in several ways, the one
-    with most batch sizes counts.
+    If a dataset was trained in several ways, the one with most batch sizes counts.
     """
     name = workload.name
     keys = [key for key in training if key.dataset == name]
@@ -181,10 +176,6 @@ def _build_job(
         arm: [_build_curve(levels, workload) for levels in training[key][arm].values()]
         for arm in arms
     }
-    if not any(curve.epochs for own in curves.values() for curve in own):
-        raise UsageError(
-            f"{name}: no run reaches {workload.target:g} within {workload.max_epochs} epochs"
-        )
     return SimulatedJob(
         name=name,
         default=default,
@@ -217,9 +208,9 @@ def _gpu(directory: Path, gpu: str | None) -> str:
     known = gpus(directory)
     if not known:
         where = "no such directory" if not directory.is_dir() else f"no {_PREFIX}<gpu>.csv in it"
-        raise UsageError(f"{directory} holds no power traces: {where}")
+        raise UsageError(f"{directory} has no power traces: {where}")
     if gpu is None:
-        raise UsageError(f"say which GPU with --gpu; {directory} has {', '.join(known)}")
+        raise UsageError(f"name the GPU with --gpu; {directory} has {', '.join(known)}")
     for name in known:
         if name.lower() == gpu.lower():
             return name

@@ -1,4 +1,4 @@
-"""What ``auto`` expects, in words and figures for people."""
+"""Describes for people what ``auto`` expects, and why it chooses an arm."""
 
 from __future__ import annotations
 
@@ -108,14 +108,7 @@ def _compared(now: Assessment, index: int) -> str:
 
 
 def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None) -> ArmBelief:
-    """Return what is believed of one arm.
-
-    Args:
-        now: What the decision rests on.
-        index: Of the arm.
-        bound: That its trial would be held to.
-        why: Why it is the next one; ``None`` if it is not.
-    """
+    """Return what is believed of one arm; ``why`` it is the next one, ``None`` if it is not."""
     evidence, beliefs = now.evidence, now.beliefs
     arm, cost_j = beliefs.arms[index], beliefs.incumbent_cost_j
     log_cost = float(beliefs.mean[index])
