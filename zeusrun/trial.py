@@ -271,17 +271,7 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; curve points become ``[epoch, time_s, energy_j, value]``."""
-        record: dict[str, Any] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Enum):
-                value = value.value
-            elif field.name in {"curve", "power_profile"}:
-                value = [list(point) for point in value]
-            elif isinstance(value, tuple):
-                value = list(value)
-            record[field.name] = value
-        return record
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Trial:
@@ -295,6 +285,12 @@ class Trial:
             return cls(**{n: decoders[n](value) for n, value in record.items() if n in decoders})
         except (TypeError, OverflowError) as error:
             raise ValueError(f"not a trial: {error}") from error
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - a value of any field
+    if isinstance(value, tuple):
+        return [list(each) if isinstance(each, tuple) else each for each in value]
+    return value.value if isinstance(value, Enum) else value
 
 
 @functools.cache

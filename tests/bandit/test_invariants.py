@@ -22,8 +22,7 @@ from tests.bandit.scripts import (
 )
 from zeusrun.bandit.reinterpret import describe_kept, read_history
 from zeusrun.bandit.tally import build_tally
-from zeusrun.bandit.zeus.policy import Zeus, plan_step
-from zeusrun.bandit.zeus.pruning import prune
+from zeusrun.bandit.zeus.policy import Zeus, plan_step, prune
 from zeusrun.trial import Stage, TrialStatus
 
 # A busy machine must not fail a test of what is true.

@@ -31,8 +31,6 @@ class Fixed(WalkingPolicy):
 
     def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
         """Return what the runs of every candidate show."""
-
-        def verdict(arm: int) -> str:
-            return "next: the default" if arm == problem.default else "never chosen"
-
-        return explain_arms(problem, build_tally(problem, runs), {problem.default: 1.0}, verdict)
+        verdicts = dict.fromkeys(problem.candidates, "never chosen")
+        verdicts[problem.default] = "next: the default"
+        return explain_arms(build_tally(problem, runs), {problem.default: 1.0}, verdicts)

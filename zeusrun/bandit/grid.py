@@ -44,11 +44,8 @@ class Grid(SweepingPolicy):
         """Return what the runs of every candidate show."""
         tally = build_tally(problem, runs)
         chosen, _, why = _next(problem, tally, runs)
-
-        def verdict(arm: int) -> str:
-            return f"next: {why}" if arm == chosen else _verdict(tally, arm)
-
-        return explain_arms(problem, tally, {chosen: 1.0}, verdict)
+        verdicts = {arm: _verdict(tally, arm) for arm in problem.candidates}
+        return explain_arms(tally, {chosen: 1.0}, verdicts | {chosen: f"next: {why}"})
 
 
 def _next(problem: Problem, tally: Tally, runs: Sequence[Run]) -> tuple[int, Stage, str]:

@@ -13,7 +13,7 @@ from zeusrun.bandit.problem import ArmBelief
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from zeusrun.bandit.observation import Run
     from zeusrun.bandit.problem import Problem
@@ -158,14 +158,14 @@ def fitting(
 
 
 def explain_arms(
-    problem: Problem, tally: Tally, chances: Mapping[int, float], verdict: Callable[[int], str]
+    tally: Tally, chances: Mapping[int, float], verdicts: Mapping[int, str]
 ) -> list[ArmBelief]:
     """Return what each candidate's own runs show.
 
-    ``chances`` are the probabilities of being chosen next; ``verdict`` returns an arm's state.
+    ``chances`` are the probabilities of being chosen next; ``verdicts`` have every candidate.
     """
     beliefs = []
-    for arm in problem.candidates:
+    for arm, verdict in verdicts.items():
         results, costs_j = tally.results.get(arm, ()), tally.costs_j.get(arm, ())
         cost = believe(costs_j) if costs_j else None
         trials = len(results) + tally.out_of_memory.get(arm, 0)
@@ -180,7 +180,7 @@ def explain_arms(
             cost_range_j=cost.range_j if cost else None,
             failure_chance=1 - len(reached) / trials if trials else None,
             chance=chances.get(arm, 0.0),
-            verdict=verdict(arm),
+            verdict=verdict,
         )
         beliefs.append(belief)
     return beliefs

@@ -164,7 +164,9 @@ def _epochs(
             else (max(run.epochs or 1, bound_factor * fresh) + (fresh or run.epochs or 1), 1.0)
             for run in runs
         ]
-    paces = newest_paces(evidence) or _furthest_pace(mode, evidence)
+    furthest = min if mode == "min" else max
+    cut = (run.pace for runs in evidence.cut.values() for run in runs)
+    paces = newest_paces(evidence) or [furthest(cut, key=lambda pace: pace[-1][1], default=())]
     for arm, runs in evidence.cut.items():
         for run in runs:
             share = way_gone(mode, paces, run.pace[-1][1])
@@ -175,16 +177,6 @@ def _epochs(
 def newest_paces(evidence: Evidence) -> list[Pace]:
     """Return the learning curve of each arm's newest run that reached the target."""
     return [runs[-1].pace for runs in evidence.reached.values() if runs[-1].pace]
-
-
-def _furthest_pace(mode: str, evidence: Evidence) -> list[Pace]:
-    """Return the learning curve of the run cut short with the best metric, if there is one."""
-    best: Pace = ()
-    for runs in evidence.cut.values():
-        for run in runs:
-            if not best or better(mode, run.pace[-1][1], best[-1][1]):
-                best = run.pace
-    return [best] if best else []
 
 
 def way_gone(mode: str, paces: Sequence[Pace], value: float) -> float:
