@@ -43,7 +43,7 @@ class SimulatedJob:
     """A recurring job of which everything is known.
 
     A run follows one of the learning curves of its batch size at random. A job that does not change
-    has one era, from recurrence 1. Raises ``ValueError`` if a batch size has no rate.
+    has one era, from recurrence 1.
     """
 
     name: str
@@ -52,12 +52,8 @@ class SimulatedJob:
     target: float
     max_epochs: int
     max_power_w: float  # of the GPU
-    rates: Mapping[int, Mapping[float, Rate]]  # by batch size, then by power limit
+    rates: Mapping[int, Mapping[float, Rate]]  # by batch size, then by power limit; never empty
     eras: Sequence[tuple[int, Mapping[int, Sequence[LearningCurve]]]]  # by first recurrence
-
-    def __post_init__(self) -> None:
-        if not self.rates or not all(self.rates.values()):
-            raise ValueError(f"{self.name}: every batch size needs a rate under a power limit")
 
     @cached_property
     def arms(self) -> tuple[int, ...]:

@@ -96,12 +96,7 @@ def replay(
 
     Returns:
         Every trial, by start.
-
-    Raises:
-        ValueError: If ``in_flight`` is below 1, or there is not one arrival for each recurrence.
     """
-    if in_flight < 1 or (arrivals and len(arrivals) != recurrences):
-        raise ValueError(f"{recurrences} recurrences, {len(arrivals)} arrivals, {in_flight=}")
     entropy = [seed] if isinstance(seed, int) else seed
     world, rng = (np.random.default_rng([*entropy, stream]) for stream in (1, 2))
     state = _Replay(job, policy, problem, world, rng, attempts, arrivals)

@@ -137,11 +137,8 @@ def run_study(
     name are merged by time. ``on_progress`` receives the share that is done.
 
     Raises:
-        UsageError: If there is nothing to simulate, no such policy, or no batch size that ever
-            reaches a job's target.
+        UsageError: If there is no such policy, or no batch size that reaches a job's target.
     """
-    if not (scenarios and policies and seeds):
-        raise UsageError("there is nothing to simulate: no workload, no policy or no seed")
     for policy in policies:
         create_policy(policy)
     cells = [(each, policy, seed) for each in scenarios for policy in policies for seed in seeds]
