@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.cost_baseline import NEWEST, CostBaseline, conditions, find_baseline, has_cost
-from zeusrun.bandit.auto.drift import first_valid
+from zeusrun.bandit.auto.drift import describe_outdated, first_valid
 from zeusrun.bandit.observation import FAILED, Run
 from zeusrun.cost import energy_text
 from zeusrun.trial import TrialStatus
@@ -81,12 +81,9 @@ def describe_shifts(trials: Sequence[Trial]) -> list[str]:
     sentences = [_describe(shift) for shift in find_cost_shifts(trials)]
     outdated, since = _find_outdated(trials)
     if outdated:
-        runs = (
-            "1 earlier run no longer counts" if outdated == 1 else "{} earlier runs no longer count"
-        )
         sentences.append(
-            f"the job has changed since recurrence {since}: {runs.format(outdated)} for epochs to "
-            "the target, and the search is as wide again as at the start"
+            f"the job has changed since recurrence {since}: {describe_outdated(outdated)} for "
+            "epochs to the target, and the search is as wide again as at the start"
         )
     return sentences
 

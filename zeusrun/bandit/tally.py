@@ -99,7 +99,7 @@ def build_tally(problem: Problem, runs: Sequence[Run]) -> Tally:
         results=dict(results),
         costs_j={b: costs[-window:] for b, costs in costs_j.items()},
         out_of_memory=out_of_memory,
-        fitting=fitting(problem.candidates, out_of_memory, trained_arms(runs)),
+        fitting=fitting(problem.candidates, out_of_memory, runs),
         not_now=failed_now(problem, runs, OUTDONE),
         exploring=exploring,
     )
@@ -139,15 +139,14 @@ def likeliest_arm(tally: Tally) -> tuple[int, str] | None:
     return arm, f"this is the last attempt allowed, and {arm} has reached the target in {times}"
 
 
-def trained_arms(runs: Iterable[Run]) -> set[int]:
-    """Return the arms that have trained for an epoch, and so fit in memory."""
-    return {run.arm for run in runs if run.local and run.epochs and run.status in _TRAINED}
-
-
 def fitting(
-    candidates: Sequence[int], out_of_memory: Mapping[int, int], trained: Iterable[int]
+    candidates: Sequence[int], out_of_memory: Mapping[int, int], runs: Iterable[Run]
 ) -> tuple[int, ...]:
-    """Return the candidates below the first that memory rules out."""
+    """Return the candidates below the first that memory rules out.
+
+    An arm that has trained for an epoch fits, and so do all smaller ones.
+    """
+    trained = (r.arm for r in runs if r.local and r.epochs and r.status in _TRAINED)
     proven = max(trained, default=0)
     too_large = [
         arm

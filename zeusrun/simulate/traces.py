@@ -160,12 +160,15 @@ def _build_job(
     If a dataset was trained in several ways, the one with most batch sizes counts.
     """
     name = workload.name
-    keys = [key for key in training if key.dataset == name]
-    if not keys:
+    in_both = {
+        key: sorted(training[key].keys() & power.get(key, {}).keys())
+        for key in training
+        if key.dataset == name
+    }
+    if not in_both:
         hint = did_you_mean(name, dict.fromkeys(key.dataset for key in training))
         raise UsageError(f"the training trace has no dataset {name!r}; {hint}")
-    key = max(keys, key=lambda key: len(training[key].keys() & power.get(key, {}).keys()))
-    arms = sorted(training[key].keys() & power.get(key, {}).keys())
+    key, arms = max(in_both.items(), key=lambda item: len(item[1]))
     if not arms:
         raise UsageError(
             f"{name}: no batch size of the training trace ({key.network}, {key.optimizer}) is in "

@@ -59,6 +59,11 @@ class Spread:
         return 0 if abs(far) <= SURPRISE_SDS else 1 if far > 0 else -1
 
 
+def describe_outdated(runs: int) -> str:
+    """Return how many runs are from before the job changed, as the start of a clause."""
+    return "1 earlier run no longer counts" if runs == 1 else f"{runs} earlier runs no longer count"
+
+
 def first_valid(runs: Sequence[Run]) -> int:
     """Return the index of the first run that still describes the job; 0 if it has not changed.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.drift import Spread, first_valid
 from zeusrun.bandit.observation import FAILED, OUTDONE
-from zeusrun.bandit.tally import failed_now, fitting, trained_arms
+from zeusrun.bandit.tally import failed_now, fitting
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         run_sd=spread.sd,
         fitting=tuple(
             arm
-            for arm in fitting(problem.candidates, out_of_memory, trained_arms(runs))
+            for arm in fitting(problem.candidates, out_of_memory, runs)
             if arm in successes or crashes[arm] < CRASH_LIMIT or not successes
         ),
         crashes=crashes,
