@@ -79,11 +79,17 @@ def _side(before: CostBaseline, trial: Trial) -> int:
 def describe_shifts(trials: Sequence[Trial]) -> list[str]:
     """Describe in sentences what has changed in a job, and what the policy concludes."""
     sentences = [_describe(shift) for shift in find_cost_shifts(trials)]
-    outdated, since = _find_outdated(trials)
-    if outdated:
+    settled = [t for t in trials if t.teaches and t.status in _SETTLED and t.epochs is not None]
+    runs = [
+        Run(trial.global_batch_size, trial.recurrence, trial.status, epochs=trial.epochs)
+        for trial in settled
+        if _learning(trial) == _learning(settled[-1])
+    ]
+    if outdated := first_valid(runs):
         sentences.append(
-            f"the job has changed since recurrence {since}: {describe_outdated(outdated)} for "
-            "epochs to the target, and the search is as wide again as at the start"
+            f"the job has changed since recurrence {runs[outdated].recurrence}: "
+            f"{describe_outdated(outdated)} for epochs to the target, and the search is as wide "
+            "again as at the start"
         )
     return sentences
 
@@ -95,21 +101,6 @@ def _describe(shift: CostShift) -> str:
     if shift.runs == 1:
         return f"{shift.since} cost {now}, {times} the usual cost of batch size {arm} ({before})"
     return f"batch size {arm} costs {times} as much since {shift.since}: {now}, before it {before}"
-
-
-def _find_outdated(trials: Sequence[Trial]) -> tuple[int, int]:
-    """Return how many runs no longer count for epochs, and the recurrence since when.
-
-    Only runs with the objective of the newest are considered.
-    """
-    settled = [t for t in trials if t.teaches and t.status in _SETTLED and t.epochs is not None]
-    same = [trial for trial in settled if _learning(trial) == _learning(settled[-1])]
-    runs = [
-        Run(trial.global_batch_size, trial.recurrence, trial.status, epochs=trial.epochs)
-        for trial in same
-    ]
-    first = first_valid(runs)
-    return first, runs[first].recurrence if first else 0
 
 
 def _learning(trial: Trial) -> tuple[object, ...]:

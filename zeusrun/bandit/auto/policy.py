@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zeusrun.bandit.auto import explain
 from zeusrun.bandit.auto.acquisition import Assessment, assess
 from zeusrun.bandit.auto.beliefs import newest_paces, way_gone
 from zeusrun.bandit.auto.evidence import PROVEN, was_bounded
-from zeusrun.bandit.auto.explain import (
-    belief_of,
-    why_after_crash,
-    why_first,
-    why_incumbent,
-    why_retry,
-    why_try,
-)
 from zeusrun.bandit.base import WalkingPolicy
 from zeusrun.bandit.power import first_limit_w
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
@@ -58,7 +51,7 @@ class Auto(WalkingPolicy):
         now = assess(problem, runs)
         index, _, why = _select(now)
         return [
-            belief_of(now, i, _bound(now, i, proven=False), why if i == index else None)
+            explain.belief_of(now, i, _bound(now, i, proven=False), why if i == index else None)
             for i in range(len(problem.candidates))
         ]
 
@@ -79,17 +72,17 @@ def _select(now: Assessment) -> tuple[int, Stage, str]:
     incumbent, last = now.beliefs.incumbent, now.problem.last_attempt
     if incumbent is None:
         index = _first(now)
-        return index, Stage.EXPLORE, why_first(now, index)
+        return index, Stage.EXPLORE, explain.why_first(now, index)
     if evidence.crashed_now and arms[incumbent] not in evidence.crashed_now | evidence.failed_now:
-        return incumbent, Stage.RETRY, why_after_crash(now, incumbent)
+        return incumbent, Stage.RETRY, explain.why_after_crash(now, incumbent)
     if evidence.failed_now and (last or _enough_of_trying(now, incumbent)):
         chosen = _likeliest if last and evidence.proven_failed_now else _proven
         index = chosen(now, incumbent)
-        return index, Stage.RETRY, why_retry(now, index)
+        return index, Stage.RETRY, explain.why_retry(now, index)
     best = incumbent if values is None or last else int(values.argmax())
     if best == incumbent:
-        return incumbent, Stage.EXPLOIT, why_incumbent(now, incumbent)
-    why = why_try(now, best, incumbent)
+        return incumbent, Stage.EXPLOIT, explain.why_incumbent(now, incumbent)
+    why = explain.why_try(now, best, incumbent)
     if _needs_speed_check(now, best):
         why = f"{why}; its speed is unknown, so {SPEED_CHECK_S:g} s of it come first"
         return best, Stage.SPEED_CHECK, why
