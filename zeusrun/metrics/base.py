@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from zeusrun.errors import UsageError
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.sidecar.events import Event
-
 
 MAX_WARNINGS = 5
 
@@ -36,20 +34,17 @@ class MetricSource(Protocol):
         """
 
 
-@dataclass
 class SidecarReader:
     """Reads the events that ranks append to the sidecar; bad lines become warnings."""
 
-    path: Path
-    warnings: list[str] = field(default_factory=list)
-    bad_lines: int = 0
-    _line_number: int = 0
-    _tail: LineTail | None = None
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.warnings: list[str] = []
+        self._tail = LineTail(path)
+        self._line_number = self._bad_lines = 0
 
     def read(self, *, final: bool = False) -> list[Event]:
         """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
-        if self._tail is None:
-            self._tail = LineTail(self.path)
         events: list[Event] = []
         while lines := self._tail.read_lines(final=final):
             for raw in lines:
@@ -65,10 +60,10 @@ class SidecarReader:
         return events
 
     def _warn(self, reason: str) -> None:
-        self.bad_lines += 1
-        if self.bad_lines <= MAX_WARNINGS:
+        self._bad_lines += 1
+        if self._bad_lines <= MAX_WARNINGS:
             self.warnings.append(f"{self.path.name}:{self._line_number}: {reason}; line ignored")
-        elif self.bad_lines == MAX_WARNINGS + 1:
+        elif self._bad_lines == MAX_WARNINGS + 1:
             self.warnings.append(f"{self.path.name}: more lines are not events; all were ignored")
 
 
