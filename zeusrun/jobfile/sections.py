@@ -28,7 +28,7 @@ from zeusrun.jobfile.validators import (
     duration_s,
     size_bytes,
 )
-from zeusrun.plugins import has_plugin
+from zeusrun.plugins import plugin_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ def _read_by(rule: Callable[[str], object]) -> BeforeValidator:
 def _check_process_count(value: object) -> object:
     if value in ("gpu", "cpu", "auto") or (type(value) is int and value >= 1):
         return value
-    if isinstance(value, str) and has_plugin("zeusrun.devices", value):
+    if isinstance(value, str) and value in plugin_names("zeusrun.devices"):
         return value
     raise ValueError("must be a whole number from 1, or gpu, cpu or auto")
 

@@ -10,7 +10,7 @@ import difflib
 import re
 from typing import TYPE_CHECKING, Literal
 
-from zeusrun.plugins import has_plugin, plugin_names
+from zeusrun.plugins import plugin_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,9 +73,9 @@ def check_env_name(name: str) -> str:
 
 def check_name(name: str, known: Sequence[str], group: Group) -> str:
     """Return ``name`` if zeusrun knows it or an installed plugin of the group has it."""
-    if name in known or has_plugin(group, name):
+    if name in known or name in (plugins := plugin_names(group)):
         return name
-    close = difflib.get_close_matches(name, [*known, *plugin_names(group)], n=1)
+    close = difflib.get_close_matches(name, [*known, *plugins], n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ", and no plugin has that name"
     names = " or ".join(filter(None, (", ".join(map(repr, known[:-1])), repr(known[-1]))))
     raise ValueError(f"must be {names}, not {name!r}{hint}")

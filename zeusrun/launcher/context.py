@@ -7,13 +7,13 @@ import os
 import platform
 import resource
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.errors import SHORTAGES, DeviceError, LaunchError
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.launcher.processes.command import Placement, build_command
-from zeusrun.plugins import load_plugin
+from zeusrun.plugins import create_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,8 +83,7 @@ def job_devices(
     such device.
     """
     if isinstance(nproc_per_node, str) and nproc_per_node not in {"gpu", "cpu", "auto"}:
-        create: Any = load_plugin("zeusrun.devices", nproc_per_node)
-        devices = list(create(environment)) if callable(create) else []
+        devices = create_plugin("zeusrun.devices", nproc_per_node, list, environment)
         if not devices:
             raise DeviceError(
                 f"launch.nproc_per_node is {nproc_per_node!r}, but no installed plugin finds such "
