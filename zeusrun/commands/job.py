@@ -11,8 +11,8 @@ from typer import Argument
 from zeusrun.clock import read_clock
 from zeusrun.commands.options import AsJson, JobFile, Overrides, job_file
 from zeusrun.errors import JobFileError, UsageError
-from zeusrun.jobfile.sections import POLICY_NAMES
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
+from zeusrun.jobfile.values import POLICY_NAMES
 from zeusrun.launcher.script_warnings import find_unused_choices
 from zeusrun.plain_text import plain_text
 from zeusrun.schedule.build import build_schedule

@@ -26,23 +26,19 @@ from zeusrun.jobfile.secrets import hide_secret, read_secrets, write_secrets
 from zeusrun.jobfile.sections import (
     BatchSizes,
     EarlyStop,
-    EnvName,
-    EnvText,
     Keep,
     Launch,
     LearningRate,
     Metrics,
     Notify,
     Objective,
-    PassedText,
     PolicySection,
     PowerLimit,
     ScheduleSection,
     Section,
     StallSection,
-    Template,
-    check_text,
 )
+from zeusrun.jobfile.values import EnvName, EnvText, PassedText, Template, check_text
 from zeusrun.jobfile.yaml_reader import JobFileProblem, read_job_file, write_job_yaml
 
 if TYPE_CHECKING:
@@ -52,21 +48,19 @@ if TYPE_CHECKING:
 
 
 def resolve_path(source: Path, text: str, *, escape: bool = False) -> Path:
-    """Return a path of the job file ``source`` made absolute; ``..`` as people read it.
+    """Return the absolute form of a path in the job file ``source``.
 
     ``escape`` doubles a ``$`` in the directory, for a result that will be expanded.
     """
     directory = str(source.parent)
-    if escape:
-        directory = directory.replace("$", "$$")
-    return Path(os.path.normpath(Path(directory, text)))
+    return Path(os.path.normpath(Path(directory.replace("$", "$$") if escape else directory, text)))
 
 
 class JobSpec(Section):
-    """One recurring training job. Read it with ``load_spec``.
+    """One recurring training job; ``load_spec`` reads it.
 
-    A validator sees only the fields above its own: so ``learning_rate`` stands before the texts
-    that may use ``${learning_rate}``, and ``launch`` before ``batch_size``.
+    A validator sees only the fields above its own. So ``learning_rate`` comes before the texts
+    with placeholders, and ``launch`` before ``batch_size``.
     """
 
     source: Path = Field(exclude=True, strict=False, description="The job file; absolute.")
@@ -83,8 +77,10 @@ class JobSpec(Section):
     module: str | None = Field(
         None, min_length=1, description="Module to run as with python -m, instead of a script."
     )
-    args: Annotated[tuple[PassedText, ...], Field(strict=False)] = Field(
-        (), description="Arguments of the script; zeusrun fills in ${...} placeholders."
+    args: tuple[PassedText, ...] = Field(
+        (),
+        strict=False,
+        description="Arguments of the script; zeusrun fills in ${...} placeholders.",
     )
     env: Annotated[
         Mapping[EnvName, EnvText], AfterValidator(MappingProxyType), PlainSerializer(dict)
@@ -163,8 +159,7 @@ class JobSpec(Section):
     def check_world_size(self, world_size: int) -> None:
         """Raise ``JobFileError`` if so many processes cannot share every candidate evenly.
 
-        Loading checks it if ``nproc_per_node`` is a number. Otherwise submit does: it counts the
-        devices.
+        ``load_spec`` checks this itself if ``nproc_per_node`` is a number.
         """
         try:
             self.batch_size.check_divisible(world_size)
