@@ -27,7 +27,10 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "rerun": ("submit.rerun", "Run the job of a past trial again, with the same batch size."),
         "history": ("runs.history", "Show past runs, what they cost and what they saved."),
         "show": ("runs.show", "Show everything about one trial."),
-        "explain": ("job.explain", "Show what the policy believes, and what it would choose next."),
+        "explain": (
+            "submit.explain",
+            "Show what the policy believes, and what it would choose next.",
+        ),
         "validate": ("job.validate", "Check a job file."),
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),
         "doctor": (

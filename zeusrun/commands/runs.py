@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -76,7 +77,7 @@ def history(
             flag = "--forget" if forget else "--unforget"
             raise UsageError(
                 "--forget and --unforget take one trial, and no other option but --json; "
-                f"write: zeusrun history {flag} {forget or unforget}"
+                f"write: zeusrun history {flag} {shlex.quote(forget or unforget or '')}"
             )
         _mark(store, forget or unforget or "", forgotten=forget is not None, as_json=as_json)
         return

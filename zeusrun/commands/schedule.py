@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -221,7 +222,7 @@ def run_now(job: Job) -> None:
     except OSError as error:
         raise LaunchError(
             f"{argv[0]} cannot be started: {error.strerror}; `zeusrun schedule add "
-            f"{schedule.job_file}` with a zeusrun that works sets it up again"
+            f"{shlex.quote(schedule.job_file)}` with a zeusrun that works sets it up again"
         ) from error
     raise typer.Exit(ended.code)
 

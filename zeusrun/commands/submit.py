@@ -1,4 +1,4 @@
-"""The verbs that run a job: ``submit``, ``rerun`` and ``schedule fire``."""
+"""The verbs that run a job, ``submit``, ``rerun`` and ``schedule fire``; and ``explain``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.power import best_limits
@@ -29,6 +29,7 @@ from zeusrun.commands.options import (
     TrialName,
     console,
     find_trial,
+    job_file,
     open_home,
 )
 from zeusrun.errors import BusyError, ExitCode, HistoryError, UsageError, ZeusrunError
@@ -48,6 +49,7 @@ from zeusrun.maintenance.retention import collect, read_bounds, remove
 from zeusrun.notify.notices import build_notices, failure_notice, lost_notices, send
 from zeusrun.schedule.occurrence import fire as run_occurrence
 from zeusrun.schedule.store import Schedules
+from zeusrun.trial import TrialStatus
 from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json, result_json
 from zeusrun.view.live import SubmitView
@@ -101,7 +103,13 @@ def submit(
     )
 
 
-def rerun(trial: TrialName, *, as_json: AsJson = False, quiet: Quiet = False) -> None:
+def rerun(
+    trial: TrialName,
+    *,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
     """Run the job of a past trial again, with the same batch size."""
     found = find_trial(trial)
     job_copy = RunPaths(Path(found.run_dir)).job_copy
@@ -110,9 +118,33 @@ def rerun(trial: TrialName, *, as_json: AsJson = False, quiet: Quiet = False) ->
             f"the copy of the job file of {found.trial} is gone: {job_copy}; submit the job file "
             f"with --batch-size {found.global_batch_size}"
         )
-    why, size = f"as in {found.trial}, by rerun", found.global_batch_size
-    code = run_recurrence(load_spec(job_copy), size, why=why, as_json=as_json, quiet=quiet)
-    raise typer.Exit(code)
+    spec = load_spec(job_copy, overrides or [])
+    raise typer.Exit(
+        run_recurrence(
+            spec,
+            found.global_batch_size,
+            why=f"as in {found.trial}, by rerun",
+            warning=_same_limit(found, spec),
+            as_json=as_json,
+            quiet=quiet,
+        )
+    )
+
+
+def _same_limit(stopped: Trial, spec: JobSpec) -> str | None:
+    """Return a warning if what stopped a trial will probably stop it again."""
+    why = stopped.reason or ""
+    if why.startswith("timed out"):
+        key, limit = "timeout_s", spec.timeout_s
+    else:
+        key, limit = "early_stop.cost_factor", spec.early_stop.cost_factor
+    if stopped.status is not TrialStatus.STOPPED or limit is None:
+        return None
+    return (
+        f"{stopped.trial} was stopped: {why.partition(';')[0]}; {key} still applies, and will "
+        f"probably stop this run, too. To let it finish: zeusrun rerun {stopped.trial} "
+        f"--set {key}=null"
+    )
 
 
 def fire(
@@ -147,6 +179,7 @@ def run_recurrence(
     batch_size: int | None = None,
     *,
     why: str = "chosen by --batch-size",
+    warning: str | None = None,
     overlap: Overlap = "allow",
     until: float | None = None,
     wait: bool = False,
@@ -160,6 +193,7 @@ def run_recurrence(
         spec: The job.
         batch_size: The batch size that the user chose; ``None`` to ask the policy.
         why: The reason to record with that choice.
+        warning: A sentence to show first.
         overlap: What to do if the job is already running.
         until: Unix second at which to stop waiting; ``None`` to wait without limit.
         wait: Wait for GPUs that another job uses, instead of giving up.
@@ -174,6 +208,8 @@ def run_recurrence(
     # Signals are caught until everything is recorded, notified and cleaned up.
     with CaughtSignals() as signals, SubmitView(shown, quiet=quiet) as view:
         notify = functools.partial(_notify, spec, home, view)
+        if warning is not None:
+            view.show(Warned(warning))
 
         def consume(event: SubmitEvent) -> None:
             view.show(event)
@@ -280,8 +316,14 @@ def _show_plan(submission: Submission, *, as_json: bool) -> None:
         console().print(sheet, soft_wrap=True)
 
 
-def show_beliefs(spec: JobSpec, *, as_json: bool) -> None:
-    """Print the beliefs of a job's policy, and its chances of choosing each batch size next."""
+def explain(
+    job: Annotated[str, Argument(metavar="JOB", help="A job file, or a job's name.")],
+    *,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the policy believes, and what it would choose next."""
+    spec = load_spec(job_file(job), overrides or [])
     submission = compose(spec)
     trials = submission.history.trials(spec.name, NEWEST)
     problem = build_problem(submission, trials)
@@ -293,7 +335,8 @@ def show_beliefs(spec: JobSpec, *, as_json: bool) -> None:
         print_json([vars(belief) for belief in beliefs])
     else:
         objective = spec.objective
-        goal = f"{objective.metric} {objective.target:g}, eta_knob {objective.eta_knob:g}"
-        title = f"{spec.name}: what {submission.policy.name} believes of {goal}"
+        goal = f"{objective.metric} {'≤' if objective.mode == 'min' else '≥'} {objective.target:g}"
+        knob = f"eta_knob {objective.eta_knob:g}"
+        title = f"{spec.name}: what policy {submission.policy.name} expects, {goal}, {knob}"
         limits = best_limits(problem, runs)
         console().print(explain_table(title, beliefs, remarks, limits))

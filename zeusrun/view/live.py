@@ -171,7 +171,7 @@ def live_panel(
 def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> RenderableType:
     """Return the outcome, the cost, and the command that shows more.
 
-    ``replaced``: a speed check ended the trial in favour of another. ``saved``: it has a checkpoint.
+    ``replaced``: a speed check ended it in favour of another one. ``saved``: it has a checkpoint.
     """
     reached = trial.status is TrialStatus.REACHED
     style = STATUS_STYLES[trial.status]
