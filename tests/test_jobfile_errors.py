@@ -408,7 +408,7 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         (
             "launch:",
             "notify: {command: [hooks/tell.sh, x]}\nlaunch:",
-            "12: 'notify.command' names a file that is missing: ",
+            "12: 'notify' has a command that is missing: ",
         ),
         (
             "launch:",

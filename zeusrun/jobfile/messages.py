@@ -29,7 +29,6 @@ _WANTED = {
     "model_type": "a section of 'key: value' lines",
     "string_too_short": "something, such as a name",
     "string_type": "text",
-    "string_unicode": "text without half a surrogate pair",
     "too_short": "a list of at least one",
     "tuple_type": "a list, such as [a, b]",
 }

@@ -39,12 +39,10 @@ from zeusrun.jobfile.sections import (
     StallSection,
 )
 from zeusrun.jobfile.values import EnvName, EnvText, PassedText, Template, check_text
-from zeusrun.jobfile.yaml_reader import JobFileProblem, read_job_file, write_job_yaml
+from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from zeusrun.jobfile.yaml_reader import JobDocument, KeyPath
+    from collections.abc import Callable, Sequence
 
 
 def resolve_path(source: Path, text: str, *, escape: bool = False) -> Path:
@@ -54,6 +52,14 @@ def resolve_path(source: Path, text: str, *, escape: bool = False) -> Path:
     """
     directory = str(source.parent)
     return Path(os.path.normpath(Path(directory.replace("$", "$$") if escape else directory, text)))
+
+
+def _check_path(info: ValidationInfo, text: str, exists: Callable[[Path], bool], what: str) -> None:
+    """Raise ``ValueError`` if a path is missing; one with a placeholder cannot be checked yet."""
+    if not find_placeholders(text):
+        path = resolve_path(info.data["source"], expand_placeholders(text, {}))
+        if not exists(path):
+            raise ValueError(f"{what} that is missing: {path}")
 
 
 class JobSpec(Section):
@@ -117,6 +123,13 @@ class JobSpec(Section):
         None, gt=0, description="Seconds that a trial may last at most; null: no limit."
     )
 
+    @field_validator("script")
+    @classmethod
+    def _check_script(cls, script: str | None, info: ValidationInfo) -> str | None:
+        if script is not None:
+            _check_path(info, script, os.path.isfile, "names a file")
+        return script
+
     @field_validator("module")
     @classmethod
     def _check_module(cls, module: str | None, info: ValidationInfo) -> str | None:
@@ -133,6 +146,7 @@ class JobSpec(Section):
     @classmethod
     def _make_workdir_absolute(cls, workdir: Path, info: ValidationInfo) -> Path:
         text = check_text(str(workdir), info)
+        _check_path(info, text, os.path.isdir, "names a directory")
         return workdir if "$" in text else resolve_path(info.data["source"], text, escape=True)
 
     @field_validator("batch_size")
@@ -142,6 +156,14 @@ class JobSpec(Section):
         if launch is not None and isinstance(launch.nproc_per_node, int):
             sizes.check_divisible(launch.nproc_per_node)
         return sizes
+
+    @field_validator("notify")
+    @classmethod
+    def _check_notify(cls, notify: Notify, info: ValidationInfo) -> Notify:
+        program = notify.command[0] if notify.command else ""
+        if "/" in program and not program.startswith("/"):  # else it is found on PATH
+            _check_path(info, program.replace("$", "$$"), os.path.isfile, "has a command")
+        return notify
 
     @field_validator("stall")
     @classmethod
@@ -217,7 +239,7 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     document = read_job_file(path, overrides)
     source = Path(os.path.abspath(path))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
     secrets = read_secrets(document)
-    problems = [*document.problems, *_find_missing_paths(document, source)]
+    problems = [*document.problems]
     seen = {problem.path for problem in problems}
     # Fields of the model that are no keys of the file.
     errors: list[Mapping[str, Any]] = [
@@ -235,35 +257,6 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     if spec is None or problems:
         raise collect_problems(document, problems)
     return spec
-
-
-def _find_missing_paths(document: JobDocument, source: Path) -> Iterator[JobFileProblem]:
-    """Check that script, workdir and notify.command exist, unless a placeholder is in the path.
-
-    ``notify.command`` is only checked if it begins with a relative path.
-    """
-    data, notify = document.data, document.data.get("notify")
-    command = notify.get("command") if isinstance(notify, dict) else None
-    program = command[0] if isinstance(command, list) and command else None
-    if isinstance(program, str):  # no path: found on PATH; and "$" is no placeholder here
-        relative = "/" in program and not program.startswith("/")
-        program = program.replace("$", "$$") if relative else None
-    path: KeyPath
-    for path, text, exists, kind in (
-        # isfile, unlike Path.is_file, is False for any odd name
-        (("script",), data.get("script"), os.path.isfile, "file"),
-        (("workdir",), data.get("workdir"), os.path.isdir, "directory"),
-        (("notify", "command", 0), program, os.path.isfile, "file"),
-    ):
-        if not isinstance(text, str) or not text or "\0" in text:
-            continue
-        try:
-            found = resolve_path(source, expand_placeholders(text, {}))
-        except JobFileError:
-            continue  # it has placeholders; a wrong one is reported by the model
-        if not exists(found):
-            key = ".".join(map(str, path[:2]))
-            yield JobFileProblem(path, f"'{key}' names a {kind} that is missing: {found}")
 
 
 def load_keep(path: Path) -> Keep:
