@@ -1,7 +1,6 @@
 """Delivers the notices in a folder: ``python -m zeusrun.notify.delivery FOLDER``.
 
-It runs in a process of its own that nobody waits for. It tries each notice three times, and again
-with each later notice; it gives up after nine times. ``failed.log`` contains every failure.
+It tries each notice three times, and again with each later notice; it gives up after nine tries.
 """
 
 from __future__ import annotations
