@@ -156,24 +156,19 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     if not found.status.finished:
         running = {each.trial.trial: each for each in read_running(open_home()[1], [found.job])}
         found = find_trial(found.trial)  # it may have ended meanwhile
-        if not found.status.finished and found.trial in running:
-            found, alive = running[found.trial].trial, running[found.trial].alive
+        if not found.status.finished and (live := running.get(found.trial)):
+            found, alive = live.trial, live.alive
     if as_json:
         print_json(found.to_json())
         return
+    from zeusrun.launcher.redact import mask_run  # noqa: PLC0415 - it reads job files
     from zeusrun.view.tables import trial_sheet  # noqa: PLC0415 - see the top
 
     paths = RunPaths(Path(found.run_dir))
     failed = found.status in {TrialStatus.FAILED, TrialStatus.OOM}
-    failure = _read_traceback(paths) if failed else None
+    failure = read_traceback(paths, mask_run(paths, os.environ)) if failed else None
     there = paths.logs.is_dir()
     console().print(trial_sheet(found, failure, run_dir_exists=there, alive=alive))
-
-
-def _read_traceback(paths: RunPaths) -> str | None:
-    from zeusrun.launcher.redact import mask_run  # noqa: PLC0415 - it reads job files
-
-    return read_traceback(paths, mask_run(paths, os.environ))
 
 
 def logs(

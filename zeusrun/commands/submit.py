@@ -189,17 +189,9 @@ def run_recurrence(
 ) -> int:
     """Wait until the job may start, then run one recurrence and show it; return the exit code.
 
-    Args:
-        spec: The job.
-        batch_size: The batch size that the user chose; ``None`` to ask the policy.
-        why: The reason to record with that choice.
-        warning: A sentence to show first.
-        overlap: What to do if the job is already running.
-        until: Unix second at which to stop waiting; ``None`` to wait without limit.
-        wait: Wait for GPUs that another job uses, instead of giving up.
-        begun: Called when the wait is over.
-        as_json: Print the result as JSON, and everything else to standard error.
-        quiet: Show only problems.
+    ``why`` is the reason to record with a ``batch_size`` that the user chose, and ``warning`` a
+    sentence to show first. With ``wait``, also wait for GPUs of other jobs. No wait lasts beyond
+    ``until``, in Unix seconds; ``begun`` is called after it.
     """
     home, history = open_home()
     shown = lasting_console(sys.stderr if as_json else sys.stdout)
@@ -253,7 +245,6 @@ def run_recurrence(
 
 
 def _notify(spec: JobSpec, home: Path, view: SubmitView, notices: Sequence[Notice]) -> None:
-    """Send the notices that the job file asks for; a process of its own delivers them."""
     if spec.notify.url is None and not spec.notify.command:
         return
     try:
@@ -305,7 +296,6 @@ def compose(
 
 
 def _show_plan(submission: Submission, *, as_json: bool) -> None:
-    """Print the trial that a submit would choose and the command that it would start."""
     trial, command, remarks = plan(submission)
     shown = command.masked()
     env = {k: shown.env[k] for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
