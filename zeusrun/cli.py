@@ -33,10 +33,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "validate": ("job.validate", "Check a job file."),
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),
-        "doctor": (
-            "upkeep.doctor",
-            "Check this machine, the home directory, histories and schedules.",
-        ),
+        "doctor": ("upkeep.doctor", "Check this machine, the home, histories and schedules."),
         "simulate": ("simulate.simulate", "Replay recorded or made-up jobs through the policies."),
         "measure": ("gpu.measure", "Run any command and report its time and energy."),
         "repair": ("upkeep.repair", "Clean up after dead processes; restore histories."),
@@ -52,10 +49,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "next": ("schedule.next_", "Show when a job runs next."),
         "pause": ("schedule.pause", "Pause a schedule; a run that has started continues."),
         "resume": ("schedule.resume", "Resume a paused schedule from its next time on."),
-        "remove": (
-            "schedule.remove",
-            "Remove a schedule; the history and the log of the job stay.",
-        ),
+        "remove": ("schedule.remove", "Remove a schedule; the history and the log stay."),
         "run-now": ("schedule.run_now", "Run a scheduled job now, in the foreground."),
         "export": ("schedule.export", "Print the schedules as systemd units."),
         "daemon": ("tick.daemon", "Run all schedules in the foreground, without cron."),

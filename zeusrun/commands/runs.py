@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from zeusrun.analysis.savings import find_savings
 from zeusrun.clock import timestamp
 from zeusrun.commands.options import (
+    AnyJob,
     AsJson,
     TrialName,
     console,
@@ -53,9 +54,7 @@ _DEFAULT_ROWS = 30
 
 
 def history(
-    job: Annotated[
-        str | None, Argument(metavar="JOB", help="A job's name; all jobs if left out.")
-    ] = None,
+    job: AnyJob = None,
     *,
     last: Annotated[
         int | None, Option(metavar="N", min=1, help="Show only the last N trials of each job.")
@@ -63,8 +62,7 @@ def history(
     as_json: AsJson = False,
     as_csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
     forget: Annotated[
-        str | None,
-        Option(metavar="TRIAL", help="Ignore this trial when learning; keep its record."),
+        str | None, Option(metavar="TRIAL", help="Keep this trial, but learn nothing from it.")
     ] = None,
     unforget: Annotated[
         str | None, Option(metavar="TRIAL", help="Learn from a forgotten trial again.")
@@ -134,10 +132,7 @@ def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
 
 
 def _show_history(
-    store: History,
-    by_job: Mapping[str, Sequence[Trial]],
-    running: Sequence[Live],
-    rows: int,
+    store: History, by_job: Mapping[str, Sequence[Trial]], running: Sequence[Live], rows: int
 ) -> None:
     from zeusrun.view.tables import history_table  # noqa: PLC0415 - see the top
 
@@ -179,8 +174,7 @@ def logs(
     ] = False,
     rank: Annotated[int | None, Option(metavar="K", min=0, help="Print only this rank.")] = None,
     raw: Annotated[
-        bool,
-        Option(help="Print the lines byte for byte, control characters and secrets included."),
+        bool, Option(help="Print every byte, control characters and secrets included.")
     ] = False,
     as_json: Annotated[
         bool, Option("--json", help="Print one JSON object per line: rank and line.")
@@ -221,7 +215,7 @@ def logs(
 
 
 def status(
-    job: Annotated[str | None, Argument(metavar="JOB", help="Show only this job's trials.")] = None,
+    job: AnyJob = None,
     *,
     as_json: AsJson = False,
 ) -> None:

@@ -23,6 +23,7 @@ from zeusrun.bandit.reinterpret import describe_kept, read_history
 from zeusrun.clock import read_clock
 from zeusrun.commands.options import (
     AsJson,
+    DryRun,
     JobFile,
     Overrides,
     Quiet,
@@ -87,9 +88,7 @@ def submit(
     wait: Annotated[
         bool, Option("--wait", help="Wait for GPUs that another job uses; by default exit 75.")
     ] = False,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Show the choice and the command; start and write nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
