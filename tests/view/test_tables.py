@@ -165,7 +165,7 @@ def test_the_net_of_exploring_stands_above_the_table_with_what_it_rests_on():
     assert lines[:3] == [
         "job",
         "  exploring has cost 250 J so far (3 recurrences); pays back in about 5 more",
-        "  batch size 32 alone would have cost 414 J (138 J, the mean of 2 runs)",
+        "  batch size 32 alone would have cost 414 J (138 J, mean of 2 runs)",
     ]
     rows = [line for line in lines if line[:2] == "06"]
     assert [row.split()[-1] for row in rows] == [UNKNOWN, UNKNOWN, "\u2212217%", "36%"]
@@ -359,4 +359,4 @@ def test_the_head_of_the_beliefs_says_what_the_numbers_are():
     (head,) = [line.split() for line in lines if line.split()[:2] == ["batch", "reached"]]
     assert head[2:5] == ["epochs", "epoch", "cost"]
     assert "risk" in head
-    assert "  risk: that it costs more than it may and is stopped, or misses" in lines
+    assert "  risk: the probability that the next run is stopped, or misses the target" in lines

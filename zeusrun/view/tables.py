@@ -44,11 +44,11 @@ _SOURCE_NOTES = {
 _TEXTS = {"when", "run", "status"}  # columns of words; those of numbers are aligned right
 _ROOMY = 96  # columns from which power limits and epochs both fit
 _LEGEND = {
-    "epochs, cost": "what the next run is expected to take until it reaches the target",
+    "epochs, cost": "expected of the next run, until it reaches the target",
     "90 % range": "of the cost of the next run",
-    "risk": "that it costs more than it may and is stopped, or misses",
-    "worth": "what a try would save in the recurrences to come, less its cost",
-    "next": "how probable it is that the next run uses this batch size",
+    "risk": "the probability that the next run is stopped, or misses the target",
+    "worth": "what a try is expected to save in later recurrences, less its own cost",
+    "next": "the probability that the next run uses this batch size",
 }
 
 
@@ -92,7 +92,7 @@ def _saved(joules: float) -> str:
 
 
 def _mean(saving: Saving) -> str:
-    runs = "1 run" if saving.default_runs == 1 else f"the mean of {saving.default_runs} runs"
+    runs = "1 run" if saving.default_runs == 1 else f"mean of {saving.default_runs} runs"
     return f"{units.energy(saving.default_j)}, {runs}"
 
 
