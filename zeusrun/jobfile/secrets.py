@@ -59,7 +59,7 @@ def read_secrets(document: JobDocument) -> frozenset[str]:
 
 
 def hide_secret(problem: JobFileProblem, secrets: AbstractSet[str]) -> JobFileProblem:
-    """Return a problem that quotes no secret, not even one written where a name belongs."""
+    """Return the problem without secrets, even if one was written in the place of a name."""
     section, *rest = problem.path or ("",)
     name = str(rest[0]) if rest else None
     if section != "env":
@@ -76,7 +76,7 @@ def hide_secret(problem: JobFileProblem, secrets: AbstractSet[str]) -> JobFilePr
     elif not re.fullmatch(r"[\w.-]{0,64}", name):  # NAME=value, or NAME "value" without its colon
         begun = re.match(r"\w*", name)
         sentence = (
-            f"'env.{begun[0] if begun else ''}…' is no name for an environment variable: letters, "
+            f"'env.{begun[0] if begun else ''}…' is not a valid name for an environment variable: letters, "
             "digits and _ only, then a colon and its value"
         )
     else:

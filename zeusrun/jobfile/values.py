@@ -23,7 +23,7 @@ SOURCE_NAMES = ("sidecar",)
 def check_text(text: str, info: ValidationInfo) -> str:
     """Return a text with placeholders if it can be expanded and passed to a process."""
     if "\0" in text:
-        raise ValueError("holds a NUL character, which no argument, variable or path can carry")
+        raise ValueError("contains a NUL character; arguments, variables and paths cannot")
     # Absent when the section is itself wrong: then its own error is the one to show.
     has_learning_rate = info.data.get("learning_rate", ...) is not None
     if "learning_rate" in find_placeholders(text) and not has_learning_rate:

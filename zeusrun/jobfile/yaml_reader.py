@@ -166,7 +166,7 @@ def _compose(text: str, label: str, *, numbered: bool) -> Node | None:
         node: Node | None = _CoreLoader(text).get_single_node()
     except ReaderError as error:
         character = text[error.position]
-        sentence = f"the character U+{ord(character):04X} cannot stand in a job file"
+        sentence = f"the character U+{ord(character):04X} is not allowed in a job file"
         line = text.count("\n", 0, error.position)
         raise error_at(line, f"{sentence}; is it a text file?") from error
     except MarkedYAMLError as error:
@@ -202,7 +202,7 @@ def _build(node: Node, path: KeyPath, document: JobDocument, origin: str | None)
         where, repeated = (*path, key), key in section
         if repeated:
             first = document.origins[where].removeprefix(f"{document.label}:")
-            stands = "" if origin else f"; it stands on line {first} already"
+            stands = "" if origin else f"; it is already on line {first}"
             where = (*where, len(document.origins))  # or it would carry the first one's line
             document.complain(where, f"the key {key!r} is given twice{stands}")
         document.origins[where] = origin or line
