@@ -554,7 +554,7 @@ def test_a_key_that_no_unknown_key_means_is_still_missing(fail):
     assert [line.partition(": ")[2][:25] for line in lines] == [
         "'module' or 'script' is m",
         "unknown key 'nome'; did y",
-        "unknown key 'xyz'; known ",
+        "unknown key 'xyz'; known:",
     ]
 
 

@@ -76,8 +76,8 @@ def hide_secret(problem: JobFileProblem, secrets: AbstractSet[str]) -> JobFilePr
     elif not re.fullmatch(r"[\w.-]{0,64}", name):  # NAME=value, or NAME "value" without its colon
         begun = re.match(r"\w*", name)
         sentence = (
-            f"'env.{begun[0] if begun else ''}…' is not a valid name for an environment variable: letters, "
-            "digits and _ only, then a colon and its value"
+            f"'env.{begun[0] if begun else ''}…' is not a valid name for an environment variable: "
+            "letters, digits and _ only, then a colon and its value"
         )
     else:
         return problem
