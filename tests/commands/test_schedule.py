@@ -90,6 +90,12 @@ def test_the_section_of_a_job_file_means_the_same_and_flags_win(zeusrun, schedul
     assert record["deadline_s"] == 7200
 
 
+def test_a_suggested_command_can_be_pasted_into_a_shell(zeusrun, schedule):
+    job = zeusrun.job()
+    done = schedule("add", job.rename(job.with_name("my job.yaml")))
+    assert "zeusrun schedule add 'my job.yaml' \"0 2 * * *\"" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only problems; for cron.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Show what would be done; change nothing.")]
+AnyJob = Annotated[str | None, Argument(metavar="JOB", help="Only this job; by default all.")]
 TrialName = Annotated[
     str,
     Argument(

@@ -1,7 +1,7 @@
 """The rules for texts of a job file that a type cannot express. They need no pydantic.
 
 Each raises ``ValueError`` with a message that continues a sentence starting with the key:
-``'env.1X'`` + ``is no name for an environment variable``.
+``'env.1X'`` + ``is not a valid name for an environment variable``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from zeusrun.plugins import Group
 
 Overlap = Literal["forbid", "allow", "replace", "queue"]
-"""If the job already runs: do not begin, run beside it, end it first, or wait for it."""
+"""If the job already runs: skip this run, start a second one, end the first one, or wait."""
 
 CatchUp = Literal["none", "once"]
 """Of runs missed while the machine was off: run none, or the newest."""
@@ -65,7 +65,9 @@ def check_url(text: str) -> str:
 def check_env_name(name: str) -> str:
     """Return ``name`` if a job may set an environment variable of that name."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError("is no name for an environment variable: letters, digits and _ only")
+        raise ValueError(
+            "is not a valid name for an environment variable: letters, digits and _ only"
+        )
     if name.startswith("ZEUSRUN_"):
         raise ValueError("must not begin with ZEUSRUN_: zeusrun sets those itself")
     return name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import shlex
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,7 @@ def build_schedule(
     if values.get("cron") is None:
         raise UsageError(
             f"{spec.source} has no schedule section; say when to run it: "
-            f'zeusrun schedule add {spec.source.name} "0 2 * * *"'
+            f'zeusrun schedule add {shlex.quote(spec.source.name)} "0 2 * * *"'
         )
     rules = Rules(
         build_timetable(values["cron"], values.get("tz")),

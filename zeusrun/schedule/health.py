@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from datetime import datetime
 from pathlib import Path
@@ -44,7 +45,7 @@ def find_difference(schedule: Schedule) -> str | None:
         return None  # any other difference comes from flags
     return (
         f"{job}: the schedule section of {path} has changed since; to apply that: "
-        f"zeusrun schedule add {path}"
+        f"zeusrun schedule add {shlex.quote(str(path))}"
     )
 
 

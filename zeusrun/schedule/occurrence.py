@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -42,7 +43,7 @@ def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float
         finally:
             os.close(log)
     except OSError as error:
-        add = f"`zeusrun schedule add {schedule.job_file}`"
+        add = f"`zeusrun schedule add {shlex.quote(schedule.job_file)}`"
         advice = advice_on(error, f"{add} with a zeusrun that works sets it up again")
         raise LaunchError(
             f"{schedule.job} cannot be started: {error.filename}: {error.strerror}; {advice}"

@@ -36,7 +36,7 @@ from zeusrun.launcher.supervision.stop_rules import (
     supervise,
 )
 from zeusrun.metrics.base import open_sources
-from zeusrun.metrics.progress import Progress, Ranks, advance, take_step_clock
+from zeusrun.metrics.progress import Progress, Ranks, advance, take_step_clock, take_time
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Stage, TrialStatus, is_baseline
 
@@ -233,15 +233,17 @@ class Supervisor:
                 self._ask_policy(progress, epoch=True)
         progress = replace(
             progress,
-            now_t=time.monotonic(),  # later than all that was read
+            ending=self._stop is not None or progress.epochs >= trial.max_epochs,
             power_limit_w=self._limits.held_w,
             probing=self._limits.probing,
         )
+        progress = take_time(progress, time.monotonic())  # later than all that was read
         if progress.training_t is not None and not final:
             # One tick ago lies within the power samples. Later energy is extrapolated, which is
             # used only in the first tick.
-            since_t, seen_t = progress.training_t, progress.now_t - TICK_S
-            seen_t = seen_t if seen_t > since_t else max(since_t, progress.now_t)
+            since_t, until_t = progress.training_t, progress.training_t + (progress.time_s or 0.0)
+            seen_t = min(until_t, progress.now_t - TICK_S)
+            seen_t = seen_t if seen_t > since_t else until_t
             energy_j = meter.energy_between(since_t, seen_t)
             progress = replace(progress, energy_j=energy_j, power_w=meter.power_w())
             if not progress.may_be_baseline:
