@@ -100,9 +100,10 @@ def _doubt_target(spec: JobSpec, made: Sequence[Trial]) -> str:
     )
     goal = f"{objective.metric} {objective.target:g}"
     return (
-        f"nothing has reached {goal} yet (best: {best or 'none'}). "
-        "Is the target right? Correct objective.target or objective.max_epochs; otherwise the "
-        "next submit continues from here"
+        f"nothing has reached {goal} yet (best: {best or 'none'}). After two batch sizes have "
+        f"missed it, zeusrun makes no other attempt (attempts is {spec.attempts}), because the "
+        "target may be wrong. Correct objective.target or objective.max_epochs; otherwise the next "
+        "submit continues from here"
     )
 
 

@@ -56,13 +56,15 @@ def record_failure(path: str, rank: int, restart: int, error: BaseException) -> 
         kind = "out_of_memory" if ran_out_of_memory(error) else "exception"
         message = _text(error)
     lines = "".join(traceback.format_exception(error))
+    if len(lines) > _MAX_TRACEBACK:  # whole lines: half a secret could not be masked later
+        lines = lines[-_MAX_TRACEBACK:].partition("\n")[2]
     record = {
         "rank": rank,
         "restart": restart,
         "kind": kind,
         "type": type(error).__name__,
         "message": message[:_MAX_MESSAGE],
-        "traceback": lines[-_MAX_TRACEBACK:],
+        "traceback": lines,
     }
     temporary = f"{path}.rank{rank}"
     with contextlib.suppress(OSError):
