@@ -23,7 +23,7 @@ from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.recover import outcome_so_far, where_kept
 from zeusrun.launcher.redact import copy_job, mask_events, mask_job, mask_outcome
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, has_checkpoint, reopen_run
-from zeusrun.launcher.rundir.lock import is_filled, lease_of, remove_run, remove_unbegun
+from zeusrun.launcher.rundir.lock import lease_of, remove_run, remove_unbegun
 from zeusrun.launcher.rundir.record import has_begun, reserve_record, write_record
 from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.launcher.supervision.supervisor import Supervisor
@@ -105,7 +105,8 @@ def _take_lease(submission: Submission, dispatched: Dispatched, version: str) ->
             if paths.run_dir.is_symlink():
                 raise _occupied(paths)
             held = dispatched.lease.acquire(_PERIOD_S)
-            left = held and not trial.preemptions and is_filled(paths)
+            files = (path for path in paths.run_dir.iterdir() if path != paths.lock)
+            left = held and not trial.preemptions and any(files)
         except FileNotFoundError:
             continue  # another submit has removed the empty directory
         except OSError as error:

@@ -40,14 +40,8 @@ def ran_out_of_memory(error: BaseException) -> bool:
 def record_failure(path: str, rank: int, restart: int, error: BaseException) -> None:
     """Write ``error.json`` unless another rank of the same restart has done it.
 
-    The first failure is the cause; the other ranks fail because that rank is gone. If the disk
-    refuses, nothing is written.
-
-    Args:
-        path: The file.
-        rank: Of this process.
-        restart: Number of torchrun's restarts; a failure after a restart replaces an earlier one.
-        error: The exception that ended the script; its traceback has no frames of zeusrun.
+    The first failure is the cause; the other ranks fail because that rank is gone. But a failure
+    after one more ``restart`` by torchrun replaces it. If the disk refuses, nothing is written.
     """
     if isinstance(error, SystemExit):
         code = f"code {error.code}" if isinstance(error.code, int) else str(error.code)

@@ -1,4 +1,7 @@
-"""Starts commands that run in the background or end soon; never a shell."""
+"""Starts commands that run in the background or end soon; never a shell.
+
+Every function raises ``OSError`` if the command cannot be started.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,7 @@ Detached = subprocess.Popen[bytes]
 
 
 def start_detached(argv: Sequence[str], environment: Mapping[str, str], log: int) -> Detached:
-    """Start a command that outlives this process; its output goes to the descriptor ``log``.
-
-    Raises:
-        OSError: If it could not be started.
-    """
+    """Start a command that outlives this process; its output goes to the descriptor ``log``."""
     return subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
         argv,
         env=dict(environment),
@@ -35,11 +34,7 @@ def start_detached(argv: Sequence[str], environment: Mapping[str, str], log: int
 
 
 def run_briefly(argv: Sequence[str], content: bytes = b"") -> tuple[int, bytes, str]:
-    """Run a command with ``content`` as input; return its exit code, output and error output.
-
-    Raises:
-        OSError: If it could not be started.
-    """
+    """Run a command with ``content`` as input; return its exit code, output and error output."""
     done = subprocess.run(argv, input=content, capture_output=True, check=False)  # noqa: S603
     return done.returncode, done.stdout, done.stderr.decode(errors="replace").strip()
 
@@ -49,11 +44,8 @@ def run_bounded(
 ) -> tuple[int, str]:
     """Run a command with ``content`` as input; return its exit code and end of its error output.
 
-    Does not wait for processes that the command leaves in the background.
-
-    Raises:
-        OSError: If it could not be started.
-        TimeoutError: If it took too long; it has been killed, with its process group.
+    Does not wait for processes that the command leaves in the background. Raises ``TimeoutError``
+    if it took too long; it has been killed, with its process group.
     """
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
         stdin.write(content)

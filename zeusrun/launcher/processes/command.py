@@ -29,34 +29,19 @@ _MONITOR_INTERVAL_S = 0.05  # torchrun checks its ranks so often; 0.4 % of a cor
 
 # Placeholders that every rank also gets as ``ZEUSRUN_<NAME>``.
 _VARIABLES = (
-    "job",
-    "trial",
-    "attempt",
-    "batch_size",
-    "learning_rate",
-    "max_epochs",
-    "metric",
-    "target",
-    "run_dir",
-    "sidecar",
-    "checkpoint_dir",
+    *("job", "trial", "attempt", "batch_size", "learning_rate", "max_epochs", "metric", "target"),
+    *("run_dir", "sidecar", "checkpoint_dir"),
 )
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the ranks of one run are started, in torchrun's own words; by default on this host.
-
-    Attributes:
-        nproc_per_node: Ranks on each node.
-        nnodes: Nodes, such as ``1``.
-        rdzv_endpoint: Where the agents meet. Port 0 is any free port, so that jobs do not clash.
-    """
+    """Where the ranks of one run are started, in torchrun's own words; by default on this host."""
 
     nproc_per_node: int
     nnodes: str = "1"
     rdzv_backend: str = "c10d"
-    rdzv_endpoint: str = "localhost:0"
+    rdzv_endpoint: str = "localhost:0"  # any free port, so that jobs do not clash
 
     def flags(self, rdzv_id: str) -> list[str]:
         """Return torchrun's options."""
@@ -118,15 +103,11 @@ def build_command(
 ) -> Command:
     """Return the torchrun command of a trial, in the given environment less an outer zeusrun's.
 
-    Raises:
-        JobFileError: If a placeholder has no value in this trial.
+    Raises ``JobFileError`` if a placeholder has no value in this trial.
     """
     values = placeholder_values(spec, trial, paths)
     grace_s = math.ceil(spec.launch.grace_period_s)  # torchrun takes no fractions
-    flags = [
-        *placement.flags(rdzv_id=trial.trial),
-        f"--max-restarts={spec.launch.max_restarts}",
-    ]
+    flags = [*placement.flags(trial.trial), f"--max-restarts={spec.launch.max_restarts}"]
     if "--shutdown-timeout" in torchrun.flags:
         flags.append(f"--shutdown-timeout={grace_s}")
     if "--monitor-interval" in torchrun.flags:

@@ -33,19 +33,11 @@ class ForegroundExit:
 def run_foreground(
     argv: Sequence[str], environment: Mapping[str, str], meanwhile: AbstractContextManager[object]
 ) -> ForegroundExit:
-    """Run a command in the place of this process.
+    """Run a command in the place of this process; raises ``OSError`` if it cannot be started.
 
     Signals of ``_PASSED_ON`` go to the command and do not end this process. A signal that the
-    command has got from the terminal itself is not repeated.
-
-    Args:
-        argv: The command and its arguments; no shell is involved.
-        environment: The command's.
-        meanwhile: Entered just before the command starts and left just after it has ended.
-            Threads that it starts get none of these signals.
-
-    Raises:
-        OSError: If the command could not be started.
+    command has got from the terminal itself is not repeated. ``meanwhile`` is entered just before
+    the command starts and left just after it has ended; its threads get none of these signals.
     """
     passed_on = [n for n in _PASSED_ON if signal.getsignal(n) is not signal.SIG_IGN]
     waited_for = {*passed_on, signal.SIGCHLD}

@@ -34,10 +34,8 @@ def find_torchrun() -> Torchrun:
     """Return the torchrun of this interpreter.
 
     Its options come from its source, because ``torchrun --help`` imports torch for two seconds.
-    If the source cannot be read, only options that every torchrun has are used.
-
-    Raises:
-        LaunchError: If torch is not installed.
+    If the source cannot be read, only options that every torchrun has are used. Raises
+    ``LaunchError`` if torch is not installed.
     """
     package = importlib.util.find_spec("torch")
     folders = map(Path, (package.submodule_search_locations or ()) if package else ())

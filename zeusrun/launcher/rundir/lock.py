@@ -63,11 +63,6 @@ class RunLock(FileLock):
             return False
 
 
-def is_filled(paths: RunPaths) -> bool:
-    """Whether a run directory contains anything but its lock; raises ``OSError``."""
-    return any(path != paths.lock for path in paths.run_dir.iterdir())
-
-
 def remove_run(paths: RunPaths) -> None:
     """Remove a run directory whose lock the caller holds; the lock goes last. Ignores errors."""
     with contextlib.suppress(OSError):

@@ -143,10 +143,13 @@ class Supervisor:
                 now_t = time.monotonic()
                 self._progress = replace(self._progress, launched_t=now_t, now_t=now_t)
                 process = TorchrunProcess(command, paths, spec.launch.grace_period_s)
-                with process, self._limits:  # restore limits before the last processes are ended
-                    while process.is_running():
-                        process.stop(self._tick(), self._ranks.ask_to_end)
-                        process.wait()
+                with process:
+                    try:
+                        while process.is_running():
+                            process.stop(self._tick(), self._ranks.ask_to_end)
+                            process.wait()
+                    finally:
+                        self._limits.let_go()  # before the last processes are ended
                 exit_ = process.exit
         except Exception as error:
             if exit_ is None:
