@@ -223,8 +223,8 @@ def run_attempt(
 
 def was_replaced(trial: Trial, stop: StopOrder | None) -> bool:
     """Whether another batch size follows after a speed check, even if that ran out of memory."""
-    looked = stop is not None and stop.cause is StopCause.SPEED_CHECKED
-    return looked and trial.status in {TrialStatus.CANCELLED, TrialStatus.OOM}
+    checked = stop is not None and stop.cause is StopCause.SPEED_CHECKED
+    return checked and trial.status in {TrialStatus.CANCELLED, TrialStatus.OOM}
 
 
 def _failed_outcome(dispatched: Dispatched, reason: str) -> Outcome:

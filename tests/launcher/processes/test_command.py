@@ -9,8 +9,6 @@ import pytest
 import zeusrun
 from tests.factories import build_trial as trial
 from tests.factories import load_job
-from zeusrun.errors import DeviceError
-from zeusrun.launcher.context import resolve_world_size
 from zeusrun.launcher.processes.command import Placement, build_command, placeholder_values
 from zeusrun.launcher.processes.installation import Torchrun
 from zeusrun.launcher.rundir.layout import RunPaths
@@ -156,19 +154,6 @@ def test_every_known_placeholder_has_a_value(spec):
 def test_numbers_are_passed_without_loss(spec):
     values = placeholder_values(spec(), trial(learning_rate=0.1 + 0.2), PATHS)
     assert float(values["learning_rate"]) == 0.1 + 0.2
-
-
-@pytest.mark.parametrize(
-    ("nproc_per_node", "gpus", "ranks"),
-    [(3, 1, 3), ("cpu", 4, 8), ("gpu", 4, 4), ("auto", 4, 4), ("auto", 0, 8)],
-)
-def test_ranks_are_counted_by_torchruns_own_words(nproc_per_node, gpus, ranks):
-    assert resolve_world_size(nproc_per_node, gpus, 8) == ranks
-
-
-def test_gpus_asked_for_and_absent_are_an_error_that_says_what_to_do():
-    with pytest.raises(DeviceError, match=r"'gpu'.*nvidia-smi.*'auto'"):
-        resolve_world_size("gpu", 0, 8)
 
 
 def test_several_ranks_get_one_thread_each_as_from_torchrun_but_without_its_warning(spec):

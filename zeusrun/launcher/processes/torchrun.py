@@ -42,7 +42,7 @@ class StopLevel(IntEnum):
     """How firmly a run is ended; it never falls."""
 
     NONE = 0
-    TELL = 1  # the stop file: the script ends at its next epoch
+    ASK = 1  # the stop file: the script ends at its next epoch
     TERMINATE = 2  # SIGTERM to the ranks; to torchrun if that is not enough
     KILL = 3  # at once
 
