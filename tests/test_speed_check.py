@@ -24,7 +24,7 @@ from zeusrun.launcher.events import (
     TrialStarts,
     Warned,
 )
-from zeusrun.launcher.processes.installation import find_torchrun
+from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.recurrence import submit
 from zeusrun.launcher.supervision import speed_check
 from zeusrun.trial import (

@@ -17,7 +17,7 @@ from zeusrun.files.lock import FileLock
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.gpu.power_limits.lock import LimitLock, is_held
 from zeusrun.gpu.power_limits.original_limits import is_elsewhere, recorded_gpus
-from zeusrun.launcher.processes.installation import find_torchrun
+from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:

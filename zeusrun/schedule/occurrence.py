@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from zeusrun.launcher.processes.background import Detached
+    from zeusrun.launcher.processes.programs import Detached
     from zeusrun.schedule.store import Schedule, Schedules
 
 PERIOD_S = 60.0
@@ -36,7 +36,7 @@ def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float
     Raises:
         LaunchError: If it cannot be started.
     """
-    from zeusrun.launcher.processes.background import start_detached  # noqa: PLC0415 - most ticks start nothing
+    from zeusrun.launcher.processes.programs import start_detached  # noqa: PLC0415 - most ticks start nothing
 
     try:
         log = open_log(schedules.log(schedule.job))
