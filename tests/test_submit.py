@@ -197,7 +197,7 @@ def test_policy_fixed_has_nothing_else_to_try_and_says_what_could_help(zeusrun):
     code, result, seen = zeusrun.submit(job)
     assert (code, only_trial(result)["status"]) == (4, "MISSED")
     assert (
-        "32 has not reached accuracy 0.5 (best 0.02), and policy fixed never leaves it; correct "
+        "32 has not reached accuracy 0.5 (best 0.02), and policy fixed tries no other batch size; correct "
         "objective.target, raise objective.max_epochs, or choose another policy.name" in seen
     )
     assert "candidates" not in seen

@@ -239,7 +239,7 @@ def _failed_outcome(dispatched: Dispatched, reason: str) -> Outcome:
 def _record(history: History, dispatched: Dispatched, outcome: Outcome) -> Trial:
     """Write the outcome into the run directory, then into the history; raises ``HistoryError``."""
     trial, paths = dispatched.trial, dispatched.paths
-    where = "It is not kept beside the run either."
+    where = "The run directory does not contain it either."
     kept = write_record(paths, trial.finish(outcome))
     try:
         return history.finish(trial.trial, outcome)
@@ -247,5 +247,5 @@ def _record(history: History, dispatched: Dispatched, outcome: Outcome) -> Trial
         where = where_kept(history, trial, paths) if kept else where
         raise HistoryError(
             f"{trial.trial} ended as {outcome.status.value} ({outcome.reason}), but the history "
-            f"could not take it: {error} {where}"
+            f"could not store it: {error} {where}"
         ) from error

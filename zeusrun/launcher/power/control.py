@@ -221,7 +221,7 @@ class LimitControl:
 
     def _leave_alone(self, why: str) -> None:
         self._failed, self.held_w, self._warned_of = True, None, why
-        why = f"power limits are left alone from now on: {why}"
+        why = f"zeusrun changes no power limit from now on: {why}"
         self._profiling.give_up(why, released=True)
         self._warn(why)
 

@@ -27,7 +27,7 @@ class Lease(Protocol):
         """Take the lease; return whether it was free in time. Raises ``OSError``."""
 
     def acquire_or_gone(self) -> bool:
-        """Take the lease of a launcher that is dead, or whose run is gone; return whether it is."""
+        """Take the lease, unless the launcher lives; return whether it is dead or its run gone."""
 
     def is_held(self) -> bool:
         """Whether a launcher holds the lease. Changes nothing; in doubt the launcher lives."""
