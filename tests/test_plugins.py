@@ -14,6 +14,7 @@ from tests.factories import write_job
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import JobFileError, UsageError
 from zeusrun.jobfile.spec import load_spec
+from zeusrun.launcher.processes.descendants import processes_of_run
 from zeusrun.metrics.base import open_sources
 from zeusrun.plugins import create_plugin, plugin_names
 from zeusrun.sidecar.events import SIDECAR_NAME
@@ -298,8 +299,74 @@ def test_a_metric_source_of_a_plugin_is_read_beside_the_sidecar(zeusrun, install
     site = install("[zeusrun.metric_sources]\nquiet = largest_policy:Silent\n", module=ELSEWHERE)
     job = zeusrun.job(metrics={"source": "quiet"})
     assert zeusrun("submit", job, PYTHONPATH=str(site)).returncode == 0
-    sidecar, silent = open_sources("quiet", tmp_path)
-    assert (sidecar.path, silent.run_dir) == (tmp_path / SIDECAR_NAME, tmp_path)
+    sources = open_sources("quiet", tmp_path)
+    assert list(sources) == [str(tmp_path / SIDECAR_NAME), "the metric source 'quiet'"]
+
+
+BAD_SOURCE = """
+from zeusrun.sidecar.events import Reported
+
+
+class Source:
+    warnings = ()
+
+    def __init__(self, run_dir):
+        pass
+
+    def read(self, *, final=False):
+        {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ("return {}['oops']", "KeyError: 'oops'"),
+        ("return ['a report']", "TypeError: it returned 'a report', which is no event"),
+        ("return [Reported(0.0, 'one', {})]", "ValueError: invalid literal for int()"),
+    ],
+)
+def test_an_error_in_a_plugins_metric_source_ends_the_run_and_names_it(
+    zeusrun, install, body, error
+):
+    module = BAD_SOURCE.format(body)
+    site = install("[zeusrun.metric_sources]\nbad = largest_policy:Source\n", module=module)
+    done = zeusrun("submit", zeusrun.job(metrics={"source": "bad"}), PYTHONPATH=str(site))
+    message = f"the metric source 'bad' (a plugin) failed in read: {error}"
+    assert (done.returncode, message in done.stderr) == (2, True)
+    (trial,) = zeusrun.history()
+    assert (trial["status"], message in trial["reason"]) == ("FAILED", True)
+    assert processes_of_run(trial["run_dir"]) == set()
+
+
+def test_a_plugins_metric_source_that_cannot_be_read_is_named_in_a_warning(zeusrun, install):
+    module = BAD_SOURCE.format("raise OSError('the server is away')")
+    site = install("[zeusrun.metric_sources]\nbad = largest_policy:Source\n", module=module)
+    done = zeusrun("submit", zeusrun.job(metrics={"source": "bad"}), PYTHONPATH=str(site))
+    assert done.returncode == 0
+    (trial,) = zeusrun.history()
+    named = "the metric source 'bad' cannot be read: the server is away; zeusrun tries again"
+    assert trial["warnings"] == [named]
+
+
+@pytest.mark.parametrize("part", ["its start", "warnings"])
+def test_every_part_of_a_plugins_metric_source_is_checked(install, tmp_path, part):
+    module = """
+class Source:
+    def __init__(self, run_dir):
+        if PART == "its start":
+            1 / 0
+
+    def read(self, *, final=False):
+        return []
+
+    @property
+    def warnings(self):
+        return (1 / 0 for _ in range(1))
+"""
+    install("[zeusrun.metric_sources]\nbad = largest_policy:Source\n", f"PART = {part!r}\n{module}")
+    with pytest.raises(UsageError, match=f"failed in {part}: ZeroDivisionError"):
+        [source.warnings for source in open_sources("bad", tmp_path).values()]
 
 
 def test_a_metric_source_that_is_gone_is_named(tmp_path):

@@ -428,8 +428,11 @@ def test_cancel_stops_a_trial_gently_and_waits_for_its_end(zeusrun, running):
     assert done.returncode == 0, done.stderr
     assert "job-1-1 is asked to stop, within 2 s" in done.stdout
     assert "job-1-1 is CANCELLED: cancelled by 'zeusrun cancel'" in done.stdout
-    child.communicate(timeout=30)
+    seen, _ = child.communicate(timeout=30)
     assert child.returncode == 128 + signal.SIGINT
+    seen = " ".join(seen.split())
+    assert "another zeusrun process has asked for it: the training ends within 2 s" in seen
+    assert seen.count("cancelled by 'zeusrun cancel'") == 1
     (trial,) = zeusrun.history()
     assert trial["status"] == "CANCELLED"
 

@@ -19,7 +19,7 @@ from zeusrun.commands.options import AsJson, JobFile, console, job_name
 from zeusrun.errors import HistoryError, JobFileError, LaunchError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.jobfile.validators import CatchUp, Overlap
-from zeusrun.launcher.processes.foreground import run_foreground
+from zeusrun.launcher.processes.programs import run_foreground
 from zeusrun.schedule.build import build_schedule
 from zeusrun.schedule.crontab import add_entry, build_command, remove_entry
 from zeusrun.schedule.due import Cursor

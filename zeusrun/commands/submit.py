@@ -41,7 +41,7 @@ from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.choose import build_problem, plan
 from zeusrun.launcher.context import Submission, job_devices
 from zeusrun.launcher.events import FoundLost, Noted, Warned
-from zeusrun.launcher.processes.installation import find_torchrun
+from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit as run_submit

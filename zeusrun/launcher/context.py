@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.processes.command import Command
-    from zeusrun.launcher.processes.installation import Torchrun
+    from zeusrun.launcher.processes.command import Command, Torchrun
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import Trial
 

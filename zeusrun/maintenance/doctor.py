@@ -21,7 +21,7 @@ from zeusrun.gpu.power_limits.original_limits import (
     is_held,
     recorded_gpus,
 )
-from zeusrun.launcher.processes.installation import find_torchrun
+from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import MEASURE_VARIABLE, ForeignProcesses
 from zeusrun.errors import ExitCode, NotStartedError
-from zeusrun.launcher.processes.foreground import run_foreground
+from zeusrun.launcher.processes.programs import run_foreground
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from zeusrun.errors import UsageError
 from zeusrun.files.tail import LineTail
 from zeusrun.plugins import create_plugin
-from zeusrun.sidecar.events import SIDECAR_NAME, decode_event
+from zeusrun.sidecar.events import SIDECAR_NAME, Asked, Ended, Reported, Started, decode_event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from zeusrun.sidecar.events import Event
@@ -76,20 +76,62 @@ SOURCES: dict[str, Callable[[Path], MetricSource]] = {"sidecar": open_sidecar}
 """By ``metrics.source`` of the job file: how to open the source of the run in a directory."""
 
 
-def open_sources(name: str, run_dir: Path) -> tuple[MetricSource, ...]:
+class PluginSource:
+    """A plugin's source; its errors, except ``OSError`` in ``read``, are ``UsageError``s."""
+
+    def __init__(self, name: str, source: MetricSource) -> None:
+        self._name, self._source = name, source
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """The plugin's warnings."""
+        try:
+            return [str(warning) for warning in self._source.warnings]
+        except Exception as error:
+            raise _plugin_failed(self._name, "warnings", error) from error
+
+    def read(self, *, final: bool = False) -> list[Event]:
+        """Return the plugin's events, with numbers of Python's own types."""
+        try:
+            return [_plain_event(event) for event in self._source.read(final=final)]
+        except OSError:
+            raise
+        except Exception as error:
+            raise _plugin_failed(self._name, "read", error) from error
+
+
+def _plain_event(event: Event) -> Event:
+    if isinstance(event, Reported):
+        metrics = {str(name): float(value) for name, value in event.metrics.items()}
+        return Reported(float(event.t), int(event.epoch), metrics)
+    if not isinstance(event, (Started, Asked, Ended)):
+        raise TypeError(f"it returned {event!r}, which is no event")
+    return event
+
+
+def _plugin_failed(name: str, where: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"the metric source {name!r} (a plugin) failed in {where}: {type(error).__name__}: "
+        f"{error}; repair the plugin, or write  metrics: {{source: sidecar}}"
+    )
+
+
+def open_sources(name: str, run_dir: Path) -> Mapping[str, MetricSource]:
     """Open the sidecar, which names the ranks' processes, and the source that the job file names.
 
-    Nothing needs to exist yet. Raises ``UsageError`` if no source has the name.
+    The keys name the sources in messages. Nothing needs to exist yet. Raises ``UsageError`` if no
+    source has the name, or if the plugin fails.
     """
-    sidecar = open_sidecar(run_dir)
+    sources = {str(run_dir / SIDECAR_NAME): open_sidecar(run_dir)}
     if name == "sidecar":
-        return (sidecar,)
+        return sources
+    key = f"the metric source {name!r}"
     if name in SOURCES:
-        return sidecar, SOURCES[name](run_dir)
+        return {**sources, key: SOURCES[name](run_dir)}
     source = create_plugin("zeusrun.metric_sources", name, MetricSource, run_dir)
     if source is None:
         raise UsageError(
             f"metrics.source {name!r}: no installed plugin has that name; install it, or use "
             "'sidecar' (docs/python-api.md describes plugins)"
         )
-    return sidecar, source
+    return {**sources, key: PluginSource(name, source)}

@@ -19,7 +19,7 @@ from zeusrun.clock import timestamp
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import FileLock
 from zeusrun.files.private import open_for_writing, read_file
-from zeusrun.launcher.processes.background import run_bounded
+from zeusrun.launcher.processes.programs import run_bounded
 from zeusrun.plain_text import plain_text
 
 _PAUSES_S = (0.0, 2.0, 15.0)

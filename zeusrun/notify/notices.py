@@ -21,7 +21,7 @@ from zeusrun.errors import ExitCode
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.home import notices_directory
 from zeusrun.files.private import make_folder
-from zeusrun.launcher.processes.background import start_detached
+from zeusrun.launcher.processes.programs import start_detached
 from zeusrun.plain_text import plain_text
 from zeusrun.trial import TrialStatus
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import LaunchError, UsageError
-from zeusrun.launcher.processes.background import run_briefly
+from zeusrun.launcher.processes.programs import run_briefly
 from zeusrun.plain_text import has_control_character
 
 if TYPE_CHECKING:

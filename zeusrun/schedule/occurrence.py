@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from zeusrun.launcher.processes.background import Detached
+    from zeusrun.launcher.processes.programs import Detached
     from zeusrun.schedule.store import Schedule, Schedules
 
 PERIOD_S = 60.0
@@ -33,7 +33,7 @@ _LOG_BYTES = 1 << 20
 
 def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float) -> Detached:
     """Start a due occurrence with its output in the job's log, or raise a ``LaunchError``."""
-    from zeusrun.launcher.processes.background import start_detached  # noqa: PLC0415 - most ticks start nothing
+    from zeusrun.launcher.processes.programs import start_detached  # noqa: PLC0415 - most ticks start nothing
 
     try:
         log = open_log(schedules.log(schedule.job))

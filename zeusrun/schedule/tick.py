@@ -21,7 +21,7 @@ from zeusrun.schedule.store import UNDERWAY, Occurrence
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zeusrun.launcher.processes.background import Detached
+    from zeusrun.launcher.processes.programs import Detached
     from zeusrun.schedule.store import Schedule, Schedules
 
 _DAY_S = 86400.0

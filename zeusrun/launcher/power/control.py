@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from typing_extensions import Self
-
     from zeusrun.bandit.problem import Problem
     from zeusrun.energy.device import Device
     from zeusrun.gpu.power_limits.original_limits import Restored
@@ -76,7 +74,7 @@ def held_by(home: Path, uuid: str) -> str | None:
 
 
 class LimitControl:
-    """The power limits of one trial. A context manager that restores the limits at the end.
+    """The power limits of one trial.
 
     Without a holder, or without permission, it only measures; without GPUs or ``clocks``, the step
     clocks of all ranks, not even that. ``fixed_w`` is the only limit to hold; ``None`` to let the
@@ -108,14 +106,6 @@ class LimitControl:
         self._retry_t = 0.0
         self._measures = bool(gpus and clocks)
         self._profiling = Profiling(problem, known, original_w, self._ask, self._is_in_force)
-
-    def __enter__(self) -> Self:
-        """Hold nothing yet; see ``begin``."""
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        """Restore the original limits."""
-        self.let_go()
 
     def let_go(self) -> None:
         """Restore the original limits; what fails is tried again at the end of the submit."""
@@ -230,7 +220,7 @@ class LimitControl:
 
     def _leave_alone(self, why: str) -> None:
         self._failed, self.held_w, self._warned_of = True, None, why
-        why = f"power limits are left alone from now on: {why}"
+        why = f"zeusrun changes no power limit from now on: {why}"
         self._profiling.give_up(why, released=True)
         self._warn(why)
 
