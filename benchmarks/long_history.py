@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from timing import describe_machine, interleave, run_seconds, show
 
 from zeusrun.files.home import runs_directory
-from zeusrun.history.schema import empty_tables, encode_tables
+from zeusrun.history.tinydb.storage import empty_tables, encode_tables
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.rundir.layout import numbered_runs
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, TrialStatus

@@ -21,8 +21,7 @@ from timing import describe_machine
 
 from zeusrun.bandit.power import chosen_point, next_limit_w
 from zeusrun.bandit.problem import PowerObjective, Problem
-from zeusrun.simulate.rows import read_rows
-from zeusrun.simulate.traces import POWER_COLUMNS, gpus
+from zeusrun.simulate.traces import POWER_COLUMNS, gpus, read_rows
 from zeusrun.trial import PowerPoint
 
 if TYPE_CHECKING:

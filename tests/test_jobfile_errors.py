@@ -97,7 +97,7 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         (
             "nproc_per_node",
             "zzz",
-            "13: unknown key 'zzz' under 'launch'; known are nproc_per_node, gpus, nnodes, max_restarts, grace_period_s",
+            "13: unknown key 'zzz' under 'launch'; known: nproc_per_node, gpus, nnodes, max_restarts, grace_period_s",
         ),
         ("name:", "source: x\nname:", "1: unknown key 'source'; "),
         # missing keys
@@ -351,7 +351,7 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         (
             "{THREADS: 1}",
             "{1X: x}",
-            "4: 'env.1X' is no name for an environment variable: letters, digits and _ only",
+            "4: 'env.1X' is not a valid name for an environment variable: letters, digits and _ only",
         ),
         (
             "{THREADS: 1}",
@@ -364,7 +364,7 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
             "4: 'env.X' must be text, not empty (null); for an empty text write \"\"",
         ),
         ("{THREADS: 1}", "{X: [1]}", "4: 'env.X' must be text, not a list"),
-        ("{THREADS: 1}", '{X: "a\\0b"}', "4: 'env.X' holds a NUL character"),
+        ("{THREADS: 1}", '{X: "a\\0b"}', "4: 'env.X' contains a NUL character"),
         ("{THREADS: 1}", '{X: "\\ud800"}', "4: half a surrogate pair ('\\ud800') is no text"),
         (
             "launch:",
@@ -380,7 +380,7 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         (
             "${learning_rate}",
             "${HOME}",
-            "3: 'args[1]' uses the unknown placeholder '${HOME}'; known are job, trial,",
+            "3: 'args[1]' uses the unknown placeholder '${HOME}'; known: job, trial,",
         ),
         (
             "${learning_rate}",
@@ -408,7 +408,7 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         (
             "launch:",
             "notify: {command: [hooks/tell.sh, x]}\nlaunch:",
-            "12: 'notify.command' names a file that is missing: ",
+            "12: 'notify' has a command that is missing: ",
         ),
         (
             "launch:",
@@ -419,7 +419,7 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         (
             "launch:",
             "name: b\nlaunch:",
-            "12: the key 'name' is given twice; it stands on line 1 already",
+            "12: the key 'name' is given twice; it is already on line 1",
         ),
         (
             "  target: 0.9",
@@ -471,7 +471,7 @@ def test_a_bad_file_is_told_with_line_reason_and_help(fail, old, new, expected):
         ("- name: digits\n", "job.yaml:1: the file holds a list; a job file is made of 'key:"),
         ("digits\n", "job.yaml:1: the file holds a single value; "),
         (b"name: digits\nscript: \xff\xfe\n", "job.yaml:2: this line is not UTF-8 text; is it"),
-        (b"name: digits\n\x7fELF\x00", "job.yaml:2: the character U+007F cannot stand in a job"),
+        (b"name: digits\n\x7fELF\x00", "job.yaml:2: the character U+007F is not allowed in a job"),
         ("name: {\n", "job.yaml:2: not usable YAML: "),
         ("#" * (MAX_BYTES + 1), "job.yaml is larger than 64 KiB; is it a job file?"),
     ],
@@ -554,7 +554,7 @@ def test_a_key_that_no_unknown_key_means_is_still_missing(fail):
     assert [line.partition(": ")[2][:25] for line in lines] == [
         "'module' or 'script' is m",
         "unknown key 'nome'; did y",
-        "unknown key 'xyz'; known ",
+        "unknown key 'xyz'; known:",
     ]
 
 

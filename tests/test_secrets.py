@@ -176,13 +176,13 @@ def test_masked_values_are_taken_from_the_environment(masked):
 
 def test_masked_values_that_are_nowhere_are_an_error_that_names_them(masked):
     _, copy = masked(f"env: {{HF_TOKEN: {TOKEN}, PASSWORD: abcdef}}\n")
-    with pytest.raises(JobFileError, match=r"copy\.yaml.* set PASSWORD in the environment"):
+    with pytest.raises(JobFileError, match=r"copy\.yaml.* in place of PASSWORD; set it in the en"):
         restore_secrets(copy, {"HF_TOKEN": TOKEN})
 
 
 def test_an_argument_that_held_a_secret_cannot_be_restored(masked):
     _, copy = masked(SECRETIVE)
-    with pytest.raises(JobFileError, match="an argument or another variable held a secret"):
+    with pytest.raises(JobFileError, match="in place of a secret in an argument or another"):
         restore_secrets(copy, {"HF_TOKEN": TOKEN, "DB_URL": URL})
 
 
@@ -332,7 +332,7 @@ def test_the_copy_in_the_run_directory_explains_and_runs_again_with_its_secrets(
     assert zeusrun("explain", "job").returncode == 0
     refused = zeusrun("submit", copy)
     assert refused.returncode == 2
-    assert "set DB_URL, HF_TOKEN in the environment" in refused.stderr
+    assert "in place of DB_URL, HF_TOKEN; set them in the environment" in refused.stderr
     again = zeusrun("submit", copy, HF_TOKEN=TOKEN, DB_URL=URL)
     assert "got the real ones" in again.stdout
     assert TOKEN not in again.stdout + again.stderr

@@ -24,7 +24,7 @@ from zeusrun.launcher.events import (
     TrialStarts,
     Warned,
 )
-from zeusrun.launcher.processes.installation import find_torchrun
+from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.recurrence import submit
 from zeusrun.launcher.supervision import speed_check
 from zeusrun.trial import (
@@ -133,7 +133,7 @@ def test_a_batch_size_that_a_speed_check_rejects_is_ended_and_the_other_one_foll
     assert (result.exit_code, result.reached, result.attempts) == (0, True, 1)
     assert (checked.status, checked.global_batch_size) == (TrialStatus.CANCELLED, 16)
     assert checked.reason == (
-        "only its speed was looked at: 1.37 kJ an epoch; 16 is 40% dearer; 32 follows"
+        "only its speed was checked: 1.37 kJ an epoch; 16 is 40% dearer; 32 follows"
     )
     assert recorder.ended == [(TrialStatus.CANCELLED, True), (TrialStatus.REACHED, False)]
     assert f"stopping: {checked.reason}" in recorder.notes
@@ -188,7 +188,7 @@ def test_a_speed_check_ends_before_an_epoch_if_the_length_of_an_epoch_is_known(
     result, _ = run(zeusrun.job("steps_slowly.py", args=["--endless", "16"]), policy)
     checked, trained = result.trials
     assert (checked.status, trained.status) == (TrialStatus.CANCELLED, TrialStatus.REACHED)
-    assert checked.reason == "only its speed was looked at: 16 is 40% dearer; 32 follows"
+    assert checked.reason == "only its speed was checked: 16 is 40% dearer; 32 follows"
     assert policy.asked[0][0].samples_per_epoch == 3200
     assert (policy.asked[1][1][-1].epochs, checked.power_profile != ()) == (None, True)
 
@@ -335,7 +335,7 @@ def test_auto_checks_the_speed_of_a_batch_size_and_goes_back_when_its_epochs_are
     assert (code, checked["status"], checked["stage"]) == (0, "CANCELLED", "look")
     follows = (*others, trained)[0]["global_batch_size"]
     assert re.fullmatch(
-        rf"only its speed was looked at: .* k?J an epoch; .* more expensive than .*; {follows} follows",
+        rf"only its speed was checked: .* k?J an epoch; .* more expensive than .*; {follows} follows",
         checked["reason"],
     )
     assert checked["reason"] in seen

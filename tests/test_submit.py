@@ -108,7 +108,7 @@ def test_before_anything_has_reached_the_target_two_misses_ask_whether_it_is_rig
     assert (code, [t["status"] for t in result["trials"]]) == (4, ["MISSED", "MISSED"])
     told = " ".join(seen.split())
     assert "nothing has reached accuracy 0.5 yet (best: 0.02 with batch size 32, 0.02 with" in told
-    assert "Is the target right?" in told
+    assert "makes no other attempt (attempts is 5), because the target may be wrong" in told
 
 
 def test_a_run_without_its_metric_is_stopped_after_three_epochs_and_not_tried_again(zeusrun):
@@ -197,7 +197,7 @@ def test_policy_fixed_has_nothing_else_to_try_and_says_what_could_help(zeusrun):
     code, result, seen = zeusrun.submit(job)
     assert (code, only_trial(result)["status"]) == (4, "MISSED")
     assert (
-        "32 has not reached accuracy 0.5 (best 0.02), and policy fixed never leaves it; correct "
+        "32 has not reached accuracy 0.5 (best 0.02), and policy fixed tries no other batch size; correct "
         "objective.target, raise objective.max_epochs, or choose another policy.name" in seen
     )
     assert "candidates" not in seen

@@ -14,13 +14,8 @@ def cost_j(
     """Return the cost metric, which weighs energy against time at the devices' maximum power.
 
     ``eta_knob * energy_j + (1 - eta_knob) * max_power_w * time_s``; You, Chung and Chowdhury,
-    "Zeus", NSDI 2023, the cost metric.
-
-    Args:
-        energy_j: Joules spent; not needed if ``eta_knob`` is 0.
-        max_power_w: Maximum power summed over the job's devices; not needed if ``eta_knob`` is 1.
-        time_s: Seconds over the same span; not needed if ``eta_knob`` is 1.
-        eta_knob: 1 counts energy only, 0 time only.
+    "Zeus", NSDI 2023, the cost metric. ``max_power_w`` is summed over the job's devices. A value of
+    weight 0 is not needed.
 
     Returns:
         Joules; ``None`` if a value that is needed is unknown or not finite.

@@ -11,8 +11,7 @@ def worst_that_reaches(target: float, mode: str) -> float:
     """Return the worst value of a metric that meets a target.
 
     A value computed in float32 may be slightly off: ``float32(0.95)`` is 0.949999988. So the
-    target is relaxed by the spacing of float32, a ten-millionth of its size. ``mode`` is ``min`` if
-    a lower metric is better, else ``max``.
+    target is relaxed by the spacing of float32, a ten-millionth of its size.
     """
     tolerance = abs(target) * _FLOAT32_EPSILON
     return target + tolerance if mode == "min" else target - tolerance

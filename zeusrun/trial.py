@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TrialStatus(str, Enum):
-    """How a trial stands: ``DISPATCHED``, then one of the others. A preempted one may go on."""
+    """``DISPATCHED``, then one of the others; a preempted trial may be continued."""
 
     DISPATCHED = "DISPATCHED"
     REACHED = "REACHED"
@@ -35,7 +35,7 @@ class TrialStatus(str, Enum):
 
 
 class EnergySource(str, Enum):
-    """Where a joule comes from. Measured and estimated joules are never mixed."""
+    """How energy was determined. Measured and estimated joules are never mixed."""
 
     COUNTER = "counter"
     INTEGRATED = "integrated"
@@ -52,7 +52,7 @@ class Stage(str, Enum):
 
     EXPLORE = "explore"
     EXPLOIT = "exploit"
-    SPEED_CHECK = "look"  # only its speed is wanted at first; then the policy is asked again
+    SPEED_CHECK = "look"  # after its speed is measured, the policy decides again
     RETRY = "retry"
     CONCURRENT = "concurrent"
     FORCED = "forced"
@@ -60,36 +60,26 @@ class Stage(str, Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """What a policy chose for one trial.
+    """What a policy chose for one trial."""
 
-    Attributes:
-        global_batch_size: Samples per optimizer step over all ranks.
-        stage: Why, in one word.
-        why: Why, in a sentence for people.
-        power_limit_w: Watts per GPU to hold, or ``None`` to leave the limit as found.
-        bound: When the trial is hopeless; ``None`` for never.
-    """
-
-    global_batch_size: int
+    global_batch_size: int  # samples per optimizer step over all ranks
     stage: Stage
-    why: str
-    power_limit_w: float | None = None
-    bound: Bound | None = None
+    why: str  # a sentence for people
+    power_limit_w: float | None = None  # per GPU, to begin with; ``None``: the limit stays
+    bound: Bound | None = None  # ``None``: the trial is never stopped for its cost
 
     @property
     def cost_bound_j(self) -> float | None:
-        """The cost at which a trial is stopped between epochs, too; ``None`` for none."""
+        """The cost at which a trial is stopped, also within an epoch; ``None``: at none."""
         return None if self.bound is None else self.bound.cost_j
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What a trial may cost, and how fast it must come on.
+    """What a trial may cost, in joules.
 
-    Attributes:
-        cost_j: Cost past which it is hopeless.
-        paces: Runs that reached the target: ``(epoch, value)`` wherever the best value rose, the
-            last one at the target. A trial behind them is held to a smaller cost.
+    ``paces`` are runs that reached the target: ``(epoch, value)`` wherever the best value improved,
+    the last one at the target. A trial that learns more slowly may cost less.
     """
 
     cost_j: float
@@ -97,19 +87,12 @@ class Bound:
 
 
 class CurvePoint(NamedTuple):
-    """The metric after an epoch.
+    """The metric after an epoch; time and energy since training started."""
 
-    Attributes:
-        epoch: Epochs completed.
-        time_s: Seconds since training started.
-        energy_j: Joules since training started; ``None`` if not measured.
-        value: The metric; ``None`` where it was not finite.
-    """
-
-    epoch: int
+    epoch: int  # epochs completed
     time_s: float
-    energy_j: float | None
-    value: float | None
+    energy_j: float | None  # ``None``: not measured
+    value: float | None  # ``None``: not finite
 
 
 def is_baseline(point: CurvePoint) -> bool:
@@ -126,94 +109,63 @@ def epochs_of(curve: Sequence[CurvePoint]) -> int:
 
 
 class PowerPoint(NamedTuple):
-    """Speed and power of training under a power limit.
+    """Speed and power of training under a power limit."""
 
-    Attributes:
-        power_limit_w: Watts per GPU; ``None`` where there is no limit to set.
-        steps_per_s: Optimizer steps per second.
-        power_w: Mean watts, summed over the job's GPUs.
-    """
-
-    power_limit_w: float | None
-    steps_per_s: float
-    power_w: float
+    power_limit_w: float | None  # per GPU; ``None``: the device has no limit to set
+    steps_per_s: float  # optimizer steps
+    power_w: float  # mean, summed over the job's GPUs
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How a trial ended and what it took. ``None`` is unknown, never zero.
 
-    Attributes:
-        status: Any but ``DISPATCHED``.
-        reason: One sentence for people.
-        finished_at: RFC 3339.
-        startup_s: Launch to the start of training.
-        time_s: Start of training to the target or, if it was not reached, to the last optimizer
-            step or report, whichever is later.
-        energy_j: Joules over the same span.
-        energy_source: Where they come from.
-        max_power_w: Maximum power summed over the job's devices.
-        cost_j: eta_knob * energy_j + (1 - eta_knob) * max_power_w * time_s.
-        epochs: Epochs completed over the same span.
-        steps: Optimizer steps of rank 0 in the whole run.
-        best_metric: Best finite value in the whole run.
-        curve: The metric after every epoch.
-        power_profile: What was measured under each power limit tried.
-        power_limit_w: Watts per GPU in force for most of the same span; ``None``: as dispatched.
-        energy_counter_j: Joules over the same span by the devices' counters.
-        energy_integrated_j: Joules over the same span by integrating sampled power.
-        profiling_cost_j: What trying other power limits cost more than holding the one chosen;
-            part of ``cost_j``, and not charged to the batch size.
-        shared: Whether processes that are not the job's used its GPUs; ``None`` if unknown.
-        shutdown_s: Last step or report to the end of the processes; not part of ``time_s``.
-        observed_batch_size: Samples per optimizer step as observed; ``None`` if they were not. If
-            it differs from the trial's, nothing is learned from it.
-        cause: Of a crash, without ranks, numbers and paths, so that crashes can be compared.
-        warnings: Sentences that a user should read.
+    The span that counts is from the start of training to the moment the target was first reached,
+    else to the last optimizer step or report, whichever is later.
     """
 
-    status: TrialStatus
-    reason: str
-    finished_at: str
-    startup_s: float | None = None
-    time_s: float | None = None
+    status: TrialStatus  # any but ``DISPATCHED``
+    reason: str  # one sentence for people
+    finished_at: str  # RFC 3339
+    startup_s: float | None = None  # from launch to the start of training
+    time_s: float | None = None  # of the span, as are energy, cost and epochs
     energy_j: float | None = None
     energy_source: EnergySource | None = None
-    max_power_w: float | None = None
-    cost_j: float | None = None
+    max_power_w: float | None = None  # summed over the job's devices
+    cost_j: float | None = None  # see ``cost.cost_j``
     epochs: int | None = None
-    steps: int | None = None
-    best_metric: float | None = None
+    steps: int | None = None  # of rank 0 in the whole run
+    best_metric: float | None = None  # the best finite value in the whole run
     curve: tuple[CurvePoint, ...] = ()
     power_profile: tuple[PowerPoint, ...] = ()
-    power_limit_w: float | None = None
-    energy_counter_j: float | None = None
-    energy_integrated_j: float | None = None
+    power_limit_w: float | None = None  # per GPU, most of the span; ``None``: as dispatched
+    energy_counter_j: float | None = None  # over the span, by the devices' counters
+    energy_integrated_j: float | None = None  # over the span, by integrating sampled power
+    # What trying other power limits cost more than holding the one chosen. It is part of
+    # ``cost_j``, but not charged to the batch size.
     profiling_cost_j: float | None = None
-    shared: bool | None = None
-    shutdown_s: float | None = None
-    observed_batch_size: int | None = None
-    cause: str | None = None
-    warnings: tuple[str, ...] = ()
+    shared: bool | None = None  # whether processes of others used the job's GPUs
+    shutdown_s: float | None = None  # from the end of the span to the end of the processes
+    observed_batch_size: int | None = None  # if it is not the trial's, the trial teaches nothing
+    cause: str | None = None  # of a crash, without ranks, numbers and paths, to compare crashes
+    warnings: tuple[str, ...] = ()  # sentences for people
 
 
 MAX_COUNT = 1 << 53
-"""Beyond it, a number of steps or ranks is a damaged file, and no float either."""
+"""A larger number of steps or ranks comes from a damaged file, and is not exact as a float."""
 _NUMBER: set[type] = {int, float}
-_EPOCH: set[type] = {int}
-# Of the columns of a curve (epoch, time_s, energy_j, value) and of a power profile.
-_CURVE_TYPES = (_EPOCH, _NUMBER, {*_NUMBER, type(None)}, {*_NUMBER, type(None)})
-_PROFILE_TYPES = ({*_NUMBER, type(None)}, _NUMBER, _NUMBER)
+_MAYBE = _NUMBER | {type(None)}
+_CURVE_TYPES: tuple[set[type], ...] = ({int}, _NUMBER, _MAYBE, _MAYBE)  # by column
+_PROFILE_TYPES = (_MAYBE, _NUMBER, _NUMBER)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     """One training run of one arm. Field order is the order of the stable JSON.
 
-    The first 23 fields stay as they are for programs that read them; the rest came later. Units
-    are in the names; ``None`` is unknown. ``host`` is the machine of its launcher. ``variant`` says
-    how the batch size changed during the run; ``None`` if it was fixed. Runs of another variant
-    are another kind of training: a policy learns nothing from them.
+    The first 23 fields stay as they are for programs that read them. ``None`` is unknown. ``host``
+    is the machine of its launcher. ``variant`` says how the batch size changed during the run;
+    ``None`` if it was fixed. A policy learns nothing from runs of another variant.
     """
 
     trial: str
@@ -265,7 +217,7 @@ class Trial:
 
     @property
     def teaches(self) -> bool:
-        """Whether anything may be learned from it of its batch size."""
+        """Whether a policy may learn from it about its batch size."""
         return not self.forgotten and self.observed_batch_size in {None, self.global_batch_size}
 
     def finish(self, outcome: Outcome) -> Trial:
@@ -285,18 +237,15 @@ class Trial:
         return dataclasses.replace(self, **values)
 
     def ended_as(self, status: TrialStatus, reason: str, finished_at: str) -> Outcome:
-        """Return an outcome with what this trial has taken so far, and no more."""
+        """Return an outcome with what this trial has taken so far."""
         taken = {field.name: getattr(self, field.name) for field in dataclasses.fields(Outcome)}
         return Outcome(**{**taken, "status": status, "reason": reason, "finished_at": finished_at})
 
     def resume(self, started_at: str, host: str | None = None) -> Trial:
-        """Return this preempted trial as one that is running again.
+        """Return this preempted trial as one that is running again; others raise ``ValueError``.
 
-        What it has taken so far stays in it: time, energy, cost, epochs, curve. The outcome that
-        it is finished with must include them.
-
-        Raises:
-            ValueError: If it was not preempted.
+        It keeps its time, energy, cost, epochs and curve so far. The outcome that finishes it must
+        include them.
         """
         if self.status is not TrialStatus.PREEMPTED:
             raise ValueError(f"trial {self.trial} is {self.status.value} and cannot go on")
@@ -311,10 +260,10 @@ class Trial:
         )
 
     def forget(self, *, forgotten: bool) -> Trial:
-        """Return this trial marked as one that nothing is learned from, or no longer so.
+        """Return this finished trial, marked so that policies ignore it, or no longer marked.
 
         Raises:
-            ValueError: If it has not ended.
+            ValueError: If it has not finished.
         """
         if not self.status.finished:
             raise ValueError(f"trial {self.trial} is {self.status.value} and cannot be forgotten")
@@ -322,17 +271,7 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; curve points become ``[epoch, time_s, energy_j, value]``."""
-        record: dict[str, Any] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Enum):
-                value = value.value
-            elif field.name in {"curve", "power_profile"}:
-                value = [list(point) for point in value]
-            elif isinstance(value, tuple):
-                value = list(value)
-            record[field.name] = value
-        return record
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Trial:
@@ -348,9 +287,15 @@ class Trial:
             raise ValueError(f"not a trial: {error}") from error
 
 
+def _plain(value: Any) -> Any:  # noqa: ANN401 - a value of any field
+    if isinstance(value, tuple):
+        return [list(each) if isinstance(each, tuple) else each for each in value]
+    return value.value if isinstance(value, Enum) else value
+
+
 @functools.cache
 def _decoders() -> dict[str, Callable[[Any], Any]]:
-    """Return what reads each field of a trial; made once, histories hold thousands of trials."""
+    """Return what reads each field of a trial; cached, as a history has thousands of trials."""
     kinds = typing.get_type_hints(Trial)
     decoders = {f.name: _decoder(f.name, kinds[f.name]) for f in dataclasses.fields(Trial)}
     return decoders | {
@@ -381,14 +326,13 @@ def _decoder(name: str, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - a 
 
 
 def _checked(rows: Any, kinds: Sequence[set[type]]) -> Any:  # noqa: ANN401 - JSON is any
-    """Return the rows of a table if every column has the types it must have.
+    """Return the rows of a table if every column has only the types it must have.
 
-    By columns and before they become points: a history holds 40,000 of them, and checking each
-    point takes as long as parsing the file.
+    A history has 40,000 points. To check them one by one takes as long as parsing the file.
     """
     for column, kind in zip(zip(*rows, strict=True), kinds, strict=True) if rows else ():
         if not set(map(type, column)) <= kind or not all(map(math.isfinite, filter(None, column))):
-            raise ValueError("a point of the curve or of the power profile is not a measurement")
+            raise ValueError("a point of the curve or of the power profile is no measurement")
     return rows
 
 

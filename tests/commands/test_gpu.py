@@ -10,8 +10,7 @@ import pytest
 
 from tests.gpu import fixtures
 from tests.gpu.simulated import SimulatedDevice
-from zeusrun.gpu.power_limits.lock import LimitLock
-from zeusrun.gpu.power_limits.original_limits import LimitRecord, write_record
+from zeusrun.gpu.power_limits.original_limits import LimitLock, LimitRecord, write_record
 from zeusrun.gpu.snapshot import OpenGpu, read_status
 
 build_library, plain_library = fixtures.build_library, fixtures.plain_library

@@ -357,7 +357,7 @@ def test_a_terminal_that_closes_reaches_the_command_of_a_session_leader(zeusrun,
 # Is told a signal just before it starts a command, which so comes while it does.
 EARLY = """
 import contextlib, os, signal, sys
-from zeusrun.launcher.processes.foreground import run_foreground
+from zeusrun.launcher.processes.programs import run_foreground
 @contextlib.contextmanager
 def told():
     os.kill(os.getpid(), signal.{name})
@@ -413,7 +413,7 @@ def test_the_result_is_told_before_the_devices_are_let_go(monkeypatch, capfd):
 BARRED = """
 import os, subprocess
 from contextlib import nullcontext
-from zeusrun.launcher.processes.foreground import run_foreground
+from zeusrun.launcher.processes.programs import run_foreground
 def refuse(process, number):
     raise PermissionError
 subprocess.Popen.send_signal = refuse

@@ -428,8 +428,11 @@ def test_cancel_stops_a_trial_gently_and_waits_for_its_end(zeusrun, running):
     assert done.returncode == 0, done.stderr
     assert "job-1-1 is asked to stop, within 2 s" in done.stdout
     assert "job-1-1 is CANCELLED: cancelled by 'zeusrun cancel'" in done.stdout
-    child.communicate(timeout=30)
+    seen, _ = child.communicate(timeout=30)
     assert child.returncode == 128 + signal.SIGINT
+    seen = " ".join(seen.split())
+    assert "another zeusrun process has asked for it: the training ends within 2 s" in seen
+    assert seen.count("cancelled by 'zeusrun cancel'") == 1
     (trial,) = zeusrun.history()
     assert trial["status"] == "CANCELLED"
 
@@ -491,6 +494,24 @@ def test_rerun_repeats_a_trial_as_it_was_whatever_the_job_file_says_now(zeusrun)
     for same in ("global_batch_size", "learning_rate", "metric", "target"):
         assert new[same] == old[same]
     assert (new["recurrence"], new["stage"], new["why"]) == (2, "forced", "as in job-1-1, by rerun")
+
+
+def test_rerun_of_a_run_that_its_bound_stopped_says_that_the_bound_applies_again(zeusrun):
+    zeusrun.submit(zeusrun.job(objective={"eta_knob": 0}))
+    objective = {"eta_knob": 0, "max_epochs": 1000}
+    slow = zeusrun.job(args=["--gain", "0.001", "--epoch-s", "0.3"], objective=objective)
+    zeusrun.submit(slow, "--batch-size", "64")
+    done = zeusrun("rerun", "job-2-1", "--quiet")
+    text = " ".join(done.stdout.split())
+    assert text.startswith("! job-2-1 was stopped: ")
+    assert "early_stop.cost_factor still applies, and will probably stop this run, too" in text
+    assert "zeusrun rerun job-2-1 --set early_stop.cost_factor=null" in text
+    assert zeusrun.history()[-1]["status"] == "STOPPED"
+    overrides = ("--set", "early_stop.cost_factor=null", "--set", "timeout_s=2")
+    done = zeusrun("rerun", "job-2-1", "--quiet", *overrides)
+    assert "still applies" not in done.stdout
+    assert zeusrun.history()[-1]["reason"] == "timed out after 2 s"
+    assert "timeout_s still applies" in zeusrun("rerun", "job-4-1", "--quiet").stdout
 
 
 def test_rerun_without_the_run_directory_says_what_to_do_instead(zeusrun):

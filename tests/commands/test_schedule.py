@@ -90,27 +90,33 @@ def test_the_section_of_a_job_file_means_the_same_and_flags_win(zeusrun, schedul
     assert record["deadline_s"] == 7200
 
 
+def test_a_suggested_command_can_be_pasted_into_a_shell(zeusrun, schedule):
+    job = zeusrun.job()
+    done = schedule("add", job.rename(job.with_name("my job.yaml")))
+    assert "zeusrun schedule add 'my job.yaml' \"0 2 * * *\"" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (["add", "job.yaml"], 2, "has no schedule section; say when to run it"),
-        (["add", "job.yaml", "61 * * * *"], 2, "is no cron expression (bad minute)"),
+        (["add", "job.yaml", "61 * * * *"], 2, "is not a cron expression (bad minute)"),
         (
             ["add", "job.yaml", "0", "2", "a.py", "b.py"],
             2,
             'put WHEN in quotes, such as "0 2 * * *"',
         ),
         (["add", "job.yaml", "@every", "6h"], 2, "put WHEN in quotes"),
-        (["add", "job.yaml", "Daily"], 2, "'Daily' is no cron expression; did you mean @daily?"),
-        (["add", "job.yaml", "@daily", "--tz", "Mars"], 2, "'Mars' is no time zone"),
+        (["add", "job.yaml", "Daily"], 2, "'Daily' is not a cron expression; did you mean @daily?"),
+        (["add", "job.yaml", "@daily", "--tz", "Mars"], 2, "'Mars' is not a time zone"),
         (["add", "job.yaml", "@daily", "--jitter", "5"], 2, "jitter must be a number with s, m"),
         (["add", "job.yaml", "@hourly", "--jitter", "2h"], 2, "as long as the time between"),
         (["add", "job.yaml", "@daily", "--env", "NIX"], 2, "this variable is not set"),
         (["add", "nix.yaml", "@daily"], 2, "nix.yaml"),
         (["remove", "job"], 2, "job has no schedule; there is none yet"),
         (["run-now", "job"], 2, "job has no schedule"),
-        (["next", "../../etc/passwd"], 2, "is no job name: it must be 1 to 64 letters"),
-        (["remove", "../history/job"], 2, "is no job name"),
+        (["next", "../../etc/passwd"], 2, "is not a job name: it must be 1 to 64 letters"),
+        (["remove", "../history/job"], 2, "is not a job name"),
         (["export"], 2, "say what to export"),
         (["export", "job", "--kubernetes-cronjob"], 2, "returns with the Kubernetes back end"),
         (["export", "job", "--kubernetes-cronjob", "--image", "x"], 2, "Kubernetes back end"),
@@ -164,7 +170,7 @@ def test_one_that_cannot_be_started_or_read_keeps_no_other_from_running(zeusrun,
     wait_for((zeusrun.home / "runs" / "c" / "c-1-1" / "trial.json").exists)
     shown = schedule("list")
     assert shown.returncode == 6
-    assert "b.json is no schedule" in shown.stderr
+    assert "b.json is not a schedule" in shown.stderr
     assert "(UTC)" in shown.stdout
     by_hand = schedule("run-now", "a")
     assert by_hand.returncode == 5

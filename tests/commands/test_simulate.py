@@ -164,7 +164,7 @@ def test_a_cluster_trace_is_replayed(zeusrun, tmp_path):
         (("--cost-factor", "-inf"), "--cost-factor -inf: must be above 0"),
         (("--cost-factor", "nan"), "--cost-factor nan: must be above 0"),
         (("--cluster", "none.csv"), "none.csv cannot be read: No such file"),
-        (("--trace-dir", "none", "--gpu", "a"), "none holds no power traces: no such directory"),
+        (("--trace-dir", "none", "--gpu", "a"), "none has no power traces: no such directory"),
         (("--plot", "f.gif"), "--plot f.gif: the name must end in .png, .svg, .pdf"),
         (("--plot", "taken.png"), "--plot taken.png cannot be written; name a file"),
         (("--seeds", 0), "--seeds"),

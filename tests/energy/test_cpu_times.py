@@ -112,7 +112,8 @@ def test_parents_are_read_before_their_children(proc, clock, times, monkeypatch)
     clock.advance(1.0)
     times.cpu_s()
     read = []
-    monkeypatch.setattr(times, "_read", read.append)
+    name = "zeusrun.energy.cpu_times.read_stat"
+    monkeypatch.setattr(name, lambda pid, _proc: read.append(pid))
     times.cpu_s()
     assert read == [299, 201, 250]
 

@@ -202,7 +202,7 @@ def test_accounts_that_disagree_over_a_long_run_are_told_at_its_end(clock, secon
     with EnergyMonitor([device], None, period_s=60.0, clock=clock) as monitor:
         watch(monitor, clock, seconds)
     assert len(monitor.warnings) == warnings
-    assert all("in doubt: 3100 J" in text and "1550 J" in text for text in monitor.warnings)
+    assert all("is uncertain: 3100 J" in text and "1550 J" in text for text in monitor.warnings)
 
 
 def test_what_a_device_has_to_say_about_itself_is_told_once(clock):

@@ -87,12 +87,14 @@ def test_other_children_do_not(path):
         child.stdin.close()
 
 
-def test_a_link_in_its_place_is_removed_and_not_followed(path, tmp_path):
+def test_a_link_in_its_place_is_neither_followed_nor_removed(path, tmp_path):
     target = tmp_path / "precious"
     path.symlink_to(target)
-    assert FileLock(path).acquire()
+    with pytest.raises(OSError, match="symbolic links"):
+        FileLock(path).acquire()
+    assert is_locked(path) is None
     assert not target.exists()
-    assert path.is_file()
+    assert path.is_symlink()
 
 
 def test_a_file_that_was_removed_while_it_was_held_is_no_lock(path, monkeypatch):

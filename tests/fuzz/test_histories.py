@@ -19,7 +19,7 @@ from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import describe_kept, read_history
 from zeusrun.errors import HistoryError
-from zeusrun.history.schema import encode_trial
+from zeusrun.history.rules import encode_trial
 from zeusrun.history.tinydb.storage import volume_path
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.rundir.layout import create_run

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.factories import build_trial as trial
 from tests.fuzz.mutations import mutated, pieces, run_inputs
 from tests.launcher.values import GOAL, LAUNCHED, KnownMeter, ten_watts
-from zeusrun.history.schema import encode_trial
+from zeusrun.history.rules import encode_trial
 from zeusrun.launcher.processes.torchrun import ProcessExit
 from zeusrun.launcher.recover import _lost
 from zeusrun.launcher.rundir.layout import create_run

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.runs import wait_for, wait_for_report
-from zeusrun.launcher.queue.gpu_slots import GpuWish, choose_gpus
+from zeusrun.launcher.queue.admission import GpuWish, choose_gpus
 from zeusrun.launcher.queue.tickets import Ticket
 
 

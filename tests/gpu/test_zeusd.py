@@ -188,7 +188,7 @@ def test_the_token_of_the_environment_is_sent(server, tmp_path, limits_mw):
         find_zeusd(where).set_power_limit_w(0, 200.0, 2)
     find_zeusd({**where, "ZEUSD_TOKEN": "a.b.c\n"}).set_power_limit_w(0, 200.0, 2)
     assert limits_mw == {0: 200_000}
-    with pytest.raises(LimitRefusedError, match="ZEUSD_TOKEN is no token") as caught:
+    with pytest.raises(LimitRefusedError, match="ZEUSD_TOKEN is not a token") as caught:
         find_zeusd({**where, "ZEUSD_TOKEN": "a\nb"}).set_power_limit_w(0, 200.0, 2)
     assert "a\nb" not in str(caught.value)
 

@@ -25,7 +25,7 @@ class TestFakeTorchrun(AgentContract):
         super().test_ddp_trains_with_data_loader_workers_and_goes_on_after_a_restart(start)
 
     def test_zeusrun_finds_it_and_its_options(self, environment):
-        program = "from zeusrun.launcher.processes.installation import find_torchrun; print(*find_torchrun().flags)"
+        program = "from zeusrun.launcher.processes.command import find_torchrun; print(*find_torchrun().flags)"
         done = subprocess.run(
             [sys.executable, "-c", program], env=environment, capture_output=True, check=True
         )

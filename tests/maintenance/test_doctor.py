@@ -12,8 +12,7 @@ import pytest
 from tests.gpu import fixtures
 from tests.gpu.simulated import SimulatedDevice
 from zeusrun.errors import LaunchError, VisibleGpusError
-from zeusrun.gpu.power_limits.lock import LimitLock, is_held
-from zeusrun.gpu.power_limits.original_limits import LimitRecord, write_record
+from zeusrun.gpu.power_limits.original_limits import LimitLock, LimitRecord, is_held, write_record
 from zeusrun.maintenance import doctor
 from zeusrun.maintenance.doctor import check_machine
 

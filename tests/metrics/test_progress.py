@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.factories import build_trial
 from tests.launcher.values import GOAL, LAUNCHED, after, ended, report, started, ten_watts
-from zeusrun.metrics.progress import advance, take_step_clock
+from zeusrun.metrics.progress import advance, take_step_clock, take_time
 from zeusrun.sidecar.events import Ended, Reported, Started
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.target import better_value, meets_target
@@ -270,3 +270,24 @@ def test_a_loop_that_counts_from_0_goes_on_counting_after_a_preemption():
     before = replace(LAUNCHED, earlier=(0, 1, 2, 3, 4))
     assert after(report(110.0, 5, 0.2), report(120.0, 6, 0.3), start=before).epochs == 7
     assert after(report(110.0, 0, 0.2), start=before).epochs == 1  # begun anew
+
+
+def test_after_the_target_no_time_is_counted():
+    progress = take_time(after(report(102.0, 1, 0.1)), 104.0)
+    assert progress.time_s == 4.0
+    progress = after(report(104.5, 2, 0.9), start=progress)
+    assert take_time(progress, 109.0).time_s == 4.5
+
+
+def test_in_a_run_that_is_ending_time_counts_to_its_last_step_or_report():
+    ending = replace(after(report(102.0, 1, 0.1)), ending=True)
+    assert take_time(ending, 109.0).time_s == 2.0
+    ending = take_step_clock(ending, StepCount(1, 100.0, 105.0))
+    assert take_time(ending, 109.0).time_s == 5.0
+
+
+def test_time_never_decreases_when_a_run_ends():
+    running = take_time(after(report(102.0, 1, 0.1)), 107.0)
+    for event in ((), (report(105.0, 2, 0.9),)):  # a stop order, then the target from before it
+        running = take_time(after(*event, start=replace(running, ending=True)), 110.0)
+        assert running.time_s == 7.0

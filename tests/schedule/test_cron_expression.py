@@ -101,8 +101,8 @@ def test_the_time_zone_is_told_where_one_was_given():
         ("@every 7h", None, "cron can do every 1h, 2h, 3h, 4h, 6h, 8h, 12h, 24h only"),
         ("@every 0m", None, "cron can do every 1m, 2m, 3m"),
         ("@every 3d", None, "cron can do every 1d only"),
-        ("@daily", "Mars/Olympus", "'Mars/Olympus' is no time zone"),
-        ("@daily", "../../etc/passwd", "is no time zone"),
+        ("@daily", "Mars/Olympus", "'Mars/Olympus' is not a time zone"),
+        ("@daily", "../../etc/passwd", "is not a time zone"),
     ],
 )
 def test_what_cannot_be_read_is_told_in_a_sentence(text, tz, said):

@@ -90,6 +90,10 @@ def test_a_changed_section_or_name_of_the_job_file_is_named(tmp_path, nightly):
     assert "has changed since; to apply that: zeusrun schedule add" in find_difference(schedule)
     schedule = nightly(job_file=schedule.job_file, section={"cron": "0 3 * * *"})
     assert find_difference(schedule) is None
+    spaced = Path(schedule.job_file).rename(tmp_path / "my digits.yaml")
+    text = find_difference(nightly(job_file=str(spaced)))
+    assert text.endswith(f"zeusrun schedule add '{spaced}'")  # it can be pasted into a shell
+    spaced.rename(schedule.job_file)
     job = Path(schedule.job_file)
     job.write_text(job.read_text().replace("name: digits", "name: other"))
     with pytest.raises(JobFileError, match="describes other now; run `zeusrun schedule remove"):

@@ -46,7 +46,7 @@ def test_a_schedule_is_read_as_it_was_written(schedules, nightly):
 def test_a_file_that_is_no_schedule_is_told(schedules, nightly, content):
     nightly()
     schedules.path("digits").write_bytes(content)
-    with pytest.raises(HistoryError, match="is no schedule of this zeusrun"):
+    with pytest.raises(HistoryError, match="is not a schedule of this zeusrun"):
         schedules.read("digits")
     assert len(tick(schedules, AT).messages) == 1
     schedules.remove("digits")
@@ -248,7 +248,7 @@ def test_one_job_that_cannot_be_read_keeps_no_other_from_running(schedules, nigh
     schedules.path("b").write_text("{")
     ticked = tick(schedules, AT)
     assert [schedule.job for schedule, _ in ticked.due] == ["a", "c"]
-    assert "b.json is no schedule" in ticked.messages[0]
+    assert "b.json is not a schedule" in ticked.messages[0]
 
 
 def test_a_lock_that_nobody_lets_go_of_is_told(schedules, nightly, monkeypatch):
@@ -305,7 +305,7 @@ def test_what_stays_wrong_is_told_once_a_day(schedules, nightly):
 def test_a_name_that_no_job_can_have_reaches_no_file(schedules, nightly, name):
     nightly()
     for verb in (schedules.read, schedules.remove, schedules.path):
-        with pytest.raises(UsageError, match="is no job name"):
+        with pytest.raises(UsageError, match="is not a job name"):
             verb(name)
 
 

@@ -163,12 +163,6 @@ def test_a_job_that_drifts_changes_at_its_recurrence():
     assert [each.trial.epochs for each in play(Scripted(EIGHT), 4, made)] == [2, 2, 5, 5]
 
 
-def test_counts_that_do_not_fit_are_refused():
-    for options in ({"in_flight": 0}, {"arrivals": [Arrival(0)]}):
-        with pytest.raises(ValueError, match="2 recurrences"):
-            play(Scripted(EIGHT), 2, **options)
-
-
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("in_flight", [1, 3])
 def test_the_same_seed_gives_the_same_replay(name, in_flight):

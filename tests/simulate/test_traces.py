@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.simulate.traces import POWER, TRAINING, write
-from tests.simulate.traces import job as made_job
 from zeusrun.bandit.registry import POLICIES
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import (
@@ -68,12 +66,6 @@ def test_batch_sizes_without_a_limit_in_common_are_simulated(tmp_path, policy):
     assert {arm: set(rates) for arm, rates in job.rates.items()} == {512: {100}, 1024: {200}}
     (episode,) = run_study([Scenario(job.name, job)], [policy], [0], Settings(recurrences=10))
     assert episode.reached.all()
-
-
-@pytest.mark.parametrize("rates", [{8: {200.0: Rate(1, 1)}, 16: {}}, {}])
-def test_a_batch_size_without_a_rate_is_refused(rates):
-    with pytest.raises(ValueError, match="needs a rate under a power limit"):
-        replace(made_job(), rates=rates)
 
 
 def test_expected_costs_by_hand(tmp_path):
@@ -170,7 +162,6 @@ def test_what_is_wrong_with_a_file_is_told_with_its_place(tmp_path, training, po
             Workload("cifar100", 700, 0.6, 10),
             "both traces have batch sizes 512, 1024, not the default 700",
         ),
-        (Workload("cifar100", 1024, 0.7, 10), "no run reaches 0.7 within 10 epochs"),
     ],
 )
 def test_a_workload_that_cannot_be_simulated_is_told(tmp_path, workload, words):
@@ -189,7 +180,7 @@ def test_no_batch_size_in_both_traces(tmp_path):
 
 @pytest.mark.parametrize(
     ("gpu", "words"),
-    [(None, "say which GPU with --gpu"), ("tpu", "has no power trace of 'tpu', but of a100, toy")],
+    [(None, "name the GPU with --gpu"), ("tpu", "has no power trace of 'tpu', but of a100, toy")],
 )
 def test_which_gpus_there_are_is_told(tmp_path, gpu, words):
     write(tmp_path, gpu="a100")

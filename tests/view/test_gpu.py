@@ -86,7 +86,9 @@ def test_at_80_columns_nothing_of_a_usual_gpu_is_cut():
 def test_what_is_unknown_is_a_dash_and_never_a_zero():
     text = render(gpu_sheet([SILENT], 80))
     rows = [line.split() for line in text.splitlines() if line.strip().startswith(UNKNOWN)]
-    assert rows == [[UNKNOWN] * 8, [UNKNOWN] * 4]
+    pair = f"{UNKNOWN}/{UNKNOWN}"  # power and limit, two clocks
+    doing = [UNKNOWN, UNKNOWN, pair, UNKNOWN, UNKNOWN, UNKNOWN, pair, UNKNOWN]
+    assert rows == [doing, [UNKNOWN] * 4]
     assert "0" not in text
 
 

@@ -22,7 +22,7 @@ from zeusrun.launcher.events import (
     TrialStarts,
     Warned,
 )
-from zeusrun.trial import EnergySource, Outcome, Stage, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, TrialStatus
 from zeusrun.view.console import LastingStream, PlainConsole
 from zeusrun.view.live import SubmitView, epoch_line, live_panel, summary
 from zeusrun.view.units import UNKNOWN
@@ -84,13 +84,20 @@ def test_the_panel_shows_progress_metric_power_energy_and_cost_against_its_bound
     assert "12 W · 40.0 J · cost 100 J of at most 200 J" in text
 
 
+@pytest.mark.parametrize("state", [{"ending": True}, {"reached": CurvePoint(1, 3.0, 30.0, 0.9)}])
+def test_the_panel_of_a_run_that_is_ending_promises_no_more_time(state):
+    """Its time is that of the progress, which never decreases."""
+    text = render(live_panel(trial(), replace(STATES["first report"], **state), None, 80))
+    assert "2.0 s, finishing" in text
+
+
 def test_before_training_the_panel_says_that_it_is_starting_and_knows_nothing_else():
     text = render(live_panel(trial(), LAUNCHED, None, 80))
     assert "starting" in text
     assert f"{UNKNOWN} · {UNKNOWN} · cost {UNKNOWN}" in text
 
 
-@pytest.mark.parametrize(("state", "text"), [("NaN", "NaN"), ("infinite", "inf")])
+@pytest.mark.parametrize(("state", "text"), [("NaN", "nan"), ("infinite", "inf")])
 def test_a_value_that_is_not_finite_is_shown_as_such(state, text):
     assert text in str(epoch_line(trial(), STATES[state], None))
 

@@ -164,8 +164,8 @@ def test_the_net_of_exploring_stands_above_the_table_with_what_it_rests_on():
     lines = render(history_table("job", trials, None)).splitlines()
     assert lines[:3] == [
         "job",
-        "  net so far: \u2212250 J of 414 J (3 recurrences); pays back in about 5 more",
-        "  against batch size 32: 138 J, the mean of 2 runs",
+        "  exploring has cost 250 J so far (3 recurrences); pays back in about 5 more",
+        "  batch size 32 alone would have cost 414 J (138 J, mean of 2 runs)",
     ]
     rows = [line for line in lines if line[:2] == "06"]
     assert [row.split()[-1] for row in rows] == [UNKNOWN, UNKNOWN, "\u2212217%", "36%"]
@@ -177,7 +177,7 @@ def test_a_loss_is_not_made_good_while_the_default_is_in_use():
         reached(2, 300.0, global_batch_size=64, stage=Stage.EXPLORE),
     ]
     text = render(history_table("job", trials, None))
-    assert "of 276 J (2 recurrences); the default is in use\n" in text
+    assert "so far (2 recurrences); the default is in use\n" in text
 
 
 def test_what_cannot_be_compared_is_counted():
@@ -193,8 +193,8 @@ def test_a_submit_says_what_its_recurrence_saved_and_what_all_have():
     trials = [reached(1, 50.0), reached(2, 40.0, global_batch_size=16)]
     savings = find_savings(trials)
     assert list(map(str, saving_lines(savings, trials[1]))) == [
-        "  this recurrence: +10.0 J against batch size 32: 50.0 J, 1 run",
-        "  net so far: +10.0 J of 100 J (2 recurrences)",
+        "  this recurrence saved 10.0 J compared with batch size 32 (50.0 J, 1 run)",
+        "  exploring has saved 10.0 J so far (2 recurrences)",
     ]
     assert len(saving_lines(savings, trials[0])) == 1
     assert saving_lines(find_savings(trials[:1]), trials[0]) == []
@@ -359,4 +359,4 @@ def test_the_head_of_the_beliefs_says_what_the_numbers_are():
     (head,) = [line.split() for line in lines if line.split()[:2] == ["batch", "reached"]]
     assert head[2:5] == ["epochs", "epoch", "cost"]
     assert "risk" in head
-    assert "  risk: that it costs more than it may and is stopped, or misses" in lines
+    assert "  risk: the probability that the next run is stopped, or misses the target" in lines

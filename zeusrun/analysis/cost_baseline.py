@@ -1,4 +1,4 @@
-"""What a batch size usually costs, and within which bounds a run is as usual."""
+"""The usual cost of a batch size, and its bounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 KNOWN = 3  # runs before there is a baseline
-NEWEST = 20  # of a job that changes slowly, older runs say little
+NEWEST = 20  # older runs say little about a job that changes slowly
 FAR_SDS = 3.0
 
 
@@ -31,10 +31,10 @@ class CostBaseline:
 
 
 def find_baseline(earlier: Sequence[Trial], trial: Trial) -> CostBaseline | None:
-    """Return what earlier trials, oldest first, say a trial should cost; ``None`` if too little.
+    """Return the usual cost of a trial by earlier ones, oldest first; ``None`` if too few.
 
-    Only runs under the same ``conditions`` count. A few runs are not believed to differ less than
-    runs usually do.
+    Only runs under the same ``conditions`` count. The spread of few runs is combined with the usual
+    spread of runs.
     """
     own = conditions(trial)
     same = [
@@ -52,7 +52,7 @@ def find_baseline(earlier: Sequence[Trial], trial: Trial) -> CostBaseline | None
 
 
 def has_cost(trial: Trial) -> bool:
-    """Whether a trial shows what a run costs: it reached the target, undisturbed by others."""
+    """Whether a trial shows the cost of a run: it reached the target, on GPUs of its own."""
     counts = trial.status is TrialStatus.REACHED and trial.teaches
     return counts and trial.shared is not True and trial.cost_j is not None and trial.cost_j > 0
 
@@ -68,7 +68,7 @@ def setting(trial: Trial) -> tuple[object, ...]:
     CPUs differ by their maximum power alone.
     """
     source = trial.energy_source
-    # Energy that does not count may come from anywhere.
+    # The source of energy does not matter if energy does not count.
     measured = trial.eta_knob != 0 and source is not None and source.measured
     objective = (trial.metric, trial.mode, trial.target, trial.eta_knob)
     max_power_w = None if trial.eta_knob == 1 and trial.gpu_count > 0 else trial.max_power_w

@@ -1,4 +1,4 @@
-"""What has changed between recurrences: costs beyond their spread, runs that no longer count."""
+"""Changes between recurrences: costs beyond their spread, runs that no longer count."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.cost_baseline import NEWEST, CostBaseline, conditions, find_baseline, has_cost
-from zeusrun.bandit.auto.drift import first_valid
+from zeusrun.bandit.auto.drift import describe_outdated, first_valid
 from zeusrun.bandit.observation import FAILED, Run
 from zeusrun.cost import energy_text
 from zeusrun.trial import TrialStatus
@@ -34,8 +34,8 @@ class CostShift:
 def find_cost_shifts(trials: Sequence[Trial]) -> list[CostShift]:
     """Return the last shift of each batch size under the conditions of its newest run.
 
-    A shift is two runs in a row beyond the spread of those before, on the same side, as for epochs
-    (``drift.first_valid``), or the newest run alone. ``trials`` are of one job, oldest first.
+    A shift is two runs in a row beyond the spread of those before, on the same side, or the newest
+    run alone. ``trials`` are of one job, oldest first.
     """
     newest = {trial.global_batch_size: trial for trial in trials if has_cost(trial)}
     found = []
@@ -77,16 +77,19 @@ def _side(before: CostBaseline, trial: Trial) -> int:
 
 
 def describe_shifts(trials: Sequence[Trial]) -> list[str]:
-    """Say in sentences what has changed in a job, and what the policy concludes."""
+    """Describe in sentences what has changed in a job, and what the policy concludes."""
     sentences = [_describe(shift) for shift in find_cost_shifts(trials)]
-    outdated, since = _find_outdated(trials)
-    if outdated:
-        runs = (
-            "1 earlier run no longer counts" if outdated == 1 else "{} earlier runs no longer count"
-        )
+    settled = [t for t in trials if t.teaches and t.status in _SETTLED and t.epochs is not None]
+    runs = [
+        Run(trial.global_batch_size, trial.recurrence, trial.status, epochs=trial.epochs)
+        for trial in settled
+        if _learning(trial) == _learning(settled[-1])
+    ]
+    if outdated := first_valid(runs):
         sentences.append(
-            f"the job has changed since recurrence {since}: {runs.format(outdated)} for epochs to "
-            "the target, and the search is as wide again as at the start"
+            f"the job has changed since recurrence {runs[outdated].recurrence}: "
+            f"{describe_outdated(outdated)} for epochs to the target, and the search is as wide "
+            "again as at the start"
         )
     return sentences
 
@@ -98,21 +101,6 @@ def _describe(shift: CostShift) -> str:
     if shift.runs == 1:
         return f"{shift.since} cost {now}, {times} the usual cost of batch size {arm} ({before})"
     return f"batch size {arm} costs {times} as much since {shift.since}: {now}, before it {before}"
-
-
-def _find_outdated(trials: Sequence[Trial]) -> tuple[int, int]:
-    """Return how many runs no longer count for epochs, and the recurrence since when.
-
-    Only runs with the objective of the newest are considered.
-    """
-    settled = [t for t in trials if t.teaches and t.status in _SETTLED and t.epochs is not None]
-    same = [trial for trial in settled if _learning(trial) == _learning(settled[-1])]
-    runs = [
-        Run(trial.global_batch_size, trial.recurrence, trial.status, epochs=trial.epochs)
-        for trial in same
-    ]
-    first = first_valid(runs)
-    return first, runs[first].recurrence if first else 0
 
 
 def _learning(trial: Trial) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""What choosing batch sizes has saved against the default every time, failures included."""
+"""What choosing batch sizes has saved compared with always using the default."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Saving:
     A recurrence that never reached the target has lost what its attempts at other batch sizes cost.
     """
 
-    saved_j: float  # what the default costs, less all attempts; negative for a loss
+    saved_j: float  # the cost of the default less that of all attempts; negative for a loss
     default_j: float  # mean cost of the comparable runs of the default that reached the target
     default_runs: int  # how many these are
     default: int  # the default batch size
@@ -41,18 +41,11 @@ class Saving:
 
 @dataclass(frozen=True)
 class Savings:
-    """What all recurrences saved that can be compared with the default.
+    """What all recurrences saved that can be compared with the default."""
 
-    Attributes:
-        by_trial: By the last trial of each such recurrence, oldest first.
-        ended: Recurrences that have ended, compared or not.
-        coming_j: What each recurrence saves from now on, by the batch size in use; 0 if that is
-            the default, ``None`` if unknown.
-    """
-
-    by_trial: Mapping[str, Saving]
-    ended: int
-    coming_j: float | None
+    by_trial: Mapping[str, Saving]  # by the last trial of each such recurrence, oldest first
+    ended: int  # recurrences that have ended, compared or not
+    coming_j: float | None  # what each recurrence with the batch size in use saves from now on
 
     @property
     def net_j(self) -> float:
@@ -78,12 +71,12 @@ class Savings:
 
 
 def find_savings(trials: Sequence[Trial]) -> Savings:
-    """Compare each recurrence, with all its attempts, with what the default batch size costs.
+    """Compare each recurrence, with all its attempts, with the cost of the default batch size.
 
-    Only runs of the default that did not share their GPUs count, under the same conditions
-    (objective, hardware, kind of energy, learning-rate rule). A recurrence is not compared if
-    there is no such run, or if one of its attempts shared its GPUs, is forgotten, or has an unknown
-    cost. ``trials`` are of one job, oldest first.
+    That is the mean of the runs of the default on GPUs of their own, under the same objective,
+    hardware, kind of energy and learning-rate rule. A recurrence is not compared if there is no
+    such run, or if one of its attempts shared its GPUs, is forgotten, or has an unknown cost.
+    ``trials`` are of one job, oldest first.
     """
     recurrences: defaultdict[int, list[Trial]] = defaultdict(list)
     defaults: defaultdict[tuple[object, ...], dict[float | None, list[float]]] = defaultdict(dict)
@@ -107,7 +100,7 @@ def find_savings(trials: Sequence[Trial]) -> Savings:
 
 
 def _cost_j(trial: Trial) -> float | None:
-    """Return what a trial shows that a run costs; ``None`` if it shows nothing."""
+    """Return the cost of a run if the trial shows it."""
     return trial.cost_j if has_cost(trial) and (trial.cost_j or 0.0) < _MOST_J else None
 
 
@@ -147,8 +140,8 @@ def _spent_j(trial: Trial) -> float | None:
 def _comparable(by_rate: dict[float | None, list[float]], trial: Trial) -> Sequence[float]:
     """Return the costs of the default whose learning rate belongs to the same rule.
 
-    A job file knows three rules: the rate stays, or grows with the batch size or with its root. If
-    several rates of the default fit, the newest counts.
+    A job file has three rules: the rate is constant, or grows with the batch size or with its
+    square root. If several rates of the default fit, the newest counts.
     """
     if not trial.default_batch_size:  # unknown, or a damaged record
         return ()

@@ -1,4 +1,4 @@
-"""What policies share: how they search for a power limit, and when they stop a trial."""
+"""Base classes of policies: how they search for a power limit, and when they stop a trial."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class WalkingPolicy:
     def next_limit_w(
         self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
     ) -> float | None:
-        """Return the next limit of the walk, or its choice."""
+        """Return the next limit of the walk, or its result."""
         return next_limit_w(problem, profile, decision.power_limit_w)
 
     def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
-        """Return why the trial cannot reach the target within its bound; ``None``: go on."""
+        """Return why the trial cannot reach the target within its bound, or ``None``."""
         return hopeless(decision.bound, problem.mode, running)
 
 

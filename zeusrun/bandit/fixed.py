@@ -1,4 +1,4 @@
-"""Policy ``fixed``: always the default batch size; only the power limit is chosen."""
+"""Policy ``fixed``: always runs the default batch size, and chooses only the power limit."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ class Fixed(WalkingPolicy):
         return Decision(problem.default, Stage.EXPLOIT, why, limit_w)
 
     def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
-        """Return what the runs of every candidate say."""
-
-        def verdict(arm: int) -> str:
-            return "next: the default" if arm == problem.default else "never chosen"
-
-        return explain_arms(problem, build_tally(problem, runs), {problem.default: 1.0}, verdict)
+        """Return what the runs of every candidate show."""
+        verdicts = dict.fromkeys(problem.candidates, "never chosen")
+        verdicts[problem.default] = "next: the default"
+        return explain_arms(build_tally(problem, runs), {problem.default: 1.0}, verdicts)

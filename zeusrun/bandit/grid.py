@@ -1,4 +1,4 @@
-"""Policy ``grid``: every batch size once, then the cheapest."""
+"""Policy ``grid``: runs every batch size once, then the cheapest."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Grid(SweepingPolicy):
-    """What a careful person does by hand: the default first, then the others in order.
+    """Runs the default first, then the others in order.
 
-    A batch size that failed is not tried again unless none has reached the target. The last attempt
+    It does not try a failed batch size again unless none has reached the target. The last attempt
     of a recurrence goes to the one that has reached it most reliably.
     """
 
@@ -41,14 +41,11 @@ class Grid(SweepingPolicy):
         return Decision(arm, stage, why, sweep_limit_w(problem, profile), bound)
 
     def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
-        """Return what the runs of every candidate say."""
+        """Return what the runs of every candidate show."""
         tally = build_tally(problem, runs)
         chosen, _, why = _next(problem, tally, runs)
-
-        def verdict(arm: int) -> str:
-            return f"next: {why}" if arm == chosen else _verdict(tally, arm)
-
-        return explain_arms(problem, tally, {chosen: 1.0}, verdict)
+        verdicts = {arm: _verdict(tally, arm) for arm in problem.candidates}
+        return explain_arms(tally, {chosen: 1.0}, verdicts | {chosen: f"next: {why}"})
 
 
 def _next(problem: Problem, tally: Tally, runs: Sequence[Run]) -> tuple[int, Stage, str]:

@@ -1,4 +1,4 @@
-"""What policies see of a trial, and what follows from one or several of them."""
+"""How policies see trials, and what follows from one or several of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Problem
 
 Pace: TypeAlias = tuple[tuple[int, float], ...]
-"""``(epoch, value)`` wherever the best value of a learning curve improved, in order."""
+"""``(epoch, value)`` wherever the best value of a learning curve improved."""
 
 FAILED = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED})
 OUTDONE = FAILED | {TrialStatus.OOM}
@@ -26,28 +26,20 @@ STALE = 0.05
 class Run(NamedTuple):
     """A trial as it reads under today's problem; see ``reinterpret.read_trial``.
 
-    Attributes:
-        arm: Its global batch size, which may be no candidate any more.
-        status: ``CANCELLED`` stands for every run that ended too early to be a success or a
-            failure; its speed and learning curve count. ``PREEMPTED`` and ``LOST`` do not occur.
-        epochs: To the target if it was reached, else completed; ``None`` if nothing is known.
-        cost_j: Joules to the target; ``None`` unless it was reached on hardware like today's.
-        epoch_cost_j: Joules per epoch on today's hardware, at ``power_limit_w``.
-        power_limit_w: The limit that the power objective chooses among those measured.
-        power_w: Watts drawn at the highest limit measured.
-        local: Whether time and energy were measured as they would be today.
+    The status ``CANCELLED`` stands for every run that ended too early to be a success or a failure;
+    its speed and learning curve count. ``PREEMPTED`` and ``LOST`` do not occur.
     """
 
-    arm: int
+    arm: int  # its global batch size, which may no longer be a candidate
     recurrence: int
     status: TrialStatus
     stage: Stage = Stage.EXPLORE
-    epochs: int | None = None
-    cost_j: float | None = None
-    epoch_cost_j: float | None = None
-    power_limit_w: float | None = None
-    power_w: float | None = None
-    local: bool = True
+    epochs: int | None = None  # to the target if it was reached, else completed
+    cost_j: float | None = None  # to the target; ``None`` unless reached on hardware like today's
+    epoch_cost_j: float | None = None  # on today's hardware, at ``power_limit_w``
+    power_limit_w: float | None = None  # what the objective chooses among those measured
+    power_w: float | None = None  # drawn at the highest limit measured
+    local: bool = True  # whether time and energy were measured as they would be today
     pace: Pace = ()
     profile: tuple[PowerPoint, ...] = ()
 
@@ -61,7 +53,7 @@ class Running(NamedTuple):
 
 
 def finite_exp(log: float) -> float:
-    """Return e to a power, at most 1e304: a damaged history may hold costs of any size."""
+    """Return e to a power, at most 1e304: a damaged history may have costs of any size."""
     return math.exp(min(log, 700.0))
 
 
@@ -71,10 +63,9 @@ def better(mode: str, value: float, other: float) -> bool:
 
 
 def step_cost_j(point: PowerPoint, problem: Problem, eta_knob: float | None = None) -> float | None:
-    """Return the joules of cost per step under a power limit; ``None`` if unknown.
+    """Return the cost of a step under a power limit (see ``cost.cost_j``); ``None`` if unknown.
 
-    ``(eta_knob * power + (1 - eta_knob) * max_power) / steps_per_s``: the cost metric of You et
-    al. (NSDI 2023) per step. ``eta_knob`` is the problem's unless another one is given.
+    ``eta_knob`` is the problem's unless another one is given.
     """
     if point.steps_per_s <= 0:
         return None
@@ -88,7 +79,7 @@ def step_cost_j(point: PowerPoint, problem: Problem, eta_knob: float | None = No
 
 
 def is_stale(old: PowerPoint, new: PowerPoint) -> bool:
-    """Whether speed or power under a limit has changed so much that old points are wrong."""
+    """Whether speed or power under a limit has changed so much that older points are wrong."""
     pairs = (old.steps_per_s, new.steps_per_s), (old.power_w, new.power_w)
     return any(abs(now - then) > STALE * abs(then) for then, now in pairs)
 
@@ -96,7 +87,7 @@ def is_stale(old: PowerPoint, new: PowerPoint) -> bool:
 def merged_profile(runs: Sequence[Run]) -> tuple[PowerPoint, ...]:
     """Return the newest point of every limit over an arm's runs (oldest first), by limit.
 
-    A run that contradicts a known point starts a new profile; see ``is_stale``.
+    A run that contradicts an older point (``is_stale``) starts a new profile.
     """
     points: dict[float, PowerPoint] = {}
     for run in runs:

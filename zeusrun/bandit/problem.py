@@ -1,4 +1,4 @@
-"""What a policy is asked, and what it answers about each batch size."""
+"""The question to a policy, and its answer about each batch size."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ if TYPE_CHECKING:
 class PowerObjective:
     """What makes one power limit better than another.
 
-    Attributes:
-        name: ``cost``: the least cost under ``Problem.eta_knob``; ``energy``: the fewest joules;
-            ``time``: the fastest; ``max_slowdown``: the fewest joules among limits that take at
-            most ``factor`` times the time of the highest one.
-        factor: At least 1 with ``max_slowdown``, else ``None``.
+    ``cost``: the least cost under ``Problem.eta_knob``; ``energy``: the fewest joules; ``time``:
+    the fastest; ``max_slowdown``: the fewest joules among limits that take at most ``factor`` times
+    the time of the highest one. Only ``max_slowdown`` has a factor, at least 1.
     """
 
     name: Literal["cost", "energy", "time", "max_slowdown"] = "cost"
@@ -35,47 +33,33 @@ class PowerObjective:
 class Problem:
     """The question: which batch size does the next trial of a job get?
 
-    Attributes:
-        candidates: Global batch sizes, ascending; ``default`` is one of them.
-        eta_knob: Weight of energy in the cost, 0 to 1; see ``cost.cost_j``.
-        cost_factor: A trial is stopped at this multiple of the best cost; ``None``: never.
-        window: How many of an arm's newest runs count; ``None``: all.
-        recurrence: Number of the recurrence that the trial belongs to.
-        last_attempt: Whether attempts of the recurrence have failed and no further one may follow.
-        energy_measured: ``False`` if a model estimates the energy; ``None`` if there is none.
-        learning_rates: By batch size, from the job file; one that is absent keeps its own.
-        max_power_w: Summed over the job's devices; ``None`` if unknown.
-        samples_per_epoch: ``None`` until a trial has shown it.
-        power_limits_w: Limits per GPU that may be set, ascending; empty: they stay as they are.
-        learn_from_shared: Whether trials on shared GPUs count for speed and cost.
-        variant: ``Trial.variant`` of the trials that count; ``None`` for a fixed batch size.
-
     Raises:
         ValueError: If a value is outside its range.
     """
 
-    candidates: tuple[int, ...]
-    default: int
+    candidates: tuple[int, ...]  # global batch sizes, ascending
+    default: int  # one of them
     metric: str
     mode: Literal["max", "min"]
     target: float
     max_epochs: int
-    eta_knob: float
-    cost_factor: float | None = None
-    window: int | None = None
-    recurrence: int
-    last_attempt: bool = False
+    eta_knob: float  # weight of energy in the cost, 0 to 1; see ``cost.cost_j``
+    cost_factor: float | None = None  # stop a trial at this multiple of the best cost
+    window: int | None = None  # how many of an arm's newest runs count; ``None``: all
+    recurrence: int  # of the trial
+    last_attempt: bool = False  # whether attempts have failed, and this one is the last allowed
     world_size: int
     gpu_model: str | None = None
     gpu_count: int = 0
-    energy_measured: bool | None = None
+    energy_measured: bool | None = None  # ``False``: a model estimates it; ``None``: there is none
+    # By batch size, from the job file. A batch size that is absent keeps its learning rate.
     learning_rates: Mapping[int, float | None] = field(default_factory=dict)
-    max_power_w: float | None = None
-    samples_per_epoch: float | None = None
-    power_limits_w: tuple[float, ...] = ()
+    max_power_w: float | None = None  # summed over the job's devices
+    samples_per_epoch: float | None = None  # ``None`` until a trial has shown it
+    power_limits_w: tuple[float, ...] = ()  # per GPU, ascending; empty: no limit may be set
     power_objective: PowerObjective = PowerObjective()
-    learn_from_shared: bool = False
-    variant: str | None = None
+    learn_from_shared: bool = False  # whether trials on shared GPUs count for speed and cost
+    variant: str | None = None  # ``Trial.variant`` of the trials that count
 
     def __post_init__(self) -> None:
         if list(self.candidates) != sorted({b for b in self.candidates if b > 0}):
@@ -97,28 +81,16 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmBelief:
-    """What a policy expects of one batch size. ``None`` is unknown.
-
-    Attributes:
-        trials: Finished trials that taught something about it.
-        reached: Those among them that reached the target.
-        epochs: Expected epochs to the target; ``cost_j`` are the joules.
-        epoch_cost_j: Expected joules per epoch, at the best power limit known.
-        cost_range_j: 5th and 95th percentile of the cost of the next run.
-        failure_chance: Probability that its next run is stopped or misses the target.
-        value_j: Expected joules saved later by trying it, less the cost of the try.
-        chance: Probability that it is chosen next.
-        verdict: Its state, in a sentence.
-    """
+    """What a policy expects of one batch size. ``None`` is unknown."""
 
     global_batch_size: int
-    trials: int
-    reached: int
-    epochs: float | None = None
-    epoch_cost_j: float | None = None
-    cost_j: float | None = None
-    cost_range_j: tuple[float, float] | None = None
-    failure_chance: float | None = None
-    value_j: float | None = None
-    chance: float
-    verdict: str
+    trials: int  # finished ones that taught something about it
+    reached: int  # those among them that reached the target
+    epochs: float | None = None  # expected to the target
+    epoch_cost_j: float | None = None  # expected at the best power limit known
+    cost_j: float | None = None  # expected to the target
+    cost_range_j: tuple[float, float] | None = None  # 5th and 95th percentile of the next run
+    failure_chance: float | None = None  # that the next run is stopped or misses the target
+    value_j: float | None = None  # expected to be saved later by trying it, less the cost of that
+    chance: float  # probability that it is chosen next
+    verdict: str  # its state, in a sentence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from zeusrun.bandit.auto.policy import Auto
@@ -12,11 +11,12 @@ from zeusrun.bandit.grid import Grid
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.bandit.zeus.policy import Zeus
 from zeusrun.errors import UsageError
-from zeusrun.plugins import load_plugin, plugin_names
+from zeusrun.plugins import blame, create_plugin, plugin_names
 from zeusrun.trial import Decision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from numpy.random import Generator
 
@@ -39,32 +39,27 @@ class Policy(Protocol):
     def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
         """Choose the next trial: its batch size, always a candidate, first limit and bound.
 
-        A trial of stage ``SPEED_CHECK`` begins with one: once its speed is known, ``choose``
-        is asked again with the trial among the runs, as a run cut short. The trial goes on only if
-        its batch size is still the choice.
+        A trial of stage ``SPEED_CHECK`` begins with one. Once its speed is known, ``choose`` is
+        called again; ``runs`` then includes the trial as a run cut short. The trial continues only
+        if its batch size is still the choice.
         """
-        ...
 
     def next_limit_w(
         self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
     ) -> float | None:
         """Return the power limit to hold now, per GPU; ``None`` to leave it as it is.
 
-        If it is not in ``profile``, it is measured while it is held, and the method is asked again.
-        Otherwise it is held to the end. ``profile`` includes points of earlier trials.
+        A limit that is not in ``profile`` is held and measured; then the method is called again.
+        A limit in ``profile`` is held to the end. ``profile`` includes points of earlier trials.
         """
-        ...
 
     def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
         """Return why to stop the running trial at the end of an epoch, or ``None``."""
-        ...
 
     def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
-        """Return what is believed of every candidate, ascending."""
-        ...
+        """Return what the policy believes of every candidate, ascending."""
 
 
-# ``auto`` is the default of a job file.
 POLICIES: Mapping[str, Callable[[], Policy]] = {
     "auto": Auto,
     "zeus": Zeus,
@@ -73,7 +68,7 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
 }
 
 
-class PluginPolicy:
+class _PluginPolicy:
     """A plugin's policy; its errors and its invalid answers are ``UsageError``s that name it."""
 
     def __init__(self, name: str, policy: Policy) -> None:
@@ -81,7 +76,6 @@ class PluginPolicy:
         self._policy = policy
 
     def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
-        """Return the plugin's choice, which must be one of the candidates."""
         with self._blame("choose"):
             decision = self._policy.choose(problem, runs, rng)
             if not isinstance(decision, Decision):
@@ -95,34 +89,24 @@ class PluginPolicy:
     def next_limit_w(
         self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
     ) -> float | None:
-        """Return the plugin's power limit."""
         with self._blame("next_limit_w"):
             return self._policy.next_limit_w(problem, decision, profile)
 
     def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
-        """Return why the plugin stops a trial."""
         with self._blame("review"):
             return self._policy.review(problem, decision, running)
 
     def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
-        """Return the plugin's beliefs."""
         with self._blame("explain"):
             beliefs = list(self._policy.explain(problem, runs, rng))
             if not all(isinstance(belief, ArmBelief) for belief in beliefs):
                 raise TypeError("it returned something other than a list of ArmBelief")
             return beliefs
 
-    @contextmanager
-    def _blame(self, method: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            kind = type(self._policy)
-            raise UsageError(
-                f"the policy {self.name!r} (plugin {kind.__module__}:{kind.__qualname__}) failed "
-                f"in {method}: {type(error).__name__}: {error}; repair the plugin, or choose "
-                f"another policy: {', '.join(POLICIES)}"
-            ) from error
+    def _blame(self, method: str) -> AbstractContextManager[None]:
+        kind = type(self._policy)
+        plugin = f"plugin {kind.__module__}:{kind.__qualname__}"
+        return blame(f"the policy {self.name!r} ({plugin}) failed in {method}")
 
 
 def create_policy(name: str) -> Policy:
@@ -133,21 +117,9 @@ def create_policy(name: str) -> Policy:
     """
     if name in POLICIES:
         return POLICIES[name]()
-    create = load_plugin("zeusrun.policies", name)
-    if create is None:
+    policy = create_plugin("zeusrun.policies", name, Policy)
+    if policy is None:
         close = difflib.get_close_matches(name, [*POLICIES, *plugin_names("zeusrun.policies")], n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(POLICIES)}"
         raise UsageError(f"unknown policy {name!r}; {hint}")
-    try:
-        policy = create() if callable(create) else create
-    except Exception as error:
-        raise UsageError(
-            f"the plugin {name!r} failed to make a policy: {type(error).__name__}: {error}; repair "
-            f"the plugin, or choose another policy: {', '.join(POLICIES)}"
-        ) from error
-    if not isinstance(policy, Policy):
-        raise UsageError(
-            f"the plugin {name!r} does not make a policy: it needs a name and the methods choose, "
-            "next_limit_w, review and explain; docs/policies.md describes them"
-        )
-    return PluginPolicy(name, policy)
+    return _PluginPolicy(name, policy)

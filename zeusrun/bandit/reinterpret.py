@@ -1,4 +1,4 @@
-"""Reads stored trials again under today's problem, and says what changes by that."""
+"""Reads stored trials under today's problem, and describes what that changes."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 
 _CUT_SHORT = TrialStatus.CANCELLED
 _CRASHED = frozenset({TrialStatus.OOM, TrialStatus.FAILED})
-# Others end within an epoch, so their steps do not show its length.
+# Other trials end within an epoch, so their steps do not show its length.
 _WHOLE = frozenset({TrialStatus.REACHED, TrialStatus.MISSED})
 _LEAST_J = 1e-6  # less is no cost: a meter or a clock stood still
 
 
 def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, list[Run]]:
-    """Read all trials of a job, oldest first. Those of another variant do not count.
+    """Read the trials of a job, oldest first; those of another variant do not count.
 
     Returns:
-        The problem, completed by what only the history shows (the length of an epoch and, where
-        the device gives no energy, the kind of energy of the newest trial), and the runs in the
-        order given.
+        The problem, completed by what only the history shows (the length of an epoch and, if the
+        device gives no energy, the kind of energy of the newest trial); the runs in the same order.
     """
     trials = [trial for trial in trials if trial.variant == problem.variant]
     problem = _completed(problem, trials)
@@ -42,11 +41,11 @@ def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, li
 def read_trial(problem: Problem, trial: Trial) -> Run | None:
     """Read one trial; ``None`` if nothing can be learned from it today.
 
-    Every number is taken from the learning curve under today's target, ``max_epochs`` and
-    ``eta_knob``. Epochs need the same metric and learning rate; time and energy the same GPUs,
-    number of ranks and kind of energy; crashes the same GPUs alone. A trial that ended before it
-    could be a success or a failure of today reads as cut short. A trial that shared its GPUs reads
-    as one of another machine, unless ``learn_from_shared`` is set.
+    Every number is computed from the learning curve under today's target, ``max_epochs`` and
+    ``eta_knob``. Epochs count if metric and learning rate are the same; time and energy, if GPUs,
+    number of ranks and kind of energy are; crashes, if the GPUs are. A trial that is neither a
+    success nor a failure by today's rules reads as cut short. A trial that shared its GPUs reads as
+    one of another machine, unless ``learn_from_shared`` is set.
     """
     status, disturbed = trial.status, _was_disturbed(problem, trial)
     run = Run(trial.global_batch_size, trial.recurrence, status, trial.stage)
@@ -87,10 +86,7 @@ def _samples_per_epoch(trial: Trial) -> float | None:
 
 
 def _same_hardware(problem: Problem, trial: Trial) -> bool:
-    """Whether speed and power of a trial hold on the job's devices.
-
-    CPUs are compared by maximum power as well: their cores times the watts of each.
-    """
+    """Whether a trial ran on devices like the job's; for CPUs, also of the same maximum power."""
     then_w, now_w = trial.max_power_w, problem.max_power_w
     if problem.gpu_count == 0 and None not in (then_w, now_w) and then_w != now_w:
         return False
@@ -99,7 +95,7 @@ def _same_hardware(problem: Problem, trial: Trial) -> bool:
 
 
 def _was_disturbed(problem: Problem, trial: Trial) -> bool:
-    """Whether others used the trial's GPUs, so that its speed, cost and crashes do not count."""
+    """Whether speed, cost and crashes do not count, because others used the trial's GPUs."""
     return trial.shared is True and not problem.learn_from_shared
 
 
@@ -138,7 +134,7 @@ def _why_unrelated(trial: Trial) -> str | None:
 
 
 class _End(NamedTuple):
-    """The last epoch of a trial that counts."""
+    """A trial up to the last epoch that counts."""
 
     epochs: int
     time_s: float | None
@@ -153,9 +149,9 @@ def _whole(trial: Trial) -> _End | None:
 
 
 def _with_learning(problem: Problem, trial: Trial, run: Run) -> Run:
-    """Add the end of a trial under today's rules, its cost and its speed."""
+    """Add the outcome of a trial under today's rules, its cost and its speed."""
     epochs = epochs_of(trial.curve)
-    # A script with a loop of its own trained past max_epochs then, and would do so again.
+    # A script that ignored max_epochs then would do so again.
     most = math.inf if epochs > trial.max_epochs else problem.max_epochs
     pace, reached, last = _walk(problem, trial.curve, most)
     end = reached or (last if epochs > most else None) or _whole(trial)
@@ -181,7 +177,7 @@ def _walk(
 ) -> tuple[list[tuple[int, float]], _End | None, _End | None]:
     """Return the pace, where the target was reached, and the last point within ``most`` epochs.
 
-    Histories hold many thousand points: the loop calls nothing and makes nothing for each.
+    A history has thousands of points: the loop calls no function for each.
     """
     minimise = problem.mode == "min"
     edge = worst_that_reaches(problem.target, problem.mode)
@@ -200,7 +196,7 @@ def _walk(
             continue
         if best is None or (value < best if minimise else value > best):
             best = value
-            if epochs > 0:  # an evaluation before training is no part of the pace
+            if epochs > 0:  # the pace does not include an evaluation before training
                 pace.append((epochs, value))
             reached = value <= edge if minimise else value >= edge
             if reached:
@@ -210,7 +206,7 @@ def _walk(
 
 
 def _failure(problem: Problem, trial: Trial, end: _End | None) -> TrialStatus:
-    """Return ``MISSED`` or ``STOPPED`` for a failure under today's rules, else cut short."""
+    """Return ``MISSED`` or ``STOPPED`` for a failure by today's rules, else cut short."""
     if end is not None and end.epochs >= problem.max_epochs:
         return TrialStatus.MISSED
     same = False
@@ -223,7 +219,7 @@ def _failure(problem: Problem, trial: Trial, end: _End | None) -> TrialStatus:
 
 
 def _best_epoch_j(problem: Problem, trial: Trial) -> tuple[PowerPoint | None, float | None]:
-    """Return the point that the power objective chooses, and what an epoch costs there."""
+    """Return the point that the power objective chooses, and the cost of an epoch there."""
     today = problem.power_limits_w
     may_be_held = [point for point in trial.power_profile if point.power_limit_w in today]
     best = chosen_point(may_be_held or trial.power_profile, problem)
@@ -234,12 +230,12 @@ def _best_epoch_j(problem: Problem, trial: Trial) -> tuple[PowerPoint | None, fl
 
 
 def _profiling_j(problem: Problem, trial: Trial) -> float | None:
-    """Return what probing limits cost, in joules of today's cost; ``None`` if unknown."""
+    """Return what probing power limits cost, by today's ``eta_knob``; ``None`` if unknown."""
     return trial.profiling_cost_j if trial.eta_knob == problem.eta_knob else None
 
 
 def _less_profiling_j(problem: Problem, trial: Trial, spent_j: float, epochs: int) -> float:
-    """Return a cost without probing, but at least that of the epochs at the limit chosen."""
+    """Return a cost less that of probing, but at least the cost of the epochs without it."""
     extra_j = _profiling_j(problem, trial)
     if extra_j is None or extra_j <= 0:
         return spent_j
@@ -249,7 +245,6 @@ def _less_profiling_j(problem: Problem, trial: Trial, spent_j: float, epochs: in
 
 
 def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> Run:
-    """Add speed and power."""
     per_epoch = power_w = None
     limit_w, profile = trial.power_limit_w, trial.power_profile
     if end is None and trial.status is TrialStatus.STOPPED:
@@ -264,12 +259,12 @@ def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> R
         if not _epochs_were_trained(problem, trial, end):
             per_epoch = None
     if len(profile) > 1 or (profile and per_epoch is None):
-        # Only the limit chosen counts; probing others is not charged to the arm.
+        # Only the chosen limit counts; probing others is not charged to the arm.
         best, best_j = _best_epoch_j(problem, trial)
         if best is not None and problem.samples_per_epoch:
             limit_w = best.power_limit_w
             if per_epoch is not None and end and _profiling_j(problem, trial) is not None:
-                # This includes what is no step: evaluations, checkpoints, stalls.
+                # This cost includes evaluations, checkpoints and stalls; that of steps does not.
                 spent = _less_profiling_j(problem, trial, per_epoch * end.epochs, end.epochs)
                 per_epoch = spent / end.epochs
             elif best_j is not None:
@@ -280,7 +275,7 @@ def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> R
 
 
 def _epochs_were_trained(problem: Problem, trial: Trial, end: _End | None) -> bool:
-    """Whether the trial took steps for its epochs; an evaluation before training takes none."""
+    """Whether the trial took at least half the steps of its epochs; an evaluation takes none."""
     if problem.samples_per_epoch is None or trial.steps is None or end is None:
         return True
     return trial.steps * trial.global_batch_size >= 0.5 * end.epochs * problem.samples_per_epoch
@@ -290,11 +285,10 @@ _FEW = 3  # values to name of each difference
 
 
 def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
-    """Say which finished trials read otherwise than they ended, and what still counts of them.
+    """Describe which finished trials read otherwise than they ended, and what still counts.
 
-    Returns:
-        Clauses such as ``4 trials had another target (0.9): read again from their learning
-        curves``, by first occurrence. A trial is counted under its first difference.
+    Such as ``4 trials had another target (0.9): read again from their learning curves``. A trial is
+    counted under its first difference.
     """
     problem = _completed(problem, trials)
     values: dict[tuple[str, str], list[str]] = {}
@@ -314,13 +308,13 @@ def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
 
 
 def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
-    """Yield how a finished trial differs from today's, and its value of that."""
+    """Yield how a finished trial differs from a trial of today, and its value of that."""
     if not trial.status.finished:
         return
     if trial.status in {_CUT_SHORT, TrialStatus.PREEMPTED} and not (
         trial.epochs or trial.power_profile or trial.forgotten
     ):
-        return  # it ended before there was anything to learn
+        return  # it ended too early to teach anything
     unrelated = _why_unrelated(trial)
     if unrelated is not None:
         yield unrelated, trial.status.value

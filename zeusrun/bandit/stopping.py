@@ -1,7 +1,4 @@
-"""When to stop: a running trial that is hopeless, or a recurrence without a better attempt left.
-
-``submit`` and ``simulate`` both use these rules.
-"""
+"""When ``submit`` and ``simulate`` stop: a hopeless trial, or a recurrence with nothing to try."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def hopeless(bound: Bound | None, mode: str, running: Running) -> str | None:
-    """Return why a trial cannot reach the target within its bound; ``None``: it goes on.
+    """Return why a trial cannot reach the target within its bound; ``None``: it continues.
 
-    For the end of an epoch. A trial that has come a share of the way may have spent that share of
-    its bound. The way is measured in epochs of trials that reached the target, plus one epoch.
+    Call it at the end of an epoch. A trial that has come a share of the way may have spent that
+    share of its bound; see ``share_done``.
     """
     if bound is None or running.cost_j is None:
         return None
@@ -43,7 +40,10 @@ def hopeless(bound: Bound | None, mode: str, running: Running) -> str | None:
 
 
 def share_done(paces: Sequence[Pace], mode: str, best_value: float | None) -> float:
-    """Return which share of the way to the target a trial has come at most, up to 1."""
+    """Return which share of the way to the target a trial has come at most, up to 1.
+
+    It is the share of their epochs after which earlier runs were better, plus one epoch.
+    """
     shares = 0.0
     for pace in paces:
         ahead = (n for n, value in pace if best_value is None or better(mode, value, best_value))
@@ -52,16 +52,13 @@ def share_done(paces: Sequence[Pace], mode: str, best_value: float | None) -> fl
 
 
 def is_last_attempt(made: Sequence[Trial], attempts: int) -> bool:
-    """Whether one more attempt is allowed after the trials made, and one has failed.
-
-    A speed check is no attempt.
-    """
+    """Whether an attempt has failed, and only one more is allowed. A speed check is no attempt."""
     failed = sum(trial.status is not TrialStatus.CANCELLED for trial in made)
     return failed > 0 and failed + 1 >= attempts
 
 
 def is_repeat(decision: Decision, made: Sequence[Trial]) -> bool:
-    """Whether a decision repeats what failed in the recurrence, or exceeds what did not fit.
+    """Whether the batch size has failed in the recurrence, or one as small ran out of memory.
 
     The recurrence then ends: with the same data, batch size and seed most scripts miss the target
     again. A trial that was only stopped for its cost may run again without a bound.
@@ -74,9 +71,6 @@ def is_repeat(decision: Decision, made: Sequence[Trial]) -> bool:
 
 
 def is_target_in_doubt(made: Sequence[Trial], runs: Sequence[Run]) -> bool:
-    """Whether two arms missed the target in the recurrence and no run ever reached it.
-
-    Then the target may be wrong, not the batch sizes.
-    """
+    """Whether two arms missed the target and no run ever reached it: the target may be wrong."""
     missed = {trial.global_batch_size for trial in made if trial.status in FAILED}
     return len(missed) > 1 and not any(run.status is TrialStatus.REACHED for run in runs)

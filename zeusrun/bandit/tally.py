@@ -10,21 +10,58 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.observation import OUTDONE
 from zeusrun.bandit.problem import ArmBelief
-from zeusrun.bandit.zeus.thompson import believe
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from zeusrun.bandit.observation import Run
     from zeusrun.bandit.problem import Problem
 
-# You et al. do not treat memory. If an arm has trained before, one OOM may be a neighbour's
-# doing: it takes two to rule the arm out.
+# You et al. do not treat memory. If an arm has trained before, another process on the GPU may have
+# caused one OOM: it takes two to rule the arm out.
 _MOST_CRASHES = 2
+
+# Pooled over the public training traces of the Zeus project, epochs to a target vary from run to
+# run by 14 % of their mean.
+ONE_RUN_SD = 0.14
 
 _RESULTS = frozenset({TrialStatus.REACHED, TrialStatus.MISSED, TrialStatus.STOPPED})
 _TRAINED = _RESULTS | {TrialStatus.CANCELLED}
+
+
+@dataclass(frozen=True)
+class CostBelief:
+    """A Gaussian belief of the mean cost of an arm; ``sd_j`` is that of one run's cost."""
+
+    runs: int
+    mean_j: float
+    sd_j: float
+
+    @property
+    def sd_of_mean_j(self) -> float:
+        """Standard deviation of the belief."""
+        return float(self.sd_j / self.runs**0.5)
+
+    @property
+    def range_j(self) -> tuple[float, float]:
+        """5th and 95th percentile of the next run's cost; never negative."""
+        spread = 1.645 * self.sd_j * (1 + 1 / self.runs) ** 0.5
+        return max(0.0, self.mean_j - spread), self.mean_j + spread
+
+
+def believe(costs_j: Sequence[float]) -> CostBelief:
+    """Fold an arm's costs, at least one, into a belief with a flat prior on the mean.
+
+    The mean cost is Gaussian around the sample mean with variance ``sd^2 / n``, where ``sd^2`` is
+    the population variance of the costs: You et al. (NSDI 2023) and their published code. A single
+    cost has no variance; its ``sd`` is ``ONE_RUN_SD`` of it.
+    """
+    runs = len(costs_j)
+    mean = sum(costs_j) / runs
+    if runs == 1:
+        return CostBelief(1, mean, ONE_RUN_SD * mean)
+    return CostBelief(runs, mean, (sum((cost - mean) ** 2 for cost in costs_j) / runs) ** 0.5)
 
 
 @dataclass(frozen=True)
@@ -40,7 +77,7 @@ class Tally:
 
 
 def build_tally(problem: Problem, runs: Sequence[Run]) -> Tally:
-    """Sort a job's runs, oldest first; only those measured as they would be today count."""
+    """Sort a job's runs, oldest first; those measured otherwise than today do not count."""
     results: defaultdict[int, list[Run]] = defaultdict(list)
     costs_j: defaultdict[int, list[float]] = defaultdict(list)
     out_of_memory: Counter[int] = Counter()
@@ -57,12 +94,12 @@ def build_tally(problem: Problem, runs: Sequence[Run]) -> Tally:
             out_of_memory[arm] += 1
         elif status is TrialStatus.DISPATCHED and run.recurrence != problem.recurrence:
             exploring = exploring or run.stage is Stage.EXPLORE
-    window = problem.window or 0  # and [-0:] is everything
+    window = problem.window or 0  # [-0:] is everything
     return Tally(
         results=dict(results),
         costs_j={b: costs[-window:] for b, costs in costs_j.items()},
         out_of_memory=out_of_memory,
-        fitting=fitting(problem.candidates, out_of_memory, trained_arms(runs)),
+        fitting=fitting(problem.candidates, out_of_memory, runs),
         not_now=failed_now(problem, runs, OUTDONE),
         exploring=exploring,
     )
@@ -71,7 +108,7 @@ def build_tally(problem: Problem, runs: Sequence[Run]) -> Tally:
 def failed_now(
     problem: Problem, runs: Iterable[Run], statuses: frozenset[TrialStatus]
 ) -> frozenset[int]:
-    """Return arms that ended so in the recurrence, and those larger than one that did not fit."""
+    """Return arms with such a status in the recurrence, and those larger than one with an OOM."""
     ended = [run for run in runs if run.recurrence == problem.recurrence and run.status in statuses]
     too_large = min((run.arm for run in ended if run.status is TrialStatus.OOM), default=math.inf)
     return frozenset(
@@ -83,7 +120,7 @@ def likeliest_arm(tally: Tally) -> tuple[int, str] | None:
     """Return the arm for a recurrence's last attempt, and why; ``None`` without a success.
 
     It has the highest ``(reached + 1) / (runs + 2)`` of those that have not failed in this
-    recurrence, then the cheapest run.
+    recurrence; of equals, the one with the cheapest run.
     """
     runs = {arm: tally.results.get(arm, ()) for arm in tally.fitting if arm not in tally.not_now}
     reached = {
@@ -102,18 +139,14 @@ def likeliest_arm(tally: Tally) -> tuple[int, str] | None:
     return arm, f"this is the last attempt allowed, and {arm} has reached the target in {times}"
 
 
-def trained_arms(runs: Iterable[Run]) -> set[int]:
-    """Return the arms that have trained for an epoch, and so fit in memory."""
-    return {run.arm for run in runs if run.local and run.epochs and run.status in _TRAINED}
-
-
 def fitting(
-    candidates: Sequence[int], out_of_memory: Mapping[int, int], trained: Iterable[int]
+    candidates: Sequence[int], out_of_memory: Mapping[int, int], runs: Iterable[Run]
 ) -> tuple[int, ...]:
     """Return the candidates below the first that memory rules out.
 
-    An arm that has trained fits, and so do all smaller ones.
+    An arm that has trained for an epoch fits, and so do all smaller ones.
     """
+    trained = (r.arm for r in runs if r.local and r.epochs and r.status in _TRAINED)
     proven = max(trained, default=0)
     too_large = [
         arm
@@ -124,31 +157,34 @@ def fitting(
 
 
 def explain_arms(
-    problem: Problem, tally: Tally, chances: Mapping[int, float], verdict: Callable[[int], str]
+    tally: Tally, chances: Mapping[int, float], verdicts: Mapping[int, str]
 ) -> list[ArmBelief]:
-    """Return what each candidate's own runs say of it.
+    """Return what each candidate's own runs show.
 
-    ``chances`` are the probabilities of being chosen next; ``verdict`` returns an arm's state.
+    ``chances`` are the probabilities of being chosen next; ``verdicts`` have every candidate.
     """
-    return [_explain(tally, arm, chances.get(arm, 0.0), verdict(arm)) for arm in problem.candidates]
+    beliefs = []
+    for arm, verdict in verdicts.items():
+        results, costs_j = tally.results.get(arm, ()), tally.costs_j.get(arm, ())
+        cost = believe(costs_j) if costs_j else None
+        trials = len(results) + tally.out_of_memory.get(arm, 0)
+        reached = [run for run in results if run.status is TrialStatus.REACHED]
+        belief = ArmBelief(
+            global_batch_size=arm,
+            trials=trials,
+            reached=len(reached),
+            epochs=_mean([run.epochs for run in reached]),
+            epoch_cost_j=_mean([run.epoch_cost_j for run in results]),
+            cost_j=cost.mean_j if cost else None,
+            cost_range_j=cost.range_j if cost else None,
+            failure_chance=1 - len(reached) / trials if trials else None,
+            chance=chances.get(arm, 0.0),
+            verdict=verdict,
+        )
+        beliefs.append(belief)
+    return beliefs
 
 
-def _explain(tally: Tally, arm: int, chance: float, verdict: str) -> ArmBelief:
-    results, costs_j = tally.results.get(arm, ()), tally.costs_j.get(arm, ())
-    cost = believe(costs_j) if costs_j else None
-    trials = len(results) + tally.out_of_memory.get(arm, 0)
-    reached = [run for run in results if run.status is TrialStatus.REACHED]
-    epochs = [run.epochs for run in reached if run.epochs is not None]
-    per_epoch = [run.epoch_cost_j for run in results if run.epoch_cost_j is not None]
-    return ArmBelief(
-        global_batch_size=arm,
-        trials=trials,
-        reached=len(reached),
-        epochs=statistics.fmean(epochs) if epochs else None,
-        epoch_cost_j=statistics.fmean(per_epoch) if per_epoch else None,
-        cost_j=cost.mean_j if cost else None,
-        cost_range_j=cost.range_j if cost else None,
-        failure_chance=1 - len(reached) / trials if trials else None,
-        chance=chance,
-        verdict=verdict,
-    )
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None

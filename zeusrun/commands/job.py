@@ -1,18 +1,16 @@
-"""The verbs about a job file: ``validate``, ``schema`` and ``explain``."""
+"""The verbs about a job file: ``validate`` and ``schema``."""
 
 from __future__ import annotations
 
 import os
-from typing import Annotated
 
 import typer
-from typer import Argument
 
 from zeusrun.clock import read_clock
-from zeusrun.commands.options import AsJson, JobFile, Overrides, job_file
+from zeusrun.commands.options import JobFile, Overrides  # noqa: TC001 - typer reads the annotations
 from zeusrun.errors import JobFileError, UsageError
-from zeusrun.jobfile.sections import POLICY_NAMES
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
+from zeusrun.jobfile.values import POLICY_NAMES
 from zeusrun.launcher.script_warnings import find_unused_choices
 from zeusrun.plain_text import plain_text
 from zeusrun.schedule.build import build_schedule
@@ -40,15 +38,3 @@ def validate(job: JobFile, *, overrides: Overrides = None) -> None:
 def schema() -> None:
     """Print the JSON Schema of job files, for editors."""
     print_json(spec_json_schema())
-
-
-def explain(
-    job: Annotated[str, Argument(metavar="JOB", help="A job file, or a job's name.")],
-    *,
-    overrides: Overrides = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what the policy believes, and what it would choose next."""
-    from zeusrun.commands.submit import show_beliefs  # noqa: PLC0415 - imports numpy
-
-    show_beliefs(load_spec(job_file(job), overrides or []), as_json=as_json)

@@ -10,9 +10,8 @@ from typer import Argument, Option
 
 from zeusrun.errors import UsageError
 from zeusrun.files.home import trusted_home
-from zeusrun.history import lookup
+from zeusrun.history import rules
 from zeusrun.history.registry import open_history
-from zeusrun.history.rules import job_of
 from zeusrun.launcher.rundir.layout import RunPaths
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only problems; for cron.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Show what would be done; change nothing.")]
+AnyJob = Annotated[str | None, Argument(metavar="JOB", help="Only this job; by default all.")]
 TrialName = Annotated[
     str,
     Argument(
@@ -47,7 +48,7 @@ def known_job(store: History, name: str) -> str:
     """Return ``name`` if a job of that name has a history; raise ``UsageError`` if not."""
     jobs = store.jobs()
     if name not in jobs:
-        if job_of(name) in jobs:
+        if rules.job_of(name) in jobs:
             raise UsageError(f"{name!r} is a run, not a job: `zeusrun show {name}`")
         known = ", ".join(jobs) or "none yet"
         raise UsageError(f"there is no job called {name!r}; known jobs: {known}")
@@ -56,7 +57,7 @@ def known_job(store: History, name: str) -> str:
 
 def find_trial(name: str) -> Trial:
     """Return the trial with this name, or the last trial of the job with this name."""
-    return lookup.find_trial(open_home()[1], name)
+    return rules.find_trial(open_home()[1], name)
 
 
 def job_file(job: str) -> Path:

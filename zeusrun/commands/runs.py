@@ -8,16 +8,18 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from zeusrun.analysis.savings import find_savings
 from zeusrun.clock import timestamp
 from zeusrun.commands.options import (
+    AnyJob,
     AsJson,
     TrialName,
     console,
@@ -52,9 +54,7 @@ _DEFAULT_ROWS = 30
 
 
 def history(
-    job: Annotated[
-        str | None, Argument(metavar="JOB", help="A job's name; all jobs if left out.")
-    ] = None,
+    job: AnyJob = None,
     *,
     last: Annotated[
         int | None, Option(metavar="N", min=1, help="Show only the last N trials of each job.")
@@ -62,8 +62,7 @@ def history(
     as_json: AsJson = False,
     as_csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
     forget: Annotated[
-        str | None,
-        Option(metavar="TRIAL", help="Ignore this trial when learning; keep its record."),
+        str | None, Option(metavar="TRIAL", help="Keep this trial, but learn nothing from it.")
     ] = None,
     unforget: Annotated[
         str | None, Option(metavar="TRIAL", help="Learn from a forgotten trial again.")
@@ -76,7 +75,7 @@ def history(
             flag = "--forget" if forget else "--unforget"
             raise UsageError(
                 "--forget and --unforget take one trial, and no other option but --json; "
-                f"write: zeusrun history {flag} {forget or unforget}"
+                f"write: zeusrun history {flag} {shlex.quote(forget or unforget or '')}"
             )
         _mark(store, forget or unforget or "", forgotten=forget is not None, as_json=as_json)
         return
@@ -133,10 +132,7 @@ def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
 
 
 def _show_history(
-    store: History,
-    by_job: Mapping[str, Sequence[Trial]],
-    running: Sequence[Live],
-    rows: int,
+    store: History, by_job: Mapping[str, Sequence[Trial]], running: Sequence[Live], rows: int
 ) -> None:
     from zeusrun.view.tables import history_table  # noqa: PLC0415 - see the top
 
@@ -155,24 +151,19 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     if not found.status.finished:
         running = {each.trial.trial: each for each in read_running(open_home()[1], [found.job])}
         found = find_trial(found.trial)  # it may have ended meanwhile
-        if not found.status.finished and found.trial in running:
-            found, alive = running[found.trial].trial, running[found.trial].alive
+        if not found.status.finished and (live := running.get(found.trial)):
+            found, alive = live.trial, live.alive
     if as_json:
         print_json(found.to_json())
         return
+    from zeusrun.launcher.redact import mask_run  # noqa: PLC0415 - it reads job files
     from zeusrun.view.tables import trial_sheet  # noqa: PLC0415 - see the top
 
     paths = RunPaths(Path(found.run_dir))
     failed = found.status in {TrialStatus.FAILED, TrialStatus.OOM}
-    failure = _read_traceback(paths) if failed else None
+    failure = read_traceback(paths, mask_run(paths, os.environ)) if failed else None
     there = paths.logs.is_dir()
     console().print(trial_sheet(found, failure, run_dir_exists=there, alive=alive))
-
-
-def _read_traceback(paths: RunPaths) -> str | None:
-    from zeusrun.launcher.redact import mask_run  # noqa: PLC0415 - it reads job files
-
-    return read_traceback(paths, mask_run(paths, os.environ))
 
 
 def logs(
@@ -183,8 +174,7 @@ def logs(
     ] = False,
     rank: Annotated[int | None, Option(metavar="K", min=0, help="Print only this rank.")] = None,
     raw: Annotated[
-        bool,
-        Option(help="Print the lines byte for byte, control characters and secrets included."),
+        bool, Option(help="Print every byte, control characters and secrets included.")
     ] = False,
     as_json: Annotated[
         bool, Option("--json", help="Print one JSON object per line: rank and line.")
@@ -225,7 +215,7 @@ def logs(
 
 
 def status(
-    job: Annotated[str | None, Argument(metavar="JOB", help="Show only this job's trials.")] = None,
+    job: AnyJob = None,
     *,
     as_json: AsJson = False,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,7 +19,7 @@ from zeusrun.commands.options import AsJson, JobFile, console, job_name
 from zeusrun.errors import HistoryError, JobFileError, LaunchError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.jobfile.validators import CatchUp, Overlap
-from zeusrun.launcher.processes.foreground import run_foreground
+from zeusrun.launcher.processes.programs import run_foreground
 from zeusrun.schedule.build import build_schedule
 from zeusrun.schedule.crontab import add_entry, build_command, remove_entry
 from zeusrun.schedule.due import Cursor
@@ -79,19 +80,13 @@ def add(
     overlap: OverlapRule = None,
     catch_up: CatchUpRule = None,
     jitter: Annotated[
-        str | None,
-        Option(
-            help="Delay each start by up to this time, such as 5m; or none. The delay of an "
-            "occurrence never changes."
-        ),
+        str | None, Option(help="Delay each start by up to this time, such as 5m; or none.")
     ] = None,
     deadline: Annotated[
-        str | None,
-        Option(help="Skip a run that cannot start within this time, such as 2h; or none."),
+        str | None, Option(help="Skip a run that cannot start within this time: 2h; or none.")
     ] = None,
     keep_env: Annotated[
-        list[str] | None,
-        Option("--env", metavar="NAME", help="Also keep this environment variable for the runs."),
+        list[str] | None, Option("--env", metavar="NAME", help="Also keep this variable for runs.")
     ] = None,
     cron: Annotated[
         bool, Option("--cron/--no-cron", help="Add an entry to the user's crontab.")
@@ -199,7 +194,7 @@ def resume(job: Job) -> None:
 
 
 def remove(job: Job) -> None:
-    """Remove a schedule; the history and the log of the job stay."""
+    """Remove a schedule; the history and the log stay."""
     schedules = _schedules()
     schedules.remove(job)
     typer.echo(f"{job} is no longer scheduled")
@@ -221,7 +216,7 @@ def run_now(job: Job) -> None:
     except OSError as error:
         raise LaunchError(
             f"{argv[0]} cannot be started: {error.strerror}; `zeusrun schedule add "
-            f"{schedule.job_file}` with a zeusrun that works sets it up again"
+            f"{shlex.quote(schedule.job_file)}` with a zeusrun that works sets it up again"
         ) from error
     raise typer.Exit(ended.code)
 

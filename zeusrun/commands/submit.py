@@ -1,4 +1,4 @@
-"""The verbs that run a job: ``submit``, ``rerun`` and ``schedule fire``."""
+"""The verbs that run a job, ``submit``, ``rerun`` and ``schedule fire``; and ``explain``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.power import best_limits
@@ -23,12 +23,14 @@ from zeusrun.bandit.reinterpret import describe_kept, read_history
 from zeusrun.clock import read_clock
 from zeusrun.commands.options import (
     AsJson,
+    DryRun,
     JobFile,
     Overrides,
     Quiet,
     TrialName,
     console,
     find_trial,
+    job_file,
     open_home,
 )
 from zeusrun.errors import BusyError, ExitCode, HistoryError, UsageError, ZeusrunError
@@ -39,7 +41,7 @@ from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.choose import build_problem, plan
 from zeusrun.launcher.context import Submission, job_devices
 from zeusrun.launcher.events import FoundLost, Noted, Warned
-from zeusrun.launcher.processes.installation import find_torchrun
+from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit as run_submit
@@ -48,6 +50,7 @@ from zeusrun.maintenance.retention import collect, read_bounds, remove
 from zeusrun.notify.notices import build_notices, failure_notice, lost_notices, send
 from zeusrun.schedule.occurrence import fire as run_occurrence
 from zeusrun.schedule.store import Schedules
+from zeusrun.trial import TrialStatus
 from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json, result_json
 from zeusrun.view.live import SubmitView
@@ -85,9 +88,7 @@ def submit(
     wait: Annotated[
         bool, Option("--wait", help="Wait for GPUs that another job uses; by default exit 75.")
     ] = False,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Show the choice and the command; start and write nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -101,7 +102,13 @@ def submit(
     )
 
 
-def rerun(trial: TrialName, *, as_json: AsJson = False, quiet: Quiet = False) -> None:
+def rerun(
+    trial: TrialName,
+    *,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
     """Run the job of a past trial again, with the same batch size."""
     found = find_trial(trial)
     job_copy = RunPaths(Path(found.run_dir)).job_copy
@@ -110,9 +117,33 @@ def rerun(trial: TrialName, *, as_json: AsJson = False, quiet: Quiet = False) ->
             f"the copy of the job file of {found.trial} is gone: {job_copy}; submit the job file "
             f"with --batch-size {found.global_batch_size}"
         )
-    why, size = f"as in {found.trial}, by rerun", found.global_batch_size
-    code = run_recurrence(load_spec(job_copy), size, why=why, as_json=as_json, quiet=quiet)
-    raise typer.Exit(code)
+    spec = load_spec(job_copy, overrides or [])
+    raise typer.Exit(
+        run_recurrence(
+            spec,
+            found.global_batch_size,
+            why=f"as in {found.trial}, by rerun",
+            warning=_same_limit(found, spec),
+            as_json=as_json,
+            quiet=quiet,
+        )
+    )
+
+
+def _same_limit(stopped: Trial, spec: JobSpec) -> str | None:
+    """Return a warning if what stopped a trial will probably stop it again."""
+    why = stopped.reason or ""
+    if why.startswith("timed out"):
+        key, limit = "timeout_s", spec.timeout_s
+    else:
+        key, limit = "early_stop.cost_factor", spec.early_stop.cost_factor
+    if stopped.status is not TrialStatus.STOPPED or limit is None:
+        return None
+    return (
+        f"{stopped.trial} was stopped: {why.partition(';')[0]}; {key} still applies, and will "
+        f"probably stop this run, too. To let it finish: zeusrun rerun {stopped.trial} "
+        f"--set {key}=null"
+    )
 
 
 def fire(
@@ -147,6 +178,7 @@ def run_recurrence(
     batch_size: int | None = None,
     *,
     why: str = "chosen by --batch-size",
+    warning: str | None = None,
     overlap: Overlap = "allow",
     until: float | None = None,
     wait: bool = False,
@@ -156,16 +188,9 @@ def run_recurrence(
 ) -> int:
     """Wait until the job may start, then run one recurrence and show it; return the exit code.
 
-    Args:
-        spec: The job.
-        batch_size: The batch size that the user chose; ``None`` to ask the policy.
-        why: The reason to record with that choice.
-        overlap: What to do if the job is already running.
-        until: Unix second at which to stop waiting; ``None`` to wait without limit.
-        wait: Wait for GPUs that another job uses, instead of giving up.
-        begun: Called when the wait is over.
-        as_json: Print the result as JSON, and everything else to standard error.
-        quiet: Show only problems.
+    ``why`` is the reason to record with a ``batch_size`` that the user chose, and ``warning`` a
+    sentence to show first. With ``wait``, also wait for GPUs of other jobs. No wait lasts beyond
+    ``until``, in Unix seconds; ``begun`` is called after it.
     """
     home, history = open_home()
     shown = lasting_console(sys.stderr if as_json else sys.stdout)
@@ -174,6 +199,8 @@ def run_recurrence(
     # Signals are caught until everything is recorded, notified and cleaned up.
     with CaughtSignals() as signals, SubmitView(shown, quiet=quiet) as view:
         notify = functools.partial(_notify, spec, home, view)
+        if warning is not None:
+            view.show(Warned(warning))
 
         def consume(event: SubmitEvent) -> None:
             view.show(event)
@@ -217,7 +244,6 @@ def run_recurrence(
 
 
 def _notify(spec: JobSpec, home: Path, view: SubmitView, notices: Sequence[Notice]) -> None:
-    """Send the notices that the job file asks for; a process of its own delivers them."""
     if spec.notify.url is None and not spec.notify.command:
         return
     try:
@@ -269,7 +295,6 @@ def compose(
 
 
 def _show_plan(submission: Submission, *, as_json: bool) -> None:
-    """Print the trial that a submit would choose and the command that it would start."""
     trial, command, remarks = plan(submission)
     shown = command.masked()
     env = {k: shown.env[k] for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
@@ -280,8 +305,14 @@ def _show_plan(submission: Submission, *, as_json: bool) -> None:
         console().print(sheet, soft_wrap=True)
 
 
-def show_beliefs(spec: JobSpec, *, as_json: bool) -> None:
-    """Print the beliefs of a job's policy, and its chances of choosing each batch size next."""
+def explain(
+    job: Annotated[str, Argument(metavar="JOB", help="A job file, or a job's name.")],
+    *,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the policy believes, and what it would choose next."""
+    spec = load_spec(job_file(job), overrides or [])
     submission = compose(spec)
     trials = submission.history.trials(spec.name, NEWEST)
     problem = build_problem(submission, trials)
@@ -293,7 +324,8 @@ def show_beliefs(spec: JobSpec, *, as_json: bool) -> None:
         print_json([vars(belief) for belief in beliefs])
     else:
         objective = spec.objective
-        goal = f"{objective.metric} {objective.target:g}, eta_knob {objective.eta_knob:g}"
-        title = f"{spec.name}: what {submission.policy.name} believes of {goal}"
+        goal = f"{objective.metric} {'≤' if objective.mode == 'min' else '≥'} {objective.target:g}"
+        knob = f"eta_knob {objective.eta_knob:g}"
+        title = f"{spec.name}: what policy {submission.policy.name} expects, {goal}, {knob}"
         limits = best_limits(problem, runs)
         console().print(explain_table(title, beliefs, remarks, limits))

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from zeusrun.clock import read_clock
-from zeusrun.commands.options import AsJson, console, known_job, open_home
+from zeusrun.commands.options import AnyJob, AsJson, DryRun, console, known_job, open_home
 from zeusrun.errors import DeviceError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
 from zeusrun.history.registry import HISTORY_VARIABLE, open_history
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 
 def repair(
     *,
-    dry_run: Annotated[bool, Option("--dry-run", help="Report only; change nothing.")] = False,
-    restore: Annotated[
-        str | None, Option(metavar="JOB", help="Rebuild this job's history.")
-    ] = None,
+    dry_run: DryRun = False,
+    restore: Annotated[str | None, Option(metavar="JOB", help="Rebuild its history.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Clean up after dead processes; restore histories.
@@ -75,19 +73,16 @@ def _restore(home: Path, store: History, job: str, *, as_json: bool) -> None:
 
 
 def prune(
-    job: Annotated[str | None, Argument(metavar="JOB", help="Remove only this job's runs.")] = None,
+    job: AnyJob = None,
     *,
     last: Annotated[int | None, Option(metavar="N", min=1, help="Keep the newest N runs.")] = None,
     days: Annotated[
         float | None, Option(metavar="N", min=0, help="Keep runs that ended within N days.")
     ] = None,
     size: Annotated[
-        str | None,
-        Option(metavar="SIZE", help="Keep the newest runs that fit into this size, such as 20 GB."),
+        str | None, Option(metavar="SIZE", help="Keep the newest runs that fit into it: 20 GB.")
     ] = None,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="List what would be removed; remove nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Remove the files of old runs; the history stays.
@@ -137,7 +132,7 @@ def _own_bounds(store: History, job: str) -> Bounds:
 
 
 def doctor(*, as_json: AsJson = False) -> None:
-    """Check this machine, the home directory, histories and schedules."""
+    """Check this machine, the home, histories and schedules."""
     checks = check_machine(os.environ)
     try:
         home = trusted_home(os.environ)

@@ -23,17 +23,11 @@ MAX_GAP_S = 5.0
 class CounterAccount:
     """Energy by a device's counter, until the counter proves wrong.
 
-    Attributes:
-        moved: Whether it has moved since the first sample.
-        series: Its samples.
+    A model (``is_model``) computes the energy: it may stand still, and each of its values is exact.
     """
 
     def __init__(self, *, is_model: bool, max_power_w: float | None = None) -> None:
-        """Start without samples.
-
-        A model that computes the energy may stand still, and each of its values is exact.
-        """
-        self.moved = False
+        self.moved = False  # since the first sample
         self.series = EnergySeries()
         self._is_model = is_model
         self._leap_w = _LEAP * (max_power_w or _UNKNOWN_MAX_POWER_W)
@@ -49,11 +43,7 @@ class CounterAccount:
         power_w: float | None,
         utilization: float | None = None,
     ) -> str | None:
-        """Add a reading of the counter, later than the one before.
-
-        Returns:
-            What is wrong with the counter, if this reading is the reason to drop it.
-        """
+        """Add a later reading; return what is wrong with the counter if it is to be dropped."""
         last_j = self.series.last_j
         if energy_j is None:
             return self._miss(time_s)
@@ -100,8 +90,7 @@ class PowerAccount:
         self._last: tuple[float, float] | None = None
         self._gaps_s: list[tuple[float, float]] = []
 
-    def __bool__(self) -> bool:
-        """Whether there is any sample."""
+    def __bool__(self) -> bool:  # whether there is any sample
         return self._last is not None
 
     @property

@@ -43,8 +43,7 @@ class _Cpu:
 class EstimatedCpu(_Cpu):
     """A model: each CPU second of the processes that this process launched costs the same joules.
 
-    The default of 10 W is a round assumption, not a measurement. To improve it, set
-    ``ZEUSRUN_CPU_WATTS_PER_CORE`` to the CPU's rated power (TDP) divided by its cores.
+    The default of 10 W is a round assumption; better is the rated power (TDP) divided by the cores.
     """
 
     energy_source = EnergySource.ESTIMATED
@@ -55,11 +54,6 @@ class EstimatedCpu(_Cpu):
         watts_per_core: float = DEFAULT_WATTS_PER_CORE,
         times: DescendantTimes | None = None,
     ) -> None:
-        """Start counting, by default the CPU seconds of all processes that this one launches.
-
-        Raises:
-            DeviceError: If the kernel provides no CPU times.
-        """
         self.model = model
         self.max_power_w = watts_per_core * len(os.sched_getaffinity(0))
         self._watts_per_core = watts_per_core
@@ -81,11 +75,7 @@ class RaplCpu(_Cpu):
     def __init__(
         self, model: str, nominal_max_power_w: float | None = None, root: Path = POWERCAP
     ) -> None:
-        """Open the counters; the kernel may provide no maximum power (AMD).
-
-        Raises:
-            DeviceError: If there is no counter, or any cannot be read.
-        """
+        """Open the counters, or raise a ``DeviceError``. AMD's have no maximum power."""
         self.model = model
         packages = [path for path in sorted(root.glob("intel-rapl:*")) if _is_package(path)]
         if not packages:
@@ -118,9 +108,8 @@ class _PackageCounter:
 def cpu_device(environment: Mapping[str, str], powercap: Path = POWERCAP) -> Device:
     """Open the CPU: by its counters if they can be read, otherwise by the model.
 
-    Raises:
-        UsageError: If ``ZEUSRUN_CPU_WATTS_PER_CORE`` is not a positive number.
-        DeviceError: If not even CPU times can be read.
+    ``UsageError`` if ``ZEUSRUN_CPU_WATTS_PER_CORE`` is not a positive number; ``DeviceError`` if
+    not even CPU times can be read.
     """
     watts_per_core = _load_watts_per_core(environment)
     model = _load_model()

@@ -19,10 +19,31 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
-class _Stat(NamedTuple):
+class Stat(NamedTuple):
+    """What proc_pid_stat(5) says of a process, and the CPU time of its ended children."""
+
+    name: str
     parent: int
     cpu_s: float
     started: int
+
+
+def read_stat(pid: int, proc: str = "/proc") -> Stat | None:
+    """Read a process; ``None`` if it has ended or is hidden."""
+    try:
+        file = os.open(f"{proc}/{pid}/stat", os.O_RDONLY)
+        try:
+            text = os.read(file, 4096)
+        finally:
+            os.close(file)
+    except _GONE:
+        return None
+    # The name is in brackets and may contain anything. After it follow the state, the parent, …;
+    # user, system, reaped user and reaped system time are fields 14-17.
+    fields = text[text.rindex(b")") + 2 :].split()
+    name = text[text.index(b"(") + 1 : text.rindex(b")")].decode("utf-8", "replace")
+    cpu_s = sum(map(int, fields[11:15])) / _TICKS_PER_S
+    return Stat(name, int(fields[1]), cpu_s, int(fields[19]))
 
 
 def reaped_cpu_s() -> float:
@@ -39,8 +60,8 @@ class DescendantTimes:
     that ended here. The time of an orphan goes to another process: the total drops for good, and
     this class adds the lost time again after a second.
 
-    Not counted: a process that leaves our tree within a second of its start (a daemon that forks
-    twice). If ``proc`` cannot be read, ``DeviceError`` is raised.
+    It does not count a process that leaves our tree within a second of its start (a daemon that
+    forks twice). If ``proc`` cannot be read, it raises a ``DeviceError``.
     """
 
     def __init__(
@@ -74,7 +95,7 @@ class DescendantTimes:
         # from this total. In the other order it would count twice.
         total_s = self._reaped_s() + self._lost_s
         for pid, started in list(self._descendants.items()):
-            stat = self._read(pid)
+            stat = read_stat(pid, self._proc)
             if stat is None or stat.started != started:  # ended; its number may be reused
                 del self._descendants[pid]
             else:
@@ -83,7 +104,7 @@ class DescendantTimes:
         return self._highest_s - self._origin_s
 
     def _lift(self, now_s: float, total_s: float) -> float:
-        """Add what a total that stays lower for a second has lost."""
+        """Add the lost time to a total that stays lower for a second."""
         if total_s >= self._highest_s:
             self._drop = None
             return total_s
@@ -106,7 +127,7 @@ class DescendantTimes:
         self._strangers &= pids
         unknown = {}
         for pid in pids - self._strangers - self._descendants.keys() - {self._process}:
-            stat = self._read(pid)
+            stat = read_stat(pid, self._proc)
             if stat is not None:
                 unknown[pid] = stat
         ours = {self._process, *self._descendants}
@@ -116,17 +137,3 @@ class DescendantTimes:
                 del unknown[pid]
             ours = set(found)
         self._strangers |= unknown.keys()
-
-    def _read(self, pid: int) -> _Stat | None:
-        try:
-            file = os.open(f"{self._proc}/{pid}/stat", os.O_RDONLY)
-            try:
-                text = os.read(file, 4096)
-            finally:
-                os.close(file)
-        except _GONE:
-            return None
-        # proc_pid_stat(5): the name is in brackets and may contain anything. After it follow the
-        # state, the parent, …; user, system, reaped user and reaped system time are fields 14-17.
-        fields = text[text.rindex(b")") + 2 :].split()
-        return _Stat(int(fields[1]), sum(map(int, fields[11:15])) / _TICKS_PER_S, int(fields[19]))

@@ -72,10 +72,7 @@ class Device(Protocol):
     def compute_processes(self) -> frozenset[int] | None:
         """Return the ids of the processes that compute on it; ``None`` if unknown.
 
-        The ids may be of another pid namespace: see ``energy.sharing``.
-
-        Raises:
-            DeviceError: If it does not answer.
+        They may be of another pid namespace: see ``energy.sharing``. It raises as ``read`` does.
         """
 
     def read(self) -> Reading:
@@ -96,12 +93,7 @@ class LimitableDevice(Device, Protocol):
         """Return the limit in force, read now; ``None`` if the device does not report it."""
 
     def set_power_limit_w(self, watts: float) -> None:
-        """Set the power limit, which stays until somebody sets another one.
-
-        Raises:
-            LimitRefusedError: If permission is missing.
-            DeviceError: If it cannot be limited, or ``watts`` is out of its range.
-        """
+        """Set the limit; it stays. Raise a ``LimitRefusedError`` if permission is missing."""
 
 
 def name_of(device: Device) -> str:

@@ -32,22 +32,16 @@ class EnergyTrack:
 
     A counter is trusted once it has moved, until it stands still while the device draws power, runs
     backwards or leaps. Then sampled power is used for the whole run. A device without power
-    readings has only its counter, which may stand still only while the device computes nothing;
-    until it has moved, the energy is unknown.
+    readings has only its counter; until that has moved, the energy is unknown.
 
-    A device may fail to answer for ``LOST_S``, for example while its driver restarts. Its energy is
-    unknown until it answers again.
-
-    Methods that return a tuple of strings return sentences for the user.
-
-    Attributes:
-        failed: Whether the device failed for good: its energy is unknown over every window.
+    While a device does not answer, its energy is unknown; after ``LOST_S`` it has ``failed`` for
+    good. Methods that return a tuple of strings return sentences for the user.
     """
 
     def __init__(
         self, name: str, claimed_source: EnergySource, max_power_w: float | None = None
     ) -> None:
-        """Start without readings; ``name`` is for messages. A model is always trusted."""
+        """Start without readings; ``name`` is for messages."""
         self.failed = False
         self._name = name
         self._is_model = claimed_source is EnergySource.ESTIMATED
@@ -120,10 +114,7 @@ class EnergyTrack:
 
     @property
     def cumulative_j(self) -> float | None:
-        """Cumulative joules with an arbitrary origin: the counter, continued by sampled power.
-
-        ``None`` if the device has neither, or after the first gap in its sampled power.
-        """
+        """Cumulative joules with an arbitrary origin: the counter, continued by sampled power."""
         if self._last is not None and not self._dropped:
             return self._last[1].energy_j
         total_j, offset_j = self._power.total_j, self._offset_j
@@ -152,8 +143,8 @@ class EnergyTrack:
         if abs(counter_j - integrated_j) <= _DISAGREEMENT * counter_j:
             return None
         return (
-            f"the energy of {self._name} is in doubt: {counter_j:.0f} J by its counter, which "
-            f"counts, but {integrated_j:.0f} J by sampled power over {until_s - since_s:.0f} s"
+            f"the energy of {self._name} is uncertain: {counter_j:.0f} J by its counter, which is "
+            f"used, but {integrated_j:.0f} J by sampled power over {until_s - since_s:.0f} s"
         )
 
     def power_w(self) -> float | None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -17,20 +16,14 @@ if TYPE_CHECKING:
 class Meter(Protocol):
     """Measures the energy of a job from entering the ``with`` block until leaving it.
 
-    Times are monotonic seconds (``time.monotonic``) of the launcher's machine; a window that ends
-    before it starts is a ``ValueError``. What is unknown is ``None``, never 0. A meter that fails
-    does not end the training: energy becomes ``None`` and a warning says why. The methods may also
-    be called after the block was left.
+    Times are those of ``time.monotonic`` on the launcher's machine; a window that ends before it
+    starts is a ``ValueError``. What is unknown is ``None``, never 0. If a meter fails, the training
+    continues: energy becomes ``None`` and a warning says why. Methods also work after the block.
     """
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, kind: object, exception: object, traceback: object) -> None: ...
 
     def energy_between(self, since_s: float, until_s: float) -> float | None:
         """Return the joules that all devices used; ``None`` if any was not always measured."""
@@ -39,10 +32,7 @@ class Meter(Protocol):
         """Return the joules of a window by counters and by sampled power."""
 
     def limit_w(self, since_s: float, until_s: float) -> float | None:
-        """Return the watts per GPU of the power limit in force for most of a window.
-
-        Where GPUs have different limits, the lowest counts.
-        """
+        """Return the power limit per GPU in force for most of a window; the lowest of all GPUs."""
 
     def power_w(self) -> float | None:
         """Return the watts that all devices draw now; ``None`` if unknown for any."""

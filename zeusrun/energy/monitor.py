@@ -18,7 +18,6 @@ from zeusrun.trial import EnergySource
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -39,8 +38,7 @@ class _Metered(NamedTuple):
 class EnergyMonitor(Meter):
     """Samples devices from a daemon thread while the ``with`` block runs.
 
-    If metering fails, training continues: the energy becomes ``None`` and a warning says why. An
-    exception that no device caused is a bug. It is raised again on leaving the block, unless
+    An exception that no device caused is a bug. It is raised again on leaving the block, unless
     another exception leaves the block. The caller opens and closes the devices.
     """
 
@@ -52,11 +50,7 @@ class EnergyMonitor(Meter):
         clock: Callable[[], float] = time.monotonic,
         foreign: ForeignProcesses | None = None,
     ) -> None:
-        """Prepare; nothing is read, written or started yet.
-
-        ``csv_path`` is that of ``power.csv``, ``period_s`` the time between samples. ``foreign``
-        finds processes of others on the GPUs. ``None``: write no file, check no processes.
-        """
+        """Prepare. Without ``csv_path``, write no file; without ``foreign``, sharing is unknown."""
         self._warnings: list[str] = []
         self._metered: list[_Metered] = []
         for device in devices:
@@ -85,12 +79,7 @@ class EnergyMonitor(Meter):
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, exception: object, traceback: object) -> None:
         self._stop.set()
         self._thread.join(_JOIN_TIMEOUT_S)
         if self._thread.is_alive():

@@ -18,8 +18,7 @@ REACH_S = 1.0
 # step or two, and a second contains nine to eleven.
 SLOPE_S = 1.0
 # At this length (0.5 MB; 55 minutes at 10 Hz) half of the samples are removed evenly, except in the
-# last minute. Energies are cumulative, so only resolution is lost: after a day, samples are 3 to
-# 5 s apart.
+# last minute. Only resolution is lost: after a day, samples are 3 to 5 s apart.
 MAX_SAMPLES = 1 << 15
 _KEPT_WHOLE_S = 60.0
 
@@ -29,8 +28,7 @@ class EnergySeries:
 
     A counter is a staircase: NVML's moves about every 100 ms, some only every second. Only a
     reading after a step is exact, so only those are samples, and energy is interpolated between
-    them. A sample is then late by at most the time between two readings, however rarely the counter
-    moves, and a window is off by at most the energy of one step.
+    them. A window is then off by at most the energy of one step.
     """
 
     def __init__(self, max_samples: int = MAX_SAMPLES) -> None:
@@ -78,17 +76,11 @@ class EnergySeries:
             self.add(time_s, energies_j[-1])
 
     def energy_j(self, since_s: float, until_s: float) -> float | None:
-        """Return the joules of a window.
+        """Return the joules of a window; ``ValueError`` if it ends before it starts.
 
-        Between samples energy is interpolated; before the first and after the last sample it
-        continues as in the nearest second of samples.
-
-        Returns:
-            Joules; ``None`` if there are fewer than two samples, or the window reaches more than
-            ``REACH_S`` beyond the readings.
-
-        Raises:
-            ValueError: If the window ends before it starts.
+        Before the first and after the last sample, energy continues as in the nearest second of
+        samples. ``None`` if there are fewer than two samples, or the window reaches more than
+        ``REACH_S`` beyond the readings.
         """
         if until_s < since_s:
             raise ValueError(f"the window ends at {until_s} s, before it starts at {since_s} s")
@@ -123,10 +115,9 @@ class EnergySeries:
         return (energies_j[right] - energies_j[left]) / (times_s[right] - times_s[left])
 
     def _correct_first(self) -> None:
-        """Correct the first sample, which is up to 1 s late if the counter moves once a second.
+        """Correct the first sample: the counter may have been about to move.
 
-        At the first reading, the counter may have been about to move. The missing energy is
-        estimated from the next two steps, and is at most the first one.
+        The missing energy is estimated from the next two steps, and is at most the first one.
         """
         energies_j, step_s = self._energies_j, self._times_s[1] - self._times_s[0]
         energies_j[0] = max(energies_j[0], energies_j[1] - self._slope(1, 2) * step_s)
@@ -152,10 +143,7 @@ class LimitSeries:
         self._last_s = 0.0
 
     def add(self, time_s: float, limits_w: Sequence[float | None]) -> None:
-        """Add a reading of all GPUs, later than the one before; ``None`` is unknown.
-
-        The lowest limit counts: the slowest rank determines the speed.
-        """
+        """Add a later reading of all GPUs. The lowest counts: the slowest rank sets the speed."""
         self._last_s = time_s
         known = [limit_w for limit_w in limits_w if limit_w is not None]
         limit_w = min(known) if known and len(known) == len(limits_w) else None
@@ -163,10 +151,7 @@ class LimitSeries:
             self._changes.append((time_s, limit_w))
 
     def longest_w(self, since_s: float, until_s: float) -> float | None:
-        """Return the watts per GPU that were in force for most of a window; ``None`` if unknown.
-
-        A reading holds until the next one.
-        """
+        """Return the watts per GPU that were in force for most of a window; ``None`` if unknown."""
         held_s: defaultdict[float | None, float] = defaultdict(float)
         ends = [*self._changes, (max(self._last_s, until_s), None)]
         for (from_s, limit_w), (to_s, _) in itertools.pairwise(ends):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from zeusrun.energy.cpu_times import read_stat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,13 +20,11 @@ PERIOD_S = 1.0
 # A process that ends between being listed and being checked makes one check useless. After this
 # many useless checks in a row, sharing is unknown.
 _UNSURE_CHECKS = 3
-# Foreign processes count if two checks in a row find any, or _FOUND_CHECKS of the last few do.
 _LAST_CHECKS = 5
 _FOUND_CHECKS = 3
 
-# The kernel cuts names to 15 letters. The server of CUDA's Multi-Process Service computes for its
-# clients, which may or may not be ours.
-_MPS = "nvidia-cuda-mps"
+# CUDA's Multi-Process Service computes for its clients, which may or may not be ours.
+_MPS = "nvidia-cuda-mps"  # the kernel cuts names to 15 letters
 MEASURE_VARIABLE = "ZEUSRUN_MEASURE"
 """Environment variable that marks the processes of one ``zeusrun measure``."""
 
@@ -35,11 +35,9 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 class ForeignProcesses:
     """Finds the processes that are not the job's. Make one for each run.
 
-    A process is the job's if it or one of its ancestors is this process, as the watchdog adopts
-    the orphans of a run, or has the mark of ``zeusrun measure`` in its environment.
-
-    Attributes:
-        found: The foreign processes at the last check, as NVML numbers them.
+    A process is the job's if it or one of its ancestors is this process (the watchdog adopts the
+    orphans of a run), or has the mark of ``zeusrun measure`` in its environment. ``found`` are the
+    foreign ones at the last check, as NVML numbers them.
     """
 
     def __init__(
@@ -48,11 +46,9 @@ class ForeignProcesses:
         measure: str | None = None,
         first_namespace: bool | None = None,
     ) -> None:
-        """Prepare; nothing is read yet.
+        """Prepare. ``measure`` is the ``ZEUSRUN_MEASURE`` of a command, which its orphans keep.
 
-        Args:
-            measure: ``ZEUSRUN_MEASURE`` of a measured command: its orphans still have it.
-            first_namespace: Whether process ids are NVML's; ``None``: find out.
+        ``first_namespace`` says whether process ids are NVML's; ``None``: find out.
         """
         self.found: frozenset[int] = frozenset()
         self._mark = os.fsencode(f"{MEASURE_VARIABLE}={measure}") if measure else None
@@ -60,10 +56,9 @@ class ForeignProcesses:
         self._before: frozenset[int] | None = None
 
     def check(self, listed: frozenset[int] | None) -> bool | None:
-        """Return whether a listed process is foreign. Call it once before the launch.
+        """Return whether a listed process of any device is foreign. Call it once before the launch.
 
-        ``listed`` are the ids that ``Device.compute_processes`` returned, for one device or for all
-        together. ``None`` is unknown.
+        ``listed`` is what ``Device.compute_processes`` returned.
         """
         if self._before is None:
             self._before = listed or frozenset()
@@ -84,7 +79,7 @@ class ForeignProcesses:
 
     def _judge(self, pid: int) -> bool | None:
         """Return whether a process of this namespace is foreign; ``None`` if that is unknown."""
-        process = _read_process(pid)
+        process = read_stat(pid)
         if process is None:
             # It ended, or is hidden (mount option hidepid): a hidden one is another user's.
             return True if _is_forbidden(pid) else None
@@ -94,7 +89,7 @@ class ForeignProcesses:
         while pid > 0:  # in a container this process may be number 1
             if pid == os.getpid() or self._is_marked(pid):
                 return True
-            process = _read_process(pid)
+            process = read_stat(pid)
             if process is None:
                 break
             pid = process.parent
@@ -112,12 +107,9 @@ class ForeignProcesses:
 class Sharing:
     """Decides from one check a second whether others compute on the devices.
 
-    Foreign processes count once two checks in a row, or three of the last five, have found any, not
-    always the same. A process that only the first check finds does not count: it may belong to an
-    earlier run that is about to end.
-
-    Attributes:
-        shared: ``True`` once foreign processes are found; ``None`` while unknown.
+    Foreign processes count once two checks in a row, or three of the last five, have found any. A
+    process that only the first check finds does not count: it may belong to an earlier run that is
+    about to end. ``shared`` is ``True`` from then on, and ``None`` while it is unknown.
     """
 
     def __init__(self, foreign: ForeignProcesses) -> None:
@@ -136,11 +128,7 @@ class Sharing:
         return True
 
     def check(self, listed: Mapping[str, frozenset[int] | None]) -> str | None:
-        """Check the processes of each GPU, by its name for messages; ``None`` if unknown.
-
-        Returns:
-            A warning for the user once foreign processes are found.
-        """
+        """Check the processes of each GPU, by its name; return a warning once some are foreign."""
         known = [pids for pids in listed.values() if pids is not None]
         verdict = self._foreign.check(frozenset[int]().union(*known) if known else None)
         if known and self._count(self._foreign.found):
@@ -176,22 +164,6 @@ def in_first_pid_namespace() -> bool:
         return os.readlink("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE  # noqa: PTH115 - no path
     except OSError:
         return False
-
-
-class _Process(NamedTuple):
-    name: str
-    parent: int
-
-
-def _read_process(pid: int) -> _Process | None:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None
-    # proc_pid_stat(5): the name is in brackets and may contain anything.
-    fields = text[text.rindex(b")") + 2 :].split()
-    name = text[text.index(b"(") + 1 : text.rindex(b")")].decode("utf-8", "replace")
-    return _Process(name, parent=int(fields[1]))
 
 
 def _is_forbidden(pid: int) -> bool:

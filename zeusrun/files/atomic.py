@@ -35,8 +35,7 @@ def replace_file(
     Args:
         path: The file. Its directory exists.
         content: The new content.
-        fresh: The temporary file, by default ``temporary_path``. Processes that may write at the
-            same time need one each.
+        fresh: The temporary file. Processes that may write at the same time need one each.
         durable: Whether the content must survive a power cut once this returns.
         kept: Where to keep the previous content; ``None`` to keep it nowhere.
     """

@@ -14,7 +14,7 @@ from zeusrun.files.private import make_folder, open_for_writing
 if TYPE_CHECKING:
     from pathlib import Path
 
-_NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
 _PERIOD_S = 0.01  # a writer needs a few ms
 
 
@@ -30,7 +30,12 @@ class FileLock:
         self._descriptor: int | None = None
 
     def acquire(self, timeout_s: float = 0.0) -> bool:
-        """Take the lock, creating its file with mode 0600; return whether it was free in time."""
+        """Take the lock, creating its file with mode 0600; return whether it was free in time.
+
+        Raises:
+            OSError: If the file cannot be opened, or a symbolic link is in its place. Removing the
+                link could remove the lock that another process has just made.
+        """
         until_t = time.monotonic() + timeout_s
         while not self._try():
             if time.monotonic() >= until_t:
@@ -57,8 +62,6 @@ class FileLock:
     def _try(self) -> bool:
         if self._descriptor is not None:
             return True
-        if self.path.is_symlink():  # a script of the user's may have put one there
-            self.path.unlink(missing_ok=True)
         descriptor = open_for_writing(self.path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_LINE_BYTES = 8 << 20
+TOO_LONG = b"[a line of more than 8 MiB is left out]"
 _CHUNK_BYTES = 256 << 10
 
 
@@ -77,7 +78,7 @@ class LineTail:
                 lines.append(self._pending)
             self._pending, self._skipping = part, False
         if len(self._pending) > MAX_LINE_BYTES:
-            lines.append(self._pending[:200])
+            lines.append(TOO_LONG)  # no part of the line: it may be a part of a secret
             self._pending, self._skipping = b"", True
         elif self._skipping:
             self._pending = b""

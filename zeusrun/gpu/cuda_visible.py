@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 # int() would accept 1_0 and digits of other scripts, and refuse thousands of digits.
 _INDEX = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
-_MAX_SHOWN = 100
 
 PciAddress: TypeAlias = tuple[int, int, int]
 """PCI domain, bus and device."""
@@ -45,17 +44,11 @@ class VisibleGpu:
 
 
 def parse_visible(value: str | None) -> tuple[int | str, ...] | None:
-    """Split ``CUDA_VISIBLE_DEVICES``.
+    """Split ``CUDA_VISIBLE_DEVICES`` into CUDA indices and UUIDs (or their prefixes).
 
     Like CUDA, it ignores everything from the first negative index or empty entry on, and from
-    Slurm's ``NoDevFiles``.
-
-    Returns:
-        CUDA indices and UUIDs (or their prefixes) in order; ``None`` if the variable is not set,
-        which makes all GPUs visible.
-
-    Raises:
-        VisibleGpusError: If an entry is neither, or occurs twice: CUDA then shows no GPU.
+    Slurm's ``NoDevFiles``. ``None`` is a variable that is not set: all GPUs are visible. An entry
+    that is neither, or occurs twice, is a ``VisibleGpusError``: CUDA then shows no GPU.
     """
     if value is None:
         return None
@@ -71,11 +64,11 @@ def parse_visible(value: str | None) -> tuple[int | str, ...] | None:
                 break
         else:
             raise VisibleGpusError(
-                f"{_VARIABLE}: {_quoted(text)} is neither an index nor a GPU or MIG UUID; "
+                f"{_VARIABLE}: {text!r:.100} is neither an index nor a GPU or MIG UUID; "
                 "`nvidia-smi -L` lists them"
             )
         if entry in entries:
-            raise VisibleGpusError(f"{_VARIABLE}: {_quoted(text)} occurs twice; list it once")
+            raise VisibleGpusError(f"{_VARIABLE}: {text!r:.100} occurs twice; list it once")
         entries.append(entry)
     return tuple(entries)
 
@@ -87,23 +80,15 @@ def resolve_visible(
     pci_order: bool,
     count: int | None,
 ) -> list[VisibleGpu]:
-    """Find the first ``count`` visible GPUs.
+    """Find the first ``count`` visible GPUs (``None``: all), in CUDA's order.
 
     An entry that names no GPU is an error, even after the first ``count``, because it is nearly
-    always a mistake. CUDA would silently show the GPUs before it.
+    always a mistake. CUDA would silently show the GPUs before it. A GPU with several of its MIG
+    instances listed appears once: it is metered as a whole.
 
-    Args:
-        entries: What ``parse_visible`` returned.
-        gpus: All GPUs that the job could see. Indices count them by PCI address; if an address is
-            unknown, in the order given.
-        pci_order: Whether CUDA counts by PCI address (``CUDA_DEVICE_ORDER=PCI_BUS_ID``).
-            Otherwise the fastest comes first, which makes no difference among equal GPUs.
-        count: How many of the visible ones the job uses; ``None`` is all.
-
-    Returns:
-        GPUs in CUDA's order. A GPU with several of its MIG instances listed appears once: it is
-        metered as a whole. If no GPU is listed by UUID and one has MIG instances, CUDA shows only
-        the first instance, so its GPU is the only one.
+    ``entries`` come from ``parse_visible``; ``gpus`` are all that the job could see. Indices count
+    them by PCI address; if one is unknown, in the order given. Without ``pci_order``
+    (``CUDA_DEVICE_ORDER=PCI_BUS_ID``), CUDA lists the fastest GPU first.
 
     Raises:
         VisibleGpusError: If an entry names no GPU or several, two entries name the same, or an
@@ -152,7 +137,7 @@ def _find(entry: int | str, gpus: Sequence[GpuIdentity]) -> VisibleGpu:
     if len(matches) != 1:
         what = "no GPU of this machine" if not matches else f"{len(matches)} GPUs, not one"
         raise VisibleGpusError(
-            f"{_VARIABLE}: {_quoted(entry)} names {what}; `nvidia-smi -L` lists them"
+            f"{_VARIABLE}: {entry!r:.100} names {what}; `nvidia-smi -L` lists them"
         )
     return matches[0]
 
@@ -162,7 +147,3 @@ def _shown(gpu: GpuIdentity) -> VisibleGpu:
     for model in gpu.mig_models.values():
         return VisibleGpu(gpu.nvml_index, model, is_mig=True)
     return VisibleGpu(gpu.nvml_index, gpu.model)
-
-
-def _quoted(text: str) -> str:
-    return repr(text) if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]!r}..."

@@ -19,17 +19,12 @@ if TYPE_CHECKING:
 
 
 def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Device]:
-    """Open the GPUs that a job with this environment will use.
+    """Open the first ``count`` GPUs (``None``: all) that a job with this environment will see.
 
-    Args:
-        environment: The job's, with ``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER`` and the
-            address of a ``zeusd``.
-        count: How many of the visible ones it uses, the first in CUDA's order; ``None`` is all.
+    The environment may name a ``zeusd``. A MIG instance is metered as its whole GPU, because NVML
+    has no power for instances; its model is the instance's, and its ``caveat`` says so.
 
-    Returns:
-        Devices in CUDA's order, fewer than ``count`` if there are fewer; none without a library, a
-        driver or a GPU. A MIG instance is metered as its whole GPU, because NVML has no power for
-        instances; its model is the instance's, and its ``caveat`` says so.
+    The devices are in CUDA's order; there are none without a library, a driver or a GPU.
 
     Raises:
         VisibleGpusError: If ``CUDA_VISIBLE_DEVICES`` is not usable on a machine with GPUs.
@@ -60,11 +55,7 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
 
 
 def gpu_by_uuid(uuid: str, environment: Mapping[str, str]) -> NvmlGpu:
-    """Open a whole GPU by its UUID, even if the environment hides it; it may name a ``zeusd``.
-
-    Raises:
-        DeviceError: If the GPU is absent or does not answer.
-    """
+    """Open a whole GPU by its UUID, even a hidden one; ``DeviceError`` if it does not answer."""
     with _machine() as (nvml, gpus, silent):
         for gpu in gpus:
             if gpu.uuid == uuid:
@@ -76,13 +67,9 @@ def gpu_by_uuid(uuid: str, environment: Mapping[str, str]) -> NvmlGpu:
 
 
 def gpus_of_machine() -> list[Device | DeviceError]:
-    """Open every GPU that this process may use, even hidden ones, as whole GPUs.
+    """Open every whole GPU that this process may use, even hidden ones, in NVML's order.
 
-    Returns:
-        In NVML's order, with an error for each GPU that cannot be opened.
-
-    Raises:
-        DeviceError: If NVML does not answer.
+    For a GPU that cannot be opened the list contains the error. ``DeviceError`` if NVML fails.
     """
     opened: list[Device | DeviceError] = []
     with _machine() as (nvml, gpus, silent):
@@ -102,11 +89,7 @@ class _Machine(NamedTuple):
 
 @contextlib.contextmanager
 def _machine() -> Iterator[_Machine]:
-    """Open NVML, list the GPUs and those that do not answer, and close NVML.
-
-    Raises:
-        DeviceError: If NVML does not answer.
-    """
+    """Open NVML, list the GPUs, and close NVML; ``DeviceError`` if it does not answer."""
     import pynvml  # noqa: PLC0415 - only a job that may use GPUs pays for it
 
     try:
@@ -130,11 +113,7 @@ def _machine() -> Iterator[_Machine]:
 
 
 def _list_gpus(nvml: Nvml) -> _Machine:
-    """List the GPUs that this process may use, in NVML's order.
-
-    Raises:
-        pynvml.NVMLError: If NVML does not answer, or its driver was restarted meanwhile.
-    """
+    """List the GPUs that this process may use, in NVML's order."""
     identities: list[GpuIdentity] = []
     silent: list[DeviceError] = []
     for nvml_index in range(nvml.nvmlDeviceGetCount()):

@@ -59,11 +59,7 @@ class NvmlGpu:
         zeusd: Zeusd | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open the GPU; a ``zeusd`` sets limits that this process may not set.
-
-        Raises:
-            DeviceError: If it does not answer.
-        """
+        """Open the GPU; ``zeusd`` sets limits that this process may not set."""
         self.nvml_index = gpu.nvml_index
         self.model = gpu.model
         self.uuid = f"GPU {gpu.nvml_index}"  # its name in errors, until NVML returns the UUID
@@ -248,11 +244,7 @@ def build_device_error(nvml: Nvml, name: str, nvml_index: int, error: Exception)
 
 
 def unless_unsupported(nvml: Nvml, query: Callable[..., Any], *arguments: Nvml) -> Nvml:
-    """Run a query; return ``None`` if the GPU, the driver or the user's rights do not allow it.
-
-    Raises:
-        pynvml.NVMLError: For any other reason, such as a lost GPU.
-    """
+    """Run a query; return ``None`` if the GPU, the driver or the user's rights do not allow it."""
     try:
         return query(*arguments)
     except (

@@ -38,8 +38,6 @@ class GpuStatus:
     Attributes:
         cuda_index: CUDA's number for it in this environment; ``None`` if CUDA does not see it, or
             CUDA's order is unknown.
-        model: Product name of the GPU or of the MIG instance that a job sees.
-        max_power_w: The most it may draw.
         held_by: The run of zeusrun that holds its power limit; ``None`` for none.
         error: Why it does not answer; ``None`` if it does.
     """
@@ -83,13 +81,10 @@ class OpenGpu(NamedTuple):
 
 
 def open_gpus(environment: Mapping[str, str], *, everything: bool = False) -> list[OpenGpu]:
-    """Open the GPUs that a job in this environment sees; the caller closes them.
+    """Open the GPUs that a job in this environment sees, or ``everything``; the caller closes them.
 
-    ``everything`` opens hidden GPUs as well; they have no ``cuda_index``.
-
-    Raises:
-        DeviceError: If NVML cannot list the GPUs, or ``CUDA_VISIBLE_DEVICES`` is not usable and
-            ``everything`` is false.
+    ``DeviceError`` if NVML cannot list the GPUs, or a ``CUDA_VISIBLE_DEVICES`` that counts is not
+    usable.
     """
     if not everything:
         return _open_visible(environment)

@@ -10,6 +10,7 @@ import json
 import re
 import socket
 import stat
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,18 +32,16 @@ _HOST_PORT = re.compile(r"\[?([^/]+?)\]?:([0-9]{1,5})")
 _PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.[0-9a-f]", re.IGNORECASE)
 
 
+@dataclass(frozen=True)
 class Zeusd:
     """A daemon behind a Unix socket (a path) or a port (``host:port``)."""
 
-    def __init__(
-        self, address: Path | str, timeout_s: float = _TIMEOUT_S, *, token: str | None = None
-    ) -> None:
-        self._address = address
-        self._timeout_s = timeout_s
-        self._token = token
+    address: Path | str
+    timeout_s: float = _TIMEOUT_S
+    token: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        return f"zeusd ({self._address})"
+        return f"zeusd ({self.address})"
 
     def set_power_limit_w(
         self, nvml_index: int, watts: float, gpu_count: int, pci: PciAddress | None = None
@@ -51,19 +50,13 @@ class Zeusd:
 
         The daemon numbers GPUs as its own NVML does. A container may number them differently, and
         then the wrong GPU would get the limit. If the daemon lists PCI addresses, they identify the
-        GPU. Otherwise the number of GPUs must be equal.
-
-        Args:
-            nvml_index: NVML's number for the GPU in this process.
-            watts: The limit.
-            gpu_count: How many GPUs NVML has in this process.
-            pci: Address of the GPU; ``None`` if unknown.
+        GPU. Otherwise it must have ``gpu_count`` GPUs, as NVML has in this process.
 
         Raises:
             LimitRefusedError: If the daemon does not run, does not permit it, or sees other GPUs
                 than this process. Nothing was changed then.
-            DeviceError: If it refuses the limit, or does not answer in time. Then it may still set
-                this limit, or one that it was sent before.
+            DeviceError: If it refuses the limit, or does not answer in time. It may then still set
+                this limit, or an earlier one.
         """
         number = self._number_of(nvml_index, gpu_count, pci)
         query = f"gpu_ids={number}&power_limit_mw={round(watts * 1000)}&block=true"
@@ -102,12 +95,14 @@ class Zeusd:
     def _request(self, method: str, target: str) -> tuple[int, str]:
         from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - 20 ms, seldom needed
 
-        connection = HTTPConnection("localhost", timeout=self._timeout_s)
+        connection = HTTPConnection("localhost", timeout=self.timeout_s)
         headers = {}
-        if self._token:
-            if not self._token.isascii() or not self._token.isprintable():
-                raise LimitRefusedError(f"{TOKEN_VARIABLE} is no token: it must be printable ASCII")
-            headers["Authorization"] = f"Bearer {self._token}"
+        if self.token:
+            if not self.token.isascii() or not self.token.isprintable():
+                raise LimitRefusedError(
+                    f"{TOKEN_VARIABLE} is not a token: it must be printable ASCII"
+                )
+            headers["Authorization"] = f"Bearer {self.token}"
         sent = False
         try:
             connection.sock = self._connect()
@@ -120,19 +115,19 @@ class Zeusd:
             if sent:  # it may still set the limit, so do not assume that it is unchanged
                 raise DeviceError(f"{self} was sent a limit and does not answer: {why}") from error
             if isinstance(error, TimeoutError):  # it may still set a limit sent before
-                limit_s = f"{self._timeout_s:g} s"
+                limit_s = f"{self.timeout_s:g} s"
                 raise DeviceError(f"{self} does not answer in {limit_s}; restart it") from error
             raise LimitRefusedError(f"{self} does not answer: {why}") from error
         finally:
             connection.close()
 
     def _connect(self) -> socket.socket:
-        if isinstance(self._address, str):
-            return self._connect_to_port(self._address)
+        if isinstance(self.address, str):
+            return self._connect_to_port(self.address)
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connected.settimeout(self._timeout_s)
+        connected.settimeout(self.timeout_s)
         try:
-            connected.connect(str(self._address))
+            connected.connect(str(self.address))
         except OSError:
             connected.close()
             raise
@@ -141,11 +136,11 @@ class Zeusd:
     def _connect_to_port(self, address: str) -> socket.socket:
         """Connect to a port of this machine; another machine's daemon would set the wrong GPU."""
         found = _HOST_PORT.fullmatch(address)
-        refused = LimitRefusedError(f"{self} is no host:port; correct {PORT_VARIABLE}")
+        refused = LimitRefusedError(f"{self} is not a host:port; correct {PORT_VARIABLE}")
         if found is None or int(found[2]) > _HIGHEST_PORT:
             raise refused
         try:
-            connected = socket.create_connection((found[1], int(found[2])), self._timeout_s)
+            connected = socket.create_connection((found[1], int(found[2])), self.timeout_s)
         except UnicodeError:  # not a valid host name
             raise refused from None
         if connected.getsockname()[0] != connected.getpeername()[0]:
@@ -158,10 +153,7 @@ class Zeusd:
 
 
 def find_zeusd(environment: Mapping[str, str]) -> Zeusd | None:
-    """Return the daemon that an environment names, or the one at the default socket.
-
-    It may not answer. ``None`` if there is no socket.
-    """
+    """Return the daemon that an environment names, or the one at the default socket, if any."""
     token = environment.get(TOKEN_VARIABLE, "").strip() or None
     host_port = environment.get(PORT_VARIABLE)
     if host_port and not environment.get(SOCKET_VARIABLE):
@@ -188,10 +180,9 @@ def naming_zeusd(named: str | None) -> dict[str, str]:
 
 
 def _read_gpus(discovered: Any) -> dict[int, PciAddress | None]:  # noqa: ANN401 - any JSON
-    """Read the GPUs of ``/discover``: PCI addresses by number, ``None`` if unknown.
+    """Read the GPUs of ``/discover``: PCI addresses by number.
 
-    zeusd 0.3 and 0.4 list ``gpu_ids``; 0.5 lists ``gpus`` with ``id``, later ``pci_address`` as
-    well.
+    zeusd 0.3 and 0.4 list ``gpu_ids``; 0.5 lists ``gpus`` with ``id``, later ``pci_address``, too.
     """
     if "gpus" not in discovered:
         return {int(number): None for number in discovered["gpu_ids"]}

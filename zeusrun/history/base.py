@@ -19,12 +19,9 @@ class Conflict(HistoryError):  # noqa: N818 - the name is part of the contract
 
 
 class Snapshot(NamedTuple):
-    """The trials of a job at one moment.
+    """The trials of a job at one moment, oldest first.
 
-    Attributes:
-        trials: Oldest first.
-        version: Identifies the state of the job's whole history. Two snapshots have the same
-            version only if nothing changed between them.
+    Two snapshots have the same version only if nothing in the job's history changed between them.
     """
 
     trials: tuple[Trial, ...]
@@ -46,8 +43,8 @@ class History(Protocol):
     def trials(self, job: str, last: int | None = None) -> list[Trial]:
         """Return the newest ``last`` trials of a job, oldest first; ``None`` for all.
 
-        Never waits for another process. An unknown job has no trials. How many older trials there
-        are does not matter for the time it takes.
+        It never waits for another process, and older trials do not slow it down. An unknown job
+        has no trials.
         """
         ...
 
@@ -68,17 +65,9 @@ class History(Protocol):
         ...
 
     def begin(self, trial: Trial, *, after: str) -> Trial:
-        """Store a new trial, or one that continues after it was preempted.
+        """Store a new trial durably; one from ``Trial.resume`` replaces the preempted one.
 
-        A trial from ``Trial.resume`` replaces the preempted one: it has the same batch size, run
-        directory and numbers, and what the trial has taken so far.
-
-        Args:
-            trial: ``DISPATCHED``, with its numbers.
-            after: The version of the snapshot that the trial was chosen from.
-
-        Returns:
-            The trial, once it would survive a power cut.
+        ``after`` is the version of the snapshot that the trial was chosen from.
 
         Raises:
             Conflict: If the history of the job has changed since that snapshot: a trial began,
@@ -91,10 +80,7 @@ class History(Protocol):
         ...
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:
-        """Store how a trial ended. It never changes again; a preempted one may be cancelled.
-
-        Returns:
-            The finished trial, once it would survive a power cut.
+        """Store durably how a trial ended; return it. Only a preempted one may change again.
 
         Raises:
             HistoryError: If there is no such trial.
@@ -103,10 +89,7 @@ class History(Protocol):
         ...
 
     def forget(self, trial: str, *, forgotten: bool) -> Trial:
-        """Mark a finished trial as one to learn nothing from, or remove this mark.
-
-        Returns:
-            The trial with its mark, once it would survive a power cut.
+        """Mark a finished trial durably as one to learn nothing from, or remove this mark.
 
         Raises:
             HistoryError: If there is no such trial.

@@ -1,4 +1,4 @@
-"""A history in memory, for tests and for policies that are driven by hand."""
+"""A history in memory, for tests and for programs that call a policy themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from zeusrun.history import rules
 from zeusrun.history.base import Snapshot
-from zeusrun.history.schema import encode_trial
 from zeusrun.job_name import check_job_name
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class MemoryHistory:
             return self._store(change(known))
 
     def _store(self, trial: Trial) -> Trial:
-        encode_trial(trial)  # raises if a history on disk could not store it
+        rules.encode_trial(trial)  # raises if a history on disk could not store it
         self._trials.setdefault(trial.job, {})[trial.trial] = trial
         self._changes[trial.job] += 1
         return trial

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zeusrun.errors import UsageError
 from zeusrun.history.base import History
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.plugins import load_plugin
+from zeusrun.plugins import create_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,17 +21,14 @@ HISTORIES: dict[str, Callable[[Path], History]] = {
 
 
 def open_history(home: Path, environment: Mapping[str, str]) -> History:
-    """Open the history of a home directory.
-
-    Raises:
-        UsageError: If neither zeusrun nor an installed plugin has a history of that name.
-    """
+    """Open the history of a home directory; raises ``UsageError`` if none has the name."""
     name = environment.get(HISTORY_VARIABLE) or "tinydb"
-    create: Any = HISTORIES.get(name) or load_plugin("zeusrun.histories", name)
-    history = create(home) if callable(create) else None
-    if not isinstance(history, History):
+    if name in HISTORIES:
+        return HISTORIES[name](home)
+    history: History | None = create_plugin("zeusrun.histories", name, History, home)
+    if history is None:
         raise UsageError(
-            f"{HISTORY_VARIABLE} is {name!r}, but no installed plugin makes such a history; unset "
-            "it to use zeusrun's own (docs/python-api.md describes plugins)"
+            f"{HISTORY_VARIABLE} is {name!r}, but no installed plugin has that name; unset it to "
+            "use zeusrun's own history (docs/python-api.md describes plugins)"
         )
     return history

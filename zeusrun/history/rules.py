@@ -1,20 +1,20 @@
-"""The rules for names, ids and new trials that every history applies."""
+"""The rules for ids and new trials that every history applies, and the trial that a user means."""
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from zeusrun.errors import HistoryError
+from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import Conflict
 from zeusrun.job_name import check_job_name, is_job_name
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
-    from zeusrun.trial import Trial
+    from zeusrun.history.base import History
 
-# A stored number has at most 18 digits, too.
-_TRIAL_ID = re.compile(r"(?P<job>.+)-(?P<recurrence>[1-9][0-9]{0,17})-[1-9][0-9]{0,17}")
+_TRIAL_ID = re.compile(r"(?P<job>.+)-[1-9][0-9]{0,17}-[1-9][0-9]{0,17}")
 # What a resumed trial must share with the preempted one.
 _KEPT = (
     "global_batch_size",
@@ -31,15 +31,9 @@ _KEPT = (
 
 
 def job_of(trial: str) -> str | None:
-    """Return the job in a trial's id ``<job>-<recurrence>-<attempt>``; ``None`` if it is no id."""
+    """Return the job in a trial's id ``<job>-<recurrence>-<attempt>``; else ``None``."""
     match = _TRIAL_ID.fullmatch(trial)
     return match["job"] if match and is_job_name(match["job"]) else None
-
-
-def recurrence_of(trial: str) -> int | None:
-    """Return the recurrence in a trial's id; ``None`` if it is no id."""
-    match = _TRIAL_ID.fullmatch(trial)
-    return int(match["recurrence"]) if match else None
 
 
 def check_new(trial: Trial) -> None:
@@ -70,6 +64,40 @@ def check_numbers(trial: Trial, job: str) -> None:
             f"trial {trial.trial!r} is number {trial.recurrence}-{trial.attempt} of {job!r}: "
             "ids are <job>-<recurrence>-<attempt>, counted from 1"
         )
+
+
+def find_trial(store: History, name: str) -> Trial:
+    """Return the trial with this id, the only one called ``7-1``, or the last one of a job."""
+    found = store.find(name)
+    if found is not None:
+        return found
+    jobs = store.jobs()
+    if name in jobs and (trials := store.trials(name, 1)):
+        return trials[0]
+    if re.fullmatch(r"\d+-\d+", name):  # as the table of one job shows it
+        matches = [trial for job in jobs if (trial := store.find(f"{job}-{name}")) is not None]
+        if len(matches) == 1:
+            return matches[0]
+    job = job_of(name)
+    if job in jobs:
+        run = name.removeprefix(f"{job}-")
+        raise UsageError(f"{job} has no run {run}; `zeusrun history {job}` lists its runs")
+    raise UsageError(
+        f"there is no trial and no job called {name!r}; a trial is called JOB-RUN, such as "
+        "digits-7-1; `zeusrun history` lists the jobs"
+    )
+
+
+def encode_trial(trial: Trial) -> dict[str, Any]:
+    """Return the record of a trial; ``ValueError`` if it would not read back equal."""
+    try:
+        record = trial.to_json()
+        back = Trial.from_json(json.loads(json.dumps(record, allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"trial {trial.trial} cannot be stored: {error}") from error
+    if back != trial:
+        raise ValueError(f"trial {trial.trial} cannot be stored: it would read back differently")
+    return record
 
 
 def unknown_trial(trial: str) -> HistoryError:

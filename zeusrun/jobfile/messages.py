@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from zeusrun.jobfile.yaml_reader import JobDocument, KeyPath
 
-MAX_SHOWN = 8  # more would scroll the first off a terminal, and it usually causes the others
+MAX_SHOWN = 8  # the first one usually causes the others, and must not scroll away
 
 NO_CANDIDATE = "no_candidate"
 """The kind of error of a default batch size that is not among the candidates."""
@@ -29,7 +29,6 @@ _WANTED = {
     "model_type": "a section of 'key: value' lines",
     "string_too_short": "something, such as a name",
     "string_type": "text",
-    "string_unicode": "text without half a surrogate pair",
     "too_short": "a list of at least one",
     "tuple_type": "a list, such as [a, b]",
 }
@@ -116,7 +115,7 @@ def _describe(error: Mapping[str, Any], path: KeyPath, document: JobDocument) ->
 
 
 def _meant(section: str, key: str, sections: Mapping[str, Sequence[str]]) -> tuple[str | None, str]:
-    """Return the key that was probably meant, ``None`` if no key is alike; and a hint."""
+    """Return the key that was probably meant, ``None`` if no key is similar; and a hint."""
     homes = [name for name, keys in sections.items() if key in keys]
     if homes:
         place = f"under '{homes[0]}'" if homes[0] else "at the top level"
@@ -129,7 +128,7 @@ def _meant(section: str, key: str, sections: Mapping[str, Sequence[str]]) -> tup
     if other is None and (close := difflib.get_close_matches(word, elsewhere, n=1, cutoff=0.7)):
         other = _join(elsewhere[close[0]], close[0])
     if other is None:
-        return None, f"known are {', '.join(sections[section])}"
+        return None, f"known: {', '.join(sections[section])}"
     return other, f"did you mean '{other.removeprefix(section + '.')}'?"
 
 
@@ -143,7 +142,7 @@ def _dotted(path: KeyPath) -> str:
 
 
 def _shown(value: object) -> str:
-    """Write a value as in YAML, and not at length."""
+    """Return a value as in YAML, shortened."""
     if value is None:
         return "empty (null)"
     if isinstance(value, bool):

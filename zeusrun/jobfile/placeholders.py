@@ -29,8 +29,8 @@ PLACEHOLDERS = (
 )
 """Names that may stand in ``${...}``; the launcher has a value for each."""
 
-# Braces are required: "$HOME" in the args is meant for a shell, and no shell reads them. So it is
-# an error that says how to write either.
+# Braces are required. "$HOME" is meant for a shell, and no shell reads the args: an error says how
+# to write a placeholder and how to write a plain "$".
 _TOKEN = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>[^${}]*)\}|(?P<word>\w*))")
 
 
@@ -50,7 +50,7 @@ def find_placeholders(text: str) -> tuple[str, ...]:
             raise ValueError(f"has a stray '$' in {text!r}; write {meant}{plain}")
         if name is not None and name not in PLACEHOLDERS:
             close = difflib.get_close_matches(name, PLACEHOLDERS, n=1)
-            known = f"known are {', '.join(PLACEHOLDERS)}; a plain '$' is written '$$'"
+            known = f"known: {', '.join(PLACEHOLDERS)}; a plain '$' is written '$$'"
             hint = f"did you mean '${{{close[0]}}}'?" if close else known
             raise ValueError(f"uses the unknown placeholder '${{{name}}}'; {hint}")
         if name is not None:

@@ -10,14 +10,14 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.jobfile.yaml_reader import JobFileProblem, read_job_file
+from zeusrun.jobfile.yaml_reader import read_job_file
 from zeusrun.redaction import MASK, mask_values
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
-    from zeusrun.jobfile.yaml_reader import JobDocument
+    from zeusrun.jobfile.yaml_reader import JobDocument, JobFileProblem
 
 # A part of a name between underscores. Not TOKENS: MAX_TOKENS is a number.
 _SECRET_PART = re.compile(
@@ -46,27 +46,20 @@ def read_secrets(document: JobDocument) -> frozenset[str]:
     for name, value in env.items():
         if not isinstance(value, dict):
             continue
-        env[name] = ""
-        if [*value] == [_PLAIN]:
-            secrets.discard(name)
-        else:
-            secrets.add(name)
-        if [*value] not in ([_PLAIN], [_SECRET]):
+        kind = next(iter(value)) if len(value) == 1 else ""
+        text = value.get(kind)
+        env[name] = text if isinstance(text, str) else ""
+        (secrets.discard if kind == _PLAIN else secrets.add)(name)
+        if kind not in (_PLAIN, _SECRET):
             sentence = f"'env.{name}' is a section; write a text, {{secret: a text}} or "
-            problem = JobFileProblem(("env", name), sentence + "{plain: a text}")
-            document.problems.append(problem)
-            continue
-        ((kind, text),) = value.items()
-        if isinstance(text, str):
-            env[name] = text
-        else:
-            path = ("env", name, kind)
-            document.problems.append(JobFileProblem(path, f"'env.{name}.{kind}' must be text"))
+            document.complain(("env", name), sentence + "{plain: a text}")
+        elif not isinstance(text, str):
+            document.complain(("env", name, kind), f"'env.{name}.{kind}' must be text")
     return frozenset(secrets)
 
 
 def hide_secret(problem: JobFileProblem, secrets: AbstractSet[str]) -> JobFileProblem:
-    """Return a problem that quotes no secret, not even one written where a name belongs."""
+    """Return the problem without secrets, even if one was written in the place of a name."""
     section, *rest = problem.path or ("",)
     name = str(rest[0]) if rest else None
     if section != "env":
@@ -83,8 +76,8 @@ def hide_secret(problem: JobFileProblem, secrets: AbstractSet[str]) -> JobFilePr
     elif not re.fullmatch(r"[\w.-]{0,64}", name):  # NAME=value, or NAME "value" without its colon
         begun = re.match(r"\w*", name)
         sentence = (
-            f"'env.{begun[0] if begun else ''}…' is no name for an environment variable: letters, "
-            "digits and _ only, then a colon and its value"
+            f"'env.{begun[0] if begun else ''}…' is not a valid name for an environment variable: "
+            "letters, digits and _ only, then a colon and its value"
         )
     else:
         return problem

@@ -1,126 +1,19 @@
-"""The sections of a job file and their texts: every key, its default and its rule."""
+"""The sections of a job file: every key, its default and its rule.
+
+A new section is one class here and one line in ``spec.JobSpec``.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    WithJsonSchema,
-    field_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from zeusrun.jobfile.messages import NO_CANDIDATE
-from zeusrun.jobfile.placeholders import find_placeholders
-from zeusrun.jobfile.validators import (
-    CatchUp,
-    Overlap,
-    check_env_name,
-    check_name,
-    check_url,
-    duration_s,
-    size_bytes,
-)
-from zeusrun.plugins import has_plugin
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-def check_text(text: str, info: ValidationInfo) -> str:
-    """Return a text with placeholders if it can be expanded and handed to a process."""
-    if "\0" in text:
-        raise ValueError("holds a NUL character, which no argument, variable or path can carry")
-    # Absent when the section is itself wrong: then its own error is the one to show.
-    has_learning_rate = info.data.get("learning_rate", ...) is not None
-    if "learning_rate" in find_placeholders(text) and not has_learning_rate:
-        raise ValueError(
-            "uses '${learning_rate}', but the job has no learning_rate; "
-            "add for example learning_rate: {base: 0.05, scale: linear}"
-        )
-    return text
-
-
-def _read_by(rule: Callable[[str], object]) -> BeforeValidator:
-    """Keep a text that ``rule`` can read; ``rule`` also words the error for a number."""
-
-    def check(value: object) -> object:
-        if isinstance(value, (str, int, float)):
-            rule(str(value))
-        return value
-
-    return BeforeValidator(check)
-
-
-def _check_process_count(value: object) -> object:
-    if value in ("gpu", "cpu", "auto") or (type(value) is int and value >= 1):
-        return value
-    if isinstance(value, str) and has_plugin("zeusrun.devices", value):
-        return value
-    raise ValueError("must be a whole number from 1, or gpu, cpu or auto")
-
-
-def _marked(marker: str, description: str) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "description": description,
-        "properties": {marker: _ANY_TEXT},
-        "required": [marker],
-        "additionalProperties": False,
-    }
-
-
-_ANY_TEXT = {"type": ["string", "number"]}  # where a text is passed on, a number stays as written
-_ENV_TEXT = {
-    "anyOf": [
-        _ANY_TEXT,
-        _marked("secret", "A value that zeusrun masks in records and in what it prints."),
-        _marked("plain", "A value that is no secret, whatever its name."),
-    ]
-}
-_PROCESSES = {
-    "anyOf": [
-        {"type": "integer", "minimum": 1},
-        {"enum": ["gpu", "cpu", "auto"]},
-        {"type": "string"},
-    ]
-}
-
-Template = Annotated[str, AfterValidator(check_text)]
-PassedText = Annotated[Template, WithJsonSchema(_ANY_TEXT)]
-EnvText = Annotated[Template, WithJsonSchema(_ENV_TEXT)]
-EnvName = Annotated[str, AfterValidator(check_env_name)]
-POLICY_NAMES = ("auto", "zeus", "fixed", "grid")
-"""The policies that zeusrun has; ``bandit.registry`` makes them."""
-SOURCE_NAMES = ("sidecar",)
-"""The metric sources that zeusrun has; ``metrics.base`` opens them."""
-
-
-PolicyName = Annotated[
-    str,
-    AfterValidator(lambda name: check_name(name, POLICY_NAMES, "zeusrun.policies")),
-    WithJsonSchema({"anyOf": [{"enum": list(POLICY_NAMES)}, {"type": "string"}]}),
-]
-SourceName = Annotated[
-    str,
-    AfterValidator(lambda name: check_name(name, SOURCE_NAMES, "zeusrun.metric_sources")),
-    WithJsonSchema({"anyOf": [{"enum": list(SOURCE_NAMES)}, {"type": "string"}]}),
-]
-Processes = Annotated[
-    int | str,
-    BeforeValidator(_check_process_count),
-    WithJsonSchema(_PROCESSES),
-]
-Event = Literal["reached", "missed", "failed", "lost", "regression", "recovered"]
-Size = Annotated[str, _read_by(size_bytes)]
-Duration = Annotated[str, _read_by(duration_s)]
+from zeusrun.jobfile.validators import CatchUp, Overlap, check_url
+from zeusrun.jobfile.values import Duration, Event, PolicyName, Processes, Size, SourceName  # noqa: TC001 - pydantic reads the annotations
 
 
 class Section(BaseModel):
@@ -181,9 +74,11 @@ class Objective(Section):
 class BatchSizes(Section):
     """Global batch sizes: samples per optimizer step over all ranks."""
 
-    candidates: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)
-    ] = Field(description="Global batch sizes to choose from; kept in ascending order.")
+    candidates: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        strict=False,
+        min_length=1,
+        description="Global batch sizes to choose from; kept in ascending order.",
+    )
     default: int = Field(
         64, ge=1, description="Batch size of the first run; one of the candidates."
     )
@@ -228,10 +123,9 @@ class LearningRate(Section):
     )
 
     def at(self, ratio: float) -> float:
-        """Return the rate where the batch size is ``ratio`` times the default.
+        """Return the rate at ``ratio`` times the default batch size.
 
-        ``linear`` keeps rate over batch size constant (Goyal et al., arXiv:1706.02677), ``sqrt``
-        keeps the gradient noise's scale (Krizhevsky, arXiv:1404.5997), ``none`` the rate itself.
+        ``linear``: Goyal et al., arXiv:1706.02677; ``sqrt``: Krizhevsky, arXiv:1404.5997.
         """
         return self.base * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[self.scale]
 
@@ -370,14 +264,15 @@ class Keep(Section):
 class Notify(Section):
     """Where notices of how a run ended are sent."""
 
-    command: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        (), description="Command that receives the notice as JSON on standard input."
+    command: tuple[str, ...] = Field(
+        (), strict=False, description="Command that receives the notice as JSON on standard input."
     )
     url: Annotated[str, AfterValidator(check_url)] | None = Field(
         None, description="http(s) address to which the notice is posted as JSON."
     )
-    on: Annotated[tuple[Event, ...], Field(strict=False)] = Field(
+    on: tuple[Event, ...] = Field(
         ("missed", "failed", "lost", "regression", "recovered"),
+        strict=False,
         description="Events that cause a notice: reached, missed, failed, lost, regression, "
         "recovered.",
     )

@@ -26,47 +26,47 @@ from zeusrun.jobfile.secrets import hide_secret, read_secrets, write_secrets
 from zeusrun.jobfile.sections import (
     BatchSizes,
     EarlyStop,
-    EnvName,
-    EnvText,
     Keep,
     Launch,
     LearningRate,
     Metrics,
     Notify,
     Objective,
-    PassedText,
     PolicySection,
     PowerLimit,
     ScheduleSection,
     Section,
     StallSection,
-    Template,
-    check_text,
 )
-from zeusrun.jobfile.yaml_reader import JobFileProblem, read_job_file, write_job_yaml
+from zeusrun.jobfile.values import EnvName, EnvText, PassedText, Template, check_text
+from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from zeusrun.jobfile.yaml_reader import JobDocument, KeyPath
+    from collections.abc import Callable, Sequence
 
 
 def resolve_path(source: Path, text: str, *, escape: bool = False) -> Path:
-    """Return a path of the job file ``source`` made absolute; ``..`` as people read it.
+    """Return the absolute form of a path in the job file ``source``.
 
     ``escape`` doubles a ``$`` in the directory, for a result that will be expanded.
     """
     directory = str(source.parent)
-    if escape:
-        directory = directory.replace("$", "$$")
-    return Path(os.path.normpath(Path(directory, text)))
+    return Path(os.path.normpath(Path(directory.replace("$", "$$") if escape else directory, text)))
+
+
+def _check_path(info: ValidationInfo, text: str, exists: Callable[[Path], bool], what: str) -> None:
+    """Raise ``ValueError`` if a path is missing; one with a placeholder cannot be checked yet."""
+    if not find_placeholders(text):
+        path = resolve_path(info.data["source"], expand_placeholders(text, {}))
+        if not exists(path):
+            raise ValueError(f"{what} that is missing: {path}")
 
 
 class JobSpec(Section):
-    """One recurring training job. Read it with ``load_spec``.
+    """One recurring training job; ``load_spec`` reads it.
 
-    A validator sees only the fields above its own: so ``learning_rate`` stands before the texts
-    that may use ``${learning_rate}``, and ``launch`` before ``batch_size``.
+    A validator sees only the fields above its own. So ``learning_rate`` comes before the texts
+    with placeholders, and ``launch`` before ``batch_size``.
     """
 
     source: Path = Field(exclude=True, strict=False, description="The job file; absolute.")
@@ -83,8 +83,10 @@ class JobSpec(Section):
     module: str | None = Field(
         None, min_length=1, description="Module to run as with python -m, instead of a script."
     )
-    args: Annotated[tuple[PassedText, ...], Field(strict=False)] = Field(
-        (), description="Arguments of the script; zeusrun fills in ${...} placeholders."
+    args: tuple[PassedText, ...] = Field(
+        (),
+        strict=False,
+        description="Arguments of the script; zeusrun fills in ${...} placeholders.",
     )
     env: Annotated[
         Mapping[EnvName, EnvText], AfterValidator(MappingProxyType), PlainSerializer(dict)
@@ -121,6 +123,13 @@ class JobSpec(Section):
         None, gt=0, description="Seconds that a trial may last at most; null: no limit."
     )
 
+    @field_validator("script")
+    @classmethod
+    def _check_script(cls, script: str | None, info: ValidationInfo) -> str | None:
+        if script is not None:
+            _check_path(info, script, os.path.isfile, "names a file")
+        return script
+
     @field_validator("module")
     @classmethod
     def _check_module(cls, module: str | None, info: ValidationInfo) -> str | None:
@@ -137,6 +146,7 @@ class JobSpec(Section):
     @classmethod
     def _make_workdir_absolute(cls, workdir: Path, info: ValidationInfo) -> Path:
         text = check_text(str(workdir), info)
+        _check_path(info, text, os.path.isdir, "names a directory")
         return workdir if "$" in text else resolve_path(info.data["source"], text, escape=True)
 
     @field_validator("batch_size")
@@ -146,6 +156,14 @@ class JobSpec(Section):
         if launch is not None and isinstance(launch.nproc_per_node, int):
             sizes.check_divisible(launch.nproc_per_node)
         return sizes
+
+    @field_validator("notify")
+    @classmethod
+    def _check_notify(cls, notify: Notify, info: ValidationInfo) -> Notify:
+        program = notify.command[0] if notify.command else ""
+        if "/" in program and not program.startswith("/"):  # else it is found on PATH
+            _check_path(info, program.replace("$", "$$"), os.path.isfile, "has a command")
+        return notify
 
     @field_validator("stall")
     @classmethod
@@ -163,8 +181,7 @@ class JobSpec(Section):
     def check_world_size(self, world_size: int) -> None:
         """Raise ``JobFileError`` if so many processes cannot share every candidate evenly.
 
-        Loading checks it if ``nproc_per_node`` is a number. Otherwise submit does: it counts the
-        devices.
+        ``load_spec`` checks this itself if ``nproc_per_node`` is a number.
         """
         try:
             self.batch_size.check_divisible(world_size)
@@ -222,7 +239,7 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     document = read_job_file(path, overrides)
     source = Path(os.path.abspath(path))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
     secrets = read_secrets(document)
-    problems = [*document.problems, *_find_missing_paths(document, source)]
+    problems = [*document.problems]
     seen = {problem.path for problem in problems}
     # Fields of the model that are no keys of the file.
     errors: list[Mapping[str, Any]] = [
@@ -240,35 +257,6 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     if spec is None or problems:
         raise collect_problems(document, problems)
     return spec
-
-
-def _find_missing_paths(document: JobDocument, source: Path) -> Iterator[JobFileProblem]:
-    """Check that script, workdir and notify.command exist, unless a placeholder is in the path.
-
-    ``notify.command`` is only checked if it begins with a relative path.
-    """
-    data, notify = document.data, document.data.get("notify")
-    command = notify.get("command") if isinstance(notify, dict) else None
-    program = command[0] if isinstance(command, list) and command else None
-    if isinstance(program, str):  # no path: found on PATH; and "$" is no placeholder here
-        relative = "/" in program and not program.startswith("/")
-        program = program.replace("$", "$$") if relative else None
-    path: KeyPath
-    for path, text, exists, kind in (
-        # isfile, unlike Path.is_file, is False for any odd name
-        (("script",), data.get("script"), os.path.isfile, "file"),
-        (("workdir",), data.get("workdir"), os.path.isdir, "directory"),
-        (("notify", "command", 0), program, os.path.isfile, "file"),
-    ):
-        if not isinstance(text, str) or not text or "\0" in text:
-            continue
-        try:
-            found = resolve_path(source, expand_placeholders(text, {}))
-        except JobFileError:
-            continue  # it has placeholders; a wrong one is reported by the model
-        if not exists(found):
-            key = ".".join(map(str, path[:2]))
-            yield JobFileProblem(path, f"'{key}' names a {kind} that is missing: {found}")
 
 
 def load_keep(path: Path) -> Keep:

@@ -1,7 +1,7 @@
 """The rules for texts of a job file that a type cannot express. They need no pydantic.
 
 Each raises ``ValueError`` with a message that continues a sentence starting with the key:
-``'env.1X'`` + ``is no name for an environment variable``.
+``'env.1X'`` + ``is not a valid name for an environment variable``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import difflib
 import re
 from typing import TYPE_CHECKING, Literal
 
-from zeusrun.plugins import has_plugin, plugin_names
+from zeusrun.plugins import plugin_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from zeusrun.plugins import Group
 
 Overlap = Literal["forbid", "allow", "replace", "queue"]
-"""If the job already runs: do not begin, run beside it, end it first, or wait for it."""
+"""If the job already runs: skip this run, start a second one, end the first one, or wait."""
 
 CatchUp = Literal["none", "once"]
 """Of runs missed while the machine was off: run none, or the newest."""
@@ -65,7 +65,9 @@ def check_url(text: str) -> str:
 def check_env_name(name: str) -> str:
     """Return ``name`` if a job may set an environment variable of that name."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError("is no name for an environment variable: letters, digits and _ only")
+        raise ValueError(
+            "is not a valid name for an environment variable: letters, digits and _ only"
+        )
     if name.startswith("ZEUSRUN_"):
         raise ValueError("must not begin with ZEUSRUN_: zeusrun sets those itself")
     return name
@@ -73,9 +75,9 @@ def check_env_name(name: str) -> str:
 
 def check_name(name: str, known: Sequence[str], group: Group) -> str:
     """Return ``name`` if zeusrun knows it or an installed plugin of the group has it."""
-    if name in known or has_plugin(group, name):
+    if name in known or name in (plugins := plugin_names(group)):
         return name
-    close = difflib.get_close_matches(name, [*known, *plugin_names(group)], n=1)
+    close = difflib.get_close_matches(name, [*known, *plugins], n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ", and no plugin has that name"
     names = " or ".join(filter(None, (", ".join(map(repr, known[:-1])), repr(known[-1]))))
     raise ValueError(f"must be {names}, not {name!r}{hint}")

@@ -62,6 +62,10 @@ class JobDocument:
     problems: list[JobFileProblem] = field(default_factory=list)  # such as a key given twice
     origins: dict[KeyPath, str] = field(default_factory=dict)  # file:line, or the override
 
+    def complain(self, path: KeyPath, sentence: str) -> None:
+        """Add a problem."""
+        self.problems.append(JobFileProblem(path, sentence))
+
     def find_origin(self, path: KeyPath) -> tuple[int, str]:
         """Return where ``path``, or else the nearest section around it, was written.
 
@@ -162,7 +166,7 @@ def _compose(text: str, label: str, *, numbered: bool) -> Node | None:
         node: Node | None = _CoreLoader(text).get_single_node()
     except ReaderError as error:
         character = text[error.position]
-        sentence = f"the character U+{ord(character):04X} cannot stand in a job file"
+        sentence = f"the character U+{ord(character):04X} is not allowed in a job file"
         line = text.count("\n", 0, error.position)
         raise error_at(line, f"{sentence}; is it a text file?") from error
     except MarkedYAMLError as error:
@@ -192,18 +196,15 @@ def _build(node: Node, path: KeyPath, document: JobDocument, origin: str | None)
     for key_node, value_node in node.value:
         line = f"{document.label}:{key_node.start_mark.line + 1}"
         if not isinstance(key_node, ScalarNode):
-            problem = JobFileProblem(path, "a list or section cannot be a key")
-            document.problems.append(problem)
+            document.complain(path, "a list or section cannot be a key")
             continue
         key = key_node.value
         where, repeated = (*path, key), key in section
         if repeated:
             first = document.origins[where].removeprefix(f"{document.label}:")
-            stands = "" if origin else f"; it stands on line {first} already"
+            stands = "" if origin else f"; it is already on line {first}"
             where = (*where, len(document.origins))  # or it would carry the first one's line
-            document.problems.append(
-                JobFileProblem(where, f"the key {key!r} is given twice{stands}")
-            )
+            document.complain(where, f"the key {key!r} is given twice{stands}")
         document.origins[where] = origin or line
         if not repeated:
             section[key] = _build(value_node, where, document, origin)
@@ -216,8 +217,7 @@ def _build_scalar(
     text: str = node.value
     kind = node.tag.removeprefix(_TAG)
     if kind == "str" and any("\ud800" <= character <= "\udfff" for character in text):
-        sentence = "half a surrogate pair ('\\ud800') is no text"
-        document.problems.append(JobFileProblem(path, sentence))
+        document.complain(path, "half a surrogate pair ('\\ud800') is no text")
     if kind == "str" or (kind in ("int", "float") and path[:1] and path[0] in _VERBATIM):
         return text
     if kind == "null":
@@ -232,7 +232,7 @@ def _build_scalar(
         return int(text)
     else:
         sentence = f"the number {text[:24]}... is far too large"
-    document.problems.append(JobFileProblem(path, sentence))
+    document.complain(path, sentence)
     return None
 
 

@@ -23,7 +23,7 @@ from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.recover import outcome_so_far, where_kept
 from zeusrun.launcher.redact import copy_job, mask_events, mask_job, mask_outcome
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, has_checkpoint, reopen_run
-from zeusrun.launcher.rundir.lock import is_filled, lease_of, remove_run, remove_unbegun
+from zeusrun.launcher.rundir.lock import lease_of, remove_run, remove_unbegun
 from zeusrun.launcher.rundir.record import has_begun, reserve_record, write_record
 from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.launcher.supervision.supervisor import Supervisor
@@ -105,7 +105,8 @@ def _take_lease(submission: Submission, dispatched: Dispatched, version: str) ->
             if paths.run_dir.is_symlink():
                 raise _occupied(paths)
             held = dispatched.lease.acquire(_PERIOD_S)
-            left = held and not trial.preemptions and is_filled(paths)
+            files = (path for path in paths.run_dir.iterdir() if path != paths.lock)
+            left = held and not trial.preemptions and any(files)
         except FileNotFoundError:
             continue  # another submit has removed the empty directory
         except OSError as error:
@@ -222,8 +223,8 @@ def run_attempt(
 
 def was_replaced(trial: Trial, stop: StopOrder | None) -> bool:
     """Whether another batch size follows after a speed check, even if that ran out of memory."""
-    looked = stop is not None and stop.cause is StopCause.SPEED_CHECKED
-    return looked and trial.status in {TrialStatus.CANCELLED, TrialStatus.OOM}
+    checked = stop is not None and stop.cause is StopCause.SPEED_CHECKED
+    return checked and trial.status in {TrialStatus.CANCELLED, TrialStatus.OOM}
 
 
 def _failed_outcome(dispatched: Dispatched, reason: str) -> Outcome:
@@ -238,7 +239,7 @@ def _failed_outcome(dispatched: Dispatched, reason: str) -> Outcome:
 def _record(history: History, dispatched: Dispatched, outcome: Outcome) -> Trial:
     """Write the outcome into the run directory, then into the history; raises ``HistoryError``."""
     trial, paths = dispatched.trial, dispatched.paths
-    where = "It is not kept beside the run either."
+    where = "The run directory does not contain it either."
     kept = write_record(paths, trial.finish(outcome))
     try:
         return history.finish(trial.trial, outcome)
@@ -246,5 +247,5 @@ def _record(history: History, dispatched: Dispatched, outcome: Outcome) -> Trial
         where = where_kept(history, trial, paths) if kept else where
         raise HistoryError(
             f"{trial.trial} ended as {outcome.status.value} ({outcome.reason}), but the history "
-            f"could not take it: {error} {where}"
+            f"could not store it: {error} {where}"
         ) from error

@@ -100,9 +100,10 @@ def _doubt_target(spec: JobSpec, made: Sequence[Trial]) -> str:
     )
     goal = f"{objective.metric} {objective.target:g}"
     return (
-        f"nothing has reached {goal} yet (best: {best or 'none'}). "
-        "Is the target right? Correct objective.target or objective.max_epochs; otherwise the "
-        "next submit continues from here"
+        f"nothing has reached {goal} yet (best: {best or 'none'}). After two batch sizes have "
+        f"missed it, zeusrun makes no other attempt (attempts is {spec.attempts}), because the "
+        "target may be wrong. Correct objective.target or objective.max_epochs; otherwise the next "
+        "submit continues from here"
     )
 
 
@@ -112,18 +113,18 @@ def _nothing_left(spec: JobSpec, made: Sequence[Trial]) -> str:
     seen = "" if best is None else f" (best {best:.4g})"
     goal = f"{spec.objective.metric} {spec.objective.target:g}{seen}"
     stopped = any(trial.status is TrialStatus.STOPPED for trial in made)
-    dear = "early_stop.cost_factor (it was stopped for its cost), " if stopped else ""
-    correct = f"correct objective.target, raise {dear}objective.max_epochs, or"
+    cost_key = "early_stop.cost_factor (it was stopped for its cost), " if stopped else ""
+    correct = f"correct objective.target, raise {cost_key}objective.max_epochs, or"
     if all(trial.status is TrialStatus.OOM for trial in made):
         sizes = ", ".join(str(trial.global_batch_size) for trial in made)
         return (
             f"no batch size is left that may fit in memory ({sizes} did not); add smaller "
-            "batch_size.candidates, or make room"
+            "batch_size.candidates, or free memory"
         )
     if spec.policy.name == "fixed":
         only = made[-1].global_batch_size
         return (
-            f"{only} has not reached {goal}, and policy fixed never leaves it; "
+            f"{only} has not reached {goal}, and policy fixed tries no other batch size; "
             f"{correct} choose another policy.name"
         )
     return f"no other batch size is left to try for {goal}; {correct} add batch_size.candidates"

@@ -7,13 +7,13 @@ import os
 import platform
 import resource
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.errors import SHORTAGES, DeviceError, LaunchError
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.launcher.processes.command import Placement, build_command
-from zeusrun.plugins import load_plugin
+from zeusrun.plugins import create_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.processes.command import Command
-    from zeusrun.launcher.processes.installation import Torchrun
+    from zeusrun.launcher.processes.command import Command, Torchrun
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import Trial
 
@@ -83,8 +82,7 @@ def job_devices(
     such device.
     """
     if isinstance(nproc_per_node, str) and nproc_per_node not in {"gpu", "cpu", "auto"}:
-        create: Any = load_plugin("zeusrun.devices", nproc_per_node)
-        devices = list(create(environment)) if callable(create) else []
+        devices = create_plugin("zeusrun.devices", nproc_per_node, list, environment)
         if not devices:
             raise DeviceError(
                 f"launch.nproc_per_node is {nproc_per_node!r}, but no installed plugin finds such "

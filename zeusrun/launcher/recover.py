@@ -110,18 +110,12 @@ def outcome_so_far(
     known = {point.epoch for point in last.curve}
     later = tuple(point for point in seen.curve if point.epoch not in known)
     return replace(
-        seen,
-        startup_s=last.startup_s,
+        last.ended_as(status, reason, finished_at),
         time_s=seen.time_s if last.time_s is None else last.time_s,
-        energy_j=last.energy_j,
-        energy_source=last.energy_source,
-        max_power_w=last.max_power_w,
-        cost_j=last.cost_j,
         epochs=max((n for n in (last.epochs, seen.epochs) if n is not None), default=None),
         steps=max((n for n in (last.steps, seen.steps) if n is not None), default=None),
+        best_metric=last.best_metric if seen.best_metric is None else seen.best_metric,
         curve=(*last.curve, *later),
-        power_limit_w=last.power_limit_w,
-        shared=last.shared,
         warnings=tuple(dict.fromkeys((*last.warnings, *seen.warnings))),
     )
 
@@ -152,8 +146,7 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
     except OSError as error:
         warnings.append(f"{error.filename or paths.run_dir} cannot be read: {error.strerror}")
     launched_t = min((event.t for event in events), default=0.0)
-    progress = Progress(launched_t=launched_t, now_t=launched_t)
-    progress = take_step_clock(progress, clock)
+    progress = take_step_clock(Progress(launched_t=launched_t, now_t=launched_t), clock)
     for event in events:
         progress = advance(progress, event, trial, lambda _since, _until: None)
     begun_t, active_t = progress.training_t, progress.active_t

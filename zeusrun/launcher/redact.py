@@ -34,14 +34,15 @@ def restore_secrets(spec: JobSpec, environment: Mapping[str, str]) -> JobSpec:
     missing = [name for name in masked if name not in environment]
     if missing:
         raise JobFileError(
-            f"{spec.source}: holds only the masks of secrets; set {', '.join(missing)} in the "
-            "environment, or use the job file itself"
+            f"{spec.source}: this copy of the job file has {MASK} in place of "
+            f"{', '.join(missing)}; set {'it' if len(missing) == 1 else 'them'} in the "
+            "environment, or submit the original job file"
         )
     others = [value for name, value in spec.env.items() if name not in spec.secrets]
     if any(MASK in text for text in (*spec.args, *others)):
         raise JobFileError(
-            f"{spec.source}: an argument or another variable held a secret and was masked; use the "
-            "job file itself"
+            f"{spec.source}: this copy of the job file has {MASK} in place of a secret in an "
+            "argument or another variable; submit the original job file"
         )
     found = {name: environment[name].replace("$", "$$") for name in masked}
     return spec.model_copy(update={"env": MappingProxyType({**spec.env, **found})})

@@ -15,9 +15,13 @@ from zeusrun.errors import DeviceError, HistoryError, ZeusrunError, advice_on
 from zeusrun.files.home import home_directory, limits_directory, notices_directory, trusted_home
 from zeusrun.files.lock import FileLock
 from zeusrun.gpu.nvml import gpus_of_job
-from zeusrun.gpu.power_limits.lock import LimitLock, is_held
-from zeusrun.gpu.power_limits.original_limits import is_elsewhere, recorded_gpus
-from zeusrun.launcher.processes.installation import find_torchrun
+from zeusrun.gpu.power_limits.original_limits import (
+    LimitLock,
+    is_elsewhere,
+    is_held,
+    recorded_gpus,
+)
+from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
@@ -32,12 +36,8 @@ _RUN_BYTES = 64 << 10  # what a submit reserves for an outcome
 class Check:
     """One line of ``doctor``.
 
-    Attributes:
-        name: What was checked.
-        well: ``False`` if a submit would fail or the user must fix something; ``None`` for a
-            remark.
-        found: What the check found.
-        advice: What to do; empty if there is nothing to do.
+    ``well`` is ``False`` if a submit would fail or the user must fix something, ``None`` for a
+    remark. ``advice`` says what to do.
     """
 
     name: str
@@ -118,11 +118,8 @@ def _check_permission(gpus: list[Device], home: Path) -> Check:
 def _may_set(gpu: LimitableDevice, directory: Path) -> bool | None:
     """Set the limit of a GPU to its present value, while no run can change it.
 
-    Returns:
-        Whether it was set; ``False`` if a run holds it, ``None`` if the GPU has no limit.
-
-    Raises:
-        DeviceError: If it may not be set, or the GPU does not answer.
+    Return ``False`` if a run holds it, ``None`` if the GPU has no limit; ``DeviceError`` if it may
+    not be set.
     """
     if gpu.power_limit_range_w() is None:
         return None
@@ -163,7 +160,10 @@ def _check_home(home: Path) -> Check:
             path = Path(folder) / "lock"
             path.write_bytes(bytes(_RUN_BYTES))
             otherwise = "its file system has no locks (flock); set ZEUSRUN_HOME to one that has"
-            locked = _try_locks(path)
+            held, second = FileLock(path), FileLock(path)
+            locked = held.acquire() and not second.acquire()
+            second.release()
+            held.release()
     except HistoryError as error:
         return Check("home", well=False, found=str(error))
     except OSError as error:
@@ -174,20 +174,6 @@ def _check_home(home: Path) -> Check:
         advice = "two runs would overwrite each other's records; set ZEUSRUN_HOME to a local disk"
         return Check("home", well=False, found=found, advice=advice)
     return Check("home", well=True, found=str(home))
-
-
-def _try_locks(path: Path) -> bool:
-    """Whether a locked file cannot be locked again.
-
-    Raises:
-        OSError: If it cannot be locked at all.
-    """
-    held, second = FileLock(path), FileLock(path)
-    try:
-        return held.acquire() and not second.acquire()
-    finally:
-        second.release()
-        held.release()
 
 
 def _check_notices(home: Path) -> list[Check]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import MEASURE_VARIABLE, ForeignProcesses
 from zeusrun.errors import ExitCode, NotStartedError
-from zeusrun.launcher.processes.foreground import run_foreground
+from zeusrun.launcher.processes.programs import run_foreground
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,14 +39,8 @@ class DeviceEnergy:
 class Measurement:
     """Time and energy of a command, from just before it started to just after it ended.
 
-    Attributes:
-        exit_code: Its exit code; 128 + n if signal n ended it.
-        energy_j: Joules of all devices; ``None`` if unknown.
-        energy_counter_j: Joules by the devices' counters; ``None`` if one has no counter.
-        energy_integrated_j: Joules by integrated power samples; ``None`` if one has no samples.
-        max_power_w: The most that all devices together may draw; ``None`` if unknown.
-        shared: Whether other processes used its GPUs; ``None`` if unknown.
-        warnings: Sentences for the user.
+    ``None`` is unknown. ``energy_counter_j`` and ``energy_integrated_j`` are two accounts of the
+    same energy: see ``Meter.accounts_j``. ``exit_code`` is 128 + n if signal n ended the command.
     """
 
     exit_code: int
@@ -70,11 +64,8 @@ class Measurement:
 def measure(argv: Sequence[str], devices: Sequence[Device]) -> Measurement:
     """Run a command to its end and measure its devices meanwhile; the caller closes them.
 
-    The command has this process's terminal, streams and signals, and its environment with
-    ``ZEUSRUN_MEASURE`` added.
-
-    Raises:
-        NotStartedError: If the command could not be started.
+    It has this process's terminal, streams, signals and environment. ``NotStartedError`` if it
+    could not be started.
     """
     mark = uuid.uuid4().hex  # in the environment of all processes that the command starts
     monitor = EnergyMonitor(devices, None, foreign=ForeignProcesses(measure=mark))

@@ -27,12 +27,8 @@ if TYPE_CHECKING:
 class Finding:
     """One thing that ``repair`` checked.
 
-    Attributes:
-        kind: What was checked.
-        subject: A GPU's UUID, a trial, a path or a job, as ``kind`` says.
-        state: ``found``: a repair without ``--dry-run`` would fix it. ``problem``: the user must
-            fix it.
-        text: The sentence for people.
+    ``subject`` is a GPU's UUID, a trial, a path or a job, as ``kind`` says. ``found``: a repair
+    without ``--dry-run`` would fix it; ``problem``: the user must fix it.
     """
 
     kind: Literal["limit", "trial", "file", "history"]
@@ -94,10 +90,7 @@ def _trials(history: History, home: Path, job: str, *, dry_run: bool) -> Iterato
 
 
 def _files(history: History, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
-    """Find files that no trial needs any more.
-
-    The next submit of the job removes the directory of a run that never began.
-    """
+    """Find files of ended runs that nothing needs any more."""
     ended = {trial.trial for trial in history.trials(job) if trial.status.finished}
     for run_dir in _job_runs(home, job):
         if run_dir.name not in ended:

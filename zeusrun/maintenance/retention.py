@@ -34,40 +34,25 @@ _BLOCK_BYTES = 512  # of st_blocks, see stat(2)
 
 @dataclass(frozen=True)
 class Bounds:
-    """Which runs of a job to keep. A run beyond any bound is removed; ``None`` is no bound.
+    """Which runs of a job to keep. A run beyond any bound is removed; ``None`` is no bound."""
 
-    Attributes:
-        last: Keep the newest so many.
-        days: Keep those that ended within so many days.
-        size_bytes: Keep the newest that fit into this size.
-    """
-
-    last: int | None = None
-    days: float | None = None
-    size_bytes: int | None = None
+    last: int | None = None  # keep the newest so many
+    days: float | None = None  # keep those that ended within so many days
+    size_bytes: int | None = None  # keep the newest that fit into this size
 
     def __bool__(self) -> bool:
-        """Whether there is a bound."""
-        return any(bound is not None for bound in (self.last, self.days, self.size_bytes))
+        return self != Bounds()
 
 
 @dataclass(frozen=True)
 class OldRun:
-    """A run directory that may be removed.
-
-    Attributes:
-        trial: Id of its trial.
-        path: The directory.
-        size_bytes: Its size on disk.
-        ended: Unix seconds.
-        why: The bound that it is beyond.
-    """
+    """A run directory that may be removed."""
 
     trial: str
     path: Path
     size_bytes: int
-    ended: float
-    why: str = ""
+    ended: float  # Unix seconds
+    why: str = ""  # the bound that it is beyond
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``gc --json`` prints."""
@@ -85,9 +70,6 @@ def collect(history: History, home: Path, job: str, bounds: Bounds, now: float) 
 
     It keeps the cheapest run of each objective, preempted runs that the next submit continues,
     runs that have not ended, and run directories that the history does not know.
-
-    Raises:
-        HistoryError: If the history cannot be read.
     """
     if not bounds:
         return []
@@ -110,11 +92,8 @@ def choose_old(
 ) -> list[OldRun]:
     """Return the runs that are beyond a bound, oldest first. Pure.
 
-    Args:
-        runs: All runs that have ended, oldest first.
-        kept: Trials to keep in any case, like the newest run; they count towards the bounds.
-        bounds: The bounds.
-        now: Unix seconds.
+    ``runs`` are all that have ended, oldest first. The newest and those in ``kept`` are never
+    removed, but count towards the bounds.
     """
     chosen = []
     held_bytes, full = 0, False

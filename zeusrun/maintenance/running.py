@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def read_running(history: History, jobs: Iterable[str]) -> list[Live]:
-    """Return the trials of these jobs that have not ended, in the order they began.
-
-    Raises:
-        HistoryError: If a history cannot be read.
-    """
+    """Return the trials of these jobs that have not ended, in the order they began."""
     found = []
     for job in jobs:
         for trial in history.unfinished(job):

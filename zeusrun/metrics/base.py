@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from zeusrun.errors import UsageError
 from zeusrun.files.tail import LineTail
-from zeusrun.plugins import load_plugin
-from zeusrun.sidecar.events import SIDECAR_NAME, decode_event
+from zeusrun.plugins import create_plugin
+from zeusrun.sidecar.events import (
+    REPORT,
+    SIDECAR_NAME,
+    Asked,
+    Ended,
+    Reported,
+    Started,
+    decode_event,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from zeusrun.sidecar.events import Event
-
 
 MAX_WARNINGS = 5
 
@@ -26,30 +32,27 @@ class MetricSource(Protocol):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What could not be read so far, one sentence each; a source says it once."""
+        """One sentence for each thing that could not be read so far."""
 
     def read(self, *, final: bool = False) -> list[Event]:
-        """Return the events that came since the last call, in order. Never waits.
+        """Return the events since the last call, in order. Does not wait.
 
-        ``final``: all writers have ended, so that an incomplete last record counts too. Raises
+        ``final``: all writers have ended, so an incomplete last record counts, too. Raises
         ``OSError`` if the source exists and cannot be read; the next call may succeed.
         """
 
 
-@dataclass
 class SidecarReader:
     """Reads the events that ranks append to the sidecar; bad lines become warnings."""
 
-    path: Path
-    warnings: list[str] = field(default_factory=list)
-    bad_lines: int = 0
-    _line_number: int = 0
-    _tail: LineTail | None = None
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.warnings: list[str] = []
+        self._tail = LineTail(path)
+        self._line_number = self._bad_lines = 0
 
     def read(self, *, final: bool = False) -> list[Event]:
         """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
-        if self._tail is None:
-            self._tail = LineTail(self.path)
         events: list[Event] = []
         while lines := self._tail.read_lines(final=final):
             for raw in lines:
@@ -65,10 +68,10 @@ class SidecarReader:
         return events
 
     def _warn(self, reason: str) -> None:
-        self.bad_lines += 1
-        if self.bad_lines <= MAX_WARNINGS:
+        self._bad_lines += 1
+        if self._bad_lines <= MAX_WARNINGS:
             self.warnings.append(f"{self.path.name}:{self._line_number}: {reason}; line ignored")
-        elif self.bad_lines == MAX_WARNINGS + 1:
+        elif self._bad_lines == MAX_WARNINGS + 1:
             self.warnings.append(f"{self.path.name}: more lines are not events; all were ignored")
 
 
@@ -81,19 +84,63 @@ SOURCES: dict[str, Callable[[Path], MetricSource]] = {"sidecar": open_sidecar}
 """By ``metrics.source`` of the job file: how to open the source of the run in a directory."""
 
 
-def open_sources(name: str, run_dir: Path) -> tuple[MetricSource, ...]:
+class PluginSource:
+    """A plugin's source; its errors, except ``OSError`` in ``read``, are ``UsageError``s."""
+
+    def __init__(self, name: str, source: MetricSource) -> None:
+        self._name, self._source = name, source
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """The plugin's warnings."""
+        try:
+            return [str(warning) for warning in self._source.warnings]
+        except Exception as error:
+            raise _plugin_failed(self._name, "warnings", error) from error
+
+    def read(self, *, final: bool = False) -> list[Event]:
+        """Return the plugin's events, with numbers of Python's own types."""
+        try:
+            return [_plain_event(event, self._name) for event in self._source.read(final=final)]
+        except OSError:
+            raise
+        except Exception as error:
+            raise _plugin_failed(self._name, "read", error) from error
+
+
+def _plain_event(event: Event, name: str) -> Event:
+    if isinstance(event, Reported):
+        metrics = {str(name): float(value) for name, value in event.metrics.items()}
+        source = name if event.source == REPORT else event.source
+        return Reported(float(event.t), int(event.epoch), metrics, source)
+    if not isinstance(event, (Started, Asked, Ended)):
+        raise TypeError(f"it returned {event!r}, which is no event")
+    return event
+
+
+def _plugin_failed(name: str, where: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"the metric source {name!r} (a plugin) failed in {where}: {type(error).__name__}: "
+        f"{error}; repair the plugin, or write  metrics: {{source: sidecar}}"
+    )
+
+
+def open_sources(name: str, run_dir: Path) -> Mapping[str, MetricSource]:
     """Open the sidecar, which names the ranks' processes, and the source that the job file names.
 
-    Nothing needs to exist yet. Raises ``UsageError`` if no source has the name.
+    The keys name the sources in messages. Nothing needs to exist yet. Raises ``UsageError`` if no
+    source has the name, or if the plugin fails.
     """
-    sidecar = open_sidecar(run_dir)
+    sources = {str(run_dir / SIDECAR_NAME): open_sidecar(run_dir)}
     if name == "sidecar":
-        return (sidecar,)
-    create: Any = SOURCES.get(name) or load_plugin("zeusrun.metric_sources", name)
-    source = create(run_dir) if callable(create) else None
-    if not isinstance(source, MetricSource):
+        return sources
+    key = f"the metric source {name!r}"
+    if name in SOURCES:
+        return {**sources, key: SOURCES[name](run_dir)}
+    source = create_plugin("zeusrun.metric_sources", name, MetricSource, run_dir)
+    if source is None:
         raise UsageError(
-            f"metrics.source {name!r}: no installed plugin makes such a metric source, which has "
-            "the method read and the property warnings; docs/python-api.md describes it"
+            f"metrics.source {name!r}: no installed plugin has that name; install it, or use "
+            "'sidecar' (docs/python-api.md describes plugins)"
         )
-    return sidecar, source
+    return {**sources, key: PluginSource(name, source)}

@@ -76,6 +76,7 @@ class Progress:
 
     launched_t: float  # when torchrun was started
     now_t: float
+    counted_t: float | None = None  # time, energy and cost count up to here; ``None``: ``now_t``
     script_t: float | None = None  # when rank 0 began to run the script
     training_t: float | None = None  # the start of the first step, else of the script
     steps: int | None = None  # of rank 0
@@ -106,6 +107,7 @@ class Progress:
     hooks: tuple[Hooked, ...] = ()  # the libraries that zeusrun knows and the script has imported
     applied: tuple[Applied, ...] = ()  # what hooks gave to data loaders and optimizers
     observed: Mapping[int, Observed] = field(default_factory=dict)  # the newest, by rank
+    ending: bool = False  # a stop is ordered, or the last epoch is done
 
     @property
     def seen_metrics(self) -> frozenset[str]:
@@ -115,7 +117,8 @@ class Progress:
     @property
     def time_s(self) -> float | None:
         """Seconds of training so far; ``None`` before it began."""
-        return None if self.training_t is None else max(0.0, self.now_t - self.training_t)
+        until_t = self.now_t if self.counted_t is None else self.counted_t
+        return None if self.training_t is None else max(0.0, until_t - self.training_t)
 
     @property
     def active_t(self) -> float | None:
@@ -136,6 +139,21 @@ class Progress:
         if self.training_t is None or self.training_t == self.launched_t:
             return None
         return self.training_t - self.launched_t
+
+
+def take_time(progress: Progress, now_t: float) -> Progress:
+    """Return the progress at ``now_t``.
+
+    In a run that is ending, time, energy and cost stop where the outcome stops counting: at the
+    target, else at the last step or report. They never decrease.
+    """
+    until_t = now_t
+    if progress.reached is not None and progress.training_t is not None:
+        until_t = progress.training_t + progress.reached.time_s
+    elif progress.ending and progress.active_t is not None:
+        until_t = progress.active_t
+    before_t = progress.now_t if progress.counted_t is None else progress.counted_t
+    return replace(progress, now_t=now_t, counted_t=max(until_t, before_t))
 
 
 def take_step_clock(progress: Progress, count: StepCount | None) -> Progress:

@@ -1,7 +1,6 @@
 """Delivers the notices in a folder: ``python -m zeusrun.notify.delivery FOLDER``.
 
-It runs in a process of its own that nobody waits for. It tries each notice three times, and again
-with each later notice; it gives up after nine times. ``failed.log`` contains every failure.
+It tries each notice three times, and again with each later notice; it gives up after nine tries.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from zeusrun.clock import timestamp
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import FileLock
 from zeusrun.files.private import open_for_writing, read_file
-from zeusrun.launcher.processes.background import run_bounded
+from zeusrun.launcher.processes.programs import run_bounded
 from zeusrun.plain_text import plain_text
 
 _PAUSES_S = (0.0, 2.0, 15.0)
@@ -88,7 +87,7 @@ def _try(letter: dict[str, Any], content: bytes, event: dict[str, str]) -> str:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would arrive elsewhere, as a GET without its content."""
+    """Refuses redirects: a redirected POST becomes a GET without content."""
 
     def redirect_request(self, *_: object) -> None:
         """Follow no redirect; it becomes an HTTP error."""
@@ -107,8 +106,8 @@ def _post(url: str, content: bytes, timeout_s: float) -> str:
         except Exception as error:  # noqa: BLE001 - any error is a reason
             problem = f"POST: {error}"
 
-    # A socket's timeout is that of each read, and none is that of name resolution: a slow server
-    # would hold up all other notices.
+    # The timeout of a socket limits each read, and no timeout limits name resolution: a slow server
+    # would delay all other notices.
     thread = threading.Thread(target=post, daemon=True)
     thread.start()
     thread.join(timeout_s)

@@ -21,7 +21,7 @@ from zeusrun.errors import ExitCode
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.home import notices_directory
 from zeusrun.files.private import make_folder
-from zeusrun.launcher.processes.background import start_detached
+from zeusrun.launcher.processes.programs import start_detached
 from zeusrun.plain_text import plain_text
 from zeusrun.trial import TrialStatus
 
@@ -38,73 +38,59 @@ _NOT_AN_ENDING = {TrialStatus.CANCELLED, TrialStatus.PREEMPTED, TrialStatus.DISP
 
 @dataclass(frozen=True)
 class Notice:
-    """One notice; a field is ``None`` if it is unknown or does not apply.
+    """One notice; a field is ``None`` if it is unknown or does not apply."""
 
-    Attributes:
-        event: ``reached``, ``missed``, ``failed``, ``lost``, ``regression`` or ``recovered``.
-        text: One sentence for people.
-        exit_code: The exit code of the submit.
-        usual_cost_j: What a run with this batch size usually costs.
-        at: RFC 3339.
-    """
-
-    event: str
+    event: str  # reached, missed, failed, lost, regression or recovered
     job: str
-    text: str
+    text: str  # one sentence for people
     trial: str | None = None
     recurrence: int | None = None
     status: str | None = None
     reason: str | None = None
-    exit_code: int | None = None
+    exit_code: int | None = None  # of the submit
     cost_j: float | None = None
-    usual_cost_j: float | None = None
+    usual_cost_j: float | None = None  # what a run with this batch size usually costs
     run_dir: str | None = None
     host: str = field(default_factory=socket.gethostname)
-    at: str = field(default_factory=timestamp)
+    at: str = field(default_factory=timestamp)  # RFC 3339
 
 
 def build_notices(trials: Sequence[Trial], result: SubmitResult) -> list[Notice]:
-    """Return the notices of a submit.
-
-    Args:
-        trials: The newest trials of the job, oldest first, including those of the submit.
-        result: How the submit ended.
-    """
+    """Return the notices of a submit; ``trials`` are the newest of its job, oldest first."""
     last, code = result.trials[-1], int(result.exit_code)
-    own = {trial.trial for trial in result.trials}
-    earlier = [trial for trial in trials if trial.trial not in own]
     if code == ExitCode.TARGET_MISSED:
         attempts = "" if result.attempts < 2 else f" in {result.attempts} attempts"
         text = f"{last.trial} missed its target{attempts}: {last.reason}"
-        return [_notice("missed", last, code, text)]
+        return [_notice("missed", last, text, code)]
     if code in {ExitCode.TRAINING_FAILED, ExitCode.TIMED_OUT}:
         text = f"{last.trial} ended as {last.status.value}: {last.reason}"
-        return [_notice("failed", last, code, text)]
+        return [_notice("failed", last, text, code)]
     if not result.reached:
         return []  # a user or the system stopped it, and knows
     cost = "" if last.cost_j is None else f", cost {energy_text(last.cost_j)}"
     text = f"{last.trial} reached its target: {last.reason}{cost}"
-    notices = [_notice("reached", last, code, text)]
-    ended = [trial for trial in earlier if trial.status not in _NOT_AN_ENDING]
-    if ended and ended[-1].status is not TrialStatus.REACHED:
-        before = ended[-1]
-        text = f"{last.job} reaches its target again, after {before.trial} ({before.status.value})"
-        notices.append(_notice("recovered", last, code, text))
+    notices = [_notice("reached", last, text, code)]
+    own = {trial.trial for trial in result.trials}
+    earlier = [trial for trial in trials if trial.trial not in own]
+    before = [trial for trial in earlier if trial.status not in _NOT_AN_ENDING][-1:]
+    if before and before[0].status is not TrialStatus.REACHED:
+        after = f"{before[0].trial} ({before[0].status.value})"
+        text = f"{last.job} reaches its target again, after {after}"
+        notices.append(_notice("recovered", last, text, code))
     usual = None if last.shared else find_baseline(earlier, last)
     if usual is not None and last.cost_j is not None and last.cost_j > usual.high_j:
-        times = last.cost_j / usual.cost_j
         text = (
-            f"{last.trial} cost {energy_text(last.cost_j)}, {times:.1f} times what batch size "
-            f"{last.global_batch_size} usually does ({energy_text(usual.cost_j)} in {usual.runs} "
-            "runs)"
+            f"{last.trial} cost {energy_text(last.cost_j)}, {last.cost_j / usual.cost_j:.1f} times "
+            f"what batch size {last.global_batch_size} usually does ({energy_text(usual.cost_j)} "
+            f"in {usual.runs} runs)"
         )
-        notices.append(_notice("regression", last, code, text, usual.cost_j))
+        notices.append(_notice("regression", last, text, code, usual.cost_j))
     return notices
 
 
 def lost_notices(lost: Sequence[Trial]) -> list[Notice]:
     """Return the notices of trials whose launchers have died."""
-    return [_notice("lost", each, None, f"{each.trial} was lost: {each.reason}") for each in lost]
+    return [_notice("lost", each, f"{each.trial} was lost: {each.reason}") for each in lost]
 
 
 def failure_notice(job: str, error: ZeusrunError) -> Notice:
@@ -114,7 +100,7 @@ def failure_notice(job: str, error: ZeusrunError) -> Notice:
 
 
 def _notice(
-    event: str, trial: Trial, code: int | None, text: str, usual_j: float | None = None
+    event: str, trial: Trial, text: str, code: int | None = None, usual_j: float | None = None
 ) -> Notice:
     return Notice(
         event=event,

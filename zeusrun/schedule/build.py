@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import shlex
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -42,19 +43,11 @@ def build_schedule(
     known: Schedule | None,
     now: float,
 ) -> Schedule:
-    """Return the schedule of a job.
+    """Return the schedule of a job at a Unix second.
 
-    Args:
-        spec: The job, with its ``schedule`` section.
-        given: Keys of that section from flags; they override it.
-        environment: The current environment.
-        names: Further variables to keep for the runs.
-        known: The current schedule of the job; what neither flags nor section say is taken from
-            it. ``None`` if there is none.
-        now: Unix seconds.
-
-    Raises:
-        UsageError: If there is no expression, or a value is not usable.
+    Flags (``given``) override the job file's ``schedule`` section; what neither says is taken from
+    the ``known`` schedule. For ``environment`` and ``names`` see ``capture``. It raises a
+    ``UsageError`` if there is no expression, or a value is not usable.
     """
     section = {} if spec.schedule is None else spec.schedule.model_dump(exclude_unset=True)
     values = {**_known(known), **_parsed(section), **_parsed(given)}
@@ -63,7 +56,7 @@ def build_schedule(
     if values.get("cron") is None:
         raise UsageError(
             f"{spec.source} has no schedule section; say when to run it: "
-            f'zeusrun schedule add {spec.source.name} "0 2 * * *"'
+            f'zeusrun schedule add {shlex.quote(spec.source.name)} "0 2 * * *"'
         )
     rules = Rules(
         build_timetable(values["cron"], values.get("tz")),
@@ -111,11 +104,7 @@ def _known(known: Schedule | None) -> dict[str, Any]:
 
 
 def _parsed(section: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return keys of the section, with durations in seconds.
-
-    Raises:
-        UsageError: If a duration is not valid.
-    """
+    """Return keys of the section, with durations in seconds."""
     parsed: dict[str, Any] = dict(section)
     if parsed.get("tz") == "local":
         parsed["tz"] = None
@@ -129,11 +118,7 @@ def _parsed(section: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def _check_jitter(rules: Rules, now: float) -> None:
-    """Check that an occurrence starts before the next one, and within its deadline.
-
-    Raises:
-        UsageError: If not.
-    """
+    """Check that an occurrence starts before the next one, and within its deadline."""
     moments = itertools.islice(rules.timetable.following(now), _GAPS)
     gap_s = min((b - a for a, b in itertools.pairwise(moments)), default=math.inf)
     if rules.jitter_s > max(gap_s - _START_S, 0.0):
@@ -149,14 +134,8 @@ def capture(
 ) -> dict[str, str]:
     """Return the variables to keep for later runs, instead of cron's minimal environment.
 
-    Args:
-        environment: The current environment. Variables of libraries are kept; secrets and
-            variables of a login session only if they are in ``names``.
-        names: Further variables to keep.
-        before: What was kept before; further variables in it are kept again.
-
-    Raises:
-        UsageError: If one of ``names`` is not set.
+    Variables of libraries are kept. Secrets and variables of a login session are kept only if they
+    are in ``names``, which must be set, or in ``before``, what was kept before.
     """
     missing = [name for name in names if name not in environment]
     if missing:
@@ -171,6 +150,6 @@ def capture(
 
 
 def _is_usual(name: str) -> bool:
-    """Whether a variable is kept by default: it belongs to a library and is no secret."""
+    """Whether a variable is kept by default: it belongs to a library and is not a secret."""
     named = _KEPT.fullmatch(name) is not None and _OF_A_LOGIN.fullmatch(name) is None
     return named and not is_secret_name(name)

@@ -45,22 +45,16 @@ _LOCAL_ZONE = Path("/etc/localtime")
 
 @dataclass(frozen=True)
 class Timetable:
-    """The times at which a job recurs.
+    """The times at which a job recurs: five fields as in crontab(5).
 
-    Attributes:
-        expression: Five fields as in crontab(5).
-        tz: The name of a time zone in the IANA database; ``None`` for the machine's own.
+    ``tz`` is a time zone of the IANA database; ``None`` for the machine's own.
     """
 
     expression: str
     tz: str | None = None
 
     def zone(self) -> tzinfo:
-        """Return the time zone.
-
-        Raises:
-            UsageError: If there is no time zone of this name.
-        """
+        """Return the time zone; ``UsageError`` if there is none of this name."""
         if self.tz is None:
             try:
                 with _LOCAL_ZONE.open("rb") as file:
@@ -72,7 +66,7 @@ class Timetable:
         except (ZoneInfoNotFoundError, ValueError, OSError):
             close = difflib.get_close_matches(self.tz, available_timezones(), n=1, cutoff=0.55)
             hint = f"did you mean {close[0]}?" if close else "use a name such as Europe/Paris"
-            raise UsageError(f"{self.tz!r} is no time zone; {hint}") from None
+            raise UsageError(f"{self.tz!r} is not a time zone; {hint}") from None
 
     def following(self, after: float) -> Iterator[float]:
         """Yield the occurrences after a time, in Unix seconds, ascending, each once."""
@@ -114,7 +108,7 @@ def build_timetable(text: str, tz: str | None = None) -> Timetable:
         moments = CronSim(expression, datetime.now(timetable.zone()))
     except CronSimError as error:
         raise UsageError(
-            f"{text!r} is no cron expression ({str(error).lower()}); write minute, hour, day of "
+            f"{text!r} is not a cron expression ({str(error).lower()}); write minute, hour, day of "
             'month, month and day of week: "0 2 * * *" is every day at 02:00'
         ) from None
     if next(moments, None) is None:
@@ -128,11 +122,11 @@ def _expand(text: str) -> str:
     if name in _MACROS:
         return _MACROS[name]
     if f"@{name}" in _MACROS:
-        raise UsageError(f"{text!r} is no cron expression; did you mean @{name}?")
+        raise UsageError(f"{text!r} is not a cron expression; did you mean @{name}?")
     if not text.startswith("@"):
         if (count := len(text.split())) != len(_FIELDS):
             raise UsageError(
-                f"{text!r} is no cron expression: it has {count} fields, not {len(_FIELDS)}; "
+                f"{text!r} is not a cron expression: it has {count} fields, not {len(_FIELDS)}; "
                 "write minute, hour, day of month, month and day of week"
             )
         return text.upper()
@@ -157,5 +151,5 @@ def _check_steps(expression: str) -> None:
             if int(step) >= size:
                 raise UsageError(
                     f"{expression!r}: a step of {step} in the field of {name}s, which has {size}, "
-                    "is no interval; list the times"
+                    "is not an interval; list the times"
                 )

@@ -1,8 +1,7 @@
 """One entry in the user's crontab, which runs a tick every minute. Other lines never change.
 
-python-crontab is not used: it rewrites all lines (spaces, comments, ``@daily``, even lines that it
-does not understand). All functions that run crontab(1) raise ``LaunchError`` if it fails; then the
-crontab did not change.
+The library python-crontab would rewrite them. All functions that run crontab(1) raise
+``LaunchError`` if it fails; then the crontab did not change.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import LaunchError, UsageError
-from zeusrun.launcher.processes.background import run_briefly
+from zeusrun.launcher.processes.programs import run_briefly
 from zeusrun.plain_text import has_control_character
 
 if TYPE_CHECKING:
@@ -25,15 +24,10 @@ _CRON_READS_S = 2.0
 
 
 def build_command(python: str, home: Path, variables: Sequence[str] = ()) -> str:
-    """Return the line that cron runs every minute.
+    """Return the line that cron runs every minute; raises as ``check_words`` does.
 
-    Args:
-        python: The interpreter that has zeusrun; absolute.
-        home: The home of zeusrun.
-        variables: ``NAME=value`` each, needed to import zeusrun.
-
-    Raises:
-        UsageError: If one of them contains a control character.
+    ``python`` is the absolute path of the interpreter that has zeusrun; ``variables``,
+    ``NAME=value`` each, are those needed to import zeusrun.
     """
     words = check_words(python, home, variables)
     argv = ["/usr/bin/env", *words, python, "-m", "zeusrun", "schedule", "tick"]
@@ -45,8 +39,8 @@ def check_words(python: str, home: Path, variables: Sequence[str]) -> list[str]:
     """Return the variables of a tick, including the home.
 
     Raises:
-        UsageError: If one contains a control character. Text after a line break would be a line of
-            its own in the crontab or unit, and run as a command.
+        UsageError: If one contains a control character: text after a line break in the crontab or
+            unit would be run as a command.
     """
     words = [f"ZEUSRUN_HOME={home}", *variables]
     for word in (*words, python):

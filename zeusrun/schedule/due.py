@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 ON_TIME_S = 300.0
 """An occurrence that a tick sees within this time is on time: the machine may only be busy."""
 
-_SET_BACK_S = (
-    3 * 3600.0
-)  # a clock set back by less, as for daylight saving, repeats nothing: cron(8)
+_SET_BACK_S = 3 * 3600.0  # a clock set back by less, as for daylight saving, repeats nothing
 _NO_CLOCK = 1_735_689_600.0  # 2025: a correct clock is later than this
 _ABSENT = "nothing ran that could start it"
 _MOST_TRIES = 5
@@ -52,25 +50,18 @@ class Rules:
 
 @dataclass(frozen=True)
 class Cursor:
-    """Up to when the occurrences have been decided.
-
-    Attributes:
-        until: All occurrences up to this Unix second are decided.
-        pending: The occurrence to start, which has not begun; ``None`` for none.
-        tries: How many processes have been started for it.
-    """
+    """Which occurrences have been decided: all up to the Unix second ``until``."""
 
     until: float
-    pending: float | None = None
-    tries: int = 0
+    pending: float | None = None  # the occurrence to start, which has not begun
+    tries: int = 0  # how many processes have been started for it
 
 
 def find_due(rules: Rules, cursor: Cursor, now: float) -> tuple[Cursor, dict[float, str]]:
     """Decide the occurrences since the last tick.
 
-    Returns:
-        The cursor to store before anything is started, and the occurrences that are missed, each
-        with the reason.
+    Store the cursor that it returns before anything is started. It also returns the missed
+    occurrences, each with the reason.
     """
     if now < _NO_CLOCK:  # at boot, before the time is known
         return cursor, {}

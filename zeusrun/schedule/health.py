@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from datetime import datetime
 from pathlib import Path
@@ -23,9 +24,7 @@ _OTHERWISE = "or run `zeusrun schedule daemon`"
 
 
 def find_difference(schedule: Schedule) -> str | None:
-    """Return how the job file differs from the schedule; ``None`` if it does not.
-
-    This reads the file as plain YAML: checking all its keys would import pydantic.
+    """Return how the job file, read as plain YAML, differs from the schedule; ``None`` if not.
 
     Raises:
         JobFileError: If the job cannot run: no such file, no YAML, or it describes another job.
@@ -46,7 +45,7 @@ def find_difference(schedule: Schedule) -> str | None:
         return None  # any other difference comes from flags
     return (
         f"{job}: the schedule section of {path} has changed since; to apply that: "
-        f"zeusrun schedule add {path}"
+        f"zeusrun schedule add {shlex.quote(str(path))}"
     )
 
 
@@ -56,10 +55,7 @@ def has_mail_program() -> bool:
 
 
 def find_neglect(schedules: Schedules, now: float) -> tuple[str, str] | None:
-    """Return why the schedules do not run, and what to do about it.
-
-    ``None`` if there was a tick within the last minutes, or cron will run one.
-    """
+    """Return why the schedules do not run, and what to do; ``None`` if they run or will run."""
     try:
         ticked: float | None = schedules.heartbeat.stat().st_mtime
     except OSError:
@@ -74,11 +70,8 @@ def find_neglect(schedules: Schedules, now: float) -> tuple[str, str] | None:
         what, _, advice = str(error).partition("; ")
         return f"{nothing}: {what}", advice or f"repair that, {_OTHERWISE}"
     if not has_entry:
-        what, advice = (
-            "the crontab has no entry of zeusrun",
-            "`zeusrun schedule add JOB.yaml` adds it",
-        )
-        return f"{nothing}: {what}", f"{advice}, {_OTHERWISE}"
+        what = "the crontab has no entry of zeusrun"
+        return f"{nothing}: {what}", f"`zeusrun schedule add JOB.yaml` adds it, {_OTHERWISE}"
     names = {process.info["name"] for process in psutil.process_iter(["name"])}
     if not names & _DAEMONS:
         what = "the crontab has the entry, but no cron daemon runs here"

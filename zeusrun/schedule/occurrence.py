@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from zeusrun.launcher.processes.background import Detached
+    from zeusrun.launcher.processes.programs import Detached
     from zeusrun.schedule.store import Schedule, Schedules
 
 PERIOD_S = 60.0
@@ -31,12 +32,8 @@ _LOG_BYTES = 1 << 20
 
 
 def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float) -> Detached:
-    """Start an occurrence that is due, with its output in the job's log.
-
-    Raises:
-        LaunchError: If it cannot be started.
-    """
-    from zeusrun.launcher.processes.background import start_detached  # noqa: PLC0415 - most ticks start nothing
+    """Start a due occurrence with its output in the job's log, or raise a ``LaunchError``."""
+    from zeusrun.launcher.processes.programs import start_detached  # noqa: PLC0415 - most ticks start nothing
 
     try:
         log = open_log(schedules.log(schedule.job))
@@ -46,7 +43,7 @@ def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float
         finally:
             os.close(log)
     except OSError as error:
-        add = f"`zeusrun schedule add {schedule.job_file}`"
+        add = f"`zeusrun schedule add {shlex.quote(schedule.job_file)}`"
         advice = advice_on(error, f"{add} with a zeusrun that works sets it up again")
         raise LaunchError(
             f"{schedule.job} cannot be started: {error.filename}: {error.strerror}; {advice}"
@@ -72,21 +69,15 @@ def fire(
     *,
     by_hand: bool = False,
 ) -> int:
-    """Run an occurrence, unless another process has begun it, and record how it ended.
+    """Run an occurrence, unless another process has begun it; record and return its exit code.
 
     Args:
         schedules: Schedules of the user.
         job: Name of the job.
         occurrence: The occurrence that a tick has found due, in Unix seconds.
-        run: Runs the job; calls its second argument when it begins; returns the exit code. May
-            raise a ``BusyError``: it was skipped.
+        run: Runs the job; calls its second argument when it begins; returns the exit code. A
+            ``BusyError`` of it means that the occurrence was skipped.
         by_hand: A user runs it now; it is not in the timetable.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        ZeusrunError: As ``run`` does.
     """
     lock = schedules.lock(_lock_name(job, occurrence))
     if not lock.acquire(_LOCK_WAIT_S):
@@ -170,11 +161,7 @@ def _lock_name(job: str, occurrence: float) -> str:
 
 
 def open_log(path: Path) -> int:
-    """Open the log of a job's runs to append to. Beyond 1 MB a new one begins; keep the old one.
-
-    Raises:
-        OSError: If it cannot be opened.
-    """
+    """Open the log of a job's runs to append to. Beyond 1 MB a new one begins; keep the old one."""
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size > _LOG_BYTES:
             path.replace(path.with_name(f"{path.name}.1"))

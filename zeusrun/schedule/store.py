@@ -48,16 +48,14 @@ class Occurrence:
         result: ``waiting`` for another run, ``running``, ``ended``; ``lost`` if its zeusrun died;
             or not started: ``skipped`` because of another run of the job, ``missed``.
         at: When the result was known, RFC 3339.
-        exit_code: Exit code of ``submit``; ``None`` before it has ended.
-        why: Reason for the result; ``None`` for none.
         told: Whether the result was reported to the user.
     """
 
     occurrence: float
     result: Result
     at: str
-    exit_code: int | None = None
-    why: str | None = None
+    exit_code: int | None = None  # that of ``submit``
+    why: str | None = None  # the reason for the result
     told: bool = False
 
     def describe(self) -> str:
@@ -71,20 +69,15 @@ class Schedule:
     """A job that runs by itself.
 
     Attributes:
-        job: Its name.
-        job_file: Absolute path.
-        rules: When it runs.
         overlap: What to do if a run of the job is still there.
         python: The interpreter that has zeusrun.
         environment: The environment of its runs, instead of cron's minimal one.
-        cursor: Up to when its occurrences have been decided.
-        paused: Whether it starts nothing.
         firings: The last occurrences, oldest first.
         section: The job file's ``schedule`` section when the job was scheduled.
     """
 
     job: str
-    job_file: str
+    job_file: str  # absolute path
     rules: Rules
     overlap: Overlap
     python: str
@@ -138,7 +131,7 @@ class Schedules:
         try:
             return self.directory / f"{check_job_name(job)}.json"
         except ValueError as error:
-            raise UsageError(f"{job!r} is no job name: it {error}") from None
+            raise UsageError(f"{job!r} is not a job name: it {error}") from None
 
     def log(self, job: str) -> Path:
         """Return the file for the output of a job's runs."""
@@ -157,7 +150,7 @@ class Schedules:
             raise HistoryError(f"{path} cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise HistoryError(
-                f"{path} is no schedule of this zeusrun ({error}); run `zeusrun schedule remove "
+                f"{path} is not a schedule of this zeusrun ({error}); run `zeusrun schedule remove "
                 f"{job}` and add it again"
             ) from None
 
@@ -213,11 +206,7 @@ class Schedules:
 
 
 def decode_schedule(content: bytes, job: str) -> Schedule:
-    """Return the schedule in the file of a job.
-
-    Raises:
-        ValueError: If it is no valid schedule.
-    """
+    """Return the schedule in the file of a job; ``ValueError`` if it is not a valid schedule."""
     try:
         record = json.loads(content)
         version = record.pop("version")
@@ -237,11 +226,7 @@ def decode_schedule(content: bytes, job: str) -> Schedule:
 
 
 def _check(schedule: Schedule, job: str, version: object) -> None:
-    """Check what a tick uses, so that one bad file does not stop the other jobs.
-
-    Raises:
-        TypeError: If a value has the wrong type.
-    """
+    """Check what a tick uses, so that one bad file does not stop the other jobs."""
     rules, cursor, firings = schedule.rules, schedule.cursor, schedule.firings
     numbers = [cursor.until, cursor.pending, cursor.tries, rules.jitter_s, rules.deadline_s]
     numbers += [number for each in firings for number in (each.occurrence, each.exit_code)]

@@ -35,11 +35,7 @@ WantedBy=timers.target
 
 
 def systemd_units(python: str, home: Path, variables: Sequence[str] = ()) -> dict[str, str]:
-    """Return the user units that do what the crontab entry does, by file name.
-
-    Raises:
-        UsageError: If an argument contains a control character.
-    """
+    """Return the user units by file name; the arguments are those of ``crontab.build_command``."""
     assignments = " ".join(map(_quoted, check_words(python, home, variables)))
     return {
         # In the program's path, $ needs no escape.

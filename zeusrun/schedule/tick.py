@@ -21,7 +21,7 @@ from zeusrun.schedule.store import UNDERWAY, Occurrence
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zeusrun.launcher.processes.background import Detached
+    from zeusrun.launcher.processes.programs import Detached
     from zeusrun.schedule.store import Schedule, Schedules
 
 _DAY_S = 86400.0
@@ -29,17 +29,9 @@ _POLL_S = 0.2  # the daemon handles a signal within this time
 
 
 def run_daemon(schedules: Schedules, show: Callable[[str], None]) -> int:
-    """Start due jobs every minute until a signal comes; then end what runs, and wait for it.
+    """Start due jobs every minute until a signal comes; then end what runs; return the signal.
 
-    Args:
-        schedules: Schedules of the user.
-        show: Prints a sentence.
-
-    Returns:
-        The signal.
-
-    Raises:
-        BusyError: If a daemon runs already.
+    ``show`` prints a sentence. ``BusyError`` if a daemon runs already.
     """
     lock = schedules.lock(".daemon.lock")
     if not lock.acquire():
@@ -79,13 +71,7 @@ def _has_ended(job: str, process: Detached, show: Callable[[str], None]) -> bool
 def start_due(
     schedules: Schedules, now: float, show: Callable[[str], None]
 ) -> list[tuple[Schedule, Detached]]:
-    """Start what is due, each in a process of its own; return the processes.
-
-    Args:
-        schedules: Schedules of the user.
-        now: Unix seconds.
-        show: Prints a sentence for the user.
-    """
+    """Start what is due, each in a process of its own; return the processes."""
     ticked = tick(schedules, now)
     started = []
     for schedule, occurrence in ticked.due:
@@ -111,15 +97,10 @@ def _uncount_try(occurrence: float, schedule: Schedule) -> Schedule:
 
 @dataclass(frozen=True)
 class Ticked:
-    """What a tick found.
+    """What a tick found."""
 
-    Attributes:
-        due: Schedules to start, each with its occurrence.
-        messages: Sentences for the user, which cron mails; the next tick does not repeat them.
-    """
-
-    due: tuple[tuple[Schedule, float], ...]
-    messages: tuple[str, ...]
+    due: tuple[tuple[Schedule, float], ...]  # to start, each with its occurrence
+    messages: tuple[str, ...]  # for the user: cron mails them; the next tick does not repeat them
 
 
 def tick(schedules: Schedules, now: float) -> Ticked:
@@ -145,7 +126,7 @@ def tick(schedules: Schedules, now: float) -> Ticked:
                     schedules.write(schedule)
             if occurrence is not None:  # the decision is on disk
                 due.append((schedule, occurrence))
-            messages += _sentences(schedules, schedule, ended)
+            messages += _describe_endings(schedules, schedule, ended)
         except ZeusrunError as error:
             messages += _once_a_day(schedules, str(error), now)
     return Ticked(tuple(due), tuple(messages))
@@ -160,7 +141,7 @@ def _to_start(schedules: Schedules, schedule: Schedule, now: float) -> float | N
 
 
 def _once_a_day(schedules: Schedules, text: str, now: float) -> list[str]:
-    """Return a sentence that stays true for long once a day: cron mails what a tick prints."""
+    """Return a sentence at most once a day, because cron mails everything that a tick prints."""
     name = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
     path = schedules.directory / f".told-{name}"
     with contextlib.suppress(OSError):
@@ -194,7 +175,9 @@ def _decide(schedules: Schedules, schedule: Schedule, now: float) -> Schedule:
     return replace(schedule, cursor=cursor)
 
 
-def _sentences(schedules: Schedules, schedule: Schedule, ended: Sequence[Occurrence]) -> list[str]:
+def _describe_endings(
+    schedules: Schedules, schedule: Schedule, ended: Sequence[Occurrence]
+) -> list[str]:
     """Return a sentence on each occurrence that did not succeed; one for all that were missed."""
     log = schedules.log(schedule.job)
     sentences = []

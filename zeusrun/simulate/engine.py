@@ -1,7 +1,7 @@
 """Runs one simulated trial for as long as its policy allows, and charges all of it.
 
 Training continues while power limits are probed: a probe costs what its limit costs more than the
-best one. As in the launcher, a trial stops within an epoch when its cost passes the bound.
+best one. As in the launcher, a trial stops within an epoch if its cost exceeds the bound.
 """
 
 from __future__ import annotations
@@ -33,26 +33,21 @@ SAMPLES_PER_EPOCH = 1_000_000.0  # any number will do: only speeds are compared
 
 @dataclass(frozen=True)
 class Setting:
-    """The job and policy of a trial, what the policy is asked, and the runs before, oldest first.
-
-    ``rng`` is for the draws of the policy.
-    """
+    """What a trial is run with."""
 
     job: SimulatedJob
     policy: Policy
     problem: Problem
-    runs: Sequence[Run]
-    rng: Generator
+    runs: Sequence[Run]  # before it, oldest first
+    rng: Generator  # for the draws of the policy
 
 
 def run_trial(
     setting: Setting, decision: Decision, curve: LearningCurve, *, attempt: int, name: str
 ) -> Trial:
-    """Run a trial as decided, along a learning curve.
+    """Run a trial as decided, along a learning curve; ``CANCELLED`` if only its speed was checked.
 
-    Returns:
-        ``REACHED``, ``MISSED``, ``STOPPED``, or ``CANCELLED`` if it ended after its speed check;
-        ``time_s`` is all of its time.
+    ``time_s`` is all of its time.
     """
     simulation = _Simulation(setting, decision, curve)
     while simulation.status is None:
@@ -61,7 +56,7 @@ def run_trial(
 
 
 def _restrict_limits(setting: Setting, decision: Decision) -> tuple[Setting, Decision]:
-    """Let a batch size that was measured under some of the job's power limits use only those."""
+    """Let a batch size use only the power limits under which it was measured."""
     arm = decision.global_batch_size
     limits_w = tuple(sorted(setting.job.rates[arm]))
     if decision.power_limit_w is None or limits_w == setting.problem.power_limits_w:
@@ -104,7 +99,7 @@ class _Simulation:
         self._rate = self._rates[self._limit_w]
 
     def _train(self, share: float) -> None:
-        """Train a share of an epoch, or until the cost passes the bound."""
+        """Train a share of an epoch, or until the cost exceeds the bound."""
         seconds, bound = share * self._rate.epoch_s, self._decision.bound
         if bound is not None:
             job, eta_knob = self._setting.job, self._setting.problem.eta_knob
@@ -160,10 +155,9 @@ class _Simulation:
             self.status, self._reason = TrialStatus.MISSED, "target missed"
 
     def _end_probe(self) -> None:
-        """Record a measurement, ask for the next limit, and end the trial if a speed check says so.
+        """Record a measurement and ask for the next limit.
 
-        After a speed check the policy decides again; the trial ends if it chooses another batch
-        size.
+        After a speed check the policy decides again; the trial ends if it chooses another arm.
         """
         limit_w, rate, setting = self._limit_w, self._rate, self._setting
         steps_per_s = SAMPLES_PER_EPOCH / self._arm / rate.epoch_s

@@ -1,4 +1,4 @@
-"""A job to simulate: what every run of every batch size would do."""
+"""A job to simulate: how every run of every batch size would go."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class LearningCurve(NamedTuple):
-    """How one run learns if nobody stops it."""
+    """How one run learns if it is not stopped."""
 
-    epochs: int | None  # to the target; None if the run never reaches it
+    epochs: int | None  # to the target; ``None``: it is never reached
     pace: Pace
 
 
@@ -30,7 +30,7 @@ class Rate(NamedTuple):
 class Expected(NamedTuple):
     """Mean cost, energy and time until a batch size reaches the target; infinite if it never does.
 
-    A failed run costs ``max_epochs`` and is repeated.
+    A failed run takes ``max_epochs`` and is repeated.
     """
 
     cost_j: float
@@ -42,11 +42,8 @@ class Expected(NamedTuple):
 class SimulatedJob:
     """A recurring job of which everything is known.
 
-    A run follows one of the learning curves of its batch size at random. A job that does not drift
+    A run follows one of the learning curves of its batch size at random. A job that does not change
     has one era, from recurrence 1.
-
-    Raises:
-        ValueError: If a batch size has no rate under any power limit.
     """
 
     name: str
@@ -55,13 +52,8 @@ class SimulatedJob:
     target: float
     max_epochs: int
     max_power_w: float  # of the GPU
-    rates: Mapping[int, Mapping[float, Rate]]  # by batch size, then by power limit
+    rates: Mapping[int, Mapping[float, Rate]]  # by batch size, then by power limit; never empty
     eras: Sequence[tuple[int, Mapping[int, Sequence[LearningCurve]]]]  # by first recurrence
-
-    def __post_init__(self) -> None:
-        """Check that every batch size has a rate."""
-        if not self.rates or not all(self.rates.values()):
-            raise ValueError(f"{self.name}: every batch size needs a rate under a power limit")
 
     @cached_property
     def arms(self) -> tuple[int, ...]:

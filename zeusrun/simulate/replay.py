@@ -1,4 +1,4 @@
-"""Replays the recurrences of a job, one after the other or overlapping."""
+"""Replays the recurrences of a job, one after another or overlapping."""
 
 from __future__ import annotations
 
@@ -25,23 +25,17 @@ if TYPE_CHECKING:
     from zeusrun.simulate.job import SimulatedJob
     from zeusrun.trial import Trial
 
-ATTEMPTS = 5
-"""Attempts of a recurrence, the default of a job file."""
+ATTEMPTS = 5  # of a recurrence, the default of a job file
+SPEED_CHECKS = 50  # after so many, a recurrence ends without the target
 
-SPEED_CHECKS = 50
-"""Speed checks of a recurrence. After them it ends without the target."""
-
-_END, _START = 0, 1  # at the same moment, ends come first: a trial that starts knows of them
+_END, _START = 0, 1  # at the same moment, ends come first: a trial that starts sees them
 
 
 class Arrival(NamedTuple):
-    """When a recurrence is submitted, on the clock of the cluster.
-
-    ``stretch`` is the seconds on that clock for each second that the job runs.
-    """
+    """When a recurrence is submitted, on the clock of the cluster."""
 
     start_s: float
-    stretch: float = 1.0
+    stretch: float = 1.0  # seconds on that clock for each second that the job runs
 
 
 class Played(NamedTuple):
@@ -87,27 +81,22 @@ def replay(
 ) -> list[Played]:
     """Run recurrences of a job under a policy.
 
-    As in a submit, a trial that misses the target is followed at once by the next attempt. Other
-    recurrences see only that a trial runs, until it ends.
+    As in a submit, the next attempt follows at once after a trial that misses the target. Until a
+    trial ends, other recurrences see only that it runs.
 
     Args:
         job: The job.
         policy: Chooses every trial.
         problem: From ``build_problem``; its recurrence is set here.
         recurrences: How many.
-        seed: Of the learning curves that the runs follow, and of the policy's own draws.
+        seed: Of the learning curves that the runs follow, and of the draws of the policy.
         attempts: How many a recurrence may make.
-        in_flight: Recurrences that run at the same time: the next begins when one ends.
-        arrivals: One for each recurrence, by time: it begins then, whatever else runs.
+        in_flight: Recurrences that run at the same time; the next one begins when one ends.
+        arrivals: One for each recurrence, by time; it begins then, whatever else runs.
 
     Returns:
-        Every trial, oldest first by start.
-
-    Raises:
-        ValueError: If ``in_flight`` is below 1, or there is not one arrival for each recurrence.
+        Every trial, by start.
     """
-    if in_flight < 1 or (arrivals and len(arrivals) != recurrences):
-        raise ValueError(f"{recurrences} recurrences, {len(arrivals)} arrivals, {in_flight=}")
     entropy = [seed] if isinstance(seed, int) else seed
     world, rng = (np.random.default_rng([*entropy, stream]) for stream in (1, 2))
     state = _Replay(job, policy, problem, world, rng, attempts, arrivals)

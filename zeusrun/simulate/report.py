@@ -1,4 +1,4 @@
-"""Sums up a study by workload and policy: what was spent, and how that compares."""
+"""Sums up a study by workload and policy."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from zeusrun.simulate.study import Episode
 
-BASELINE = "zeus"
-"""The published policy. Others are compared with it."""
+BASELINE = "zeus"  # the published policy; others are compared with it
 
 Spread: TypeAlias = "dict[str, Any]"
 """``mean``, ``median``, ``p5`` and ``p95`` over seeds: a number, or a list by recurrence."""
@@ -24,7 +23,7 @@ Spread: TypeAlias = "dict[str, Any]"
 
 @dataclass(frozen=True)
 class Ratios:
-    """Total cost, energy and time over those of something else; ``None`` where that is unknown."""
+    """Total cost, energy and time over those of a reference; ``None`` if that is unknown."""
 
     cost: float | None = None
     energy: float | None = None
@@ -66,10 +65,7 @@ class Summary:
 
 
 def summarise(episodes: Sequence[Episode], policies: Sequence[str]) -> list[Summary]:
-    """Sum up some policies of a study, in the order of the episodes.
-
-    If there are episodes of policy ``zeus``, the others are compared with it.
-    """
+    """Sum up some policies of a study, and compare them with ``zeus`` if it was simulated."""
     groups: defaultdict[tuple[str, str], list[Episode]] = defaultdict(list)
     for episode in episodes:
         groups[episode.name, episode.policy].append(episode)
@@ -148,7 +144,7 @@ def _in_bests(episode: Episode) -> NDArray[np.float64]:
 
 
 def _ratios(by_seed: Sequence[NDArray[np.float64]]) -> Ratios:
-    """Return means over seeds; unknown if the other thing is infinite: it misses the target."""
+    """Return means over seeds; unknown if the reference is infinite: it misses the target."""
     return Ratios(*np.mean(by_seed, axis=0).tolist()) if np.all(by_seed) else Ratios()
 
 

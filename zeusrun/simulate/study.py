@@ -1,4 +1,4 @@
-"""Simulates many seeds of many scenarios under several policies, on several cores."""
+"""Simulates scenarios under several policies with many seeds, on several cores."""
 
 from __future__ import annotations
 
@@ -37,19 +37,12 @@ _JOB_STREAM = 77  # with a seed: the generator that a synthetic job is made from
 
 @dataclass(frozen=True)
 class Scenario:
-    """A recurring job to simulate. Scenarios of one name are reported together.
-
-    Attributes:
-        name: For tables; without a job, the synthetic family that makes another job for each seed.
-        job: The job for every seed.
-        runs: When a cluster trace submits its recurrences; empty: each waits for one before it.
-        salt: Added to every seed, so that the groups of a cluster trace differ.
-    """
+    """A recurring job to simulate. Scenarios of one name are reported together."""
 
     name: str
-    job: SimulatedJob | None = None
-    runs: tuple[ClusterRun, ...] = ()
-    salt: tuple[int, ...] = ()
+    job: SimulatedJob | None = None  # ``None``: the family ``name`` makes one for each seed
+    runs: tuple[ClusterRun, ...] = ()  # of a cluster trace; empty: each waits for one before it
+    salt: tuple[int, ...] = ()  # added to every seed, so that groups of a cluster trace differ
 
     def build(self, seed: int) -> SimulatedJob:
         """Return the job of a seed."""
@@ -62,16 +55,13 @@ def build_scenarios(
     gpu: str | None = None,
     cluster: Path | None = None,
 ) -> list[Scenario]:
-    """Build what the user asked for.
+    """Build the scenarios of some workloads; no workload means all.
 
-    Args:
-        workloads: Of the traces, or synthetic families where there are none; empty for all.
-        trace_dir: Contains the training and power traces.
-        gpu: Chooses the power trace.
-        cluster: A cluster trace; each of its groups is one scenario.
+    Without ``trace_dir`` a workload is a synthetic family. Each group of a ``cluster`` trace is one
+    scenario.
 
     Raises:
-        UsageError: If something asked for does not exist.
+        UsageError: If something that the user named does not exist.
     """
     if trace_dir is None:
         if gpu is not None:
@@ -140,22 +130,15 @@ def run_study(
     processes: int = 1,
     on_progress: Callable[[float], None] | None = None,
 ) -> list[Episode]:
-    """Simulate every scenario under every policy with every seed.
+    """Simulate every scenario under every policy with every seed; episodes come in that order.
 
-    The result does not depend on the number of processes. With more than one, a script that
-    calls this needs the usual ``if __name__ == "__main__":``, see ``multiprocessing``.
-
-    Scenarios of one name are merged by time. ``on_progress`` gets the share that is done.
-
-    Returns:
-        By name, policy and seed, in the order given.
+    The result does not depend on the number of processes. With more than one, a script that calls
+    this needs the usual ``if __name__ == "__main__":``, see ``multiprocessing``. Scenarios of one
+    name are merged by time. ``on_progress`` receives the share that is done.
 
     Raises:
-        UsageError: If there is nothing to simulate, no such policy, or no batch size that ever
-            reaches a job's target.
+        UsageError: If there is no such policy, or no batch size that reaches a job's target.
     """
-    if not (scenarios and policies and seeds):
-        raise UsageError("there is nothing to simulate: no workload, no policy or no seed")
     for policy in policies:
         create_policy(policy)
     cells = [(each, policy, seed) for each in scenarios for policy in policies for seed in seeds]
@@ -216,7 +199,7 @@ def simulate(scenario: Scenario, policy: str, seed: int, settings: Settings) -> 
 
 
 def _references(job: SimulatedJob, eta_knob: float, recurrences: int) -> tuple[Amounts, Amounts]:
-    """Return what the best batch size takes, and the default if nothing is optimised."""
+    """Return the expected amounts of the best batch size, and of never optimising."""
     best: list[Expected] = []
     never: list[Expected] = []
     changes = {first for first, _ in job.eras}
@@ -225,7 +208,8 @@ def _references(job: SimulatedJob, eta_knob: float, recurrences: int) -> tuple[A
             least = expected(job, best_arm(job, eta_knob, recurrence), eta_knob, recurrence)
             now = never_optimising(job, eta_knob, recurrence)
             if not np.isfinite(least.cost_j):
-                raise UsageError(f"{job.name}: no batch size ever reaches the target")
+                limits = f"{job.target:g} within {job.max_epochs} epochs"
+                raise UsageError(f"{job.name}: no batch size ever reaches {limits}")
         best.append(least)
         never.append(now)
     return np.array(best), np.array(never)
@@ -255,8 +239,8 @@ def _simulate_all(
     if processes <= 1 or len(cells) <= chunk:
         yield from (work(*cell) for cell in cells)
         return
-    # Spawned, not forked: the caller may have threads, such as those of a progress bar. Ctrl-C is
-    # for the process that waits: it stops the pool.
+    # Spawned, not forked: the caller may have threads, such as those of a progress bar. Only the
+    # caller handles Ctrl-C: it stops the pool.
     pool = ProcessPoolExecutor(
         min(processes, -(-len(cells) // chunk)),
         mp_context=multiprocessing.get_context("spawn"),

@@ -1,22 +1,24 @@
 """Builds jobs from traces in the public schema of the Zeus project, and reads cluster traces.
 
-``summary_train.csv`` says after how many epochs each run reached each level of its metric,
-``summary_power_<gpu>.csv`` how long an epoch takes and what it draws under each power limit.
+``summary_train.csv`` contains the epochs after which each run reached each level of its metric;
+``summary_power_<gpu>.csv``, time and power of an epoch under each power limit.
 """
 
 from __future__ import annotations
 
+import csv
 import difflib
+import io
+import lzma
 import math
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
-from zeusrun.simulate.rows import read_rows
 from zeusrun.target import meets_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 TRAINING_COLUMNS = (
@@ -30,11 +32,12 @@ POWER_COLUMNS = (
 CLUSTER_COLUMNS = ("group", "start_time", "end_time", "dataset", "runtime_ratio")
 WORKLOAD_FORM = "name:default:target:max_epochs[:min]"
 MAX_EPOCHS = 1_000_000  # every epoch of a run is simulated
+LARGEST, SMALLEST = 1e15, 1e-9  # of seconds, watts and shares: their sums are finite
 _PREFIX = "summary_power_"
 
 
 class Workload(NamedTuple):
-    """A dataset of a trace, and what the trace does not contain: how it is trained."""
+    """A dataset of a trace, and how it is trained, which the trace does not contain."""
 
     name: str  # of the dataset
     default: int  # the user's own batch size
@@ -58,7 +61,7 @@ WORKLOADS: Mapping[str, Workload] = {
 
 
 class Training(NamedTuple):
-    """What is trained, and how: the columns that the two traces share, without the batch size."""
+    """The columns that the two traces share, without the batch size."""
 
     dataset: str
     network: str
@@ -80,7 +83,7 @@ class ClusterRun(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A recurring job of a cluster trace: its name, its dataset, its submissions by time."""
+    """A recurring job of a cluster trace; ``runs`` are by time."""
 
     name: str
     dataset: str
@@ -88,11 +91,7 @@ class Group(NamedTuple):
 
 
 def parse_workload(text: str) -> Workload:
-    """Read ``--workload``: the name of a known one, or ``name:default:target:max_epochs[:min]``.
-
-    Raises:
-        UsageError: If it is neither.
-    """
+    """Read ``--workload``: a known name, or ``WORKLOAD_FORM``; else raises ``UsageError``."""
     name, *rest = text.split(":")
     if not rest:
         if name not in WORKLOADS:
@@ -121,7 +120,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def gpus(directory: Path) -> list[str]:
-    """Return the GPUs of which a directory holds a power trace."""
+    """Return the GPUs of the power traces in a directory."""
     found = directory.glob(f"{_PREFIX}*.csv")
     return sorted(path.name.removeprefix(_PREFIX).removesuffix(".csv") for path in found)
 
@@ -156,18 +155,20 @@ def _build_job(
     power: Mapping[Training, Mapping[int, Mapping[float, Rate]]],
     max_power_w: float,
 ) -> SimulatedJob:
-    """Build a job of the batch sizes that were both trained and measured.
+    """Build a job of the batch sizes in both traces; the default is at most the largest of them.
 
-    The default is at most the largest of them. If a dataset was trained in several ways, the one
-    with most batch sizes counts.
+    If a dataset was trained in several ways, the one with most batch sizes counts.
     """
     name = workload.name
-    keys = [key for key in training if key.dataset == name]
-    if not keys:
+    in_both = {
+        key: sorted(training[key].keys() & power.get(key, {}).keys())
+        for key in training
+        if key.dataset == name
+    }
+    if not in_both:
         hint = did_you_mean(name, dict.fromkeys(key.dataset for key in training))
         raise UsageError(f"the training trace has no dataset {name!r}; {hint}")
-    key = max(keys, key=lambda key: len(training[key].keys() & power.get(key, {}).keys()))
-    arms = sorted(training[key].keys() & power.get(key, {}).keys())
+    key, arms = max(in_both.items(), key=lambda item: len(item[1]))
     if not arms:
         raise UsageError(
             f"{name}: no batch size of the training trace ({key.network}, {key.optimizer}) is in "
@@ -181,10 +182,6 @@ def _build_job(
         arm: [_build_curve(levels, workload) for levels in training[key][arm].values()]
         for arm in arms
     }
-    if not any(curve.epochs for own in curves.values() for curve in own):
-        raise UsageError(
-            f"{name}: no run reaches {workload.target:g} within {workload.max_epochs} epochs"
-        )
     return SimulatedJob(
         name=name,
         default=default,
@@ -217,9 +214,9 @@ def _gpu(directory: Path, gpu: str | None) -> str:
     known = gpus(directory)
     if not known:
         where = "no such directory" if not directory.is_dir() else f"no {_PREFIX}<gpu>.csv in it"
-        raise UsageError(f"{directory} holds no power traces: {where}")
+        raise UsageError(f"{directory} has no power traces: {where}")
     if gpu is None:
-        raise UsageError(f"say which GPU with --gpu; {directory} has {', '.join(known)}")
+        raise UsageError(f"name the GPU with --gpu; {directory} has {', '.join(known)}")
     for name in known:
         if name.lower() == gpu.lower():
             return name
@@ -276,3 +273,71 @@ def load_groups(path: Path, datasets: Iterable[str]) -> list[Group]:
         raise UsageError(f"{path}: none of its datasets is simulated ({found}); {hint}")
     read = [Group(name, dataset, tuple(sorted(runs))) for name, (dataset, runs) in groups.items()]
     return sorted(read, key=lambda group: (group.runs[0].start_s, group.name))
+
+
+class TraceRow(NamedTuple):
+    """The cells of a row by column, and the line on which the row ends."""
+
+    path: Path
+    line: int
+    cells: Mapping[str, str]
+
+    def error(self, text: str) -> UsageError:
+        """Return an error that begins with the file and the line."""
+        return UsageError(f"{self.path}:{self.line}: {text}")
+
+    def number(self, column: str, least: float = -LARGEST) -> float:
+        """Read a number of at least ``least``; anything else raises ``UsageError``."""
+        text = self.cells[column]
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= LARGEST:  # not a number compares as False
+            raise self.error(f"{column} is {text!r}, not a number from {least:g} to {LARGEST:g}")
+        return value
+
+    def positive(self, column: str) -> float:
+        """Read a number above 0; anything else raises ``UsageError``."""
+        return self.number(column, SMALLEST)
+
+    def whole(self, column: str) -> int:
+        """Read a whole number above 0, such as ``64.0``; anything else raises ``UsageError``."""
+        value = self.number(column, 1)
+        if not value.is_integer():
+            raise self.error(f"{column} is {self.cells[column]}, not a whole number")
+        return int(value)
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> Iterator[TraceRow]:
+    """Yield every row of a ``.csv`` or ``.csv.xz`` file that has at least these columns.
+
+    Raises:
+        UsageError: If the file cannot be read, is no CSV, lacks a column, or a row lacks a cell.
+    """
+    reader = csv.DictReader(io.StringIO(_read_text(path), newline=""), strict=True)
+    try:
+        header = [name.strip() for name in reader.fieldnames or ()]
+        reader.fieldnames = header
+        missing = [name for name in columns if name not in header]
+        if missing:
+            found = ", ".join(filter(None, header)) or "no header"
+            raise UsageError(f"{path}:1: there is no column {missing[0]!r}; found {found}")
+        for cells in reader:
+            row = TraceRow(path, reader.line_num, cells)
+            if any(cells[name] is None for name in columns):
+                raise row.error(f"fewer cells than the {len(header)} of the header")
+            yield row
+    except csv.Error as error:
+        where = f"{path}, after line {reader.line_num}"
+        raise UsageError(f"{where}: not CSV: {error}; is a quote left open?") from error
+
+
+def _read_text(path: Path) -> str:
+    opener = lzma.open if path.suffix == ".xz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+            return file.read()
+    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} cannot be read: {reason}") from error

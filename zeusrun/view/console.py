@@ -25,9 +25,9 @@ _LEAST_ROOM = 20
 
 
 class PlainConsole(Console):
-    """A console that never cuts a text, breaks lines between words only, and obeys no text.
+    """A console from which paths can be copied: it cuts no text, and breaks lines between words.
 
-    A path can be copied from it, and colours come from styles alone; see ``zeusrun.plain_text``.
+    Control characters in a text have no effect; see ``zeusrun.plain_text``.
     """
 
     def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as rich has it
@@ -56,7 +56,7 @@ class PlainConsole(Console):
 
 
 class LastingStream:
-    """A stream that discards what nobody can read any more, so that a training goes on."""
+    """A stream that discards its output once nobody can read it, so that a training continues."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -85,7 +85,7 @@ class LastingStream:
 
 
 def lasting_console(stream: IO[str] | None) -> PlainConsole:
-    """Return a console that goes on without output if its terminal or pipe is closed.
+    """Return a console that continues without output if its terminal or pipe is closed.
 
     ``None`` is a stream that was closed before zeusrun started.
     """
@@ -114,9 +114,9 @@ def break_lines(text: Text, width: int) -> list[Text]:
 
 
 class Labelled:
-    """Rows of a label and a text, ``gap`` columns apart; a long text is indented to its start.
+    """Rows of a label and a text, ``gap`` columns apart; ``soft_wrap`` breaks no lines.
 
-    With ``soft_wrap``, as in a log, lines are not broken.
+    The further lines of a long text are indented like the first.
     """
 
     def __init__(self, rows: Sequence[tuple[Text, Text]], gap: int = 2) -> None:

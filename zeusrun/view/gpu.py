@@ -57,11 +57,11 @@ def gpu_sheet(statuses: Sequence[GpuStatus], width: int) -> RenderableType:
         doing.add_row(
             number(status.cuda_index),
             units.shortened(model, max(8, min(30, width - 64))),
-            _known(power),
+            power,
             UNKNOWN if limits_w is None else UNKNOWN.join(f"{limit:.0f}" for limit in limits_w),
             units.percent(status.utilization),
             UNKNOWN if celsius is None else f"{celsius:.0f} °C",
-            _known(clocks),
+            clocks,
             _throttle(status.throttle_reasons),
         )
         being.add_row(
@@ -92,11 +92,6 @@ def _table(*names: str) -> Table:
         text = name in {"model", "UUID", "energy by"}
         table.add_column(name, justify="left" if text else "right", no_wrap=True)
     return table
-
-
-def _known(pair: str) -> str:
-    """Return one dash for two unknown numbers."""
-    return UNKNOWN if pair == f"{UNKNOWN}/{UNKNOWN}" else pair
 
 
 def _notes(statuses: Sequence[GpuStatus]) -> list[Text]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,7 +43,7 @@ _RANK_STYLES = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "br
 
 
 class SubmitView:
-    """Shows one submit on a console. A context manager, which removes the panel at the end."""
+    """Shows one submit on a console. A context manager: it removes the panel at the end."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self._console = console
@@ -130,12 +129,12 @@ def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
     """Return one plain line about the epoch that has just ended."""
     parts = [
         f"epoch {progress.epochs}/{trial.max_epochs}",
-        f"{trial.metric} {_value(progress.last_value)} (target {trial.target:g})",
+        f"{trial.metric} {units.number(progress.last_value, '.4g')} (target {trial.target:g})",
         units.duration(progress.time_s),
         units.energy(progress.energy_j or None),  # 0: too little to measure yet
     ]
     if bound_j is not None:
-        parts.append(f"cost {units.energy(progress.cost_j)} of at most {units.energy(bound_j)}")
+        parts.append(_cost(progress, bound_j))
     return Text("  " + " · ".join(parts), style="dim")
 
 
@@ -155,35 +154,30 @@ def live_panel(
     line = Table.grid(*(Column(no_wrap=True) for _ in range(3)), padding=(0, 2))
     line.add_row(bar, f"{progress.epochs}/{trial.max_epochs}", _remaining(trial, progress))
     grid.add_row("epoch", line)
-    best = f"best {_value(progress.best_value)}" if progress.best_value is not None else ""
-    value = f"{_value(progress.last_value)}  {target_text(trial)}  {best}"
+    value = f"{units.number(progress.last_value, '.4g')}  {target_text(trial)}"
+    if progress.best_value is not None:
+        value += f"  best {progress.best_value:.4g}"
     grid.add_row(Text(units.shortened(trial.metric)), value)
-    cost = units.energy(progress.cost_j)
-    if bound_j is not None:
-        cost = f"{cost} of at most {units.energy(bound_j)}"
     power = units.power(progress.power_w)
+    energy = f"{units.energy(progress.energy_j)} · {_cost(progress, bound_j)}"
     if trial.gpu_count:
         grid.add_row("power", power + _limit(trial, progress))
-        grid.add_row("energy", f"{units.energy(progress.energy_j)} · cost {cost}")
+        grid.add_row("energy", energy)
     else:
-        grid.add_row("energy", f"{power} · {units.energy(progress.energy_j)} · cost {cost}")
+        grid.add_row("energy", f"{power} · {energy}")
     return Group(Text(""), grid)
 
 
 def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> RenderableType:
     """Return the outcome, the cost, and the command that shows more.
 
-    ``replaced``: a speed check ended the trial in favour of another, which is no failure.
-    ``saved``: its script has saved a checkpoint.
+    ``replaced``: a speed check ended it in favour of another one. ``saved``: it has a checkpoint.
     """
     reached = trial.status is TrialStatus.REACHED
     style = STATUS_STYLES[trial.status]
     mark = "✓" if reached else "·" if replaced else "✗"
-    head = Text.assemble(
-        (trial.trial, "bold"),
-        (f" {trial.status.value}", style),
-        f"  {trial.reason}",
-    )
+    status = (f" {trial.status.value}", style)
+    head = Text.assemble((trial.trial, "bold"), status, f"  {trial.reason}")
     took = f"  batch size {trial.global_batch_size} · "
     took += units.plural(trial.epochs, "epoch") if trial.epochs else "no epoch"
     if trial.time_s is not None:
@@ -204,6 +198,11 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
     return Group(*lines)
 
 
+def _cost(progress: Progress, bound_j: float | None) -> str:
+    bound = "" if bound_j is None else f" of at most {units.energy(bound_j)}"
+    return f"cost {units.energy(progress.cost_j)}{bound}"
+
+
 def _limit(trial: Trial, progress: Progress) -> str:
     """Return the limit in force, such as `` · limit 150 W a GPU, being tried``."""
     if progress.power_limit_w is None:
@@ -216,16 +215,10 @@ def _limit(trial: Trial, progress: Progress) -> str:
 def _remaining(trial: Trial, progress: Progress) -> str:
     if progress.training_t is None:
         return f"starting, {units.duration(progress.now_t - progress.launched_t)}"
-    if progress.reached is not None:
-        return f"{units.duration(progress.reached.time_s)}, finishing"
+    if progress.reached is not None or progress.ending:
+        return f"{units.duration(progress.time_s)}, finishing"
     if not progress.epochs or progress.time_s is None or not progress.curve:
         return units.duration(progress.time_s)
     last = progress.curve[-1].time_s
     left = last / progress.epochs * max(0, trial.max_epochs - progress.epochs)
     return f"{units.duration(progress.time_s)}, at most {units.duration(left)} left"
-
-
-def _value(value: float | None) -> str:
-    if value is None:
-        return units.UNKNOWN
-    return "NaN" if math.isnan(value) else f"{value:.4g}"

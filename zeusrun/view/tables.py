@@ -42,46 +42,38 @@ _SOURCE_NOTES = {
     EnergySource.ESTIMATED: "~ estimated from CPU time",
 }
 _TEXTS = {"when", "run", "status"}  # columns of words; those of numbers are aligned right
-_HISTORY_COLUMNS = (
-    "when",
-    "run",
-    "batch",
-    "limit",
-    "epochs",
-    "time",
-    "energy",
-    "cost",
-    "status",
-    "saved",
-)
 _ROOMY = 96  # columns from which power limits and epochs both fit
 _LEGEND = {
+    "epochs, cost": "expected of the next run, until it reaches the target",
     "90 % range": "of the cost of the next run",
-    "risk": "that it costs more than it may and is stopped, or misses",
-    "worth": "what a try would save in the recurrences to come, less its cost",
+    "risk": "the probability that the next run is stopped, or misses the target",
+    "worth": "what a try is expected to save in later recurrences, less its own cost",
+    "next": "the probability that the next run uses this batch size",
 }
 
 
 def net_lines(savings: Savings) -> list[Text]:
-    """Return what exploring has saved so far, compared with always using the default.
+    """Return what exploring has saved or cost so far, and what the default alone would have cost.
 
-    The first line is the net, the second what it is compared with. Empty before any exploration.
+    Empty before any exploration.
     """
     if not savings.explored:
         return []
     net_j, compared = savings.net_j, len(savings.by_trial)
     of = f"{compared} of {savings.ended}" if compared < savings.ended else str(compared)
-    net = f"net so far: {units.gain(net_j)} of {units.energy(savings.default_j)} ({of} recurrences)"
+    net = f"exploring has {_saved(net_j)} so far ({of} recurrences)"
     if net_j < 0 and savings.coming_j == 0:
         net += "; the default is in use"
     elif savings.pays_back_in is not None:
         net += f"; pays back in about {savings.pays_back_in} more"
-    bases = {_basis(each): each.default_runs for each in savings.by_trial.values()}
-    basis = next(iter(bases))
+    default_j = units.energy(savings.default_j)
+    bases = {(each.default, _mean(each)): each.default_runs for each in savings.by_trial.values()}
+    (default, mean), runs = next(iter(bases)), sum(bases.values())
+    basis = f"batch size {default} alone would have cost {default_j} ({mean})"
     if len(bases) > 1:
-        basis = f"the default batch size, by its {sum(bases.values())} runs under equal conditions"
+        basis = f"the default alone would have cost {default_j} ({runs} comparable runs of it)"
     style = "green" if net_j >= 0 else "yellow"
-    return [Text(f"  {net}", style=style), Text(f"  against {basis}", style="dim")]
+    return [Text(f"  {net}", style=style), Text(f"  {basis}", style="dim")]
 
 
 def saving_lines(savings: Savings, trial: Trial) -> list[Text]:
@@ -89,25 +81,30 @@ def saving_lines(savings: Savings, trial: Trial) -> list[Text]:
     saving = savings.by_trial.get(trial.trial)
     if saving is None:
         return []
-    own = Text(f"  this recurrence: {units.gain(saving.saved_j)} against {_basis(saving)}")
+    against = f"batch size {saving.default} ({_mean(saving)})"
+    than = "compared with" if saving.saved_j >= 0 else "more than"
+    own = Text(f"  this recurrence {_saved(saving.saved_j)} {than} {against}")
     return [*([own] if saving.explored else []), *net_lines(savings)[:1]]
 
 
-def _basis(saving: Saving) -> str:
-    runs = "1 run" if saving.default_runs == 1 else f"the mean of {saving.default_runs} runs"
-    return f"batch size {saving.default}: {units.energy(saving.default_j)}, {runs}"
+def _saved(joules: float) -> str:
+    return f"{'saved' if joules >= 0 else 'cost'} {units.energy(abs(joules))}"
+
+
+def _mean(saving: Saving) -> str:
+    runs = "1 run" if saving.default_runs == 1 else f"mean of {saving.default_runs} runs"
+    return f"{units.energy(saving.default_j)}, {runs}"
 
 
 def plan_sheet(
     trial: Trial, command: str, env: Mapping[str, str], kept: Sequence[str]
 ) -> RenderableType:
-    """Return the trial that a submit would choose and the command that it would start."""
+    """Return what a submit would choose and start; ``kept`` as for ``explain_table``."""
     variables = [Text(f"  {name}={value}", style="dim") for name, value in env.items()]
     return Group(*_remarks(kept), trial_head(trial), Text(""), Text(command), Text(""), *variables)
 
 
 def _remarks(kept: Sequence[str]) -> list[Text]:
-    """Return the remarks about past trials that are interpreted differently now."""
     return [Text(f"· history: {text}", style="dim") for text in kept]
 
 
@@ -131,23 +128,24 @@ def history_table(
     running: Mapping[str, Live] = MappingProxyType({}),
     width: int = 80,
 ) -> RenderableType:
-    """Return the savings of a job and a table of its trials, oldest first.
+    """Return the savings of a job and a table of its ``last`` trials, oldest first.
 
     Args:
         job: The name of the job.
         trials: The trials to show, and those to compare them with.
-        last: The number of trials to show; ``None`` for all of them.
+        last: ``None`` for all.
         count: The number of trials of the job; ``None`` for as many as are given.
         running: Unfinished trials with their live numbers, by id.
-        width: Columns of the console; under 96, a job with power limits shows no epochs.
+        width: Of the console. If power limits leave no room for them, epochs are not shown.
     """
     shown = trials if last is None else trials[-last:]
     savings = find_savings(trials)
     shares = {name: each.share for name, each in savings.by_trial.items() if each.explored}
     proved = any(trial.trial in shares for trial in shown)
     limited = any(trial.power_limit_w is not None for trial in shown)
-    hidden = {"saved": not proved, "limit": not limited, "epochs": limited and width < _ROOMY}
-    names = [name for name in _HISTORY_COLUMNS if not hidden.get(name)]
+    names = ["when", "run", "batch", *(["limit"] if limited else [])]
+    names += ["epochs"] if not limited or width >= _ROOMY else []
+    names += ["time", "energy", "cost", "status", *(["saved"] if proved else [])]
     table = plain_table()
     for name in names:
         shrinks = name in {"batch", "saved"}  # on a narrow terminal
@@ -175,10 +173,9 @@ def history_table(
         table.add_row(*(cells[name] for name in names), style=style)
     sources = {trial.energy_source for trial in shown}
     notes = [note for source, note in _SOURCE_NOTES.items() if source in sources]
-    notes += ["saved: with all attempts"] if proved else []
+    notes += ["saved: counts all attempts"] if proved else []
     notes += ["costs of different eta_knob"] if len({each.eta_knob for each in shown}) > 1 else []
-    if count is None:
-        count = len(trials)
+    count = len(trials) if count is None else count
     notes += [f"{count - len(shown)} earlier: --last {count}"] if len(shown) < count else []
     parts: list[RenderableType] = [Text(job, style="bold"), *net_lines(savings), Text(""), table]
     parts += [Text(f"  {' · '.join(notes)}", style="dim")] if notes else []
@@ -240,9 +237,8 @@ def explain_table(
 ) -> RenderableType:
     """Return what a policy believes about each batch size: a table, then a verdict on each.
 
-    Columns that the policy does not use are left out. ``kept`` are remarks about past trials that
-    are interpreted differently now. ``limits`` are, by arm, the best power limit in watts and the
-    number of measured ones.
+    ``kept`` are remarks about past trials that are interpreted differently now. ``limits`` are, by
+    arm, the best power limit in watts and the number of measured ones.
     """
     table = plain_table()
     valued = any(belief.value_j is not None for belief in beliefs)

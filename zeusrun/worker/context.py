@@ -35,8 +35,6 @@ class RunContext:
         job: Name of the recurring job; ``None`` outside zeusrun.
         trial: Identity of this trial; ``None`` outside zeusrun.
         checkpoint_dir: Where this trial saves its checkpoints; ``None`` outside zeusrun.
-        external_sigterm: Whether a SIGTERM that zeusrun did not send has ended the training.
-        grouped: Whether a process group of ``torch.distributed`` has been seen in this process.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -53,8 +51,8 @@ class RunContext:
         self._asked: set[str] = set()
         self._unsent: list[Event] = []
         self._stopping = False
-        self.external_sigterm = False
-        self.grouped = False
+        self.external_sigterm = False  # one that zeusrun did not send has ended the training
+        self.grouped = False  # a process group of ``torch.distributed`` has been seen
         self._listening = False
         self._pid = 0
         self._writer: EventWriter | None = None
@@ -142,11 +140,7 @@ class RunContext:
             warnings.warn(f"zeusrun could not record the metrics yet: {error}", stacklevel=4)
 
     def send(self) -> None:
-        """Write the reports that are not written yet.
-
-        Raises:
-            OSError: If the disk refuses.
-        """
+        """Write the reports that are not written yet; raises ``OSError`` if the disk refuses."""
         while self._unsent:
             if self._writer is None:
                 self._writer = EventWriter(self._environment["ZEUSRUN_SIDECAR"])

@@ -40,14 +40,8 @@ def ran_out_of_memory(error: BaseException) -> bool:
 def record_failure(path: str, rank: int, restart: int, error: BaseException) -> None:
     """Write ``error.json`` unless another rank of the same restart has done it.
 
-    The first failure is the cause; the other ranks fail because that rank is gone. If the disk
-    refuses, nothing is written.
-
-    Args:
-        path: The file.
-        rank: Of this process.
-        restart: Number of torchrun's restarts; a failure after a restart replaces an earlier one.
-        error: The exception that ended the script; its traceback has no frames of zeusrun.
+    The first failure is the cause; the other ranks fail because that rank is gone. But a failure
+    after one more ``restart`` by torchrun replaces it. If the disk refuses, nothing is written.
     """
     if isinstance(error, SystemExit):
         code = f"code {error.code}" if isinstance(error.code, int) else str(error.code)
@@ -56,13 +50,15 @@ def record_failure(path: str, rank: int, restart: int, error: BaseException) -> 
         kind = "out_of_memory" if ran_out_of_memory(error) else "exception"
         message = _text(error)
     lines = "".join(traceback.format_exception(error))
+    if len(lines) > _MAX_TRACEBACK:  # whole lines: half a secret could not be masked later
+        lines = lines[-_MAX_TRACEBACK:].partition("\n")[2]
     record = {
         "rank": rank,
         "restart": restart,
         "kind": kind,
         "type": type(error).__name__,
         "message": message[:_MAX_MESSAGE],
-        "traceback": lines[-_MAX_TRACEBACK:],
+        "traceback": lines,
     }
     temporary = f"{path}.rank{rank}"
     with contextlib.suppress(OSError):

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zeusrun.bandit.zeus.thompson import believe, chances, draw_j
+from zeusrun.bandit.tally import believe
+from zeusrun.bandit.zeus.policy import chances, draw_j
 
 
 def test_one_cost_is_believed_with_the_prior_spread():

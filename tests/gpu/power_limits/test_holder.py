@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import secrets
+import shutil
 import subprocess
 import sys
 
@@ -14,10 +15,11 @@ from zeusrun.energy.cpu import EstimatedCpu
 from zeusrun.errors import BusyError, DeviceError, LimitRefusedError
 from zeusrun.files.lock import FileLock
 from zeusrun.gpu.power_limits.holder import LimitHolder, limit_grid_w
-from zeusrun.gpu.power_limits.lock import LimitLock, is_held
 from zeusrun.gpu.power_limits.original_limits import (
+    LimitLock,
     LimitRecord,
     is_elsewhere,
+    is_held,
     read_record,
     recorded_gpus,
     repair_limits,
@@ -184,6 +186,33 @@ def test_a_record_that_somebody_has_removed_is_written_again(devices, holder, tm
         assert recorded_gpus(tmp_path / "gpus") == sorted(device.uuid for device in devices)
 
 
+def test_after_the_folder_of_the_records_was_deleted_the_next_run_still_finds_the_original_limit(
+    devices, holder, original_w, guard, tmp_path
+):
+    holder.__enter__()
+    holder.hold(125.0, "job-1-1")
+    shutil.rmtree(tmp_path / "gpus")
+    holder.keep_guarded()  # as ten times a second during a run
+    for lock in holder._locks:  # launcher and guard are killed
+        lock.release()
+    with LimitHolder(devices, tmp_path / "gpus", guard) as after:
+        assert limits_w(devices) == original_w
+        after.hold(150.0, "job-2-1")
+    assert limits_w(devices) == original_w
+
+
+def test_a_limit_that_stays_changed_has_its_record_although_the_folder_was_deleted(
+    devices, holder, original_w, tmp_path
+):
+    with holder:
+        holder.hold(150.0, "job-1-1")
+        shutil.rmtree(tmp_path / "gpus")
+        devices[0].fail("GPU is lost")
+    assert "lost" in holder.unrestored
+    record = read_record(tmp_path / "gpus", devices[0].uuid)
+    assert record.original_w == original_w[devices[0].uuid]
+
+
 def test_where_records_cannot_be_written_any_more_limits_are_put_back(
     devices, holder, original_w, monkeypatch
 ):
@@ -228,7 +257,7 @@ def test_a_launcher_in_another_network_namespace_is_seen_by_the_file(original_w,
 HOLDS = """
 import sys
 from pathlib import Path
-from zeusrun.gpu.power_limits.lock import LimitLock
+from zeusrun.gpu.power_limits.original_limits import LimitLock
 lock = LimitLock(sys.argv[2], Path(sys.argv[1]))
 print(lock.acquire(), flush=True)
 sys.stdin.read()

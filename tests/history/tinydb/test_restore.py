@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tests.contracts.history import PREEMPTED, REACHED, begin, build_trial
 from tests.history.test_disk import fork, intercept, wait_for
 from zeusrun.errors import HistoryError
-from zeusrun.history.schema import SCHEMA
 from zeusrun.history.tinydb.restore import merge
+from zeusrun.history.tinydb.storage import SCHEMA
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.trial import TrialStatus
 

@@ -15,7 +15,7 @@ from tests import factories
 from tests.contracts.history import REACHED, HistoryContract, begin, build_trial
 from zeusrun.errors import ExitCode, HistoryError
 from zeusrun.history.base import Conflict
-from zeusrun.history.schema import SCHEMA
+from zeusrun.history.tinydb.storage import SCHEMA
 from zeusrun.history.tinydb.store import TinyDBHistory
 
 
@@ -34,6 +34,16 @@ def test_another_process_would_read_the_same(history, tmp_path):
     begin(history)
     history.finish("digits-1-1", REACHED)
     assert TinyDBHistory(tmp_path).trials("digits") == history.trials("digits")
+
+
+def test_what_was_read_before_is_neither_stale_nor_changed_by_the_reader(history, tmp_path):
+    begin(history)
+    history.trials("digits").clear()
+    history.snapshot("digits").trials[0].to_json()["curve"].append("changed")
+    assert history.trials("digits") == [build_trial()]
+    TinyDBHistory(tmp_path).finish("digits-1-1", REACHED)
+    assert history.trials("digits") == [build_trial().finish(REACHED)]
+    assert history.unfinished("digits") == []
 
 
 def test_a_version_is_that_of_the_files_whoever_opens_them(history, tmp_path):

@@ -22,8 +22,14 @@ from tests.contracts.history import (
 )
 from zeusrun.errors import HistoryError
 from zeusrun.history.base import Conflict
-from zeusrun.history.schema import SCHEMA, empty_tables, encode_tables
-from zeusrun.history.tinydb.storage import read_header, seal, volume_path
+from zeusrun.history.tinydb.storage import (
+    SCHEMA,
+    empty_tables,
+    encode_tables,
+    read_header,
+    seal,
+    volume_path,
+)
 from zeusrun.history.tinydb.store import StoredTrials, TinyDBHistory
 from zeusrun.trial import TrialStatus
 

@@ -81,7 +81,7 @@ def test_a_cap_set_during_a_probe_stays_and_the_user_is_told_once(running):
     running.control.let_go()
     assert running.device.power_limit_w() == 120.0
     assert running.control.report(None).profile == ()
-    (warning,) = [text for text in running.warnings if "left alone" in text]
+    (warning,) = [text for text in running.warnings if "changes no power limit" in text]
     assert "stays at 120 W" in warning
 
 

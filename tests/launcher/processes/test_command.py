@@ -1,7 +1,11 @@
-"""From a job and a decision to the command that is run."""
+"""From a job and a decision to the command that is run, and the torchrun that is installed."""
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.metadata
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,10 +13,15 @@ import pytest
 import zeusrun
 from tests.factories import build_trial as trial
 from tests.factories import load_job
-from zeusrun.errors import DeviceError
-from zeusrun.launcher.context import resolve_world_size
-from zeusrun.launcher.processes.command import Placement, build_command, placeholder_values
-from zeusrun.launcher.processes.installation import Torchrun
+from zeusrun.errors import LaunchError
+from zeusrun.launcher.processes import command
+from zeusrun.launcher.processes.command import (
+    Placement,
+    Torchrun,
+    build_command,
+    find_torchrun,
+    placeholder_values,
+)
 from zeusrun.launcher.rundir.layout import RunPaths
 
 PATHS = RunPaths(Path("/runs/job/job-1-1"))
@@ -158,20 +167,76 @@ def test_numbers_are_passed_without_loss(spec):
     assert float(values["learning_rate"]) == 0.1 + 0.2
 
 
-@pytest.mark.parametrize(
-    ("nproc_per_node", "gpus", "ranks"),
-    [(3, 1, 3), ("cpu", 4, 8), ("gpu", 4, 4), ("auto", 4, 4), ("auto", 0, 8)],
-)
-def test_ranks_are_counted_by_torchruns_own_words(nproc_per_node, gpus, ranks):
-    assert resolve_world_size(nproc_per_node, gpus, 8) == ranks
-
-
-def test_gpus_asked_for_and_absent_are_an_error_that_says_what_to_do():
-    with pytest.raises(DeviceError, match=r"'gpu'.*nvidia-smi.*'auto'"):
-        resolve_world_size("gpu", 0, 8)
-
-
 def test_several_ranks_get_one_thread_each_as_from_torchrun_but_without_its_warning(spec):
     assert build(spec()).env["OMP_NUM_THREADS"] == "1"
     assert build(spec(), environment={"OMP_NUM_THREADS": "8"}).env["OMP_NUM_THREADS"] == "8"
     assert "OMP_NUM_THREADS" not in build(spec(), world_size=1).env
+
+
+def test_the_installed_torchrun_declares_what_we_pass_it():
+    found = find_torchrun()
+    assert found.argv[:2] == (sys.executable, "-c")
+    assert found.version == importlib.metadata.version("torch")
+    assert found.flags >= {
+        "--nnodes",
+        "--nproc-per-node",
+        "--max-restarts",
+        "--rdzv-backend",
+        "--rdzv-endpoint",
+        "--rdzv-id",
+    }
+
+
+def test_torch_is_not_imported_for_it():
+    program = (
+        "import sys; from zeusrun.launcher.processes.command import find_torchrun; find_torchrun();"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install a torch of our own, made of one file."""
+
+    def install_torch(source):
+        package = tmp_path / "torch"
+        (package / "distributed").mkdir(parents=True)
+        if source is not None:
+            (package / "distributed" / "run.py").write_bytes(source)
+        spec = importlib.machinery.ModuleSpec("torch", None, is_package=True)
+        spec.submodule_search_locations = [str(package)]
+        monkeypatch.setattr(command.importlib.util, "find_spec", lambda _name: spec)
+
+    return install_torch
+
+
+def test_only_declared_options_count_as_known(install):
+    install(
+        b'parser.add_argument(\n    "--max-restarts",\n    \'--log-dir\',\n    help="--odd",\n)'
+    )
+    assert find_torchrun().flags == {"--max-restarts", "--log-dir"}
+
+
+def test_source_that_cannot_be_decoded_declares_nothing(install):
+    install(b"\xff\xfe")
+    assert find_torchrun().flags == frozenset()
+
+
+def test_a_torch_without_torchrun_is_no_torch(install):
+    install(None)
+    with pytest.raises(LaunchError, match="pip install torch"):
+        find_torchrun()
+
+
+def test_no_torch_is_said_with_the_interpreter_that_lacks_it(monkeypatch):
+    monkeypatch.setattr(command.importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(LaunchError) as caught:
+        find_torchrun()
+    assert sys.executable in str(caught.value)
+    assert caught.value.exit_code == 5
+
+
+def test_a_torch_that_does_not_say_its_version_is_launched_all_the_same(install):
+    install(b'"--max-restarts",')
+    assert find_torchrun().version == "unknown"

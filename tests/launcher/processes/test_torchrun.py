@@ -115,7 +115,7 @@ def test_told_to_stop_a_program_sees_the_stop_file_and_is_not_signalled(paths):
         while not os.path.exists(os.path.join(os.environ["ZEUSRUN_RUN_DIR"], "stop")):
             time.sleep(0.01)
     """
-    on_tick = once(paths, "ready", StopLevel.TELL)
+    on_tick = once(paths, "ready", StopLevel.ASK)
     assert run(python(paths, text), paths, grace_period_s=1, on_tick=on_tick).code == 0
 
 
@@ -223,7 +223,7 @@ def test_kill_ends_even_what_ignores_sigterm_and_all_its_children(paths):
 
 
 def test_a_level_never_falls(paths):
-    asked = iter([StopLevel.TELL, StopLevel.NONE, StopLevel.TERMINATE, StopLevel.NONE])
+    asked = iter([StopLevel.ASK, StopLevel.NONE, StopLevel.TERMINATE, StopLevel.NONE])
 
     def on_tick():
         return next(asked, StopLevel.NONE) if (paths.run_dir / "ready").exists() else go_on()

@@ -21,6 +21,7 @@ from zeusrun.launcher.rundir.failure import (
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.redaction import mask_values
 from zeusrun.worker.context import RunContext
+from zeusrun.worker.failure import record_failure
 
 RECORD = {
     "rank": 1,
@@ -310,3 +311,21 @@ def test_reason_cause_and_traceback_hold_no_secret(paths):
     failure = read_failure(paths, 0, mask=mask)
     assert failure.reason.startswith("rank 1 at data.py:3: ValueError: *** is broken")
     assert "hf_" not in failure.reason + failure.cause + read_traceback(paths, mask)
+
+
+@pytest.mark.parametrize("size", [40, 70_000])
+def test_no_end_of_a_secret_is_left_where_a_log_is_cut(paths, size):
+    secret = "".join(f"{n:06x}" for n in range(size))[:size]
+    mask = mask_values([secret])
+    log = secret.encode() + b"\n" + b"x" * (64_000 - 1 - 20 - 6) + b"\n" + b"ended"
+    leave(paths, log=log.decode())
+    for text in (read_failure(paths, 0, mask=mask).reason, read_traceback(paths, mask)):
+        assert secret[-20:] not in text
+        assert text.endswith("ended")
+
+
+def test_no_end_of_a_secret_is_left_where_a_traceback_is_cut(paths):
+    secret = "".join(f"{n:06x}" for n in range(12_000))
+    record_failure(str(paths.error), 0, 0, ValueError(f"{secret}\nthe last line"))
+    assert read_traceback(paths, mask_values([secret])) == "the last line\n"
+    assert secret[:100] not in read_failure(paths, 0, mask=mask_values([secret])).reason

@@ -1,21 +1,39 @@
-"""Whether a training has stalled, over made-up step clocks; and how it is said."""
+"""Stalls: when a training has stalled, what zeusrun does then, and how it reads the stacks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import faulthandler
+import os
+import sysconfig
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 
+import zeusrun
+from tests.factories import build_trial as trial
+from tests.launcher.values import LAUNCHED
+from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.supervision.hang import (
     NO_PAUSES,
+    Frame,
     Pauses,
     Stall,
+    StallControl,
     begin_again,
+    describe_place,
     describe_stall,
     find_stall,
     find_unusual_pause,
+    keep_stacks,
+    read_frames,
+    read_stack,
+    size_of_stack,
     watch_pauses,
 )
+from zeusrun.launcher.supervision.ranks import RankProcesses
+from zeusrun.metrics.progress import Ranks
+from zeusrun.sidecar.step_clock import StepClock
 
 AFTER_S = 60.0
 LOOK_S = 0.1
@@ -222,3 +240,203 @@ def test_a_pause_that_is_longer_than_usual_is_known_before_it_is_a_stall(trainin
     training.stand(40.0)
     assert training.told is None
     assert find_unusual_pause(training.pauses) == pytest.approx(40.0, abs=0.3)
+
+
+class ControlledTraining:
+    """A trial with two ranks that take steps of 0.1 s, and what was said of it."""
+
+    def __init__(self, home, *, instrument=True, **stall):
+        self.paths = create_run(home, "job", "job-1-1")
+        spec = SimpleNamespace(
+            instrument=instrument,
+            stall=SimpleNamespace(**{"after_s": 60.0, "action": "report", **stall}),
+            launch=SimpleNamespace(max_restarts=1),
+        )
+        self.warned, self.noted = [], []
+        self.control = StallControl(
+            spec,
+            trial(),
+            self.paths,
+            self.warned.append,
+            self.noted.append,
+            ranks=RankProcesses(self.paths.run_dir),
+        )
+        self.progress = LAUNCHED
+        self.stopping = False
+        self.stand(0.1)
+        self.clocks = [StepClock(self.paths.rank_clock(rank)) for rank in range(2)]
+        self.train(10)
+        self.progress = replace(self.progress, epochs=1)
+        self.train(10)
+
+    def stand(self, seconds):
+        for _ in range(round(seconds / 0.1)):
+            self.progress = replace(self.progress, now_t=self.progress.now_t + 0.1)
+            self.control.advance(self.progress, stopping=self.stopping)
+
+    def train(self, steps):
+        for _ in range(steps):
+            for clock in self.clocks:
+                clock.tick()
+            self.stand(0.1)
+
+
+@pytest.fixture
+def start(tmp_path):
+    return lambda **changes: ControlledTraining(tmp_path, **changes)
+
+
+def test_a_stall_is_told_once_and_its_end_is_noted(start):
+    training = start()
+    training.stand(300.0)
+    (told,) = training.warned
+    assert "no optimizer step for 60 s" in told
+    assert "ranks 0-1 are at an unknown place" in told
+    assert training.noted == []
+    training.train(5)
+    assert training.noted == ["the training goes on by itself after 300 s"]
+    training.train(100)
+    assert len(training.warned) == len(training.noted) == 1
+
+
+def test_another_stall_is_told_again_behind_the_first(start):
+    training = start()
+    training.stand(70.0)
+    training.train(5)
+    training.stand(800.0)
+    assert len(training.warned) == 2
+    assert training.paths.stacks.read_text().count("the training has stalled") == 2
+
+
+@pytest.mark.parametrize("changes", [{"action": "off"}, {"instrument": False}])
+def test_nothing_is_looked_for_where_that_is_not_wanted_or_no_step_is_seen(start, changes):
+    training = start(**changes)
+    training.stand(700.0)
+    assert training.warned == []
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [{"epochs": 5}, {"ranks": Ranks(2, exit_codes={1: 0})}, {"stopping": True}],
+    ids=lambda e: next(iter(e)),
+)
+def test_a_training_that_is_ending_has_not_stalled(start, ending):
+    training = start()
+    training.stopping = ending.pop("stopping", False)
+    training.progress = replace(training.progress, **ending)
+    training.stand(700.0)
+    assert (training.warned, training.noted) == ([], [])
+
+
+def test_a_stall_that_is_told_to_stop_does_not_go_on_by_itself(start):
+    training = start()
+    training.stand(70.0)
+    training.stopping = True
+    training.stand(10.0)
+    assert training.noted == []
+
+
+def test_ranks_that_are_unknown_cannot_be_restarted_and_that_is_said(start):
+    training = start(action="restart")
+    training.stand(300.0)
+    (told,) = training.warned
+    assert told.endswith("their processes are unknown")
+    assert training.control.failure() is None
+
+
+def test_stacks_that_cannot_be_kept_are_told_of(start):
+    training = start()
+    training.paths.stacks.mkdir()
+    training.stand(70.0)
+    (told,) = training.warned
+    assert "The stacks could not be written: " in told
+
+
+PACKAGE = os.path.dirname(zeusrun.__file__)
+LIBRARY = sysconfig.get_paths()["stdlib"]
+TORCH = sysconfig.get_paths()["purelib"] + "/torch/distributed/distributed_c10d.py"
+TEXT = f"""\
+Thread 0x00007f848b1546c0 (most recent call first):
+  File "{LIBRARY}/threading.py", line 982 in run
+  File "/home/me/loader.py", line 3 in fill
+
+Thread 0x00007f84b3430b80 (most recent call first):
+  File "{TORCH}", line 2500 in all_reduce
+  File "/home/me/train (new).py", line 33 in train_epoch
+  File "/home/me/train (new).py", line 60 in <module>
+  File "{PACKAGE}/worker/__main__.py", line 126 in _run_file
+  File "{PACKAGE}/worker/__main__.py", line 181 in <module>
+
+Current thread 0x00007f84b3430b81 [loader] (most recent call first):
+  File "{LIBRARY}/queue.py", line 171 in get
+"""
+
+
+def test_the_main_thread_is_the_one_that_runs_our_worker():
+    frames = read_frames(TEXT)
+    assert frames[0] == Frame(TORCH, 2500, "all_reduce")
+    assert frames[1] == Frame("/home/me/train (new).py", 33, "train_epoch")
+    assert len(frames) == 5
+
+
+def test_where_no_thread_runs_our_worker_the_one_that_took_the_signal_counts():
+    assert read_frames(TEXT.replace("worker/__main__.py", "elsewhere.py"))[0].function == "get"
+
+
+def test_the_place_is_the_innermost_call_and_the_users_line():
+    assert describe_place(read_frames(TEXT)) == "in all_reduce, train (new).py:33"
+
+
+def test_a_line_of_the_scripts_own_is_told_without_a_call():
+    text = (
+        'Current thread 0x1 (most recent call first):\n  File "/me/train.py", line 9 in <module>\n'
+    )
+    assert describe_place(read_frames(text)) == "at train.py:9"
+
+
+def test_where_no_file_is_the_users_the_innermost_line_is_told():
+    text = f'Current thread 0x1 (most recent call first):\n  File "{TORCH}", line 9 in wait\n'
+    assert describe_place(read_frames(text)) == "in wait, distributed_c10d.py:9"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\0\n" * 9,
+        "Current thread 0x1 (most recent call first):\n  <no Python frame>\n",
+        '  File "a", line 1 in b\n',
+        'Current thread 0x1 (most recent call first):\n  File "a", line ??? in b\n',
+    ],
+)
+def test_where_nothing_is_told_no_place_is_known(text):
+    assert describe_place(read_frames(text)) is None
+
+
+def test_what_the_interpreter_of_the_ranks_writes_is_understood(tmp_path):
+    """Of this process, whose main thread does not run our worker."""
+    path = tmp_path / "stack"
+    with path.open("w") as file:
+        faulthandler.dump_traceback(file)
+    assert "test_hang.py:" in describe_place(read_frames(path.read_text()))
+
+
+def test_only_what_was_told_since_is_read(tmp_path):
+    path = tmp_path / "rank0.stack"
+    assert (size_of_stack(path), read_stack(path, 0)) == (0, "")
+    path.write_text("before")
+    size = size_of_stack(path)
+    path.write_text("before, after")
+    assert read_stack(path, size) == ", after"
+
+
+def test_a_link_or_a_pipe_in_the_place_of_a_file_is_neither_followed_nor_waited_for(tmp_path):
+    victim, link, pipe = tmp_path / "victim", tmp_path / "link", tmp_path / "pipe"
+    victim.write_text("mine")
+    link.symlink_to(victim)
+    os.mkfifo(pipe)
+    for path in (link, pipe):
+        assert read_stack(path, 0) == ""
+        with pytest.raises(OSError, match=path.name):
+            keep_stacks(path, "heading", {0: "stack"})
+    assert victim.read_text() == "mine"

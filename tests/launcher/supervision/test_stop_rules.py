@@ -28,7 +28,7 @@ def test_a_run_without_bounds_goes_on_whatever_it_takes():
 
 def test_at_the_target_the_script_is_told_and_never_killed():
     order = supervise(REACHED, FREE, [])
-    assert (order.level, order.cause) == (StopLevel.TELL, StopCause.TARGET)
+    assert (order.level, order.cause) == (StopLevel.ASK, StopCause.TARGET)
 
 
 def test_at_the_target_a_script_that_may_continue_is_not_told():
@@ -87,7 +87,7 @@ def test_the_first_signal_is_gentle_and_the_second_is_not(signals, level):
 
 
 def test_levels_are_ordered_by_firmness():
-    assert StopLevel.NONE < StopLevel.TELL < StopLevel.TERMINATE < StopLevel.KILL
+    assert StopLevel.NONE < StopLevel.ASK < StopLevel.TERMINATE < StopLevel.KILL
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

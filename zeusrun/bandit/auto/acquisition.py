@@ -1,4 +1,4 @@
-"""Which arm to run next: what a run of it would teach, compared with what it costs."""
+"""Compares what a run of each arm would teach with what it would cost."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 # The job is expected to recur as often as it has, plus this.
 HORIZON = 30
 
-# Gauss-Hermite nodes and weights of a standard normal (Golub and Welsch, 1969); numpy's own take
-# longer to import than the rest of this package.
+# Gauss-Hermite nodes and weights of a standard normal (Golub and Welsch, 1969); those of numpy
+# take longer to import than the rest of this package.
 _NODES, _VECTORS = np.linalg.eigh(np.diag(np.sqrt(np.arange(1.0, 13.0)), 1), UPLO="U")
 _WEIGHTS = _VECTORS[0] ** 2
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """All that a decision of ``auto`` rests on."""
+    """Everything that a decision of ``auto`` depends on."""
 
     problem: Problem
     evidence: Evidence
@@ -55,13 +55,12 @@ def assess(problem: Problem, runs: Sequence[Run]) -> Assessment:
 def values_of_trying(
     beliefs: Beliefs, usable: Collection[int], in_flight: Collection[int], recurrences: int
 ) -> Array:
-    """Return what trying each arm is worth, in runs of the incumbent, shape ``(n,)``.
+    """Return the value of trying each arm, in runs of the incumbent, shape ``(n,)``.
 
-    The knowledge gradient (Frazier, Powell and Dayanik, 2009) in log cost: how much cheaper the
-    best arm is expected to be known after one more run of this one, over the horizon, less what
-    that run is expected to cost more than one of the incumbent, at most what it would be stopped
-    at. Zero for the incumbent; minus infinity for arms that are not usable, and for those in
-    flight in other recurrences, whose results are assumed to come in as expected.
+    The knowledge gradient (Frazier, Powell and Dayanik, 2009) in log cost: the expected saving over
+    the horizon from one more run of the arm, less the expected cost of that run above one of the
+    incumbent, which its bound limits. Zero for the incumbent; minus infinity for arms that are not
+    usable, and for arms in flight in other recurrences, whose results are assumed as expected.
     """
     incumbent = beliefs.incumbent
     if incumbent is None:

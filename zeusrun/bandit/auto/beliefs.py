@@ -1,8 +1,7 @@
-"""What is believed of every batch size: epochs to the target, joules per epoch, and their doubt.
+"""Beliefs about every batch size: epochs to the target, joules per epoch, and uncertainty.
 
-With ``x = log2(batch size / default)``, log epochs and log joules per epoch are two Gaussian
-processes with the same kernel. They are kept apart, because epochs belong to the learning and
-joules per epoch to the machine.
+Log epochs and log joules per epoch are two Gaussian processes over ``x = log2(batch size /
+default)`` with the same kernel: epochs depend on the data, joules per epoch on the machine.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ Array: TypeAlias = "NDArray[np.float64]"
 
 # Tuned on the public traces of the Zeus project; docs/policies.md says what each is worth.
 SLOPE_SD = 0.15  # of the straight part, per doubling
-BEND_SD, BEND_DOUBLINGS = 0.5, 2.0  # of the smooth rest, and over how many doublings it turns
+BEND_SD, BEND_DOUBLINGS = 0.5, 2.0  # of the smooth part, and its length scale
 OWN_SD = 0.03  # of each arm by itself: no curve is perfectly smooth
-CLIFF_SD = 0.3  # of an arm that only ever failed: failures are cliffs, and say little of neighbours
+CLIFF_SD = 0.3  # of an arm that has only failed: failures are cliffs, and say little of neighbours
 LEVEL_VARIANCE = 10.0
 OVERHEAD = 0.25  # how much overhead per step a low power draw means
 SPEED_VARIANCE = 1e-4  # a measured cost per epoch is almost exact
-BOUND_SDS = 3.0  # a run that costs this much more than the incumbent is of no interest
+BOUND_SDS = 3.0  # a run that costs this much more than the incumbent is not interesting
 
 
 @dataclass(frozen=True)
@@ -99,8 +98,8 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
 def _covariance(x: Array) -> Array:
     """Return the prior covariance of either process, shape ``(n, n)``.
 
-    Relative to the default (``x = 0``) the shape is certain there but for ``OWN_SD``; the level is
-    unknown.
+    The curve is relative to the default (``x = 0``), where only ``OWN_SD`` and the level are
+    uncertain.
     """
     near = np.exp(-0.5 * (x / BEND_DOUBLINGS) ** 2)
     apart = np.exp(-0.5 * ((x[:, None] - x) / BEND_DOUBLINGS) ** 2)
@@ -112,9 +111,9 @@ def _covariance(x: Array) -> Array:
 def _speed_prior(x: Array, power_w: float | None, max_power_w: float | None) -> Array:
     """Return the prior mean of log joules per epoch.
 
-    A GPU that draws little waits a lot, and waits less for larger steps: a share ``c / (1 + c)`` of
-    the time at the default is assumed to be such overhead, ``c = OVERHEAD (1 - u) / u`` with ``u``
-    the power drawn as a share of the maximum.
+    A GPU that draws little power waits a lot, but less with larger steps. A share ``c / (1 + c)``
+    of the time at the default is assumed to be such overhead: ``c = OVERHEAD (1 - u) / u``, where
+    ``u`` is the power drawn as a share of the maximum.
     """
     used = power_w / max_power_w if power_w and max_power_w else 0.5
     overhead = OVERHEAD * (1 / min(1.0, max(0.02, used)) - 1)
@@ -146,10 +145,10 @@ def _epochs(
 ) -> dict[int, list[tuple[float, float]]]:
     """Return, by arm, the epochs that each run counts as, and its weight, 1 for a whole run.
 
-    The mean is arithmetic, so that occasional failures are paid for. A run that failed counts as
-    the epochs that its bound would have bought, plus those of a fresh run of the best arm. A run
-    cut short is extrapolated by the learning curves of whole runs; its weight falls with the square
-    of the share of the way that it went.
+    The mean is arithmetic, so that it includes the cost of occasional failures. A failed run counts
+    as the epochs that its bound would have paid for, plus those of a new run of the best arm. A run
+    cut short is extrapolated by the learning curves of whole runs; its weight is the square of the
+    share of the way that it went.
     """
     costs = [
         math.log(sum(run.epochs or 1 for run in runs) / len(runs)) + log_epoch_cost[arm]
@@ -157,7 +156,7 @@ def _epochs(
     ]
     counts: dict[int, list[tuple[float, float]]] = {}
     for arm, runs in evidence.results.items():
-        # Epochs of this arm that a fresh run of the best one would pay for.
+        # Epochs of this arm that cost as much as a new run of the best arm.
         fresh = finite_exp(min(costs) - log_epoch_cost[arm]) if costs else 0.0
         counts[arm] = [
             (float(run.epochs or 1), 1.0)
@@ -165,7 +164,9 @@ def _epochs(
             else (max(run.epochs or 1, bound_factor * fresh) + (fresh or run.epochs or 1), 1.0)
             for run in runs
         ]
-    paces = newest_paces(evidence) or _furthest_pace(mode, evidence)
+    furthest = min if mode == "min" else max
+    cut = (run.pace for runs in evidence.cut.values() for run in runs)
+    paces = newest_paces(evidence) or [furthest(cut, key=lambda pace: pace[-1][1], default=())]
     for arm, runs in evidence.cut.items():
         for run in runs:
             share = way_gone(mode, paces, run.pace[-1][1])
@@ -178,20 +179,10 @@ def newest_paces(evidence: Evidence) -> list[Pace]:
     return [runs[-1].pace for runs in evidence.reached.values() if runs[-1].pace]
 
 
-def _furthest_pace(mode: str, evidence: Evidence) -> list[Pace]:
-    """Return the learning curve of the run cut short that came furthest, if there is one."""
-    best: Pace = ()
-    for runs in evidence.cut.values():
-        for run in runs:
-            if not best or better(mode, run.pace[-1][1], best[-1][1]):
-                best = run.pace
-    return [best] if best else []
-
-
 def way_gone(mode: str, paces: Sequence[Pace], value: float) -> float:
     """Return epochs to a value ÷ epochs of the whole run, averaged over learning curves."""
     total = 0.0
     for pace in paces:
-        come = next((epoch for epoch, other in pace if not better(mode, value, other)), pace[-1][0])
-        total += come / pace[-1][0]
+        gone = next((epoch for epoch, other in pace if not better(mode, value, other)), pace[-1][0])
+        total += gone / pace[-1][0]
     return total / len(paces)

@@ -1,4 +1,4 @@
-"""Whether the job has changed: new data or new code, and another best batch size with it."""
+"""Detects that a job has changed: new data or code, and so perhaps another best batch size."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.observation import Run
 
-# Pooled over the public training traces of the Zeus project, log epochs of one arm have a
-# standard deviation of 0.14; it counts as much as three degrees of freedom of the job's own.
+# The standard deviation of log epochs of one arm, pooled over the public training traces of the
+# Zeus project. It counts as much as three degrees of freedom of the job's own.
 RUN_SD, RUN_SD_WEIGHT = 0.14, 3.0
 
 KNOWN = 3  # runs in which an arm must have reached the target before a run can surprise
@@ -22,7 +22,7 @@ SURPRISE_SDS = 5.0
 
 
 class Spread:
-    """How much log epochs differ from run to run of one arm, pooled over arms."""
+    """The spread of log epochs between runs of one arm, pooled over arms."""
 
     def __init__(self) -> None:
         self._squares = RUN_SD_WEIGHT * RUN_SD**2
@@ -35,7 +35,7 @@ class Spread:
         return math.sqrt(self._squares / self._freedom)
 
     def add(self, run: Run) -> None:
-        """Take in a run if it reached the target (Welford's update)."""
+        """Add a run if it reached the target (Welford's update)."""
         if run.status is not TrialStatus.REACHED:
             return
         runs, mean = self._means.get(run.arm, (0, 0.0))
@@ -59,17 +59,20 @@ class Spread:
         return 0 if abs(far) <= SURPRISE_SDS else 1 if far > 0 else -1
 
 
+def describe_outdated(runs: int) -> str:
+    """Return how many runs are from before the job changed, as the start of a clause."""
+    return "1 earlier run no longer counts" if runs == 1 else f"{runs} earlier runs no longer count"
+
+
 def first_valid(runs: Sequence[Run]) -> int:
     """Return the index of the first run that still describes the job; 0 if it has not changed.
 
-    The job has changed when two runs in a row surprise, both for the worse or both for the better:
-    all runs before the first of them count no more. If the arm that surprised then runs as usual,
-    it was an accident. In an arm that has reached the target ``KNOWN`` times a run surprises if it
-    misses the target, or if its epochs are ``SURPRISE_SDS`` standard deviations off the mean. A run
-    that was stopped in fewer epochs, and runs of arms less known, neither count nor break a row.
-
-    Args:
-        runs: Runs that reached the target or failed to, in order of start.
+    The job has changed when two runs in a row surprise, both for the worse or both for the better.
+    Then no run before the first of them counts. If the arm that surprised runs as usual in between,
+    it was an accident. In an arm that has reached the target ``KNOWN`` times, a run surprises if it
+    misses the target, or if its epochs are ``SURPRISE_SDS`` standard deviations off the mean. Runs
+    stopped in fewer epochs and runs of less known arms are skipped. ``runs`` reached the target or
+    failed to, in order of start.
     """
     first, last, spread = 0, 0, Spread()
     suspect: int | None = None  # index of a surprise, until the next one or a run as usual

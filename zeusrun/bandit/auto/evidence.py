@@ -1,4 +1,4 @@
-"""What the runs of a job show of each arm, sorted once for all that ``auto`` decides."""
+"""Sorts what the runs of a job show of each arm, for policy ``auto``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.drift import Spread, first_valid
 from zeusrun.bandit.observation import FAILED, OUTDONE
-from zeusrun.bandit.tally import failed_now, fitting, trained_arms
+from zeusrun.bandit.tally import failed_now, fitting
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ class Evidence:
     reached: Mapping[int, Sequence[Run]]  # those that reached the target
     cut: Mapping[int, Sequence[Run]]  # cut short with a learning curve, since the job last changed
     epoch_cost_j: Mapping[int, float]
-    power_w: float | None  # drawn at the known arm nearest to the default; ``None`` if unknown
+    power_w: float | None  # drawn at the known arm nearest to the default
     run_sd: float  # standard deviation of one run's log epochs
     fitting: tuple[int, ...]  # candidates that neither memory nor crashes of the script rule out
-    # Recurrences in which the script crashed in an arm, and not also in one that has reached the
-    # target: then the batch size is not the cause.
+    # Recurrences in which the script crashed in an arm. If it crashed in a proven arm, too, the
+    # batch size is not the cause, and the recurrence does not count.
     crashes: Mapping[int, int]
     crashed_now: frozenset[int]  # in the recurrence being decided, as the next four
     failed_now: frozenset[int]
@@ -97,7 +97,7 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         run_sd=spread.sd,
         fitting=tuple(
             arm
-            for arm in fitting(problem.candidates, out_of_memory, trained_arms(runs))
+            for arm in fitting(problem.candidates, out_of_memory, runs)
             if arm in successes or crashes[arm] < CRASH_LIMIT or not successes
         ),
         crashes=crashes,
@@ -114,15 +114,15 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
 
 
 def was_bounded(run: Run) -> bool:
-    """Whether the best arm known was stopped: its bound may be the cause, not the arm."""
+    """Whether a run of the best known arm was stopped: its bound may be the cause, not the arm."""
     return run.status is TrialStatus.STOPPED and run.stage in PROVEN
 
 
 def _without_old_bounds(settled: Sequence[Run]) -> list[Run]:
-    """Leave out what was stopped before something reached the target again.
+    """Leave out runs that were stopped before one reached the target again.
 
-    The bounds of these runs are from before the job changed. A run that took all of its epochs and
-    missed the target is a failure of today.
+    Their bounds are from before the job changed. A run that missed the target with all of its
+    epochs counts.
     """
     reached = (run.recurrence for run in settled if run.status is TrialStatus.REACHED)
     again, stopped = next(reached, None), TrialStatus.STOPPED
@@ -137,7 +137,7 @@ def _by_arm(problem: Problem, runs: Iterable[Run]) -> dict[int, list[Run]]:
     arms: defaultdict[int, list[Run]] = defaultdict(list)
     for run in runs:
         arms[run.arm].append(run)
-    window = problem.window or 0  # and [-0:] is everything
+    window = problem.window or 0  # [-0:] is everything
     return {arm: own[-window:] for arm, own in arms.items()}
 
 

@@ -1,4 +1,4 @@
-"""What ``auto`` expects, in words and figures for people."""
+"""Describes for people what ``auto`` expects, and why it chooses an arm."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.acquisition import HORIZON
+from zeusrun.bandit.auto.drift import describe_outdated
 from zeusrun.bandit.auto.evidence import CRASH_LIMIT, was_bounded
 from zeusrun.bandit.observation import FAILED, finite_exp
 from zeusrun.bandit.problem import ArmBelief
@@ -27,9 +28,8 @@ def why_first(now: Assessment, index: int) -> str:
     begin = "the default" if last is None else f"{last}, which reached it last"
     nothing = "nothing has reached the target yet"
     if evidence.outdated:
-        nothing = (
-            f"nothing has reached the target since the job changed, {_left_out(evidence.outdated)}"
-        )
+        left_out = f"so {describe_outdated(evidence.outdated)} for epochs"
+        nothing = f"nothing has reached the target since the job changed, {left_out}"
     elif last is not None:
         nothing = "no batch size that may still run has reached the target yet"
     own = evidence.results.get(arm, ())
@@ -44,11 +44,6 @@ def why_first(now: Assessment, index: int) -> str:
         return f"{nothing}; this is the last attempt allowed, and {arm} has reached it before"
     options = "not tried, or only stopped at an old bound" if own else "not tried"
     return f"{nothing}; of the batch sizes {options}, {arm} is nearest to {begin}"
-
-
-def _left_out(outdated: int) -> str:
-    runs = "run no longer counts" if outdated == 1 else "runs no longer count"
-    return f"so {outdated} earlier {runs} for epochs"
 
 
 def why_retry(now: Assessment, index: int) -> str:
@@ -79,7 +74,9 @@ def why_incumbent(now: Assessment, index: int) -> str:
     outdated = now.evidence.outdated
     if cost_j is None:
         return f"{arm} has reached the target, and no cost is known yet"
-    since = f"since the job changed ({_left_out(outdated)})" if outdated else "so far"
+    since = "so far"
+    if outdated:
+        since = f"since the job changed ({describe_outdated(outdated)} for epochs)"
     return (
         f"{arm} is the cheapest batch size {since}, {energy_text(cost_j)} a run; trying another is "
         "expected to cost more than it could save"
@@ -108,14 +105,7 @@ def _compared(now: Assessment, index: int) -> str:
 
 
 def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None) -> ArmBelief:
-    """Return what is believed of one arm.
-
-    Args:
-        now: What the decision rests on.
-        index: Of the arm.
-        bound: That its trial would be held to.
-        why: Why it is the next one; ``None`` if it is not.
-    """
+    """Return what is believed of one arm; ``why`` it is the next one, ``None`` if it is not."""
     evidence, beliefs = now.evidence, now.beliefs
     arm, cost_j = beliefs.arms[index], beliefs.incumbent_cost_j
     log_cost = float(beliefs.mean[index])

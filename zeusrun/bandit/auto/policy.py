@@ -1,8 +1,6 @@
-"""Policy ``auto``: beliefs, the value of trying, a bound for every trial, a walk over limits.
+"""Policy ``auto``: runs the cheapest arm so far, unless trying another one is expected to pay.
 
-Every recurrence runs the cheapest arm so far, unless another one is worth a try: what its run would
-teach is worth more over the recurrences to come than it costs. docs/policies.md derives it, and
-says what each part is worth.
+docs/policies.md derives it, and says what each part is worth.
 """
 
 from __future__ import annotations
@@ -12,17 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zeusrun.bandit.auto import explain
 from zeusrun.bandit.auto.acquisition import Assessment, assess
 from zeusrun.bandit.auto.beliefs import newest_paces, way_gone
 from zeusrun.bandit.auto.evidence import PROVEN, was_bounded
-from zeusrun.bandit.auto.explain import (
-    belief_of,
-    why_after_crash,
-    why_first,
-    why_incumbent,
-    why_retry,
-    why_try,
-)
 from zeusrun.bandit.base import WalkingPolicy
 from zeusrun.bandit.power import first_limit_w
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
@@ -36,9 +27,9 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import ArmBelief, Problem
 
 SPEED_CHECK_S = 30.0  # of training show an arm's speed
-SPEED_CHECK_SHARE = 0.2  # of a run that a speed check may cost
-LOST_SHARE = 0.2  # of a run that failures may cost before only proven arms may follow
-LEAP = 3  # failures of a recurrence after which the best is not near where it was
+SPEED_CHECK_SHARE = 0.2  # of the cost of a run that a speed check may cost
+LOST_SHARE = 0.2  # of the cost of a run; after larger losses, only proven arms follow
+LEAP = 3  # failures of a recurrence after which the best arm is not near where it was
 PACES = 5  # learning curves that a trial is compared with
 
 
@@ -60,15 +51,15 @@ class Auto(WalkingPolicy):
         now = assess(problem, runs)
         index, _, why = _select(now)
         return [
-            belief_of(now, i, _bound(now, i, proven=False), why if i == index else None)
+            explain.belief_of(now, i, _bound(now, i, proven=False), why if i == index else None)
             for i in range(len(problem.candidates))
         ]
 
 
 def bound_of_proven(problem: Problem, runs: Sequence[Run]) -> Bound | None:
-    """Return the bound of a trial that is no exploration; ``None`` if nothing bounds its cost.
+    """Return the bound of a trial that does not explore; ``None`` if nothing bounds its cost.
 
-    It applies to a batch size that the user names and to a trial that continues after preemption.
+    Used for a batch size that the user names, and for a trial that continues after preemption.
     """
     now = assess(problem, runs)
     incumbent = now.beliefs.incumbent
@@ -81,17 +72,17 @@ def _select(now: Assessment) -> tuple[int, Stage, str]:
     incumbent, last = now.beliefs.incumbent, now.problem.last_attempt
     if incumbent is None:
         index = _first(now)
-        return index, Stage.EXPLORE, why_first(now, index)
+        return index, Stage.EXPLORE, explain.why_first(now, index)
     if evidence.crashed_now and arms[incumbent] not in evidence.crashed_now | evidence.failed_now:
-        return incumbent, Stage.RETRY, why_after_crash(now, incumbent)
+        return incumbent, Stage.RETRY, explain.why_after_crash(now, incumbent)
     if evidence.failed_now and (last or _enough_of_trying(now, incumbent)):
         chosen = _likeliest if last and evidence.proven_failed_now else _proven
         index = chosen(now, incumbent)
-        return index, Stage.RETRY, why_retry(now, index)
+        return index, Stage.RETRY, explain.why_retry(now, index)
     best = incumbent if values is None or last else int(values.argmax())
     if best == incumbent:
-        return incumbent, Stage.EXPLOIT, why_incumbent(now, incumbent)
-    why = why_try(now, best, incumbent)
+        return incumbent, Stage.EXPLOIT, explain.why_incumbent(now, incumbent)
+    why = explain.why_try(now, best, incumbent)
     if _needs_speed_check(now, best):
         why = f"{why}; its speed is unknown, so {SPEED_CHECK_S:g} s of it come first"
         return best, Stage.SPEED_CHECK, why
@@ -99,12 +90,11 @@ def _select(now: Assessment) -> tuple[int, Stage, str]:
 
 
 def _first(now: Assessment) -> int:
-    """Choose while nothing has reached the target: arms not tried yet, the nearest first.
+    """Choose while nothing has reached the target: untried arms, the nearest first.
 
     The search begins at the default or, after the job has changed, at the arm that reached the
-    target last: the best arm now is rarely far from it. When no arm is left, that one runs alone.
-    It may be in flight already: until something has reached the target no trial has a bound, and
-    spreading out costs more than it teaches (docs/policies.md).
+    target last: the best arm now is rarely far from it. When no arm is left, that one runs again.
+    An arm in flight may be chosen: without bounds, spreading out costs more than it teaches.
     """
     problem, evidence = now.problem, now.evidence
     begin = evidence.last_reached or problem.default
@@ -116,7 +106,7 @@ def _first(now: Assessment) -> int:
     ]
     proven = [arm for arm in untried if arm in evidence.successes]
     if problem.last_attempt and len(evidence.failed_now) >= LEAP and proven:
-        # The best is far from where it was. An arm that needed few epochs may need many more now.
+        # The best arm is far from where it was. One that needed few epochs may need more today.
         arm = min(proven, key=lambda arm: evidence.successes[arm])
     else:
         options = untried or evidence.fitting or [problem.default]
@@ -132,7 +122,7 @@ def _usable(now: Assessment, failed: Collection[int]) -> tuple[list[int], set[in
 
 
 def _proven(now: Assessment, incumbent: int) -> int:
-    """After a failure: the cheapest proven arm that has not failed in this recurrence."""
+    """Choose, after a failure, the cheapest proven arm that has not failed in this recurrence."""
     proven, free = _usable(now, now.evidence.failed_now)
     expected = now.beliefs.mean + now.beliefs.covariance.diagonal() / 2
     nearest = _nearest(now, free, incumbent)
@@ -140,7 +130,7 @@ def _proven(now: Assessment, incumbent: int) -> int:
 
 
 def _nearest(now: Assessment, free: Collection[int], incumbent: int) -> int:
-    """Return what is nearest to the arm that reached the target last, of two the cheaper one."""
+    """Return the free arm nearest to the one that reached the target last, of two the cheaper."""
     arms, mean = now.beliefs.arms, now.beliefs.mean
     begin = now.evidence.last_reached or arms[incumbent]
 
@@ -151,12 +141,12 @@ def _nearest(now: Assessment, free: Collection[int], incumbent: int) -> int:
 
 
 def _likeliest(now: Assessment, incumbent: int) -> int:
-    """The last attempt after the best arm has failed: the arm most likely to reach the target.
+    """Choose the arm most likely to reach the target, for the last attempt after the best failed.
 
-    It has no bound, so an arm that was only stopped in the recurrence may run again; one that
-    missed the target may not. The chance is that of fewer epochs than ``max_epochs``. The learning
-    curves of stopped runs show how many epochs these would have taken, and by how much today
-    differs.
+    That attempt has no bound, so an arm that was only stopped in the recurrence may run again; one
+    that missed the target may not. The chance is that of fewer epochs than ``max_epochs``. The
+    learning curves of stopped runs show how many epochs they would have taken, and by how much the
+    job differs today.
     """
     beliefs = now.beliefs
     proven, free = _usable(now, now.evidence.missed_now)
@@ -172,7 +162,7 @@ def _likeliest(now: Assessment, incumbent: int) -> int:
 
 
 def _extrapolated(now: Assessment) -> Iterator[tuple[int, float]]:
-    """Yield arms that were stopped in the recurrence, and the epochs that they would have taken."""
+    """Yield arms stopped in the recurrence, and the epochs that they would have taken."""
     problem, evidence = now.problem, now.evidence
     paces = newest_paces(evidence)
     for arm in evidence.failed_now.difference(evidence.missed_now).intersection(problem.candidates):
@@ -190,7 +180,7 @@ def _enough_of_trying(now: Assessment, incumbent: int) -> bool:
 
 
 def _needs_speed_check(now: Assessment, index: int) -> bool:
-    """Whether an arm's speed is unknown, and measuring it costs little of what a run costs."""
+    """Whether an arm's speed is unknown, and costs little to measure."""
     power_w, cost_j = now.problem.max_power_w, now.beliefs.incumbent_cost_j
     if now.beliefs.arms[index] in now.evidence.epoch_cost_j or not power_w or not cost_j:
         return False
@@ -200,8 +190,8 @@ def _needs_speed_check(now: Assessment, index: int) -> bool:
 def _bound(now: Assessment, index: int, *, proven: bool) -> Bound | None:
     """Return the user's bound for a proven arm, and a tighter one for a try.
 
-    If the best arm has failed in the recurrence, the cost of a run today is unknown. The last
-    attempt then has no bound: a bound from before may stop every batch size.
+    If the best arm has failed in the recurrence, the cost of a run today is unknown, and old bounds
+    may stop every batch size. The last attempt then has no bound.
     """
     beliefs, factor = now.beliefs, now.problem.cost_factor
     incumbent, cost_j = beliefs.incumbent, beliefs.incumbent_cost_j

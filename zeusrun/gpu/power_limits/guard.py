@@ -68,22 +68,20 @@ def _find_records(directory: Path, original_w: Mapping[str, float]) -> list[Limi
     records = []
     for uuid in original_w:
         with contextlib.suppress(DeviceError):  # unreadable: doctor and repair report it
-            records.append(read_record(directory, uuid))
-    return [record for record in records if record is not None]
+            if (record := read_record(directory, uuid)) is not None:
+                records.append(record)
+    return records
 
 
 def _restored(directory: Path, record: LimitRecord, devices: dict[str, LimitableDevice]) -> bool:
-    """Try to restore the limit of a GPU; return whether its record is gone.
-
-    A GPU that refuses it is opened again the next time: its driver may have been restarted.
-    """
+    """Try to restore the limit of a GPU; return whether that is done."""
     uuid = record.uuid
     try:
         if uuid not in devices:
             devices[uuid] = gpu_by_uuid(uuid, os.environ)
         put_back(directory, devices[uuid], record)
     except DeviceError:
-        if uuid in devices:
+        if uuid in devices:  # open it again the next time: its driver may have been restarted
             devices.pop(uuid).close()
         return False
     return True

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from typing import TYPE_CHECKING, Protocol
 
 from zeusrun.energy.device import LimitableDevice, check_power_limit, is_same_limit, name_of
 from zeusrun.errors import BusyError, DeviceError, LimitRefusedError
-from zeusrun.gpu.power_limits.lock import LimitLock
 from zeusrun.gpu.power_limits.original_limits import (
+    LimitLock,
     LimitRecord,
     put_back,
     read_record,
@@ -56,12 +57,10 @@ class LimitHolder:
 
     Attributes:
         refused: Why the limits are not changed; ``None`` if they may be changed.
-        taken: That somebody else has set a limit meanwhile; ``refused`` is then the same. ``None``
-            if nobody has.
+        taken: A sentence on a limit that somebody else has set meanwhile; ``None`` for none.
         limits_w: Limits per GPU that may be tried, ascending: from the lowest that all GPUs accept
             to the lowest original one, which somebody has set on purpose; none if refused.
-        unrestored: What could not be restored on leaving the block; its record stays. ``None`` if
-            all original limits are restored.
+        unrestored: What could not be restored on leaving the block; its record stays.
     """
 
     def __init__(
@@ -73,12 +72,8 @@ class LimitHolder:
     ) -> None:
         """Prepare; nothing is locked, read or written yet.
 
-        Args:
-            devices: Those of the job. One without a power limit is ignored.
-            directory: Directory of the records.
-            start_guard: Starts a guard with the original watts by UUID and file descriptors to
-                inherit, and returns once it is ready, or raises a ``DeviceError``.
-            zeusd: Socket or ``host:port`` of the job's daemon, for the records.
+        ``start_guard`` gets the original watts by UUID and file descriptors to inherit, and returns
+        once the guard is ready, or raises a ``DeviceError``. For ``zeusd`` see ``LimitRecord``.
         """
         self.refused: str | None = None
         self.taken: str | None = None
@@ -96,12 +91,7 @@ class LimitHolder:
         self._trial = ""
 
     def __enter__(self) -> Self:
-        """Take the locks, and check whether limits may be set.
-
-        Raises:
-            BusyError: If another zeusrun holds the limit of one of the GPUs.
-            DeviceError: If a GPU does not answer, or an earlier limit cannot be restored.
-        """
+        """Take the locks, or raise a ``BusyError``; check whether limits may be set."""
         try:
             self._lock_all()
             self.refused = self._prepare()
@@ -129,18 +119,14 @@ class LimitHolder:
     def hold(self, watts: float, trial: str) -> None:
         """Let a trial set a limit on every GPU, until the next call or the end of the block.
 
-        If that fails, the original limits are restored as far as possible.
-
-        Raises:
-            LimitRefusedError: If permission is missing, or somebody else has set a limit since.
-            DeviceError: If a GPU cannot be held to it.
+        If that fails, the original limits are restored as far as possible. It raises
+        ``LimitRefusedError`` if somebody else has set a limit since, or permission is missing, and
+        ``DeviceError`` if a GPU cannot be held to it.
         """
         self._trial = trial
         try:
             self.check(watts)
-            left_w = {
-                u: self._set_w.get(u, (original_w,)) for u, original_w in self._original_w.items()
-            }
+            left_w = {u: self._set_w.get(u, (w,)) for u, w in self._original_w.items()}
             for device in self._devices:
                 self._check_own(device, left_w[device.uuid])
             if not self._set_w and set(self._original_w.values()) == {watts}:
@@ -159,26 +145,21 @@ class LimitHolder:
             raise
 
     def keep_guarded(self) -> None:
-        """Ensure that a guard runs while limits are changed; call it regularly.
+        """Ensure that records and a guard exist while limits are changed; call it regularly.
 
-        Raises:
-            DeviceError: If the guard has died and another one cannot be started. The original
-                limits are then restored as far as possible.
+        If they cannot be replaced, it restores the original limits and raises a ``DeviceError``.
         """
         if self._set_w:
             try:
+                for uuid in self._set_w:
+                    self._ensure_record(uuid)
                 self._ensure_guard()
             except DeviceError:
                 self.restore()
                 raise
 
     def check(self, watts: float) -> None:
-        """Refuse a limit that cannot be set; change nothing.
-
-        Raises:
-            LimitRefusedError: If permission is missing.
-            DeviceError: If it is out of the range of a GPU.
-        """
+        """Raise a ``DeviceError`` for a limit that cannot be set; change nothing."""
         if self.refused is not None:
             raise LimitRefusedError(
                 f"a power limit of {watts:g} W cannot be held: {self.refused}. "
@@ -190,10 +171,8 @@ class LimitHolder:
     def restore(self) -> None:
         """Restore the original limits, if they were changed, and remove the records.
 
-        A limit that somebody else has set stays, and ``taken`` names it.
-
-        Raises:
-            DeviceError: If one cannot be restored; its record stays. The others are restored.
+        A limit that somebody else has set stays, and ``taken`` names it. One that cannot be
+        restored keeps its record, and a ``DeviceError`` follows after the others are restored.
         """
         problems = []
         for device in self._devices:
@@ -206,6 +185,8 @@ class LimitHolder:
                     self._take_over(stays)
             except DeviceError as error:
                 problems.append(str(error))
+                with contextlib.suppress(DeviceError):
+                    self._ensure_record(device.uuid)
         if problems:
             raise DeviceError("; ".join(problems))
 
@@ -241,6 +222,11 @@ class LimitHolder:
     def _record(self, uuid: str) -> LimitRecord:
         original_w, set_w = self._original_w[uuid], self._set_w[uuid]
         return LimitRecord(uuid, original_w, self._trial, self._zeusd, set_w)
+
+    def _ensure_record(self, uuid: str) -> None:
+        """Write a record again if somebody has deleted it: only it contains the original limit."""
+        if not os.path.exists(record_path(self._directory, uuid)):  # noqa: PTH110 - raises nothing
+            write_record(self._directory, self._record(uuid))
 
     def _ensure_guard(self) -> None:
         if self._guard is not None and not self._guard.is_alive():

@@ -1,4 +1,4 @@
-"""The GPUs' original power limits: one record (a file) for each GPU, and how to restore them.
+"""The GPUs' original power limits: one record (a file) and one lock for each GPU.
 
 A record is on disk before the limit is changed, and is removed after the limit is restored. While
 it exists, the GPU may not have its original limit.
@@ -7,9 +7,11 @@ it exists, the GPU may not have its original limit.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import platform
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeusrun.energy.device import is_same_limit, name_of
 from zeusrun.errors import DeviceError, LimitRefusedError
 from zeusrun.files.atomic import replace_file
+from zeusrun.files.lock import FileLock, is_locked
 from zeusrun.files.private import make_folder
-from zeusrun.gpu.power_limits.lock import LimitLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +34,6 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def _read_boot_id() -> str | None:
-    """Return the kernel's name for this boot (random(4)); ``None`` where there is none."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip() or None
     except (OSError, ValueError):
@@ -45,13 +46,13 @@ class LimitRecord:
 
     Attributes:
         uuid: UUID of the GPU.
-        original_w: Its limit in watts before zeusrun changed it.
+        original_w: Its limit before zeusrun changed it.
         trial: The trial that changed it.
         zeusd: Socket or ``host:port`` of the job's daemon; ``None`` for none.
-        set_w: The limit that zeusrun set last and the one it was about to set, in watts; empty if
-            unknown, as in a record of an older zeusrun.
+        set_w: The limit that zeusrun set last and the one it was about to set; empty if unknown, as
+            in a record of an older zeusrun.
         host: The machine of the GPU: several machines may share the directory.
-        boot_id: The kernel's boot id; ``None`` if unknown. A power limit does not outlive a boot.
+        boot_id: See random(4); ``None`` if unknown. A power limit does not outlive a boot.
     """
 
     uuid: str
@@ -115,7 +116,7 @@ def read_record(directory: Path, uuid: str) -> LimitRecord | None:
         return None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, *_TOO_LARGE) as error:
         raise DeviceError(
-            f"{path} is no record of a power limit ({error}); see `nvidia-smi -q -d POWER`, and "
+            f"{path} is not a record of a power limit ({error}); see `nvidia-smi -q -d POWER`, and "
             "remove the file"
         ) from error
 
@@ -136,11 +137,7 @@ def is_elsewhere(directory: Path, uuid: str) -> bool:
 
 
 def recorded_gpus(directory: Path) -> list[str]:
-    """Return the UUIDs of the GPUs that have a record, in order.
-
-    Raises:
-        DeviceError: If the directory cannot be read.
-    """
+    """Return the UUIDs of the GPUs that have a record; ``DeviceError`` if that is unknown."""
     try:
         names = [path.name for path in directory.iterdir()]
     except FileNotFoundError:
@@ -154,12 +151,7 @@ def recorded_gpus(directory: Path) -> list[str]:
 
 
 def set_limit(device: LimitableDevice, watts: float) -> None:
-    """Set a limit, and check by reading it back.
-
-    Raises:
-        LimitRefusedError: If permission is missing.
-        DeviceError: If the device refuses it, or reports another limit afterwards.
-    """
+    """Set a limit; ``DeviceError`` if the device refuses it, or reports another one afterwards."""
     device.set_power_limit_w(watts)
     now_w = device.power_limit_w()
     if now_w is not None and not is_same_limit(now_w, watts):
@@ -170,18 +162,14 @@ def set_limit(device: LimitableDevice, watts: float) -> None:
 
 
 def put_back(directory: Path, device: LimitableDevice, record: LimitRecord) -> str | None:
-    """Set the original limit of a GPU again, and remove its record.
+    """Set the original limit of a GPU again, and remove its record. The caller holds the lock.
 
     It is set even if it is in force: a zeusd that did not answer in time may be about to set an
     earlier limit, and it processes limits in order. A limit that zeusrun has not set stays: an
-    administrator may have set it on purpose. The caller holds the GPU's lock.
+    administrator may have set it on purpose.
 
-    Returns:
-        A sentence on a limit that stays; ``None`` if the original limit is restored.
-
-    Raises:
-        DeviceError: If the GPU refuses the limit or does not answer, or the record cannot be
-            removed; the record stays.
+    It returns a sentence on a limit that stays. It raises a ``DeviceError`` if the GPU refuses the
+    limit or does not answer; the record then stays.
     """
     original_w = record.original_w
     try:
@@ -204,6 +192,70 @@ def put_back(directory: Path, device: LimitableDevice, record: LimitRecord) -> s
     return stays
 
 
+class LimitLock:
+    """The lock of one GPU, by its UUID and the directory of its record.
+
+    It is a name in Linux' abstract socket namespace (unix(7)): all users of a network namespace
+    share it without files and permissions, and the kernel frees it with the last process that holds
+    it. Containers with a common directory of records also see a locked file there.
+    """
+
+    def __init__(self, uuid: str, directory: Path) -> None:
+        self._uuid, self._directory = uuid, directory
+        self._socket: socket.socket | None = None
+        self._file: FileLock | None = None
+
+    def acquire(self) -> bool:
+        """Take the lock; return whether it was free. ``DeviceError`` if there are no such locks."""
+        name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            name.bind(f"\0zeusrun/power-limit/{self._uuid}")
+        except OSError as error:
+            name.close()
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise DeviceError(f"{self._uuid}: its limit cannot be locked: {error}") from error
+        self._socket = name
+        lock = FileLock(_lock_path(self._directory, self._uuid))
+        try:
+            make_folder(self._directory)
+            if not lock.acquire():
+                self.release()
+                return False
+            self._file = lock
+        except OSError:
+            pass  # the file cannot exist, so there is no record either, and no need for its lock
+        return True
+
+    def filenos(self) -> list[int]:
+        """Return the descriptors that a guard inherits."""
+        return [held.fileno() for held in (self._socket, self._file) if held is not None]
+
+    def release(self) -> None:
+        """Release the lock. More than once is fine."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._file is not None:
+            self._file.release()
+            self._file = None
+
+
+def is_held(uuid: str, directory: Path) -> bool:
+    """Whether a process holds the lock of a GPU now, in any network namespace; takes no lock."""
+    name = f"@zeusrun/power-limit/{uuid}"
+    try:
+        lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return True  # if unknown, assume that the holder is alive
+    bound = any(line.endswith(f" {name}") for line in lines)
+    return bound or is_locked(_lock_path(directory, uuid)) is True
+
+
+def _lock_path(directory: Path, uuid: str) -> Path:
+    return directory / f"{uuid}.lock"
+
+
 class Restored(NamedTuple):
     """A GPU whose record was processed, or would be, and a sentence for the user."""
 
@@ -217,16 +269,11 @@ def repair_limits(
     *,
     dry_run: bool = False,
 ) -> tuple[list[Restored], list[str], list[str]]:
-    """Restore every limit on record that no running zeusrun holds.
+    """Restore every limit on record that no running zeusrun holds; ``dry_run`` changes nothing.
 
-    Args:
-        directory: Directory of the records. Records of other machines that share it are left.
-        open_gpu: Opens the GPU of a record; raises a ``DeviceError`` if it is absent.
-        dry_run: Set and remove nothing; only return what would happen.
-
-    Returns:
-        The results for restored limits, a sentence for each limit that could not be restored, and
-        the GPUs that a process holds.
+    ``open_gpu`` raises a ``DeviceError`` if the GPU is absent. Records of other machines that share
+    the directory stay. It returns the restored limits, a sentence for each limit that could not be
+    restored, and the GPUs that a process holds.
     """
     restored, problems, held = [], [], []
     for uuid in recorded_gpus(directory):

@@ -8,15 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zeusrun.files.atomic import keep_link
-from zeusrun.history.rules import check_numbers
-from zeusrun.history.schema import (
-    DamagedError,
-    Tables,
-    decode_trials,
-    empty_tables,
-    encode_tables,
-    encode_trial,
-)
+from zeusrun.history.rules import check_numbers, encode_trial
 from zeusrun.history.tinydb import storage
 
 if TYPE_CHECKING:
@@ -35,13 +27,12 @@ class Restoration:
     Attributes:
         copy: What it started from: ``present`` for the history itself, ``bak`` for its last good
             copy, ``None`` if neither could be read.
-        written_at: When that was written (RFC 3339); ``None`` if there was nothing to start from.
+        written_at: When that was written (RFC 3339).
         trials: How many trials the history has now.
         found: Ids of the trials that came from run directories, oldest first.
         unfinished: Ids of the trials without an outcome, oldest first.
-        aside: Where the previous history is kept; ``None`` if there was none.
-        lost: Empty if nothing can be lost; ``None`` if something could not be read, so that nobody
-            can say.
+        aside: Where the previous history is kept.
+        lost: Empty if nothing was lost; ``None`` if that is unknown.
         problems: A sentence for each thing that could not be read.
     """
 
@@ -59,14 +50,8 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
     """Write a history with every trial that a file or a run directory contains.
 
     It starts from the history, or from its last good copy if the history is damaged or missing,
-    and adds the trials of all volumes and run directories. What it replaces is kept beside it.
-    The caller holds the lock.
-
-    Args:
-        path: The main file.
-        job: Whose it is.
-        found: The trials in the run directories.
-        volume_trials: Trials in a volume.
+    and adds the trials of all volumes and run directories (``found``). What it replaces is kept
+    beside it. The caller holds the lock.
 
     Raises:
         HistoryError: If a later version wrote a file, or the disk refuses. The history is then
@@ -80,16 +65,20 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
     if missing:
         problems.append(f"{path} is missing")
 
-    def read(file: Path, data: bytes | None) -> tuple[Tables, list[Record]] | None:
+    def read(file: Path, data: bytes | None) -> tuple[storage.Tables, list[Record]] | None:
         try:
-            return _read(file, data, job)
-        except DamagedError as damage:
+            tables = storage.read_tables(file, data)
+            storage.read_header(tables)
+            storage.encode_tables(tables)  # what could not be written again is damaged
+            records = list(tables["trials"].values())
+            return tables, list(zip(storage.decode_trials(records, job), records, strict=True))
+        except storage.DamagedError as damage:
             problems.append(f"{file} was damaged: {damage}")
             damaged.append(file)
             return None
 
     records: list[Record] = []
-    tables, copy, written_at = empty_tables(), None, None
+    tables, copy, written_at = storage.empty_tables(), None, None
     for name, file in (("present", path), ("bak", storage.copy_path(path))):
         data = storage.read_bytes(file)
         if data is not None and (content := read(file, data)) is not None:
@@ -143,14 +132,6 @@ def merge(sources: Iterable[Iterable[Record]]) -> list[Record]:
 
 def _progress(trial: Trial) -> tuple[int, bool]:
     return trial.preemptions, trial.status.finished
-
-
-def _read(file: Path, data: bytes | None, job: str) -> tuple[Tables, list[Record]]:
-    tables = storage.read_tables(file, data)
-    storage.read_header(tables)
-    encode_tables(tables)  # what could not be written again is damaged
-    records = list(tables["trials"].values())
-    return tables, list(zip(decode_trials(records, job), records, strict=True))
 
 
 def _usable(found: Iterable[Trial], job: str, problems: list[str]) -> list[Record]:

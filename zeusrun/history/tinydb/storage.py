@@ -1,35 +1,37 @@
 """The files of a job's history: their names, their content, and how they are read and written.
 
+A file contains the tables ``meta`` and ``trials`` as JSON. A reader ignores and keeps fields and
+tables that it does not know. Whatever an older reader would misread, such as a new status, needs a
+new schema number.
+
 The main file contains the newest trials and those that can still change. Volumes contain the oldest
-ones, which keeps the main file small and a write fast. The header of the main file lists its
-volumes. A volume that it does not list is what a killed writer or a restored history left, and is
-not read. Record numbers give the order of the trials across all files.
+ones, so that a write stays fast. The header of the main file lists its volumes; others were left by
+a killed writer or a restored history, and are not read. Record numbers order all trials.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from zeusrun.errors import HistoryError, home_advice
 from zeusrun.files.atomic import replace_file, sync_directory
 from zeusrun.files.lock import SafeLock
 from zeusrun.files.private import make_folder
-from zeusrun.history.schema import (
-    DamagedError,
-    NewerError,
-    Tables,
-    decode_tables,
-    empty_tables,
-    encode_tables,
-)
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+SCHEMA = 3  # 2 added the stages ``look`` and ``retry``, 3 added volumes
+
+Tables: TypeAlias = dict[str, dict[str, Any]]
+
+_RECORD_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
 # The main file contains up to two volumes' worth of finished trials. A submit reads and writes it
 # twice, in about 0.2 ms for each trial of 20 epochs: benchmarks/long_history.py.
@@ -37,6 +39,10 @@ VOLUME_TRIALS = 100
 
 _DISPATCHED = TrialStatus.DISPATCHED.value
 _CAN_CHANGE = {_DISPATCHED, TrialStatus.PREEMPTED.value}
+
+
+class DamagedError(Exception):
+    """A file is not a history. Callers of this package get a ``HistoryError`` instead."""
 
 
 def copy_path(path: Path) -> Path:
@@ -59,7 +65,7 @@ def stored_volumes(path: Path) -> list[int]:
 
 
 class Volume(NamedTuple):
-    """What the main file says of a volume. ``number`` is in the file name and never used twice."""
+    """What the header says of a volume. ``number`` is in the file name and never used twice."""
 
     number: int
     trials: int
@@ -69,25 +75,15 @@ class Volume(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a main file says of its volumes.
+    """What a main file says of its volumes."""
 
-    Attributes:
-        volumes: Oldest first.
-        following: The number for the next volume.
-        changes: How often a trial in a volume was changed.
-    """
-
-    volumes: Sequence[Volume]
-    following: int
-    changes: int
+    volumes: Sequence[Volume]  # oldest first
+    following: int  # the number for the next volume
+    changes: int  # how often a trial in a volume was changed
 
 
 def read_header(tables: Tables) -> Header:
-    """Read the header of a main file.
-
-    Raises:
-        DamagedError: If it does not describe its volumes.
-    """
+    """Read the header of a main file; raises ``DamagedError`` if it does not fit its volumes."""
     header = _header(tables)
     try:
         volumes = [Volume(*map(int, row)) for row in header.get("volumes", [])]
@@ -111,17 +107,10 @@ def set_header(tables: Tables, header: Header) -> None:
 
 
 def seal(tables: Tables, size: int) -> dict[int, Tables]:
-    """Move the oldest finished trials of a main file into as many volumes as they fill.
+    """Move the oldest finished trials of a main file into volumes of ``size`` trials.
 
     It moves nothing until there are more than two volumes' worth of them, so that the newest trials
-    stay and at most every other write has to write a volume.
-
-    Args:
-        tables: The main file, whose trials have been decoded. It is changed.
-        size: Trials in a volume.
-
-    Returns:
-        The volumes by number; write them before the main file.
+    stay. ``tables`` are changed. It returns the volumes by number; write them before the main file.
     """
     records = tables["trials"]
     finished = [
@@ -155,11 +144,7 @@ def explained(doing: str, path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path, timeout_s: float) -> Iterator[None]:
-    """Be the only writer of a main file among all processes.
-
-    Raises:
-        HistoryError: If the lock is not free in time, or cannot be taken here.
-    """
+    """Be the only writer of a main file; ``HistoryError`` if the lock is not free in time."""
     lock = SafeLock(path.with_name(path.name + ".lock"))  # writes replace the main file itself
     if not lock.acquire(timeout_s):
         name = shlex.quote(str(lock.path))
@@ -183,8 +168,29 @@ def read_bytes(path: Path) -> bytes | None:
             return None
 
 
+def empty_tables() -> Tables:
+    """Return the tables of a history without trials."""
+    return {"meta": {"1": {"schema": SCHEMA}}, "trials": {}}
+
+
+def encode_tables(tables: Tables) -> bytes:
+    """Return the content of a file, in today's schema; ``DamagedError`` if that is impossible."""
+    headers = {
+        number: {**header, "schema": SCHEMA} if "schema" in header else header
+        for number, header in tables["meta"].items()
+    }
+    try:
+        # Without indentation, so that json uses its C encoder.
+        text = json.dumps({**tables, "meta": headers}, allow_nan=False, separators=(",", ":"))
+    except ValueError as error:
+        raise DamagedError(str(error)) from error
+    return text.encode() + b"\n"
+
+
 def read_tables(path: Path, data: bytes | None) -> Tables:
-    """Decode the content of a main file, a copy or a volume.
+    """Decode the content of a main file, a copy or a volume, which ``path`` names in errors.
+
+    It checks that trials are JSON objects, and no more.
 
     Raises:
         DamagedError: If it is missing, or not the content of a history.
@@ -192,13 +198,56 @@ def read_tables(path: Path, data: bytes | None) -> Tables:
     """
     if data is None:
         raise DamagedError("it is missing")
+    if not data.strip():
+        raise DamagedError("it is empty")
     try:
-        return decode_tables(data)
-    except NewerError as error:
+        tables = json.loads(data.decode(), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise DamagedError("it is not UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"it is not JSON: {error}") from error
+    if not isinstance(tables, dict):
+        raise DamagedError("it contains no tables")
+    schemas = [each["schema"] for each in _records(tables, "meta") if "schema" in each]
+    if not schemas or any(type(schema) is not int or schema < 1 for schema in schemas):
+        raise DamagedError("its header names no schema")
+    if max(schemas) > SCHEMA:
         raise HistoryError(
-            f"the history {path} was written by a newer zeusrun ({error}); "
-            "upgrade this one: `pip install --upgrade zeusrun`"
-        ) from error
+            f"the history {path} was written by a newer zeusrun (it has schema {max(schemas)}, "
+            f"this version reads up to {SCHEMA}); upgrade this one: `pip install --upgrade zeusrun`"
+        )
+    _records(tables, "trials")
+    return tables
+
+
+def decode_trials(records: Iterable[Mapping[str, Any]], job: str) -> list[Trial]:
+    """Read a job's trials; ``DamagedError`` if one is of another job, or two have the same id."""
+    trials: dict[str, Trial] = {}
+    for number, record in enumerate(records, start=1):
+        try:
+            trial = Trial.from_json(dict(record))
+        except ValueError as error:
+            raise DamagedError(f"trial number {number}: {error}") from error
+        if trial.job != job:
+            raise DamagedError(f"trial number {number}: it is of job {trial.job!r}")
+        if trials.setdefault(trial.trial, trial) is not trial:
+            raise DamagedError(f"trial {trial.trial} is there twice")
+    return list(trials.values())
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _records(tables: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    table = tables.get(name)
+    if not isinstance(table, dict) or not all(type(item) is dict for item in table.values()):
+        raise DamagedError(f"it has no table {name!r} of records")
+    for number in table:
+        # TinyDB turns the keys into numbers; "1" and "01" would become one record.
+        if not _RECORD_NUMBER.fullmatch(number):
+            raise DamagedError(f"table {name!r} has a record {number!r:.40}")
+    return list(table.values())
 
 
 def read_volume(path: Path, number: int) -> Tables:
@@ -210,11 +259,8 @@ def read_volume(path: Path, number: int) -> Tables:
 def write_main(path: Path, tables: Tables, volume_trials: int, *, kept: Path | None) -> None:
     """Write a main file and the volumes that its oldest trials fill. The caller holds the lock.
 
-    Args:
-        path: The main file.
-        tables: Its tables. Trials that move into volumes are removed from them.
-        volume_trials: Trials in a volume.
-        kept: Where to keep the content that it replaces; ``None`` to keep it nowhere.
+    Trials that move into volumes are removed from ``tables``. ``kept`` is where to keep the content
+    that is replaced.
 
     Raises:
         DamagedError: If the tables cannot be written as they were read.

@@ -16,14 +16,6 @@ from tinydb.storages import MemoryStorage
 from zeusrun.errors import HistoryError
 from zeusrun.history import rules
 from zeusrun.history.base import Snapshot
-from zeusrun.history.schema import (
-    DamagedError,
-    Tables,
-    decode_trials,
-    empty_tables,
-    encode_tables,
-    encode_trial,
-)
 from zeusrun.history.tinydb import storage
 from zeusrun.history.tinydb.restore import Restoration, restore
 from zeusrun.job_name import check_job_name, is_job_name
@@ -37,8 +29,7 @@ if TYPE_CHECKING:
 
 _FILE = re.compile(r"(?P<job>.+)(\.json(\.bak)?|\.volumes)")
 
-# Trials by record number: of the main file by its version, and of volumes by a key that changes
-# with each change of a volume.
+# Trials by record number, of the main file in one version and of volumes after so many changes.
 Cache: TypeAlias = dict[str | tuple[storage.Volume, int], dict[int, Trial]]
 
 
@@ -46,12 +37,8 @@ class TinyDBHistory:
     """A ``History`` as ``<directory>/<job>.json``, shared by any number of processes.
 
     Readers take no lock: a file is replaced whole or not at all. The oldest trials move into
-    ``<directory>/<job>.volumes``, so that a read or a write does not slow down as they accumulate.
-
-    Args:
-        directory: Made with mode 0700 by the first write; the files have mode 0600.
-        lock_timeout_s: Seconds to wait for other writers.
-        volume_trials: Trials in a volume; two volumes' worth of finished ones stay out of them.
+    ``<directory>/<job>.volumes``, in files of ``volume_trials`` each. The first write makes the
+    directory. A writer waits up to ``lock_timeout_s`` for other writers.
     """
 
     def __init__(
@@ -107,7 +94,7 @@ class TinyDBHistory:
     def begin(self, trial: Trial, *, after: str) -> Trial:
         """See ``History.begin``."""
         rules.check_new(trial)
-        encode_trial(trial)  # refuse it before the first write makes the directory
+        rules.encode_trial(trial)  # refuse it before the first write makes the directory
         with self._locked(trial.job), self._read(trial.job) as stored:
             if stored.version != after:
                 raise rules.changed(trial.job)
@@ -141,7 +128,7 @@ class TinyDBHistory:
         path = self._path(job)
         try:
             yield StoredTrials(path, job, self._caches.setdefault(job, {}))
-        except DamagedError as damage:
+        except storage.DamagedError as damage:
             raise HistoryError(
                 f"the history {path} is damaged: {damage}; `zeusrun repair --restore "
                 f"{shlex.quote(job)}` sets aside what is damaged and rebuilds the history from its "
@@ -167,26 +154,23 @@ class StoredTrials:
     Every method that reads a volume raises ``DamagedError`` if the volume is damaged.
 
     Attributes:
-        version: A hash of the main file. A time stamp can be the same after two fast writes, and a
-            counter after somebody put an old file back.
+        version: A hash of the main file. A time stamp could be the same after two fast writes.
         main: The trials of the main file by record number.
     """
 
     def __init__(self, path: Path, job: str, cache: Cache) -> None:
         """Read the main file of a job; a history without any file has no trials.
 
-        ``cache`` contains the volumes of this job that were read before; those read now are added.
-
         Raises:
             DamagedError: If the main file is damaged, or missing although other files of the
-                history exist: what was learned is then unknown, which is not the same as nothing.
+                history exist: its trials are then unknown, which is not the same as none.
             HistoryError: If a later version wrote it, or the disk refuses.
         """
         with storage.explained("read", path):  # before the main file: others may write meanwhile
             expected = storage.copy_path(path).exists() or bool(storage.stored_volumes(path))
         data = storage.read_bytes(path)
         fresh = data is None and not expected
-        self._tables = empty_tables() if fresh else storage.read_tables(path, data)
+        self._tables = storage.empty_tables() if fresh else storage.read_tables(path, data)
         self.version = hashlib.blake2b(data or b"", digest_size=16).hexdigest()
         self._header = storage.read_header(self._tables)
         main = cache.get(self.version)  # decoding takes most of a read
@@ -218,7 +202,7 @@ class StoredTrials:
 
     def find(self, trial: str) -> Trial | None:
         """Return the trial with this id; ``None`` if there is none."""
-        recurrence = rules.recurrence_of(trial) or 0
+        recurrence = int(trial.split("-")[-2])
         volumes = (
             self._read_volume(volume)
             for volume in reversed(self._header.volumes)
@@ -228,16 +212,12 @@ class StoredTrials:
         return next((each for each in found if each.trial == trial), None)
 
     def store(self, trial: Trial, known: Trial | None, volume_trials: int) -> None:
-        """Write a new or changed trial. The caller holds the lock; call it once.
+        """Write a new or changed trial; ``known`` is what ``find`` returned for its id.
 
-        ``known`` is the trial that ``find`` returned for its id.
-
-        Raises:
-            DamagedError: If the files cannot be written as they were read.
-            HistoryError: If the disk refuses.
-            ValueError: If the trial would not read back equal.
+        The caller holds the lock. Call it once. It raises what ``encode_trial`` and ``write_main``
+        raise.
         """
-        record = encode_trial(trial)
+        record = rules.encode_trial(trial)
         memory = MemoryStorage()  # type: ignore[no-untyped-call]
         memory.write(self._tables)  # TinyDB changes the tables in place
         table = tinydb.TinyDB(storage=lambda: memory).table("trials")
@@ -254,7 +234,7 @@ class StoredTrials:
         volume = next(v for v in self._header.volumes if number in self._read_volume(v)).number
         tables = storage.read_volume(self._path, volume)
         tables["trials"][str(number)] |= record
-        content = encode_tables(tables)
+        content = storage.encode_tables(tables)
         with storage.explained("write", self._path):
             storage.write_volume(self._path, volume, content)
         self._cache.clear()
@@ -267,18 +247,20 @@ class StoredTrials:
             try:
                 tables = storage.read_volume(self._path, volume.number)
                 self._cache[key] = _by_number(tables, self._job)
-            except DamagedError as damage:
-                raise DamagedError(f"its volume {path}: {damage}") from damage
+            except storage.DamagedError as damage:
+                raise storage.DamagedError(f"its volume {path}: {damage}") from damage
         trials = self._cache[key]
         if len(trials) != volume.trials or any(
             self._numbers.setdefault(trial.trial, number) != number
             or self._ids.setdefault(number, trial.trial) != trial.trial
             for number, trial in trials.items()
         ):
-            raise DamagedError(f"its volume {path} lacks trials, or another file has them, too")
+            raise storage.DamagedError(
+                f"its volume {path} lacks trials, or another file has them, too"
+            )
         return trials
 
 
-def _by_number(tables: Tables, job: str) -> dict[int, Trial]:
-    trials = decode_trials(tables["trials"].values(), job)
+def _by_number(tables: storage.Tables, job: str) -> dict[int, Trial]:
+    trials = storage.decode_trials(tables["trials"].values(), job)
     return dict(zip(map(int, tables["trials"]), trials, strict=True))

@@ -13,8 +13,7 @@ from zeusrun.errors import DeviceError
 from zeusrun.files.home import limits_directory
 from zeusrun.gpu.nvml import gpu_by_uuid
 from zeusrun.gpu.power_limits.holder import LimitHolder
-from zeusrun.gpu.power_limits.lock import is_held
-from zeusrun.gpu.power_limits.original_limits import read_record, repair_limits
+from zeusrun.gpu.power_limits.original_limits import is_held, read_record, repair_limits
 from zeusrun.gpu.zeusd import named_zeusd, naming_zeusd
 from zeusrun.launcher.power.profiler import LimitsReport, Profiling
 from zeusrun.launcher.processes.guard import GuardProcess
@@ -23,8 +22,6 @@ from zeusrun.sidecar.step_clock import read_step_clock
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-
-    from typing_extensions import Self
 
     from zeusrun.bandit.problem import Problem
     from zeusrun.energy.device import Device
@@ -77,7 +74,7 @@ def held_by(home: Path, uuid: str) -> str | None:
 
 
 class LimitControl:
-    """The power limits of one trial. A context manager that restores the limits at the end.
+    """The power limits of one trial.
 
     Without a holder, or without permission, it only measures; without GPUs or ``clocks``, the step
     clocks of all ranks, not even that. ``fixed_w`` is the only limit to hold; ``None`` to let the
@@ -109,14 +106,6 @@ class LimitControl:
         self._retry_t = 0.0
         self._measures = bool(gpus and clocks)
         self._profiling = Profiling(problem, known, original_w, self._ask, self._is_in_force)
-
-    def __enter__(self) -> Self:
-        """Hold nothing yet; see ``begin``."""
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        """Restore the original limits."""
-        self.let_go()
 
     def let_go(self) -> None:
         """Restore the original limits; what fails is tried again at the end of the submit."""
@@ -231,7 +220,7 @@ class LimitControl:
 
     def _leave_alone(self, why: str) -> None:
         self._failed, self.held_w, self._warned_of = True, None, why
-        why = f"power limits are left alone from now on: {why}"
+        why = f"zeusrun changes no power limit from now on: {why}"
         self._profiling.give_up(why, released=True)
         self._warn(why)
 

@@ -137,8 +137,8 @@ class Probe:
         """Get the energy of new blocks; return whether there are any. Raises ``ValueError``."""
         if now_t - self._began_t > MOST_HELD_S:
             raise ValueError("steps come too irregularly for their speed to be measured")
-        ripe = [block for block in self._closed if block.until_t <= now_t - METERED_S]
-        for block in ripe:
+        due = [block for block in self._closed if block.until_t <= now_t - METERED_S]
+        for block in due:
             energy_j = energy_between(block.since_t, block.until_t)
             if energy_j is None and now_t - block.until_t > LOST_S:
                 raise ValueError("the energy of the window is unknown")
@@ -146,7 +146,7 @@ class Probe:
                 return False
             self._metered.append(block._replace(energy_j=energy_j))
             self._closed.remove(block)
-        return bool(ripe)
+        return bool(due)
 
     def measured(self, weights: Sequence[Weights]) -> Measured | None:
         """Return the measurement so far, with the largest error of ``weights``; else ``None``."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CHECK_EVERY_S = 60.0  # the choice is measured again so often, at no cost
 FAIR_ERROR = 0.02  # the most that a probe may have which the end of the training cuts short
-MOST_WALKS = 3  # in one trial: a job whose speed keeps changing is not profiled again and again
+MOST_PROFILES = 3  # in one trial: a job whose speed keeps changing is not profiled again and again
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Profiling:
         # Whether the limit was in force when the probe, or its last part, began, and when it was
         # released for a pause.
         self._confirmed = self._kept = False
-        self._walks = 1
+        self._profiles = 1
         self._check_t = 0.0
         self._held_steps: Counter[float | None] = Counter()  # while limits were tried
         self._counted = 0
@@ -222,8 +222,8 @@ class Profiling:
             self._probe = self._next(count, now_t)
             return
         self._doubted = False
-        if contradicts and self._walks < MOST_WALKS:
-            self._walks += 1
+        if contradicts and self._profiles < MOST_PROFILES:
+            self._profiles += 1
             self._decided, self.chosen_w = False, None
             self._known.clear()
             self.points.clear()

@@ -1,13 +1,18 @@
-"""Builds the torchrun command of a trial. Pure."""
+"""The torchrun command of a trial, and the torchrun that is installed; torch is not imported."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import math
+import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zeusrun
+from zeusrun.errors import LaunchError
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.redaction import MASK, SECRETS_VARIABLE, mask_environment, secret_variables
 
@@ -15,11 +20,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.processes.installation import Torchrun
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import Trial
 
 _WORKER = Path(zeusrun.__file__).parent / "worker" / "__main__.py"
+
+# "-m" would put the working directory first on sys.path: torchrun would import a random.py there.
+_MAIN = (
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "from zeusrun.launcher.processes.agent import main; main()"
+)
+_SOURCE = Path("distributed", "run.py")
+_OPTION = re.compile(r"""^\s*["'](--[a-z][a-z-]*)["'],?\s*$""", re.MULTILINE)
+_VERSION = re.compile(r"""^__version__ *= *["']([^"']+)["']""", re.MULTILINE)
 
 # Otherwise restarted ranks share torchrun's store with the ranks before them and find their
 # addresses: with gloo, 8 of 12 restarts failed (torch 2.13; pytorch issue 135712).
@@ -29,34 +42,58 @@ _MONITOR_INTERVAL_S = 0.05  # torchrun checks its ranks so often; 0.4 % of a cor
 
 # Placeholders that every rank also gets as ``ZEUSRUN_<NAME>``.
 _VARIABLES = (
-    "job",
-    "trial",
-    "attempt",
-    "batch_size",
-    "learning_rate",
-    "max_epochs",
-    "metric",
-    "target",
-    "run_dir",
-    "sidecar",
-    "checkpoint_dir",
+    *("job", "trial", "attempt", "batch_size", "learning_rate", "max_epochs", "metric", "target"),
+    *("run_dir", "sidecar", "checkpoint_dir"),
 )
 
 
 @dataclass(frozen=True)
-class Placement:
-    """Where the ranks of one run are started, in torchrun's own words; by default on this host.
+class Torchrun:
+    """An installed torchrun: how to start it, torch's version, and its ``--long`` options."""
 
-    Attributes:
-        nproc_per_node: Ranks on each node.
-        nnodes: Nodes, such as ``1``.
-        rdzv_endpoint: Where the agents meet. Port 0 is any free port, so that jobs do not clash.
+    argv: tuple[str, ...]
+    version: str
+    flags: frozenset[str]
+
+
+def find_torchrun() -> Torchrun:
+    """Return the torchrun of this interpreter.
+
+    Its options come from its source, because ``torchrun --help`` imports torch for two seconds.
+    If the source cannot be read, only options that every torchrun has are used. Raises
+    ``LaunchError`` if torch is not installed.
     """
+    package = importlib.util.find_spec("torch")
+    folders = map(Path, (package.submodule_search_locations or ()) if package else ())
+    folder = next((each for each in folders if (each / _SOURCE).exists()), None)
+    if folder is None:
+        raise LaunchError(
+            f"torchrun: torch is not installed for {sys.executable}; "
+            "install it there with 'python -m pip install torch'."
+        )
+    # importlib.metadata would take 20 ms to load.
+    version = _VERSION.search(_read(folder / "version.py"))
+    return Torchrun(
+        argv=(sys.executable, "-c", _MAIN),
+        version="unknown" if version is None else version[1],
+        flags=frozenset(_OPTION.findall(_read(folder / _SOURCE))),
+    )
+
+
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the ranks of one run are started, in torchrun's own words; by default on this host."""
 
     nproc_per_node: int
     nnodes: str = "1"
     rdzv_backend: str = "c10d"
-    rdzv_endpoint: str = "localhost:0"
+    rdzv_endpoint: str = "localhost:0"  # any free port, so that jobs do not clash
 
     def flags(self, rdzv_id: str) -> list[str]:
         """Return torchrun's options."""
@@ -118,15 +155,11 @@ def build_command(
 ) -> Command:
     """Return the torchrun command of a trial, in the given environment less an outer zeusrun's.
 
-    Raises:
-        JobFileError: If a placeholder has no value in this trial.
+    Raises ``JobFileError`` if a placeholder has no value in this trial.
     """
     values = placeholder_values(spec, trial, paths)
     grace_s = math.ceil(spec.launch.grace_period_s)  # torchrun takes no fractions
-    flags = [
-        *placement.flags(rdzv_id=trial.trial),
-        f"--max-restarts={spec.launch.max_restarts}",
-    ]
+    flags = [*placement.flags(trial.trial), f"--max-restarts={spec.launch.max_restarts}"]
     if "--shutdown-timeout" in torchrun.flags:
         flags.append(f"--shutdown-timeout={grace_s}")
     if "--monitor-interval" in torchrun.flags:

@@ -35,10 +35,8 @@ def processes_of_run(run_dir: str) -> set[psutil.Process]:
 def end_processes(processes: Iterable[psutil.Process], *, at_once: bool = False) -> tuple[str, ...]:
     """End processes: wait for their own end, then SIGTERM, then SIGKILL; or SIGKILL at once.
 
-    psutil compares start times, so a reused pid is never signalled.
-
-    Returns:
-        ``name (pid)`` of each that did not end by itself.
+    Return ``name (pid)`` of each that did not end by itself. psutil compares start times, so a
+    reused pid is never signalled.
     """
     remaining = [process for process in processes if _alive(process)]
     if not remaining:

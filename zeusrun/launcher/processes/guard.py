@@ -37,16 +37,10 @@ class GuardProcess:
         original_w: Mapping[str, float],
         descriptors: Sequence[int],
     ) -> None:
-        """Start it, and wait until it is ready.
+        """Start it, and wait until it is ready; raises ``DeviceError``.
 
-        Args:
-            directory: Of the records.
-            environment: Its environment.
-            original_w: The limits to restore, in watts, by the GPU's UUID.
-            descriptors: File descriptors that it inherits and keeps open.
-
-        Raises:
-            DeviceError: If it does not start.
+        ``directory`` contains the records, ``original_w`` the limits to restore, in watts by UUID.
+        The process keeps ``descriptors`` open.
         """
         limits = [f"{uuid}={watts!r}" for uuid, watts in original_w.items()]
         try:

@@ -15,14 +15,8 @@ _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 def count_oom_kills(root: Path = Path("/")) -> int | None:
     """Return the out-of-memory kills so far in this process's control group, else on this host.
 
-    Sources: ``memory.events`` of cgroup v2, ``memory.oom_control`` of v1, ``/proc/vmstat``; each
-    has a line ``oom_kill N`` (Linux 4.13 and later).
-
-    Args:
-        root: The folder of ``proc`` and ``sys``.
-
-    Returns:
-        The count; ``None`` if the kernel does not count.
+    ``None`` if the kernel does not count. ``memory.events`` of cgroup v2, ``memory.oom_control`` of
+    v1 and ``/proc/vmstat`` have a line ``oom_kill N`` (Linux 4.13 and later).
     """
     for path in (*_control_group_files(root), root / "proc/vmstat"):
         try:

@@ -30,21 +30,12 @@ def how_at_once(number: int, *, cancelled: str | None) -> str:
 class CaughtSignals:
     """A context manager that collects signals; those ignored before (``nohup``) stay ignored.
 
-    Two that are nested share what they collect, so that no signal is lost between them.
-
-    Attributes:
-        received: The signals, in order of arrival.
+    Two that are nested share ``received``, so that no signal is lost between them. If it is
+    ``impatient``, a second signal has its usual effect, unless another one is entered within.
     """
 
     def __init__(self, numbers: Sequence[int] = ENDING, *, impatient: bool = False) -> None:
-        """Prepare; nothing is caught yet.
-
-        Args:
-            numbers: The signals.
-            impatient: Whether a second signal has its usual effect, unless another of these context
-                managers is entered within.
-        """
-        self.received: list[int] = []
+        self.received: list[int] = []  # in order of arrival
         self._numbers, self._impatient = numbers, impatient
         self._before: dict[int, object] = {}
         self._made_patient: CaughtSignals | None = None

@@ -42,55 +42,39 @@ class StopLevel(IntEnum):
     """How firmly a run is ended; it never falls."""
 
     NONE = 0
-    TELL = 1  # the stop file: the script ends at its next epoch
+    ASK = 1  # the stop file: the script ends at its next epoch
     TERMINATE = 2  # SIGTERM to the ranks; to torchrun if that is not enough
     KILL = 3  # at once
 
 
 @dataclass(frozen=True)
 class ProcessExit:
-    """How torchrun ended.
+    """How torchrun ended."""
 
-    Attributes:
-        code: Its exit code: 1 for any failure, so never a cause.
-        ended_t: Monotonic second.
-        outlived: Processes of the run that had to be ended afterwards, as ``name (pid)``.
-    """
-
-    code: int
-    ended_t: float
-    outlived: tuple[str, ...]
+    code: int  # 1 for any failure, so never a cause
+    ended_t: float  # monotonic second
+    outlived: tuple[str, ...]  # processes that had to be ended afterwards, as ``name (pid)``
 
 
 class TorchrunProcess:
     """A running torchrun. A context manager: on leaving it, nothing of the run is left.
 
-    Attributes:
-        ended_t: Monotonic second at which torchrun had ended; ``None`` before.
-        exit: How it ended; only after the context manager has been left.
+    Its output goes to ``paths.torchrun_log``. After SIGTERM, the ranks may take ``grace_period_s``
+    to finish. ``exit`` exists only after the context manager has been left.
     """
 
-    def __init__(self, command: Command, paths: RunPaths, grace_period_s: float) -> None:
-        """Prepare; the process starts on entering.
+    exit: ProcessExit
 
-        Args:
-            command: What to start; its output goes to ``paths.torchrun_log``.
-            paths: Files of the run; from ``StopLevel.TELL`` on, ``stop`` is created.
-            grace_period_s: How long the ranks may take to finish after SIGTERM.
-        """
+    def __init__(self, command: Command, paths: RunPaths, grace_period_s: float) -> None:
         self._command, self._paths, self._grace_s = command, paths, grace_period_s
         self._level = StopLevel.NONE
         self._kill_at_t = math.inf
         self._sigterm_sent = False
         self._code = -int(signal.SIGKILL)  # if the watchdog is killed, torchrun is
-        self.ended_t: float | None = None
+        self.ended_t: float | None = None  # monotonic second; ``None`` while it runs
 
     def __enter__(self) -> Self:
-        """Start the watchdog, which starts torchrun.
-
-        Raises:
-            LaunchError: If it cannot be started.
-        """
+        """Start the watchdog, which starts torchrun; raises ``LaunchError``."""
         command = self._command
         argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("watchdog.py"))]
         try:
@@ -138,12 +122,10 @@ class TorchrunProcess:
         return self.ended_t is None
 
     def stop(self, level: StopLevel, ask_ranks: Callable[[], bool]) -> None:
-        """End the run as firmly as ``level`` says; called at every tick.
+        """End the run as firmly as ``level`` says; called at every tick. The level never falls.
 
-        Args:
-            level: How firmly; a lower level than before has no effect.
-            ask_ranks: Called at ``StopLevel.TERMINATE`` until it returns False: the ranks do not
-                end by themselves. Then torchrun gets a SIGTERM.
+        At ``TERMINATE``, ``ask_ranks`` is called until it returns False: the ranks do not end by
+        themselves. Then torchrun gets a SIGTERM.
         """
         if level > self._level:
             self._level = level

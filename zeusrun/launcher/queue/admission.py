@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import BusyError, ExitCode, ZeusrunError
+from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.launcher.processes.signals import PREEMPTING
-from zeusrun.launcher.queue.gpu_slots import GpuWish, choose_gpus, read_wish
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.rundir.layout import ask_to_cancel, find_run
 from zeusrun.launcher.rundir.record import read_live
@@ -47,6 +47,8 @@ def admitted(
 ) -> Iterator[tuple[str, ...] | None]:
     """Wait until a submit may begin, and hold its GPUs while it runs.
 
+    Yields the UUIDs of the GPUs chosen for it; ``None`` if it has all that are visible.
+
     Args:
         spec: The job.
         home: The home of zeusrun.
@@ -57,9 +59,6 @@ def admitted(
         until: Unix second to give up at; ``None`` to wait without a limit.
         signals: The signals that have come, in order.
         show: Shows a sentence to the user.
-
-    Yields:
-        UUIDs of the GPUs chosen for it; ``None`` if it has all that are visible.
 
     Raises:
         BusyError: If another submit is in the way, or a signal came meanwhile.
@@ -88,17 +87,56 @@ def decide_overlap(overlap: Overlap, others: Sequence[str]) -> Literal["begin", 
 
 
 def check_not_ended(job: str, signals: Sequence[int]) -> None:
-    """Check that no signal ended a submit before it began.
-
-    Raises:
-        BusyError: If a signal came. Its exit code is that of a training ended by that signal.
-    """
+    """Raise ``BusyError`` if a signal came, with the exit code of a training that it ended."""
     if not signals:
         return
     error = BusyError(f"{job}: ended by {signal.Signals(signals[0]).name} before it began")
     if signals[0] not in PREEMPTING:
         error.exit_code = ExitCode.SIGNAL_BASE + signals[0]
     raise error
+
+
+@dataclass(frozen=True)
+class GpuWish:
+    """The GPUs that a submit wants for itself."""
+
+    pool: tuple[str, ...] = ()  # UUIDs of those that it may have; empty if it wants none for itself
+    count: int | None = None  # how many of them; ``None`` for all
+    shares: bool = False  # it runs on GPUs that others may use, too
+
+
+def read_wish(spec: JobSpec, environment: Mapping[str, str]) -> GpuWish:
+    """Return the GPUs that a job wants; raises ``DeviceError`` if a visible one is absent."""
+    launch = spec.launch
+    if launch.gpus == "shared" or launch.nproc_per_node == "cpu":
+        return GpuWish(shares=launch.nproc_per_node != "cpu")
+    ranks = launch.nproc_per_node if isinstance(launch.nproc_per_node, int) else None
+    chooses = launch.gpus == "auto"
+    gpus = gpus_of_job(environment, None if chooses else ranks)
+    pool = tuple(gpu.uuid for gpu in gpus)
+    for gpu in gpus:
+        gpu.close()
+    return GpuWish(pool, min(ranks or 0, len(pool)) if chooses else None)
+
+
+def choose_gpus(wish: GpuWish, own: Ticket, present: Sequence[Ticket]) -> tuple[str, ...] | None:
+    """Return the GPUs that a submit gets now; ``None`` while it has to wait. Pure.
+
+    The first to come is the first served: no submit overtakes one that waits for the same GPU.
+    Submits of one job share the GPUs that they name; those that let zeusrun choose share nothing.
+    """
+    taken = {
+        uuid
+        for ticket in present
+        if ticket.number != own.number
+        and (ticket.holds or ticket.number < own.number)
+        and (wish.count is not None or ticket.job != own.job)
+        for uuid in ticket.gpus
+    }
+    if wish.count is None:
+        return None if taken & set(wish.pool) else wish.pool
+    free = [uuid for uuid in wish.pool if uuid not in taken]
+    return tuple(free[: wish.count]) if len(free) >= wish.count else None
 
 
 @dataclass
@@ -174,8 +212,7 @@ class _Queue:
     def _wait(self, why: str, advice: str) -> None:
         """Wait for a moment; show the reason once for each kind of advice.
 
-        Raises:
-            BusyError: If a signal came, or the deadline has passed.
+        Raises ``BusyError`` if a signal came, or the deadline has passed.
         """
         check_not_ended(self.job, self.signals)
         # By the clock, as the deadline is: the machine may sleep meanwhile.

@@ -36,30 +36,17 @@ _MAX_BYTES = 64 << 10
 
 @dataclass(frozen=True)
 class Ticket:
-    """A submit that has not ended.
+    """A submit that has not ended."""
 
-    Attributes:
-        number: Its place in the order, from 1.
-        job: Name of its job.
-        pid: Of its zeusrun.
-        state: Whether it waits or runs.
-        since: When it came, RFC 3339.
-        gpus: UUIDs of the GPUs that it has, or wants.
-        replaces: Whether earlier submits of its job are to end for it.
-        holds: Whether it has its GPUs.
-        on_cpu: Whether it runs without any GPU.
-        host: Name of its machine.
-    """
-
-    number: int
+    number: int  # its place in the order, from 1
     job: str
-    pid: int
+    pid: int  # of its zeusrun
     state: State
-    since: str
-    gpus: tuple[str, ...] = ()
-    replaces: bool = False
-    holds: bool = False
-    on_cpu: bool = False
+    since: str  # RFC 3339
+    gpus: tuple[str, ...] = ()  # UUIDs of the GPUs that it has, or wants
+    replaces: bool = False  # earlier submits of its job are to end for it
+    holds: bool = False  # it has its GPUs
+    on_cpu: bool = False  # it runs without any GPU
     host: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -71,16 +58,11 @@ class Tickets:
     """The tickets under a home. As a context manager, it keeps other submits from changing them."""
 
     def __init__(self, home: Path) -> None:
-        """Store the folder; nothing is read yet."""
         self._directory = home / "submits"
         self._lock = SafeLock(self._directory / "lock")
 
     def __enter__(self) -> Self:
-        """Wait for the lock.
-
-        Raises:
-            HistoryError: If the home cannot be written, or another process keeps the lock.
-        """
+        """Wait for the lock; raises ``HistoryError``."""
         if not self._lock.acquire(_LOCK_WAIT_S):
             raise HistoryError(
                 f"another process has locked {self._lock.path} and does not release it; "
@@ -93,11 +75,7 @@ class Tickets:
         self._lock.release()
 
     def present(self) -> list[Ticket]:
-        """Return the tickets of submits that are alive, in their order.
-
-        Raises:
-            OSError: If the tickets cannot be listed.
-        """
+        """Return the tickets of submits that are alive, in their order; raises ``OSError``."""
         return [ticket for _, ticket, alive in self._found() if alive and ticket is not None]
 
     def take(
@@ -108,11 +86,7 @@ class Tickets:
         *,
         replaces: bool = False,
     ) -> HeldTicket:
-        """Return a ticket, the last in the order. The caller holds the lock.
-
-        Raises:
-            HistoryError: If it cannot be written.
-        """
+        """Return a ticket, the last in the order; raises ``HistoryError``. Call it locked."""
         number = 0
         for found, _, alive in self._found():
             number = max(number, found)
@@ -174,11 +148,7 @@ class HeldTicket:
         self._lock = FileLock(tickets.lock_path(ticket.number))
 
     def write(self, **changes: Any) -> None:  # noqa: ANN401 - fields of Ticket
-        """Write the ticket with these changes, for other submits to read.
-
-        Raises:
-            HistoryError: If it cannot be written.
-        """
+        """Write the ticket with these changes, for other submits; raises ``HistoryError``."""
         self.ticket = replace(self.ticket, **changes)
         path = self._tickets.path(self.ticket.number)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ _MAX_REASON = 500
 _MAX_LINE = 200
 _EXTERNAL_SIGTERM = 143  # the worker's exit code: 128 + SIGTERM
 _NO_MASK = Mask()
+_LINE_END = re.compile(r"[\r\n]")  # \r: of progress bars
 # A row of torchrun's table of failures.
 _ROW = re.compile(
     r"^\s*rank\s*:\s*(\d{1,9})\b.*\n\s*exitcode\s*:\s*(-?\d{1,9})\b(?: \(pid: (\d+)\))?",
@@ -92,7 +94,7 @@ def read_failure(
     found = recorded if certain else _killed(log, oom_kills) or recorded or _from_torchrun(log)
     if found is None or found.rank is None or not _EXITED.search(found.reason):
         return found
-    lines = re.split(r"[\r\n]", _read_tail(paths.rank_log(found.rank), mask))  # \r: progress bars
+    lines = _LINE_END.split(_read_tail(paths.rank_log(found.rank), mask))
     printable = ("".join(filter(str.isprintable, line)).strip() for line in reversed(lines))
     return replace(found, last_line=next((_shortened(line) for line in printable if line), None))
 
@@ -199,11 +201,14 @@ def _shortened(text: str, most: int = _MAX_LINE) -> str:
 def _read_tail(path: Path, mask: Mask = _NO_MASK) -> str:
     try:
         with open(open_for_reading(path), "rb") as file:  # noqa: PTH123 - a descriptor
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - _LOG_TAIL_BYTES))
-            return mask.text(file.read().decode(errors="replace"))
+            cut = file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES
+            file.seek(max(0, cut))
+            text = file.read().decode(errors="replace")
     except OSError:
         return ""
+    if mask and cut > 0:  # the first line may be the end of a secret, which the mask cannot find
+        text = "".join(_LINE_END.split(text, maxsplit=1)[1:])
+    return mask.text(text)
 
 
 def _describe_exit(code: int) -> str:

@@ -27,7 +27,7 @@ class Lease(Protocol):
         """Take the lease; return whether it was free in time. Raises ``OSError``."""
 
     def acquire_or_gone(self) -> bool:
-        """Take the lease of a launcher that is dead, or whose run is gone; return whether it is."""
+        """Take the lease, unless the launcher lives; return whether it is dead or its run gone."""
 
     def is_held(self) -> bool:
         """Whether a launcher holds the lease. Changes nothing; in doubt the launcher lives."""
@@ -61,11 +61,6 @@ class RunLock(FileLock):
             return is_locked(self.path) is not False
         except ValueError:  # the history names an impossible path
             return False
-
-
-def is_filled(paths: RunPaths) -> bool:
-    """Whether a run directory contains anything but its lock; raises ``OSError``."""
-    return any(path != paths.lock for path in paths.run_dir.iterdir())
 
 
 def remove_run(paths: RunPaths) -> None:

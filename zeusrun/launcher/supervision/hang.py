@@ -20,7 +20,7 @@ from zeusrun.sidecar.events import Started
 from zeusrun.sidecar.step_clock import read_step_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.rundir.layout import RunPaths
@@ -178,15 +178,6 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(texts)
 
 
-@dataclass
-class _Asked:
-    """Ranks that were asked for their stacks."""
-
-    at_t: float  # monotonic second
-    offsets: Mapping[int, int]  # size of each rank's stack file before
-    sizes: Mapping[int, int]  # at the last poll
-
-
 class StallControl:
     """Handles the stalls of one trial. It is polled and never waits."""
 
@@ -208,7 +199,9 @@ class StallControl:
         self._processes = ranks
         self._pauses = NO_PAUSES
         self._stall: Stall | None = None
-        self._asked: _Asked | None = None
+        self._asked_t: float | None = None  # when the ranks were asked for their stacks
+        self._offsets: Mapping[int, int] = {}  # the size of each stack file before
+        self._sizes: Mapping[int, int] = {}  # and at the last poll
         self._killed: Failure | None = None
 
     def take(self, event: Event) -> None:
@@ -227,9 +220,9 @@ class StallControl:
         self._pauses = watch_pauses(self._pauses, progress.now_t, steps, progress.epochs)
         ending = stopping or progress.epochs >= self._max_epochs or bool(progress.ranks.exit_codes)
         found = None if ending else find_stall(self._pauses, self._after_s)
-        if self._asked is not None:
+        if self._asked_t is not None:
             self._stall = found or self._stall
-            self._collect(self._asked, progress, goes_on=found is None)
+            self._collect(progress, progress.now_t - self._asked_t, goes_on=found is None)
         elif self._stall is None:
             if found is not None and self._processes.all_live():
                 self._stall = found
@@ -251,31 +244,26 @@ class StallControl:
         return self._killed
 
     def _ask(self, now_t: float) -> None:
-        sizes = self._sizes(self._world)
-        asked = [
-            rank
-            for rank in self._world
-            if self._processes.ask_for_stack(rank, self._paths.rank_stack(rank))
-        ]
-        offsets = {rank: sizes[rank] for rank in asked}
-        self._asked = _Asked(now_t, offsets, offsets)
+        files = {rank: self._paths.rank_stack(rank) for rank in self._world}
+        sizes = {rank: size_of_stack(file) for rank, file in files.items()}
+        asked = [rank for rank in files if self._processes.ask_for_stack(rank, files[rank])]
+        self._asked_t = now_t
+        self._offsets = self._sizes = {rank: sizes[rank] for rank in asked}
 
-    def _collect(self, asked: _Asked, progress: Progress, *, goes_on: bool) -> None:
+    def _collect(self, progress: Progress, waited_s: float, *, goes_on: bool) -> None:
         """Report the stacks once all are complete, or the time to answer is over."""
-        sizes = self._sizes(asked.offsets)
-        complete = sizes == asked.sizes and all(
-            sizes[rank] > before for rank, before in asked.offsets.items()
-        )
-        if not complete and progress.now_t - asked.at_t < _ANSWER_S:
-            asked.sizes = sizes
+        before, offsets = self._sizes, self._offsets
+        self._sizes = {rank: size_of_stack(self._paths.rank_stack(rank)) for rank in offsets}
+        written = all(self._sizes[rank] > offset for rank, offset in offsets.items())
+        if waited_s < _ANSWER_S and not (written and self._sizes == before):
             return
-        self._asked = None
+        self._asked_t = None
         if self._stall is None:
             return
         stacks, places = dict.fromkeys(self._world, ""), {}
         for rank in self._world:
-            if rank in asked.offsets:
-                stacks[rank] = read_stack(self._paths.rank_stack(rank), asked.offsets[rank])
+            if rank in offsets:
+                stacks[rank] = read_stack(self._paths.rank_stack(rank), offsets[rank])
             state = self._processes.state(rank)
             unknown = "at an unknown place" + ("" if state is None else f" ({state})")
             places[rank] = describe_place(read_frames(stacks[rank])) or unknown
@@ -302,9 +290,6 @@ class StallControl:
         self._pauses = begin_again(self._pauses)
         left = "no restart is left (launch.max_restarts)" if used_up else "torchrun restarts them"
         return f"The ranks were killed; {left}"
-
-    def _sizes(self, ranks: Iterable[int]) -> dict[int, int]:
-        return {rank: size_of_stack(self._paths.rank_stack(rank)) for rank in ranks}
 
 
 class Frame(NamedTuple):

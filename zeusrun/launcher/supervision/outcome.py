@@ -166,8 +166,8 @@ def _verdict(
         return TrialStatus.REACHED, f"{trial.metric} {value:.4g} in epoch {reached.epoch}"
     out_of_memory = failure is not None and failure.out_of_memory
     if stop is not None and stop.cause is not StopCause.TARGET:
-        looked = stop.cause is StopCause.SPEED_CHECKED
-        if looked and out_of_memory and failure is not None and not clean:
+        checked = stop.cause is StopCause.SPEED_CHECKED
+        if checked and out_of_memory and failure is not None and not clean:
             return TrialStatus.OOM, failure.sentence  # the policy learns from that too
         return _STOPPED_AS.get(stop.cause, TrialStatus.STOPPED), stop.reason
     if not clean or _deleted(failure):

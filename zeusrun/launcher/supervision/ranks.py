@@ -91,14 +91,14 @@ class RankProcesses:
 
     def kill(self) -> bool:
         """Kill every rank and its children, as stuck data loaders; return whether any is known."""
-        doomed: list[psutil.Process] = []
+        found: list[psutil.Process] = []
         for process in self._processes.values():
             with contextlib.suppress(psutil.Error):
-                doomed += [process, *process.children(recursive=True)]
-        for process in doomed:
+                found += [process, *process.children(recursive=True)]
+        for process in found:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        return bool(doomed)
+        return bool(found)
 
 
 def _state(process: psutil.Process) -> str | None:

@@ -72,7 +72,7 @@ class PolicyControl:
         epoch_j = belief.epoch_cost_j
         seen = "" if epoch_j is None else f"{energy_text(epoch_j)} an epoch; "
         why = f"{seen}{belief.verdict}; {decision.global_batch_size} follows"
-        return StopOrder(StopCause.SPEED_CHECKED, f"only its speed was looked at: {why}")
+        return StopOrder(StopCause.SPEED_CHECKED, f"only its speed was checked: {why}")
 
     def review(self, progress: Progress) -> StopOrder | None:
         """Ask the policy, at the end of an epoch, whether another one is worth it."""

@@ -75,7 +75,7 @@ def supervise(
         return StopOrder(StopCause.TIMEOUT, reason)
     if progress.reached is not None:
         if rules.stop_at_target:
-            return StopOrder(StopCause.TARGET, "target reached", StopLevel.TELL)
+            return StopOrder(StopCause.TARGET, "target reached", StopLevel.ASK)
         return None
     return verdict or _without_metric(progress, rules) or _past_bound(progress, rules)
 

@@ -36,14 +36,13 @@ from zeusrun.launcher.supervision.stop_rules import (
     supervise,
 )
 from zeusrun.metrics.base import open_sources
-from zeusrun.metrics.progress import Progress, Ranks, advance, take_step_clock
+from zeusrun.metrics.progress import Progress, Ranks, advance, take_step_clock, take_time
 from zeusrun.metrics.seen import Seen
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Stage, TrialStatus, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from zeusrun.energy.meter import Meter
     from zeusrun.files.tail import LineTail
@@ -61,6 +60,7 @@ _OTHER_CLOCK = "'t' in the sidecar is not CLOCK_MONOTONIC; the time of arrival i
 _ALSO_FORCED = (
     "; early_stop.cost_factor also applies to a batch size that you choose (null: no bound)"
 )
+_ASKED_TO_STOP = "another zeusrun process has asked for it"
 _LIVE_PERIOD_S = 1.0
 _MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
 
@@ -144,10 +144,13 @@ class Supervisor:
                 now_t = time.monotonic()
                 self._progress = replace(self._progress, launched_t=now_t, now_t=now_t)
                 process = TorchrunProcess(command, paths, spec.launch.grace_period_s)
-                with process, self._limits:  # restore limits before the last processes are ended
-                    while process.is_running():
-                        process.stop(self._tick(), self._ranks.ask_to_end)
-                        process.wait()
+                with process:
+                    try:
+                        while process.is_running():
+                            process.stop(self._tick(), self._ranks.ask_to_end)
+                            process.wait()
+                    finally:
+                        self._limits.let_go()  # before the last processes are ended
                 exit_ = process.exit
         except Exception as error:
             if exit_ is None:
@@ -187,7 +190,9 @@ class Supervisor:
                 faster = how_at_once(self._signals.received[0], cancelled=cancelled)
                 again = f"within {grace_s:g} s{then}; {faster}"
                 how = "at once" if order.level is StopLevel.KILL else again
-                self._emit(Warned(f"{order.reason}: the training ends {how}"))
+                # The last line of the run names the request; do not say it twice.
+                why = order.reason if cancelled is None else _ASKED_TO_STOP
+                self._emit(Warned(f"{why}: the training ends {how}"))
             elif order.level >= StopLevel.TERMINATE:
                 self._note(f"stopping: {order.reason}")
         return StopLevel.NONE if order is None else order.level
@@ -219,8 +224,8 @@ class Supervisor:
         """Read what the ranks wrote, and show it."""
         meter, trial = self._meter, self._trial
         events: list[Event] = []
-        for source in self._sources:
-            with self._reading(self._paths.sidecar):
+        for name, source in self._sources.items():
+            with self._reading(name):
                 events += source.read(final=final)
         # After the events, so that no report comes before the steps that led to it.
         progress = take_step_clock(self._progress, read_step_clock(self._paths.rank_clock(0)))
@@ -234,15 +239,17 @@ class Supervisor:
                 self._ask_policy(progress, epoch=True)
         progress = replace(
             progress,
-            now_t=time.monotonic(),  # later than all that was read
+            ending=self._stop is not None or progress.epochs >= trial.max_epochs,
             power_limit_w=self._limits.held_w,
             probing=self._limits.probing,
         )
+        progress = take_time(progress, time.monotonic())  # later than all that was read
         if progress.training_t is not None and not final:
             # One tick ago lies within the power samples. Later energy is extrapolated, which is
             # used only in the first tick.
-            since_t, seen_t = progress.training_t, progress.now_t - TICK_S
-            seen_t = seen_t if seen_t > since_t else max(since_t, progress.now_t)
+            since_t, until_t = progress.training_t, progress.training_t + (progress.time_s or 0.0)
+            seen_t = min(until_t, progress.now_t - TICK_S)
+            seen_t = seen_t if seen_t > since_t else until_t
             energy_j = meter.energy_between(since_t, seen_t)
             progress = replace(progress, energy_j=energy_j, power_w=meter.power_w())
             if not progress.may_be_baseline:
@@ -252,7 +259,7 @@ class Supervisor:
         self._write_live(progress)
         self._progress = progress
         for rank, tail in self._logs.items():
-            with self._reading(self._paths.rank_log(rank)):
+            with self._reading(str(self._paths.rank_log(rank))):
                 self._show_log(rank, tail, final=final)
         if (text := self._neighbours.check(progress)) is not None:
             self._warn(text)
@@ -308,13 +315,13 @@ class Supervisor:
                 break
 
     @contextlib.contextmanager
-    def _reading(self, path: Path) -> Iterator[None]:
-        """If a file of the run cannot be read, warn once and continue without it."""
+    def _reading(self, name: str) -> Iterator[None]:
+        """If a file of the run or a source cannot be read, warn once and continue without it."""
         try:
             yield
         except OSError as error:
-            why = error.strerror or error
-            self._warn_once(str(path), f"{path} cannot be read: {why}; zeusrun tries again")
+            why = error.strerror or str(error) or type(error).__name__
+            self._warn_once(name, f"{name} cannot be read: {why}; zeusrun tries again")
 
     def _correct_time(self, event: Event) -> Event:
         """Replace the time of an event from another clock by now: a wrong time is a wrong cost."""
@@ -365,7 +372,7 @@ class Supervisor:
         if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(self._paths.run_dir):
             where = self._paths.checkpoints
             self._warn(f"it will start from the beginning: there is no checkpoint in {where}")
-        unread = [text for source in self._sources for text in source.warnings]
+        unread = [text for source in self._sources.values() for text in source.warnings]
         found = (*outcome.warnings, *unread, *meter.warnings, *self._warnings)
         warnings = tuple(_storable(warning) for warning in found)
         return replace(outcome, reason=_storable(outcome.reason), warnings=warnings)

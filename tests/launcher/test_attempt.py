@@ -17,7 +17,7 @@ from zeusrun.launcher import attempt as module
 from zeusrun.launcher.attempt import dispatch
 from zeusrun.launcher.choose import Attempt
 from zeusrun.launcher.context import Submission
-from zeusrun.launcher.processes.installation import find_torchrun
+from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
 from zeusrun.launcher.rundir.lock import RunLock
 from zeusrun.launcher.rundir.record import reserve_record, write_record

@@ -1,4 +1,7 @@
-"""Runs a command of the user in the place of this process: its terminal, streams and signals."""
+"""Starts programs other than torchrun: in the background, for a moment, or in the foreground.
+
+Every function raises ``OSError`` if the program cannot be started. No shell is involved.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,9 +20,61 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+_STDERR_BYTES = 2000
 _PASSED_ON = (*ENDING, signal.SIGQUIT, signal.SIGUSR2)  # SIGUSR2: Slurm's --signal
 _FROM_TERMINAL = 0x80  # SI_KERNEL of sigaction(2): the terminal signals a whole process group
 _RECHECK_S = 0.5  # should a thread of a library have taken SIGCHLD
+
+Detached = subprocess.Popen[bytes]
+"""A process that outlives this one."""
+
+
+def start_detached(argv: Sequence[str], environment: Mapping[str, str], log: int) -> Detached:
+    """Start a command that outlives this process; its output goes to the descriptor ``log``."""
+    return subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
+        argv,
+        env=dict(environment),
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
+def run_briefly(argv: Sequence[str], content: bytes = b"") -> tuple[int, bytes, str]:
+    """Run a command with ``content`` as input; return its exit code, output and error output."""
+    done = subprocess.run(argv, input=content, capture_output=True, check=False)  # noqa: S603
+    return done.returncode, done.stdout, done.stderr.decode(errors="replace").strip()
+
+
+def run_bounded(
+    argv: Sequence[str], content: bytes, environment: Mapping[str, str], timeout_s: float
+) -> tuple[int, str]:
+    """Run a command with ``content`` as input; return its exit code and end of its error output.
+
+    Does not wait for processes that the command leaves in the background. Raises ``TimeoutError``
+    if it took too long; it has been killed, with its process group.
+    """
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+        stdin.write(content)
+        stdin.seek(0)
+        process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
+            argv,
+            env=dict(environment),
+            stdin=stdin,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise TimeoutError(f"it took longer than {timeout_s:g} s") from error
+        stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_BYTES))
+        return code, stderr.read(_STDERR_BYTES).decode(errors="replace").strip()
 
 
 @dataclass(frozen=True)
@@ -33,19 +89,11 @@ class ForegroundExit:
 def run_foreground(
     argv: Sequence[str], environment: Mapping[str, str], meanwhile: AbstractContextManager[object]
 ) -> ForegroundExit:
-    """Run a command in the place of this process.
+    """Run a command in the place of this process: its terminal, streams and signals.
 
     Signals of ``_PASSED_ON`` go to the command and do not end this process. A signal that the
-    command has got from the terminal itself is not repeated.
-
-    Args:
-        argv: The command and its arguments; no shell is involved.
-        environment: The command's.
-        meanwhile: Entered just before the command starts and left just after it has ended.
-            Threads that it starts get none of these signals.
-
-    Raises:
-        OSError: If the command could not be started.
+    command has got from the terminal itself is not repeated. ``meanwhile`` is entered just before
+    the command starts and left just after it has ended; its threads get none of these signals.
     """
     passed_on = [n for n in _PASSED_ON if signal.getsignal(n) is not signal.SIG_IGN]
     waited_for = {*passed_on, signal.SIGCHLD}

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.contracts.history import REACHED, build_trial
-from zeusrun.history.schema import (
+from zeusrun.errors import HistoryError
+from zeusrun.history.rules import encode_trial
+from zeusrun.history.tinydb.storage import (
     SCHEMA,
     DamagedError,
-    NewerError,
-    decode_tables,
     decode_trials,
     empty_tables,
     encode_tables,
-    encode_trial,
+    read_tables,
 )
 from zeusrun.trial import PowerPoint
 
@@ -29,11 +30,12 @@ TABLES = {
         "2": encode_trial(build_trial(2)),
     },
 }
+PATH = Path("digits.json")
 CONTENT = encode_tables(TABLES)
 
 
 def read(content):
-    return decode_trials(decode_tables(content)["trials"].values(), "digits")
+    return decode_trials(read_tables(PATH, content)["trials"].values(), "digits")
 
 
 def test_what_was_encoded_is_decoded():
@@ -59,7 +61,7 @@ pieces = st.sampled_from(
 def test_a_history_with_a_wound_reads_as_trials_or_is_refused(start, length, piece):
     try:
         trials = read(CONTENT[:start] + piece + CONTENT[start + length :])
-    except (DamagedError, NewerError):
+    except (DamagedError, HistoryError):
         return
     for trial in trials:
         encode_trial(trial)  # whatever was accepted can be written again
@@ -128,12 +130,12 @@ def test_what_was_read_of_the_first_schema_is_written_under_the_schema_of_today(
     del tables["trials"]["1"]["power_profile"]
     content = json.dumps(tables).encode()
     assert read(content) == read(CONTENT)
-    written = json.loads(encode_tables(decode_tables(content)))
+    written = json.loads(encode_tables(read_tables(PATH, content)))
     tables["meta"]["1"]["schema"] = SCHEMA
     assert written == tables
 
 
 @pytest.mark.parametrize("schema", [SCHEMA + 1, 7, 10**20])
 def test_a_newer_schema_is_not_damage(schema):
-    with pytest.raises(NewerError, match=f"schema {schema}"):
-        decode_tables(b'{"meta": {"1": {"schema": %d}}}' % schema)
+    with pytest.raises(HistoryError, match=f"schema {schema}"):
+        read_tables(PATH, b'{"meta": {"1": {"schema": %d}}}' % schema)

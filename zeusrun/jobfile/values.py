@@ -1,0 +1,93 @@
+"""The types of single values in a job file: a rule for pydantic and a form for the JSON Schema."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo, WithJsonSchema
+
+from zeusrun.jobfile.placeholders import find_placeholders
+from zeusrun.jobfile.validators import check_env_name, check_name, duration_s, size_bytes
+from zeusrun.plugins import plugin_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POLICY_NAMES = ("auto", "zeus", "fixed", "grid")
+"""The policies that zeusrun has; ``bandit.registry`` makes them."""
+
+SOURCE_NAMES = ("sidecar",)
+"""The metric sources that zeusrun has; ``metrics.base`` opens them."""
+
+
+def check_text(text: str, info: ValidationInfo) -> str:
+    """Return a text with placeholders if it can be expanded and passed to a process."""
+    if "\0" in text:
+        raise ValueError("contains a NUL character; arguments, variables and paths cannot")
+    # Absent when the section is itself wrong: then its own error is the one to show.
+    has_learning_rate = info.data.get("learning_rate", ...) is not None
+    if "learning_rate" in find_placeholders(text) and not has_learning_rate:
+        raise ValueError(
+            "uses '${learning_rate}', but the job has no learning_rate; "
+            "add for example learning_rate: {base: 0.05, scale: linear}"
+        )
+    return text
+
+
+def _check_process_count(value: object) -> object:
+    if value in ("gpu", "cpu", "auto") or (type(value) is int and value >= 1):
+        return value
+    if isinstance(value, str) and value in plugin_names("zeusrun.devices"):
+        return value
+    raise ValueError("must be a whole number from 1, or gpu, cpu or auto")
+
+
+def _read_by(rule: Callable[[str], object]) -> BeforeValidator:
+    """Keep a text that ``rule`` can read; ``rule`` also words the error for a number."""
+
+    def check(value: object) -> object:
+        if isinstance(value, (str, int, float)):
+            rule(str(value))
+        return value
+
+    return BeforeValidator(check)
+
+
+def _any_of(*forms: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [*forms]})
+
+
+def _marked(marker: str, description: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": description,
+        "properties": {marker: _ANY_TEXT},
+        "required": [marker],
+        "additionalProperties": False,
+    }
+
+
+_TEXT = {"type": "string"}
+_ANY_TEXT = {"type": ["string", "number"]}  # where a text is passed on, a number stays as written
+_SECRET = _marked("secret", "A value that zeusrun masks in records and in what it prints.")
+_PLAIN = _marked("plain", "A value that is no secret, whatever its name.")
+_COUNTS = ({"type": "integer", "minimum": 1}, {"enum": ["gpu", "cpu", "auto"]}, _TEXT)
+
+Template = Annotated[str, AfterValidator(check_text)]
+PassedText = Annotated[Template, WithJsonSchema(_ANY_TEXT)]
+EnvText = Annotated[Template, _any_of(_ANY_TEXT, _SECRET, _PLAIN)]
+EnvName = Annotated[str, AfterValidator(check_env_name)]
+PolicyName = Annotated[
+    str,
+    AfterValidator(lambda name: check_name(name, POLICY_NAMES, "zeusrun.policies")),
+    _any_of({"enum": list(POLICY_NAMES)}, _TEXT),
+]
+SourceName = Annotated[
+    str,
+    AfterValidator(lambda name: check_name(name, SOURCE_NAMES, "zeusrun.metric_sources")),
+    _any_of({"enum": list(SOURCE_NAMES)}, _TEXT),
+]
+Processes = Annotated[int | str, BeforeValidator(_check_process_count), _any_of(*_COUNTS)]
+Event = Literal["reached", "missed", "failed", "lost", "regression", "recovered"]
+Size = Annotated[str, _read_by(size_bytes)]
+Duration = Annotated[str, _read_by(duration_s)]
