@@ -349,12 +349,15 @@ def test_a_plugins_metric_source_that_cannot_be_read_is_named_in_a_warning(zeusr
     assert trial["warnings"] == [named]
 
 
-@pytest.mark.parametrize("part", ["its start", "warnings"])
-def test_every_part_of_a_plugins_metric_source_is_checked(install, tmp_path, part):
+@pytest.mark.parametrize(
+    ("part", "failure"),
+    [("start", r"the plugin 'bad' .* failed"), ("warnings", "failed in warnings")],
+)
+def test_every_part_of_a_plugins_metric_source_is_checked(install, tmp_path, part, failure):
     module = """
 class Source:
     def __init__(self, run_dir):
-        if PART == "its start":
+        if PART == "start":
             1 / 0
 
     def read(self, *, final=False):
@@ -365,7 +368,7 @@ class Source:
         return (1 / 0 for _ in range(1))
 """
     install("[zeusrun.metric_sources]\nbad = largest_policy:Source\n", f"PART = {part!r}\n{module}")
-    with pytest.raises(UsageError, match=f"failed in {part}: ZeroDivisionError"):
+    with pytest.raises(UsageError, match=f"{failure}: ZeroDivisionError"):
         [source.warnings for source in open_sources("bad", tmp_path).values()]
 
 
