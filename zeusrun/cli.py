@@ -27,6 +27,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "rerun": ("submit.rerun", "Run the job of a past trial again, with the same batch size."),
         "history": ("runs.history", "Show past runs, what they cost and what they saved."),
         "show": ("runs.show", "Show everything about one trial."),
+        "metrics": ("runs.metrics", "Show every metric that a trial produced, and who saw it."),
         "explain": (
             "submit.explain",
             "Show what the policy believes, and what it would choose next.",

@@ -125,11 +125,6 @@ def test_the_batch_size_is_known_once_every_rank_has_said_its_share(observed, wo
     assert find_batch_size(observed, world_size) == found
 
 
-def test_shares_that_do_not_divide_the_chosen_batch_size_are_the_chosen_one():
-    assert find_batch_size(ranks(33, 33, 33), 3, chosen=100) == 100
-    assert find_batch_size(ranks(32, 32, 32), 3, chosen=100) == 96
-
-
 @pytest.mark.parametrize(
     ("observed", "text"),
     [

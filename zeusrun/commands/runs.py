@@ -36,10 +36,11 @@ from zeusrun.launcher.rundir.failure import read_traceback
 from zeusrun.launcher.rundir.layout import RunPaths, ask_to_cancel, earlier_parts, find_run
 from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.logs import follow_logs, log_tails
+from zeusrun.launcher.rundir.record import read_live
 from zeusrun.maintenance.running import read_running, running_json
 from zeusrun.plain_text import plain_log_line, plain_text
 from zeusrun.trial import TrialStatus
-from zeusrun.view.export import print_csv, print_json, trial_records
+from zeusrun.view.export import print_csv, print_json, sight_json, trial_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -163,7 +164,24 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     failed = found.status in {TrialStatus.FAILED, TrialStatus.OOM}
     failure = read_traceback(paths, mask_run(paths, os.environ)) if failed else None
     there = paths.logs.is_dir()
-    console().print(trial_sheet(found, failure, run_dir_exists=there, alive=alive))
+    live = read_live(paths)
+    sight = None if live is None else live.sight
+    console().print(trial_sheet(found, failure, run_dir_exists=there, alive=alive, sight=sight))
+
+
+def metrics(trial: TrialName, *, as_json: AsJson = False) -> None:
+    """Show every metric that a trial produced, and who saw it."""
+    found = find_trial(trial)
+    live = read_live(RunPaths(Path(found.run_dir)))
+    if live is None or live.sight is None:
+        why = "has not reported yet" if not found.status.finished else "left no such record"
+        raise UsageError(f"the run {found.trial} {why}: {found.run_dir}")
+    if as_json:
+        print_json(sight_json(found, live.sight))
+        return
+    from zeusrun.view.tables import sight_sheet  # noqa: PLC0415 - see the top
+
+    console().print(sight_sheet(found, live.sight))
 
 
 def logs(

@@ -82,6 +82,11 @@ class BatchSizes(Section):
     default: int = Field(
         64, ge=1, description="Batch size of the first run; one of the candidates."
     )
+    apply: Literal["script", "dataloader"] = Field(
+        "script",
+        description="How it reaches the training. script: by an argument or a call; dataloader: a "
+        "hook hands it to the DataLoader that draws batches of default ÷ ranks.",
+    )
 
     @field_validator("candidates")
     @classmethod
@@ -120,6 +125,11 @@ class LearningRate(Section):
         "linear",
         description="How the learning rate grows with the batch size, relative to the default "
         "batch size.",
+    )
+    apply: Literal["script", "optimizer"] = Field(
+        "script",
+        description="How it reaches the training. script: by an argument or a call; optimizer: a "
+        "hook hands it to optimizers that are built with base.",
     )
 
     def at(self, ratio: float) -> float:

@@ -273,6 +273,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         energy_counter_j=_sum(trial.energy_counter_j, outcome.energy_counter_j),
         energy_integrated_j=_sum(trial.energy_integrated_j, outcome.energy_integrated_j),
         profiling_cost_j=_known_sum(trial.profiling_cost_j, outcome.profiling_cost_j),
+        observed_batch_size=outcome.observed_batch_size or trial.observed_batch_size,
         shared=True if True in shared else None if None in shared else False,
         warnings=(*trial.warnings, *outcome.warnings),
     )

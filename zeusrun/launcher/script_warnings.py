@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.jobfile.placeholders import find_placeholders
+from zeusrun.metrics.seen import TESTED, describe_steps, find_batch_size
+from zeusrun.sidecar.events import REPORT
 from zeusrun.target import meets_target
 from zeusrun.trial import TrialStatus, epochs_of
 
@@ -56,10 +59,13 @@ def _undelivered(spec: JobSpec, script: str) -> dict[str, str]:
     texts = [*spec.args, *spec.env.values(), spec.script or "", str(spec.workdir)]
     placeholders = {name for text in texts for name in find_placeholders(text)}
     choices = {}
+    by_hook = spec.instrument and spec.batch_size.apply == "dataloader"
     sizes = {"batch_size", "local_batch_size"}
-    if len(spec.batch_size.candidates) > 1 and not placeholders & sizes:
+    if len(spec.batch_size.candidates) > 1 and not placeholders & sizes and not by_hook:
         choices["batch_size"] = "batch size"
-    if spec.learning_rate is not None and "learning_rate" not in placeholders:
+    rate = spec.learning_rate
+    by_hook = spec.instrument and rate is not None and rate.apply == "optimizer"
+    if rate is not None and "learning_rate" not in placeholders and not by_hook:
         choices["learning_rate"] = "learning rate"
     return {name: what for name, what in choices.items() if f"ZEUSRUN_{name.upper()}" not in script}
 
@@ -94,18 +100,22 @@ def find_remarks(
     ``to_ask_for`` are the choices that reach the training only if the script asks for them;
     ``earlier`` are trials of the job, oldest first.
     """
-    remarks = {}
+    remarks = _observed_remarks(progress, trial)
     metric = trial.metric
-    for name in sorted(to_ask_for) if progress.seen_metrics else ():
+    observed = find_batch_size(progress.observed, trial.world_size) is not None
+    unasked = set(to_ask_for) - ({"batch_size"} if observed else set())
+    for name in sorted(unasked) if progress.seen_metrics else ():
         if name not in progress.asked:
             remarks[f"never asked for {name}"] = (
                 f"the script has never asked for the {name.replace('_', ' ')}, so it seems to "
                 f"train with its own. Use run.{_CALLS[name]}(default=...), or pass ${{{name}}} in "
                 "args"
             )
-    if (text := _compare_epochs(progress, trial, earlier)) is not None:
+    if not observed and (text := _compare_epochs(progress, trial, earlier)) is not None:
         remarks["samples an epoch"] = text
-    if progress.seen_metrics and metric not in progress.seen_metrics:
+    # A library reports training losses before its first evaluation.
+    reported = progress.other_epochs or any(source == REPORT for _, source in progress.seen)
+    if reported and metric not in progress.seen_metrics:
         names = ", ".join(sorted(progress.seen_metrics)[:10])
         remarks["metric"] = (
             f"the first report has no {metric!r}; it has {names}. If objective.metric is "
@@ -116,6 +126,41 @@ def find_remarks(
     reached = progress.reached
     if stops_at_target and reached is not None and progress.epochs > reached.epoch:
         remarks["trains on"] = _TRAINS_ON
+    return remarks
+
+
+def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
+    """Return contradictions between what zeusrun chose, and what hooks and sources saw."""
+    remarks = {}
+    size, chosen = find_batch_size(progress.observed, trial.world_size), trial.global_batch_size
+    if size is not None and size != chosen:
+        how = describe_steps([progress.observed[rank] for rank in sorted(progress.observed)])
+        remarks["batch size"] = (
+            f"the script trains with batch size {size} ({how}), not with the {chosen} that zeusrun "
+            f"chose, so this run teaches nothing about {chosen}. Pass ${{local_batch_size}} in "
+            "args, or write  batch_size: {apply: dataloader}"
+        )
+    rate, seen = trial.learning_rate, progress.observed.get(0)
+    rates = () if seen is None else seen.learning_rates
+    if rate is not None and rates and not any(math.isclose(rate, r, rel_tol=1e-6) for r in rates):
+        remarks["learning rate"] = (
+            f"the optimizer was built with learning rate {', '.join(f'{r:g}' for r in rates)}, not "
+            f"with the {rate:g} that zeusrun chose. Pass ${{learning_rate}} in args, or write  "
+            "learning_rate: {apply: optimizer}; ignore this if the script scales it on purpose"
+        )
+    for hook in progress.hooks:
+        if hook.problem is not None:
+            remarks[f"hook {hook.library}"] = (
+                f"zeusrun's hook does not fit {hook.library} {hook.version} ({hook.problem}), so "
+                f"it sees nothing there; it was tried with {TESTED.get(hook.library, 'others')}. "
+                "Call run.report, or name a file or a pattern under metrics (docs/metrics.md)"
+            )
+    if progress.differs is not None:
+        other, value, counted = progress.differs
+        remarks["differs"] = (
+            f"{other} has {trial.metric} {value:.6g} and {progress.source} {counted:.6g} in one "
+            f"epoch; {progress.source} counts. To use another, name it in metrics.source"
+        )
     return remarks
 
 

@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from zeusrun.metrics.seen import Seen, names_an_evaluation, precedes
+from zeusrun.metrics.seen import CONTROLLING, Seen, names_an_evaluation, precedes
 from zeusrun.sidecar.events import (
     REPORT,
     Applied,
@@ -113,6 +113,14 @@ class Progress:
     def seen_metrics(self) -> frozenset[str]:
         """The names of all metrics that were reported."""
         return frozenset(name for name, _ in self.seen)
+
+    @property
+    def listens(self) -> bool:
+        """Whether the training can end by itself when zeusrun asks it to.
+
+        A script that reports by itself should ask; one whose metric is read somewhere else may.
+        """
+        return "stop" in self.asked or self.source in {None, REPORT, *CONTROLLING}
 
     @property
     def time_s(self) -> float | None:

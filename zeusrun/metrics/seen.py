@@ -12,6 +12,19 @@ if TYPE_CHECKING:
 
     from zeusrun.sidecar.events import Observed
 
+TESTED = {
+    "accelerate": "0.33 to 1.15",
+    "lightning": "2.2 to 2.6",
+    "mlflow": "3.17",
+    "pytorch_lightning": "2.2 to 2.6",
+    "tensorboard": "2.21",
+    "tensorboardX": "2.6",
+    "torch": "2.13",
+    "transformers": "4.44 to 5.23",
+    "wandb": "0.31",
+}
+"""The versions of each library that the contract suite of the hooks was run with."""
+
 CONTROLLING = ("transformers", "lightning", "pytorch_lightning")
 """The libraries whose hook ends the training itself, on all ranks in the same step."""
 
@@ -47,27 +60,16 @@ def names_an_evaluation(metrics: Mapping[str, float]) -> bool:
     return any(_EVALUATIONS.intersection(re.split(r"[^a-z]+", name.lower())) for name in metrics)
 
 
-def find_batch_size(
-    observed: Mapping[int, Observed], world_size: int, chosen: int | None = None
-) -> int | None:
-    """Return the samples per optimizer step over all ranks; ``None`` if they were not observed.
-
-    Args:
-        observed: By rank.
-        world_size: Number of ranks.
-        chosen: The batch size that the ranks should train with. It is returned if every rank has
-            its share, though the shares may add up to less.
-    """
+def find_batch_size(observed: Mapping[int, Observed], world_size: int) -> int | None:
+    """Return the samples per optimizer step over all ranks; ``None`` if they were not observed."""
     parts = [observed.get(rank) for rank in range(world_size)]
     samples = [part.samples for part in parts if part is not None and part.samples is not None]
     divided = {part.replicas for part in parts if part is not None}
-    if not samples or len(samples) < world_size or len(divided) > 1:
+    if len(samples) < world_size or len(divided) > 1:
         return None
-    replicas = divided.pop() or world_size
-    total, rest = divmod(sum(samples) * replicas, world_size)
-    if rest:
-        return None
-    return chosen if chosen is not None and total == chosen // world_size * world_size else total
+    # Where ranks share a model, the sampler divides the data among fewer replicas than ranks.
+    total, rest = divmod(sum(samples) * (divided.pop() or world_size), world_size)
+    return None if rest else total
 
 
 def describe_steps(observed: Sequence[Observed]) -> str:

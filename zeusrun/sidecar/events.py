@@ -37,7 +37,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Asked:
-    """The script asked for a choice for the first time: ``batch_size`` or ``learning_rate``."""
+    """The script asked for the first time: for ``batch_size``, ``learning_rate``, or ``stop``."""
 
     t: float
     choice: str
@@ -163,7 +163,7 @@ def _started(t: float, record: dict[str, Any]) -> Started:
 
 def _asked(t: float, record: dict[str, Any]) -> Asked | None:
     choice = record.get("choice")
-    return Asked(t, choice) if choice in ("batch_size", "learning_rate") else None
+    return Asked(t, choice) if choice in ("batch_size", "learning_rate", "stop") else None
 
 
 def _reported(t: float, record: dict[str, Any]) -> Reported:

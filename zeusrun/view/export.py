@@ -6,6 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import json
+import math
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from zeusrun.analysis.savings import Savings
     from zeusrun.launcher.recurrence import SubmitResult
+    from zeusrun.metrics.sight import Sight
 
 _NOT_IN_CSV = {"curve", "power_profile", "warnings"}  # fields that hold lists
 
@@ -82,3 +84,24 @@ def _reader_may_be_gone() -> Iterator[None]:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def sight_json(trial: Trial, sight: Sight) -> dict[str, Any]:
+    """Return what was seen of a training as plain JSON; NaN and infinities are strings."""
+    rows = [
+        {"name": name, "source": source, "first": _finite(first), "last": _finite(last), "times": n}
+        for name, source, first, last, n in sight.metrics
+    ]
+    keys = ("name", "version", "problem")
+    libraries = [dict(zip(keys, row, strict=True)) for row in sight.libraries]
+    return {
+        "trial": trial.trial,
+        "metric": trial.metric,
+        **dataclasses.asdict(sight),
+        "metrics": rows,
+        "libraries": libraries,
+    }
+
+
+def _finite(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)

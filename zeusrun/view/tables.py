@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import ArmBelief
     from zeusrun.launcher.queue.tickets import Ticket
     from zeusrun.launcher.rundir.record import Live
+    from zeusrun.metrics.sight import Sight
     from zeusrun.trial import PowerPoint, Trial
 
 STATUS_STYLES = {
@@ -275,7 +276,12 @@ def explain_table(
 
 
 def trial_sheet(
-    trial: Trial, failure: str | None, *, run_dir_exists: bool, alive: bool = False
+    trial: Trial,
+    failure: str | None,
+    *,
+    run_dir_exists: bool,
+    alive: bool = False,
+    sight: Sight | None = None,
 ) -> RenderableType:
     """Return everything about one trial; ``failure`` is the traceback of a crash."""
     head = Text.assemble((trial.trial, "bold"), "  ", status_text(trial.status, alive=alive))
@@ -290,6 +296,7 @@ def trial_sheet(
         ("reason", trial.reason),
         ("forgotten", forgotten if trial.forgotten else None),
         ("batch size", f"{trial.global_batch_size} ({units.plural(trial.world_size, 'rank')})"),
+        ("observed", observed_text(trial, sight)),
         ("chosen", f"{trial.stage.value}: {trial.why}"),
         ("learning rate", None if trial.learning_rate is None else f"{trial.learning_rate:g}"),
         ("power limit", limit_text(trial) if trial.power_limit_w else None),
@@ -304,6 +311,7 @@ def trial_sheet(
         ("steps", units.number(trial.steps)),
         ("speed", "\n".join(map(_speed, trial.power_profile))),
         (units.shortened(trial.metric), best),
+        ("", None if sight is None or sight.source is None else f"from {seen_by(sight)}"),
         ("", units.sparkline([point.value for point in trial.curve])),
         ("run", trial.run_dir if run_dir_exists else f"{trial.run_dir} (gone)"),
     ]
@@ -317,6 +325,44 @@ def trial_sheet(
         whole = Text(failure.rstrip(), style="red", no_wrap=True, overflow="ignore")
         parts += [Text(""), whole]
     return Group(*parts)
+
+
+def observed_text(trial: Trial, sight: Sight | None) -> str | None:
+    """Return with what batch size a training was seen to train; ``None`` without a record."""
+    size = trial.observed_batch_size
+    if sight is None:
+        return None if size is None else f"batch size {size}"
+    if size is None:
+        return "not observed: no data loader with one batch size feeds the optimizer steps"
+    rates = "".join(f", learning rate {rate:g}" for rate in sight.learning_rates[:1])
+    return f"batch size {size} ({sight.steps}){rates}" + "".join(f"\n{t}" for t in sight.applied)
+
+
+def seen_by(sight: Sight) -> str:
+    """Return the source of the metric, with the library's version if it is one."""
+    source = sight.source or ""
+    versions = [version for name, version, _ in sight.libraries if name == source]
+    return {"report": "run.report of the script"}.get(source, " ".join([source, *versions]))
+
+
+def sight_sheet(trial: Trial, sight: Sight) -> RenderableType:
+    """Return every metric that a trial produced, with its source and its values."""
+    table = plain_table()
+    for name in ("metric", "source", "first", "last", "times"):
+        table.add_column(name, justify="left" if name in {"metric", "source"} else "right")
+    for name, source, first, last, times in sight.metrics:
+        counts = name == trial.metric and source == sight.source
+        values = (units.number(first, ".5g"), units.number(last, ".5g"), str(times))
+        style = "bold" if counts else ""
+        table.add_row(Text(name), Text(source), *map(Text, values), style=style)
+    head = Text.assemble((trial.trial, "bold"), f"  {trial.metric}, {target_text(trial)}")
+    if sight.source is None:
+        end = f"{trial.metric} never came; name one of these in objective.metric"
+    else:
+        end = f"{trial.metric} is taken from {seen_by(sight)}"
+    return Group(
+        head, table if sight.metrics else Text("no metric was seen"), Text(end, style="dim")
+    )
 
 
 def target_text(trial: Trial) -> str:

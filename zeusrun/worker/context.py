@@ -74,12 +74,15 @@ class RunContext:
 
     def _ask_for(self, choice: str) -> str | None:
         """Return the launcher's choice, and record that the script has asked for it."""
+        self._say_asked(choice)
+        return self._environment.get(f"ZEUSRUN_{choice.upper()}")
+
+    def _say_asked(self, choice: str) -> None:
         if self.active and self.rank == 0 and choice not in self._asked:
             self._asked.add(choice)
             self._unsent.append(Asked(time.monotonic(), choice))
             with contextlib.suppress(OSError):  # sent again with the first report
                 self.send()
-        return self._environment.get(f"ZEUSRUN_{choice.upper()}")
 
     def epochs(self, default: int, done: int = 0) -> Iterator[int]:
         """Yield 1, 2, 3, … until the last epoch, the target, or a stop by zeusrun.
@@ -160,6 +163,7 @@ class RunContext:
         if not self.active:
             return False, value
         self._listen()
+        self._say_asked("stop")
         self.grouped = self.grouped or is_grouped()
         answers = _from_all_ranks((self._stopping or self._stop_requested(), value))
         self._stopping = any(stop for stop, _ in answers)

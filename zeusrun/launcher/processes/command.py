@@ -188,8 +188,19 @@ def build_command(
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_s),
             "ZEUSRUN_MODE": spec.objective.mode,
             "ZEUSRUN_ON_TARGET": spec.objective.on_target,
+            **_to_replace(spec),
             **{f"ZEUSRUN_{name.upper()}": values[name] for name in _VARIABLES if values[name]},
             **({SECRETS_VARIABLE: ",".join(sorted(spec.secrets))} if spec.secrets else {}),
         },
         cwd=spec.workdir_path(values),
     )
+
+
+def _to_replace(spec: JobSpec) -> dict[str, str]:
+    """Return the variables for the hooks that hand out the choices."""
+    given = {}
+    if spec.batch_size.apply == "dataloader":
+        given["ZEUSRUN_GIVEN_BATCH_SIZE"] = str(spec.batch_size.default)
+    if spec.learning_rate is not None and spec.learning_rate.apply == "optimizer":
+        given["ZEUSRUN_GIVEN_LEARNING_RATE"] = repr(spec.learning_rate.base)
+    return given

@@ -10,11 +10,12 @@ import contextlib
 import json
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.private import open_for_writing, read_file, write_file
+from zeusrun.metrics.sight import Sight
 from zeusrun.trial import Outcome, Trial
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class Live:
     updated_at: str | None  # RFC 3339
     power_w: float | None = None  # now
     preempted: bool = False  # a scheduler is ending it
+    sight: Sight | None = None  # what was seen of the training
     alive: bool = True  # whether its launcher is; not stored
 
     @property
@@ -102,7 +104,8 @@ class Live:
 def write_live(paths: RunPaths, live: Live) -> None:
     """Replace ``live.json``, unsynced; if that fails, the old one stays."""
     with contextlib.suppress(OSError):
-        record = {**vars(live), "trial": live.trial.to_json()}
+        sight = live.sight and asdict(live.sight)
+        record = {**vars(live), "trial": live.trial.to_json(), "sight": sight}
         del record["alive"]
         replace_file(paths.live, json.dumps(record).encode(), durable=False)
 
@@ -119,6 +122,7 @@ def read_live(paths: RunPaths) -> Live | None:
             str(record["updated_at"]),
             power_w if power_w is None or math.isfinite(power_w) else None,
             record.get("preempted") is True,
+            Sight.from_json(record["sight"]) if record.get("sight") else None,
         )
     except _UNREADABLE:
         return None

@@ -19,6 +19,8 @@ from zeusrun.launcher.rundir.failure import LAUNCHER_DIED, RUN_DELETED, Failure,
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.launcher.supervision.hang import ranks_text
 from zeusrun.launcher.supervision.stop_rules import StopCause
+from zeusrun.metrics.seen import find_batch_size
+from zeusrun.metrics.sight import Sight
 from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
@@ -121,6 +123,7 @@ def build_outcome(
         profiling_cost_j=limits.extra_cost_j,
         shared=shared,
         shutdown_s=shutdown_s,
+        observed_batch_size=find_batch_size(progress.observed, trial.world_size),
         cause=None if not crashed else _STORED_NO_CAUSE if failure is None else failure.cause,
         warnings=tuple(_warnings(trial, progress, exit_, stop, late=late, clean=clean)),
     )
@@ -204,8 +207,9 @@ def _never_reported(trial: Trial, progress: Progress) -> str:
             "Correct objective.metric in the job file"
         )
     return (
-        f"the script never reported {trial.metric!r}; "
-        f"call zeusrun.current().report({trial.metric}=...) on rank 0 after each epoch"
+        f"the script never reported {trial.metric!r}, and zeusrun saw no metric of any library; "
+        f"call zeusrun.current().report({trial.metric}=...) on rank 0 after each epoch, or name a "
+        "file or a pattern under metrics in the job file (docs/metrics.md)"
     )
 
 
@@ -271,6 +275,7 @@ def outcome_now(
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=progress.curve,
+        observed_batch_size=find_batch_size(progress.observed, trial.world_size),
     )
 
 
@@ -296,4 +301,5 @@ def describe_live(
         outcome.finished_at,
         progress.power_w,
         preempted,
+        Sight.of(progress),
     )

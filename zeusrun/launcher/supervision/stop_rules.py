@@ -75,7 +75,8 @@ def supervise(
         return StopOrder(StopCause.TIMEOUT, reason)
     if progress.reached is not None:
         if rules.stop_at_target:
-            return StopOrder(StopCause.TARGET, "target reached", StopLevel.ASK)
+            level = StopLevel.ASK if progress.listens else StopLevel.TERMINATE
+            return StopOrder(StopCause.TARGET, "target reached", level)
         return None
     return verdict or _without_metric(progress, rules) or _past_bound(progress, rules)
 

@@ -38,6 +38,8 @@ from zeusrun.launcher.supervision.stop_rules import (
 from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.progress import Progress, Ranks, advance, take_step_clock, take_time
 from zeusrun.metrics.seen import Seen
+from zeusrun.metrics.sight import describe_applied
+from zeusrun.sidecar.events import Applied
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Stage, TrialStatus, is_baseline
 
@@ -111,6 +113,7 @@ class Supervisor:
             launched_t=now_t,
             now_t=now_t,
             seen={(trial.metric, "earlier part"): Seen(0.0, 0.0)} if trial.curve else {},
+            preferred=spec.metrics.source,
             best_value=trial.best_metric,
             earlier=tuple(point.epoch for point in trial.curve if not is_baseline(point)),
             ranks=Ranks(trial.world_size),
@@ -157,6 +160,7 @@ class Supervisor:
                 raise
             # The training has ended: an error of the meter or the limits must not lose it.
             self._warnings.append(f"after the training: {type(error).__name__}: {error}")
+        self._write_live_at_t = 0.0
         self._observe(final=True)
         checked = self._stop is not None and self._stop.cause is StopCause.SPEED_CHECKED
         self._read_cancel()
@@ -232,6 +236,8 @@ class Supervisor:
         for event in events:
             self._ranks.take(event)
             self._stalls.take(event)
+            if isinstance(event, Applied):
+                self._note(describe_applied(event))
             timely = self._correct_time(event)
             epochs = progress.epochs
             progress = advance(progress, timely, trial, meter.energy_between)
