@@ -14,7 +14,7 @@ import pytest
 import zeusrun
 from tests.worker.rank import Rank
 from zeusrun.metrics.base import SidecarReader
-from zeusrun.sidecar.events import Reported
+from zeusrun.sidecar.events import Asked, Reported
 from zeusrun.worker.context import RunContext
 
 
@@ -32,7 +32,8 @@ def current(rank):
 
 
 def reports(rank):
-    return SidecarReader(rank.run_dir / "metrics.jsonl").read(final=True)
+    events = SidecarReader(rank.run_dir / "metrics.jsonl").read(final=True)
+    return [event for event in events if event != Asked(event.t, "stop")]
 
 
 def test_outside_zeusrun_it_returns_the_defaults_and_reports_to_nobody(tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ _TRAINS_ON = (
     "`run.epochs(default=...)`, or add `if run.should_stop(): break` after `run.report(...)`; with "
     "objective.on_target: continue the script may go on"
 )
+_HOOKED = {"batch_size": "dataloader", "learning_rate": "optimizer"}
 _CALLS = {"batch_size": "local_batch_size", "learning_rate": "learning_rate"}
 _DATA_MAY_GROW = 1.25
 
@@ -41,7 +42,8 @@ def find_unused_choices(spec: JobSpec) -> list[str]:
     return [
         f"the {choice} seems never to reach the script: the job file has no ${{{name}}}, and "
         f"{spec.script or spec.module} mentions neither ZEUSRUN_{name.upper()} nor zeusrun. Pass "
-        f'it as an argument, such as  args: [--{name.replace("_", "-")}, "${{{name}}}"]'
+        f'it as an argument, such as  args: [--{name.replace("_", "-")}, "${{{name}}}"], or write  '
+        f"{name}: {{apply: {_HOOKED[name]}}}"
         for name, choice in _undelivered(spec, text).items()
     ]
 
@@ -123,7 +125,7 @@ def find_remarks(
         )
     if (text := _reached_at_once(progress, trial, earlier)) is not None:
         remarks["at once"] = text
-    reached = progress.reached
+    reached = progress.reached if progress.listens else None
     if stops_at_target and reached is not None and progress.epochs > reached.epoch:
         remarks["trains on"] = _TRAINS_ON
     return remarks

@@ -59,6 +59,7 @@ def outcome(progress, code=0, stop=None, *, failure=None, meter=METERED, outlive
 
 
 TARGET, HOPELESS, CHECKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(order, StopCause)
+ENDED_AT_TARGET, TARGET = TARGET, order(StopCause.TARGET, StopLevel.ASK)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +68,8 @@ TARGET, HOPELESS, CHECKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(order, St
         # It ended by itself.
         (REACHED, 0, None, None, "REACHED", "accuracy 0.6 in epoch 2"),
         (MISSED, 0, None, None, "MISSED", "accuracy best 0.4 after 2 epochs, target 0.5"),
-        (SILENT, 0, None, None, "FAILED", "never reported 'accuracy'; call zeusrun.current()"),
-        (NOTHING, 0, None, None, "FAILED", "never reported 'accuracy'; call zeusrun.current()"),
+        (SILENT, 0, None, None, "FAILED", "never reported 'accuracy', and zeusrun saw no"),
+        (NOTHING, 0, None, None, "FAILED", "never reported 'accuracy', and zeusrun saw no"),
         (OTHER_NAME, 0, None, None, "FAILED", "it reported acuracy, loss. Correct objective"),
         # It deleted its run directory: what it reported last is not known.
         (MISSED, 0, None, DELETED, "FAILED", RUN_DELETED),
@@ -90,6 +91,9 @@ TARGET, HOPELESS, CHECKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(order, St
         # It was told of the target.
         (REACHED, 0, TARGET, None, "REACHED", "accuracy 0.6"),
         (REACHED, 1, TARGET, RAISED, "FAILED", "after the target"),
+        # The script does not ask whether to stop.
+        (REACHED, 1, ENDED_AT_TARGET, None, "REACHED", "accuracy 0.6"),
+        (REACHED, -15, ENDED_AT_TARGET, RAISED, "REACHED", "accuracy 0.6"),
         # It was stopped.
         (MISSED, 1, HOPELESS, RAISED, "STOPPED", "because of hopeless"),
         (MISSED, 0, HOPELESS, None, "STOPPED", "because of hopeless"),

@@ -64,7 +64,7 @@ def build_outcome(
     ``failure`` is the root cause that a rank recorded; ``shared`` whether others used the devices
     at the same time; ``signalled`` whether torchrun reported that a signal ended it.
     """
-    ordered = stop is not None and stop.cause is not StopCause.TARGET
+    ordered = stop is not None and stop.ends_ranks
     late = failure if ordered else None  # a rank that zeusrun ends reports no failure to torchrun
     if not progress.curve and trial.epochs:  # preempted again before it reported anything
         progress = replace(progress, epochs=trial.epochs)
@@ -73,7 +73,7 @@ def build_outcome(
     done = progress.epochs >= trial.max_epochs and progress.ranks.scripts_ended
     if stop is not None and stop.cause is StopCause.PREEMPTED and (done or progress.reached):
         stop, clean = None, True  # there is nothing left to train
-    ordered = stop is not None and stop.cause is not StopCause.TARGET  # then zeusrun sent it
+    ordered = stop is not None and stop.ends_ranks  # then zeusrun sent it
     external_sigterm = signalled and not clean and not ordered
     if external_sigterm:
         number = -exit_.code if exit_.code < 0 else signal.SIGTERM
@@ -161,9 +161,10 @@ def _verdict(
     clean: bool,
 ) -> tuple[TrialStatus, str]:
     reached = progress.reached
-    timed_out = stop is not None and stop.cause is StopCause.TIMEOUT
-    # A run that times out after the target costs what reaching the target cost.
-    if reached is not None and (clean or timed_out):
+    # A run that is ended after the target costs what reaching the target cost.
+    ended = stop is not None and stop.ends_ranks
+    by_rule = ended and stop is not None and stop.cause in {StopCause.TIMEOUT, StopCause.TARGET}
+    if reached is not None and (clean or by_rule):
         endless = -math.inf if trial.mode == "min" else math.inf
         value = endless if reached.value is None else reached.value
         return TrialStatus.REACHED, f"{trial.metric} {value:.4g} in epoch {reached.epoch}"
@@ -224,7 +225,7 @@ def _warnings(
 ) -> list[str]:
     found = []
     reached, ranks = progress.reached, progress.ranks
-    ordered = stop is not None and stop.cause is not StopCause.TARGET  # then torchrun exits with 1
+    ordered = stop is not None and stop.ends_ranks  # then torchrun exits with 1
     if reached is not None and stop is not None and stop.cause is StopCause.TIMEOUT:
         found.append(
             f"{stop.reason}, after the target was reached in epoch {reached.epoch}; time and cost "

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from zeusrun.metrics.progress import Progress
 
 
+_TARGET_REACHED = {
+    StopLevel.ASK: "target reached",
+    StopLevel.TERMINATE: "the target is reached, and the script does not ask whether to stop",
+}
 EPOCHS_WITHOUT_METRIC = 3  # a script may skip the evaluation in one or two
 
 
@@ -39,6 +43,11 @@ class StopOrder:
     cause: StopCause
     reason: str
     level: StopLevel = StopLevel.TERMINATE
+
+    @property
+    def ends_ranks(self) -> bool:
+        """Whether zeusrun ends the ranks; at the target, most scripts are only asked to stop."""
+        return self.cause is not StopCause.TARGET or self.level >= StopLevel.TERMINATE
 
 
 BY_SIGNAL = {StopCause.SIGNAL, StopCause.PREEMPTED}
@@ -76,7 +85,7 @@ def supervise(
     if progress.reached is not None:
         if rules.stop_at_target:
             level = StopLevel.ASK if progress.listens else StopLevel.TERMINATE
-            return StopOrder(StopCause.TARGET, "target reached", level)
+            return StopOrder(StopCause.TARGET, _TARGET_REACHED[level], level)
         return None
     return verdict or _without_metric(progress, rules) or _past_bound(progress, rules)
 

@@ -183,7 +183,7 @@ class Supervisor:
 
     def _decide(self) -> StopLevel:
         order = self._supervise()
-        if order is not None and is_cause(order, self._stop):
+        if order is not None and is_cause(order, self._stop) and order != self._stop:
             self._stop = order
             self._write_live_at_t = 0.0
             if order.cause in BY_SIGNAL:
