@@ -6,6 +6,7 @@ for scripts that have no argument for them.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import time
@@ -35,22 +36,24 @@ def apply_batch_size(dataloader: ModuleType, run: RunContext, given: int) -> Non
     build = cls.__init__
     chosen = run.local_batch_size(given)
     changed: str | None = None
+    data: Any = None  # of the loader that was changed
 
+    @functools.wraps(build)  # Lightning reads the signature
     def __init__(
         loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **options: Any
     ) -> None:
-        nonlocal changed
+        nonlocal changed, data
         if type(batch_size) is int and batch_size == given and _draws(args, options):
             where = _caller()
             if changed is None:
                 run.record_on_0(Applied(time.monotonic(), "batch_size", given, chosen, where))
-            elif changed != where:
+            elif changed != where and dataset is not data:  # Lightning builds it once more
                 raise AmbiguousLoaderError(
                     f"zeusrun: batch_size.apply: dataloader: two data loaders draw batches of "
                     f"{given}, at {changed} and at {where}, so the one that trains is not known. "
                     "Give the other one another batch size, or pass ${local_batch_size} in args"
                 )
-            changed = where
+            changed, data = where, dataset
             batch_size = chosen
         build(loader, dataset, batch_size, *args, **options)
 
