@@ -32,7 +32,7 @@ def make_up() -> TensorDataset:
     from sklearn.datasets import make_classification
 
     features, types = make_classification(
-        6000, FEATURES, n_informative=12, n_classes=CLASSES, class_sep=2.0, random_state=0
+        6000, FEATURES, n_informative=12, n_classes=CLASSES, class_sep=1.6, random_state=0
     )
     return TensorDataset(torch.tensor(features, dtype=torch.float32), torch.tensor(types))
 
@@ -83,6 +83,7 @@ def main() -> None:
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
+        enable_model_summary=False,
     )
     trainer.fit(
         CoverType(),

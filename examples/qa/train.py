@@ -1,0 +1,149 @@
+"""Train a small BERT to find answers in texts: an ordinary ``transformers.Trainer`` script."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from torch.utils.data import Dataset
+from transformers import (
+    BertConfig,
+    BertForQuestionAnswering,
+    EvalPrediction,
+    HfArgumentParser,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+)
+
+
+class Example(NamedTuple):
+    """A question about a text; the answer begins at a character of the text."""
+
+    question: str
+    context: str
+    answer: str
+    start: int
+
+
+def read_squad(path: Path) -> list[Example]:
+    """Read a file in SQuAD's format, 1.1 or 2.0; questions without an answer are left out."""
+    if not path.is_file():
+        sys.exit(f"{path}: no such file; --data is a folder with train.json and dev.json of SQuAD")
+    return [
+        Example(item["question"], paragraph["context"], answer["text"], answer["answer_start"])
+        for article in json.loads(path.read_text(encoding="utf-8"))["data"]
+        for paragraph in article["paragraphs"]
+        for item in paragraph["qas"]
+        for answer in item["answers"][:1]
+    ]
+
+
+def make_up(count: int, seed: int) -> list[Example]:
+    """Return questions about somebody's colour or city, both named in the text."""
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    things = {kind: [f"{kind[:2]}{n}" for n in range(30)] for kind in ("colour", "city")}
+    examples = []
+    for _ in range(count):
+        chosen = {kind: chance.choice(names) for kind, names in things.items()}
+        words = [*chosen.values(), *(f"word{chance.randrange(50)}" for _ in range(6))]
+        chance.shuffle(words)
+        context, kind = " ".join(words), chance.choice(list(chosen))
+        start = f" {context} ".index(f" {chosen[kind]} ")
+        examples.append(Example(f"which {kind} is it", context, chosen[kind], start))
+    return examples
+
+
+def build_tokenizer(examples: list[Example]) -> PreTrainedTokenizerFast:
+    """Learn the words of the training set; nothing is downloaded."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # noqa: S106 - a word
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=8000, special_tokens=special, show_progress=False
+    )
+    texts = (text for example in examples for text in (example.question, example.context))
+    tokenizer.train_from_iterator(texts, trainer)
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), special, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+
+class Encoded(Dataset):
+    """Examples as the model takes them, with the first and the last token of each answer."""
+
+    def __init__(
+        self, examples: list[Example], tokenizer: PreTrainedTokenizerFast, length: int
+    ) -> None:
+        self.texts = tokenizer(
+            [example.question for example in examples],
+            [example.context for example in examples],
+            truncation="only_second",
+            max_length=length,
+            padding="max_length",
+            return_token_type_ids=True,
+        )
+        self.spans = []
+        for row, example in enumerate(examples):
+            ends = example.start, example.start + len(example.answer) - 1
+            tokens = [self.texts.char_to_token(row, end, sequence_index=1) for end in ends]
+            self.spans.append([token or 0 for token in tokens])  # 0: it was cut off
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        """Return one example."""
+        item = {name: torch.tensor(rows[index]) for name, rows in self.texts.items()}
+        start, end = self.spans[index]
+        return {**item, "start_positions": torch.tensor(start), "end_positions": torch.tensor(end)}
+
+
+def exact_match(predicted: EvalPrediction) -> dict[str, float]:
+    """Return the share of answers of which both ends are right."""
+    right = [
+        scores.argmax(-1) == labels
+        for scores, labels in zip(predicted.predictions, predicted.label_ids, strict=True)
+    ]
+    return {"exact_match": float(np.mean(right[0] & right[1]))}
+
+
+def main() -> None:
+    """Train; every option of ``TrainingArguments`` is one of the script, such as --max_steps."""
+    parser = HfArgumentParser(TrainingArguments, description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder of train.json and dev.json (SQuAD)")
+    parser.add_argument("--max_length", type=int, default=32)
+    parser.set_defaults(eval_strategy="epoch", save_strategy="no", report_to="none")
+    arguments, options = parser.parse_args_into_dataclasses()
+    if options.data is None:
+        training, evaluation = make_up(4000, seed=0), make_up(300, seed=1)
+    else:
+        training = read_squad(options.data / "train.json")
+        evaluation = read_squad(options.data / "dev.json")
+    tokenizer = build_tokenizer(training)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=options.max_length,
+    )
+    trainer = Trainer(
+        BertForQuestionAnswering(config),
+        arguments,
+        train_dataset=Encoded(training, tokenizer, options.max_length),
+        eval_dataset=Encoded(evaluation, tokenizer, options.max_length),
+        compute_metrics=exact_match,
+    )
+    trainer.train()
+
+
+if __name__ == "__main__":
+    main()
