@@ -119,7 +119,12 @@ def main() -> None:
     parser = HfArgumentParser(TrainingArguments, description=__doc__)
     parser.add_argument("--data", type=Path, help="folder of train.json and dev.json (SQuAD)")
     parser.add_argument("--max_length", type=int, default=32)
-    parser.set_defaults(eval_strategy="epoch", save_strategy="no", report_to="none")
+    parser.set_defaults(
+        eval_strategy="epoch",
+        save_strategy="no",
+        report_to="none",
+        use_cpu=not torch.cuda.is_available(),  # else each rank would train by itself there
+    )
     arguments, options = parser.parse_args_into_dataclasses()
     if options.data is None:
         training, evaluation = make_up(4000, seed=0), make_up(300, seed=1)
