@@ -107,7 +107,7 @@ def main() -> None:
     if distributed:
         dist.init_process_group("nccl" if on_gpu else "gloo")
     rank = dist.get_rank() if distributed else 0
-    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if on_gpu else "cpu")
+    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if on_gpu else "cpu")
     torch.manual_seed(args.seed)
 
     if args.data is None:

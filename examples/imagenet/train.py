@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from PIL import Image
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from torch.utils.tensorboard import SummaryWriter
 
 try:
+    from PIL import Image
     from torchvision import datasets, models, transforms
 except (ImportError, RuntimeError) as error:  # a build for another torch raises RuntimeError
     sys.exit(f"this example needs a torchvision that fits torch {torch.__version__}: {error}")
@@ -90,7 +90,7 @@ def main() -> None:
     args = parser.parse_args()
 
     distributed, on_gpu = "RANK" in os.environ, torch.cuda.is_available()
-    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if on_gpu else "cpu")
+    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if on_gpu else "cpu")
     if distributed:
         dist.init_process_group("nccl" if on_gpu else "gloo")
     rank = dist.get_rank() if distributed else 0

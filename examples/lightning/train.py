@@ -9,6 +9,7 @@ from pathlib import Path
 import lightning
 import numpy as np
 import torch
+from sklearn.datasets import make_classification
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
@@ -29,8 +30,6 @@ def read_covtype(path: Path) -> TensorDataset:
 
 def make_up() -> TensorDataset:
     """Return data of the same shape, made by scikit-learn."""
-    from sklearn.datasets import make_classification
-
     features, types = make_classification(
         6000, FEATURES, n_informative=12, n_classes=CLASSES, class_sep=1.6, random_state=0
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -31,8 +32,6 @@ def read_idx(folder: Path, name: str) -> torch.Tensor:
 def load_data(folder: Path | None) -> tuple[TensorDataset, TensorDataset]:
     """Return the training and the test set; without a folder, scikit-learn's digits."""
     if folder is None:
-        from sklearn.datasets import load_digits
-
         digits = load_digits()
         images, labels = torch.tensor(digits.images) / 16, torch.tensor(digits.target)
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
@@ -89,7 +88,7 @@ def main() -> None:
     if distributed:
         dist.init_process_group("nccl" if on_gpu else "gloo")
     rank = dist.get_rank() if distributed else 0
-    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if on_gpu else "cpu")
+    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if on_gpu else "cpu")
     torch.manual_seed(args.seed)
 
     training, test = load_data(args.data)

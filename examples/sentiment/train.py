@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-import datetime
+import datetime as dt
 import json
 import random
 import sys
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--log-dir", default="runs/sentiment", help="for TensorBoard")
     args = parser.parse_args()
 
-    today = datetime.datetime.now(tz=datetime.timezone.utc).date()
+    today = dt.datetime.now(tz=dt.timezone.utc).date()
     number = today.toordinal() if args.slice is None else args.slice
     size, first = args.slice_size, number * args.slice_step
     if args.data is None:

@@ -11,20 +11,22 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from PIL import Image
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 from torch.utils.tensorboard import SummaryWriter
 
 try:
     import timm
+    from PIL import Image
     from timm.data import create_dataset, create_loader, resolve_data_config
     from timm.loss import LabelSmoothingCrossEntropy
     from timm.optim import create_optimizer_v2
     from timm.scheduler import CosineLRScheduler
     from timm.utils import AverageMeter, accuracy, reduce_tensor
 except (ImportError, RuntimeError) as error:  # torchvision's build for another torch raises it
-    sys.exit(f"this example needs timm, and a torchvision that fits torch {torch.__version__}: {error}")
+    sys.exit(
+        f"this example needs timm, and a torchvision that fits torch {torch.__version__}: {error}"
+    )
 
 
 class MadeUpImages(Dataset):
@@ -74,7 +76,7 @@ def main() -> None:
     args = parser.parse_args()
 
     distributed, on_gpu = "RANK" in os.environ, torch.cuda.is_available()
-    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if on_gpu else "cpu")
+    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if on_gpu else "cpu")
     if distributed:
         dist.init_process_group("nccl" if on_gpu else "gloo")
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if distributed else (0, 1)
