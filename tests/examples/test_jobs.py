@@ -1,0 +1,71 @@
+"""The job files of the examples, each over the real torchrun until its target is reached."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.factories import ROOT
+
+JOBS = sorted((ROOT / "jobs").glob("*.yaml"))
+EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/train.py"))
+NEEDS = {"imagenet": "torchvision", "timm": "timm", "qa": "transformers", "lightning": "lightning"}
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.stem)
+def test_every_job_file_is_well_formed_and_names_its_example(cli, job):
+    code, printed, errors = cli("validate", job)
+    assert (code, errors) == (0, "")
+    assert f"job '{job.stem}' is well-formed" in printed
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_every_readme_shows_both_commands_on_one_screen(example):
+    page = (example / "README.md").read_text(encoding="utf-8")
+    assert len(page.splitlines()) <= 50
+    assert re.search(
+        rf"^    (torchrun|python) .*examples/{example.name}/train.py", page, re.MULTILINE
+    )
+    named = set(re.findall(r"jobs/(\w+)\.yaml", page))
+    assert named
+    assert named <= {job.stem for job in JOBS}
+    overview = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    assert f"({example.name}/README.md)" in overview
+
+
+def check_that_it_imports(library):
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {library}"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"{library} cannot be imported: {done.stderr.strip().splitlines()[-1]}")
+
+
+@pytest.mark.long
+@pytest.mark.torchrun
+@pytest.mark.parametrize("job", [job for job in JOBS if job.stem != "digits"], ids=lambda j: j.stem)
+def test_the_default_reaches_the_target(zeusrun, job):
+    if job.stem in NEEDS:
+        check_that_it_imports(NEEDS[job.stem])
+    code, result, errors = zeusrun.submit(job)
+    assert code == 0, errors
+    (trial,) = result["trials"]
+    assert trial["status"] == "REACHED"
+    assert not re.search(r"^!", errors, re.MULTILINE), errors
+
+
+@pytest.mark.long
+@pytest.mark.torchrun
+def test_another_batch_size_reaches_a_script_without_an_argument(zeusrun):
+    """Lightning reads the signature of DataLoaders, and builds them a second time."""
+    check_that_it_imports("lightning")
+    job = ROOT / "jobs" / "lightning.yaml"
+    code, _, errors = zeusrun.submit(job, "--batch-size", "256", "--set", "objective.target=0.5")
+    assert code == 0, errors
+    assert "batch size 32 of each rank is 128 now" in errors
