@@ -191,12 +191,17 @@ def test_two_loaders_that_could_be_meant_are_refused(run):
 def test_one_loader_that_is_built_again_every_epoch_is_one(run):
     _, code, log = run(
         """
+        import inspect
         for epoch in range(3):
             for batch in DataLoader(data, 16, True): step()
+        # Lightning reads the signature, and builds the loader once more somewhere else.
+        print(list(inspect.signature(DataLoader.__init__).parameters)[:4])
+        DataLoader(dataset=data, batch_size=16, sampler=RandomSampler(data))
         """,
         **APPLY,
     )
     assert code == 0, log
+    assert log.splitlines()[-1] == "['self', 'dataset', 'batch_size', 'shuffle']"
 
 
 def test_the_learning_rate_is_handed_to_optimizers_that_were_built_with_the_base_rate(run):
