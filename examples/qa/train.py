@@ -6,12 +6,11 @@ import json
 import random
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
-from torch.utils.data import Dataset
 from transformers import (
     BertConfig,
     BertForQuestionAnswering,
@@ -75,34 +74,26 @@ def build_tokenizer(examples: list[Example]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
-class Encoded(Dataset):
-    """Examples as the model takes them, with the first and the last token of each answer."""
-
-    def __init__(
-        self, examples: list[Example], tokenizer: PreTrainedTokenizerFast, length: int
-    ) -> None:
-        self.texts = tokenizer(
-            [example.question for example in examples],
-            [example.context for example in examples],
-            truncation="only_second",
-            max_length=length,
-            padding="max_length",
-            return_token_type_ids=True,
-        )
-        self.spans = []
-        for row, example in enumerate(examples):
-            ends = example.start, example.start + len(example.answer) - 1
-            tokens = [self.texts.char_to_token(row, end, sequence_index=1) for end in ends]
-            self.spans.append([token or 0 for token in tokens])  # 0: it was cut off
-
-    def __len__(self) -> int:
-        return len(self.spans)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        """Return one example."""
-        item = {name: torch.tensor(rows[index]) for name, rows in self.texts.items()}
-        start, end = self.spans[index]
-        return {**item, "start_positions": torch.tensor(start), "end_positions": torch.tensor(end)}
+def encode(
+    examples: list[Example], tokenizer: PreTrainedTokenizerFast, length: int
+) -> list[dict[str, Any]]:
+    """Return what the model takes, with the first and the last token of each answer."""
+    texts = tokenizer(
+        [example.question for example in examples],
+        [example.context for example in examples],
+        truncation="only_second",
+        max_length=length,
+        padding="max_length",
+        return_token_type_ids=True,
+    )
+    rows = []
+    for row, example in enumerate(examples):
+        ends = example.start, example.start + len(example.answer) - 1
+        found = (texts.char_to_token(row, end, sequence_index=1) for end in ends)
+        start, end = (token or 0 for token in found)  # 0: the answer was cut off
+        inputs = {name: values[row] for name, values in texts.items()}
+        rows.append({**inputs, "start_positions": start, "end_positions": end})
+    return rows
 
 
 def exact_match(predicted: EvalPrediction) -> dict[str, float]:
@@ -143,8 +134,8 @@ def main() -> None:
     trainer = Trainer(
         BertForQuestionAnswering(config),
         arguments,
-        train_dataset=Encoded(training, tokenizer, options.max_length),
-        eval_dataset=Encoded(evaluation, tokenizer, options.max_length),
+        train_dataset=encode(training, tokenizer, options.max_length),
+        eval_dataset=encode(evaluation, tokenizer, options.max_length),
         compute_metrics=exact_match,
     )
     trainer.train()
