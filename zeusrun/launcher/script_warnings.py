@@ -163,6 +163,13 @@ def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
             f"{other} has {trial.metric} {value:.6g} and {progress.source} {counted:.6g} in one "
             f"epoch; {progress.source} counts. To use another, name it in metrics.source"
         )
+    if progress.went_back is not None:
+        before, after = progress.went_back
+        remarks["back"] = (
+            f"the epoch of {trial.metric} went back from {before} to {after}, and no rank was "
+            f"restarted: the values of epochs {after} to {before} are replaced by the new ones. If "
+            "the script counts again in every phase, let it pass an epoch that only grows"
+        )
     return remarks
 
 

@@ -92,6 +92,7 @@ class Progress:
     source: str | None = None  # whose values of the metric count
     preferred: str | None = None  # the source that the job file names
     differs: tuple[str, float, float] | None = None  # another source, its value, and the other one
+    went_back: tuple[int, int] | None = None  # epochs, where no restart explains it
     other_epochs: frozenset[int] = frozenset()  # the first ones without the metric
     last_value: float | None = None  # NaN and infinities included
     best_value: float | None = None  # finite
@@ -293,6 +294,9 @@ def _report(
         if progress.source != event.source:
             return progress
     time_s = max(0.0, event.t - begun)  # whoever writes the sidecar may have another clock
+    last = progress.curve[-1].epoch if progress.curve else 0
+    if event.epoch < last and not progress.ranks.generation and progress.went_back is None:
+        progress = replace(progress, went_back=(last, event.epoch))
     # Again: a restart, or twice an epoch.
     kept = [i for i, point in enumerate(progress.curve) if point.epoch < event.epoch]
     others = tuple(progress.curve[i] for i in kept)
