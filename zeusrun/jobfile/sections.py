@@ -17,6 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from zeusrun.jobfile.accumulation import can_split
 from zeusrun.jobfile.messages import NO_CANDIDATE
 from zeusrun.jobfile.placeholders import find_placeholders
 from zeusrun.jobfile.validators import (
@@ -187,6 +188,13 @@ class BatchSizes(Section):
     default: int = Field(
         64, ge=1, description="Batch size of the first run; one of the candidates."
     )
+    per_device_max: int | None = Field(
+        None,
+        ge=1,
+        le=1 << 20,
+        description="Samples that a device may process at once; larger batch sizes accumulate "
+        "gradients. null: no limit.",
+    )
 
     @field_validator("candidates")
     @classmethod
@@ -207,13 +215,24 @@ class BatchSizes(Section):
         return default
 
     def check_divisible(self, world_size: int) -> None:
-        """Raise ``ValueError`` if so many processes cannot share every batch size evenly."""
+        """Raise ``ValueError`` if so many processes cannot share every batch size evenly.
+
+        Or if a share cannot be split into equal micro-batches.
+        """
         uneven = [str(size) for size in self.candidates if size % world_size]
         if uneven:
             raise ValueError(
                 f"has candidates that {world_size} processes cannot share evenly: "
                 f"{', '.join(uneven)}; use multiples of {world_size}, or another "
                 "launch.nproc_per_node"
+            )
+        most = self.per_device_max
+        whole = [str(size) for size in self.candidates if not can_split(size // world_size, most)]
+        if whole:
+            raise ValueError(
+                f"has candidates that cannot be split into equal micro-batches of 2 to {most} "
+                f"samples for each of {world_size} process{'es' * (world_size > 1)}: "
+                f"{', '.join(whole)}; replace them, or choose another per_device_max"
             )
 
 
