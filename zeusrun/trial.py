@@ -213,7 +213,8 @@ class Trial:
     The first 23 fields stay as they are for programs that read them; the rest came later. Units
     are in the names; ``None`` is unknown. ``host`` is the machine of its launcher. ``variant`` says
     how the batch size changed during the run; ``None`` if it was fixed. Runs of another variant
-    are another kind of training: a policy learns nothing from them.
+    are another kind of training: a policy learns nothing from them. ``micro_batch_size`` are the
+    samples of a rank in a forward pass, where gradients were to be accumulated.
     """
 
     trial: str
@@ -262,6 +263,7 @@ class Trial:
     warnings: tuple[str, ...] = ()
     host: str | None = None
     variant: str | None = None
+    micro_batch_size: int | None = None
 
     @property
     def teaches(self) -> bool:

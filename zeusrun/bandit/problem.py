@@ -44,6 +44,8 @@ class Problem:
         last_attempt: Whether attempts of the recurrence have failed and no further one may follow.
         energy_measured: ``False`` if a model estimates the energy; ``None`` if there is none.
         learning_rates: By batch size, from the job file; one that is absent keeps its own.
+        micro_batch_sizes: By batch size, samples of a rank in a forward pass; one that is absent is
+            not split.
         max_power_w: Summed over the job's devices; ``None`` if unknown.
         samples_per_epoch: ``None`` until a trial has shown it.
         power_limits_w: Limits per GPU that may be set, ascending; empty: they stay as they are.
@@ -70,6 +72,7 @@ class Problem:
     gpu_count: int = 0
     energy_measured: bool | None = None
     learning_rates: Mapping[int, float | None] = field(default_factory=dict)
+    micro_batch_sizes: Mapping[int, int] = field(default_factory=dict)
     max_power_w: float | None = None
     samples_per_epoch: float | None = None
     power_limits_w: tuple[float, ...] = ()

@@ -48,11 +48,12 @@ def _describe_no_accumulation(spec: JobSpec, script: str) -> list[str]:
     takes = "accumulation_steps" in " ".join(_placeholders(spec)) or "transformers" in script
     if most is None or takes or "ZEUSRUN_ACCUMULATION_STEPS" in script:
         return []
-    return [
+    text = (
         f"batch_size.per_device_max ({most}) seems to have no effect: the job file has no "
         "${accumulation_steps}. Pass ${micro_batch_size} and ${accumulation_steps} as arguments, "
         "or call run.micro_batch_size(default=...) and run.accumulation_steps() in the script"
-    ]
+    )
+    return [text]
 
 
 def _describe_undelivered(spec: JobSpec, text: str) -> list[str]:

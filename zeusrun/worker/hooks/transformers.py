@@ -43,7 +43,8 @@ def split_batch(arguments: Any, run: RunContext) -> None:
     """
     share, steps = run.share, run.accumulation_steps()
     if (
-        steps > 1
+        share is not None
+        and steps > 1
         and arguments.per_device_train_batch_size == share
         and arguments.gradient_accumulation_steps == 1
         and not getattr(arguments, "deepspeed", None)  # its configuration has copied both
