@@ -18,13 +18,14 @@ from zeusrun.errors import ExitCode
 from zeusrun.history.registry import open_history
 from zeusrun.jobfile.guess.guess import observed_batch
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.events import Printed, TrialEnded
+from zeusrun.launcher.events import Printed
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit
 from zeusrun.metrics.base import open_sidecar
 from zeusrun.metrics.propose import propose
 from zeusrun.metrics.seen import Seen, find_batch_size
+from zeusrun.plain_text import plain_text
 from zeusrun.sidecar.events import REPORT, Observed, Reported
 from zeusrun.trial import TrialStatus
 from zeusrun.view.console import lasting_console, plain_table
@@ -62,7 +63,8 @@ def try_job(draft: Draft) -> int:
     if seen:
         _show(seen)
     if code == ExitCode.BUSY or code >= ExitCode.SIGNAL_BASE or has_crashed(trial):
-        typer.echo(f"{path} stays as it is, because the run did not end well.")
+        reason = plain_text(trial.reason or "it was stopped")
+        typer.echo(f"zeusrun: the run failed: {reason}; {path} stays as it is", err=True)
         return code
     if guess.batch is not None and size not in {None, guess.batch.default}:
         text = f"the run trained with a batch size of {size}, not with {guess.batch.default}"
@@ -119,8 +121,7 @@ def _run(spec: JobSpec) -> tuple[Trial, int, list[Event]]:
     ):
 
         def consume(event: SubmitEvent) -> None:
-            crashed = isinstance(event, TrialEnded) and has_crashed(event.trial)
-            if crashed or isinstance(event, Printed):  # warnings would be about the overrides
+            if isinstance(event, Printed):  # warnings would be about the overrides
                 view.show(event)
 
         with admitted(

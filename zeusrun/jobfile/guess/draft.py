@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from zeusrun.jobfile.guess.guess import Guess
 
-_PLAIN = re.compile(r"(?:--?)?[A-Za-z][\w./-]*|/[\w./-]+")
+_PLAIN = re.compile(r"(?:--?)?[A-Za-z][\w./-]*|(?:\.{0,2}/)+[\w./-]*|\.\.", re.ASCII)
 _NO_TEXT = {"true", "false", "null"}  # YAML would not read these as text
 _WIDTH = 100
 _COLUMN = 40  # at which comments begin
