@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 import yaml
 
-from zeusrun.commands.init import Draft
 from zeusrun.jobfile.guess.command import read_command
+from zeusrun.jobfile.guess.draft_file import DraftFile
 from zeusrun.jobfile.guess.guess import build_guess
 from zeusrun.jobfile.guess.script import Script
 from zeusrun.jobfile.yaml_reader import read_job_file
@@ -89,6 +89,7 @@ def test_a_batch_size_that_only_the_data_loader_shows_is_found(zeusrun, script):
     text = (zeusrun.folder / "train.yaml").read_text()
     assert yaml.safe_load(text)["batch_size"] == {"default": 12, "candidates": [3, 6, 12, 24, 48]}
     assert "# apply: dataloader" in text
+    assert "# learning_rate: {base: 0.01, scale" in text
     assert "# metric: val_accuracy" in text
 
 
@@ -198,7 +199,7 @@ def test_a_file_that_somebody_changes_during_the_try_stays(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     words = ["python", "train.py", "--batch-size", "8"]
     guess = build_guess(read_command(words), Script(), gpus=0, cpus=1)
-    draft = Draft(tmp_path / "job.yaml", words, guess)
+    draft = DraftFile(tmp_path / "job.yaml", words, guess)
     draft.create()
     objective = ("loss", "min", 0.5, "it was seen")
     assert draft.improve(guess, objective)

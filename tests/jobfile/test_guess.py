@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from textwrap import dedent
 
@@ -10,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.factories import ROOT
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.guess.command import Launched, read_command
 from zeusrun.jobfile.guess.draft import write_draft
@@ -407,3 +409,11 @@ def test_every_argument_arrives_as_it_was(args, value, tmp_path_factory):
     assert document.problems == []
     assert tuple(document.data.get("args", ())) == guess.args
     assert document.data["env"]["VALUE"] == value.replace("$", "$$")
+
+
+def test_the_commands_of_the_docs_are_read():
+    page = (ROOT / "docs" / "adopt.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\$ zeusrun init --try -- (.*)$", page, re.MULTILINE)
+    assert len(lines) == 7
+    for line in lines:
+        assert guess_of(line).launched.script is not None

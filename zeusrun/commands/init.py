@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ from typer import Argument, Option
 from zeusrun.commands.options import open_home
 from zeusrun.errors import UsageError, ZeusrunError
 from zeusrun.jobfile.guess.command import read_command
-from zeusrun.jobfile.guess.draft import write_draft
+from zeusrun.jobfile.guess.draft_file import DraftFile
 from zeusrun.jobfile.guess.guess import build_guess
 from zeusrun.jobfile.guess.script import read_script
 from zeusrun.launcher.context import job_devices
@@ -22,7 +21,6 @@ from zeusrun.plain_text import plain_text
 
 if TYPE_CHECKING:
     from zeusrun.jobfile.guess.command import Launched
-    from zeusrun.jobfile.guess.guess import Guess
 
 _MAX_BYTES = 1 << 20
 
@@ -48,7 +46,7 @@ def init(
     launched = read_command(command)
     path = output or Path(f"{_stem(launched)}.yaml")
     guess = build_guess(launched, read_script(_read_text(launched)), **_count_devices(launched))
-    draft = Draft(path, command, guess)
+    draft = DraftFile(path, command, guess)
     draft.create()
     _say_guesses(draft)
     if try_it:
@@ -61,54 +59,6 @@ def init(
         f"Next: write {missing} under 'objective' in {path} (likely {metric}; `zeusrun init --try` "
         f"finds out), then run: zeusrun submit {path}"
     )
-
-
-class Draft:
-    """A job file that ``init`` has written."""
-
-    def __init__(self, path: Path, words: list[str], guess: Guess) -> None:
-        self.path, self.guess = path, guess
-        self._words = words
-        self._text = ""
-
-    @property
-    def name(self) -> str:
-        """The name of the job, from that of the file."""
-        return re.sub(r"[^A-Za-z0-9._-]+", "-", self.path.stem).lstrip("._-")[:64] or "job"
-
-    def write(self, objective: tuple[str, str, float, str] | None = None) -> str:
-        """Return the text of the file."""
-        workdir = os.path.relpath(Path.cwd(), self.path.parent)
-        return write_draft(
-            self.guess,
-            name=self.name,
-            words=self._words,
-            file=str(self.path),
-            workdir=workdir,
-            objective=objective,
-        )
-
-    def create(self) -> None:
-        """Write the file; raise ``UsageError`` if there is one, or it cannot be written."""
-        self._text = self.write()
-        try:
-            with self.path.open("x", encoding="utf-8") as file:
-                file.write(self._text)
-        except FileExistsError as error:
-            raise UsageError(
-                f"{self.path} exists, and init overwrites nothing; name another file with -o"
-            ) from error
-        except OSError as error:
-            raise UsageError(f"{self.path} cannot be written: {error.strerror}") from error
-
-    def improve(self, guess: Guess, objective: tuple[str, str, float, str] | None) -> bool:
-        """Write it again with more knowledge, unless somebody has changed it meanwhile."""
-        if self.path.read_text(encoding="utf-8") != self._text:
-            return False
-        self.guess = guess
-        self._text = self.write(objective)
-        self.path.write_text(self._text, encoding="utf-8")
-        return True
 
 
 def _stem(launched: Launched) -> str:
@@ -161,7 +111,7 @@ def _read(path: Path) -> str | None:
     return None
 
 
-def _say_guesses(draft: Draft) -> None:
+def _say_guesses(draft: DraftFile) -> None:
     guess = draft.guess
     lines = [f"{draft.path}: written; these are guesses:"]
     if guess.batch is None:

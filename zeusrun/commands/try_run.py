@@ -16,7 +16,7 @@ from zeusrun.commands.options import console, open_home
 from zeusrun.commands.submit import compose
 from zeusrun.errors import ExitCode
 from zeusrun.history.registry import open_history
-from zeusrun.jobfile.guess.guess import observed_batch
+from zeusrun.jobfile.guess.guess import observed as with_observed
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.events import Printed
 from zeusrun.launcher.processes.signals import CaughtSignals
@@ -34,7 +34,7 @@ from zeusrun.view.live import SubmitView
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from zeusrun.commands.init import Draft
+    from zeusrun.jobfile.guess.draft_file import DraftFile
     from zeusrun.jobfile.guess.guess import Guess
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.events import SubmitEvent
@@ -50,7 +50,7 @@ _NOTHING_SEEN = (
 )
 
 
-def try_job(draft: Draft) -> int:
+def try_job(draft: DraftFile) -> int:
     """Run a drafted job for one epoch, show its metrics, and add a proposal to the file."""
     guess, path = draft.guess, draft.path
     spec = load_spec(path, _overrides(guess))
@@ -69,8 +69,8 @@ def try_job(draft: Draft) -> int:
     if guess.batch is not None and size not in {None, guess.batch.default}:
         text = f"the run trained with a batch size of {size}, not with {guess.batch.default}"
         typer.echo(f"zeusrun: warning: {path}: {text}; correct 'batch_size' and 'args'", err=True)
-    proposal = propose(seen)
-    _improve(draft, guess if size is None else observed_batch(guess, size), proposal)
+    rates = {rate for event in observed.values() for rate in event.learning_rates}
+    _improve(draft, with_observed(guess, size, rates), propose(seen))
     return ExitCode.REACHED
 
 
@@ -156,7 +156,7 @@ def _show(seen: Mapping[tuple[str, str], Seen]) -> None:
     console().print(table)
 
 
-def _improve(draft: Draft, guess: Guess, proposal: Proposal | None) -> None:
+def _improve(draft: DraftFile, guess: Guess, proposal: Proposal | None) -> None:
     objective = None
     if proposal is not None:
         who = "the script" if proposal.source == REPORT else proposal.source

@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from zeusrun.jobfile.accumulation import can_split
+from zeusrun.jobfile.accumulation import check_split
 from zeusrun.jobfile.messages import NO_CANDIDATE
 from zeusrun.jobfile.placeholders import find_placeholders
 from zeusrun.jobfile.validators import (
@@ -189,11 +189,7 @@ class BatchSizes(Section):
         64, ge=1, description="Batch size of the first run; one of the candidates."
     )
     per_device_max: int | None = Field(
-        None,
-        ge=1,
-        le=1 << 20,
-        description="Samples that a device may process at once; larger batch sizes accumulate "
-        "gradients. null: no limit.",
+        None, ge=1, le=1 << 20, description="Samples of a process in a forward pass; null: any."
     )
 
     @field_validator("candidates")
@@ -215,10 +211,7 @@ class BatchSizes(Section):
         return default
 
     def check_divisible(self, world_size: int) -> None:
-        """Raise ``ValueError`` if so many processes cannot share every batch size evenly.
-
-        Or if a share cannot be split into equal micro-batches.
-        """
+        """Raise ``ValueError`` if so many processes cannot share every batch size evenly."""
         uneven = [str(size) for size in self.candidates if size % world_size]
         if uneven:
             raise ValueError(
@@ -226,14 +219,7 @@ class BatchSizes(Section):
                 f"{', '.join(uneven)}; use multiples of {world_size}, or another "
                 "launch.nproc_per_node"
             )
-        most = self.per_device_max
-        whole = [str(size) for size in self.candidates if not can_split(size // world_size, most)]
-        if whole:
-            raise ValueError(
-                f"has candidates that cannot be split into equal micro-batches of 2 to {most} "
-                f"samples for each of {world_size} process{'es' * (world_size > 1)}: "
-                f"{', '.join(whole)}; replace them, or choose another per_device_max"
-            )
+        check_split(self.candidates, world_size, self.per_device_max)
 
 
 class LearningRate(Section):

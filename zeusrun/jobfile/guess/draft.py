@@ -178,8 +178,9 @@ def _batch(guess: Guess) -> Iterator[str]:
 def _learning_rate(guess: Guess) -> Iterator[str]:
     if guess.learning_rate is None:
         yield "# No learning rate was found: the script keeps its own. To let it follow the batch"
-        yield '# size, pass "${learning_rate}" in args:'
-        yield "# learning_rate: {base: 0.1, scale: linear}"
+        yield '# size, pass "${learning_rate}" in args; `apply: optimizer` needs no option:'
+        rate = guess.seen_rate or 0.1
+        yield f"# learning_rate: {{base: {rate:g}, scale: linear, apply: optimizer}}"
         return
     base, scale, why = guess.learning_rate
     yield _line("learning_rate:", "linear, sqrt or none: how it grows with the batch size")

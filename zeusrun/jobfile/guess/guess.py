@@ -20,6 +20,8 @@ from zeusrun.jobfile.guess.options import (
 from zeusrun.target import likely_mode
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from zeusrun.jobfile.guess.command import Launched
     from zeusrun.jobfile.guess.options import Found
     from zeusrun.jobfile.guess.script import Script
@@ -73,6 +75,7 @@ class Guess:
         is_reported: Whether the script itself reports that metric to zeusrun.
         takes_batch_size: Whether the batch size reaches the script.
         warnings: What may go wrong, a sentence each.
+        seen_rate: The learning rate of the optimizer in a run.
     """
 
     launched: Launched
@@ -85,6 +88,7 @@ class Guess:
     is_reported: bool
     takes_batch_size: bool
     warnings: tuple[str, ...]
+    seen_rate: float | None = None
 
 
 def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> Guess:
@@ -244,8 +248,16 @@ def _guess_metric(script: Script) -> tuple[str, str, str]:
     return name, likely_mode(name), f"usual with {script.library}" if script.library else "usual"
 
 
-def observed_batch(guess: Guess, size: int) -> Guess:
-    """Return a guess with the batch size that a run was seen to train with, if it had none."""
-    if guess.batch is not None or guess.takes_batch_size or size < guess.ranks:
+def observed(guess: Guess, size: int | None, rates: Collection[float]) -> Guess:
+    """Return a guess with what a run was seen to train with, where the guess says nothing.
+
+    Args:
+        guess: The guess.
+        size: The batch size; ``None`` if it was not observed.
+        rates: The learning rates of the optimizer's parameter groups.
+    """
+    rate = max(rates, default=None)
+    guess = replace(guess, seen_rate=rate)
+    if size is None or size < guess.ranks or guess.batch is not None or guess.takes_batch_size:
         return guess
-    return replace(guess, batch=Batch(size, "what the trial run trained with"))
+    return replace(guess, batch=Batch(size, "what the short run trained with"))
