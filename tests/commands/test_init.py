@@ -103,7 +103,7 @@ def test_a_try_that_fails_leaves_the_file_and_says_why(zeusrun, script):
 
 
 def test_without_a_try_it_says_what_it_guessed_and_what_is_missing(cli, zeusrun, script):
-    script("import torchvision")
+    script("import presets, torchvision")
     code, out, err = cli("init", "--", "torchrun", "--nproc-per-node=2", "train.py", "-b", 8)
     assert (code, err) == (0, "")
     assert "batch size 16, from -b 8 x 2 processes: scripts of torchvision usually" in out

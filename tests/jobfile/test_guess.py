@@ -27,10 +27,10 @@ STEPS, RATE, EPOCHS = "${accumulation_steps}", "${learning_rate}", "${max_epochs
 # Scripts, as far as they say something about their arguments.
 TORCHVISION = """
     import torchvision, utils
+    utils.init_distributed_mode(args)
     parser.add_argument("-b", "--batch-size", default=32, type=int, help="images per gpu")
     parser.add_argument("--epochs", default=90, type=int, metavar="N")
     parser.add_argument("--lr", default=0.1, type=float)
-    train_sampler = torch.utils.data.distributed.DistributedSampler(dataset)
 """
 TIMM = """
     from timm import utils
@@ -153,7 +153,7 @@ COMMANDS = {
     ),
     "pytorch examples mnist": (
         "python main.py",
-        MNIST, 1, 64, None, ["--batch-size", LOCAL], (1.0, "linear"), 14,
+        MNIST, 1, 64, None, ["--batch-size", GLOBAL], (1.0, "linear"), 14,
     ),
     "transformers run_glue": (
         ("python run_glue.py --model_name_or_path bert-base-cased --task_name mrpc --do_train "
@@ -301,6 +301,7 @@ def test_where_there_is_no_batch_size_the_file_says_what_to_do():
         ("python train.py", MAE, "multiply its learning rate by the batch size"),
         ("python t.py --lr 1", "lr = args.lr * hvd_world_size", "by the number of processes"),
         ("python -m torch.distributed.launch t.py", None, "LOCAL_RANK"),
+        ("python t.py", "mp.spawn(main_worker, nprocs=ngpus_per_node)", "start processes itself"),
         ("accelerate launch --config_file x.yaml t.py", None, "config_file has no effect"),
         ("HF_TOKEN=hf_secret python t.py", None, "HF_TOKEN is secret"),
         (
@@ -313,7 +314,8 @@ def test_where_there_is_no_batch_size_the_file_says_what_to_do():
 def test_what_may_go_wrong_is_told(command, text, warning):
     guess = guess_of(command, text)
     assert any(warning in each for each in guess.warnings)
-    assert f"# Warning: {guess.warnings[0]}" in draft_of(command, guess)
+    text = re.sub("\n# ", " ", draft_of(command, guess))
+    assert f" Warning: {guess.warnings[0]}." in text
 
 
 def test_a_rate_that_timm_is_given_is_not_scaled_by_it():

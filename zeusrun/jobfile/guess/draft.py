@@ -47,7 +47,7 @@ def write_draft(
         "# Written by `zeusrun init` for this command:",
         f"#   {_shown(words)}",
         f"# Check the guesses, then run: zeusrun submit {_printable(file)}",
-        *(f"# Warning: {text}." for text in guess.warnings),
+        *(_comment(f"Warning: {text}.") for text in guess.warnings),
         "",
         _line(f"name: {scalar(name)}", "all runs of a name share one history"),
         _line(f"module: {scalar(str(launched.module))}", "as with python -m")
@@ -90,11 +90,14 @@ def _line(text: str, comment: str) -> str:
     line = f"{text:<{_COLUMN - 2}}  # {comment}"
     if len(line) <= _WIDTH:
         return line
-    start = " " * (len(text) - len(text.lstrip())) + "# "
-    wrapped = textwrap.wrap(
-        comment, _WIDTH, initial_indent=start, subsequent_indent=start, break_on_hyphens=False
+    return _comment(comment, " " * (len(text) - len(text.lstrip()))) + "\n" + text
+
+
+def _comment(text: str, indent: str = "") -> str:
+    start = f"{indent}# "
+    return textwrap.fill(
+        text, _WIDTH, initial_indent=start, subsequent_indent=start, break_on_hyphens=False
     )
-    return "\n".join([*wrapped, text])
 
 
 def _shown(words: Sequence[str]) -> str:

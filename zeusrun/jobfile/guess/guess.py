@@ -96,6 +96,11 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
     warnings = [*launched.warnings]
     arguments = Arguments.of(launched.args, script)
     launched = _with_processes(launched, script, arguments, gpus)
+    if script.spawns and launched.nproc_per_node == 1:
+        warnings.append(
+            "the script may start processes itself (spawn); zeusrun sees only those that torchrun "
+            "starts, so give a torchrun command if the script allows that"
+        )
     ranks = _count_ranks(launched.nproc_per_node, gpus, cpus)
     batch = _guess_batch(arguments, ranks, warnings)
     learning_rate = _guess_learning_rate(arguments, warnings)

@@ -37,13 +37,14 @@ class Script:
 
     Attributes:
         readable: Whether there was a text.
-        library: ``transformers``, ``timm``, ``lightning``, ``accelerate``, ``torchvision``,
-            ``nanoGPT``, or ``None``.
+        library: Whose way it follows: ``transformers``, ``timm``, ``lightning``, ``accelerate``,
+            ``torchvision`` (its reference scripts), ``nanoGPT``, or ``None``.
         options: By normal name: how an option is written, and its default.
         divides: Whether it divides its batch size by the number of processes.
         divides_steps: Whether it does so with its accumulation steps.
         samples: Whether it divides the data itself, by ``DistributedSampler`` or the like.
         scales_by: By what it multiplies its learning rate; ``None`` if it does not.
+        spawns: Whether it seems to start processes itself.
         uses_adam: Whether Adam or one of its kind trains.
         asks: The methods of ``zeusrun.current()`` that it calls for a choice, with the default if
             that is a number.
@@ -59,6 +60,7 @@ class Script:
     divides_steps: bool = False
     samples: bool = False
     scales_by: str | None = None
+    spawns: bool = False
     uses_adam: bool = False
     asks: Mapping[str, float | None] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
@@ -90,6 +92,7 @@ def read_script(text: str | None) -> Script:
         divides_steps=_DIVIDES_STEPS.search(text) is not None,
         samples=re.search(r"DistributedSampler|WORLD_SIZE|get_world_size", text) is not None,
         scales_by=_scales_by(text),
+        spawns=re.search(r"\bspawn\(", text) is not None,
         uses_adam=library == "transformers" or re.search(r"\bAdam|adamw", text) is not None,
         asks=dict(_asked(nodes)) if "zeusrun" in text else {},
         metrics=tuple(dict.fromkeys(_reported(nodes))) if "zeusrun" in text else (),
@@ -107,6 +110,8 @@ def _library(nodes: list[ast.AST], text: str) -> str | None:
             imported.add(node.module.partition(".")[0])
     if "transformers" in imported and re.search(r"Trainer\(|TrainingArguments", text):
         return "transformers"
+    if not re.search(r"init_distributed_mode|presets|acc1", text):
+        imported.discard("torchvision")  # it only takes data or a model from there
     return next((name for module, name in _LIBRARIES.items() if module in imported), None)
 
 
