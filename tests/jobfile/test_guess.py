@@ -372,6 +372,15 @@ def test_candidates_are_around_the_default_and_divide_among_the_processes():
     assert Batch(14, "", per_device_max=4).candidates(1) == [14, 28, 56]  # not 7: it does not split
 
 
+def test_a_batch_size_that_the_processes_cannot_share_is_rounded_up():
+    batch = guess_of("torchrun --nproc-per-node 8 train.py --batch-size 100", YOLO).batch
+    assert batch.default == 104
+    assert batch.why.startswith("--batch-size 100, rounded up to a multiple of 8: the script")
+    assert all(size % 8 == 0 for size in batch.candidates(8))
+    both = "torchrun --nproc-per-node 2 t.py --local_batch_size 8 --global_batch_size 40"
+    assert guess_of(both).batch.default == 48
+
+
 def test_the_metric_is_that_of_the_script_or_usual_for_its_library():
     assert guess_of("python t.py", CALLS).metric[:2] == ("val_loss", "min")
     assert guess_of("python t.py", TRAINER).metric[:2] == ("eval_accuracy", "max")

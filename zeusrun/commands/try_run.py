@@ -16,7 +16,7 @@ from zeusrun.commands.options import console, open_home
 from zeusrun.commands.submit import compose
 from zeusrun.errors import ExitCode
 from zeusrun.history.registry import open_history
-from zeusrun.jobfile.guess.guess import observed as with_observed
+from zeusrun.jobfile.guess.guess import add_observed
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.events import Printed
 from zeusrun.launcher.processes.signals import CaughtSignals
@@ -64,13 +64,13 @@ def try_job(draft: DraftFile) -> int:
         _show(seen)
     if code == ExitCode.BUSY or code >= ExitCode.SIGNAL_BASE or has_crashed(trial):
         reason = plain_text(trial.reason or "it was stopped")
-        typer.echo(f"zeusrun: the run failed: {reason}; {path} stays as it is", err=True)
+        typer.echo(f"zeusrun: the run did not end well: {reason}; {path} stays as it is", err=True)
         return code
     if guess.batch is not None and size not in {None, guess.batch.default}:
         text = f"the run trained with a batch size of {size}, not with {guess.batch.default}"
         typer.echo(f"zeusrun: warning: {path}: {text}; correct 'batch_size' and 'args'", err=True)
     rates = {rate for event in observed.values() for rate in event.learning_rates}
-    _improve(draft, with_observed(guess, size, rates), propose(seen))
+    _improve(draft, add_observed(guess, size, rates), propose(seen))
     return ExitCode.REACHED
 
 

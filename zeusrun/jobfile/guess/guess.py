@@ -144,8 +144,10 @@ def _guess_batch(arguments: Arguments, ranks: int, warnings: list[str]) -> Batch
     if device and every:
         arguments.put(device, "micro_batch_size")
         arguments.put(every, "batch_size")
-        why = f"{every.origin}, in micro-batches by {device.origin}"
-        return Batch(int(every.value), why, int(device.value))
+        micro = int(device.value)
+        size, rounded = _round_up(int(every.value), micro * ranks)
+        why = f"{every.origin}{rounded}, in micro-batches by {device.origin}"
+        return Batch(size, why, micro)
     found = device or every or arguments.find_given(EITHER, is_whole)
     found = found or arguments.find((*PER_DEVICE, *GLOBAL, *EITHER), is_whole)
     if found is None:
@@ -163,10 +165,17 @@ def _guess_batch(arguments: Arguments, ranks: int, warnings: list[str]) -> Batch
         )
     if not is_local:
         arguments.put(found, "batch_size")
-        return Batch(value, f"{found.origin}: {why}")
+        size, rounded = _round_up(value, ranks)
+        return Batch(size, f"{found.origin}{rounded}: {why}")
     arguments.put(found, "local_batch_size")
     times = f" x {ranks} processes" if ranks > 1 else ""
     return Batch(value * ranks, f"{found.origin}{times}: {why}")
+
+
+def _round_up(size: int, unit: int) -> tuple[int, str]:
+    """Return the next multiple of ``unit``, and a clause if that is another number."""
+    rounded = -(-size // unit) * unit
+    return rounded, "" if rounded == size else f", rounded up to a multiple of {unit}"
 
 
 def _asked_batch(script: Script, ranks: int) -> Batch | None:
@@ -253,7 +262,7 @@ def _guess_metric(script: Script) -> tuple[str, str, str]:
     return name, likely_mode(name), f"usual with {script.library}" if script.library else "usual"
 
 
-def observed(guess: Guess, size: int | None, rates: Collection[float]) -> Guess:
+def add_observed(guess: Guess, size: int | None, rates: Collection[float]) -> Guess:
     """Return a guess with what a run was seen to train with, where the guess says nothing.
 
     Args:
@@ -263,6 +272,6 @@ def observed(guess: Guess, size: int | None, rates: Collection[float]) -> Guess:
     """
     rate = max(rates, default=None)
     guess = replace(guess, seen_rate=rate)
-    if size is None or size < guess.ranks or guess.batch is not None or guess.takes_batch_size:
+    if not size or size % guess.ranks or guess.batch is not None or guess.takes_batch_size:
         return guess
     return replace(guess, batch=Batch(size, "what the short run trained with"))
