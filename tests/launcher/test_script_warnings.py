@@ -45,13 +45,32 @@ def test_a_batch_size_that_nothing_takes_is_told_with_the_line_to_write(warnings
         {"env": {"BATCH": "${local_batch_size}"}},
         {"text": "import os; os.environ['ZEUSRUN_BATCH_SIZE']"},
         {"text": "import zeusrun"},
+        {"args": ["${micro_batch_size}"]},
+        {"text": "import os; os.environ['ZEUSRUN_MICRO_BATCH_SIZE']"},
         {"batch_size": {"candidates": [32]}},
         {"text": "\udcff".encode("utf-8", "surrogateescape").decode("latin-1") + "zeusrun"},
     ],
-    ids=["argument", "variable", "environment", "import", "one candidate", "no ASCII"],
+    ids=[
+        "argument",
+        "variable",
+        "environment",
+        "import",
+        "micro",
+        "micro environment",
+        "one candidate",
+        "no ASCII",
+    ],
 )
 def test_whatever_takes_it_is_enough(warnings, taken):
     assert warnings(**taken) == []
+
+
+def test_a_limit_of_samples_that_nothing_heeds_is_told(warnings):
+    job = {"args": ["${local_batch_size}"], "batch_size": {"per_device_max": 8}}
+    (warning,) = warnings(**job)
+    assert warning.startswith("batch_size.per_device_max (8) seems to have no effect")
+    assert warnings("from transformers import Trainer", **job) == []
+    assert warnings(**{**job, "args": ["${micro_batch_size}", "${accumulation_steps}"]}) == []
 
 
 def test_a_learning_rate_is_looked_for_in_the_same_way(warnings):
