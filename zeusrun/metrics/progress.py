@@ -211,7 +211,8 @@ def _pass_over(progress: Progress, event: Reported) -> Progress:
     metric. Epoch 0 may come before training.
     """
     epochs = progress.other_epochs
-    counts = event.source == REPORT or names_an_evaluation(event.metrics)
+    known = event.source != "stdout" and names_an_evaluation(event.metrics)  # lines are a guess
+    counts = event.source == REPORT or known
     if not counts or event.epoch == 0 or len(epochs) >= _OTHERS:
         return progress
     return replace(progress, other_epochs=epochs | {event.epoch})

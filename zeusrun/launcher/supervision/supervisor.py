@@ -13,6 +13,7 @@ from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
 from zeusrun.launcher.events import Advanced, BoundChanged, Noted, Printed, Warned
 from zeusrun.launcher.power.control import LimitControl
+from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.oom_kills import count_oom_kills
 from zeusrun.launcher.processes.signals import how_at_once
 from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel, TorchrunProcess
@@ -37,6 +38,7 @@ from zeusrun.launcher.supervision.stop_rules import (
 )
 from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.progress import Progress, Ranks, advance, take_step_clock
+from zeusrun.metrics.rows import Run
 from zeusrun.metrics.seen import Seen
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Stage, TrialStatus, is_baseline
@@ -99,7 +101,17 @@ class Supervisor:
             stop_at_target=spec.objective.on_target == "stop",
             needs_metric=trial.metric if spec.objective.missing_metric == "stop" else None,
         )
-        self._sources = open_sources(spec.metrics.source, self._paths.run_dir)
+        values = placeholder_values(spec, trial, paths)
+        self._sources = open_sources(
+            Run(
+                paths.run_dir,
+                spec.workdir_path(values),
+                spec.metrics,
+                trial.metric,
+                values,
+                trial.world_size,
+            )
+        )
         self._logs = log_tails(self._paths, Ranks(trial.world_size))
         self._neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
         self._stop: StopOrder | None = None
@@ -110,6 +122,7 @@ class Supervisor:
         self._progress = Progress(
             launched_t=now_t,
             now_t=now_t,
+            preferred=spec.metrics.source,
             seen={(trial.metric, "earlier part"): Seen(0.0, 0.0)} if trial.curve else {},
             best_value=trial.best_metric,
             earlier=tuple(point.epoch for point in trial.curve if not is_baseline(point)),
@@ -222,6 +235,8 @@ class Supervisor:
         for source in self._sources:
             with self._reading(self._paths.sidecar):
                 events += source.read(final=final)
+            for warning in source.warnings:
+                self._warn_once(warning, warning)
         # After the events, so that no report comes before the steps that led to it.
         progress = take_step_clock(self._progress, read_step_clock(self._paths.rank_clock(0)))
         for event in events:
@@ -313,8 +328,8 @@ class Supervisor:
         try:
             yield
         except OSError as error:
-            why = error.strerror or error
-            self._warn_once(str(path), f"{path} cannot be read: {why}; zeusrun tries again")
+            why, where = error.strerror or error, error.filename or path
+            self._warn_once(str(where), f"{where} cannot be read: {why}; zeusrun tries again")
 
     def _correct_time(self, event: Event) -> Event:
         """Replace the time of an event from another clock by now: a wrong time is a wrong cost."""
@@ -365,8 +380,7 @@ class Supervisor:
         if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(self._paths.run_dir):
             where = self._paths.checkpoints
             self._warn(f"it will start from the beginning: there is no checkpoint in {where}")
-        unread = [text for source in self._sources for text in source.warnings]
-        found = (*outcome.warnings, *unread, *meter.warnings, *self._warnings)
+        found = (*outcome.warnings, *meter.warnings, *self._warnings)
         warnings = tuple(_storable(warning) for warning in found)
         return replace(outcome, reason=_storable(outcome.reason), warnings=warnings)
 
