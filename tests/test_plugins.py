@@ -14,7 +14,9 @@ from tests.factories import write_job
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import JobFileError, UsageError
 from zeusrun.jobfile.spec import load_spec
+from zeusrun.jobfile.sections import Metrics
 from zeusrun.metrics.base import open_sources
+from zeusrun.metrics.rows import Run
 from zeusrun.plugins import has_plugin, load_plugin
 from zeusrun.sidecar.events import SIDECAR_NAME
 
@@ -296,10 +298,10 @@ def test_a_metric_source_of_a_plugin_is_read_beside_the_sidecar(zeusrun, install
     site = install("[zeusrun.metric_sources]\nquiet = largest_policy:Silent\n", module=ELSEWHERE)
     job = zeusrun.job(metrics={"source": "quiet"})
     assert zeusrun("submit", job, PYTHONPATH=str(site)).returncode == 0
-    sidecar, silent = open_sources("quiet", tmp_path)
+    sidecar, silent = open_sources(Run(tmp_path, tmp_path, Metrics.model_construct(source="quiet")))
     assert (sidecar.path, silent.run_dir) == (tmp_path / SIDECAR_NAME, tmp_path)
 
 
 def test_a_metric_source_that_is_gone_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"metrics.source 'gone': no installed plugin makes"):
-        open_sources("gone", tmp_path)
+        open_sources(Run(tmp_path, tmp_path, Metrics.model_construct(source="gone")))

@@ -22,7 +22,7 @@ READY = {
     ),
     "megatron": (
         r"iteration +(?P<step>\d+)/ *\d+ \|.*?lm loss: (?P<lm_loss>\S+)",
-        r"loss at iteration (?P<step>\d+)(?! on test)[^|]*\| lm loss value: (?P<val_loss>\S+)",
+        r"loss at iteration (?P<step>\d+)\b(?! on test).*?\| lm loss value: (?P<val_loss>\S+)",
     ),
 }
 """By name: the lines of torchvision's references, nanoGPT, torchtitan and Megatron-LM."""
