@@ -13,8 +13,8 @@ from tests.bandit.scripts import problem
 from tests.factories import write_job
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import JobFileError, UsageError
+from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.jobfile.sections import Metrics
 from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.rows import Run
 from zeusrun.plugins import has_plugin, load_plugin

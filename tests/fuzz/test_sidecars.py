@@ -17,7 +17,7 @@ from zeusrun.launcher.recover import _lost
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.supervision.outcome import build_outcome
 from zeusrun.launcher.supervision.supervisor import _storable
-from zeusrun.metrics.sidecar import MAX_WARNINGS, SidecarReader
+from zeusrun.metrics.base import MAX_WARNINGS, SidecarReader
 from zeusrun.metrics.progress import advance, take_step_clock
 from zeusrun.sidecar.step_clock import StepCount, read_step_clock
 

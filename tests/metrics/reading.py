@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zeusrun.jobfile.sections import Metrics
+from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.metrics.base import SOURCES
 from zeusrun.metrics.rows import Run
 

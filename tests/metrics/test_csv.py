@@ -10,6 +10,7 @@ import pytest
 from tests.contracts.source import MetricSourceContract
 from tests.metrics.reading import append, open_source, values_of
 
+
 class TestCsv(MetricSourceContract):
     misses_its_file = True
 
@@ -141,7 +142,9 @@ def test_values_may_be_nan_and_blank_and_no_numbers(tmp_path):
     )
     values = values_of(source)
     assert str(values) == "[(1, nan), (3, -inf), (5, 0.5)]"
-    assert list(source.warnings) == ["metrics.source csv: column 'accuracy' is 'n/a', which is no number"]
+    assert list(source.warnings) == [
+        "metrics.source csv: column 'accuracy' is 'n/a', which is no number"
+    ]
 
 
 def test_a_column_that_never_comes_is_named_after_three_epochs(tmp_path):
@@ -151,10 +154,11 @@ def test_a_column_that_never_comes_is_named_after_three_epochs(tmp_path):
     assert list(source.warnings) == []
     append(tmp_path / "log.csv", "3,0.5,1\n")
     source.read()
-    assert list(source.warnings) == [
+    (warning,) = source.warnings
+    assert warning == (
         "metrics.source csv: no column is called 'accuracy' so far; there are acc, loss. Correct "
         "objective.metric, or say in metrics.name which one it is"
-    ]
+    )
 
 
 def test_a_file_that_never_comes_is_missed_after_a_minute_of_training_once(tmp_path):

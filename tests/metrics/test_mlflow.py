@@ -32,13 +32,14 @@ def store(request, tmp_path, new_database, monkeypatch):
     if request.param == "mlruns":
         from mlflow.store.tracking.file_store import FileStore
 
-        return FileStore(str(path))
+        yield FileStore(str(path))
+        return
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     shutil.copy(new_database, path)
     store = SqlAlchemyStore(f"sqlite:///{path}", str(tmp_path / "artifacts"))
-    request.addfinalizer(store.engine.dispose)
-    return store
+    yield store
+    store.engine.dispose()
 
 
 def begin(store, start_ms=None):

@@ -88,19 +88,20 @@ per iteration (ms): 1043.2 | learning rate: 1.5E-04 | global batch size:   256 |
 
 @pytest.mark.parametrize("automatic", [True, False])
 @pytest.mark.parametrize(
-    ("name", "text", "metric", "values"),
+    ("name", "text", "values"),
     [
-        ("torchvision", TORCHVISION, "acc1", [(0, 18.25), (1, 31.5)]),
-        ("torchvision", TORCHVISION, "ema_acc1", [(0, 20.5)]),
-        ("torchvision", EXAMPLES, "acc5", [(1, 25.0)]),
-        ("nanogpt", NANOGPT, "val_loss", [(0, 4.2823), (1, 2.0625)]),
-        ("torchtitan", TORCHTITAN, "val_loss", [(1, 7.5)]),
-        ("torchtitan", TORCHTITAN, "loss", [(1, 12.24213)]),
-        ("megatron", MEGATRON, "val_loss", [(1, 7.25)]),
-        ("megatron", MEGATRON, "lm_loss", [(1, 7.5)]),
+        ("torchvision", TORCHVISION, ("acc1", [(0, 18.25), (1, 31.5)])),
+        ("torchvision", TORCHVISION, ("ema_acc1", [(0, 20.5)])),
+        ("torchvision", EXAMPLES, ("acc5", [(1, 25.0)])),
+        ("nanogpt", NANOGPT, ("val_loss", [(0, 4.2823), (1, 2.0625)])),
+        ("torchtitan", TORCHTITAN, ("val_loss", [(1, 7.5)])),
+        ("torchtitan", TORCHTITAN, ("loss", [(1, 12.24213)])),
+        ("megatron", MEGATRON, ("val_loss", [(1, 7.25)])),
+        ("megatron", MEGATRON, ("lm_loss", [(1, 7.5)])),
     ],
 )
-def test_the_lines_of_known_scripts_are_read(tmp_path, name, text, metric, values, automatic):
+def test_the_lines_of_known_scripts_are_read(tmp_path, name, text, values, automatic):
+    metric, values = values
     section = {"source": "auto"} if automatic else {"source": "stdout", "pattern": name}
     source = open_source(tmp_path, metric, world_size=2, **section)
     append(log(tmp_path, rank=int(name == "megatron")), text)

@@ -21,6 +21,7 @@ from pydantic import (
 from zeusrun.errors import JobFileError
 from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.messages import collect_problems, describe_errors
+from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.jobfile.patterns import find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
 from zeusrun.jobfile.secrets import hide_secret, read_secrets, write_secrets
@@ -32,7 +33,6 @@ from zeusrun.jobfile.sections import (
     Keep,
     Launch,
     LearningRate,
-    Metrics,
     Notify,
     Objective,
     PassedText,

@@ -1,24 +1,30 @@
-"""The contract of a metric source, and the table of sources."""
+"""The contract of a metric source, the sidecar of the ranks, and the table of sources."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from zeusrun.errors import UsageError
+from zeusrun.files.tail import LineTail
 from zeusrun.metrics.csv import open_csv
 from zeusrun.metrics.hf import TrainerStates
 from zeusrun.metrics.jsonl import open_jsonl
 from zeusrun.metrics.mlflow import TrackedRun
-from zeusrun.metrics.sidecar import open_sidecar
 from zeusrun.metrics.stdout import PrintedLines
 from zeusrun.metrics.tensorboard import EventFile
 from zeusrun.plugins import load_plugin
+from zeusrun.sidecar.events import SIDECAR_NAME, Reported, decode_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from zeusrun.metrics.rows import Run
     from zeusrun.sidecar.events import Event
+
+
+MAX_WARNINGS = 5
 
 
 @runtime_checkable
@@ -35,6 +41,56 @@ class MetricSource(Protocol):
         ``final``: all writers have ended, so that an incomplete last record counts too. Raises
         ``OSError`` if the source exists and cannot be read; the next call may succeed.
         """
+
+
+@dataclass
+class SidecarReader:
+    """Reads the events that ranks append to the sidecar; bad lines become warnings.
+
+    ``without``: a source whose reports are left out, since the job file names its files.
+    """
+
+    path: Path
+    without: str | None = None
+    warnings: list[str] = field(default_factory=list)
+    bad_lines: int = 0
+    _line_number: int = 0
+    _tail: LineTail | None = None
+
+    def read(self, *, final: bool = False) -> list[Event]:
+        """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
+        if self._tail is None:
+            self._tail = LineTail(self.path)
+        events: list[Event] = []
+        while lines := self._tail.read_lines(final=final):
+            for raw in lines:
+                self._line_number += 1
+                line = raw.replace(b"\0", b"").strip()  # a crash can leave holes that read as NUL
+                try:
+                    event = decode_event(line) if line else None
+                except ValueError as error:
+                    self._warn(str(error))
+                    continue
+                if isinstance(event, Reported) and event.source == self.without:
+                    continue
+                if event is not None:
+                    events.append(event)
+        return events
+
+    def _warn(self, reason: str) -> None:
+        self.bad_lines += 1
+        if self.bad_lines <= MAX_WARNINGS:
+            self.warnings.append(f"{self.path.name}:{self._line_number}: {reason}; line ignored")
+        elif self.bad_lines == MAX_WARNINGS + 1:
+            self.warnings.append(f"{self.path.name}: more lines are not events; all were ignored")
+
+
+def open_sidecar(run_dir: Path, *, without: str | None = None) -> SidecarReader:
+    """Open the sidecar, in which every rank reports its start, its end and its metrics.
+
+    ``without`` leaves out the reports of a source.
+    """
+    return SidecarReader(run_dir / SIDECAR_NAME, without)
 
 
 SOURCES: dict[str, Callable[[Run], MetricSource]] = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
-from zeusrun.jobfile.sections import Metrics
+from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.sidecar.events import Reported
 from zeusrun.sidecar.step_clock import read_step_clock
 
