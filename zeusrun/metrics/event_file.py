@@ -64,7 +64,7 @@ def read_scalars(record: bytes) -> list[Scalar]:
             elif field == 5:
                 summary = content
         values = [_read_value(content) for field, _, content in _fields(summary) if field == 1]
-    except (LookupError, struct.error) as error:
+    except (LookupError, OverflowError, struct.error) as error:
         raise ValueError("has a record that is no event") from error
     return [Scalar(tag, step, wall_time_s, value) for tag, value in values]
 
@@ -106,6 +106,8 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
             number, at = _varint(data, at)
         elif key & 7 == 2:
             size, at = _varint(data, at)
+            if size < 0:
+                raise IndexError("a field has a length that none can have")
         else:
             size = _SIZES[key & 7]
         yield key >> 3, number, data[at : at + size]

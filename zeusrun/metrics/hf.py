@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,10 @@ class TrainerStates:
         self._files = NewestFile(run, self._rows, names=_NAME, inside=inside, one=False)
         self._known: KnownRows | None = None
         self._stamp: tuple[Path, int, int] | None = None
-        self._old = _read_log(path) if (path := self._files.newest_old()) else None
+        self._old: list[dict[str, Any]] | None = None
+        if (path := self._files.newest_old()) is not None:
+            with contextlib.suppress(OSError):
+                self._old = _read_log(path)
 
     @property
     def warnings(self) -> Sequence[str]:

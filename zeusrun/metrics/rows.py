@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _FIRST_S = 60.0  # of training, after which a file should be there
 _EPOCHS = 3  # after which a column should be there
-_SHOWN = 10
+_SHOWN, _SHOWN_LETTERS = 10, 50
+_MAX_NAMES = 1000
 
 
 @dataclass(frozen=True)
@@ -108,13 +109,18 @@ class Rows:
             number_of(row.get(self._epoch_name or "")),
             number_of(row.get(self._step_name)),
         )
-        if epoch is not None and math.isfinite(epoch):
+        if epoch is not None and abs(epoch) < 1 << 53:
             self._epoch = max(0, math.ceil(epoch - 1e-6))  # one that is under way counts
-            self._epochs.add(self._epoch)
+            if len(self._epochs) < _EPOCHS:
+                self._epochs.add(self._epoch)
         values: dict[str, float] = {}
         for name, raw in row.items():
             if name in (self._epoch_name, self._step_name):
                 continue
+            if name not in self._names:
+                if len(self._names) >= _MAX_NAMES:
+                    continue
+                self._names[name] = None
             value = number_of(raw)
             if value is not None:
                 values[name] = value
@@ -123,8 +129,6 @@ class Rows:
                     "number", f"{self._kind} {name!r} is {str(raw)[:80]!r}, which is no number"
                 )
                 self._found = True
-            if len(self._names) < _SHOWN:
-                self._names[name] = None
         if self._wanted in values:
             self._found = True
             values[self._run.metric] = values.pop(self._wanted)
@@ -158,12 +162,12 @@ class Rows:
     def _moment(self, written_s: float) -> float:
         """Return a Unix second in monotonic time."""
         written_t = self._now_t - (read_clock() - written_s)
-        return min(max(written_t, self._since_t or 0.0), self._now_t)
+        return max(self._since_t or 0.0, min(self._now_t, written_t))  # NaN is now
 
     def end(self, *, final: bool = False) -> list[Reported]:
         """End to read: return the events."""
         if not self._found and self._names and (final or len(self._epochs) >= _EPOCHS):
-            names = ", ".join(self._names)
+            names = ", ".join(name[:_SHOWN_LETTERS] for name in list(self._names)[:_SHOWN])
             self.warn(
                 "name",
                 f"no {self._kind} is called {self._wanted!r} so far; there are {names}. Correct "
