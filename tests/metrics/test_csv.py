@@ -156,7 +156,7 @@ def test_a_column_that_never_comes_is_named_after_three_epochs(tmp_path):
     source.read()
     (warning,) = source.warnings
     assert warning == (
-        "metrics.source csv: no column is called 'accuracy' so far; there are acc, loss. Correct "
+        "metrics.source csv: no column 'accuracy' has come so far; there are acc, loss. Correct "
         "objective.metric, or say in metrics.name which one it is"
     )
 

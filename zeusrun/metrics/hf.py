@@ -25,7 +25,7 @@ class TrainerStates:
     """Reads the log in the newest state; each state has the whole log so far."""
 
     def __init__(self, run: Run) -> None:
-        self._rows = Rows(run, "key", epoch="epoch", step="step")
+        self._rows = Rows(run, "key", epoch="epoch")
         inside = (_NAME, f"*/{_NAME}")
         self._files = NewestFile(run, self._rows, names=_NAME, inside=inside, one=False)
         self._known: KnownRows | None = None

@@ -29,7 +29,7 @@ class LineFile:
     """
 
     def __init__(self, run: Run, kind: str, create_parser: Callable[[], Parse]) -> None:
-        self._rows = Rows(run, kind, epoch="epoch", step="step")
+        self._rows = Rows(run, kind, epoch="epoch")
         self._files = NewestFile(run, self._rows)
         self._create_parser = create_parser
         self._path: Path | None = None

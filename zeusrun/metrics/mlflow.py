@@ -36,7 +36,7 @@ class TrackedRun:
     """Reads the newest run that began after the trial did."""
 
     def __init__(self, run: Run) -> None:
-        self._rows = Rows(run, "key", epoch=None, step="step")
+        self._rows = Rows(run, "key")
         self._steps = StepRows(self._rows, run.section.epoch)
         names = [run.section.path] if run.section.path else ["mlflow.db", "mlruns"]
         self._paths = [run.workdir / expand_placeholders(name, run.values) for name in names]

@@ -74,7 +74,7 @@ class Rows:
     value of a metric is that of epoch k; one at step 0 is an evaluation before training.
     """
 
-    def __init__(self, run: Run, kind: str, epoch: str | None, step: str) -> None:
+    def __init__(self, run: Run, kind: str, epoch: str = "", step: str = "step") -> None:
         """``kind`` is the word for a name: column, key, tag; ``epoch``, ``step``: which count."""
         section = run.section
         self.warnings: list[str] = []
@@ -105,36 +105,40 @@ class Rows:
 
     def take(self, row: Mapping[str, object], written_s: float, *, emit: bool = True) -> None:
         """Take in a row that was written at a Unix second; ``emit``: it was not seen before."""
-        epoch, step = (
-            number_of(row.get(self._epoch_name or "")),
-            number_of(row.get(self._step_name)),
-        )
+        epoch, step = (number_of(row.get(name)) for name in (self._epoch_name, self._step_name))
         if epoch is not None and abs(epoch) < 1 << 53:
             self._epoch = max(0, math.ceil(epoch - 1e-6))  # one that is under way counts
             if len(self._epochs) < _EPOCHS:
                 self._epochs.add(self._epoch)
-        values: dict[str, float] = {}
-        for name, raw in row.items():
-            if name in (self._epoch_name, self._step_name):
-                continue
-            if name not in self._names:
-                if len(self._names) >= _MAX_NAMES:
-                    continue
-                self._names[name] = None
-            value = number_of(raw)
-            if value is not None:
-                values[name] = value
-            elif name == self._wanted:
-                self.warn(
-                    "number", f"{self._kind} {name!r} is {str(raw)[:80]!r}, which is no number"
-                )
-                self._found = True
+        values = self._read_values(row)
         if self._wanted in values:
             self._found = True
             values[self._run.metric] = values.pop(self._wanted)
         for at, metrics in self._by_epoch(values, step).items():
             if emit:
                 self._emit(Reported(self._moment(written_s), at, metrics, self.source))
+
+    def _read_values(self, row: Mapping[str, object]) -> dict[str, float]:
+        values: dict[str, float] = {}
+        for name, raw in row.items():
+            if name in {self._epoch_name, self._step_name} or not self._knows(name):
+                continue
+            value = number_of(raw)
+            if value is not None:
+                values[name] = value
+            elif name == self._wanted:
+                self._found = True
+                text = str(raw)[:80]
+                self.warn("number", f"{self._kind} {name!r} is {text!r}, which is no number")
+        return values
+
+    def _knows(self, name: str) -> bool:
+        """Remember a name; ``False`` if there are already too many."""
+        if name not in self._names:
+            if len(self._names) >= _MAX_NAMES:
+                return False
+            self._names[name] = None
+        return True
 
     def _by_epoch(
         self, values: dict[str, float], step: float | None
@@ -170,7 +174,7 @@ class Rows:
             names = ", ".join(name[:_SHOWN_LETTERS] for name in list(self._names)[:_SHOWN])
             self.warn(
                 "name",
-                f"no {self._kind} is called {self._wanted!r} so far; there are {names}. Correct "
+                f"no {self._kind} {self._wanted!r} has come so far; there are {names}. Correct "
                 "objective.metric, or say in metrics.name which one it is",
             )
         events, self._events = self._events, []

@@ -28,7 +28,7 @@ class PrintedLines:
     """
 
     def __init__(self, run: Run) -> None:
-        self._rows = Rows(run, "group", epoch="epoch", step="step")
+        self._rows = Rows(run, "group", epoch="epoch")
         self._quiet = run.section.source == "auto"
         self._matched = False
         patterns: dict[int, list[re.Pattern[str]]] = {}

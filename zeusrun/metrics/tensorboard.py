@@ -24,7 +24,7 @@ class EventFile:
     """Reads the newest event file of a trial. What a writer does not flush comes late."""
 
     def __init__(self, run: Run) -> None:
-        self._rows = Rows(run, "tag", epoch=None, step="step")
+        self._rows = Rows(run, "tag")
         self._steps = StepRows(self._rows, run.section.epoch)
         names = "*tfevents*"
         self._files = NewestFile(run, self._rows, names=names, inside=(f"**/{names}",))
