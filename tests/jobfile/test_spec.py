@@ -68,7 +68,14 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
             "factor": None,
         },
         "stall": {"after_s": 60.0, "action": "report"},
-        "metrics": {"source": "sidecar"},
+        "metrics": {
+            "source": "auto",
+            "pattern": (),
+            "path": None,
+            "name": None,
+            "epoch": None,
+            "step": None,
+        },
         "schedule": None,
         "notify": {
             "command": (),

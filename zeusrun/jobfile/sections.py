@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from zeusrun.jobfile.accumulation import check_split
 from zeusrun.jobfile.messages import NO_CANDIDATE
 from zeusrun.jobfile.validators import CatchUp, Overlap, check_url
-from zeusrun.jobfile.values import Duration, Event, PolicyName, Processes, Size, SourceName  # noqa: TC001 - pydantic reads the annotations
+from zeusrun.jobfile.values import Duration, Event, PolicyName, Processes, Size  # noqa: TC001 - pydantic reads the annotations
 
 
 class Section(BaseModel):
@@ -292,13 +292,3 @@ class Notify(Section):
         "recovered.",
     )
     timeout_s: float = Field(10, gt=0, le=600, description="Seconds that each try may take.")
-
-
-class Metrics(Section):
-    """Where the metric is read."""
-
-    source: SourceName = Field(
-        "sidecar",
-        description="sidecar: what the script passes to zeusrun.current().report(); or the name "
-        "of an installed plugin.",
-    )

@@ -256,7 +256,8 @@ def _pass_over(progress: Progress, event: Reported) -> Progress:
     metric. Epoch 0 may come before training.
     """
     epochs = progress.other_epochs
-    counts = event.source == REPORT or names_an_evaluation(event.metrics)
+    known = event.source != "stdout" and names_an_evaluation(event.metrics)  # lines are a guess
+    counts = event.source == REPORT or known
     if not counts or event.epoch == 0 or len(epochs) >= _OTHERS:
         return progress
     return replace(progress, other_epochs=epochs | {event.epoch})
@@ -267,7 +268,8 @@ def _compare(progress: Progress, event: Reported, value: float) -> Progress:
     now = progress.curve[-1] if progress.curve else None
     if now is not None and now.epoch == event.epoch and now.value is not None:
         same = math.isclose(now.value, value, rel_tol=1e-5, abs_tol=1e-9)  # some round
-        if not same and progress.differs is None:
+        lines = "stdout" in {event.source, progress.source}  # often rounded, and perhaps a guess
+        if not same and not lines and progress.differs is None:
             progress = replace(progress, differs=(event.source, value, now.value))
     if not precedes(event.source, progress.source or "", progress.preferred):
         return progress
