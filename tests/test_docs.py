@@ -13,9 +13,11 @@ import pytest
 import yaml
 
 import zeusrun as package
-from tests.factories import ROOT
+from tests.factories import ROOT, load_job
 from zeusrun.errors import ExitCode
+from zeusrun.jobfile.patterns import READY, find_metrics
 from zeusrun.jobfile.placeholders import PLACEHOLDERS
+from zeusrun.jobfile.sections import SOURCE_NAMES
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
 from zeusrun.plugins import Group
 from zeusrun.trial import TrialStatus
@@ -214,3 +216,25 @@ def test_the_python_of_a_page_runs(zeusrun, name, first):
 def test_the_page_on_the_python_api_names_every_group_of_plugins():
     named = set(re.findall(r"^\| `(zeusrun\.\w+)`", DOCS["python-api.md"], re.MULTILINE))
     assert named == set(get_args(Group))
+
+
+@pytest.mark.parametrize("text", blocks(DOCS["metrics.md"], "yaml"))
+def test_the_sections_of_the_page_on_metrics_are_well_formed(tmp_path, text):
+    section = yaml.safe_load(text)["metrics"]
+    pattern = section.get("pattern", [])
+    names = find_metrics((pattern,) if isinstance(pattern, str) else tuple(pattern))
+    spec = load_job(tmp_path, metrics=section, objective={"metric": names[0] if names else "any"})
+    assert f"| `{spec.metrics.source}` |" in DOCS["metrics.md"]
+
+
+def test_the_page_on_metrics_lists_every_source_and_every_ready_pattern():
+    page = DOCS["metrics.md"]
+    assert set(SOURCE_NAMES) == set(
+        re.findall(r"^\| `(\w+)` \|", page.split("## Order")[0], re.MULTILINE)
+    )
+    rows = re.findall(
+        r"^\| `(\w+)` \|.*\| (.*) \|$", page.split("### Ready patterns")[1], re.MULTILINE
+    )
+    assert {name: set(re.findall(r"`(\w+)`", names)) for name, names in rows} == {
+        name: set(find_metrics((name,))) for name in READY
+    }

@@ -215,8 +215,52 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         ),
         (
             "launch:",
+            "metrics: {source: cvs}\nlaunch:",
+            (
+                "12: 'metrics.source' must be 'auto', 'sidecar', 'stdout', 'csv', 'jsonl', 'hf', "
+                "'tensorboard' or 'mlflow', not 'cvs'; did you mean 'csv'?"
+            ),
+        ),
+        (
+            "launch:",
             "metrics: {source: csv}\nlaunch:",
-            "12: 'metrics.source' must be 'sidecar', not 'csv'",
+            "12: 'metrics.path' is missing: source csv needs it, for example path: logs/**/metrics.csv",
+        ),
+        (
+            "launch:",
+            "metrics: {source: mlflow, pattern: nanogpt}\nlaunch:",
+            "12: 'metrics.pattern' only goes with source: stdout, not mlflow",
+        ),
+        (
+            "launch:",
+            "metrics: {path: log.csv}\nlaunch:",
+            "12: 'metrics.path' only goes with source: csv, jsonl, hf, tensorboard, mlflow, not auto",
+        ),
+        (
+            "launch:",
+            "metrics: {source: csv, path: '${run_dri}/log.csv'}\nlaunch:",
+            "12: 'metrics.path' uses the unknown placeholder '${run_dri}'; did you mean '${run_dir}'?",
+        ),
+        (
+            "launch:",
+            "metrics: {source: stdout, pattern: torchvison}\nlaunch:",
+            "12: 'metrics.pattern' has no named group in 'torchvison'; did you mean 'torchvision'?",
+        ),
+        (
+            "launch:",
+            "metrics: {source: stdout, pattern: ['(?P<acc>.*', nanogpt]}\nlaunch:",
+            (
+                "12: 'metrics.pattern' is no regular expression: missing ), unterminated subpattern "
+                "at position 0 in '(?P<acc>.*'"
+            ),
+        ),
+        (
+            "launch:",
+            "metrics: {source: stdout, pattern: nanogpt}\nlaunch:",
+            (
+                "12: 'metrics' has no group 'acc' in its pattern, which has train_loss, "
+                "val_loss, loss; name the group of objective.metric so, or name it in metrics.name"
+            ),
         ),
         (
             "launch:",

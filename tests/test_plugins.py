@@ -13,9 +13,11 @@ from tests.bandit.scripts import problem
 from tests.factories import write_job
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import JobFileError, UsageError
+from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.processes.descendants import processes_of_run
 from zeusrun.metrics.base import open_sources
+from zeusrun.metrics.rows import Run
 from zeusrun.plugins import create_plugin, plugin_names
 from zeusrun.sidecar.events import SIDECAR_NAME
 
@@ -299,7 +301,7 @@ def test_a_metric_source_of_a_plugin_is_read_beside_the_sidecar(zeusrun, install
     site = install("[zeusrun.metric_sources]\nquiet = largest_policy:Silent\n", module=ELSEWHERE)
     job = zeusrun.job(metrics={"source": "quiet"})
     assert zeusrun("submit", job, PYTHONPATH=str(site)).returncode == 0
-    sources = open_sources("quiet", tmp_path)
+    sources = open_sources(Run(tmp_path, tmp_path, Metrics.model_construct(source="quiet")))
     assert list(sources) == [str(tmp_path / SIDECAR_NAME), "the metric source 'quiet'"]
 
 
@@ -369,9 +371,14 @@ class Source:
 """
     install("[zeusrun.metric_sources]\nbad = largest_policy:Source\n", f"PART = {part!r}\n{module}")
     with pytest.raises(UsageError, match=f"{failure}: ZeroDivisionError"):
-        [source.warnings for source in open_sources("bad", tmp_path).values()]
+        [
+            source.warnings
+            for source in open_sources(
+                Run(tmp_path, tmp_path, Metrics.model_construct(source="bad"))
+            ).values()
+        ]
 
 
 def test_a_metric_source_that_is_gone_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"metrics.source 'gone': no installed plugin has"):
-        open_sources("gone", tmp_path)
+        open_sources(Run(tmp_path, tmp_path, Metrics.model_construct(source="gone")))

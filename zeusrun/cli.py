@@ -25,6 +25,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "zeusrun": {
         "submit": ("submit.submit", "Run the job once: choose, launch, meter, record."),
         "rerun": ("submit.rerun", "Run the job of a past trial again, with the same batch size."),
+        "init": ("init.init", "Write a job file for a command that you run today."),
         "history": ("runs.history", "Show past runs, what they cost and what they saved."),
         "show": ("runs.show", "Show everything about one trial."),
         "metrics": ("runs.metrics", "Show every metric that a trial produced, and who saw it."),
@@ -110,8 +111,9 @@ def _import_verb(place: str) -> typer.Typer:
     module, name = place.split(".")
     verb = getattr(importlib.import_module(f"zeusrun.commands.{module}"), name)
     single = _new_app()
-    # Options after the name of a measured command belong to that command.
-    single.command(context_settings={"allow_interspersed_args": name != "measure"})(verb)
+    # Options after the name of a command belong to that command.
+    takes_a_command = name in {"init", "measure"}
+    single.command(context_settings={"allow_interspersed_args": not takes_a_command})(verb)
     return single
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 
+_LOWER_IS_BETTER = {"err", "perplexity", "ppl", "wer", "cer", "mae", "mse", "rmse", "mape", "nll"}
 _FLOAT32_EPSILON = 2.0**-23  # relative spacing of float32 (IEEE 754)
 
 
@@ -32,3 +34,10 @@ def better_value(value: float, best: float | None, mode: str) -> float | None:
     if best is None:
         return value
     return min(best, value) if mode == "min" else max(best, value)
+
+
+def likely_mode(metric: str) -> str:
+    """Return ``min`` or ``max``, whichever the name of a metric suggests."""
+    words = re.findall(r"[a-z]+", metric.lower())
+    lower = any(word in _LOWER_IS_BETTER or word.endswith(("loss", "error")) for word in words)
+    return "min" if lower else "max"

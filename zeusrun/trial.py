@@ -166,6 +166,7 @@ class Trial:
     The first 23 fields stay as they are for programs that read them. ``None`` is unknown. ``host``
     is the machine of its launcher. ``variant`` says how the batch size changed during the run;
     ``None`` if it was fixed. A policy learns nothing from runs of another variant.
+    ``micro_batch_size``: samples of a rank in a forward pass, where gradients are accumulated.
     """
 
     trial: str
@@ -214,6 +215,7 @@ class Trial:
     warnings: tuple[str, ...] = ()
     host: str | None = None
     variant: str | None = None
+    micro_batch_size: int | None = None
 
     @property
     def teaches(self) -> bool:

@@ -40,6 +40,21 @@ def test_a_trial_of_another_variant_teaches_nothing():
     assert [run.epochs for run in read_history(adapts, [fixed, adaptive])[1]] == [2]
 
 
+def test_what_did_not_fit_in_memory_may_fit_in_smaller_micro_batches():
+    crashed = trial(64, OOM)
+    assert read_trial(NOW, crashed).status is OOM
+    split = dataclasses.replace(NOW, micro_batch_sizes={64: 16})
+    assert read_trial(split, crashed) is None
+    assert read_trial(split, dataclasses.replace(crashed, micro_batch_size=16)).status is OOM
+    (clause,) = describe_kept(split, [crashed])
+    assert clause == "1 trial had other micro-batches (32 samples): left out"
+
+
+def test_a_trial_with_other_micro_batches_tells_epochs_and_no_speed():
+    run = read_trial(NOW, learned(0.5, 0.96, micro_batch_size=16))
+    assert (run.status, run.epochs, run.cost_j, run.epoch_cost_j) == (REACHED, 2, None, None)
+
+
 def test_an_easier_target_was_reached_earlier():
     run = read_trial(problem(target=0.9), learned(0.5, 0.9, 0.96))
     assert (run.status, run.epochs, run.cost_j) == (REACHED, 2, pytest.approx(60))

@@ -2,8 +2,11 @@
 
 The fixtures: ``source``, of a run in which nothing was reported yet; ``report``, a function that
 lets the training report an epoch with its metrics; ``begin_report``, one that lets it write the
-first part of such a report and returns a function that writes the rest; ``spoil``, one that puts
-something into the source that is no report.
+first part of such a report and returns a function that writes the rest, or ``None`` if the format
+writes reports whole; ``spoil``, one that puts something into the source that is no report.
+
+The class variables: ``misses_its_file``, whether a source says at the end that it found no file;
+``stored``, what the format makes of a value.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ from zeusrun.sidecar.events import Reported
 
 
 class MetricSourceContract:
+    misses_its_file = False
+    stored = float
+
     @staticmethod
     def read(source, *, final=False):
         events = [event for event in source.read(final=final) if isinstance(event, Reported)]
@@ -22,7 +28,7 @@ class MetricSourceContract:
     @pytest.mark.parametrize("final", [False, True])
     def test_nothing_reported_is_no_event_and_no_warning(self, source, final):
         assert self.read(source, final=final) == []
-        assert list(source.warnings) == []
+        assert len(source.warnings) == (final and self.misses_its_file)
 
     def test_each_report_is_returned_once_and_in_order(self, source, report):
         report(1, accuracy=0.25)
@@ -36,9 +42,11 @@ class MetricSourceContract:
     @pytest.mark.parametrize("value", [0.1 + 0.2, 1e-300, -2.5e300])
     def test_a_value_arrives_exactly(self, source, report, value):
         report(1, accuracy=value)
-        assert self.read(source) == [(1, {"accuracy": value})]
+        assert self.read(source) == [(1, {"accuracy": type(self).stored(value)})]
 
     def test_half_a_report_waits_for_its_other_half(self, source, report, begin_report):
+        if begin_report is None:
+            pytest.skip("reports are written whole")
         report(1, accuracy=0.25)
         complete = begin_report(2, accuracy=0.5)
         assert self.read(source) == [(1, {"accuracy": 0.25})]

@@ -45,6 +45,15 @@ def test_the_policy_is_told_that_an_attempt_is_the_last_one(submission, endings,
     assert not build_problem(submission, [*earlier, *now]).last_attempt  # of the next recurrence
 
 
+def test_a_trial_records_the_micro_batches_that_it_was_to_train_with(submission, tmp_path):
+    assert choose_next(submission, [], None, 1).trial.micro_batch_size is None
+    spec = load_job(tmp_path, batch_size={"per_device_max": 12})
+    submission = replace(submission, spec=spec, world_size=2)
+    problem = build_problem(submission, [build_trial(global_batch_size=33)])
+    assert problem.micro_batch_sizes == {32: 8, 64: 8}
+    assert choose_next(submission, [], None, 1).trial.micro_batch_size == 8
+
+
 def reached(number, arm, cost_j):
     """A run that has reached the target, priced by its energy and 65 W times its time."""
     outcome = replace(REACHED, time_s=1.0, energy_j=2 * cost_j - 65.0, cost_j=cost_j, curve=())

@@ -14,7 +14,7 @@ from zeusrun.launcher.script_warnings import (
     find_remarks,
     find_unused_choices,
 )
-from zeusrun.sidecar.events import Asked
+from zeusrun.sidecar.events import Asked, Hooked, Observed, Reported
 from zeusrun.trial import CurvePoint, TrialStatus
 
 LOST = TrialStatus.LOST
@@ -45,13 +45,32 @@ def test_a_batch_size_that_nothing_takes_is_told_with_the_line_to_write(warnings
         {"env": {"BATCH": "${local_batch_size}"}},
         {"text": "import os; os.environ['ZEUSRUN_BATCH_SIZE']"},
         {"text": "import zeusrun"},
+        {"args": ["${micro_batch_size}"]},
+        {"text": "import os; os.environ['ZEUSRUN_MICRO_BATCH_SIZE']"},
         {"batch_size": {"candidates": [32]}},
         {"text": "\udcff".encode("utf-8", "surrogateescape").decode("latin-1") + "zeusrun"},
     ],
-    ids=["argument", "variable", "environment", "import", "one candidate", "no ASCII"],
+    ids=[
+        "argument",
+        "variable",
+        "environment",
+        "import",
+        "micro",
+        "micro environment",
+        "one candidate",
+        "no ASCII",
+    ],
 )
 def test_whatever_takes_it_is_enough(warnings, taken):
     assert warnings(**taken) == []
+
+
+def test_a_limit_of_samples_that_nothing_heeds_is_told(warnings):
+    job = {"args": ["${local_batch_size}"], "batch_size": {"per_device_max": 8}}
+    (warning,) = warnings(**job)
+    assert warning.startswith("batch_size.per_device_max (8) seems to have no effect")
+    assert warnings("from transformers import Trainer", **job) == []
+    assert warnings(**{**job, "args": ["${micro_batch_size}", "${accumulation_steps}"]}) == []
 
 
 def test_a_learning_rate_is_looked_for_in_the_same_way(warnings):
@@ -186,3 +205,107 @@ def test_a_target_that_the_first_report_meets_is_doubted():
     assert remarks(first, earlier=[replace(longer, mode="min")]) != {}
     for known in ({"max_epochs": 1}, {"preemptions": 1}):
         assert find_remarks(after(first), build_trial(**known), stops_at_target=True) == {}
+
+
+def observed(samples, rates=(), rank=0):
+    return Observed(101.0, rank, samples, 1, None, rates)
+
+
+@pytest.mark.parametrize(
+    ("events", "goal", "texts"),
+    [
+        pytest.param(
+            [observed(16), observed(16, rank=1)],
+            {},
+            [],
+            id="the chosen batch size",
+        ),
+        pytest.param(
+            [observed(8), observed(8, rank=1)],
+            {},
+            [
+                (
+                    "the script trains with batch size 16 (2 ranks x 8), not with the 32 that zeusrun "
+                    "chose, so this run teaches nothing about 32. Pass ${local_batch_size} in args, or "
+                    "write  batch_size: {apply: dataloader}"
+                )
+            ],
+            id="another batch size",
+        ),
+        pytest.param([observed(8)], {}, [], id="one rank has not said yet"),
+        pytest.param([observed(None), observed(None, rank=1)], {}, [], id="not observed"),
+        pytest.param(
+            [observed(16, (0.1,)), observed(16, (0.1,), rank=1)],
+            {"learning_rate": 0.2},
+            [
+                (
+                    "the optimizer was built with learning rate 0.1, not with the 0.2 that zeusrun "
+                    "chose. Pass ${learning_rate} in args, or write  learning_rate: {apply: optimizer}; "
+                    "ignore this if the script scales it on purpose"
+                )
+            ],
+            id="another learning rate",
+        ),
+        pytest.param(
+            [observed(None, (0.01, 0.2))], {"learning_rate": 0.2}, [], id="one of its groups"
+        ),
+        pytest.param(
+            [Hooked(101.0, "transformers", "99.1", "AttributeError: gone")],
+            {},
+            [
+                (
+                    "zeusrun's hook does not fit transformers 99.1 (AttributeError: gone), so it sees "
+                    "nothing there; it was tried with 4.44 to 5.23. Call run.report, or name a file or "
+                    "a pattern under metrics (docs/metrics.md)"
+                )
+            ],
+            id="a hook that does not fit",
+        ),
+        pytest.param(
+            [
+                Reported(101.0, 1, {"accuracy": 0.25}, "mlflow"),
+                Reported(102.0, 1, {"accuracy": 0.3}, "wandb"),
+                Reported(103.0, 1, {"accuracy": 0.3}, "wandb"),
+            ],
+            {},
+            [
+                (
+                    "wandb has accuracy 0.3 and mlflow 0.25 in one epoch; mlflow counts. To use "
+                    "another, name it in metrics.source"
+                )
+            ],
+            id="two sources that differ",
+        ),
+        pytest.param(
+            [report(101.0, 3, 0.1), report(102.0, 1, 0.2)],
+            {},
+            [
+                (
+                    "the epoch of accuracy went back from 3 to 1, and no rank was restarted: the "
+                    "values of epochs 1 to 3 are replaced by the new ones. If the script counts again "
+                    "in every phase, let it pass an epoch that only grows"
+                )
+            ],
+            id="an epoch that goes back",
+        ),
+        pytest.param(
+            [Reported(101.0, 1, {"loss": 2.0}, "transformers")], {}, [], id="a training loss"
+        ),
+    ],
+)
+def test_what_was_seen_is_compared_with_what_was_chosen(events, goal, texts):
+    trial = build_trial(**goal)
+    progress = after(*events)
+    assert list(find_remarks(progress, trial, stops_at_target=True).values()) == texts
+
+
+def test_an_observed_batch_size_ends_the_guessing():
+    seen = (observed(16), observed(16, rank=1), report(101.0, 1, 0.1))
+    remarks = find_remarks(
+        after(*seen), build_trial(), stops_at_target=True, to_ask_for={"batch_size"}
+    )
+    assert remarks == {}
+
+
+def test_a_hook_that_hands_it_out_is_enough(warnings):
+    assert warnings(batch_size={"default": 16, "candidates": [16, 32], "apply": "dataloader"}) == []

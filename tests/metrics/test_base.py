@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.contracts.source import MetricSourceContract
+from zeusrun.jobfile.metrics_section import Metrics
+from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.metrics.base import open_sidecar, open_sources
+from zeusrun.metrics.rows import Run
 from zeusrun.sidecar.events import SIDECAR_NAME, EventWriter, Reported, encode_event
+from zeusrun.sidecar.step_clock import StepClock
 
 
 class TestSidecar(MetricSourceContract):
@@ -39,4 +45,25 @@ class TestSidecar(MetricSourceContract):
 
 
 def test_the_sidecar_is_read_once_where_it_is_the_source(tmp_path):
-    assert len(open_sources("sidecar", tmp_path)) == 1
+    run = Run(tmp_path, tmp_path, Metrics(source="sidecar"))
+    assert len(open_sources(run)) == 1
+
+
+def test_what_a_hook_says_of_a_file_that_the_job_names_is_left_out(tmp_path):
+    writer = EventWriter(tmp_path / SIDECAR_NAME)
+    for source in ("tensorboard", "report"):
+        writer.write(Reported(1.0, 1, {"accuracy": 0.5}, source))
+    for name, seen in (("tensorboard", ["report"]), ("auto", ["tensorboard", "report"])):
+        path = "runs" if name == "tensorboard" else None
+        sidecar, _ = open_sources(Run(tmp_path, tmp_path, Metrics(source=name, path=path)))
+        assert [event.source for event in sidecar.read()] == seen
+
+
+def test_a_source_looks_for_logs_and_clocks_where_the_launcher_puts_them(tmp_path):
+    run, paths = Run(tmp_path, tmp_path), RunPaths(tmp_path)
+    assert run.log(2) == paths.rank_log(2)
+    assert not run.has_trained_a_minute(1000.0)
+    paths.clocks.mkdir()
+    StepClock(paths.rank_clock(0)).tick()
+    now_t = time.monotonic()
+    assert (run.has_trained_a_minute(now_t), run.has_trained_a_minute(now_t + 61)) == (False, True)

@@ -62,6 +62,14 @@ def test_outside_zeusrun_sigterm_ends_the_script_as_ever():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_micro_batches_are_the_launchers_and_count_as_asking_for_the_batch_size(current, rank):
+    outside = RunContext({})
+    assert (outside.micro_batch_size(default=12), outside.accumulation_steps()) == (12, 1)
+    run = current(ZEUSRUN_MICRO_BATCH_SIZE="4", ZEUSRUN_ACCUMULATION_STEPS="2")
+    assert (run.micro_batch_size(default=12), run.accumulation_steps()) == (4, 2)
+    assert [event.choice for event in rank.events if isinstance(event, Asked)] == ["batch_size"]
+
+
 def test_inside_it_tells_what_the_launcher_chose(current, rank):
     run = current(WORLD_SIZE="4", RANK="2", ZEUSRUN_LEARNING_RATE="0.25")
     assert run.active

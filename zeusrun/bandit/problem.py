@@ -54,6 +54,7 @@ class Problem:
     energy_measured: bool | None = None  # ``False``: a model estimates it; ``None``: there is none
     # By batch size, from the job file. A batch size that is absent keeps its learning rate.
     learning_rates: Mapping[int, float | None] = field(default_factory=dict)
+    micro_batch_sizes: Mapping[int, int] = field(default_factory=dict)  # per rank, where split
     max_power_w: float | None = None  # summed over the job's devices
     samples_per_epoch: float | None = None  # ``None`` until a trial has shown it
     power_limits_w: tuple[float, ...] = ()  # per GPU, ascending; empty: no limit may be set

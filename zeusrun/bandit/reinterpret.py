@@ -43,15 +43,15 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
 
     Every number is computed from the learning curve under today's target, ``max_epochs`` and
     ``eta_knob``. Epochs count if metric and learning rate are the same; time and energy, if GPUs,
-    number of ranks and kind of energy are; crashes, if the GPUs are. A trial that is neither a
-    success nor a failure by today's rules reads as cut short. A trial that shared its GPUs reads as
-    one of another machine, unless ``learn_from_shared`` is set.
+    number of ranks, micro-batches and kind of energy are; crashes, if GPUs and micro-batches are. A
+    trial that is neither a success nor a failure by today's rules reads as cut short. A trial that
+    shared its GPUs reads as one of another machine, unless ``learn_from_shared`` is set.
     """
     status, disturbed = trial.status, _was_disturbed(problem, trial)
     run = Run(trial.global_batch_size, trial.recurrence, status, trial.stage)
     if status is TrialStatus.DISPATCHED:
         return run
-    local = _same_hardware(problem, trial) and not disturbed
+    local = _same_hardware(problem, trial) and _same_split(problem, trial) and not disturbed
     if _why_unrelated(trial) is not None or (status in _CRASHED and not local):
         return None
     local_energy = local and _same_energy(problem, trial)
@@ -92,6 +92,11 @@ def _same_hardware(problem: Problem, trial: Trial) -> bool:
         return False
     now = (problem.gpu_model, problem.gpu_count, problem.world_size)
     return (trial.gpu_model, trial.gpu_count, trial.world_size) == now
+
+
+def _same_split(problem: Problem, trial: Trial) -> bool:
+    """Whether as many samples were on a device at once as today: memory and speed depend on it."""
+    return trial.micro_batch_size == problem.micro_batch_sizes.get(trial.global_batch_size)
 
 
 def _was_disturbed(problem: Problem, trial: Trial) -> bool:
@@ -325,6 +330,9 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
         device = f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_count else f"CPU{watts}"
         ranks = f"{trial.world_size} rank{'' if trial.world_size == 1 else 's'}"
         yield "had other hardware", f"{device} with {ranks}"
+    if not _same_split(problem, trial):
+        samples = trial.micro_batch_size or trial.global_batch_size // trial.world_size
+        yield "had other micro-batches", f"{samples} samples"
     if trial.status not in _CRASHED:
         yield from _job_differences(problem, trial)
 

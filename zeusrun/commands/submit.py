@@ -267,10 +267,21 @@ def _remove_old_runs(
 
 
 def compose(
-    spec: JobSpec, batch_size: int | None = None, gpus: Sequence[str] | None = None
+    spec: JobSpec,
+    batch_size: int | None = None,
+    gpus: Sequence[str] | None = None,
+    *,
+    place: tuple[Path, History] | None = None,
 ) -> Submission:
-    """Build everything that a submit needs. ``gpus`` are UUIDs; ``None`` for all visible ones."""
-    home, history = open_home()
+    """Build everything that a submit needs.
+
+    Args:
+        spec: The job.
+        batch_size: The user's own; ``None`` to ask the policy.
+        gpus: UUIDs; ``None`` for all visible ones.
+        place: The home and the history; ``None`` for those of the user.
+    """
+    home, history = place or open_home()
     inherited = dict(os.environ)
     if gpus:
         visible = {_VISIBLE: ",".join(gpus)}

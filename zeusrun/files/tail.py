@@ -14,13 +14,25 @@ if TYPE_CHECKING:
 MAX_LINE_BYTES = 8 << 20
 TOO_LONG = b"[a line of more than 8 MiB is left out]"
 _CHUNK_BYTES = 256 << 10
+_LAST_BYTES = 64
 
 
 class LineTail:
-    """Reads a file that others may append to, truncate, replace, or create later."""
+    """Reads a file that others may append to, truncate, replace, or create later.
 
-    def __init__(self, path: Path) -> None:
+    Attributes:
+        restarts: How often reading began at the start of the file, the first time included.
+        modified_s: When the file was last written, in Unix seconds; ``None`` before it was seen.
+    """
+
+    def __init__(self, path: Path, *, rewritten: bool = False) -> None:
+        """Begin at the start; ``rewritten``: also begin again if what was read has changed."""
         self._path = path
+        self._rewritten = rewritten
+        self._last = b""  # what stands before the offset, unless the file was rewritten
+        self._stamp = (0, 0)
+        self.restarts = 0
+        self.modified_s: float | None = None
         self._identity: tuple[int, int] | None = None
         self._offset = 0
         self._pending = b""
@@ -37,9 +49,10 @@ class LineTail:
         except FileNotFoundError:
             return self._take_pending(lines, final=final)
         try:
-            self._detect_change(os.fstat(descriptor))
+            self._detect_change(os.fstat(descriptor), descriptor)
             while not lines and (chunk := os.pread(descriptor, _CHUNK_BYTES, self._offset)):
                 self._offset += len(chunk)
+                self._last = chunk[-_LAST_BYTES:] if self._rewritten else b""
                 self._split(chunk, lines)
         finally:
             os.close(descriptor)
@@ -60,15 +73,22 @@ class LineTail:
         skipped = max(0, status.st_size - self._offset - keep_bytes)
         if skipped:
             self._offset += skipped
-            self._pending, self._skipping = b"", True
+            self._pending, self._skipping, self._last = b"", True, b""
         return skipped
 
-    def _detect_change(self, status: os.stat_result) -> None:
+    def _detect_change(self, status: os.stat_result, descriptor: int | None = None) -> None:
         """Start again if the file was replaced, or is shorter than what was read."""
         identity = (status.st_dev, status.st_ino)
-        if identity != self._identity or status.st_size < self._offset:
-            self._identity, self._offset = identity, 0
+        changed = identity != self._identity or status.st_size < self._offset
+        stamp = (status.st_size, status.st_mtime_ns)
+        if not changed and descriptor is not None and self._last and stamp != self._stamp:
+            before = self._offset - len(self._last)
+            changed = os.pread(descriptor, len(self._last), before) != self._last
+        self._stamp, self.modified_s = stamp, status.st_mtime
+        if changed:
+            self._identity, self._offset, self._last = identity, 0, b""
             self._pending, self._skipping = b"", False
+            self.restarts += 1
 
     def _split(self, chunk: bytes, lines: list[bytes]) -> None:
         head, *rest = chunk.split(b"\n")

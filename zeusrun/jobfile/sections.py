@@ -11,9 +11,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from zeusrun.jobfile.accumulation import check_split
 from zeusrun.jobfile.messages import NO_CANDIDATE
 from zeusrun.jobfile.validators import CatchUp, Overlap, check_url
-from zeusrun.jobfile.values import Duration, Event, PolicyName, Processes, Size, SourceName  # noqa: TC001 - pydantic reads the annotations
+from zeusrun.jobfile.values import Duration, Event, PolicyName, Processes, Size  # noqa: TC001 - pydantic reads the annotations
 
 
 class Section(BaseModel):
@@ -87,6 +88,9 @@ class BatchSizes(Section):
         description="How it reaches the training. script: by an argument or a call; dataloader: a "
         "hook hands it to the DataLoader that draws batches of default ÷ ranks.",
     )
+    per_device_max: int | None = Field(
+        None, ge=1, le=1 << 20, description="Samples of a process in a forward pass; null: any."
+    )
 
     @field_validator("candidates")
     @classmethod
@@ -115,6 +119,7 @@ class BatchSizes(Section):
                 f"{', '.join(uneven)}; use multiples of {world_size}, or another "
                 "launch.nproc_per_node"
             )
+        check_split(self.candidates, world_size, self.per_device_max)
 
 
 class LearningRate(Section):
@@ -287,13 +292,3 @@ class Notify(Section):
         "recovered.",
     )
     timeout_s: float = Field(10, gt=0, le=600, description="Seconds that each try may take.")
-
-
-class Metrics(Section):
-    """Where the metric is read."""
-
-    source: SourceName = Field(
-        "sidecar",
-        description="sidecar: what the script passes to zeusrun.current().report(); or the name "
-        "of an installed plugin.",
-    )

@@ -21,6 +21,8 @@ from pydantic import (
 from zeusrun.errors import JobFileError
 from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.messages import collect_problems, describe_errors
+from zeusrun.jobfile.metrics_section import Metrics
+from zeusrun.jobfile.patterns import find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
 from zeusrun.jobfile.secrets import hide_secret, read_secrets, write_secrets
 from zeusrun.jobfile.sections import (
@@ -29,7 +31,6 @@ from zeusrun.jobfile.sections import (
     Keep,
     Launch,
     LearningRate,
-    Metrics,
     Notify,
     Objective,
     PolicySection,
@@ -177,6 +178,21 @@ class JobSpec(Section):
         if stall.action == "restart" and info.data.get("instrument") is False:
             raise ValueError("has action: restart, but no step is seen with instrument: false")
         return stall
+
+    @field_validator("metrics")
+    @classmethod
+    def _check_metrics(cls, metrics: Metrics, info: ValidationInfo) -> Metrics:
+        if metrics.path is not None:
+            check_text(metrics.path, info)
+        objective, groups = info.data.get("objective"), find_metrics(metrics.pattern)
+        wanted = metrics.name or (objective.metric if objective else None)
+        if metrics.pattern and wanted is not None and wanted not in groups:
+            raise ValueError(
+                f"has no group {wanted!r} in its pattern, which has "
+                f"{', '.join(groups) or 'only counters'}; name the group of objective.metric so, "
+                "or name it in metrics.name"
+            )
+        return metrics
 
     def check_world_size(self, world_size: int) -> None:
         """Raise ``JobFileError`` if so many processes cannot share every candidate evenly.

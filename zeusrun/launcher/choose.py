@@ -17,6 +17,7 @@ from zeusrun.clock import timestamp
 from zeusrun.errors import UsageError
 from zeusrun.files.home import runs_directory
 from zeusrun.history.base import NEWEST
+from zeusrun.jobfile.accumulation import split_batch
 from zeusrun.launcher.recover import find_preempted, why_not_continued
 from zeusrun.launcher.rundir.failure import is_permanent
 from zeusrun.launcher.rundir.layout import RunPaths, find_run, numbered_runs
@@ -24,7 +25,7 @@ from zeusrun.launcher.rundir.record import has_begun
 from zeusrun.trial import Decision, Stage, Trial, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from zeusrun.bandit.observation import Run
     from zeusrun.jobfile.spec import JobSpec
@@ -158,6 +159,8 @@ def choose_next(
         trial = _draft_trial(submission, problem, decision, attempt, limit_w)
     else:
         trial = preempted.resume(timestamp(), submission.host)
+        micro = problem.micro_batch_sizes.get(trial.global_batch_size)
+        trial = replace(trial, micro_batch_size=micro)
         if trial.time_s is None:  # it was preempted before its training began
             trial = replace(trial, power_limit_w=limit_w)
         # A speed check that it began with is over.
@@ -194,6 +197,7 @@ def build_problem(
         gpu_count=len(gpus),
         energy_measured=all(source.measured for source in sources) if sources else None,
         learning_rates={size: spec.learning_rate_for(size) for size in sorted(sizes)},
+        micro_batch_sizes=_micro_batch_sizes(submission, sizes),
         max_power_w=sum(most_w) if most_w and len(most_w) == len(sources) else None,
         power_limits_w=submission.power_limits_w,
         power_objective=PowerObjective(spec.power_limit.objective, spec.power_limit.factor),
@@ -275,7 +279,15 @@ def _draft_trial(
         eta_knob=problem.eta_knob,
         default_batch_size=problem.default,
         host=submission.host,
+        micro_batch_size=problem.micro_batch_sizes.get(arm),
     )
+
+
+def _micro_batch_sizes(submission: Submission, sizes: Iterable[int]) -> dict[int, int]:
+    """Return the micro-batch sizes of the batch sizes that the ranks accumulate."""
+    most, ranks = submission.spec.batch_size.per_device_max, submission.world_size
+    split = {size: split_batch(size // ranks, most) for size in sizes if size % ranks == 0}
+    return {size: micro for size, (micro, steps) in split.items() if steps > 1}
 
 
 def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:

@@ -40,6 +40,28 @@ def find_unused_choices(spec: JobSpec) -> list[str]:
     if text is None or "zeusrun" in text:
         return []
     return [
+        *_describe_no_accumulation(spec, text),
+        *_describe_undelivered(spec, text),
+    ]
+
+
+def _describe_no_accumulation(spec: JobSpec, script: str) -> list[str]:
+    """Return a warning if ``per_device_max`` seems to have no effect."""
+    most = spec.batch_size.per_device_max
+    # The hook of transformers splits the batch itself.
+    takes = "accumulation_steps" in " ".join(_placeholders(spec)) or "transformers" in script
+    if most is None or takes or "ZEUSRUN_ACCUMULATION_STEPS" in script:
+        return []
+    text = (
+        f"batch_size.per_device_max ({most}) seems to have no effect: the job file has no "
+        "${accumulation_steps}. Pass ${micro_batch_size} and ${accumulation_steps} as arguments, "
+        "or call run.micro_batch_size(default=...) and run.accumulation_steps() in the script"
+    )
+    return [text]
+
+
+def _describe_undelivered(spec: JobSpec, text: str) -> list[str]:
+    return [
         f"the {choice} seems never to reach the script: the job file has no ${{{name}}}, and "
         f"{spec.script or spec.module} mentions neither ZEUSRUN_{name.upper()} nor zeusrun. Pass "
         f'it as an argument, such as  args: [--{name.replace("_", "-")}, "${{{name}}}"], or write  '
@@ -58,18 +80,24 @@ def find_choices_to_ask_for(spec: JobSpec) -> frozenset[str]:
 
 def _undelivered(spec: JobSpec, script: str) -> dict[str, str]:
     """Return the choices that only a call of zeusrun can deliver, with their names for people."""
-    texts = [*spec.args, *spec.env.values(), spec.script or "", str(spec.workdir)]
-    placeholders = {name for text in texts for name in find_placeholders(text)}
+    placeholders = _placeholders(spec)
     choices = {}
     by_hook = spec.instrument and spec.batch_size.apply == "dataloader"
-    sizes = {"batch_size", "local_batch_size"}
+    sizes = {"batch_size", "local_batch_size", "micro_batch_size"}
     if len(spec.batch_size.candidates) > 1 and not placeholders & sizes and not by_hook:
         choices["batch_size"] = "batch size"
     rate = spec.learning_rate
     by_hook = spec.instrument and rate is not None and rate.apply == "optimizer"
     if rate is not None and "learning_rate" not in placeholders and not by_hook:
         choices["learning_rate"] = "learning rate"
+    if "ZEUSRUN_MICRO_BATCH_SIZE" in script:
+        choices.pop("batch_size", None)
     return {name: what for name, what in choices.items() if f"ZEUSRUN_{name.upper()}" not in script}
+
+
+def _placeholders(spec: JobSpec) -> set[str]:
+    texts = [*spec.args, *spec.env.values(), spec.script or "", str(spec.workdir)]
+    return {name for text in texts for name in find_placeholders(text)}
 
 
 def _script_text(spec: JobSpec) -> str | None:
@@ -162,6 +190,13 @@ def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
         remarks["differs"] = (
             f"{other} has {trial.metric} {value:.6g} and {progress.source} {counted:.6g} in one "
             f"epoch; {progress.source} counts. To use another, name it in metrics.source"
+        )
+    if progress.went_back is not None:
+        before, after = progress.went_back
+        remarks["back"] = (
+            f"the epoch of {trial.metric} went back from {before} to {after}, and no rank was "
+            f"restarted: the values of epochs {after} to {before} are replaced by the new ones. If "
+            "the script counts again in every phase, let it pass an epoch that only grows"
         )
     return remarks
 

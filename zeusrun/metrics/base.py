@@ -6,6 +6,12 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from zeusrun.errors import UsageError
 from zeusrun.files.tail import LineTail
+from zeusrun.metrics.csv import open_csv
+from zeusrun.metrics.hf import TrainerStates
+from zeusrun.metrics.jsonl import open_jsonl
+from zeusrun.metrics.mlflow import TrackedRun
+from zeusrun.metrics.stdout import PrintedLines
+from zeusrun.metrics.tensorboard import EventFile
 from zeusrun.plugins import create_plugin
 from zeusrun.sidecar.events import (
     REPORT,
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from zeusrun.metrics.rows import Run
     from zeusrun.sidecar.events import Event
 
 MAX_WARNINGS = 5
@@ -43,11 +50,15 @@ class MetricSource(Protocol):
 
 
 class SidecarReader:
-    """Reads the events that ranks append to the sidecar; bad lines become warnings."""
+    """Reads the events that ranks append to the sidecar; bad lines become warnings.
 
-    def __init__(self, path: Path) -> None:
+    ``without``: a source whose reports are left out, since the job file names its files.
+    """
+
+    def __init__(self, path: Path, without: str | None = None) -> None:
         self.path = path
         self.warnings: list[str] = []
+        self._without = without
         self._tail = LineTail(path)
         self._line_number = self._bad_lines = 0
 
@@ -63,6 +74,8 @@ class SidecarReader:
                 except ValueError as error:
                     self._warn(str(error))
                     continue
+                if isinstance(event, Reported) and event.source == self._without:
+                    continue
                 if event is not None:
                     events.append(event)
         return events
@@ -75,13 +88,24 @@ class SidecarReader:
             self.warnings.append(f"{self.path.name}: more lines are not events; all were ignored")
 
 
-def open_sidecar(run_dir: Path) -> MetricSource:
-    """Open the sidecar, in which every rank reports its start, its end and its metrics."""
-    return SidecarReader(run_dir / SIDECAR_NAME)
+def open_sidecar(run_dir: Path, *, without: str | None = None) -> SidecarReader:
+    """Open the sidecar, in which every rank reports its start, its end and its metrics.
+
+    ``without`` leaves out the reports of a source.
+    """
+    return SidecarReader(run_dir / SIDECAR_NAME, without)
 
 
-SOURCES: dict[str, Callable[[Path], MetricSource]] = {"sidecar": open_sidecar}
-"""By ``metrics.source`` of the job file: how to open the source of the run in a directory."""
+SOURCES: dict[str, Callable[[Run], MetricSource]] = {
+    "auto": PrintedLines,
+    "stdout": PrintedLines,
+    "csv": open_csv,
+    "jsonl": open_jsonl,
+    "hf": TrainerStates,
+    "tensorboard": EventFile,
+    "mlflow": TrackedRun,
+}
+"""By ``metrics.source`` of the job file: how to open what is read beside the sidecar."""
 
 
 class PluginSource:
@@ -125,22 +149,24 @@ def _plugin_failed(name: str, where: str, error: Exception) -> UsageError:
     )
 
 
-def open_sources(name: str, run_dir: Path) -> Mapping[str, MetricSource]:
+def open_sources(run: Run) -> Mapping[str, MetricSource]:
     """Open the sidecar, which names the ranks' processes, and the source that the job file names.
 
-    The keys name the sources in messages. Nothing needs to exist yet. Raises ``UsageError`` if no
-    source has the name, or if the plugin fails.
+    The keys name the sources in messages. Call it before the training begins: what exists by then
+    is not of this run. Raises ``UsageError`` if no source has the name, if the plugin fails, or if
+    a placeholder has no value.
     """
-    sources = {str(run_dir / SIDECAR_NAME): open_sidecar(run_dir)}
+    name, place = run.section.source, str(run.run_dir / SIDECAR_NAME)
     if name == "sidecar":
-        return sources
+        return {place: open_sidecar(run.run_dir)}
     key = f"the metric source {name!r}"
     if name in SOURCES:
-        return {**sources, key: SOURCES[name](run_dir)}
-    source = create_plugin("zeusrun.metric_sources", name, MetricSource, run_dir)
+        # A hook may see the same values at other times.
+        return {place: open_sidecar(run.run_dir, without=name), key: SOURCES[name](run)}
+    source = create_plugin("zeusrun.metric_sources", name, MetricSource, run.run_dir)
     if source is None:
         raise UsageError(
             f"metrics.source {name!r}: no installed plugin has that name; install it, or use "
             "'sidecar' (docs/python-api.md describes plugins)"
         )
-    return {**sources, key: PluginSource(name, source)}
+    return {place: open_sidecar(run.run_dir), key: PluginSource(name, source)}

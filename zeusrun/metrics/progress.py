@@ -92,6 +92,7 @@ class Progress:
     source: str | None = None  # whose values of the metric count
     preferred: str | None = None  # the source that the job file names
     differs: tuple[str, float, float] | None = None  # another source, its value, and the other one
+    went_back: tuple[int, int] | None = None  # epochs, where no restart explains it
     other_epochs: frozenset[int] = frozenset()  # the first ones without the metric
     last_value: float | None = None  # NaN and infinities included
     best_value: float | None = None  # finite
@@ -255,7 +256,8 @@ def _pass_over(progress: Progress, event: Reported) -> Progress:
     metric. Epoch 0 may come before training.
     """
     epochs = progress.other_epochs
-    counts = event.source == REPORT or names_an_evaluation(event.metrics)
+    known = event.source != "stdout" and names_an_evaluation(event.metrics)  # lines are a guess
+    counts = event.source == REPORT or known
     if not counts or event.epoch == 0 or len(epochs) >= _OTHERS:
         return progress
     return replace(progress, other_epochs=epochs | {event.epoch})
@@ -266,7 +268,8 @@ def _compare(progress: Progress, event: Reported, value: float) -> Progress:
     now = progress.curve[-1] if progress.curve else None
     if now is not None and now.epoch == event.epoch and now.value is not None:
         same = math.isclose(now.value, value, rel_tol=1e-5, abs_tol=1e-9)  # some round
-        if not same and progress.differs is None:
+        lines = "stdout" in {event.source, progress.source}  # often rounded, and perhaps a guess
+        if not same and not lines and progress.differs is None:
             progress = replace(progress, differs=(event.source, value, now.value))
     if not precedes(event.source, progress.source or "", progress.preferred):
         return progress
@@ -293,6 +296,9 @@ def _report(
         if progress.source != event.source:
             return progress
     time_s = max(0.0, event.t - begun)  # whoever writes the sidecar may have another clock
+    last = progress.curve[-1].epoch if progress.curve else 0
+    if event.epoch < last and not progress.ranks.generation and progress.went_back is None:
+        progress = replace(progress, went_back=(last, event.epoch))
     # Again: a restart, or twice an epoch.
     kept = [i for i, point in enumerate(progress.curve) if point.epoch < event.epoch]
     others = tuple(progress.curve[i] for i in kept)

@@ -64,6 +64,20 @@ class RunContext:
         global_batch_size = self._ask_for("batch_size")
         return int(global_batch_size) // self.world_size if global_batch_size else default
 
+    @property
+    def share(self) -> int | None:
+        """What ``local_batch_size`` returns; for hooks, so it is not recorded as asked for."""
+        return int(self._environment.get("ZEUSRUN_BATCH_SIZE") or 0) // self.world_size or None
+
+    def micro_batch_size(self, default: int) -> int:
+        """Return this rank's samples per forward pass; ``default`` outside zeusrun."""
+        self._ask_for("batch_size")
+        return int(self._environment.get("ZEUSRUN_MICRO_BATCH_SIZE") or default)
+
+    def accumulation_steps(self, default: int = 1) -> int:
+        """Return the micro-batches in an optimizer step; ``default`` outside zeusrun."""
+        return int(self._environment.get("ZEUSRUN_ACCUMULATION_STEPS") or default)
+
     def global_batch_size(self, default: int) -> int:
         """Return the samples per optimizer step over all ranks; ``default`` outside zeusrun."""
         return int(self._ask_for("batch_size") or default)

@@ -96,6 +96,8 @@ def test_every_rank_is_told_the_choice(spec):
         "ZEUSRUN_TRIAL": "job-1-1",
         "ZEUSRUN_ATTEMPT": "1",
         "ZEUSRUN_BATCH_SIZE": "32",
+        "ZEUSRUN_MICRO_BATCH_SIZE": "16",
+        "ZEUSRUN_ACCUMULATION_STEPS": "1",
         "ZEUSRUN_LEARNING_RATE": "0.1",
         "ZEUSRUN_MAX_EPOCHS": "5",
         "ZEUSRUN_METRIC": "accuracy",
@@ -152,6 +154,25 @@ def test_placeholders_are_filled_in_arguments_environment_and_paths(spec, tmp_pa
     assert command.argv[-3:] == (str(tmp_path / "job" / "b32.py"), "16/2", "$$x")
     assert command.env["OUT"] == f"{PATHS.run_dir}/out"
     assert command.cwd == tmp_path / "job"
+
+
+def test_a_share_that_does_not_fit_a_device_is_accumulated(spec):
+    names = ("local", "micro", "accumulation", "total")
+    args = [
+        "${local_batch_size}",
+        "${micro_batch_size}",
+        "${accumulation_steps}",
+        "${total_accumulation_steps}",
+    ]
+    command = build(spec(args=args, batch_size={"per_device_max": 4}))
+    assert dict(zip(names, command.argv[-4:], strict=True)) == {
+        "local": "16",
+        "micro": "4",
+        "accumulation": "4",
+        "total": "8",
+    }
+    assert command.env["ZEUSRUN_MICRO_BATCH_SIZE"] == "4"
+    assert command.env["ZEUSRUN_ACCUMULATION_STEPS"] == "4"
 
 
 def test_every_known_placeholder_has_a_value(spec):

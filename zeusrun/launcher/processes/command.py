@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import zeusrun
 from zeusrun.errors import LaunchError
+from zeusrun.jobfile.accumulation import split_batch
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.redaction import MASK, SECRETS_VARIABLE, mask_environment, secret_variables
 
@@ -42,8 +43,8 @@ _MONITOR_INTERVAL_S = 0.05  # torchrun checks its ranks so often; 0.4 % of a cor
 
 # Placeholders that every rank also gets as ``ZEUSRUN_<NAME>``.
 _VARIABLES = (
-    *("job", "trial", "attempt", "batch_size", "learning_rate", "max_epochs", "metric", "target"),
-    *("run_dir", "sidecar", "checkpoint_dir"),
+    *("job", "trial", "attempt", "batch_size", "micro_batch_size", "accumulation_steps"),
+    *("learning_rate", "max_epochs", "metric", "target", "run_dir", "sidecar", "checkpoint_dir"),
 )
 
 
@@ -126,13 +127,18 @@ class Command:
 
 def placeholder_values(spec: JobSpec, trial: Trial, paths: RunPaths) -> dict[str, str]:
     """Return the values of the ``${…}`` placeholders of the job file in this trial."""
+    local_batch_size = trial.global_batch_size // trial.world_size
+    micro, steps = split_batch(local_batch_size, spec.batch_size.per_device_max)
     return {
         "job": trial.job,
         "trial": trial.trial,
         "recurrence": str(trial.recurrence),
         "attempt": str(trial.attempt),
         "batch_size": str(trial.global_batch_size),
-        "local_batch_size": str(trial.global_batch_size // trial.world_size),
+        "local_batch_size": str(local_batch_size),
+        "micro_batch_size": str(micro),
+        "accumulation_steps": str(steps),
+        "total_accumulation_steps": str(steps * trial.world_size),
         "learning_rate": "" if trial.learning_rate is None else repr(trial.learning_rate),
         "max_epochs": str(spec.objective.max_epochs),
         "metric": spec.objective.metric,

@@ -13,6 +13,7 @@ from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
 from zeusrun.launcher.events import Advanced, BoundChanged, Noted, Printed, Warned
 from zeusrun.launcher.power.control import LimitControl
+from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.oom_kills import count_oom_kills
 from zeusrun.launcher.processes.signals import how_at_once
 from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel, TorchrunProcess
@@ -37,6 +38,7 @@ from zeusrun.launcher.supervision.stop_rules import (
 )
 from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.progress import Progress, Ranks, advance, take_step_clock, take_time
+from zeusrun.metrics.rows import Run
 from zeusrun.metrics.seen import Seen
 from zeusrun.metrics.sight import describe_applied
 from zeusrun.sidecar.events import Applied
@@ -101,7 +103,17 @@ class Supervisor:
             stop_at_target=spec.objective.on_target == "stop",
             needs_metric=trial.metric if spec.objective.missing_metric == "stop" else None,
         )
-        self._sources = open_sources(spec.metrics.source, self._paths.run_dir)
+        values = placeholder_values(spec, trial, paths)
+        self._sources = open_sources(
+            Run(
+                paths.run_dir,
+                spec.workdir_path(values),
+                spec.metrics,
+                trial.metric,
+                values,
+                trial.world_size,
+            )
+        )
         self._logs = log_tails(self._paths, Ranks(trial.world_size))
         self._neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
         self._stop: StopOrder | None = None
@@ -227,10 +239,7 @@ class Supervisor:
     def _observe(self, *, final: bool = False) -> None:
         """Read what the ranks wrote, and show it."""
         meter, trial = self._meter, self._trial
-        events: list[Event] = []
-        for name, source in self._sources.items():
-            with self._reading(name):
-                events += source.read(final=final)
+        events = self._read_sources(final=final)
         # After the events, so that no report comes before the steps that led to it.
         progress = take_step_clock(self._progress, read_step_clock(self._paths.rank_clock(0)))
         for event in events:
@@ -280,6 +289,15 @@ class Supervisor:
             self._warn_once(kind, text)
         self._emit(Advanced(progress))
 
+    def _read_sources(self, *, final: bool) -> list[Event]:
+        events: list[Event] = []
+        for name, source in self._sources.items():
+            with self._reading(name):
+                events += source.read(final=final)
+            for warning in source.warnings:
+                self._warn_once(warning, warning)
+        return events
+
     def _ask_policy(self, progress: Progress, *, epoch: bool = False) -> None:
         """Ask the policy again: about the speed, and after an epoch about another one."""
         ordered = self._stop is not None and self._stop.cause is not StopCause.TARGET
@@ -327,7 +345,8 @@ class Supervisor:
             yield
         except OSError as error:
             why = error.strerror or str(error) or type(error).__name__
-            self._warn_once(name, f"{name} cannot be read: {why}; zeusrun tries again")
+            where = error.filename or name
+            self._warn_once(str(where), f"{where} cannot be read: {why}; zeusrun tries again")
 
     def _correct_time(self, event: Event) -> Event:
         """Replace the time of an event from another clock by now: a wrong time is a wrong cost."""
@@ -378,8 +397,7 @@ class Supervisor:
         if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(self._paths.run_dir):
             where = self._paths.checkpoints
             self._warn(f"it will start from the beginning: there is no checkpoint in {where}")
-        unread = [text for source in self._sources.values() for text in source.warnings]
-        found = (*outcome.warnings, *unread, *meter.warnings, *self._warnings)
+        found = (*outcome.warnings, *meter.warnings, *self._warnings)
         warnings = tuple(_storable(warning) for warning in found)
         return replace(outcome, reason=_storable(outcome.reason), warnings=warnings)
 

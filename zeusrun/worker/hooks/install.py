@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.metadata
+import importlib.util
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -59,29 +60,29 @@ class Hooks:
         self.observer = Observer(run)
         self.reporter = Reporter(run, self.observer)
         self._pending = dict(MODULES)
+        self._finding: set[str] = set()
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return a module's own spec with a loader that installs the hook afterwards."""
-        if name not in self._pending:
+        if name not in self._pending or name in self._finding:
             return None
-        hook = self._pending.pop(name)
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = find(name, path, target) if find else None
-            if spec is not None:
-                break
-        else:
-            return None
-        if spec.loader is not None:
-            execute = spec.loader.exec_module
+        self._finding.add(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._finding.discard(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
 
-            def execute_and_hook(module: ModuleType) -> None:
-                execute(module)
+        def execute_and_hook(module: ModuleType) -> None:
+            execute(module)
+            if (hook := self._pending.pop(name, None)) is not None:
                 self.install(hook, module)
 
-            spec.loader.exec_module = execute_and_hook  # type: ignore[method-assign]
+        spec.loader.exec_module = execute_and_hook  # type: ignore[method-assign]
         return spec
 
     def install(self, hook: str, module: ModuleType) -> None:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +15,42 @@ from zeusrun.worker.hooks.stop_poll import StopPoll
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from zeusrun.worker.context import RunContext
     from zeusrun.worker.hooks.install import Hooks
 
 SOURCE = "transformers"
 
 
 def install(trainer: ModuleType, hooks: Hooks) -> None:
-    """Add the callback's class to those that every ``Trainer`` gets."""
+    """Add the callback's class to those that every ``Trainer`` gets; split batches too large."""
     bases = (_Callback, trainer.TrainerCallback)
     trainer.DEFAULT_CALLBACKS.append(type("ZeusrunCallback", bases, {"hooks": hooks}))
+    original = trainer.Trainer.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **options: Any) -> None:
+        with contextlib.suppress(Exception):  # other arguments, say: they stay as they are
+            split_batch(options["args"] if "args" in options else args[1], hooks.run)
+        original(self, *args, **options)
+
+    trainer.Trainer.__init__ = init
+
+
+def split_batch(arguments: Any, run: RunContext) -> None:
+    """Accumulate gradients if one device is to process this rank's whole share of a large batch.
+
+    ``TrainingArguments`` with any other batch size, or with accumulation of their own, stay.
+    """
+    share, steps = run.share, run.accumulation_steps()
+    if (
+        share is not None
+        and steps > 1
+        and arguments.per_device_train_batch_size == share
+        and arguments.gradient_accumulation_steps == 1
+        and not getattr(arguments, "deepspeed", None)  # its configuration has copied both
+    ):
+        arguments.per_device_train_batch_size = share // steps
+        arguments.gradient_accumulation_steps = steps
 
 
 class _Callback:

@@ -1,0 +1,144 @@
+"""What reading a metric source costs at 1,000 rows a second, polled as often as a run is.
+
+Target: at most 3 % of a core each. ``python benchmarks/sources.py [--seconds 5]``. Sources whose
+writer is not installed are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from timing import describe_machine
+
+from zeusrun.jobfile.metrics_section import Metrics
+from zeusrun.launcher.processes.torchrun import TICK_S
+from zeusrun.metrics.base import SOURCES
+from zeusrun.metrics.rows import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROWS = round(1000 * TICK_S)  # a tick
+LINES = {
+    "stdout": "Epoch: [{0}]  [ 10/100]  eta: 0:00:10  lr: 0.1  loss: 2.5 (2.5)  acc1: 9.0 (9.0)\n",
+    "csv": "{0},{1},0.5,0.25,,0.001\n",
+    "jsonl": '{{"epoch": {0}, "step": {1}, "loss": 0.5, "accuracy": 0.25, "lr": 0.001}}\n',
+}
+SECTIONS = {
+    "auto": {},
+    "stdout": {"pattern": r"Epoch: \[(?P<epoch>\d+)\].* loss: (?P<accuracy>\S+)"},
+    "csv": {"path": "**/log.csv"},
+    "jsonl": {"path": "log.jsonl"},
+    "hf": {"path": "out"},
+    "tensorboard": {"path": "runs/**"},
+    "mlflow": {},
+}
+
+
+def line_writer(path: Path, line: str) -> Callable[[int], None]:
+    if path.suffix == ".csv":
+        path.write_text("epoch,step,loss,accuracy,note,lr\n", encoding="utf-8")
+
+    def write(tick: int) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(line.format(tick // 10, tick * ROWS + row) for row in range(ROWS))
+
+    return write
+
+
+def state_writer(folder: Path) -> Callable[[int], None]:
+    rows = []
+
+    def write(tick: int) -> None:
+        rows.extend({"epoch": tick / 10, "loss": 0.5, "step": len(rows)} for _ in range(ROWS))
+        if tick % 10 == 9:  # a checkpoint a second
+            checkpoint = folder / f"checkpoint-{tick}"
+            checkpoint.mkdir(parents=True)
+            state = json.dumps({"log_history": rows}, indent=2)
+            (checkpoint / "trainer_state.json").write_text(state, encoding="utf-8")
+
+    return write
+
+
+def event_writer(folder: Path) -> Callable[[int], None]:
+    from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415
+    from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter  # noqa: PLC0415
+
+    writer = EventFileWriter(str(folder), max_queue_size=ROWS)
+
+    def write(tick: int) -> None:
+        for row in range(ROWS):
+            summary = Summary(value=[Summary.Value(tag="accuracy", simple_value=0.5)])
+            writer.add_event(Event(wall_time=time.time(), step=tick * ROWS + row, summary=summary))
+        writer.flush()
+
+    return write
+
+
+def database_writer(path: Path) -> Callable[[int], None]:
+    from mlflow.entities import Metric  # noqa: PLC0415
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # noqa: PLC0415
+
+    store = SqlAlchemyStore(f"sqlite:///{path}", str(path.parent))
+    run = store.create_run("0", "user", round(time.time() * 1000) + 1, [], "run").info.run_id
+
+    def write(tick: int) -> None:
+        ms = round(time.time() * 1000)
+        steps = range(tick * ROWS, (tick + 1) * ROWS)
+        store.log_batch(run, [Metric("accuracy", 0.5, ms, step) for step in steps], [], [])
+
+    return write
+
+
+def open_writer(name: str, folder: Path) -> Callable[[int], None]:
+    if name in {"stdout", "auto"}:
+        return line_writer(folder / "logs" / "rank0.log", LINES["stdout"])
+    if name in LINES:
+        return line_writer(folder / f"log.{name}", LINES[name])
+    if name == "hf":
+        return state_writer(folder / "out")
+    if name == "tensorboard":
+        return event_writer(folder / "runs")
+    return database_writer(folder / "mlflow.db")
+
+
+def measure(name: str, seconds: float) -> tuple[float, int]:
+    """Return the CPU seconds a second, and the number of events."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        (folder / "logs").mkdir()
+        section = Metrics.model_validate({"source": name, **SECTIONS[name]})
+        source = SOURCES[name](Run(folder, folder, section, "accuracy"))
+        write = open_writer(name, folder)
+        ticks, used_s, events = round(seconds / TICK_S), 0.0, 0
+        for tick in range(ticks):
+            next_t = time.monotonic() + TICK_S
+            write(tick)
+            began_s = time.thread_time()
+            events += len(source.read())
+            used_s += time.thread_time() - began_s
+            time.sleep(max(0.0, next_t - time.monotonic()))
+        return used_s / (ticks * TICK_S), events
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5)
+    seconds = parser.parse_args().seconds
+    print(describe_machine())
+    print(f"{ROWS / TICK_S:.0f} rows a second for {seconds:g} s, read every {TICK_S:g} s")
+    for name in SECTIONS:
+        with contextlib.suppress(ImportError):
+            share, events = measure(name, seconds)
+            print(f"{name:12} {share:6.2%} of a core, {events} events")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""``init``: from a command to a job that runs."""
+
+from __future__ import annotations
+
+import json
+from textwrap import dedent
+
+import pytest
+import yaml
+
+from zeusrun.jobfile.guess.command import read_command
+from zeusrun.jobfile.guess.draft_file import DraftFile
+from zeusrun.jobfile.guess.guess import build_guess
+from zeusrun.jobfile.guess.script import Script
+from zeusrun.jobfile.yaml_reader import read_job_file
+
+REPORTS = """
+    import argparse
+    import zeusrun
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--epochs", type=int, default=4)
+    arguments = parser.parse_args()
+    run = zeusrun.current()
+    for epoch in range(1, arguments.epochs + 1):
+        print("epoch", epoch, arguments.batch_size, arguments.lr)
+        run.report(epoch=epoch, val_accuracy=0.3 * epoch, val_loss=1 / epoch)
+        if run.should_stop():
+            break
+"""
+TRAINS = """
+    import torch
+
+    data = torch.utils.data.TensorDataset(torch.ones(96, 2))
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    size = 3 * 4
+    for epoch in range(2):
+        for (x,) in torch.utils.data.DataLoader(data, batch_size=size):
+            model(x).mean().backward()
+            optimizer.step()
+"""
+
+
+@pytest.fixture
+def script(zeusrun):
+    def write(text, name="train.py"):
+        (zeusrun.folder / name).write_text(dedent(text))
+
+    return write
+
+
+def test_from_a_command_over_a_try_to_a_run(zeusrun, script):
+    """Three commands: init, validate, submit."""
+    script(REPORTS)
+    command = ("torchrun", "--nproc-per-node", 2, "train.py", "--batch-size=16", "--lr", "0.2")
+    done = zeusrun("init", "--try", "--", *command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "epoch 1 16 0.2" in done.stdout  # the try: as in the command, for one epoch
+    assert "epoch 2" not in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["val_accuracy", "report", "0.3", "0.3"] in rows
+    assert ["val_loss", "report", "1", "1"] in rows
+    assert "Proposed: val_accuracy at least 0.31." in done.stdout
+    job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())
+    assert job["objective"] == {
+        "metric": "val_accuracy",
+        "mode": "max",
+        "target": 0.31,
+        "max_epochs": 4,
+    }
+    assert zeusrun.history() == []
+    assert not (zeusrun.home / "runs").exists()
+    assert zeusrun("validate", "train.yaml").returncode == 0
+    code, result, _ = zeusrun.submit("train.yaml")
+    (trial,) = result["trials"]
+    assert (code, trial["epochs"], trial["global_batch_size"]) == (0, 2, 32)
+    assert trial["learning_rate"] == 0.2
+
+
+def test_a_batch_size_that_only_the_data_loader_shows_is_found(zeusrun, script):
+    script(TRAINS)
+    done = zeusrun("init", "--try", "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "no metric that zeusrun can see" in done.stdout
+    assert "docs/metrics.md" in done.stdout
+    text = (zeusrun.folder / "train.yaml").read_text()
+    assert yaml.safe_load(text)["batch_size"] == {"default": 12, "candidates": [3, 6, 12, 24, 48]}
+    assert "# apply: dataloader" in text
+    assert "# learning_rate: {base: 0.01, scale" in text
+    assert "# metric: val_accuracy" in text
+
+
+def test_a_try_that_fails_leaves_the_file_and_says_why(zeusrun, script):
+    script("raise RuntimeError('no data')")
+    done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 8)
+    assert done.returncode == 3
+    assert "no data" in done.stdout + done.stderr
+    assert "train.yaml stays as it is" in done.stderr
+    assert "# metric" in (zeusrun.folder / "train.yaml").read_text()
+
+
+def test_without_a_try_it_says_what_it_guessed_and_what_is_missing(cli, zeusrun, script):
+    script("import presets, torchvision")
+    code, out, err = cli("init", "--", "torchrun", "--nproc-per-node=2", "train.py", "-b", 8)
+    assert (code, err) == (0, "")
+    assert "batch size 16, from -b 8 x 2 processes: scripts of torchvision usually" in out
+    assert "candidates 4, 8, 16, 32, 64" in out
+    assert "write metric and target under 'objective' in train.yaml (likely acc1" in out
+    assert read_job_file(zeusrun.folder / "train.yaml", ()).problems == []
+    code, _, err = cli("validate", "train.yaml")
+    assert code == 2
+    assert "the key 'metric' is missing under 'objective'" in err
+
+
+def test_the_objective_is_all_that_is_missing(cli, script):
+    script("print(1)")
+    cli("init", "--", "python", "train.py", "--batch-size", 8)
+    given = ("--set", "objective.metric=accuracy", "--set", "objective.target=0.9")
+    code, out, _ = cli("validate", "train.yaml", *given)
+    assert code == 0
+    assert "2, 4, 8, 16, 32" in out
+
+
+def test_nothing_is_overwritten(cli, zeusrun, script):
+    script("print(1)")
+    (zeusrun.folder / "train.yaml").write_text("name: mine\n")
+    code, out, err = cli("init", "--", "python", "train.py")
+    assert (code, out) == (2, "")
+    sentence = "train.yaml exists, and init overwrites nothing; name another file with -o"
+    assert err == f"zeusrun: {sentence}\n"
+    assert (zeusrun.folder / "train.yaml").read_text() == "name: mine\n"
+    assert cli("init", "-o", "other.yaml", "--", "python", "train.py")[0] == 0
+
+
+def test_a_job_file_elsewhere_runs_the_command_where_it_was(cli, zeusrun, script):
+    script("print(1)")
+    (zeusrun.folder / "jobs").mkdir()
+    assert cli("init", "-o", "jobs/nightly.yaml", "--", "python", "train.py")[0] == 0
+    job = yaml.safe_load((zeusrun.folder / "jobs" / "nightly.yaml").read_text())
+    assert (job["name"], job["script"], job["workdir"]) == ("nightly", "../train.py", "..")
+    code, _, err = cli("init", "-o", "nowhere/nightly.yaml", "--", "python", "train.py")
+    assert code == 2
+    assert "nowhere/nightly.yaml cannot be written: No such file or directory" in err
+
+
+def test_a_warning_stands_in_the_file_and_on_the_terminal(cli, zeusrun, script, record):
+    record(1, job="train")
+    script("lr = args.lr * args.world_size")
+    code, _, err = cli("init", "--", "python", "train.py", "--lr", "0.1")
+    assert code == 0
+    first, second = err.splitlines()
+    assert first.startswith("zeusrun: warning: train.yaml: the script seems to multiply")
+    assert "a job called 'train' has a history" in second
+    assert "# Warning: the script seems to" in (zeusrun.folder / "train.yaml").read_text()
+
+
+def test_the_settings_of_nanogpt_are_read_after_its_script(cli, zeusrun, script):
+    script("batch_size = 12\nexec(open('configurator.py').read())")
+    script("batch_size = 4", "small.py")
+    assert cli("init", "--", "python", "train.py", "small.py", "--device=cpu")[0] == 0
+    job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())
+    assert job["args"] == ["small.py", "--device=cpu", "--batch_size=${local_batch_size}"]
+    assert job["batch_size"]["default"] == 4
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (("python", "nope.py"), "there is no script nope.py"),
+        (("./train.sh",), "train.sh is no Python script"),
+        (("torchrun", "--nnodes", "2", "train.py"), "zeusrun runs a job on one machine"),
+        (("srun", "python", "train.py"), "'srun' is no launcher that zeusrun knows"),
+        (("python", "train.py", "\udcff"), "not UTF-8"),
+    ],
+)
+def test_what_cannot_be_a_job_is_refused_in_one_sentence(cli, zeusrun, script, command, sentence):
+    script("print(1)")
+    script("#!/bin/sh\ntorchrun train.py", "train.sh")
+    code, out, err = cli("init", "--", *command)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert list(zeusrun.folder.glob("*.yaml")) == []
+
+
+def test_a_module_is_found_in_the_working_directory(cli, zeusrun):
+    (zeusrun.folder / "package").mkdir()
+    (zeusrun.folder / "package" / "__main__.py").write_text("from timm import utils")
+    code, out, _ = cli("init", "--", "python", "-m", "package", "-b", "8")
+    assert code == 0
+    assert "scripts of timm" in out
+    assert yaml.safe_load((zeusrun.folder / "package.yaml").read_text())["module"] == "package"
+
+
+def test_a_file_that_somebody_changes_during_the_try_stays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["python", "train.py", "--batch-size", "8"]
+    guess = build_guess(read_command(words), Script(), gpus=0, cpus=1)
+    draft = DraftFile(tmp_path / "job.yaml", words, guess)
+    draft.create()
+    objective = ("loss", "min", 0.5, "it was seen")
+    assert draft.improve(guess, objective)
+    assert "metric: loss" in draft.path.read_text()
+    draft.path.write_text("name: mine\n")
+    assert not draft.improve(guess, objective)
+    assert draft.path.read_text() == "name: mine\n"
+
+
+@pytest.mark.torchrun
+def test_a_try_under_the_real_torchrun_is_recorded_nowhere(zeusrun, script):
+    script(REPORTS)
+    done = zeusrun("init", "--try", "--", "torchrun", "--nproc-per-node", 2, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "Proposed: val_accuracy at least 0.31." in done.stdout
+    assert json.loads(zeusrun("history", "--json").stdout) == []

@@ -1,0 +1,430 @@
+"""What ``zeusrun init`` makes of commands that people run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from textwrap import dedent
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.factories import ROOT
+from zeusrun.errors import UsageError
+from zeusrun.jobfile.guess.command import Launched, read_command
+from zeusrun.jobfile.guess.draft import write_draft
+from zeusrun.jobfile.guess.guess import Batch, build_guess
+from zeusrun.jobfile.guess.script import Script, read_script
+from zeusrun.jobfile.spec import load_spec
+from zeusrun.jobfile.yaml_reader import read_job_file
+from zeusrun.target import likely_mode
+
+LOCAL, GLOBAL, MICRO = "${local_batch_size}", "${batch_size}", "${micro_batch_size}"
+STEPS, RATE, EPOCHS = "${accumulation_steps}", "${learning_rate}", "${max_epochs}"
+
+# Scripts, as far as they say something about their arguments.
+TORCHVISION = """
+    import torchvision, utils
+    utils.init_distributed_mode(args)
+    parser.add_argument("-b", "--batch-size", default=32, type=int, help="images per gpu")
+    parser.add_argument("--epochs", default=90, type=int, metavar="N")
+    parser.add_argument("--lr", default=0.1, type=float)
+"""
+TIMM = """
+    from timm import utils
+    group.add_argument("-b", "--batch-size", type=int, default=128, metavar="N")
+    group.add_argument("--grad-accum-steps", type=int, default=1)
+    group.add_argument("--lr", type=float, default=None)
+    group.add_argument("--lr-base", type=float, default=0.1)
+    group.add_argument("--epochs", type=int, default=300)
+    if not args.lr:
+        batch_ratio = global_batch_size / args.lr_base_size
+        args.lr = args.lr_base * batch_ratio
+"""
+IMAGENET = """
+    from torchvision import models
+    parser.add_argument('-b', '--batch-size', default=256, type=int)
+    parser.add_argument('--lr', '--learning-rate', default=0.1, type=float, dest='lr')
+    parser.add_argument('--epochs', default=90, type=int)
+    args.batch_size = int(args.batch_size / ngpus_per_node)
+"""
+TRAINER = """
+    from transformers import HfArgumentParser, Trainer, TrainingArguments
+    parser = HfArgumentParser((ModelArguments, DataTrainingArguments, TrainingArguments))
+    trainer = Trainer(model=model, args=training_args, compute_metrics=compute_metrics)
+"""
+NO_TRAINER = """
+    from accelerate import Accelerator
+    from transformers import AutoModel
+    parser.add_argument("--per_device_train_batch_size", type=int, default=8)
+    parser.add_argument("--learning_rate", type=float, default=5e-5)
+    parser.add_argument("--num_train_epochs", type=int, default=3)
+    parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
+"""
+NANOGPT = """
+    gradient_accumulation_steps = 5 * 8
+    batch_size = 12
+    learning_rate = 6e-4
+    exec(open('configurator.py').read())
+    assert gradient_accumulation_steps % ddp_world_size == 0
+    gradient_accumulation_steps //= ddp_world_size
+    optimizer = model.configure_optimizers()  # AdamW
+"""
+LIGHTNING = """
+    from lightning.pytorch.cli import LightningCLI
+    cli = LightningCLI(Model, Data)
+"""
+YOLO = """
+    from torch.utils.data import DistributedSampler
+    parser.add_argument("--batch-size", type=int, default=16)
+    loader = create_dataloader(train_path, imgsz, batch_size // WORLD_SIZE)
+"""
+MAE = """
+    parser.add_argument('--batch_size', default=64, type=int)
+    parser.add_argument('--accum_iter', default=1, type=int)
+    parser.add_argument('--blr', type=float, default=1e-3)
+    eff_batch_size = args.batch_size * args.accum_iter * misc.get_world_size()
+    args.lr = args.blr * eff_batch_size / 256
+    optimizer = torch.optim.AdamW(groups, lr=args.lr)
+    sampler = torch.utils.data.DistributedSampler(data)
+"""
+MNIST = """
+    import torch
+    from torchvision import datasets
+    parser.add_argument('--batch-size', type=int, default=64, metavar='N')
+    parser.add_argument('--test-batch-size', type=int, default=1000, metavar='N')
+    parser.add_argument('--epochs', type=int, default=14, metavar='N')
+    parser.add_argument('--lr', type=float, default=1.0, metavar='LR')
+"""
+CALLS = """
+    import zeusrun
+    run = zeusrun.current()
+    loader = DataLoader(data, batch_size=run.local_batch_size(default=32))
+    optimizer = SGD(model.parameters(), lr=run.learning_rate(default=0.02))
+    for epoch in run.epochs(default=40):
+        run.report(epoch=epoch, val_loss=loss, val_accuracy=accuracy)
+"""
+
+# id: command, text, processes, default, per_device_max, words that must be there, rate, epochs
+COMMANDS = {
+    "torchrun": (
+        "torchrun --nproc-per-node 4 train.py --batch-size 128 --lr 0.1 --epochs 5",
+        None, 4, 512, None, [LOCAL, RATE, EPOCHS], (0.1, "linear"), 5,
+    ),
+    "torchrun with all options": (
+        ("torchrun --standalone --nnodes=1 --nproc_per_node=2 --max-restarts=3 --rdzv-id=7 "
+        "-r 1:3 --log-dir logs train.py -b 8"),
+        None, 2, 16, None, ["-b", LOCAL], None, None,
+    ),
+    "torchrun -m": (
+        "torchrun --nproc-per-node=2 -m package.train --batch_size=32",
+        None, 2, 64, None, [f"--batch_size={LOCAL}"], None, None,
+    ),
+    "torch.distributed.run": (
+        "python3 -m torch.distributed.run --nproc_per_node 2 train.py --bs 16",
+        None, 2, 32, None, ["--bs", LOCAL], None, None,
+    ),
+    "torchvision classification": (
+        "torchrun --nproc_per_node=8 train.py --model resnet50",
+        TORCHVISION, 8, 256, None,
+        ["--batch-size", LOCAL, "--lr", RATE, "--epochs", EPOCHS], (0.1, "linear"), 90,
+    ),
+    "torchvision mobilenet": (
+        ("torchrun --nproc_per_node=8 train.py --model mobilenet_v2 --epochs 300 --lr 0.045 "
+        "--wd 0.00004 --lr-step-size 1 --lr-gamma 0.98"),
+        TORCHVISION, 8, 256, None, ["--lr-step-size", "1", "--epochs", EPOCHS],
+        (0.045, "linear"), 300,
+    ),
+    "timm without --lr": (
+        "torchrun --nproc_per_node=4 train.py --data-dir /data --model resnet50 -b 64 --sched cosine",
+        TIMM, 4, 256, None, ["-b", LOCAL, "--epochs", EPOCHS], None, 300,
+    ),
+    "timm with --lr": (
+        ("torchrun --nproc_per_node=4 train.py /imagenet --model seresnet34 --sched cosine "
+        "--epochs 150 --warmup-epochs 5 --lr 0.4 --reprob 0.5 -b 256 --amp -j 4"),
+        TIMM, 4, 1024, None, ["--lr", RATE, "--warmup-epochs", "5"], (0.4, "linear"), 150,
+    ),
+    "pytorch examples imagenet": (
+        "torchrun --nproc-per-node 2 main.py -a resnet50 -b 256 /data",
+        IMAGENET, 2, 256, None, ["-b", GLOBAL], (0.1, "linear"), 90,
+    ),
+    "pytorch examples mnist": (
+        "python main.py",
+        MNIST, 1, 64, None, ["--batch-size", GLOBAL], (1.0, "linear"), 14,
+    ),
+    "transformers run_glue": (
+        ("python run_glue.py --model_name_or_path bert-base-cased --task_name mrpc --do_train "
+        "--do_eval --per_device_train_batch_size 32 --learning_rate 2e-5 --num_train_epochs 3.0"),
+        TRAINER, 1, 32, None, ["--per_device_train_batch_size", LOCAL, EPOCHS], (2e-5, "sqrt"), 3,
+    ),
+    "transformers on defaults": (
+        "torchrun --nproc_per_node 2 run_qa.py --dataset_name squad --do_train",
+        TRAINER, 2, 16, None,
+        ["--per_device_train_batch_size", LOCAL, "--learning_rate", RATE], (5e-5, "sqrt"), 3,
+    ),
+    "transformers from a file": (
+        "python run_glue.py args.json",
+        TRAINER, 1, None, None, ["args.json"], None, None,
+    ),
+    "transformers with accumulation": (
+        ("torchrun --nproc_per_node 2 run_clm.py --per_device_train_batch_size 4 "
+        "--per_device_eval_batch_size 8 --gradient_accumulation_steps 8"),
+        TRAINER, 2, 64, 4,
+        [MICRO, "--gradient_accumulation_steps", STEPS, "8"], (5e-5, "sqrt"), 3,
+    ),
+    "accelerate": (
+        ("accelerate launch --num_processes 2 --multi_gpu --mixed_precision bf16 "
+        "run_glue_no_trainer.py --task_name mrpc --max_length 128"),
+        NO_TRAINER, 2, 16, None, ["--per_device_train_batch_size", LOCAL], (5e-5, "sqrt"), 3,
+    ),
+    "accelerate on the cpu": (
+        "accelerate launch --cpu nlp_example.py --learning_rate=1e-4",
+        NO_TRAINER, 1, 8, None, [f"--learning_rate={RATE}"], (1e-4, "sqrt"), 3,
+    ),
+    "accelerate without a number": (
+        "accelerate launch nlp_example.py", NO_TRAINER, "gpu", 32, None, [LOCAL], (5e-5, "sqrt"), 3,
+    ),
+    "accelerate -m": (
+        "accelerate launch --num_processes=1 -m package.train --batch_size 32",
+        None, 1, 32, None, ["--batch_size", GLOBAL], None, None,
+    ),
+    "nanoGPT on one GPU": (
+        ("python train.py config/train_shakespeare_char.py --batch_size=12 "
+        "--gradient_accumulation_steps=1 --max_iters=2000"),
+        NANOGPT, 1, 12, 12,
+        [f"--batch_size={MICRO}", "--gradient_accumulation_steps=${total_accumulation_steps}"],
+        (6e-4, "sqrt"), None,
+    ),
+    "nanoGPT on eight": (
+        "torchrun --standalone --nproc_per_node=8 train.py config/train_gpt2.py",
+        NANOGPT, 8, 480, 12,
+        [f"--batch_size={MICRO}", "--gradient_accumulation_steps=${total_accumulation_steps}"],
+        (6e-4, "sqrt"), None,
+    ),
+    "lightning cli": (
+        ("python main.py fit --data.batch_size 64 --trainer.max_epochs=10 --optimizer.lr 0.02 "
+        "--trainer.devices 2"),
+        LIGHTNING, 2, 128, None,
+        ["--data.batch_size", LOCAL, f"--trainer.max_epochs={EPOCHS}", "--optimizer.lr", RATE],
+        (0.02, "linear"), 10,
+    ),
+    "lightning cli with accumulation": (
+        "python main.py fit --data.batch_size 16 --trainer.accumulate_grad_batches 4",
+        LIGHTNING, 1, 64, 16, [MICRO, "--trainer.accumulate_grad_batches", STEPS], None, None,
+    ),
+    "hydra": (
+        "python train.py data.batch_size=64 trainer.max_epochs=20 ++model.optimizer.lr=0.002",
+        LIGHTNING, 1, 64, None,
+        [f"data.batch_size={LOCAL}", f"++model.optimizer.lr={RATE}"], (0.002, "linear"), 20,
+    ),
+    "torchtitan": (
+        ("torchrun --nproc_per_node=8 -m torchtitan.train --training.local_batch_size 8 "
+        "--training.global_batch_size=256"),
+        None, 8, 256, 8, [MICRO, f"--training.global_batch_size={GLOBAL}"], None, None,
+    ),
+    "yolo": (
+        "python -m torch.distributed.run --nproc_per_node 4 train.py --batch-size 64 --data coco.yaml",
+        YOLO, 4, 64, None, ["--batch-size", GLOBAL, "coco.yaml"], None, None,
+    ),
+    "mae": (
+        "torchrun --nproc_per_node=8 main_pretrain.py --batch_size 64 --blr 1.5e-4",
+        MAE, 8, 512, None, ["--batch_size", LOCAL, "--blr", RATE], (1.5e-4, "none"), None,
+    ),
+    "a script that asks zeusrun": (
+        "torchrun --nproc-per-node 2 train.py", CALLS, 2, 64, None, [], (0.02, "linear"), 40,
+    ),
+    "a script with a shebang": (
+        "./train.py --batch-size 8", None, 1, 8, None, ["--batch-size", GLOBAL], None, None,
+    ),
+    "nothing to find": ("python -u train.py 5", "print(1)", 1, None, None, ["5"], None, None),
+}  # fmt: skip
+
+
+def guess_of(command, text=None, gpus=4):
+    script = read_script(None if text is None else dedent(text))
+    return build_guess(read_command(shlex.split(command)), script, gpus=gpus, cpus=2)
+
+
+def draft_of(command, guess, **more):
+    return write_draft(guess, name="job", words=shlex.split(command), file="job.yaml", **more)
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_commands_become_jobs(case, tmp_path):
+    command, text, processes, default, most, words, rate, epochs = COMMANDS[case]
+    guess = guess_of(command, text)
+    assert guess.launched.nproc_per_node == processes
+    assert (guess.batch and guess.batch.default) == default
+    assert (guess.batch and guess.batch.per_device_max) == most
+    assert [word for word in words if word not in guess.args] == []
+    assert (guess.learning_rate and guess.learning_rate[:2]) == rate
+    assert (guess.max_epochs and guess.max_epochs[0]) == epochs
+    # The file is a job file as soon as the objective is there.
+    path = tmp_path / "job.yaml"
+    path.write_text(draft_of(command, guess, objective=("acc1", "max", 0.76, "somebody said so")))
+    for name in ("train", "main", "nlp_example", "run_glue", "run_qa", "run_clm", "main_pretrain"):
+        (tmp_path / f"{name}.py").touch()
+    (tmp_path / "run_glue_no_trainer.py").touch()
+    spec = load_spec(path, [] if default else ["batch_size.candidates=[64]"])
+    assert spec.args == guess.args
+    assert spec.launch.nproc_per_node == processes
+    if default:
+        assert spec.batch_size.default == default
+        assert len(spec.batch_size.candidates) > 2
+        assert "guessed from" in path.read_text()
+
+
+def test_a_draft_without_an_objective_says_what_is_missing(tmp_path):
+    (tmp_path / "train.py").touch()
+    path = tmp_path / "job.yaml"
+    path.write_text(draft_of("python train.py", guess_of("python train.py", TIMM)))
+    assert read_job_file(path, ()).problems == []
+    with pytest.raises(Exception, match="'metric' is missing under 'objective'") as caught:
+        load_spec(path)
+    assert "'target' is missing under 'objective'" in str(caught.value)
+    assert "# metric: eval_top1" in path.read_text()
+
+
+def test_where_there_is_no_batch_size_the_file_says_what_to_do():
+    text = draft_of("python train.py", guess_of("python train.py", "print(1)"))
+    assert "No batch size was found" in text
+    assert "apply: dataloader" in text
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "warning"),
+    [
+        ("python train.py -b 8", TIMM, "zeusrun leaves the learning rate alone"),
+        ("python train.py", MAE, "multiply its learning rate by the batch size"),
+        ("python t.py --lr 1", "lr = args.lr * hvd_world_size", "by the number of processes"),
+        ("python -m torch.distributed.launch t.py", None, "LOCAL_RANK"),
+        ("python t.py", "mp.spawn(main_worker, nprocs=ngpus_per_node)", "start processes itself"),
+        ("accelerate launch --config_file x.yaml t.py", None, "config_file has no effect"),
+        ("HF_TOKEN=hf_secret python t.py", None, "HF_TOKEN is secret"),
+        (
+            "torchrun --nproc-per-node 2 t.py --batch-size 64 --grad-accum-steps 4",
+            YOLO,
+            "set --grad-accum-steps to 1",
+        ),
+    ],
+)
+def test_what_may_go_wrong_is_told(command, text, warning):
+    guess = guess_of(command, text)
+    assert any(warning in each for each in guess.warnings)
+    text = re.sub("\n# ", " ", draft_of(command, guess))
+    assert f" Warning: {guess.warnings[0]}." in text
+
+
+def test_a_rate_that_timm_is_given_is_not_scaled_by_it():
+    assert guess_of("python train.py --lr 0.4", TIMM).warnings == ()
+
+
+def test_secrets_of_the_command_are_not_in_the_file():
+    command = "env HF_TOKEN=hf_secret OMP_NUM_THREADS=4 python train.py"
+    guess = guess_of(command)
+    text = draft_of(command, guess)
+    assert "hf_secret" not in text
+    assert "HF_TOKEN=***" in text
+    assert yaml.safe_load(text)["env"] == {"OMP_NUM_THREADS": "4"}
+
+
+def test_what_accelerate_tells_its_processes_goes_into_the_environment():
+    command = "accelerate launch --cpu --mixed_precision=bf16 --dynamo_backend inductor t.py"
+    assert guess_of(command).launched.env == {
+        "ACCELERATE_MIXED_PRECISION": "bf16",
+        "ACCELERATE_DYNAMO_BACKEND": "INDUCTOR",
+        "ACCELERATE_USE_CPU": "true",
+    }
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("", "there is no command"),
+        ("torchrun --nnodes=2 train.py", "trains on 2 nodes"),
+        ("torchrun --nnodes 1:4 train.py", "trains on 1:4 nodes"),
+        ("accelerate launch --num_machines 2 t.py", "trains on 2 nodes"),
+        ("accelerate launch --use_deepspeed t.py", "--use_deepspeed needs accelerate's own"),
+        ("torchrun --no-python train.sh", "Python scripts and modules alone"),
+        ("torchrun --frobnicate train.py", "--frobnicate is not known"),
+        ("torchrun --nproc-per-node two train.py", "whole number here, not 'two'"),
+        ("torchrun --nproc-per-node", "has no value"),
+        ("torchrun --standalone", "names no script"),
+        ("accelerate config", "'accelerate' is no launcher"),
+        ("deepspeed train.py", "'deepspeed' is no launcher"),
+        ("python -c pass", "starts no script"),
+        ("python", "starts no script"),
+    ],
+)
+def test_what_zeusrun_cannot_run_is_refused_in_one_sentence(command, sentence):
+    with pytest.raises(UsageError, match=sentence) as caught:
+        read_command(shlex.split(command))
+    assert "\n" not in str(caught.value)
+
+
+def test_candidates_are_around_the_default_and_divide_among_the_processes():
+    assert Batch(64, "").candidates(1) == [16, 32, 64, 128, 256]
+    assert Batch(6, "").candidates(2) == [6, 12, 24]
+    assert Batch(12, "", per_device_max=4).candidates(1) == [3, 6, 12, 24, 48]
+    assert Batch(14, "", per_device_max=4).candidates(1) == [14, 28, 56]  # not 7: it does not split
+
+
+def test_a_batch_size_that_the_processes_cannot_share_is_rounded_up():
+    batch = guess_of("torchrun --nproc-per-node 8 train.py --batch-size 100", YOLO).batch
+    assert batch.default == 104
+    assert batch.why.startswith("--batch-size 100, rounded up to a multiple of 8: the script")
+    assert all(size % 8 == 0 for size in batch.candidates(8))
+    both = "torchrun --nproc-per-node 2 t.py --local_batch_size 8 --global_batch_size 40"
+    assert guess_of(both).batch.default == 48
+
+
+def test_the_metric_is_that_of_the_script_or_usual_for_its_library():
+    assert guess_of("python t.py", CALLS).metric[:2] == ("val_loss", "min")
+    assert guess_of("python t.py", TRAINER).metric[:2] == ("eval_accuracy", "max")
+    assert guess_of("python t.py", TORCHVISION).metric[:2] == ("acc1", "max")
+    assert guess_of("python t.py").metric[:2] == ("val_accuracy", "max")
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode"),
+    [
+        ("eval_loss", "min"), ("val/wer", "min"), ("perplexity", "min"), ("test_error", "min"),
+        ("eval_accuracy", "max"), ("acc1", "max"), ("f1", "max"), ("BLEU", "max"),
+    ],
+)  # fmt: skip
+def test_the_mode_follows_from_the_name(metric, mode):
+    assert likely_mode(metric) == mode
+
+
+def test_a_script_of_another_python_is_no_error():
+    assert read_script("print 'hello'") == Script(readable=True)
+    assert read_script(None) == Script()
+
+
+printable = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+
+
+@given(args=st.lists(printable, max_size=4), value=printable)
+def test_every_argument_arrives_as_it_was(args, value, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("draft")
+    launched = Launched(script="train.py", args=tuple(args), env={"VALUE": value})
+    guess = build_guess(launched, Script(), gpus=0, cpus=1)
+    path = folder / "job.yaml"
+    path.write_text(
+        write_draft(guess, name="job", words=["train.py", *args], file="job.yaml"), encoding="utf-8"
+    )
+    document = read_job_file(path, ())
+    assert document.problems == []
+    assert tuple(document.data.get("args", ())) == guess.args
+    assert document.data["env"]["VALUE"] == value.replace("$", "$$")
+
+
+def test_the_commands_of_the_docs_are_read():
+    page = (ROOT / "docs" / "adopt.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\$ zeusrun init --try -- (.*)$", page, re.MULTILINE)
+    assert len(lines) == 7
+    for line in lines:
+        assert guess_of(line).launched.script is not None

@@ -1,0 +1,25 @@
+"""What the tests of the sources share: a source of a run, and what it returns."""
+
+from __future__ import annotations
+
+from zeusrun.jobfile.metrics_section import Metrics
+from zeusrun.metrics.base import SOURCES
+from zeusrun.metrics.rows import Run
+
+
+def open_source(folder, metric="accuracy", world_size=1, values=(), **section):
+    """Open a source of a run whose script works in a folder."""
+    (folder / "run" / "logs").mkdir(parents=True, exist_ok=True)
+    run = Run(folder / "run", folder, Metrics(**section), metric, dict(values), world_size)
+    return SOURCES[section["source"]](run)
+
+
+def values_of(source, metric="accuracy", *, final=False):
+    """Return the epochs and values of a metric that came since the last call."""
+    events = source.read(final=final)
+    return [(event.epoch, event.metrics[metric]) for event in events if metric in event.metrics]
+
+
+def append(path, text):
+    with path.open("a") as file:
+        file.write(text)

@@ -1,0 +1,76 @@
+"""Which metric and which target ``init --try`` proposes."""
+
+from __future__ import annotations
+
+import pytest
+
+from zeusrun.metrics.propose import a_little_better, propose
+from zeusrun.metrics.seen import Seen
+
+
+def seen(source, **values):
+    return {(name, source): Seen(value, value) for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [
+        # As the libraries report them.
+        (
+            seen(
+                "transformers",
+                loss=0.7,
+                grad_norm=1.0,
+                learning_rate=0.1,
+                eval_loss=0.69,
+                eval_accuracy=0.613,
+                eval_runtime=3.0,
+                eval_samples_per_second=20.0,
+                train_runtime=9.0,
+            ),
+            ("eval_accuracy", "max", 0.62),
+        ),
+        (seen("transformers", loss=0.7, eval_loss=0.6931), ("eval_loss", "min", 0.69)),
+        (seen("lightning", train_loss=0.3, val_loss=0.4, val_acc=0.8), ("val_acc", "max", 0.81)),
+        (seen("tensorboard", **{"train/acc": 0.9, "loss": 2.31}), ("loss", "min", 2.3)),
+        (seen("wandb", train_loss=1.234), ("train_loss", "min", 1.2)),
+        (seen("report", done=3.0), ("done", "max", 3.1)),
+        (seen("report", val_loss=float("nan"), accuracy=0.5), ("accuracy", "max", 0.51)),
+        ({}, None),
+        (seen("transformers", epoch=1.0, eval_runtime=3.0), None),
+    ],
+)
+def test_an_evaluation_precedes_a_loss_and_a_loss_what_is_no_metric(reported, expected):
+    proposal = propose(reported)
+    assert (proposal and (proposal.metric, proposal.mode, proposal.target)) == expected
+
+
+def test_of_several_sources_the_one_that_counts_is_named():
+    reported = {**seen("wandb", accuracy=0.4), **seen("report", accuracy=0.5)}
+    assert propose(reported)[:2] == ("accuracy", "report")
+    assert propose(dict(reversed(reported.items())))[:2] == ("accuracy", "report")
+
+
+@pytest.mark.parametrize(
+    ("value", "mode", "target"),
+    [
+        (0.391667, "max", 0.4),
+        (0.8, "max", 0.81),
+        (0.991, "max", 0.9911),
+        (0.95, "max", 0.951),
+        (1.0, "max", 1.0),
+        (97.43, "max", 97.5),
+        (72.1, "max", 73.0),
+        (100.0, "max", 100.0),
+        (431.0, "max", 440.0),
+        (-0.5, "max", -0.49),
+        (0.6931, "min", 0.69),
+        (0.7, "min", 0.69),
+        (24.7, "min", 24.0),
+        (-1.25, "min", -1.3),
+        (0.0, "min", 0.0),
+        (1.2e-05, "min", 1.1e-05),
+    ],
+)
+def test_a_target_is_a_little_better_and_can_be_reached(value, mode, target):
+    assert a_little_better(value, mode) == target

@@ -1,0 +1,148 @@
+"""What trainings print: with a pattern of one's own, and as known scripts do."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contracts.source import MetricSourceContract
+from tests.metrics.reading import append, open_source, values_of
+
+PATTERN = r"epoch (?P<epoch>\d+) acc (?P<accuracy>\S+)( loss (?P<loss>\S+))?"
+
+
+def log(folder, rank=0):
+    return folder / "run" / "logs" / f"rank{rank}.log"
+
+
+class TestStdout(MetricSourceContract):
+    @pytest.fixture
+    def source(self, tmp_path):
+        return open_source(tmp_path, source="stdout", pattern=PATTERN)
+
+    @pytest.fixture(autouse=True)
+    def prints_something(self, source, tmp_path):
+        append(log(tmp_path), "epoch 0 acc\n")
+
+    @pytest.fixture
+    def report(self, tmp_path):
+        return lambda epoch, **metrics: append(log(tmp_path), self.line(epoch, metrics))
+
+    @staticmethod
+    def line(epoch, metrics):
+        loss = f" loss {metrics['loss']}" if "loss" in metrics else ""
+        return f"epoch {epoch} acc {metrics['accuracy']}{loss}\n"
+
+    @pytest.fixture
+    def begin_report(self, tmp_path):
+        def begin(epoch, **metrics):
+            line = self.line(epoch, metrics)
+            append(log(tmp_path), line[:-3])
+            return lambda: append(log(tmp_path), line[-3:])
+
+        return begin
+
+    @pytest.fixture
+    def spoil(self, tmp_path):
+        return lambda: append(log(tmp_path), "epoch 1 acc unknown\n")
+
+    misses_its_file = True  # no line has matched
+
+
+TORCHVISION = """\
+Epoch: [0]  [   0/1251]  eta: 0:21:46  lr: 0.1  img/s: 36.9  loss: 7.0 (7.0)  acc1: 0.0 (0.0)
+Epoch: [0] Total time: 0:09:51
+Test:   [  0/391]  eta: 0:03:01  loss: 4.1 (4.1)  acc1: 21.9 (21.9)  acc5: 50.0 (50.0)
+Test:  Total time: 0:00:43
+Test:  Acc@1 18.250 Acc@5 41.000
+Test: EMA Acc@1 20.500 Acc@5 44.000
+Epoch: [1]  [   0/1251]  eta: 0:21:46  lr: 0.1  img/s: 36.9  loss: 4.5 (4.4)  acc1: 9.0 (9.0)
+Test:  Acc@1 31.500 Acc@5 58.000
+"""
+EXAMPLES = """\
+Epoch: [1][  1/100]\tTime  0.8 ( 0.8)\tData  0.5 ( 0.5)\tLoss 6.9e+00 (6.9e+00)\tAcc@1   0.00 (  0.00)
+Test: [ 0/10]\tTime  0.9 ( 0.9)\tLoss 6.8e+00 (6.8e+00)\tAcc@1   1.00 (  1.00)
+ *   Acc@1 12.500 Acc@5 25.000
+"""
+NANOGPT = """\
+number of parameters: 10.65M
+step 0: train loss 4.2874, val loss 4.2823
+iter 0: loss 4.2654, time 36044.70ms, mfu -100.00%
+iter 10: loss 3.2420, time 144.26ms, mfu 2.58%
+step 250: train loss 1.9650, val loss 2.0625
+"""
+TORCHTITAN = (
+    "[rank0]:[titan] 2025-06-01 12:00:00,000 - root - INFO - \x1b[31mstep:  1  \x1b[32mloss: "
+    "12.24213  \x1b[38;2;180;60;0mgrad_norm:  1.5  \x1b[0m\n"
+    "[titan] 2025-06-01 12:00:09,000 - root - INFO - \x1b[33mvalidate step: 10  \x1b[32mloss:  "
+    "7.5000  \x1b[38;2;54;234;195mmemory: 10GiB(11%)\x1b[0m\n"
+)
+MEGATRON = """\
+ [2025-06-01 12:00:00] iteration      100/  500000 | consumed samples:        25600 | elapsed time \
+per iteration (ms): 1043.2 | learning rate: 1.5E-04 | global batch size:   256 | lm loss: \
+7.500000E+00 | loss scale: 1.0 | grad norm: 1.2 | number of skipped iterations:   0 |
+-----------------------------------------------------------------------------------------------
+ validation loss at iteration 100 on validation set | lm loss value: 7.250000E+00 | lm loss PPL: 1.4E+03 |
+ validation loss at iteration 100 on test set | lm loss value: 9.0E+00 | lm loss PPL: 1.4E+03 |
+"""
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+@pytest.mark.parametrize(
+    ("name", "text", "values"),
+    [
+        ("torchvision", TORCHVISION, ("acc1", [(0, 18.25), (1, 31.5)])),
+        ("torchvision", TORCHVISION, ("ema_acc1", [(0, 20.5)])),
+        ("torchvision", EXAMPLES, ("acc5", [(1, 25.0)])),
+        ("nanogpt", NANOGPT, ("val_loss", [(0, 4.2823), (1, 2.0625)])),
+        ("torchtitan", TORCHTITAN, ("val_loss", [(1, 7.5)])),
+        ("torchtitan", TORCHTITAN, ("loss", [(1, 12.24213)])),
+        ("megatron", MEGATRON, ("val_loss", [(1, 7.25)])),
+        ("megatron", MEGATRON, ("lm_loss", [(1, 7.5)])),
+    ],
+)
+def test_the_lines_of_known_scripts_are_read(tmp_path, name, text, values, automatic):
+    metric, values = values
+    section = {"source": "auto"} if automatic else {"source": "stdout", "pattern": name}
+    source = open_source(tmp_path, metric, world_size=2, **section)
+    append(log(tmp_path, rank=int(name == "megatron")), text)
+    events = source.read()
+    assert [(e.epoch, e.metrics[metric]) for e in events if metric in e.metrics] == values
+    assert {event.source for event in events} == {"stdout"}
+    assert list(source.warnings) == []
+
+
+def test_the_states_of_a_progress_bar_are_lines_and_colours_are_none(tmp_path):
+    source = open_source(tmp_path, source="stdout", pattern=r"^acc=(?P<accuracy>[\d.]+)")
+    append(log(tmp_path), "  0%|\rloss=1\r\x1b[1macc=0.5\x1b[0m, 100%|\nnot acc=0.9\n")
+    assert values_of(source) == [(1, 0.5)]
+
+
+def test_a_value_may_be_followed_by_a_sign(tmp_path):
+    source = open_source(tmp_path, source="stdout", pattern=r"acc (?P<accuracy>\S+)")
+    append(log(tmp_path), "acc 91.5%, best\nacc 0.5, next\nacc nan\n")
+    assert str(values_of(source)) == "[(1, 91.5), (2, 0.5), (3, nan)]"
+
+
+def test_several_patterns_are_looked_for(tmp_path):
+    patterns = [r"^Epoch (?P<epoch>\d+)/\d+$", r"^val: (?P<val>\S+)"]
+    source = open_source(tmp_path, source="stdout", pattern=patterns, name="val")
+    append(log(tmp_path), "Epoch 7/9\nval: 0.5\n")
+    assert values_of(source) == [(7, 0.5)]
+
+
+def test_what_a_continued_run_printed_before_is_ignored(tmp_path):
+    section = {"source": "stdout", "pattern": PATTERN}
+    open_source(tmp_path, **section)
+    append(log(tmp_path), "epoch 1 acc 0.9\n")
+    source = open_source(tmp_path, **section)
+    append(log(tmp_path), "epoch 2 acc 0.25\n")
+    assert values_of(source) == [(2, 0.25)]
+
+
+def test_a_pattern_that_matches_nothing_is_named_at_the_end_and_a_guess_is_not(tmp_path):
+    for section in ({"source": "stdout", "pattern": PATTERN}, {"source": "auto"}):
+        source = open_source(tmp_path, **section)
+        append(log(tmp_path), "nothing of the kind\n")
+        assert source.read(final=True) == []
+        named = ["metrics.source stdout: no line of rank 0 has matched metrics.pattern"]
+        assert list(source.warnings) == (named if section["source"] == "stdout" else [])

@@ -1,0 +1,82 @@
+"""``zeusrun`` over a script that was not edited: what it sees, compares, hands out and ends."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed"
+)
+
+METRIC = {"metric": "val/accuracy", "mode": "max", "target": 0.5, "max_epochs": 90}
+
+
+@pytest.fixture
+def submit(zeusrun):
+    def run(**sections):
+        job = zeusrun.job(
+            "logs_only.py", objective=METRIC, launch={"nproc_per_node": 2}, attempts=1, **sections
+        )
+        return zeusrun("submit", job, "--batch-size", "32")
+
+    return run
+
+
+def test_a_batch_size_that_does_not_arrive_is_said_and_the_target_ends_the_script(zeusrun, submit):
+    done = submit(batch_size={"default": 16, "candidates": [16, 32]})
+    assert done.returncode == 0, done.stderr
+    said = done.stdout + done.stderr
+    contradiction = "trains with batch size 16 (2 ranks x 8), not with the 32 that zeusrun chose"
+    assert said.count(contradiction) == 1
+    assert said.index(contradiction) < said.index("epoch 2/90")
+    assert "the target is reached, and the script does not ask whether to stop" in said
+    (trial,) = zeusrun.history()
+    assert (trial["status"], trial["observed_batch_size"]) == ("REACHED", 16)
+    assert trial["epochs"] == 2
+
+    shown = zeusrun("show", "job-1-1").stdout
+    assert "batch size 16 (2 ranks x 8), learning rate 0.125" in shown
+    assert "from tensorboard 2." in shown
+    table = zeusrun("metrics", "job").stdout
+    assert [line.split() for line in table.splitlines() if "val/" in line][1:3] == [
+        ["val/accuracy", "tensorboard", "0.25", "0.5", "2"],
+        ["val/loss", "tensorboard", "1", "0.5", "2"],
+    ]
+    assert "val/accuracy is taken from tensorboard" in table
+    seen = json.loads(zeusrun("metrics", "job-1-1", "--json").stdout)
+    assert seen["batch_size"] == 16
+    assert seen["metrics"][0] == {
+        "name": "val/accuracy",
+        "source": "tensorboard",
+        "first": 0.25,
+        "last": 0.5,
+        "times": 2,
+    }
+
+
+def test_the_choices_are_handed_to_a_script_that_has_no_argument_for_them(zeusrun, submit):
+    done = submit(
+        batch_size={"default": 16, "candidates": [16, 32], "apply": "dataloader"},
+        learning_rate={"base": 0.125, "apply": "optimizer"},
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "logs_only.py:11: batch size 8 of each rank is 16 now" in said
+    assert "logs_only.py:13: learning rate 0.125 is 0.25 now" in said
+    assert "seems never to reach" not in said
+    (trial,) = zeusrun.history()
+    assert trial["observed_batch_size"] == 32
+    assert trial["warnings"] == []
+
+
+def test_a_trial_without_such_a_record_is_one_sentence(zeusrun):
+    assert zeusrun("submit", zeusrun.job("well.py")).returncode == 0
+    (trial,) = zeusrun.history()
+    assert zeusrun("metrics", "job").returncode == 0
+    zeusrun.home.joinpath("runs", "job", trial["trial"], "live.json").unlink()
+    done = zeusrun("metrics", "job")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "left no such record" in done.stderr

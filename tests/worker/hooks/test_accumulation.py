@@ -1,0 +1,28 @@
+"""The hook of transformers accumulates gradients where a device is to process too much."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.worker.rank import Rank
+from zeusrun.sidecar.events import Asked, Observed
+
+SCRIPT = Path(__file__).with_name("scripts") / "splits_with_transformers.py"
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
+)
+def test_only_the_whole_share_of_a_rank_is_split(tmp_path):
+    rank = Rank(tmp_path / "run")
+    told = {"ZEUSRUN_MICRO_BATCH_SIZE": "8", "ZEUSRUN_ACCUMULATION_STEPS": "4"}
+    code, log = rank.run(SCRIPT, 32, 16, cwd=tmp_path, **told)
+    assert code == 0, log
+    assert re.findall(r"^trained (.*)$", log, re.MULTILINE) == ["8 4 8", "16 1 16"]
+    observed = [(e.samples, e.batches) for e in rank.events if isinstance(e, Observed)]
+    assert observed[0] == (32, 4)
+    assert not any(isinstance(event, Asked) for event in rank.events)

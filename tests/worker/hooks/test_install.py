@@ -1,0 +1,99 @@
+"""A hook that does not fit leaves the library as it was, and the training goes on."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from tests.worker.rank import Rank
+from zeusrun.sidecar.events import Hooked
+from zeusrun.worker.hooks.install import MODULES
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a script beside modules of the given texts, which stand for versions to come."""
+
+    def start(script, **modules):
+        for name, text in modules.items():
+            path = tmp_path.joinpath(*name.split("__")).with_suffix(".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for folder in path.relative_to(tmp_path).parents[:-1]:
+                init = tmp_path / folder / "__init__.py"
+                init.write_text("__version__ = '99.1'\n")
+            path.write_text(textwrap.dedent(text))
+        tmp_path.joinpath("script.py").write_text(textwrap.dedent(script))
+        rank = Rank(tmp_path / "run")
+        code, log = rank.run(tmp_path / "script.py")
+        return code, log, [event for event in rank.events if isinstance(event, Hooked)]
+
+    return start
+
+
+def test_a_library_that_has_changed_is_named_with_its_version_and_stays_as_it_was(run):
+    code, log, hooked = run(
+        """
+        import transformers.trainer
+        print(transformers.trainer.DEFAULTS)
+        """,
+        transformers__trainer="DEFAULTS = ['callback']",
+    )
+    assert (code, log) == (0, "['callback']\n")
+    assert [(e.library, e.version) for e in hooked] == [("transformers", "99.1")]
+    assert "DEFAULT_CALLBACKS" in hooked[0].problem or "TrainerCallback" in hooked[0].problem
+
+
+def test_of_two_functions_both_are_hooked_or_none(run):
+    code, log, hooked = run(
+        """
+        import mlflow.tracking.fluent as fluent
+        print(fluent.log_metric.__name__, hasattr(fluent.log_metric, "__wrapped__"))
+        """,
+        mlflow__tracking__fluent="def log_metric(key, value): pass",
+    )
+    assert (code, log) == (0, "log_metric False\n")
+    assert "log_metrics" in hooked[0].problem
+
+
+def test_an_error_in_a_hook_is_none_of_the_script(run):
+    code, log, hooked = run(
+        """
+        import importlib.util
+        importlib.util.find_spec("tensorboardX.writer")  # to ask is not to import
+        from tensorboardX.writer import SummaryWriter
+        print(SummaryWriter().add_scalar(name="loss", at=1))
+        """,
+        tensorboardX__writer="""
+        class SummaryWriter:
+            def add_scalar(self, *, name, at):
+                return name
+        """,
+    )
+    assert (code, log) == (0, "loss\n")
+    assert hooked[0].problem is None
+
+
+def test_a_module_that_fails_to_import_fails_as_without_the_hook(run):
+    code, log, hooked = run(
+        """
+        try:
+            import wandb.sdk.wandb_run
+        except ImportError as error:
+            print(error)
+        """,
+        wandb__sdk__wandb_run="raise ImportError('no network')",
+    )
+    assert (code, log, hooked) == (0, "no network\n", [])
+
+
+def test_a_module_that_is_not_there_is_not_there(run):
+    code, log, hooked = run(
+        "import importlib.util; print(importlib.util.find_spec('tensorboardX.writer'))",
+        tensorboardX__other="",
+    )
+    assert (code, log, hooked) == (0, "None\n", [])
+
+
+def test_every_module_has_its_hook():
+    assert set(MODULES.values()) >= {"optimizer", "loader", "transformers", "tensorboard"}

@@ -1,0 +1,1 @@
+"""``zeusrun init``: from a command to the text of a job file. Reads no file and starts nothing."""

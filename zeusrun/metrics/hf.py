@@ -1,0 +1,93 @@
+"""transformers' ``trainer_state.json``, which a ``Trainer`` writes when it saves a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.files.private import read_file
+from zeusrun.metrics.newest_file import NewestFile
+from zeusrun.metrics.rows import KnownRows, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from zeusrun.metrics.rows import Run
+    from zeusrun.sidecar.events import Event
+
+_NAME = "trainer_state.json"
+_MAX_BYTES = 64 << 20
+
+
+class TrainerStates:
+    """Reads the log in the newest state; each state has the whole log so far."""
+
+    def __init__(self, run: Run) -> None:
+        self._rows = Rows(run, "key", epoch="epoch")
+        inside = (_NAME, f"*/{_NAME}")
+        self._files = NewestFile(run, self._rows, names=_NAME, inside=inside, one=False)
+        self._known: KnownRows | None = None
+        self._stamp: tuple[Path, int, int] | None = None
+        self._old: list[dict[str, Any]] | None = None
+        if (path := self._files.newest_old()) is not None:
+            with contextlib.suppress(OSError):
+                self._old = _read_log(path)
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What could not be read, each once."""
+        return self._rows.warnings
+
+    def read(self, *, final: bool = False) -> list[Event]:
+        """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
+        self._rows.begin()
+        path = self._files.find(final=final)
+        self._rows.check_file(found=path is not None, final=final)
+        try:
+            status = None if path is None else path.stat()
+        except FileNotFoundError:  # rotated away; the next one has its rows
+            status = None
+        if path is not None and status is not None:
+            stamp = (path, status.st_size, status.st_mtime_ns)
+            if stamp != self._stamp:
+                self._read_state(path, stamp, status.st_mtime, final=final)
+        return [*self._rows.end(final=final)]
+
+    def _read_state(
+        self, path: Path, stamp: tuple[Path, int, int], written_s: float, *, final: bool
+    ) -> None:
+        log = _read_log(path)
+        if log is None:  # perhaps half-written
+            if final:
+                self._rows.warn("file", f"{path} is no state of a transformers Trainer")
+            return
+        self._stamp = stamp
+        if self._known is None:
+            self._known = KnownRows()
+            # A training that was continued has the rows of before.
+            if self._old and log[: len(self._old)] == self._old:
+                for row in self._old:
+                    self._known.is_new(_mark(row))
+        self._known.position = 0
+        self._rows.restart()
+        for row in log:
+            if self._known.is_new(_mark(row)):
+                self._rows.take(row, written_s)
+
+
+def _mark(row: dict[str, Any]) -> int:
+    return hash(json.dumps(row, sort_keys=True))
+
+
+def _read_log(path: Path) -> list[dict[str, Any]] | None:
+    """Return the rows of a state; ``None`` if it has none that can be read now."""
+    try:
+        state = json.loads(read_file(path, _MAX_BYTES))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    log = state.get("log_history") if isinstance(state, dict) else None
+    if not isinstance(log, list):
+        return None
+    return [row for row in log if isinstance(row, dict)]

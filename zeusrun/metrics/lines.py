@@ -1,0 +1,99 @@
+"""Reads files of one row a line: what ``csv`` and ``jsonl`` have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zeusrun.files.tail import LineTail
+from zeusrun.metrics.newest_file import NewestFile
+from zeusrun.metrics.rows import KnownRows, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from zeusrun.metrics.rows import Run
+    from zeusrun.sidecar.events import Event
+
+    Parse: TypeAlias = Callable[[bytes], tuple[int, Mapping[str, object]] | None]
+
+_MAX_CHUNKS = 8  # 2 MB at a time, so that supervision never waits long
+
+
+class LineFile:
+    """Reads the newest file of a trial, which may be rewritten, deleted or begun again.
+
+    ``create_parser`` makes a function that reads the lines of a file from its start: it returns a
+    row with a mark that says which row it is, or ``None`` for a header; it raises ``ValueError``.
+    """
+
+    def __init__(self, run: Run, kind: str, create_parser: Callable[[], Parse]) -> None:
+        self._rows = Rows(run, kind, epoch="epoch")
+        self._files = NewestFile(run, self._rows)
+        self._create_parser = create_parser
+        self._path: Path | None = None
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What could not be read, each once."""
+        return self._rows.warnings
+
+    def read(self, *, final: bool = False) -> list[Event]:
+        """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
+        self._rows.begin()
+        if self._path is not None:
+            self._read_lines(final=final)
+        path = self._files.find(final=final)
+        if path is not None and path != self._path:
+            self._follow(path)
+            self._read_lines(final=final)
+        self._rows.check_file(found=self._path is not None, final=final)
+        return [*self._rows.end(final=final)]
+
+    def _follow(self, path: Path) -> None:
+        self._path = path
+        self._tail = LineTail(path, rewritten=True)
+        self._known = KnownRows()
+        self._old_bytes, self._old_rows = self._files.old_bytes(path), 0
+        self._restarts = 0
+
+    def _restart(self) -> None:
+        """Begin at the start of the file: what is known to stand there is not new."""
+        if self._restarts:
+            self._old_bytes = 0
+        self._restarts = self._tail.restarts
+        self._parse = self._create_parser()
+        self._known.position = self._offset = 0
+        self._rows.restart()
+
+    def _read_lines(self, *, final: bool) -> None:
+        chunks = 0
+        while chunks < _MAX_CHUNKS or final:
+            lines = self._tail.read_lines(final=final)
+            if self._tail.restarts != self._restarts:
+                self._restart()
+            if not lines:
+                return
+            chunks += 1
+            for line in lines:
+                self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        began, self._offset = self._offset, self._offset + len(line) + 1
+        line = line.replace(b"\0", b"").strip(b"\r\n ")
+        try:
+            found = self._parse(line) if line else None
+        except ValueError as error:
+            self._rows.warn("line", f"a line of {self._path} {error}; such lines are ignored")
+            return
+        if found is None:
+            return
+        mark, row = found
+        before = self._known.position < self._old_rows
+        new = self._known.is_new(mark)
+        if began < self._old_bytes:
+            self._old_rows = self._known.position
+        elif new or not before:
+            self._old_rows = min(self._old_rows, self._known.position)
+            self._rows.take(row, self._tail.modified_s or 0.0, emit=new)

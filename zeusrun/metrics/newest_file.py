@@ -1,0 +1,139 @@
+"""Finds the file that a trial writes: the newest one that a glob matches and that has changed."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from zeusrun.jobfile.placeholders import expand_placeholders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zeusrun.metrics.rows import Rows, Run
+
+_PAUSE = 100  # searching takes 1 % of the time
+_LAST_BYTES = 64
+
+
+class _Old(NamedTuple):
+    """A file as it was before the trial."""
+
+    identity: tuple[int, int]
+    size: int
+    modified_ns: int
+    last: bytes
+
+
+class NewestFile:
+    """Looks again and again for the file that counts.
+
+    Args:
+        run: What is known of the trial.
+        rows: Takes the warnings.
+        names: The files that count, such as ``*tfevents*``; they are also looked for in a
+            directory that matches, under ``inside``.
+        inside: Globs relative to such a directory.
+        one: Whether a training should write but one such file.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        rows: Rows,
+        *,
+        names: str = "*",
+        inside: tuple[str, ...] = (),
+        one: bool = True,
+    ) -> None:
+        values = {name: glob.escape(value) for name, value in run.values.items()}
+        self._pattern = expand_placeholders(run.section.path or "", values)
+        self._workdir, self._names, self._one = run.workdir, names, one
+        self._inside = () if self._pattern.endswith("**") else inside
+        self._rows = rows
+        self._next_t = 0.0
+        self._active: list[str] = []  # in the order in which they came
+        self._old = {path: _describe(path, status) for path, status in self._match()}
+
+    def find(self, *, final: bool = False) -> Path | None:
+        """Return the newest file of the trial; ``None`` if there is none."""
+        now_t = time.monotonic()
+        if final or now_t >= self._next_t:
+            found = dict(self._match())
+            fresh = [
+                path for path in found if path not in self._active and self._is_new(path, found)
+            ]
+            self._active += sorted(fresh, key=lambda path: found[path].st_mtime_ns)
+            self._active = [path for path in self._active if path in found] or self._active[-1:]
+            if self._one and len(self._active) > 1:
+                newest = os.path.relpath(self._active[-1], self._workdir)
+                self._rows.warn(
+                    "two",
+                    f"metrics.path matches {len(self._active)} files of this run; only the newest "
+                    f"is read, {newest}",
+                )
+            ended_t = time.monotonic()
+            self._next_t = ended_t + _PAUSE * (ended_t - now_t)
+        return Path(self._active[-1]) if self._active else None
+
+    def newest_old(self) -> Path | None:
+        """Return the newest file from before the trial."""
+        newest = max(self._old, key=lambda path: self._old[path].modified_ns, default=None)
+        return None if newest is None else Path(newest)
+
+    def old_bytes(self, path: Path) -> int:
+        """Return how many bytes at the start of a file stood there before the trial."""
+        old = self._old.get(str(path))
+        if old is None:
+            return 0
+        try:
+            now = _describe(str(path), path.stat(), old.size)
+        except OSError:
+            return 0
+        return old.size if (now.identity, now.last) == (old.identity, old.last) else 0
+
+    def _match(self) -> Iterator[tuple[str, os.stat_result]]:
+        seen = set()
+        # Path.glob takes no absolute pattern.
+        matches = glob.iglob(self._pattern, root_dir=self._workdir, recursive=True)  # noqa: PTH207
+        for match in matches:
+            path = os.path.realpath(self._workdir / match)
+            paths = [path]
+            if os.path.isdir(path):  # noqa: PTH112 - a path that was just joined
+                folder = Path(path)
+                paths = [str(file) for inside in self._inside for file in folder.glob(inside)]
+            for file in paths:
+                if file in seen or not fnmatch.fnmatch(os.path.basename(file), self._names):  # noqa: PTH119
+                    continue
+                seen.add(file)
+                try:
+                    status = os.stat(file)  # noqa: PTH116
+                except OSError:
+                    continue  # deleted meanwhile
+                if not os.path.isdir(file):  # noqa: PTH112
+                    yield file, status
+
+    def _is_new(self, path: str, found: dict[str, os.stat_result]) -> bool:
+        old, now = self._old.get(path), found[path]
+        return old is None or (old.identity, old.size, old.modified_ns) != (
+            (now.st_dev, now.st_ino),
+            now.st_size,
+            now.st_mtime_ns,
+        )
+
+
+def _describe(path: str, status: os.stat_result, size: int | None = None) -> _Old:
+    """Describe a file up to a size; by default, the whole."""
+    size = status.st_size if size is None else size
+    last = b""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            file.seek(max(0, size - _LAST_BYTES))
+            last = file.read(min(size, _LAST_BYTES))
+    except OSError:  # it cannot be read now, and need not be
+        pass
+    return _Old((status.st_dev, status.st_ino), size, status.st_mtime_ns, last)

@@ -1,0 +1,82 @@
+"""Proposes an objective from the metrics that a short run has produced."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import TYPE_CHECKING, NamedTuple
+
+from zeusrun.metrics.seen import names_an_evaluation, precedes
+from zeusrun.sidecar.events import REPORT
+from zeusrun.target import likely_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zeusrun.metrics.seen import Seen
+
+# What libraries report beside metrics.
+_NO_METRIC = re.compile(
+    r"(runtime|per_sec|_time|^time|samples|steps?$|^epoch|learning_rate|^lr\b|lr-|grad_norm|flos)"
+)
+_QUALITY = {"acc", "accuracy", "top", "f", "auc", "auroc", "map", "bleu", "rouge", "iou", "score"}
+
+
+class Proposal(NamedTuple):
+    """A metric, who reported it, and a target that is a little better than its last value."""
+
+    metric: str
+    source: str
+    mode: str
+    target: float
+    last: float
+
+
+def propose(seen: Mapping[tuple[str, str], Seen]) -> Proposal | None:
+    """Propose one of the metrics seen, by name and source; ``None`` if there is none.
+
+    A metric of an evaluation precedes others, an accuracy precedes a loss.
+    """
+
+    def rank(metric: str, source: str) -> tuple[bool, bool, bool]:
+        words = set(re.findall(r"[a-z]+", metric.lower()))
+        good = source == REPORT or bool(words & _QUALITY) or names_an_evaluation({metric: 0.0})
+        return "train" in words, not good, likely_mode(metric) == "min"
+
+    usable = [
+        (name, source)
+        for (name, source), values in seen.items()
+        if math.isfinite(values.last) and not _NO_METRIC.search(name.lower())
+    ]
+    if not usable:
+        return None
+    metric, source = min(usable, key=lambda each: rank(*each))
+    for name, other in usable:
+        if name == metric and precedes(other, source):
+            source = other
+    mode, last = likely_mode(metric), seen[metric, source].last
+    return Proposal(metric, source, mode, a_little_better(last, mode), last)
+
+
+def a_little_better(value: float, mode: str) -> float:
+    """Return a better value of two digits; short of 1 or 100, where an accuracy ends."""
+    exact = Decimal(repr(value))
+    best = None
+    if mode == "max" and value > 0:
+        best = next((Decimal(most) for most in (1, 100) if exact <= most), None)
+    if mode == "max" and best is not None and best - exact < best / 10:
+        return float(best - _next(best - exact, ROUND_FLOOR))  # two digits of what is missing
+    rounding = ROUND_CEILING if mode == "max" else ROUND_FLOOR
+    return float(_next(exact, rounding))
+
+
+def _next(value: Decimal, rounding: str) -> Decimal:
+    """Return another number of two digits, in the direction of ``rounding``."""
+    if not value:
+        return value
+    step = Decimal(1).scaleb(value.adjusted() - 1)
+    rounded = (value / step).to_integral_value(rounding) * step
+    if rounded == value:
+        rounded += step if rounding == ROUND_CEILING else -step
+    return rounded

@@ -1,0 +1,247 @@
+"""Turns the rows of a log or a file into events: what counts epochs, and what is a metric."""
+
+from __future__ import annotations
+
+import math
+import time
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from zeusrun.clock import read_clock
+from zeusrun.jobfile.metrics_section import Metrics
+from zeusrun.sidecar.events import Reported
+from zeusrun.sidecar.step_clock import read_step_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_FIRST_S = 60.0  # of training, after which a file should be there
+_EPOCHS = 3  # after which a column should be there
+_SHOWN, _SHOWN_LETTERS = 10, 50
+_MAX_NAMES = 1000
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a source knows of its trial before it begins.
+
+    Attributes:
+        run_dir: Its files.
+        workdir: Where the script will run; absolute.
+        section: ``metrics`` of the job file.
+        metric: ``objective.metric``.
+        values: Of the placeholders that may stand in ``metrics.path``.
+        world_size: Number of ranks.
+        began_s: Now, in Unix seconds.
+    """
+
+    run_dir: Path
+    workdir: Path
+    section: Metrics = field(default_factory=Metrics)
+    metric: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+    world_size: int = 1
+    began_s: float = field(default_factory=read_clock)
+
+    def log(self, rank: int) -> Path:
+        """Return the log of a rank."""
+        return self.run_dir / "logs" / f"rank{rank}.log"
+
+    def has_trained_a_minute(self, now_t: float) -> bool:
+        """Whether rank 0 made its first optimizer step a minute ago."""
+        count = read_step_clock(self.run_dir / "clock" / "rank0")
+        return count is not None and now_t - count.first_step_t > _FIRST_S
+
+
+def number_of(value: object) -> float | None:
+    """Return a value as a number, also ``91.3%`` and ``0.5,``; ``None`` if it is none."""
+    if isinstance(value, str):
+        value = value.strip().rstrip(",;:%)]")
+    elif isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+class Rows:
+    """Makes events of rows, which are numbers or texts by name.
+
+    A row without metrics sets the epoch of those that follow. Where no epoch is known, the k-th
+    value of a metric is that of epoch k; one at step 0 is an evaluation before training.
+    """
+
+    def __init__(self, run: Run, kind: str, epoch: str = "", step: str = "step") -> None:
+        """``kind`` is the word for a name: column, key, tag; ``epoch``, ``step``: which count."""
+        section = run.section
+        self.warnings: list[str] = []
+        self.source = "stdout" if section.source == "auto" else section.source
+        self.where = f"metrics.source {self.source}"
+        self._run, self._kind = run, kind
+        self._epoch_name, self._step_name = section.epoch or epoch, section.step or step
+        self._wanted = section.name or run.metric
+        self._names: dict[str, None] = {}
+        self._epochs: set[int] = set()
+        self._found = False
+        self._since_t: float | None = None
+        self._now_t = 0.0
+        self._warned: set[str] = set()
+        self._events: list[Reported] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """Count from the beginning again: the file was rewritten."""
+        self._epoch: int | None = None
+        self._counts: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Begin to read: no event is later than now, or earlier than the first reading."""
+        self._now_t = time.monotonic()
+        if self._since_t is None:
+            self._since_t = self._now_t
+
+    def take(self, row: Mapping[str, object], written_s: float, *, emit: bool = True) -> None:
+        """Take in a row that was written at a Unix second; ``emit``: it was not seen before."""
+        epoch, step = (number_of(row.get(name)) for name in (self._epoch_name, self._step_name))
+        if epoch is not None and abs(epoch) < 1 << 53:
+            self._epoch = max(0, math.ceil(epoch - 1e-6))  # one that is under way counts
+            if len(self._epochs) < _EPOCHS:
+                self._epochs.add(self._epoch)
+        values = self._read_values(row)
+        if self._wanted in values:
+            self._found = True
+            values[self._run.metric] = values.pop(self._wanted)
+        for at, metrics in self._by_epoch(values, step).items():
+            if emit:
+                self._emit(Reported(self._moment(written_s), at, metrics, self.source))
+
+    def _read_values(self, row: Mapping[str, object]) -> dict[str, float]:
+        values: dict[str, float] = {}
+        for name, raw in row.items():
+            if name in {self._epoch_name, self._step_name} or not self._knows(name):
+                continue
+            value = number_of(raw)
+            if value is not None:
+                values[name] = value
+            elif name == self._wanted:
+                self._found = True
+                text = str(raw)[:80]
+                self.warn("number", f"{self._kind} {name!r} is {text!r}, which is no number")
+        return values
+
+    def _knows(self, name: str) -> bool:
+        """Remember a name; ``False`` if there are already too many."""
+        if name not in self._names:
+            if len(self._names) >= _MAX_NAMES:
+                return False
+            self._names[name] = None
+        return True
+
+    def _by_epoch(
+        self, values: dict[str, float], step: float | None
+    ) -> dict[int, dict[str, float]]:
+        if self._epoch is not None:
+            return {self._epoch: values} if values else {}
+        found: dict[int, dict[str, float]] = {}
+        for name, value in values.items():
+            at = self._counts[name] = self._counts.get(name, -1 if step == 0 else 0) + 1
+            found.setdefault(at, {})[name] = value
+        return found
+
+    def _emit(self, event: Reported) -> None:
+        """Add an event; of many rows without the metric, as of every step, only the last counts."""
+        before = self._events[-1] if self._events else None
+        if (
+            before is not None
+            and self._run.metric not in event.metrics
+            and event.metrics.keys() == before.metrics.keys()
+        ):
+            self._events[-1] = event
+        else:
+            self._events.append(event)
+
+    def _moment(self, written_s: float) -> float:
+        """Return a Unix second in monotonic time."""
+        written_t = self._now_t - (read_clock() - written_s)
+        return max(self._since_t or 0.0, min(self._now_t, written_t))  # NaN is now
+
+    def end(self, *, final: bool = False) -> list[Reported]:
+        """End to read: return the events."""
+        if not self._found and self._names and (final or len(self._epochs) >= _EPOCHS):
+            names = ", ".join(name[:_SHOWN_LETTERS] for name in list(self._names)[:_SHOWN])
+            self.warn(
+                "name",
+                f"no {self._kind} {self._wanted!r} has come so far; there are {names}. Correct "
+                "objective.metric, or say in metrics.name which one it is",
+            )
+        events, self._events = self._events, []
+        return events
+
+    def check_file(self, *, found: bool, final: bool) -> None:
+        """Warn if there is still no file after the first minute of training, or at the end."""
+        if found or "file" in self._warned:
+            return
+        if final or self._run.has_trained_a_minute(self._now_t):
+            path = self._run.section.path or "mlflow.db, mlruns"
+            when = "" if final else " so far; zeusrun keeps looking"
+            self.warn("file", f"this run wrote no file that metrics.path ({path}) matches{when}")
+
+    def warn(self, kind: str, text: str) -> None:
+        """Warn once of each kind."""
+        if kind not in self._warned:
+            self._warned.add(kind)
+            self.warnings.append(f"{self.where}: {text}")
+
+
+class StepRows:
+    """Makes rows of single values: those of one step that come together are one row.
+
+    Where a name counts epochs, a row waits for it: loggers write it last.
+    """
+
+    def __init__(self, rows: Rows, epoch: str | None) -> None:
+        self._rows = rows
+        self._awaited = None if epoch == "step" else epoch
+        self._row: dict[str, object] = {}
+        self._counted: object = None  # the step whose epoch is known
+        self._written_s = 0.0
+
+    def take(self, name: str, value: object, step: int, written_s: float) -> None:
+        """Take in a value that was written at a Unix second."""
+        if self._row and (self._row["step"] != step or name in self._row):
+            self._flush()
+        self._row.setdefault("step", step)
+        self._row.setdefault(name, value)
+        if name == self._awaited:
+            self._counted = step
+        self._written_s = written_s
+
+    def end(self, *, final: bool) -> None:
+        """End to read: the last row is complete, unless it has to wait."""
+        if self._row and (final or self._awaited is None or self._row["step"] == self._counted):
+            self._flush()
+
+    def _flush(self) -> None:
+        self._rows.take(self._row, self._written_s)
+        self._row = {}
+
+
+class KnownRows:
+    """The rows that a file had, to tell which are new after it was rewritten."""
+
+    def __init__(self) -> None:
+        self._marks = array("q")
+        self.position = 0
+
+    def is_new(self, mark: int) -> bool:
+        """Whether the next row of the file is not the one that stood there before."""
+        at, self.position = self.position, self.position + 1
+        if at < len(self._marks):
+            if self._marks[at] == mark:
+                return False
+            del self._marks[at:]
+        self._marks.append(mark)
+        return True
