@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -97,3 +100,34 @@ def test_no_descriptor_is_left_open(tmp_path, victim):
         with pytest.raises(OSError, match=r".*"):
             open_for_reading(path)
     assert count() == before
+
+
+def test_a_folder_that_another_process_makes_and_removes_is_made(tmp_path):
+    """``mkdir(exist_ok=True)`` fails if the folder is removed right after it was found."""
+    path = tmp_path / "run"
+    done = threading.Event()
+
+    def make_and_remove():
+        while not done.is_set():
+            with suppress(OSError):
+                path.mkdir()
+            with suppress(OSError):
+                path.rmdir()
+
+    others = [threading.Thread(target=make_and_remove) for _ in range(3)]
+    for other in others:
+        other.start()
+    try:
+        for _ in range(3000):
+            make_folder(path)
+    finally:
+        done.set()
+        for other in others:
+            other.join()
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")])
+def test_what_is_no_folder_in_its_place_is_an_error(tmp_path, make):
+    make(tmp_path / "run")
+    with pytest.raises(FileExistsError):
+        make_folder(tmp_path / "run")

@@ -57,4 +57,15 @@ def make_folder(path: Path) -> None:
     """Make a directory and its missing parents, all with mode 0700."""
     if not path.parent.exists():
         make_folder(path.parent)
-    path.mkdir(mode=0o700, exist_ok=True)
+    while True:
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError as there:
+            try:
+                if not stat.S_ISDIR(path.stat().st_mode):
+                    raise
+            except FileNotFoundError:
+                if path.is_symlink():
+                    raise there from None
+                continue  # another process removed it just now
+        return
