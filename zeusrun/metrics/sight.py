@@ -63,6 +63,8 @@ def describe_applied(applied: Applied) -> str:
     """Return what a hook replaced, such as ``train.py:4: batch size 16 of each rank is 32 now``."""
     name = {"batch_size": "batch size", "learning_rate": "learning rate"}.get(applied.choice, "?")
     each = " of each rank" if applied.choice == "batch_size" else ""
+    if applied.given == applied.chosen:
+        return f"{applied.where}: {name} {applied.given:g}{each} stays"
     return f"{applied.where}: {name} {applied.given:g}{each} is {applied.chosen:g} now"
 
 

@@ -357,7 +357,8 @@ def sight_sheet(trial: Trial, sight: Sight) -> RenderableType:
         table.add_row(Text(name), Text(source), *map(Text, values), style=style)
     head = Text.assemble((trial.trial, "bold"), f"  {trial.metric}, {target_text(trial)}")
     if sight.source is None:
-        end = f"{trial.metric} never came; name one of these in objective.metric"
+        then = "name one of these in objective.metric" if sight.metrics else "see docs/metrics.md"
+        end = f"{trial.metric} never came; {then}"
     else:
         end = f"{trial.metric} is taken from {seen_by(sight)}"
     return Group(
