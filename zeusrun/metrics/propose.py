@@ -39,10 +39,10 @@ def propose(seen: Mapping[tuple[str, str], Seen]) -> Proposal | None:
     A metric of an evaluation precedes others, an accuracy precedes a loss.
     """
 
-    def rank(metric: str, source: str) -> tuple[bool, bool, bool]:
-        words = set(re.findall(r"[a-z]+", metric.lower()))
-        good = source == REPORT or bool(words & _QUALITY) or names_an_evaluation({metric: 0.0})
-        return "train" in words, not good, likely_mode(metric) == "min"
+    def rank(key: tuple[str, str]) -> tuple[bool, bool, bool]:
+        words = set(re.findall(r"[a-z]+", key[0].lower()))
+        good = key[1] == REPORT or bool(words & _QUALITY) or names_an_evaluation({key[0]: 0.0})
+        return "train" in words, not good, likely_mode(key[0]) == "min"
 
     usable = [
         (name, source)
@@ -51,7 +51,7 @@ def propose(seen: Mapping[tuple[str, str], Seen]) -> Proposal | None:
     ]
     if not usable:
         return None
-    metric, source = min(usable, key=lambda each: rank(*each))
+    metric, source = min(usable, key=rank)
     for name, other in usable:
         if name == metric and precedes(other, source):
             source = other
