@@ -105,8 +105,8 @@ def test_without_a_try_it_says_what_it_guessed_and_what_is_missing(cli, zeusrun,
     script("import presets, torchvision")
     code, out, err = cli("init", "--", "torchrun", "--nproc-per-node=2", "train.py", "-b", 8)
     assert (code, err) == (0, "")
-    assert "batch size 16, from -b 8 x 2 processes: scripts of torchvision usually" in out
-    assert "candidates 4, 8, 16, 32, 64" in out
+    assert "guessed from -b 8 x 2 processes: scripts of torchvision usually mean" in out
+    assert "candidates: [4, 8, 16, 32, 64]" in out
     assert "write metric and target under 'objective' in train.yaml (likely acc1" in out
     assert read_job_file(zeusrun.folder / "train.yaml", ()).problems == []
     code, _, err = cli("validate", "train.yaml")

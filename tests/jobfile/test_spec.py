@@ -57,7 +57,12 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
             "on_target": "stop",
             "missing_metric": "stop",
         },
-        "batch_size": {"candidates": (32, 64, 128), "default": 64, "per_device_max": None},
+        "batch_size": {
+            "candidates": (32, 64, 128),
+            "default": 64,
+            "apply": "script",
+            "per_device_max": None,
+        },
         "policy": {"name": "auto", "window": None, "seed": 0, "learn_from_shared": False},
         "early_stop": {"cost_factor": 2.0},
         "attempts": 5,

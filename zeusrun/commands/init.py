@@ -52,13 +52,14 @@ def init(
     write = functools.partial(write_draft, words=command, path=path, workdir=workdir)
     text = write(guess)
     _create(path, text)
-    _say_guesses(path, guess)
+    typer.echo(f"{path}: written; the comments say what is guessed, and why:\n\n{text}")
+    _warn(path, guess)
     if try_it:
         from zeusrun.commands.try_run import try_job  # noqa: PLC0415 - imports numpy
 
         raise typer.Exit(try_job(guess, path, text, write))
     typer.echo(
-        f"Next: write metric and target under 'objective' in {path} (likely {guess.metric[0]}; "
+        f"Next: write metric and target under 'objective' in {path} (likely {guess.metric}; "
         f"`zeusrun init --try` finds out), then run: zeusrun submit {path}"
     )
 
@@ -112,20 +113,7 @@ def _create(path: Path, text: str) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _say_guesses(path: Path, guess: Guess) -> None:
-    lines = [f"{path}: written; these are guesses:"]
-    if guess.batch is None:
-        lines.append("  batch size: none was found; see the comment in the file")
-    else:
-        sizes = ", ".join(map(str, guess.batch.candidates(guess.ranks)))
-        lines.append(f"  batch size {guess.batch.default}, from {guess.batch.why}")
-        lines.append(f"  candidates {sizes}")
-    if guess.learning_rate is not None:
-        rate, scale, why = guess.learning_rate
-        lines.append(f"  learning rate {rate:g}, scale {scale}, from {why}")
-    if guess.max_epochs is not None:
-        lines.append(f"  at most {guess.max_epochs[0]} epochs, from {guess.max_epochs[1]}")
-    typer.echo(plain_text("\n".join(lines)))
+def _warn(path: Path, guess: Guess) -> None:
     warnings, name = list(guess.warnings), job_name(path)
     with contextlib.suppress(ZeusrunError):  # the guess does not depend on it
         if name in open_home()[1].jobs():
@@ -133,5 +121,5 @@ def _say_guesses(path: Path, guess: Guess) -> None:
                 f"a job called {name!r} has a history, which this job would continue; change its "
                 "name unless it is the same job"
             )
-    for text in warnings:
-        typer.echo(plain_text(f"zeusrun: warning: {path}: {text}"), err=True)
+    for each in warnings:
+        typer.echo(plain_text(f"zeusrun: warning: {path}: {each}"), err=True)

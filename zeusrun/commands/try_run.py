@@ -79,10 +79,10 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     else:
         metric, source, mode, target, last = proposal
         better = "at most" if mode == "min" else "at least"
-        objective = (metric, mode, target, f"it was {last:.6g} in the try (by {source})")
+        objective = (metric, mode, target, f"it was {last:.6g} in the try; source: {source}")
         lines = [
             f"Proposed: {metric} {better} {target:g}.",
-            f"Next: raise the target to what you need, then run: zeusrun submit {path}",
+            f"Next: set the target to what you need, then run: zeusrun submit {path}",
         ]
     if path.read_text(encoding="utf-8") == text:
         path.write_text(write(guess, objective=objective), encoding="utf-8")
@@ -96,7 +96,7 @@ def _overrides(guess: Guess) -> list[str]:
     """Return what makes one short run of the job, whatever its metrics are."""
     size = guess.ranks if guess.batch is None else guess.batch.default
     return [
-        f"objective.metric={guess.metric[0]}",
+        f"objective.metric={guess.metric}",
         "objective.target=0",
         "objective.on_target=continue",
         "objective.missing_metric=continue",

@@ -62,13 +62,12 @@ def propose(seen: Mapping[tuple[str, str], Seen]) -> Proposal | None:
 def a_little_better(value: float, mode: str) -> float:
     """Return a better value of two digits; short of 1 or 100, where an accuracy ends."""
     exact = Decimal(repr(value))
-    best = None
-    if mode == "max" and value > 0:
-        best = next((Decimal(most) for most in (1, 100) if exact <= most), None)
-    if mode == "max" and best is not None and best - exact < best / 10:
+    if mode == "min":
+        return float(_next(exact, ROUND_FLOOR))
+    best = next((Decimal(most) for most in (1, 100) if 0 < exact <= most), None)
+    if best is not None and best - exact < best / 10:
         return float(best - _next(best - exact, ROUND_FLOOR))  # two digits of what is missing
-    rounding = ROUND_CEILING if mode == "max" else ROUND_FLOOR
-    return float(_next(exact, rounding))
+    return float(_next(exact, ROUND_CEILING))
 
 
 def _next(value: Decimal, rounding: str) -> Decimal:

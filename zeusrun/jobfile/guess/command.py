@@ -26,7 +26,6 @@ _VARIABLES = {
     "gpu_ids": "CUDA_VISIBLE_DEVICES",
     "cpu": "ACCELERATE_USE_CPU",
 }
-_OTHER_LAUNCHERS = ("use_deepspeed", "use_fsdp", "use_megatron_lm", "use_parallelism_config", "tpu")
 _NO_LOSS = {
     *_VARIABLES, "num_processes", "num_machines", "main_process_ip", "main_process_port",
     "machine_rank", "module", "multi_gpu", "same_network", "debug", "quiet", "q",
@@ -35,25 +34,15 @@ _NO_LOSS = {
 
 @dataclass(frozen=True)
 class Launched:
-    """What a command starts.
+    """What a command starts; one of ``script`` and ``module`` is not ``None``."""
 
-    Attributes:
-        script: Its path; ``None`` if it is a module.
-        module: Its name; ``None`` if it is a script.
-        args: Of the script.
-        nproc_per_node: As for torchrun; ``None`` if the command does not say it.
-        max_restarts: Of the processes.
-        env: Variables that the command sets.
-        warnings: What of the command has no effect under zeusrun, a sentence each.
-    """
-
-    script: str | None = None
-    module: str | None = None
-    args: tuple[str, ...] = ()
-    nproc_per_node: int | str | None = 1
+    script: str | None = None  # its path
+    module: str | None = None  # its name
+    args: tuple[str, ...] = ()  # of the script
+    nproc_per_node: int | str | None = 1  # as for torchrun; ``None`` if the command lacks it
     max_restarts: int = 0
     env: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # what has no effect under zeusrun, a sentence each
 
 
 def read_command(words: Sequence[str]) -> Launched:
@@ -119,8 +108,8 @@ def _read_torchrun(words: list[str]) -> Launched:
 def _read_accelerate(words: list[str]) -> Launched:
     options = _take_options(words)
     launched = _target(words, options, "num_machines")
-    for name in _OTHER_LAUNCHERS:
-        if name in options:
+    for name in options:
+        if name.startswith("use_") or name == "tpu":
             raise UsageError(
                 f"accelerate's --{name} needs accelerate's own launcher, and zeusrun starts "
                 "torchrun; give a command without it"

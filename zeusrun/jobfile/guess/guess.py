@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.jobfile.guess.command import Launched
-    from zeusrun.jobfile.guess.script import Script
+    from zeusrun.jobfile.guess.script import Found, Script
 
 _PER_DEVICE = (
     "per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size",
@@ -46,19 +46,12 @@ _COLUMN = 38  # behind which comments begin
 
 @dataclass(frozen=True)
 class Batch:
-    """The batch sizes of a job.
+    """The batch sizes of a job."""
 
-    Attributes:
-        default: Global.
-        why: Where that is from, a clause for people.
-        per_device_max: Samples on a device, where the command accumulates gradients.
-        by_hook: Whether the script has no option for it.
-    """
-
-    default: int
-    why: str
-    per_device_max: int | None = None
-    by_hook: bool = False
+    default: int  # global
+    why: str  # where it is from, a clause for people
+    per_device_max: int | None = None  # where the command accumulates gradients
+    by_hook: bool = False  # the script has no option for it
 
     def candidates(self, ranks: int) -> list[int]:
         """Return powers of two times the default, as far as so many ranks can share them."""
@@ -70,62 +63,49 @@ class Batch:
 
 @dataclass(frozen=True)
 class Guess:
-    """What a job file can be written from. ``None`` is what was not found.
+    """What a job file can be written from; ``None`` is what was not found."""
 
-    Attributes:
-        launched: The script and how it is started; its arguments with placeholders.
-        ranks: How many processes the batch sizes are for.
-        batch: The batch sizes.
-        learning_rate: At the default batch size, how it grows, and where that is from.
-        max_epochs: And where that is from.
-        metric: Its probable name, and why.
-        warnings: What may go wrong, a sentence each.
-        seen_rate: The learning rate of the optimizer in a run.
-    """
-
-    launched: Launched
-    ranks: int
+    launched: Launched  # its arguments with placeholders
+    ranks: int  # processes that the batch sizes are for
     batch: Batch | None
-    learning_rate: tuple[float, str, str] | None
-    max_epochs: tuple[int, str] | None
-    metric: tuple[str, str]
-    warnings: tuple[str, ...]
-    seen_rate: float | None = None
+    learning_rate: Found | None
+    scale: str  # how it grows with the batch size
+    max_epochs: Found | None
+    metric: str  # its probable name
+    warnings: tuple[str, ...]  # a sentence each
+    seen_rate: float | None = None  # of the optimizer in a run
 
 
 def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> Guess:
     """Guess a job; ``gpus`` and ``cpus`` are those of this machine."""
     arguments, warnings = Arguments(launched.args, script), list(launched.warnings)
     nproc: int | str | None = launched.nproc_per_node
-    devices = arguments.find_given(("devices", "gpus"))
+    devices = arguments.find(("devices", "gpus"), default=False)
     if nproc == 1 and script.library == "lightning" and devices is not None:
-        nproc = int(devices.value)  # Lightning starts the processes
+        nproc = int(devices.value)  # Lightning would start them
     if nproc is None:  # accelerate takes every GPU
         nproc = "gpu" if gpus else 1
     ranks = nproc if isinstance(nproc, int) else {"cpu": cpus, "gpu": gpus}.get(nproc, gpus or cpus)
     batch = _guess_batch(arguments, max(1, ranks))
-    learning_rate = _guess_learning_rate(arguments, warnings)
+    rate, scale = _guess_learning_rate(arguments, warnings)
     epochs = arguments.find(_EPOCHS)
     if epochs is not None:
         arguments.put(epochs, "max_epochs")
-    library = script.library
     return Guess(
         launched=replace(launched, nproc_per_node=nproc, args=tuple(arguments.words)),
         ranks=max(1, ranks),
         batch=batch,
-        learning_rate=learning_rate,
-        max_epochs=None if epochs is None else (int(epochs.value), epochs.origin),
-        metric=(
-            _METRICS.get(library or "", "val_accuracy"),
-            f"usual with {library}" if library in _METRICS else "only an example",
-        ),
+        learning_rate=rate,
+        scale=scale,
+        max_epochs=epochs,
+        metric=_METRICS.get(script.library or "", "val_accuracy"),
         warnings=tuple(warnings),
     )
 
 
 def _guess_batch(arguments: Arguments, ranks: int) -> Batch | None:
     script, names = arguments.script, (*_PER_DEVICE, *_GLOBAL, *_EITHER)
-    found = arguments.find_given(_GLOBAL) or arguments.find(names)
+    found = arguments.find(_GLOBAL, default=False) or arguments.find(names)
     if found is None:
         return None
     value, each = int(found.value), f" x {ranks} processes" if ranks > 1 else ""
@@ -147,39 +127,33 @@ def _guess_batch(arguments: Arguments, ranks: int) -> Batch | None:
         why = f"{found.origin} x {own} accumulated{each} ({steps.origin}{over})"
         return Batch(value * own * ranks, why, value)
     arguments.put(found, "local_batch_size")
-    why = "assumed to be for each process, because nothing says otherwise"
+    why = ": assumed to be for each process, because nothing says otherwise" if each else ""
     if found.name in _PER_DEVICE:
-        why = "its name says that it is for each process"
+        why = ": its name says that it is for each process"
     elif script.library:
-        why = f"scripts of {script.library} usually mean each process"
-    return Batch(value * ranks, f"{found.origin}{each}" + (f": {why}" if ranks > 1 else ""))
+        why = f": scripts of {script.library} usually mean each process"
+    return Batch(value * ranks, f"{found.origin}{each}{why}")
 
 
-def _guess_learning_rate(
-    arguments: Arguments, warnings: list[str]
-) -> tuple[float, str, str] | None:
-    script, found = arguments.script, arguments.find(_RATES, whole=False)
-    by = script.scales_by
+def _guess_learning_rate(arguments: Arguments, warnings: list[str]) -> tuple[Found | None, str]:
+    found, by = arguments.find(_RATES, whole=False), arguments.script.scales_by
     if by == "lr_base":
         if found is None or found.place is None:
             warnings.append(
                 "the script scales its learning rate with the batch size itself, unless it gets "
                 "--lr; zeusrun leaves the learning rate alone"
             )
-            return None
+            return None, "none"
     elif by is not None:
         warnings.append(
             f"the script seems to multiply its learning rate by the {by} itself; check that "
             "learning_rate.scale does not do it once more"
         )
-    if found is None:
-        return None
-    arguments.put(found, "learning_rate")
+    if found is not None:
+        arguments.put(found, "learning_rate")
     if by == "batch size":
-        return found.value, "none", f"{found.origin}; scale: none, since the script scales it"
-    if script.uses_adam:
-        return found.value, "sqrt", f"{found.origin}; scale: sqrt, as usual with Adam"
-    return found.value, "linear", found.origin
+        return found, "none"
+    return found, "sqrt" if arguments.script.uses_adam else "linear"
 
 
 def job_name(path: Path) -> str:
@@ -194,14 +168,10 @@ def write_draft(
     workdir: str = ".",
     objective: tuple[str, str, float, str] | None = None,
 ) -> str:
-    """Return the text of a job file.
+    """Return the text of a job file at ``path`` for a command.
 
-    Args:
-        guess: What is known of the job.
-        words: Of the command.
-        path: Of the job file.
-        workdir: Where the command runs, relative to the folder of the job file.
-        objective: Metric, mode, target, and where they are from; ``None`` if they are not known.
+    ``workdir`` is where the command runs, relative to the folder of the file. ``objective`` is
+    metric, mode, target, and where they are from; ``None`` if they are not known.
     """
     launched, script = guess.launched, guess.launched.script
     if script is not None and workdir != "." and not script.startswith("/"):
@@ -223,7 +193,10 @@ def write_draft(
         *(f"  {key}: {_escaped(value)}" for key, value in launched.env.items()),
         "",
         "launch:",
-        _line(f"  nproc_per_node: {launched.nproc_per_node}", f"batch sizes fit {processes}"),
+        _line(
+            f"  nproc_per_node: {launched.nproc_per_node}",
+            f"the batch sizes below are for {processes}",
+        ),
         *([f"  max_restarts: {launched.max_restarts}"] if launched.max_restarts else []),
         "",
         *_objective(guess, objective),
@@ -243,22 +216,29 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
         yield f"  mode: {mode}"
         yield _line(f"  target: {target!r}", "a little better; a run ends when it is reached")
     else:
-        metric, why = guess.metric
         yield "  # Remove the # from the next three lines, and correct them (docs/metrics.md)."
-        yield _line(f"  # metric: {metric}", f"{why}; `zeusrun init --try` lists those of a run")
-        yield _line(f"  # mode: {likely_mode(metric)}", "max: higher is better; min: lower is")
+        yield _line(f"  # metric: {guess.metric}", "`zeusrun init --try` lists those of a run")
+        yield _line(
+            f"  # mode: {likely_mode(guess.metric)}", "max: higher is better; min: lower is better"
+        )
         yield _line("  # target: 0.9", "a run ends when the metric reaches it")
-    epochs, origin = guess.max_epochs or (40, "")
-    why = f"guessed from {origin}" if origin else "no option for epochs was found"
-    yield _line(f"  max_epochs: {epochs}", why)
+    epochs = guess.max_epochs
+    why = (
+        "a guess: no option for epochs was found"
+        if epochs is None
+        else f"guessed from {epochs.origin}"
+    )
+    yield _line(f"  max_epochs: {40 if epochs is None else int(epochs.value)}", why)
 
 
 def _batch(guess: Guess) -> Iterator[str]:
     batch = guess.batch
     if batch is None:
-        yield "# The script seems to have no option for its batch size. If it uses a DataLoader, remove"
-        yield "# the # and correct the default: what it trains with now, over all processes. `zeusrun"
-        yield "# init --try` finds that. docs/hooks.md describes apply: dataloader."
+        yield _comment(
+            "The script seems to have no option for its batch size. If it has a DataLoader, remove "
+            "the # below, and write its batch size as the default, summed over all processes; "
+            "`zeusrun init --try` does both. See docs/hooks.md."
+        )
         yield "# batch_size: {default: 64, candidates: [16, 32, 64, 128, 256], apply: dataloader}"
         return
     sizes = ", ".join(map(str, batch.candidates(guess.ranks)))
@@ -275,15 +255,22 @@ def _batch(guess: Guess) -> Iterator[str]:
 
 def _learning_rate(guess: Guess) -> Iterator[str]:
     if guess.learning_rate is None:
-        rate = guess.seen_rate or 0.1
-        yield "# The script keeps its own learning rate. If that should follow the batch size, remove the"
-        yield "# # and check the base: the rate with which the optimizer is built (docs/hooks.md)."
-        yield f"# learning_rate: {{base: {rate:g}, scale: linear, apply: optimizer}}"
+        yield _comment(
+            "The script keeps its own learning rate. If zeusrun should scale it, remove the # "
+            "below; base is the rate with which the script builds its optimizer (docs/hooks.md)."
+        )
+        base = guess.seen_rate or 0.1
+        yield f"# learning_rate: {{base: {base:g}, scale: linear, apply: optimizer}}"
         return
-    base, scale, why = guess.learning_rate
-    yield _line("learning_rate:", "linear, sqrt or none: how it grows with the batch size")
-    yield _line(f"  base: {base!r}", f"guessed from {why}")
-    yield f"  scale: {scale}"
+    grows = {
+        "none": "the script scales it with the batch size itself",
+        "sqrt": "grows with the square root of the batch size, as usual with Adam",
+        "linear": "grows with the batch size",
+    }
+    yield "learning_rate:"
+    rate = guess.learning_rate
+    yield _line(f"  base: {rate.value!r}", f"at the default; guessed from {rate.origin}")
+    yield _line(f"  scale: {guess.scale}", grows[guess.scale])
 
 
 def _args(args: Sequence[str]) -> Iterator[str]:
@@ -293,11 +280,8 @@ def _args(args: Sequence[str]) -> Iterator[str]:
         if not groups or word.startswith("-") or "=" in word:
             groups.append([])
         groups[-1].append(_scalar(word))
-    lines = [", ".join(group) for group in groups]
-    if len(whole := ", ".join(lines)) < 80:
-        yield from [f"args: [{whole}]"] if args else []
-    else:
-        yield from ("args: [", *(f"  {line}," for line in lines), "]")
+    if args:
+        yield from ("args: [", *(f"  {', '.join(group)}," for group in groups), "]")
 
 
 def _scalar(text: str) -> str:
@@ -334,9 +318,12 @@ def _comment(text: str, indent: str = "") -> str:
 
 def _shown(words: Sequence[str]) -> str:
     """Return a command for a comment: on one line, without the values of secret variables."""
-    secret = [word.partition("=")[0] for word in words if "=" in word]
-    keys = {key for key in secret if key.isidentifier() and is_secret_name(key)}
-    hidden = [re.sub(r"=(?s:.*)", "=***", w) if w.partition("=")[0] in keys else w for w in words]
+    hidden = [
+        re.sub("=.*", "=***", word, flags=re.DOTALL)
+        if is_secret_name(word.partition("=")[0])
+        else word
+        for word in words
+    ]
     return _printable(shlex.join(hidden))
 
 

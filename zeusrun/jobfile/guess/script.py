@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _RANKS = r"(?:\w+\.)*(?:get_)?(?:\w*world_?size|n_?gpus?\w*|num_gpus|num_processes|nprocs)"
 _RATE = r"(?:\w+\.)*(?:base_?lr|b?lr|learning_rate)\b"
@@ -22,7 +22,7 @@ _SCALES = re.compile(
     re.IGNORECASE,
 )
 _OPTION = re.compile(r"(?P<name>(?:--?|\+{1,2})?[A-Za-z_][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
-_FILES = ([".json"], [".yaml"], [".yml"], [".toml"])
+_FILE = re.compile(r"[^-\s]\S*\.(?:json|ya?ml|toml)")
 _CHOICES = {"local_batch_size", "global_batch_size", "learning_rate", "epochs"}
 # By library: what is imported, and what else the text contains.
 _LIBRARIES = {
@@ -39,20 +39,12 @@ _OF_TRAINER = {"per_device_train_batch_size": 8.0, "learning_rate": 5e-5, "num_t
 
 @dataclass(frozen=True)
 class Script:
-    """What a text shows.
+    """What a text shows."""
 
-    Attributes:
-        library: Whose conventions it follows: ``timm``, ``nanoGPT``, ...; or ``None``.
-        options: By normal name: how an option is written, and its default.
-        divides: Whether it divides its batch size by the number of processes.
-        scales_by: By what it multiplies its learning rate; ``None`` if it does not.
-        uses_adam: Whether Adam or one of its kind trains.
-    """
-
-    library: str | None = None
-    options: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-    divides: bool = False
-    scales_by: str | None = None
+    library: str | None = None  # whose conventions it follows: timm, nanoGPT, ...
+    options: Mapping[str, tuple[str, float]] = field(default_factory=dict)  # as written, default
+    divides: bool = False  # its batch size by the number of processes
+    scales_by: str | None = None  # by what it multiplies its learning rate
     uses_adam: bool = False
 
 
@@ -137,19 +129,12 @@ def _number(node: ast.AST) -> float | None:
 
 @dataclass(frozen=True)
 class Found:
-    """An option and its value, which is above 0.
+    """An option and its value, which is above 0."""
 
-    Attributes:
-        name: As it is normal.
-        written: As the command or the script writes it.
-        value: Of the option.
-        place: Index of the word that contains the value; ``None`` if it is the script's default.
-    """
-
-    name: str
-    written: str
+    name: str  # as ``normal`` returns it
+    written: str  # in the command or the script
     value: float
-    place: int | None
+    place: int | None  # of the word that contains the value; ``None`` if it is a default
 
     @property
     def origin(self) -> str:
@@ -165,19 +150,10 @@ class Arguments:
         self.script = script
         self.words = [word.replace("$", "$$") for word in words]  # no other placeholder is meant
 
-    def find(self, names: Sequence[str], *, whole: bool = True) -> Found | None:
-        """Return the last option of these names in the command, else a default of the script."""
-        found = self.find_given(names, whole=whole)
-        if found is not None or [word[word.rfind(".") :] for word in self.words] in _FILES:
-            return found  # a script whose only argument is a file reads its options there
-        for name in names:
-            written, value = self.script.options.get(name, ("", 0.0))
-            if _fits(value, whole=whole):
-                return Found(name, written, value, None)
-        return None
-
-    def find_given(self, names: Collection[str], *, whole: bool = True) -> Found | None:
-        """Return the last option of these names in the command."""
+    def find(
+        self, names: Sequence[str], *, whole: bool = True, default: bool = True
+    ) -> Found | None:
+        """Return the last option of these names in the command, else the script's default."""
         found = None
         for place, word in enumerate(self.words):
             match = _OPTION.fullmatch(word)
@@ -186,13 +162,15 @@ class Arguments:
             text, where = match["value"], place
             if text is None and word.startswith("-") and place + 1 < len(self.words):
                 text, where = self.words[place + 1], place + 1
-            try:
-                value = float(text or "")
-            except ValueError:
-                continue
-            if _fits(value, whole=whole):
+            if (value := _read(text, whole=whole)) is not None:
                 found = Found(normal(match["name"]), match["name"], value, where)
-        return found
+        if found is not None or not default or _FILE.fullmatch(" ".join(self.words)):
+            return found  # a script whose only argument is a file reads its options there
+        for name in names:
+            written, text = self.script.options.get(name, ("", 0.0))
+            if (value := _read(text, whole=whole)) is not None:
+                return Found(name, written, value, None)
+        return None
 
     def put(self, found: Found, placeholder: str) -> None:
         """Replace a value by a placeholder, or add the option; a call of zeusrun needs neither."""
@@ -204,5 +182,9 @@ class Arguments:
         self.words[found.place] = f"{name}=${{{placeholder}}}" if equals else f"${{{placeholder}}}"
 
 
-def _fits(value: float, *, whole: bool) -> bool:
-    return 0 < value < math.inf and (not whole or value == int(value))
+def _read(text: str | float | None, *, whole: bool) -> float | None:
+    try:
+        value = float(text or 0)
+    except ValueError:
+        return None
+    return value if 0 < value < math.inf and (not whole or value == int(value)) else None
