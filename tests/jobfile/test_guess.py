@@ -104,7 +104,7 @@ CALLS = """
     run = zeusrun.current()
     loader = DataLoader(data, batch_size=run.local_batch_size(default=32))
     optimizer = SGD(model.parameters(), lr=run.learning_rate(default=0.02))
-    for epoch in run.epochs(default=40):
+    for epoch in run.epochs(40):
         run.report(epoch=epoch, val_loss=loss, val_accuracy=accuracy)
 """
 

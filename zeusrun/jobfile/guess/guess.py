@@ -123,8 +123,8 @@ def _guess_batch(arguments: Arguments, ranks: int) -> Batch | None:
         arguments.put(found, "micro_batch_size")
         arguments.put(steps, "total_accumulation_steps" if divided else "accumulation_steps")
         own = max(1, int(steps.value) // ranks) if divided else int(steps.value)
-        over = ", which the script divides by the processes" if divided and ranks > 1 else ""
-        why = f"{found.origin} x {own} accumulated{each} ({steps.origin}{over})"
+        over = " divided by the processes" if divided and ranks > 1 else ""
+        why = f"{found.origin} x {own} accumulated{each}; {steps.origin}{over}"
         return Batch(value * own * ranks, why, value)
     arguments.put(found, "local_batch_size")
     why = ": assumed to be for each process, because nothing says otherwise" if each else ""
@@ -254,6 +254,9 @@ def _batch(guess: Guess) -> Iterator[str]:
 
 
 def _learning_rate(guess: Guess) -> Iterator[str]:
+    if guess.learning_rate is None and guess.scale == "none":
+        yield "# learning_rate is left out, since the script scales it itself: see the warning."
+        return
     if guess.learning_rate is None:
         yield _comment(
             "The script keeps its own learning rate. If zeusrun should scale it, remove the # "
@@ -262,15 +265,13 @@ def _learning_rate(guess: Guess) -> Iterator[str]:
         base = guess.seen_rate or 0.1
         yield f"# learning_rate: {{base: {base:g}, scale: linear, apply: optimizer}}"
         return
-    grows = {
-        "none": "the script scales it with the batch size itself",
-        "sqrt": "grows with the square root of the batch size, as usual with Adam",
-        "linear": "grows with the batch size",
-    }
+    rate, scale = guess.learning_rate, guess.scale
+    why = {"linear": "as usual without Adam", "sqrt": "as usual with Adam"}.get(
+        scale, "since the script scales it itself"
+    )
     yield "learning_rate:"
-    rate = guess.learning_rate
-    yield _line(f"  base: {rate.value!r}", f"at the default; guessed from {rate.origin}")
-    yield _line(f"  scale: {guess.scale}", grows[guess.scale])
+    yield _line(f"  base: {rate.value!r}", f"guessed from {rate.origin}")
+    yield _line(f"  scale: {scale}", f"how it grows with the batch size: {scale}, {why}")
 
 
 def _args(args: Sequence[str]) -> Iterator[str]:

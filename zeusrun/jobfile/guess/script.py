@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 _RANKS = r"(?:\w+\.)*(?:get_)?(?:\w*world_?size|n_?gpus?\w*|num_gpus|num_processes|nprocs)"
 _RATE = r"(?:\w+\.)*(?:base_?lr|b?lr|learning_rate)\b"
@@ -60,7 +60,11 @@ def read_script(text: str) -> Script:
     except (SyntaxError, ValueError, RecursionError):
         tree = ast.Module([], [])
     library = _library(text)
-    options = dict(_assigned(tree)) if library == "nanoGPT" else dict(_declared(tree))
+    options = (
+        dict(_assigned(tree))
+        if library == "nanoGPT"
+        else dict(_declared(tree, _CHOICES if "zeusrun" in text else ()))
+    )
     if re.search(r"HfArgumentParser|TrlParser", text):
         options = {name: (f"--{name}", value) for name, value in _OF_TRAINER.items()} | options
     return Script(
@@ -91,19 +95,22 @@ def _scales_by(text: str) -> str | None:
     return "batch size" if any("batch" in each for each in by) else "number of processes"
 
 
-def _declared(tree: ast.Module) -> Iterator[tuple[str, tuple[str, float]]]:
+def _declared(
+    tree: ast.Module, choices: Collection[str]
+) -> Iterator[tuple[str, tuple[str, float]]]:
     """Yield what has a number as default: options of argparse and click, choices of zeusrun."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        called = node.func
-        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-        default = next((_number(k.value) for k in node.keywords if k.arg == "default"), None)
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        is_choice = name in choices
+        given = [word.value for word in node.keywords if word.arg == "default"]
+        default = next(map(_number, given + node.args if is_choice else given), None)
         if default is None:
             continue
-        if name in _CHOICES:
+        if is_choice:
             yield name, (f"run.{name}", default)
-        if name in {"add_argument", "option"}:
+        elif name in {"add_argument", "option"}:
             texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
             flags = [text for text in texts if isinstance(text, str) and text.startswith("-")]
             for flag in flags:
@@ -139,7 +146,7 @@ class Found:
     @property
     def origin(self) -> str:
         """Where the value is from, for people."""
-        default = ", the script's default" if self.place is None else ""
+        default = " (the script's default)" if self.place is None else ""
         return f"{self.written} {self.value:g}{default}"
 
 
