@@ -52,7 +52,8 @@ def init(
     write = functools.partial(write_draft, words=command, path=path, workdir=workdir)
     text = write(guess)
     _create(path, text)
-    typer.echo(f"{path}: written; the comments say what is guessed, and why:\n\n{text}")
+    head = f"{path}: written; the comments say what is guessed, and why:"
+    typer.echo(plain_text(f"{head}\n\n{text}"))
     _warn(path, guess)
     if try_it:
         from zeusrun.commands.try_run import try_job  # noqa: PLC0415 - imports numpy
