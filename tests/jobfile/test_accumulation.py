@@ -59,3 +59,8 @@ def test_a_candidate_that_cannot_be_split_is_an_error_with_its_line(tmp_path):
 def test_a_limit_that_is_no_number_of_samples_is_an_error(tmp_path, most):
     with pytest.raises(JobFileError, match="per_device_max"):
         load_job(tmp_path, batch_size={"per_device_max": most})
+
+
+def test_a_data_loader_cannot_split_batches(tmp_path):
+    with pytest.raises(JobFileError, match=r"'batch_size.per_device_max' only goes with apply: sc"):
+        load_job(tmp_path, batch_size={"per_device_max": 8, "apply": "dataloader"})

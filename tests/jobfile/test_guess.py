@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -14,8 +15,7 @@ from hypothesis import strategies as st
 from tests.factories import ROOT
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.guess.command import Launched, read_command
-from zeusrun.jobfile.guess.draft import write_draft
-from zeusrun.jobfile.guess.guess import Batch, build_guess
+from zeusrun.jobfile.guess.guess import Batch, build_guess, write_draft
 from zeusrun.jobfile.guess.script import Script, read_script
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.yaml_reader import read_job_file
@@ -104,7 +104,7 @@ CALLS = """
     run = zeusrun.current()
     loader = DataLoader(data, batch_size=run.local_batch_size(default=32))
     optimizer = SGD(model.parameters(), lr=run.learning_rate(default=0.02))
-    for epoch in run.epochs(default=40):
+    for epoch in run.epochs(40):
         run.report(epoch=epoch, val_loss=loss, val_accuracy=accuracy)
 """
 
@@ -130,7 +130,7 @@ COMMANDS = {
     "torchvision classification": (
         "torchrun --nproc_per_node=8 train.py --model resnet50",
         TORCHVISION, 8, 256, None,
-        ["--batch-size", LOCAL, "--lr", RATE, "--epochs", EPOCHS], (0.1, "linear"), 90,
+        [f"--batch-size={LOCAL}", f"--lr={RATE}", f"--epochs={EPOCHS}"], (0.1, "linear"), 90,
     ),
     "torchvision mobilenet": (
         ("torchrun --nproc_per_node=8 train.py --model mobilenet_v2 --epochs 300 --lr 0.045 "
@@ -140,7 +140,7 @@ COMMANDS = {
     ),
     "timm without --lr": (
         "torchrun --nproc_per_node=4 train.py --data-dir /data --model resnet50 -b 64 --sched cosine",
-        TIMM, 4, 256, None, ["-b", LOCAL, "--epochs", EPOCHS], None, 300,
+        TIMM, 4, 256, None, ["-b", LOCAL, f"--epochs={EPOCHS}"], None, 300,
     ),
     "timm with --lr": (
         ("torchrun --nproc_per_node=4 train.py /imagenet --model seresnet34 --sched cosine "
@@ -153,7 +153,7 @@ COMMANDS = {
     ),
     "pytorch examples mnist": (
         "python main.py",
-        MNIST, 1, 64, None, ["--batch-size", GLOBAL], (1.0, "linear"), 14,
+        MNIST, 1, 64, None, [f"--batch-size={LOCAL}"], (1.0, "linear"), 14,
     ),
     "transformers run_glue": (
         ("python run_glue.py --model_name_or_path bert-base-cased --task_name mrpc --do_train "
@@ -163,7 +163,7 @@ COMMANDS = {
     "transformers on defaults": (
         "torchrun --nproc_per_node 2 run_qa.py --dataset_name squad --do_train",
         TRAINER, 2, 16, None,
-        ["--per_device_train_batch_size", LOCAL, "--learning_rate", RATE], (5e-5, "sqrt"), 3,
+        [f"--per_device_train_batch_size={LOCAL}", f"--learning_rate={RATE}"], (5e-5, "sqrt"), 3,
     ),
     "transformers from a file": (
         "python run_glue.py args.json",
@@ -178,18 +178,18 @@ COMMANDS = {
     "accelerate": (
         ("accelerate launch --num_processes 2 --multi_gpu --mixed_precision bf16 "
         "run_glue_no_trainer.py --task_name mrpc --max_length 128"),
-        NO_TRAINER, 2, 16, None, ["--per_device_train_batch_size", LOCAL], (5e-5, "sqrt"), 3,
+        NO_TRAINER, 2, 16, None, [f"--per_device_train_batch_size={LOCAL}"], (5e-5, "sqrt"), 3,
     ),
     "accelerate on the cpu": (
         "accelerate launch --cpu nlp_example.py --learning_rate=1e-4",
         NO_TRAINER, 1, 8, None, [f"--learning_rate={RATE}"], (1e-4, "sqrt"), 3,
     ),
     "accelerate without a number": (
-        "accelerate launch nlp_example.py", NO_TRAINER, "gpu", 32, None, [LOCAL], (5e-5, "sqrt"), 3,
+        "accelerate launch nlp_example.py", NO_TRAINER, "gpu", 32, None, [f"--per_device_train_batch_size={LOCAL}"], (5e-5, "sqrt"), 3,
     ),
     "accelerate -m": (
         "accelerate launch --num_processes=1 -m package.train --batch_size 32",
-        None, 1, 32, None, ["--batch_size", GLOBAL], None, None,
+        None, 1, 32, None, ["--batch_size", LOCAL], None, None,
     ),
     "nanoGPT on one GPU": (
         ("python train.py config/train_shakespeare_char.py --batch_size=12 "
@@ -223,7 +223,7 @@ COMMANDS = {
     "torchtitan": (
         ("torchrun --nproc_per_node=8 -m torchtitan.train --training.local_batch_size 8 "
         "--training.global_batch_size=256"),
-        None, 8, 256, 8, [MICRO, f"--training.global_batch_size={GLOBAL}"], None, None,
+        None, 8, 256, None, ["8", f"--training.global_batch_size={GLOBAL}"], None, None,
     ),
     "yolo": (
         "python -m torch.distributed.run --nproc_per_node 4 train.py --batch-size 64 --data coco.yaml",
@@ -237,19 +237,19 @@ COMMANDS = {
         "torchrun --nproc-per-node 2 train.py", CALLS, 2, 64, None, [], (0.02, "linear"), 40,
     ),
     "a script with a shebang": (
-        "./train.py --batch-size 8", None, 1, 8, None, ["--batch-size", GLOBAL], None, None,
+        "./train.py --batch-size 8", None, 1, 8, None, ["--batch-size", LOCAL], None, None,
     ),
     "nothing to find": ("python -u train.py 5", "print(1)", 1, None, None, ["5"], None, None),
 }  # fmt: skip
 
 
 def guess_of(command, text=None, gpus=4):
-    script = read_script(None if text is None else dedent(text))
+    script = read_script(dedent(text or ""))
     return build_guess(read_command(shlex.split(command)), script, gpus=gpus, cpus=2)
 
 
 def draft_of(command, guess, **more):
-    return write_draft(guess, name="job", words=shlex.split(command), file="job.yaml", **more)
+    return write_draft(guess, shlex.split(command), Path("job.yaml"), **more)
 
 
 @pytest.mark.parametrize("case", COMMANDS)
@@ -259,9 +259,9 @@ def test_commands_become_jobs(case, tmp_path):
     assert guess.launched.nproc_per_node == processes
     assert (guess.batch and guess.batch.default) == default
     assert (guess.batch and guess.batch.per_device_max) == most
-    assert [word for word in words if word not in guess.args] == []
-    assert (guess.learning_rate and guess.learning_rate[:2]) == rate
-    assert (guess.max_epochs and guess.max_epochs[0]) == epochs
+    assert [word for word in words if word not in guess.launched.args] == []
+    assert (guess.learning_rate and (guess.learning_rate.value, guess.scale)) == rate
+    assert (guess.max_epochs and guess.max_epochs.value) == epochs
     # The file is a job file as soon as the objective is there.
     path = tmp_path / "job.yaml"
     path.write_text(draft_of(command, guess, objective=("acc1", "max", 0.76, "somebody said so")))
@@ -269,7 +269,7 @@ def test_commands_become_jobs(case, tmp_path):
         (tmp_path / f"{name}.py").touch()
     (tmp_path / "run_glue_no_trainer.py").touch()
     spec = load_spec(path, [] if default else ["batch_size.candidates=[64]"])
-    assert spec.args == guess.args
+    assert spec.args == guess.launched.args
     assert spec.launch.nproc_per_node == processes
     if default:
         assert spec.batch_size.default == default
@@ -290,7 +290,7 @@ def test_a_draft_without_an_objective_says_what_is_missing(tmp_path):
 
 def test_where_there_is_no_batch_size_the_file_says_what_to_do():
     text = draft_of("python train.py", guess_of("python train.py", "print(1)"))
-    assert "No batch size was found" in text
+    assert "# The script seems to have no option for its batch size." in text
     assert "apply: dataloader" in text
 
 
@@ -300,15 +300,8 @@ def test_where_there_is_no_batch_size_the_file_says_what_to_do():
         ("python train.py -b 8", TIMM, "zeusrun leaves the learning rate alone"),
         ("python train.py", MAE, "multiply its learning rate by the batch size"),
         ("python t.py --lr 1", "lr = args.lr * hvd_world_size", "by the number of processes"),
-        ("python -m torch.distributed.launch t.py", None, "LOCAL_RANK"),
-        ("python t.py", "mp.spawn(main_worker, nprocs=ngpus_per_node)", "start processes itself"),
         ("accelerate launch --config_file x.yaml t.py", None, "config_file has no effect"),
         ("HF_TOKEN=hf_secret python t.py", None, "HF_TOKEN is secret"),
-        (
-            "torchrun --nproc-per-node 2 t.py --batch-size 64 --grad-accum-steps 4",
-            YOLO,
-            "set --grad-accum-steps to 1",
-        ),
     ],
 )
 def test_what_may_go_wrong_is_told(command, text, warning):
@@ -332,10 +325,9 @@ def test_secrets_of_the_command_are_not_in_the_file():
 
 
 def test_what_accelerate_tells_its_processes_goes_into_the_environment():
-    command = "accelerate launch --cpu --mixed_precision=bf16 --dynamo_backend inductor t.py"
+    command = "accelerate launch --cpu --mixed_precision=bf16 --gpu_ids all t.py"
     assert guess_of(command).launched.env == {
         "ACCELERATE_MIXED_PRECISION": "bf16",
-        "ACCELERATE_DYNAMO_BACKEND": "INDUCTOR",
         "ACCELERATE_USE_CPU": "true",
     }
 
@@ -349,7 +341,8 @@ def test_what_accelerate_tells_its_processes_goes_into_the_environment():
         ("accelerate launch --num_machines 2 t.py", "trains on 2 nodes"),
         ("accelerate launch --use_deepspeed t.py", "--use_deepspeed needs accelerate's own"),
         ("torchrun --no-python train.sh", "Python scripts and modules alone"),
-        ("torchrun --frobnicate train.py", "--frobnicate is not known"),
+        ("torchrun --frobnicate train.py", "names no script"),
+        ("python -m torch.distributed.launch t.py", "LOCAL_RANK"),
         ("torchrun --nproc-per-node two train.py", "whole number here, not 'two'"),
         ("torchrun --nproc-per-node", "has no value"),
         ("torchrun --standalone", "names no script"),
@@ -377,15 +370,12 @@ def test_a_batch_size_that_the_processes_cannot_share_is_rounded_up():
     assert batch.default == 104
     assert batch.why.startswith("--batch-size 100, rounded up to a multiple of 8: the script")
     assert all(size % 8 == 0 for size in batch.candidates(8))
-    both = "torchrun --nproc-per-node 2 t.py --local_batch_size 8 --global_batch_size 40"
-    assert guess_of(both).batch.default == 48
 
 
-def test_the_metric_is_that_of_the_script_or_usual_for_its_library():
-    assert guess_of("python t.py", CALLS).metric[:2] == ("val_loss", "min")
-    assert guess_of("python t.py", TRAINER).metric[:2] == ("eval_accuracy", "max")
-    assert guess_of("python t.py", TORCHVISION).metric[:2] == ("acc1", "max")
-    assert guess_of("python t.py").metric[:2] == ("val_accuracy", "max")
+def test_the_metric_is_usual_for_the_library():
+    assert guess_of("python t.py", TRAINER).metric == "eval_loss"
+    assert guess_of("python t.py", TORCHVISION).metric == "acc1"
+    assert guess_of("python t.py").metric == "val_accuracy"
 
 
 @pytest.mark.parametrize(
@@ -400,8 +390,7 @@ def test_the_mode_follows_from_the_name(metric, mode):
 
 
 def test_a_script_of_another_python_is_no_error():
-    assert read_script("print 'hello'") == Script(readable=True)
-    assert read_script(None) == Script()
+    assert read_script("print 'hello'") == Script()
 
 
 printable = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
@@ -413,12 +402,10 @@ def test_every_argument_arrives_as_it_was(args, value, tmp_path_factory):
     launched = Launched(script="train.py", args=tuple(args), env={"VALUE": value})
     guess = build_guess(launched, Script(), gpus=0, cpus=1)
     path = folder / "job.yaml"
-    path.write_text(
-        write_draft(guess, name="job", words=["train.py", *args], file="job.yaml"), encoding="utf-8"
-    )
+    path.write_text(write_draft(guess, ["train.py", *args], Path("job.yaml")), encoding="utf-8")
     document = read_job_file(path, ())
     assert document.problems == []
-    assert tuple(document.data.get("args", ())) == guess.args
+    assert tuple(document.data.get("args", ())) == guess.launched.args
     assert document.data["env"]["VALUE"] == value.replace("$", "$$")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,14 +14,14 @@ from typer import Argument, Option
 from zeusrun.commands.options import open_home
 from zeusrun.errors import UsageError, ZeusrunError
 from zeusrun.jobfile.guess.command import read_command
-from zeusrun.jobfile.guess.draft_file import DraftFile
-from zeusrun.jobfile.guess.guess import build_guess
+from zeusrun.jobfile.guess.guess import build_guess, job_name, write_draft
 from zeusrun.jobfile.guess.script import read_script
 from zeusrun.launcher.context import job_devices
 from zeusrun.plain_text import plain_text
 
 if TYPE_CHECKING:
     from zeusrun.jobfile.guess.command import Launched
+    from zeusrun.jobfile.guess.guess import Guess
 
 _MAX_BYTES = 1 << 20
 
@@ -44,27 +45,24 @@ def init(
     if any("\ud800" <= character <= "\udfff" for word in command for character in word):
         raise UsageError("the command contains bytes that are not UTF-8; a job file cannot")
     launched = read_command(command)
-    path = output or Path(f"{_stem(launched)}.yaml")
+    target = launched.script or str(launched.module).removesuffix(".__main__").replace(".", "/")
+    path = output or Path(f"{Path(target).stem}.yaml")
     guess = build_guess(launched, read_script(_read_text(launched)), **_count_devices(launched))
-    draft = DraftFile(path, command, guess)
-    draft.create()
-    _say_guesses(draft)
+    workdir = os.path.relpath(Path.cwd(), path.parent)
+    write = functools.partial(write_draft, words=command, path=path, workdir=workdir)
+    text = write(guess)
+    _create(path, text)
+    head = f"{path}: written; the comments say what is guessed, and why:"
+    typer.echo(plain_text(f"{head}\n\n{text}"))
+    _warn(path, guess)
     if try_it:
         from zeusrun.commands.try_run import try_job  # noqa: PLC0415 - imports numpy
 
-        raise typer.Exit(try_job(draft))
-    metric = guess.metric[0]
-    missing = "target" if guess.is_reported else "metric and target"
+        raise typer.Exit(try_job(guess, path, text, write))
     typer.echo(
-        f"Next: write {missing} under 'objective' in {path} (likely {metric}; `zeusrun init --try` "
-        f"finds out), then run: zeusrun submit {path}"
+        f"Next: write metric and target under 'objective' in {path} (likely {guess.metric}; "
+        f"`zeusrun init --try` finds out), then run: zeusrun submit {path}"
     )
-
-
-def _stem(launched: Launched) -> str:
-    if launched.script is None:
-        return str(launched.module).removesuffix(".__main__").rpartition(".")[2]
-    return Path(launched.script).stem
 
 
 def _count_devices(launched: Launched) -> dict[str, int]:
@@ -78,60 +76,51 @@ def _count_devices(launched: Launched) -> dict[str, int]:
     return {"gpus": gpus, "cpus": len(os.sched_getaffinity(0))}
 
 
-def _read_text(launched: Launched) -> str | None:
-    """Return the text of the script, and of the files that nanoGPT reads after it.
-
-    ``None`` if a module is not found, or if it is no text. Raises ``UsageError`` if there is no
-    such script.
-    """
-    if launched.script is None:
+def _read_text(launched: Launched) -> str:
+    """Return the text of the script, and of the files that nanoGPT reads after it."""
+    if launched.script is None:  # it need not be in the working directory
         folder = Path(*str(launched.module).split("."))
-        paths = [folder.with_suffix(".py"), folder / "__main__.py"]
-    else:
-        paths = [Path(launched.script)]
-        if not paths[0].is_file():
-            raise UsageError(
-                f"there is no script {launched.script}; run init in the directory in which the "
-                "command runs"
-            )
-    text = next(filter(None, map(_read, paths)), None)
-    if text is not None and text.startswith("#!") and "python" not in text.partition("\n")[0]:
-        raise UsageError(f"{launched.script} is no Python script; give the command that it runs")
-    if text is not None and "configurator.py" in text:
-        settings = [Path(word) for word in launched.args if word.endswith(".py")]
-        text = "\n".join([text, *filter(None, map(_read, settings))])
-    return text
+        return _read(folder.with_suffix(".py")) or _read(folder / "__main__.py")
+    script = launched.script
+    if not Path(script).is_file():
+        raise UsageError(
+            f"there is no script {script}; run init in the directory in which the command runs"
+        )
+    text = _read(Path(script))
+    if text.startswith("#!") and "python" not in text.partition("\n")[0]:
+        raise UsageError(f"{script} is no Python script; give the command that it runs")
+    settings = launched.args if "configurator.py" in text else ()
+    return "\n".join([text, *(_read(Path(word)) for word in settings if word.endswith(".py"))])
 
 
-def _read(path: Path) -> str | None:
+def _read(path: Path) -> str:
+    """Return a text, which is empty if it cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         if path.is_file():  # reading a pipe would block
             with path.open("rb") as file:
                 return file.read(_MAX_BYTES).decode()
-    return None
+    return ""
 
 
-def _say_guesses(draft: DraftFile) -> None:
-    guess = draft.guess
-    lines = [f"{draft.path}: written; these are guesses:"]
-    if guess.batch is None:
-        lines.append("  batch size: none was found; see the comment in the file")
-    else:
-        sizes = ", ".join(map(str, guess.batch.candidates(guess.ranks)))
-        lines.append(f"  batch size {guess.batch.default}, from {guess.batch.why}")
-        lines.append(f"  candidates {sizes}")
-    if guess.learning_rate is not None:
-        rate, scale, why = guess.learning_rate
-        lines.append(f"  learning rate {rate:g}, scale {scale}, from {why}")
-    if guess.max_epochs is not None:
-        lines.append(f"  at most {guess.max_epochs[0]} epochs, from {guess.max_epochs[1]}")
-    typer.echo(plain_text("\n".join(lines)))
-    warnings = list(guess.warnings)
+def _create(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise UsageError(
+            f"{path} exists, and init overwrites nothing; name another file with -o"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _warn(path: Path, guess: Guess) -> None:
+    warnings, name = list(guess.warnings), job_name(path)
     with contextlib.suppress(ZeusrunError):  # the guess does not depend on it
-        if draft.name in open_home()[1].jobs():
+        if name in open_home()[1].jobs():
             warnings.append(
-                f"a job called {draft.name!r} has a history, which this job would continue; "
-                "change its name unless it is the same job"
+                f"a job called {name!r} has a history, which this job would continue; change its "
+                "name unless it is the same job"
             )
-    for text in warnings:
-        typer.echo(plain_text(f"zeusrun: warning: {draft.path}: {text}"), err=True)
+    for each in warnings:
+        typer.echo(plain_text(f"zeusrun: warning: {path}: {each}"), err=True)

@@ -16,86 +16,87 @@ from zeusrun.commands.options import console, open_home
 from zeusrun.commands.submit import compose
 from zeusrun.errors import ExitCode
 from zeusrun.history.registry import open_history
-from zeusrun.jobfile.guess.guess import add_observed
+from zeusrun.jobfile.guess.guess import Batch
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.events import Printed
+from zeusrun.launcher.events import Advanced, Printed
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit
-from zeusrun.metrics.base import open_sidecar
 from zeusrun.metrics.propose import propose
-from zeusrun.metrics.seen import Seen, find_batch_size
+from zeusrun.metrics.sight import Sight
 from zeusrun.plain_text import plain_text
-from zeusrun.sidecar.events import REPORT, Observed, Reported
 from zeusrun.trial import TrialStatus
-from zeusrun.view.console import lasting_console, plain_table
+from zeusrun.view.console import lasting_console
 from zeusrun.view.live import SubmitView
+from zeusrun.view.tables import metrics_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable
 
-    from zeusrun.jobfile.guess.draft_file import DraftFile
     from zeusrun.jobfile.guess.guess import Guess
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.events import SubmitEvent
-    from zeusrun.metrics.propose import Proposal
-    from zeusrun.sidecar.events import Event
+    from zeusrun.metrics.progress import Progress
     from zeusrun.trial import Trial
 
 _TRY_S = 120  # if the number of epochs cannot be set
 _NOTHING_SEEN = (
-    "The run reported no metric that zeusrun can see by itself. Name where it writes them under "
+    "The run produced no metric that zeusrun can see by itself. Name where it writes them under "
     "'metrics' in the job file (stdout, csv, jsonl, tensorboard, ...), or call run.report() in the "
     "script: docs/metrics.md"
 )
 
 
-def try_job(draft: DraftFile) -> int:
-    """Run a drafted job for one epoch, show its metrics, and add a proposal to the file."""
-    guess, path = draft.guess, draft.path
+def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> int:
+    """Run a drafted job for one epoch, show its metrics, and add a proposal to the file.
+
+    ``text`` is that of the file; ``write`` returns it with another guess and an objective.
+    """
     spec = load_spec(path, _overrides(guess))
     limit = "" if guess.max_epochs else f", at most {_TRY_S} s"
     typer.echo(f"Trying it: one epoch{limit}; this is no run of the job, and is not recorded.")
-    trial, code, events = _run(spec)
-    seen = see(events)
-    observed = {event.rank: event for event in events if isinstance(event, Observed)}
-    size = find_batch_size(observed, trial.world_size)
-    if seen:
-        _show(seen)
-    if code == ExitCode.BUSY or code >= ExitCode.SIGNAL_BASE or has_crashed(trial):
+    trial, code, progress = _run(spec)
+    sight = Sight.of(progress) if progress is not None else None
+    if sight is not None and sight.metrics:
+        console().print(metrics_table(sight, trial.metric))
+    # A run that only lacks the metric has failed, too, but without a cause.
+    failed = trial.status is TrialStatus.FAILED and trial.cause is not None
+    stopped = code == ExitCode.BUSY or code >= ExitCode.SIGNAL_BASE
+    if progress is None or sight is None or stopped or failed or trial.status is TrialStatus.OOM:
         reason = plain_text(trial.reason or "it was stopped")
         typer.echo(f"zeusrun: the run did not end well: {reason}; {path} stays as it is", err=True)
         return code
-    if guess.batch is not None and size not in {None, guess.batch.default}:
-        text = f"the run trained with a batch size of {size}, not with {guess.batch.default}"
-        typer.echo(f"zeusrun: warning: {path}: {text}; correct 'batch_size' and 'args'", err=True)
-    rates = {rate for event in observed.values() for rate in event.learning_rates}
-    _improve(draft, add_observed(guess, size, rates), propose(seen))
+    guess = replace(guess, seen_rate=max(sight.learning_rates, default=None))
+    size = sight.batch_size
+    if guess.batch is None and size and size % guess.ranks == 0:
+        guess = replace(guess, batch=Batch(size, "what the try trained with", by_hook=True))
+    elif guess.batch is not None and size not in {None, guess.batch.default}:
+        wrong = f"the run trained with a batch size of {size}, not with {guess.batch.default}"
+        typer.echo(f"zeusrun: warning: {path}: {wrong}; correct 'batch_size' and 'args'", err=True)
+    proposal = propose(progress.seen)
+    if proposal is None:
+        lines, objective = [_NOTHING_SEEN], None
+    else:
+        metric, source, mode, target, last = proposal
+        better = "at most" if mode == "min" else "at least"
+        objective = (metric, mode, target, f"it was {last:.6g} in the try; source: {source}")
+        lines = [
+            f"Proposed: {metric} {better} {target:g}.",
+            f"Next: set the target to what you need, then run: zeusrun submit {path}",
+        ]
+    if path.read_text(encoding="utf-8") == text:
+        path.write_text(write(guess, objective=objective), encoding="utf-8")
+    else:
+        lines.insert(0, f"{path} was changed meanwhile, so it stays as it is.")
+    typer.echo("\n".join(lines))
     return ExitCode.REACHED
-
-
-def has_crashed(trial: Trial) -> bool:
-    """Whether a run ended by an error; one that only reports nothing has failed, too."""
-    failed = trial.status is TrialStatus.FAILED and trial.cause is not None
-    return failed or trial.status is TrialStatus.OOM
-
-
-def see(events: Iterable[Event]) -> dict[tuple[str, str], Seen]:
-    """Return what was reported, by name and source."""
-    seen: dict[tuple[str, str], Seen] = {}
-    for event in events:
-        if isinstance(event, Reported):
-            for name, value in event.metrics.items():
-                before = seen.get((name, event.source), Seen(value, value, 0))
-                seen[name, event.source] = Seen(before.first, value, before.times + 1)
-    return seen
 
 
 def _overrides(guess: Guess) -> list[str]:
     """Return what makes one short run of the job, whatever its metrics are."""
     size = guess.ranks if guess.batch is None else guess.batch.default
     return [
-        f"objective.metric={guess.metric[0]}",
+        f"objective.metric={guess.metric}",
         "objective.target=0",
         "objective.on_target=continue",
         "objective.missing_metric=continue",
@@ -111,9 +112,10 @@ def _overrides(guess: Guess) -> list[str]:
     ]
 
 
-def _run(spec: JobSpec) -> tuple[Trial, int, list[Event]]:
+def _run(spec: JobSpec) -> tuple[Trial, int, Progress | None]:
     """Run the job once; the user's home lends the GPUs and records nothing."""
     home, history = open_home()
+    progress = None
     with (
         CaughtSignals() as signals,
         SubmitView(lasting_console(sys.stdout), quiet=False) as view,
@@ -121,7 +123,10 @@ def _run(spec: JobSpec) -> tuple[Trial, int, list[Event]]:
     ):
 
         def consume(event: SubmitEvent) -> None:
-            if isinstance(event, Printed):  # warnings would be about the overrides
+            nonlocal progress
+            if isinstance(event, Advanced):
+                progress = event.progress
+            elif isinstance(event, Printed):  # warnings would be about the overrides
                 view.show(event)
 
         with admitted(
@@ -142,34 +147,4 @@ def _run(spec: JobSpec) -> tuple[Trial, int, list[Event]]:
             with contextlib.closing(submission):
                 check_not_ended(spec.name, signals.received)
                 result = submit(submission, consume)
-        trial = result.trials[-1]
-        events = open_sidecar(Path(trial.run_dir)).read(final=True)
-    return trial, result.exit_code, events
-
-
-def _show(seen: Mapping[tuple[str, str], Seen]) -> None:
-    table = plain_table()
-    for column in ("metric", "by", "first", "last"):
-        table.add_column(column)
-    for (name, source), values in seen.items():
-        table.add_row(name, source, f"{values.first:.6g}", f"{values.last:.6g}")
-    console().print(table)
-
-
-def _improve(draft: DraftFile, guess: Guess, proposal: Proposal | None) -> None:
-    objective = None
-    if proposal is not None:
-        who = "the script" if proposal.source == REPORT else proposal.source
-        origin = f"guessed: {who} reported {proposal.last:.6g} at the end of the try"
-        objective = (proposal.metric, proposal.mode, proposal.target, origin)
-    written = draft.improve(guess, objective)
-    lines = [] if written else [f"{draft.path} was changed meanwhile, so it stays as it is."]
-    if proposal is None:
-        lines.append(_NOTHING_SEEN)
-    else:
-        better = "at most" if proposal.mode == "min" else "at least"
-        lines.append(f"Proposed: {proposal.metric} {better} {proposal.target:g}.")
-        lines.append(
-            f"Next: raise the target to what you need, then run: zeusrun submit {draft.path}"
-        )
-    typer.echo("\n".join(lines))
+    return result.trials[-1], result.exit_code, progress

@@ -110,6 +110,15 @@ class BatchSizes(Section):
             raise PydanticCustomError(NO_CANDIDATE, f"one of the candidates ({listed})")
         return default
 
+    @field_validator("per_device_max")
+    @classmethod
+    def _check_per_device_max(cls, most: int | None, info: ValidationInfo) -> int | None:
+        if most is not None and info.data.get("apply") == "dataloader":
+            raise ValueError(
+                "only goes with apply: script, since a data loader cannot split batches"
+            )
+        return most
+
     def check_divisible(self, world_size: int) -> None:
         """Raise ``ValueError`` if so many processes cannot share every batch size evenly."""
         uneven = [str(size) for size in self.candidates if size % world_size]

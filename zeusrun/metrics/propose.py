@@ -39,10 +39,10 @@ def propose(seen: Mapping[tuple[str, str], Seen]) -> Proposal | None:
     A metric of an evaluation precedes others, an accuracy precedes a loss.
     """
 
-    def rank(metric: str, source: str) -> tuple[bool, bool, bool]:
-        words = set(re.findall(r"[a-z]+", metric.lower()))
-        good = source == REPORT or bool(words & _QUALITY) or names_an_evaluation({metric: 0.0})
-        return "train" in words, not good, likely_mode(metric) == "min"
+    def rank(key: tuple[str, str]) -> tuple[bool, bool, bool]:
+        words = set(re.findall(r"[a-z]+", key[0].lower()))
+        good = key[1] == REPORT or bool(words & _QUALITY) or names_an_evaluation({key[0]: 0.0})
+        return "train" in words, not good, likely_mode(key[0]) == "min"
 
     usable = [
         (name, source)
@@ -51,7 +51,7 @@ def propose(seen: Mapping[tuple[str, str], Seen]) -> Proposal | None:
     ]
     if not usable:
         return None
-    metric, source = min(usable, key=lambda each: rank(*each))
+    metric, source = min(usable, key=rank)
     for name, other in usable:
         if name == metric and precedes(other, source):
             source = other
@@ -62,13 +62,12 @@ def propose(seen: Mapping[tuple[str, str], Seen]) -> Proposal | None:
 def a_little_better(value: float, mode: str) -> float:
     """Return a better value of two digits; short of 1 or 100, where an accuracy ends."""
     exact = Decimal(repr(value))
-    best = None
-    if mode == "max" and value > 0:
-        best = next((Decimal(most) for most in (1, 100) if exact <= most), None)
-    if mode == "max" and best is not None and best - exact < best / 10:
+    if mode == "min":
+        return float(_next(exact, ROUND_FLOOR))
+    best = next((Decimal(most) for most in (1, 100) if 0 < exact <= most), None)
+    if best is not None and best - exact < best / 10:
         return float(best - _next(best - exact, ROUND_FLOOR))  # two digits of what is missing
-    rounding = ROUND_CEILING if mode == "max" else ROUND_FLOOR
-    return float(_next(exact, rounding))
+    return float(_next(exact, ROUND_CEILING))
 
 
 def _next(value: Decimal, rounding: str) -> Decimal:

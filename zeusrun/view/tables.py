@@ -347,14 +347,7 @@ def seen_by(sight: Sight) -> str:
 
 def sight_sheet(trial: Trial, sight: Sight) -> RenderableType:
     """Return every metric that a trial produced, with its source and its values."""
-    table = plain_table()
-    for name in ("metric", "source", "first", "last", "times"):
-        table.add_column(name, justify="left" if name in {"metric", "source"} else "right")
-    for name, source, first, last, times in sight.metrics:
-        counts = name == trial.metric and source == sight.source
-        values = (units.number(first, ".5g"), units.number(last, ".5g"), str(times))
-        style = "bold" if counts else ""
-        table.add_row(Text(name), Text(source), *map(Text, values), style=style)
+    table = metrics_table(sight, trial.metric)
     head = Text.assemble((trial.trial, "bold"), f"  {trial.metric}, {target_text(trial)}")
     if sight.source is None:
         then = "name one of these in objective.metric" if sight.metrics else "see docs/metrics.md"
@@ -364,6 +357,19 @@ def sight_sheet(trial: Trial, sight: Sight) -> RenderableType:
     return Group(
         head, table if sight.metrics else Text("no metric was seen"), Text(end, style="dim")
     )
+
+
+def metrics_table(sight: Sight, metric: str) -> Table:
+    """Return the metrics that were seen; the values of ``metric`` that count are bold."""
+    table = plain_table()
+    for name in ("metric", "source", "first", "last", "times"):
+        table.add_column(name, justify="left" if name in {"metric", "source"} else "right")
+    for name, source, first, last, times in sight.metrics:
+        counts = name == metric and source == sight.source
+        values = (units.number(first, ".5g"), units.number(last, ".5g"), str(times))
+        style = "bold" if counts else ""
+        table.add_row(Text(name), Text(source), *map(Text, values), style=style)
+    return table
 
 
 def target_text(trial: Trial) -> str:

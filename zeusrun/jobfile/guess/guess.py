@@ -1,277 +1,332 @@
-"""What a command and the text of its script say about batch size, learning rate and epochs."""
+"""Guesses a job from a command and its script, and writes it as a job file with comments."""
 
 from __future__ import annotations
 
+import re
+import shlex
+import textwrap
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.jobfile.accumulation import can_split
-from zeusrun.jobfile.guess.options import (
-    ACCUMULATION,
-    DEVICES,
-    EITHER,
-    EPOCHS,
-    GLOBAL,
-    PER_DEVICE,
-    RATES,
-    Arguments,
-    is_whole,
-)
+from zeusrun.jobfile.guess.script import Arguments
+from zeusrun.jobfile.secrets import is_secret_name
 from zeusrun.target import likely_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from zeusrun.jobfile.guess.command import Launched
-    from zeusrun.jobfile.guess.options import Found
-    from zeusrun.jobfile.guess.script import Script
+    from zeusrun.jobfile.guess.script import Found, Script
 
-_FACTORS = (0.25, 0.5, 1, 2, 4)
+_PER_DEVICE = (
+    "per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size",
+    "local_batch_size", "batch_size_per_gpu", "batch_size_per_device", "device_batch_size",
+)  # fmt: skip
+_GLOBAL = ("global_batch_size", "total_batch_size", "train_global_batch_size")
+_EITHER = ("batch_size", "train_batch_size", "batchsize", "bsz", "bs", "batch", "b")
+_ACCUMULATION = (
+    "gradient_accumulation_steps", "grad_accum_steps", "accum_iter", "accumulation_steps",
+    "accumulate_grad_batches", "grad_accum", "update_freq",
+)  # fmt: skip
+_RATES = ("learning_rate", "lr", "base_lr", "blr")
+_EPOCHS = ("num_train_epochs", "max_epochs", "num_epochs", "n_epochs", "epochs", "max_epoch")
 _METRICS = {
     "transformers": "eval_loss",
     "torchvision": "acc1",
     "timm": "eval_top1",
     "lightning": "val_loss",
     "nanoGPT": "val_loss",
-    "accelerate": "accuracy",
 }
+_PLAIN = re.compile(r"(?:--?)?[A-Za-z][\w./-]*|(?:\.{0,2}/)+[\w./-]*|\.\.", re.ASCII)
+_WIDTH = 100
+_COLUMN = 38  # behind which comments begin
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The batch sizes of a job.
+    """The batch sizes of a job."""
 
-    Attributes:
-        default: Global.
-        per_device_max: Samples on a device, where the command accumulates gradients.
-        why: Where the default is from, a clause for people.
-    """
-
-    default: int
-    why: str
-    per_device_max: int | None = None
+    default: int  # global
+    why: str  # where it is from, a clause for people
+    per_device_max: int | None = None  # where the command accumulates gradients
+    by_hook: bool = False  # the script has no option for it
 
     def candidates(self, ranks: int) -> list[int]:
         """Return powers of two times the default, as far as so many ranks can share them."""
-        sizes = [self.default * factor for factor in _FACTORS]
-        shares = [(int(size), int(size) // ranks) for size in sizes if size % ranks == 0]
-        most = self.per_device_max
-        fit = {size for size, share in shares if share and can_split(share, most)}
-        return sorted(fit | {self.default})
+        shares = {self.default * factor / 4 / ranks for factor in (1, 2, 4, 8, 16)}
+        fit = [int(each) for each in shares if each >= 1 and each == int(each)]
+        sizes = {each * ranks for each in fit if can_split(each, self.per_device_max)}
+        return sorted(sizes | {self.default})
 
 
 @dataclass(frozen=True)
 class Guess:
-    """What a job file can be written from. ``None`` is what was not found.
+    """What a job file can be written from; ``None`` is what was not found."""
 
-    Attributes:
-        launched: The script and how it is started.
-        args: Of the script, with placeholders.
-        ranks: How many processes the batch sizes are for.
-        batch: The batch sizes.
-        learning_rate: At the default batch size, how it grows, and where that is from.
-        max_epochs: And where that is from.
-        metric: Its probable name and mode, and where that is from.
-        is_reported: Whether the script itself reports that metric to zeusrun.
-        takes_batch_size: Whether the batch size reaches the script.
-        warnings: What may go wrong, a sentence each.
-        seen_rate: The learning rate of the optimizer in a run.
-    """
-
-    launched: Launched
-    args: tuple[str, ...]
-    ranks: int
+    launched: Launched  # its arguments with placeholders
+    ranks: int  # processes that the batch sizes are for
     batch: Batch | None
-    learning_rate: tuple[float, str, str] | None
-    max_epochs: tuple[int, str] | None
-    metric: tuple[str, str, str]
-    is_reported: bool
-    takes_batch_size: bool
-    warnings: tuple[str, ...]
-    seen_rate: float | None = None
+    learning_rate: Found | None
+    scale: str  # how it grows with the batch size
+    max_epochs: Found | None
+    metric: str  # its probable name
+    warnings: tuple[str, ...]  # a sentence each
+    seen_rate: float | None = None  # of the optimizer in a run
 
 
 def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> Guess:
     """Guess a job; ``gpus`` and ``cpus`` are those of this machine."""
-    warnings = [*launched.warnings]
-    arguments = Arguments.of(launched.args, script)
-    launched = _with_processes(launched, script, arguments, gpus)
-    if script.spawns and launched.nproc_per_node == 1:
-        warnings.append(
-            "the script may start processes itself (spawn); zeusrun sees only those that torchrun "
-            "starts, so give a torchrun command if the script allows that"
-        )
-    ranks = _count_ranks(launched.nproc_per_node, gpus, cpus)
-    batch = _guess_batch(arguments, ranks, warnings)
-    learning_rate = _guess_learning_rate(arguments, warnings)
-    max_epochs = _guess_epochs(arguments)
-    words = arguments.all_words
+    arguments, warnings = Arguments(launched.args, script), list(launched.warnings)
+    nproc: int | str | None = launched.nproc_per_node
+    devices = arguments.find(("devices", "gpus"), default=False)
+    if nproc == 1 and script.library == "lightning" and devices is not None:
+        nproc = int(devices.value)  # Lightning would start them
+    if nproc is None:  # accelerate takes every GPU
+        nproc = "gpu" if gpus else 1
+    ranks = nproc if isinstance(nproc, int) else {"cpu": cpus, "gpu": gpus}.get(nproc, gpus or cpus)
+    batch = _guess_batch(arguments, max(1, ranks))
+    rate, scale = _guess_learning_rate(arguments, warnings)
+    epochs = arguments.find(_EPOCHS)
+    if epochs is not None:
+        arguments.put(epochs, "max_epochs")
     return Guess(
-        launched=launched,
-        args=words,
-        ranks=ranks,
+        launched=replace(launched, nproc_per_node=nproc, args=tuple(arguments.words)),
+        ranks=max(1, ranks),
         batch=batch,
-        learning_rate=learning_rate,
-        max_epochs=max_epochs,
-        metric=_guess_metric(script),
-        is_reported=bool(script.metrics),
-        takes_batch_size=any("batch_size}" in word for word in words)
-        or not script.asks.keys().isdisjoint(("local_batch_size", "global_batch_size")),
+        learning_rate=rate,
+        scale=scale,
+        max_epochs=epochs,
+        metric=_METRICS.get(script.library or "", "val_accuracy"),
         warnings=tuple(warnings),
     )
 
 
-def _with_processes(
-    launched: Launched, script: Script, arguments: Arguments, gpus: int
-) -> Launched:
-    """Decide on the processes where the launcher's options do not."""
-    if launched.nproc_per_node is None:  # accelerate then takes every GPU
-        return replace(launched, nproc_per_node="gpu" if gpus else 1)
-    devices = arguments.find_given(DEVICES, is_whole)
-    if launched.nproc_per_node == 1 and script.library == "lightning" and devices is not None:
-        return replace(launched, nproc_per_node=int(devices.value))
-    return launched
-
-
-def _count_ranks(nproc_per_node: int | str | None, gpus: int, cpus: int) -> int:
-    if isinstance(nproc_per_node, int):
-        return nproc_per_node
-    return cpus if nproc_per_node == "cpu" else gpus or (cpus if nproc_per_node == "auto" else 1)
-
-
-def _guess_batch(arguments: Arguments, ranks: int, warnings: list[str]) -> Batch | None:
-    device, every = (arguments.find_given(names, is_whole) for names in (PER_DEVICE, GLOBAL))
-    if device and every:
-        arguments.put(device, "micro_batch_size")
-        arguments.put(every, "batch_size")
-        micro = int(device.value)
-        size, rounded = _round_up(int(every.value), micro * ranks)
-        why = f"{every.origin}{rounded}, in micro-batches by {device.origin}"
-        return Batch(size, why, micro)
-    found = device or every or arguments.find_given(EITHER, is_whole)
-    found = found or arguments.find((*PER_DEVICE, *GLOBAL, *EITHER), is_whole)
+def _guess_batch(arguments: Arguments, ranks: int) -> Batch | None:
+    script, names = arguments.script, (*_PER_DEVICE, *_GLOBAL, *_EITHER)
+    found = arguments.find(_GLOBAL, default=False) or arguments.find(names)
     if found is None:
-        return _asked_batch(arguments.script, ranks)
-    is_local, why = _convention(found, arguments.script, ranks)
-    value, steps = int(found.value), arguments.find(ACCUMULATION, is_whole)
-    if steps is not None and steps.value == 1 and not arguments.script.divides_steps:
-        steps = None
-    if steps is not None and (is_local or ranks == 1):
-        return _accumulated(arguments, found, steps, ranks)
-    if steps is not None:
-        warnings.append(
-            f"the script accumulates {steps.value:g} batches ({steps.origin}), which the batch "
-            f"sizes here do not include; set {steps.written} to 1"
-        )
-    if not is_local:
+        return None
+    value, each = int(found.value), f" x {ranks} processes" if ranks > 1 else ""
+    if found.name in _GLOBAL or (script.divides and found.name not in _PER_DEVICE):
         arguments.put(found, "batch_size")
-        size, rounded = _round_up(value, ranks)
+        size = -(-value // ranks) * ranks
+        rounded = "" if size == value else f", rounded up to a multiple of {ranks}"
+        why = "its name says that it is for all processes"
+        if found.name not in _GLOBAL:
+            why = "the script divides it by the number of processes"
         return Batch(size, f"{found.origin}{rounded}: {why}")
+    steps, divided = arguments.find(_ACCUMULATION), script.library == "nanoGPT"
+    if steps is not None and (steps.value > 1 or divided):
+        # The micro-batches keep their size; the steps follow the batch size.
+        arguments.put(found, "micro_batch_size")
+        arguments.put(steps, "total_accumulation_steps" if divided else "accumulation_steps")
+        own = max(1, int(steps.value) // ranks) if divided else int(steps.value)
+        over = " divided by the processes" if divided and ranks > 1 else ""
+        why = f"{found.origin} x {own} accumulated{each}; {steps.origin}{over}"
+        return Batch(value * own * ranks, why, value)
     arguments.put(found, "local_batch_size")
-    times = f" x {ranks} processes" if ranks > 1 else ""
-    return Batch(value * ranks, f"{found.origin}{times}: {why}")
+    why = ": assumed to be for each process, because nothing says otherwise" if each else ""
+    if found.name in _PER_DEVICE:
+        why = ": its name says that it is for each process"
+    elif script.library:
+        why = f": scripts of {script.library} usually mean each process"
+    return Batch(value * ranks, f"{found.origin}{each}{why}")
 
 
-def _round_up(size: int, unit: int) -> tuple[int, str]:
-    """Return the next multiple of ``unit``, and a clause if that is another number."""
-    rounded = -(-size // unit) * unit
-    return rounded, "" if rounded == size else f", rounded up to a multiple of {unit}"
-
-
-def _asked_batch(script: Script, ranks: int) -> Batch | None:
-    """Return the batch size that the script trains with unless zeusrun gives it another one."""
-    for name, times in (("local_batch_size", ranks), ("global_batch_size", 1)):
-        default = script.asks.get(name)
-        if default is not None and default >= 1:
-            each = f" x {times} processes" if times > 1 else ""
-            return Batch(int(default) * times, f"run.{name}(default={default:g}){each}")
-    return None
-
-
-def _accumulated(arguments: Arguments, found: Found, steps: Found, ranks: int) -> Batch:
-    """Keep the size of the micro-batches, and let the accumulation steps follow the batch size."""
-    divided = arguments.script.divides_steps
-    arguments.put(found, "micro_batch_size")
-    arguments.put(steps, "total_accumulation_steps" if divided else "accumulation_steps")
-    micro, count = int(found.value), int(steps.value)
-    own = max(1, count // ranks) if divided else count
-    times = f" x {ranks} processes" if ranks > 1 else ""
-    over = ": the script divides them by the processes" if divided else ""
-    why = f"{found.origin} x {own} accumulated{times} ({steps.origin}{over})"
-    return Batch(micro * own * ranks, why, micro)
-
-
-def _convention(found: Found, script: Script, ranks: int) -> tuple[bool, str]:
-    """Return whether a batch size is that of one process, and why."""
-    rules = (
-        (found.name in PER_DEVICE, True, "its name says that it is for each process"),
-        (found.name in GLOBAL, False, "its name says that it is for all processes"),
-        (script.divides, False, "the script divides it by the number of processes"),
-        (script.library, True, f"scripts of {script.library} usually mean each process"),
-        (script.samples, True, "the script divides the data by the processes, not the batch size"),
-        (ranks == 1, False, "there is one process"),
-        (True, True, "assumed to be for each process, because nothing says otherwise"),
-    )
-    return next((is_local, why) for holds, is_local, why in rules if holds)
-
-
-def _guess_learning_rate(
-    arguments: Arguments, warnings: list[str]
-) -> tuple[float, str, str] | None:
-    script, found = arguments.script, arguments.find(RATES)
-    asked, by = script.asks.get("learning_rate"), script.scales_by
-    if found is None and asked:
-        return asked, "linear", f"run.learning_rate(default={asked:g})"
+def _guess_learning_rate(arguments: Arguments, warnings: list[str]) -> tuple[Found | None, str]:
+    found, by = arguments.find(_RATES, whole=False), arguments.script.scales_by
     if by == "lr_base":
         if found is None or found.place is None:
             warnings.append(
                 "the script scales its learning rate with the batch size itself, unless it gets "
                 "--lr; zeusrun leaves the learning rate alone"
             )
-            return None
+            return None, "none"
     elif by is not None:
         warnings.append(
             f"the script seems to multiply its learning rate by the {by} itself; check that "
             "learning_rate.scale does not do it once more"
         )
-    if found is None:
-        return None
-    arguments.put(found, "learning_rate")
-    if by == "batch size":
-        return found.value, "none", f"{found.origin}; scale: none, since the script scales it"
-    if script.uses_adam:
-        return found.value, "sqrt", f"{found.origin}; scale: sqrt, as usual with Adam"
-    return found.value, "linear", found.origin
-
-
-def _guess_epochs(arguments: Arguments) -> tuple[int, str] | None:
-    found, asked = arguments.find(EPOCHS, is_whole), arguments.script.asks.get("epochs")
     if found is not None:
-        arguments.put(found, "max_epochs")
-        return int(found.value), found.origin
-    return (int(asked), f"run.epochs(default={asked:g})") if asked and asked >= 1 else None
+        arguments.put(found, "learning_rate")
+    if by == "batch size":
+        return found, "none"
+    return found, "sqrt" if arguments.script.uses_adam else "linear"
 
 
-def _guess_metric(script: Script) -> tuple[str, str, str]:
-    if script.metrics:
-        name = script.metrics[0]
-        return name, likely_mode(name), "the script reports it"
-    if script.library == "transformers" and script.computes_metrics:
-        return "eval_accuracy", "max", "if compute_metrics returns accuracy"
-    name = _METRICS.get(script.library or "", "val_accuracy")
-    return name, likely_mode(name), f"usual with {script.library}" if script.library else "usual"
+def job_name(path: Path) -> str:
+    """Return the name of the job that a file describes."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("._-")[:64] or "job"
 
 
-def add_observed(guess: Guess, size: int | None, rates: Collection[float]) -> Guess:
-    """Return a guess with what a run was seen to train with, where the guess says nothing.
+def write_draft(
+    guess: Guess,
+    words: Sequence[str],
+    path: Path,
+    workdir: str = ".",
+    objective: tuple[str, str, float, str] | None = None,
+) -> str:
+    """Return the text of a job file at ``path`` for a command.
 
-    Args:
-        guess: The guess.
-        size: The batch size; ``None`` if it was not observed.
-        rates: The learning rates of the optimizer's parameter groups.
+    ``workdir`` is where the command runs, relative to the folder of the file. ``objective`` is
+    metric, mode, target, and where they are from; ``None`` if they are not known.
     """
-    rate = max(rates, default=None)
-    guess = replace(guess, seen_rate=rate)
-    if not size or size % guess.ranks or guess.batch is not None or guess.takes_batch_size:
-        return guess
-    return replace(guess, batch=Batch(size, "what the short run trained with"))
+    launched, script = guess.launched, guess.launched.script
+    if script is not None and workdir != "." and not script.startswith("/"):
+        script = f"{workdir}/{script}"
+    processes = "one process" if guess.ranks == 1 else f"{guess.ranks} processes"
+    lines = [
+        "# Written by `zeusrun init` for this command:",
+        f"#   {_shown(words)}",
+        f"# Check the guesses, then run: zeusrun submit {_printable(str(path))}",
+        *(_comment(f"Warning: {text}.") for text in guess.warnings),
+        "",
+        _line(f"name: {job_name(path)}", "all runs of a name share one history"),
+        _line(f"module: {_scalar(str(launched.module))}", "as with python -m")
+        if script is None
+        else _line(f"script: {_escaped(script)}", "relative to this file"),
+        *([] if workdir == "." else [_line(f"workdir: {_escaped(workdir)}", "where it runs")]),
+        *_args(launched.args),
+        *(["env:"] if launched.env else []),
+        *(f"  {key}: {_escaped(value)}" for key, value in launched.env.items()),
+        "",
+        "launch:",
+        _line(
+            f"  nproc_per_node: {launched.nproc_per_node}",
+            f"the batch sizes below are for {processes}",
+        ),
+        *([f"  max_restarts: {launched.max_restarts}"] if launched.max_restarts else []),
+        "",
+        *_objective(guess, objective),
+        "",
+        *_batch(guess),
+        "",
+        *_learning_rate(guess),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> Iterator[str]:
+    yield "objective:"
+    if objective is not None:
+        metric, mode, target, origin = objective
+        yield _line(f"  metric: {_scalar(metric)}", origin)
+        yield f"  mode: {mode}"
+        yield _line(f"  target: {target!r}", "a little better; a run ends when it is reached")
+    else:
+        yield "  # Remove the # from the next three lines, and correct them (docs/metrics.md)."
+        yield _line(f"  # metric: {guess.metric}", "`zeusrun init --try` lists those of a run")
+        yield _line(
+            f"  # mode: {likely_mode(guess.metric)}", "max: higher is better; min: lower is better"
+        )
+        yield _line("  # target: 0.9", "a run ends when the metric reaches it")
+    epochs = guess.max_epochs
+    why = (
+        "a guess: no option for epochs was found"
+        if epochs is None
+        else f"guessed from {epochs.origin}"
+    )
+    yield _line(f"  max_epochs: {40 if epochs is None else int(epochs.value)}", why)
+
+
+def _batch(guess: Guess) -> Iterator[str]:
+    batch = guess.batch
+    if batch is None:
+        yield _comment(
+            "The script seems to have no option for its batch size. If it has a DataLoader, remove "
+            "the # below, and write its batch size as the default, summed over all processes; "
+            "`zeusrun init --try` does both. See docs/hooks.md."
+        )
+        yield "# batch_size: {default: 64, candidates: [16, 32, 64, 128, 256], apply: dataloader}"
+        return
+    sizes = ", ".join(map(str, batch.candidates(guess.ranks)))
+    yield _line("batch_size:", "global: samples per optimizer step, over all processes")
+    yield _line(f"  default: {batch.default}", f"guessed from {batch.why}")
+    yield _line(f"  candidates: [{sizes}]", "powers of two times the default")
+    if batch.per_device_max is not None:
+        yield _line(
+            f"  per_device_max: {batch.per_device_max}", "larger shares accumulate gradients"
+        )
+    if batch.by_hook:
+        yield _line("  apply: dataloader", "the script has no option for it: docs/hooks.md")
+
+
+def _learning_rate(guess: Guess) -> Iterator[str]:
+    if guess.learning_rate is None and guess.scale == "none":
+        yield "# learning_rate is left out, since the script scales it itself: see the warning."
+        return
+    if guess.learning_rate is None:
+        yield _comment(
+            "The script keeps its own learning rate. If zeusrun should scale it, remove the # "
+            "below; base is the rate with which the script builds its optimizer (docs/hooks.md)."
+        )
+        base = guess.seen_rate or 0.1
+        yield f"# learning_rate: {{base: {base:g}, scale: linear, apply: optimizer}}"
+        return
+    rate, scale = guess.learning_rate, guess.scale
+    why = {"linear": "as usual without Adam", "sqrt": "as usual with Adam"}.get(
+        scale, "since the script scales it itself"
+    )
+    yield "learning_rate:"
+    yield _line(f"  base: {rate.value!r}", f"guessed from {rate.origin}")
+    yield _line(f"  scale: {scale}", f"how it grows with the batch size: {scale}, {why}")
+
+
+def _args(args: Sequence[str]) -> Iterator[str]:
+    """Yield the list of arguments, an option and its values on a line."""
+    groups: list[list[str]] = []
+    for word in args:
+        if not groups or word.startswith("-") or "=" in word:
+            groups.append([])
+        groups[-1].append(_scalar(word))
+    if args:
+        yield from ("args: [", *(f"  {', '.join(group)}," for group in groups), "]")
+
+
+def _scalar(text: str) -> str:
+    """Return a text as YAML, in quotes unless it is a plain word."""
+    if _PLAIN.fullmatch(text) and text.lower() not in {"true", "false", "null"}:
+        return text
+    return '"' + "".join(map(_quoted, text)) + '"'
+
+
+def _quoted(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    return character if character.isprintable() else f"\\U{ord(character):08x}"
+
+
+def _escaped(text: str) -> str:
+    return _scalar(text.replace("$", "$$"))
+
+
+def _line(text: str, comment: str) -> str:
+    """Return a line and its comment, which stands above it if both are too long for one line."""
+    line = f"{text:<{_COLUMN}}  # {comment}"
+    if len(line) <= _WIDTH:
+        return line
+    return _comment(comment, " " * (len(text) - len(text.lstrip()))) + "\n" + text
+
+
+def _comment(text: str, indent: str = "") -> str:
+    start = f"{indent}# "
+    return textwrap.fill(
+        text, _WIDTH, initial_indent=start, subsequent_indent=start, break_on_hyphens=False
+    )
+
+
+def _shown(words: Sequence[str]) -> str:
+    """Return a command for a comment: on one line, without the values of secret variables."""
+    hidden = [
+        re.sub("=.*", "=***", word, flags=re.DOTALL)
+        if is_secret_name(word.partition("=")[0])
+        else word
+        for word in words
+    ]
+    return _printable(shlex.join(hidden))
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,71 +1,51 @@
-"""What the text of a training script says about its arguments, without running it."""
+"""What a script and its arguments say about batch size, learning rate and epochs."""
 
 from __future__ import annotations
 
 import ast
+import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 _RANKS = r"(?:\w+\.)*(?:get_)?(?:\w*world_?size|n_?gpus?\w*|num_gpus|num_processes|nprocs)"
 _RATE = r"(?:\w+\.)*(?:base_?lr|b?lr|learning_rate)\b"
-_DIVIDES = re.compile(rf"batch_?size\s*\)?\s*//?=?\s*(?:\w+\()?{_RANKS}", re.IGNORECASE)
-_DIVIDES_STEPS = re.compile(rf"accum\w*_steps\s*//?=?\s*{_RANKS}", re.IGNORECASE)
+_DIVIDES = re.compile(
+    rf"batch_?size\s*\)?\s*//?=?\s*(?:\w+\()?{_RANKS}|split_batches=True", re.IGNORECASE
+)
 _SCALES = re.compile(
     rf"{_RATE}\s*\*=?\s*[^\n,#]{{0,60}}?(?P<by>{_RANKS}|batch_?size)"
     rf"|(?P<then>world_?size\b|num_processes\b|batch_?size\b)(?:\(\))?[^\n,#=]{{0,30}}\*\s*{_RATE}",
     re.IGNORECASE,
 )
+_OPTION = re.compile(r"(?P<name>(?:--?|\+{1,2})?[A-Za-z_][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
+_FILE = re.compile(r"[^-\s]\S*\.(?:json|ya?ml|toml)")
 _CHOICES = {"local_batch_size", "global_batch_size", "learning_rate", "epochs"}
+# By library: what is imported, and what else the text contains.
 _LIBRARIES = {
-    "timm": "timm",
-    "lightning": "lightning",
-    "pytorch_lightning": "lightning",
-    "trl": "transformers",
-    "setfit": "transformers",
-    "accelerate": "accelerate",
-    "torchvision": "torchvision",
+    "transformers": (r"transformers|trl|setfit", r"Trainer\(|TrainingArguments"),
+    "timm": (r"timm", ""),
+    "lightning": (r"(?:pytorch_)?lightning", ""),
+    "accelerate": (r"accelerate", ""),
+    # Its reference scripts; others only take data or a model from there.
+    "torchvision": (r"torchvision", r"init_distributed_mode|presets|acc1"),
 }
+# Of transformers' TrainingArguments, which HfArgumentParser makes options of.
+_OF_TRAINER = {"per_device_train_batch_size": 8.0, "learning_rate": 5e-5, "num_train_epochs": 3.0}
 
 
 @dataclass(frozen=True)
 class Script:
-    """What a text shows.
+    """What a text shows."""
 
-    Attributes:
-        readable: Whether there was a text.
-        library: Whose way it follows: ``transformers``, ``timm``, ``lightning``, ``accelerate``,
-            ``torchvision`` (its reference scripts), ``nanoGPT``, or ``None``.
-        options: By normal name: how an option is written, and its default.
-        divides: Whether it divides its batch size by the number of processes.
-        divides_steps: Whether it does so with its accumulation steps.
-        samples: Whether it divides the data itself, by ``DistributedSampler`` or the like.
-        scales_by: By what it multiplies its learning rate; ``None`` if it does not.
-        spawns: Whether it seems to start processes itself.
-        uses_adam: Whether Adam or one of its kind trains.
-        asks: The methods of ``zeusrun.current()`` that it calls for a choice, with the default if
-            that is a number.
-        metrics: The names that it passes to zeusrun's ``report``.
-        computes_metrics: Whether it gives ``compute_metrics`` to a ``Trainer``.
-        reads_training_arguments: Whether its options are those of ``TrainingArguments``.
-    """
-
-    readable: bool = False
-    library: str | None = None
-    options: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-    divides: bool = False
-    divides_steps: bool = False
-    samples: bool = False
-    scales_by: str | None = None
-    spawns: bool = False
+    library: str | None = None  # whose conventions it follows: timm, nanoGPT, ...
+    options: Mapping[str, tuple[str, float]] = field(default_factory=dict)  # as written, default
+    divides: bool = False  # its batch size by the number of processes
+    scales_by: str | None = None  # by what it multiplies its learning rate
     uses_adam: bool = False
-    asks: Mapping[str, float | None] = field(default_factory=dict)
-    metrics: tuple[str, ...] = ()
-    computes_metrics: bool = False
-    reads_training_arguments: bool = False
 
 
 def normal(name: str) -> str:
@@ -73,46 +53,37 @@ def normal(name: str) -> str:
     return name.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
 
 
-def read_script(text: str | None) -> Script:
-    """Read a script's text; ``None`` if there is none."""
-    if text is None:
-        return Script()
+def read_script(text: str) -> Script:
+    """Read a script's text, which need not be one of this Python."""
     try:
-        nodes = list(ast.walk(tree := ast.parse(text)))
-    except (SyntaxError, ValueError, RecursionError):  # of another Python, or no Python
-        nodes, tree = [], ast.Module([], [])
-    nano = "configurator.py" in text
-    options = dict(_assigned(tree)) if nano else dict(_declared(nodes))
-    library = "nanoGPT" if nano else _library(nodes, text)
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        tree = ast.Module([], [])
+    library = _library(text)
+    options = (
+        dict(_assigned(tree))
+        if library == "nanoGPT"
+        else dict(_declared(tree, _CHOICES if "zeusrun" in text else ()))
+    )
+    if re.search(r"HfArgumentParser|TrlParser", text):
+        options = {name: (f"--{name}", value) for name, value in _OF_TRAINER.items()} | options
     return Script(
-        readable=True,
         library=library,
         options=options,
-        divides=_DIVIDES.search(text) is not None or "split_batches=True" in text,
-        divides_steps=_DIVIDES_STEPS.search(text) is not None,
-        samples=re.search(r"DistributedSampler|WORLD_SIZE|get_world_size", text) is not None,
+        divides=_DIVIDES.search(text) is not None,
         scales_by=_scales_by(text),
-        spawns=re.search(r"\bspawn\(", text) is not None,
         uses_adam=library == "transformers" or re.search(r"\bAdam|adamw", text) is not None,
-        asks=dict(_asked(nodes)) if "zeusrun" in text else {},
-        metrics=tuple(dict.fromkeys(_reported(nodes))) if "zeusrun" in text else (),
-        computes_metrics="compute_metrics" in text,
-        reads_training_arguments="HfArgumentParser" in text or "TrlParser" in text,
     )
 
 
-def _library(nodes: list[ast.AST], text: str) -> str | None:
-    imported = set()
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            imported |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            imported.add(node.module.partition(".")[0])
-    if "transformers" in imported and re.search(r"Trainer\(|TrainingArguments", text):
-        return "transformers"
-    if not re.search(r"init_distributed_mode|presets|acc1", text):
-        imported.discard("torchvision")  # it only takes data or a model from there
-    return next((name for module, name in _LIBRARIES.items() if module in imported), None)
+def _library(text: str) -> str | None:
+    if "configurator.py" in text:
+        return "nanoGPT"
+    for name, (module, use) in _LIBRARIES.items():
+        imports = rf"^\s*(?:from|import)\b.*\b(?:{module})\b"
+        if re.search(imports, text, re.MULTILINE) and re.search(use, text):
+            return name
+    return None
 
 
 def _scales_by(text: str) -> str | None:
@@ -124,22 +95,26 @@ def _scales_by(text: str) -> str | None:
     return "batch size" if any("batch" in each for each in by) else "number of processes"
 
 
-def _declared(nodes: list[ast.AST]) -> Iterator[tuple[str, tuple[str, float]]]:
-    """Yield the options of argparse and click that have a number as default."""
-    for node in nodes:
+def _declared(
+    tree: ast.Module, choices: Collection[str]
+) -> Iterator[tuple[str, tuple[str, float]]]:
+    """Yield what has a number as default: options of argparse and click, choices of zeusrun."""
+    for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        called = node.func
-        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-        if name not in {"add_argument", "option"}:
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        is_choice = name in choices
+        given = [word.value for word in node.keywords if word.arg == "default"]
+        default = next(map(_number, given + node.args if is_choice else given), None)
+        if default is None:
             continue
-        texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
-        flags = [text for text in texts if isinstance(text, str) and text.startswith("-")]
-        default = next((_number(k.value) for k in node.keywords if k.arg == "default"), None)
-        if flags and default is not None:
-            written = next((flag for flag in flags if flag.startswith("--")), flags[0])
+        if is_choice:
+            yield name, (f"run.{name}", default)
+        elif name in {"add_argument", "option"}:
+            texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+            flags = [text for text in texts if isinstance(text, str) and text.startswith("-")]
             for flag in flags:
-                yield normal(flag), (written, default)
+                yield normal(flag), (max(flags, key=lambda flag: flag.startswith("--")), default)
 
 
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, tuple[str, float]]]:
@@ -159,17 +134,64 @@ def _number(node: ast.AST) -> float | None:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _asked(nodes: list[ast.AST]) -> Iterator[tuple[str, float | None]]:
-    for node in nodes:
-        called = node.func if isinstance(node, ast.Call) else None
-        if isinstance(node, ast.Call) and isinstance(called, ast.Attribute):
-            defaults = [k.value for k in node.keywords if k.arg == "default"] + node.args
-            if called.attr in _CHOICES:
-                yield called.attr, _number(defaults[0]) if defaults else None
+@dataclass(frozen=True)
+class Found:
+    """An option and its value, which is above 0."""
+
+    name: str  # as ``normal`` returns it
+    written: str  # in the command or the script
+    value: float
+    place: int | None  # of the word that contains the value; ``None`` if it is a default
+
+    @property
+    def origin(self) -> str:
+        """Where the value is from, for people."""
+        default = " (the script's default)" if self.place is None else ""
+        return f"{self.written} {self.value:g}{default}"
 
 
-def _reported(nodes: list[ast.AST]) -> Iterator[str]:
-    for node in nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            names = [k.arg for k in node.keywords if k.arg] if node.func.attr == "report" else []
-            yield from (name for name in names if name != "epoch")
+class Arguments:
+    """The arguments of a script, in which placeholders take the places of numbers."""
+
+    def __init__(self, words: Sequence[str], script: Script) -> None:
+        self.script = script
+        self.words = [word.replace("$", "$$") for word in words]  # no other placeholder is meant
+
+    def find(
+        self, names: Sequence[str], *, whole: bool = True, default: bool = True
+    ) -> Found | None:
+        """Return the last option of these names in the command, else the script's default."""
+        found = None
+        for place, word in enumerate(self.words):
+            match = _OPTION.fullmatch(word)
+            if match is None or normal(match["name"]) not in names:
+                continue
+            text, where = match["value"], place
+            if text is None and word.startswith("-") and place + 1 < len(self.words):
+                text, where = self.words[place + 1], place + 1
+            if (value := _read(text, whole=whole)) is not None:
+                found = Found(normal(match["name"]), match["name"], value, where)
+        if found is not None or not default or _FILE.fullmatch(" ".join(self.words)):
+            return found  # a script whose only argument is a file reads its options there
+        for name in names:
+            written, text = self.script.options.get(name, ("", 0.0))
+            if (value := _read(text, whole=whole)) is not None:
+                return Found(name, written, value, None)
+        return None
+
+    def put(self, found: Found, placeholder: str) -> None:
+        """Replace a value by a placeholder, or add the option; a call of zeusrun needs neither."""
+        if found.place is None:
+            if found.written.startswith("-"):
+                self.words.append(f"{found.written}=${{{placeholder}}}")
+            return
+        name, equals, _ = self.words[found.place].partition("=")
+        self.words[found.place] = f"{name}=${{{placeholder}}}" if equals else f"${{{placeholder}}}"
+
+
+def _read(text: str | float | None, *, whole: bool) -> float | None:
+    try:
+        value = float(text or 0)
+    except ValueError:
+        return None
+    return value if 0 < value < math.inf and (not whole or value == int(value)) else None
