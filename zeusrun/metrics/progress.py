@@ -234,7 +234,8 @@ def advance(
             "asked": progress.asked | {event.choice},
         }
     elif isinstance(event, Hooked):
-        changes = {"hooks": (*progress.hooks, event)}
+        others = (hook for hook in progress.hooks if hook.library != event.library)
+        changes = {"hooks": (*others, event)}  # a script may make many trainers
     else:
         changes = {"observed": {**progress.observed, event.rank: event}}
     return replace(progress, **changes)

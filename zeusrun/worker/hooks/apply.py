@@ -6,6 +6,7 @@ for scripts that have no argument for them.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import time
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from zeusrun.worker.context import RunContext
+
+
+_LIBRARIES = frozenset(
+    ["torch", "zeusrun", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning"]
+)
 
 
 class AmbiguousLoaderError(RuntimeError):
@@ -33,24 +39,26 @@ def apply_batch_size(dataloader: ModuleType, run: RunContext, given: int) -> Non
     """
     cls: Any = dataloader.DataLoader
     build = cls.__init__
-    chosen = run.local_batch_size(given)
+    chosen = run.share or given
     changed: str | None = None
+    data: int | None = None  # a library may make a loader anew, as Lightning does for its sampler
 
+    @functools.wraps(build)  # libraries look at the parameters
     def __init__(
         loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **options: Any
     ) -> None:
-        nonlocal changed
+        nonlocal changed, data
         if type(batch_size) is int and batch_size == given and _draws(args, options):
             where = _caller()
             if changed is None:
                 run.record_on_0(Applied(time.monotonic(), "batch_size", given, chosen, where))
-            elif changed != where:
+            elif changed != where and data != id(dataset):
                 raise AmbiguousLoaderError(
                     f"zeusrun: batch_size.apply: dataloader: two data loaders draw batches of "
                     f"{given}, at {changed} and at {where}, so the one that trains is not known. "
                     "Give the other one another batch size, or pass ${local_batch_size} in args"
                 )
-            changed = where
+            changed, data = where, id(dataset)
             batch_size = chosen
         build(loader, dataset, batch_size, *args, **options)
 
@@ -67,8 +75,10 @@ def apply_learning_rate(optimizer: ModuleType, run: RunContext, given: float) ->
     """
     cls: Any = optimizer.Optimizer
     build = cls.__init__
-    chosen = run.learning_rate(given)
+    chosen = run.chosen_learning_rate or given
+    places: set[str] = set()  # a script may build one in every epoch
 
+    @functools.wraps(build)
     def __init__(self: Any, params: Any, defaults: dict[str, Any]) -> None:
         groups = params if isinstance(params, list) else []
         found = [
@@ -78,8 +88,9 @@ def apply_learning_rate(optimizer: ModuleType, run: RunContext, given: float) ->
         ]
         for options in found:
             options["lr"] = chosen
-        if found:
-            run.record_on_0(Applied(time.monotonic(), "learning_rate", given, chosen, _caller()))
+        if found and (where := _caller()) not in places:
+            places.add(where)
+            run.record_on_0(Applied(time.monotonic(), "learning_rate", given, chosen, where))
         build(self, params, defaults)
 
     cls.__init__ = __init__
@@ -112,4 +123,4 @@ def _caller() -> str:
 
 
 def _is_library(module: str) -> bool:
-    return module.partition(".")[0] in {"torch", "zeusrun", "accelerate"}
+    return module.partition(".")[0] in _LIBRARIES
