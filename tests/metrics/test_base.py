@@ -55,7 +55,8 @@ def test_what_a_hook_says_of_a_file_that_the_job_names_is_left_out(tmp_path):
         writer.write(Reported(1.0, 1, {"accuracy": 0.5}, source))
     for name, seen in (("tensorboard", ["report"]), ("auto", ["tensorboard", "report"])):
         path = "runs" if name == "tensorboard" else None
-        sidecar, _ = open_sources(Run(tmp_path, tmp_path, Metrics(source=name, path=path)))
+        run = Run(tmp_path, tmp_path, Metrics(source=name, path=path))
+        sidecar, _ = open_sources(run).values()
         assert [event.source for event in sidecar.read()] == seen
 
 

@@ -14,8 +14,10 @@ from zeusrun.sidecar.events import Reported
 from zeusrun.sidecar.step_clock import read_step_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from zeusrun.sidecar.events import Event
 
 _FIRST_S = 60.0  # of training, after which a file should be there
 _EPOCHS = 3  # after which a column should be there
@@ -168,7 +170,7 @@ class Rows:
         written_t = self._now_t - (read_clock() - written_s)
         return max(self._since_t or 0.0, min(self._now_t, written_t))  # NaN is now
 
-    def end(self, *, final: bool = False) -> list[Reported]:
+    def end(self, *, final: bool = False) -> list[Event]:
         """End to read: return the events."""
         if not self._found and self._names and (final or len(self._epochs) >= _EPOCHS):
             names = ", ".join(name[:_SHOWN_LETTERS] for name in list(self._names)[:_SHOWN])
@@ -178,7 +180,7 @@ class Rows:
                 "objective.metric, or say in metrics.name which one it is",
             )
         events, self._events = self._events, []
-        return events
+        return [*events]
 
     def check_file(self, *, found: bool, final: bool) -> None:
         """Warn if there is still no file after the first minute of training, or at the end."""
@@ -194,6 +196,29 @@ class Rows:
         if kind not in self._warned:
             self._warned.add(kind)
             self.warnings.append(f"{self.where}: {text}")
+
+
+class RowSource:
+    """A metric source that makes rows; ``_collect`` takes in those since the last call."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What could not be read, each once."""
+        return self._rows.warnings
+
+    def read(self, *, final: bool = False) -> list[Event]:
+        """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
+        self._rows.begin()
+        found = self._collect(final=final)
+        self._rows.check_file(found=found, final=final)
+        return self._rows.end(final=final)
+
+    def _collect(self, *, final: bool) -> bool:
+        """Take in the rows; return whether this run has a file."""
+        raise NotImplementedError
 
 
 class StepRows:
