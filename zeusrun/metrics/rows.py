@@ -123,8 +123,11 @@ class Rows:
     def _read_values(self, row: Mapping[str, object]) -> dict[str, float]:
         values: dict[str, float] = {}
         for name, raw in row.items():
-            if name in {self._epoch_name, self._step_name} or not self._knows(name):
+            if name in {self._epoch_name, self._step_name}:
                 continue
+            if name not in self._names and len(self._names) >= _MAX_NAMES:
+                continue
+            self._names.setdefault(name)
             value = number_of(raw)
             if value is not None:
                 values[name] = value
@@ -133,14 +136,6 @@ class Rows:
                 text = str(raw)[:80]
                 self.warn("number", f"{self._kind} {name!r} is {text!r}, which is no number")
         return values
-
-    def _knows(self, name: str) -> bool:
-        """Remember a name; ``False`` if there are already too many."""
-        if name not in self._names:
-            if len(self._names) >= _MAX_NAMES:
-                return False
-            self._names[name] = None
-        return True
 
     def _by_epoch(
         self, values: dict[str, float], step: float | None
@@ -155,15 +150,10 @@ class Rows:
 
     def _emit(self, event: Reported) -> None:
         """Add an event; of many rows without the metric, as of every step, only the last counts."""
-        before = self._events[-1] if self._events else None
-        if (
-            before is not None
-            and self._run.metric not in event.metrics
-            and event.metrics.keys() == before.metrics.keys()
-        ):
-            self._events[-1] = event
-        else:
-            self._events.append(event)
+        before = self._events[-1].metrics if self._events else {}
+        if self._run.metric not in event.metrics and event.metrics.keys() == before.keys():
+            self._events.pop()
+        self._events.append(event)
 
     def _moment(self, written_s: float) -> float:
         """Return a Unix second in monotonic time."""
