@@ -31,6 +31,11 @@ def plain_text(text: str) -> str:
     return _HARMFUL.sub(_spelt, _SEQUENCE.sub("", text)) if _HARMFUL.search(text) else text
 
 
+def storable_text(text: str) -> str:
+    """Return text without lone surrogates: names of metrics and processes may hold any bytes."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def plain_log_line(line: str) -> str:
     """Return a line of a log as ``plain_text`` does, but keep its colours."""
     if not _HARMFUL.search(line):

@@ -48,6 +48,10 @@ class HookContract:
             (hooked,) = [e for e in events if isinstance(e, Hooked) and e.library == library]
             assert hooked.problem is None
             assert re.match(r"\d+\.\d+", hooked.version)
+        for event in events:
+            if isinstance(event, Reported):
+                of = {value for name, value in event.metrics.items() if "epoch_of_" in name}
+                assert of <= {event.epoch}
         observed = [event for event in events if isinstance(event, Observed)]
         assert {event.rank for event in observed} == {0, 1}
         assert {event.samples for event in observed} == {16}

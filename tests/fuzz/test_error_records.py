@@ -11,7 +11,7 @@ from tests.factories import build_trial as trial
 from tests.fuzz.mutations import mutated, pieces, run_inputs
 from zeusrun.launcher.rundir.failure import read_failure, read_traceback, torchrun_was_signalled
 from zeusrun.launcher.rundir.layout import create_run
-from zeusrun.launcher.supervision.supervisor import _storable
+from zeusrun.plain_text import storable_text
 from zeusrun.view.tables import trial_sheet
 from zeusrun.worker.failure import failed_in_restart, record_failure
 
@@ -44,7 +44,7 @@ def test_any_record_and_log_is_a_cause_or_none(paths):
         failure = read_failure(paths, 0)
         if failure is not None:
             assert len(failure.reason) <= 500
-            _storable(failure.reason).encode()
+            storable_text(failure.reason).encode()
         torchrun_was_signalled(paths)
         trace = read_traceback(paths)
         sheet = trial_sheet(trial(), trace, run_dir_exists=True)

@@ -16,9 +16,9 @@ from zeusrun.launcher.processes.torchrun import ProcessExit
 from zeusrun.launcher.recover import _lost
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.supervision.outcome import build_outcome
-from zeusrun.launcher.supervision.supervisor import _storable
 from zeusrun.metrics.base import MAX_WARNINGS, SidecarReader
 from zeusrun.metrics.progress import advance, take_step_clock
+from zeusrun.plain_text import storable_text
 from zeusrun.sidecar.step_clock import StepCount, read_step_clock
 
 NOW = "2025-06-01T13:00:00.000+00:00"
@@ -56,8 +56,8 @@ def outcome_of(events, count):
         meter=KnownMeter(ten_watts, None, 10.0),
         finished_at=NOW,
     )
-    warnings = tuple(map(_storable, outcome.warnings))
-    return replace(outcome, reason=_storable(outcome.reason), warnings=warnings)
+    warnings = tuple(map(storable_text, outcome.warnings))
+    return replace(outcome, reason=storable_text(outcome.reason), warnings=warnings)
 
 
 def test_the_corpus_holds_events_and_other_lines(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zeusrun.jobfile.metrics_section import Metrics
-from zeusrun.metrics.base import SOURCES
+from zeusrun.metrics import base
 from zeusrun.metrics.rows import Run
 
 
@@ -11,7 +11,7 @@ def open_source(folder, metric="accuracy", world_size=1, values=(), **section):
     """Open a source of a run whose script works in a folder."""
     (folder / "run" / "logs").mkdir(parents=True, exist_ok=True)
     run = Run(folder / "run", folder, Metrics(**section), metric, dict(values), world_size)
-    return SOURCES[section["source"]](run)
+    return base.open_source(run)
 
 
 def values_of(source, metric="accuracy", *, final=False):

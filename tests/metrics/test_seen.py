@@ -63,6 +63,17 @@ def test_two_sources_that_differ_are_remembered_once_and_rounding_is_no_differen
     assert progress.differs == ("wandb", 0.2, 0.123456789)
 
 
+def test_values_of_different_steps_of_an_epoch_are_no_difference():
+    both = ("accelerate", "tensorboard")
+    progress = after(*(said(101, 1, 0.1, source) for source in both))
+    progress = after(*(said(102, 1, 0.2, source) for source in reversed(both)), start=progress)
+    assert progress.differs is None
+
+
+def test_a_library_that_is_hooked_again_is_listed_once():
+    assert len(after(*(Hooked(t, "lightning", "2.6", None) for t in (101, 102))).hooks) == 1
+
+
 def test_each_metric_is_remembered_with_its_source_and_its_first_and_last_value():
     progress = after(
         Reported(101, 1, {"loss": 2.0, METRIC: 0.1}, "lightning"),

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from textwrap import dedent
 
 import pytest
@@ -172,6 +173,13 @@ def test_what_could_not_be_written_is_written_with_the_next_report(current, rank
     sidecar.rmdir()
     run.report(epoch=2, accuracy=0.2)
     assert [event.epoch for event in reports(rank)] == [1, 2]
+
+
+def test_loggers_may_report_from_threads_of_their_own(current, rank):
+    run = current()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda i: run.report_for("mlflow", i, {"loss": 1.0}), range(800)))
+    assert sorted(event.epoch for event in reports(rank)) == list(range(800))
 
 
 def test_only_rank_0_writes(current, rank):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from zeusrun.errors import UsageError
 from zeusrun.files.tail import LineTail
-from zeusrun.metrics.csv import open_csv
-from zeusrun.metrics.hf import TrainerStates
-from zeusrun.metrics.jsonl import open_jsonl
-from zeusrun.metrics.mlflow import TrackedRun
-from zeusrun.metrics.stdout import PrintedLines
-from zeusrun.metrics.tensorboard import EventFile
 from zeusrun.plugins import create_plugin
 from zeusrun.sidecar.events import (
     REPORT,
@@ -24,7 +19,7 @@ from zeusrun.sidecar.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from zeusrun.metrics.rows import Run
@@ -96,16 +91,17 @@ def open_sidecar(run_dir: Path, *, without: str | None = None) -> SidecarReader:
     return SidecarReader(run_dir / SIDECAR_NAME, without)
 
 
-SOURCES: dict[str, Callable[[Run], MetricSource]] = {
-    "auto": PrintedLines,
-    "stdout": PrintedLines,
-    "csv": open_csv,
-    "jsonl": open_jsonl,
-    "hf": TrainerStates,
-    "tensorboard": EventFile,
-    "mlflow": TrackedRun,
+SOURCES = {"auto": "stdout"} | {
+    name: name for name in ("stdout", "csv", "jsonl", "hf", "tensorboard", "mlflow")
 }
-"""By ``metrics.source`` of the job file: how to open what is read beside the sidecar."""
+"""By ``metrics.source`` of the job file: the module that reads it; loaded only where it is used."""
+
+
+def open_source(run: Run) -> MetricSource:
+    """Open what the job file names to be read beside the sidecar, one of ``SOURCES``."""
+    module = importlib.import_module(f"zeusrun.metrics.{SOURCES[run.section.source]}")
+    source: MetricSource = module.open_source(run)
+    return source
 
 
 class PluginSource:
@@ -162,7 +158,7 @@ def open_sources(run: Run) -> Mapping[str, MetricSource]:
     key = f"the metric source {name!r}"
     if name in SOURCES:
         # A hook may see the same values at other times.
-        return {place: open_sidecar(run.run_dir, without=name), key: SOURCES[name](run)}
+        return {place: open_sidecar(run.run_dir, without=name), key: open_source(run)}
     source = create_plugin("zeusrun.metric_sources", name, MetricSource, run.run_dir)
     if source is None:
         raise UsageError(

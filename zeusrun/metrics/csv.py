@@ -43,6 +43,6 @@ class _Table:
         return bool(names) and all(number_of(cell) is None for cell in cells)
 
 
-def open_csv(run: Run) -> LineFile:
+def open_source(run: Run) -> LineFile:
     """Open the table that ``metrics.path`` names; blank cells are no values."""
     return LineFile(run, "column", _Table)

@@ -8,24 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.files.private import read_file
 from zeusrun.metrics.newest_file import NewestFile
-from zeusrun.metrics.rows import KnownRows, Rows
+from zeusrun.metrics.rows import KnownRows, Rows, RowSource
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from zeusrun.metrics.rows import Run
-    from zeusrun.sidecar.events import Event
 
 _NAME = "trainer_state.json"
 _MAX_BYTES = 64 << 20
 
 
-class TrainerStates:
+class TrainerStates(RowSource):
     """Reads the log in the newest state; each state has the whole log so far."""
 
     def __init__(self, run: Run) -> None:
-        self._rows = Rows(run, "key", epoch="epoch")
+        super().__init__(Rows(run, "key", epoch="epoch"))
         inside = (_NAME, f"*/{_NAME}")
         self._files = NewestFile(run, self._rows, names=_NAME, inside=inside, one=False)
         self._known: KnownRows | None = None
@@ -35,25 +33,16 @@ class TrainerStates:
             with contextlib.suppress(OSError):
                 self._old = _read_log(path)
 
-    @property
-    def warnings(self) -> Sequence[str]:
-        """What could not be read, each once."""
-        return self._rows.warnings
-
-    def read(self, *, final: bool = False) -> list[Event]:
-        """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
-        self._rows.begin()
+    def _collect(self, *, final: bool) -> bool:
         path = self._files.find(final=final)
-        self._rows.check_file(found=path is not None, final=final)
-        try:
-            status = None if path is None else path.stat()
-        except FileNotFoundError:  # rotated away; the next one has its rows
-            status = None
-        if path is not None and status is not None:
+        if path is None:
+            return False
+        with contextlib.suppress(FileNotFoundError):  # rotated away; the next one has its rows
+            status = path.stat()
             stamp = (path, status.st_size, status.st_mtime_ns)
             if stamp != self._stamp:
                 self._read_state(path, stamp, status.st_mtime, final=final)
-        return [*self._rows.end(final=final)]
+        return True
 
     def _read_state(
         self, path: Path, stamp: tuple[Path, int, int], written_s: float, *, final: bool
@@ -91,3 +80,6 @@ def _read_log(path: Path) -> list[dict[str, Any]] | None:
     if not isinstance(log, list):
         return None
     return [row for row in log if isinstance(row, dict)]
+
+
+open_source = TrainerStates

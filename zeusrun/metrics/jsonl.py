@@ -23,6 +23,6 @@ def _read_object(line: bytes) -> tuple[int, Mapping[str, object]]:
     return hash(line), {name: value for name, value in row.items() if value is not None}
 
 
-def open_jsonl(run: Run) -> LineFile:
+def open_source(run: Run) -> LineFile:
     """Open the file that ``metrics.path`` names."""
     return LineFile(run, "key", lambda: _read_object)

@@ -6,22 +6,21 @@ from typing import TYPE_CHECKING
 
 from zeusrun.files.tail import LineTail
 from zeusrun.metrics.newest_file import NewestFile
-from zeusrun.metrics.rows import KnownRows, Rows
+from zeusrun.metrics.rows import KnownRows, Rows, RowSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from typing import TypeAlias
 
     from zeusrun.metrics.rows import Run
-    from zeusrun.sidecar.events import Event
 
     Parse: TypeAlias = Callable[[bytes], tuple[int, Mapping[str, object]] | None]
 
 _MAX_CHUNKS = 8  # 2 MB at a time, so that supervision never waits long
 
 
-class LineFile:
+class LineFile(RowSource):
     """Reads the newest file of a trial, which may be rewritten, deleted or begun again.
 
     ``create_parser`` makes a function that reads the lines of a file from its start: it returns a
@@ -29,27 +28,20 @@ class LineFile:
     """
 
     def __init__(self, run: Run, kind: str, create_parser: Callable[[], Parse]) -> None:
-        self._rows = Rows(run, kind, epoch="epoch")
+        super().__init__(Rows(run, kind, epoch="epoch"))
         self._files = NewestFile(run, self._rows)
         self._create_parser = create_parser
         self._path: Path | None = None
 
-    @property
-    def warnings(self) -> Sequence[str]:
-        """What could not be read, each once."""
-        return self._rows.warnings
-
-    def read(self, *, final: bool = False) -> list[Event]:
-        """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
-        self._rows.begin()
+    def _collect(self, *, final: bool) -> bool:
+        """Read the file until now, then the newest one."""
         if self._path is not None:
             self._read_lines(final=final)
         path = self._files.find(final=final)
         if path is not None and path != self._path:
             self._follow(path)
             self._read_lines(final=final)
-        self._rows.check_file(found=self._path is not None, final=final)
-        return [*self._rows.end(final=final)]
+        return self._path is not None
 
     def _follow(self, path: Path) -> None:
         self._path = path

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.placeholders import expand_placeholders
-from zeusrun.metrics.rows import Rows, StepRows, number_of
+from zeusrun.metrics.rows import Rows, RowSource, StepRows, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from zeusrun.metrics.rows import Run
-    from zeusrun.sidecar.events import Event
 
     Value: TypeAlias = tuple[str, object, int, float]  # key, value, step, Unix seconds
 
@@ -32,25 +31,18 @@ _METRICS = (
 _START = re.compile(r"^start_time: (\d+)", re.MULTILINE)
 
 
-class TrackedRun:
+class TrackedRun(RowSource):
     """Reads the newest run that began after the trial did."""
 
     def __init__(self, run: Run) -> None:
-        self._rows = Rows(run, "key")
+        super().__init__(Rows(run, "key"))
         self._steps = StepRows(self._rows, run.section.epoch)
         names = [run.section.path] if run.section.path else ["mlflow.db", "mlruns"]
         self._paths = [run.workdir / expand_placeholders(name, run.values) for name in names]
         self._stores: dict[Path, _Database | _Folder] = {}
         self._since_ms = int(run.began_s * 1000)
 
-    @property
-    def warnings(self) -> Sequence[str]:
-        """What could not be read, each once."""
-        return self._rows.warnings
-
-    def read(self, *, final: bool = False) -> list[Event]:
-        """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
-        self._rows.begin()
+    def _collect(self, *, final: bool) -> bool:
         for path in self._paths:
             if path not in self._stores and path.exists():
                 create = _Folder if path.is_dir() else _Database
@@ -62,9 +54,7 @@ class TrackedRun:
             if values:
                 break
         self._steps.end(final=final)
-        found = any(store.run is not None for store in self._stores.values())
-        self._rows.check_file(found=found, final=final)
-        return [*self._rows.end(final=final)]
+        return any(store.run is not None for store in self._stores.values())
 
 
 def _newest(runs: Sequence[str], rows: Rows) -> str | None:
@@ -175,3 +165,6 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return status.st_size, status.st_mtime_ns
+
+
+open_source = TrackedRun

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import glob
 import os
+import stat
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -101,39 +103,29 @@ class NewestFile:
         # Path.glob takes no absolute pattern.
         matches = glob.iglob(self._pattern, root_dir=self._workdir, recursive=True)  # noqa: PTH207
         for match in matches:
-            path = os.path.realpath(self._workdir / match)
-            paths = [path]
-            if os.path.isdir(path):  # noqa: PTH112 - a path that was just joined
-                folder = Path(path)
-                paths = [str(file) for inside in self._inside for file in folder.glob(inside)]
-            for file in paths:
-                if file in seen or not fnmatch.fnmatch(os.path.basename(file), self._names):  # noqa: PTH119
+            path = Path(os.path.realpath(self._workdir / match))
+            folder = path.is_dir()
+            files = (file for inside in self._inside for file in path.glob(inside))
+            for file in files if folder else [path]:
+                if file in seen or not fnmatch.fnmatch(file.name, self._names):
                     continue
                 seen.add(file)
-                try:
-                    status = os.stat(file)  # noqa: PTH116
-                except OSError:
-                    continue  # deleted meanwhile
-                if not os.path.isdir(file):  # noqa: PTH112
-                    yield file, status
+                with contextlib.suppress(OSError):  # deleted meanwhile
+                    status = file.stat()
+                    if not stat.S_ISDIR(status.st_mode):
+                        yield str(file), status
 
     def _is_new(self, path: str, found: dict[str, os.stat_result]) -> bool:
         old, now = self._old.get(path), found[path]
-        return old is None or (old.identity, old.size, old.modified_ns) != (
-            (now.st_dev, now.st_ino),
-            now.st_size,
-            now.st_mtime_ns,
-        )
+        stamp = ((now.st_dev, now.st_ino), now.st_size, now.st_mtime_ns)
+        return old is None or old[:3] != stamp
 
 
 def _describe(path: str, status: os.stat_result, size: int | None = None) -> _Old:
     """Describe a file up to a size; by default, the whole."""
     size = status.st_size if size is None else size
     last = b""
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123
-            file.seek(max(0, size - _LAST_BYTES))
-            last = file.read(min(size, _LAST_BYTES))
-    except OSError:  # it cannot be read now, and need not be
-        pass
+    with contextlib.suppress(OSError), open(path, "rb") as file:  # noqa: PTH123
+        file.seek(max(0, size - _LAST_BYTES))
+        last = file.read(min(size, _LAST_BYTES))
     return _Old((status.st_dev, status.st_ino), size, status.st_mtime_ns, last)

@@ -234,7 +234,8 @@ def advance(
             "asked": progress.asked | {event.choice},
         }
     elif isinstance(event, Hooked):
-        changes = {"hooks": (*progress.hooks, event)}
+        others = (hook for hook in progress.hooks if hook.library != event.library)
+        changes = {"hooks": (*others, event)}  # a script may make many trainers
     else:
         changes = {"observed": {**progress.observed, event.rank: event}}
     return replace(progress, **changes)
@@ -263,13 +264,18 @@ def _pass_over(progress: Progress, event: Reported) -> Progress:
     return replace(progress, other_epochs=epochs | {event.epoch})
 
 
-def _compare(progress: Progress, event: Reported, value: float) -> Progress:
-    """Decide which of two sources of the metric counts; the other one's values are dropped."""
+def _compare(progress: Progress, event: Reported, metric: str) -> Progress:
+    """Decide which of two sources of the metric counts; the other one's values are dropped.
+
+    Their values are compared while each has one an epoch; of several, any two may meet here.
+    """
+    value, sources = event.metrics[metric], (event.source, progress.source or "")
+    once = max(progress.seen[metric, source].times for source in sources) <= len(progress.curve)
     now = progress.curve[-1] if progress.curve else None
     if now is not None and now.epoch == event.epoch and now.value is not None:
         same = math.isclose(now.value, value, rel_tol=1e-5, abs_tol=1e-9)  # some round
-        lines = "stdout" in {event.source, progress.source}  # often rounded, and perhaps a guess
-        if not same and not lines and progress.differs is None:
+        lines = "stdout" in sources  # often rounded, and perhaps a guess
+        if once and not same and not lines and progress.differs is None:
             progress = replace(progress, differs=(event.source, value, now.value))
     if not precedes(event.source, progress.source or "", progress.preferred):
         return progress
@@ -292,7 +298,7 @@ def _report(
     if progress.source is None:
         progress = replace(progress, source=event.source)
     elif event.source != progress.source:
-        progress = _compare(progress, event, value)
+        progress = _compare(progress, event, trial.metric)
         if progress.source != event.source:
             return progress
     time_s = max(0.0, event.t - begun)  # whoever writes the sidecar may have another clock

@@ -14,8 +14,10 @@ from zeusrun.sidecar.events import Reported
 from zeusrun.sidecar.step_clock import read_step_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from zeusrun.sidecar.events import Event
 
 _FIRST_S = 60.0  # of training, after which a file should be there
 _EPOCHS = 3  # after which a column should be there
@@ -121,8 +123,11 @@ class Rows:
     def _read_values(self, row: Mapping[str, object]) -> dict[str, float]:
         values: dict[str, float] = {}
         for name, raw in row.items():
-            if name in {self._epoch_name, self._step_name} or not self._knows(name):
+            if name in {self._epoch_name, self._step_name}:
                 continue
+            if name not in self._names and len(self._names) >= _MAX_NAMES:
+                continue
+            self._names.setdefault(name)
             value = number_of(raw)
             if value is not None:
                 values[name] = value
@@ -131,14 +136,6 @@ class Rows:
                 text = str(raw)[:80]
                 self.warn("number", f"{self._kind} {name!r} is {text!r}, which is no number")
         return values
-
-    def _knows(self, name: str) -> bool:
-        """Remember a name; ``False`` if there are already too many."""
-        if name not in self._names:
-            if len(self._names) >= _MAX_NAMES:
-                return False
-            self._names[name] = None
-        return True
 
     def _by_epoch(
         self, values: dict[str, float], step: float | None
@@ -153,22 +150,17 @@ class Rows:
 
     def _emit(self, event: Reported) -> None:
         """Add an event; of many rows without the metric, as of every step, only the last counts."""
-        before = self._events[-1] if self._events else None
-        if (
-            before is not None
-            and self._run.metric not in event.metrics
-            and event.metrics.keys() == before.metrics.keys()
-        ):
-            self._events[-1] = event
-        else:
-            self._events.append(event)
+        before = self._events[-1].metrics if self._events else {}
+        if self._run.metric not in event.metrics and event.metrics.keys() == before.keys():
+            self._events.pop()
+        self._events.append(event)
 
     def _moment(self, written_s: float) -> float:
         """Return a Unix second in monotonic time."""
         written_t = self._now_t - (read_clock() - written_s)
         return max(self._since_t or 0.0, min(self._now_t, written_t))  # NaN is now
 
-    def end(self, *, final: bool = False) -> list[Reported]:
+    def end(self, *, final: bool = False) -> list[Event]:
         """End to read: return the events."""
         if not self._found and self._names and (final or len(self._epochs) >= _EPOCHS):
             names = ", ".join(name[:_SHOWN_LETTERS] for name in list(self._names)[:_SHOWN])
@@ -178,7 +170,7 @@ class Rows:
                 "objective.metric, or say in metrics.name which one it is",
             )
         events, self._events = self._events, []
-        return events
+        return [*events]
 
     def check_file(self, *, found: bool, final: bool) -> None:
         """Warn if there is still no file after the first minute of training, or at the end."""
@@ -194,6 +186,29 @@ class Rows:
         if kind not in self._warned:
             self._warned.add(kind)
             self.warnings.append(f"{self.where}: {text}")
+
+
+class RowSource:
+    """A metric source that makes rows; ``_collect`` takes in those since the last call."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What could not be read, each once."""
+        return self._rows.warnings
+
+    def read(self, *, final: bool = False) -> list[Event]:
+        """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
+        self._rows.begin()
+        found = self._collect(final=final)
+        self._rows.check_file(found=found, final=final)
+        return self._rows.end(final=final)
+
+    def _collect(self, *, final: bool) -> bool:
+        """Take in the rows; return whether this run has a file."""
+        raise NotImplementedError
 
 
 class StepRows:

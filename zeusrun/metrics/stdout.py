@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.patterns import READY
-from zeusrun.metrics.rows import Rows
+from zeusrun.metrics.rows import Rows, RowSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.metrics.rows import Run
-    from zeusrun.sidecar.events import Event
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _MAX_CHUNKS = 4  # 1 MB at a time, so that supervision never waits long
@@ -21,14 +20,14 @@ _MAX_LINE = 4096  # characters; a metric stands at the start of a line
 _ON_LAST_RANK = "megatron"  # it prints on the last rank
 
 
-class PrintedLines:
+class PrintedLines(RowSource):
     """Reads the log of rank 0, and of the last rank what Megatron prints there.
 
     Without ``metrics.pattern``, all ready patterns are looked for.
     """
 
     def __init__(self, run: Run) -> None:
-        self._rows = Rows(run, "group", epoch="epoch")
+        super().__init__(Rows(run, "group", epoch="epoch"))
         self._quiet = run.section.source == "auto"
         self._matched = False
         patterns: dict[int, list[re.Pattern[str]]] = {}
@@ -44,9 +43,7 @@ class PrintedLines:
         """What could not be read, each once; of lines that nobody has named, nothing."""
         return () if self._quiet else self._rows.warnings
 
-    def read(self, *, final: bool = False) -> list[Event]:
-        """Return the events since the last call; raises ``OSError`` if a log cannot be read."""
-        self._rows.begin()
+    def _collect(self, *, final: bool) -> bool:
         for tail, patterns in self._logs:
             chunks = 0
             while (chunks < _MAX_CHUNKS or final) and (lines := tail.read_lines(final=final)):
@@ -55,7 +52,7 @@ class PrintedLines:
                     self._take(line, patterns, tail.modified_s or 0.0)
         if final and not self._matched:
             self._rows.warn("lines", "no line of rank 0 has matched metrics.pattern")
-        return [*self._rows.end(final=final)]
+        return True  # the log is always there
 
     def _take(self, line: bytes, patterns: list[re.Pattern[str]], written_s: float) -> None:
         text = line.decode(errors="replace")
@@ -67,3 +64,6 @@ class PrintedLines:
             if row:
                 self._matched = True
                 self._rows.take(row, written_s)
+
+
+open_source = PrintedLines

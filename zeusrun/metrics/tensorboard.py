@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING
 from zeusrun.files.private import open_for_reading
 from zeusrun.metrics.event_file import read_records, read_scalars
 from zeusrun.metrics.newest_file import NewestFile
-from zeusrun.metrics.rows import Rows, StepRows
+from zeusrun.metrics.rows import Rows, RowSource, StepRows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from zeusrun.metrics.rows import Run
-    from zeusrun.sidecar.events import Event
 
 _MAX_CHUNKS = 2  # 2 MB at a time, so that supervision never waits long
 
 
-class EventFile:
+class EventFile(RowSource):
     """Reads the newest event file of a trial. What a writer does not flush comes late."""
 
     def __init__(self, run: Run) -> None:
-        self._rows = Rows(run, "tag")
+        super().__init__(Rows(run, "tag"))
         self._steps = StepRows(self._rows, run.section.epoch)
         names = "*tfevents*"
         self._files = NewestFile(run, self._rows, names=names, inside=(f"**/{names}",))
@@ -33,14 +31,7 @@ class EventFile:
         self._offset = self._old_bytes = 0
         self._damaged = False
 
-    @property
-    def warnings(self) -> Sequence[str]:
-        """What could not be read, each once."""
-        return self._rows.warnings
-
-    def read(self, *, final: bool = False) -> list[Event]:
-        """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
-        self._rows.begin()
+    def _collect(self, *, final: bool) -> bool:
         if self._path is not None:
             self._read_file(self._path, final=final)
         path = self._files.find(final=final)
@@ -49,8 +40,7 @@ class EventFile:
             self._old_bytes = self._files.old_bytes(path)
             self._read_file(path, final=final)
         self._steps.end(final=final)
-        self._rows.check_file(found=self._path is not None, final=final)
-        return [*self._rows.end(final=final)]
+        return self._path is not None
 
     def _read_file(self, path: Path, *, final: bool) -> None:
         try:
@@ -85,3 +75,6 @@ class EventFile:
         for scalar in read_scalars(record):
             value = "no number" if scalar.value is None else scalar.value
             self._steps.take(scalar.tag, value, scalar.step, scalar.wall_time_s)
+
+
+open_source = EventFile

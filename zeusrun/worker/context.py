@@ -50,6 +50,7 @@ class RunContext:
         self._reports = 0
         self._asked: set[str] = set()
         self._unsent: list[Event] = []
+        self._sending = threading.RLock()
         self._stopping = False
         self.external_sigterm = False  # one that zeusrun did not send has ended the training
         self.grouped = False  # a process group of ``torch.distributed`` has been seen
@@ -158,11 +159,12 @@ class RunContext:
 
     def send(self) -> None:
         """Write the reports that are not written yet; raises ``OSError`` if the disk refuses."""
-        while self._unsent:
-            if self._writer is None:
-                self._writer = EventWriter(self._environment["ZEUSRUN_SIDECAR"])
-            self._writer.write(self._unsent[0])
-            del self._unsent[0]
+        with self._sending:  # loggers may have threads of their own
+            while self._unsent:
+                if self._writer is None:
+                    self._writer = EventWriter(self._environment["ZEUSRUN_SIDECAR"])
+                self._writer.write(self._unsent[0])
+                del self._unsent[0]
 
     def should_stop(self) -> bool:
         """Whether training should end now: at the target, or because zeusrun stops it.
@@ -193,6 +195,11 @@ class RunContext:
         """The samples of one rank that a hook replaces by the choice; ``None`` for no such hook."""
         given = self._environment.get("ZEUSRUN_GIVEN_BATCH_SIZE")
         return int(given) // self.world_size if given else None
+
+    @property
+    def chosen_learning_rate(self) -> float | None:
+        """What ``learning_rate`` returns; for hooks, so it is not recorded as asked for."""
+        return float(self._environment.get("ZEUSRUN_LEARNING_RATE") or 0) or None
 
     @property
     def learning_rate_to_replace(self) -> float | None:

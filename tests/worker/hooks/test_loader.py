@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from tests.worker.rank import Rank, run_plain
-from zeusrun.sidecar.events import Applied, Observed
+from zeusrun.sidecar.events import Applied, Asked, Observed
 
 PREAMBLE = """
 import torch
@@ -39,6 +39,24 @@ def run(tmp_path):
 
 def observed(rank):
     return [(e.samples, e.batches) for e in rank.events if isinstance(e, Observed)]
+
+
+READS_AHEAD = """
+def ahead(loader):  # as accelerate's loaders do
+    batches = iter(loader)
+    now = next(batches)
+    for then in batches:
+        yield now, False
+        now = then
+    yield now, True
+
+def train(count, accumulated, epochs=1):
+    loader = DataLoader(torch.zeros(count), 8)
+    for epoch in range(epochs):
+        for number, (batch, last) in enumerate(ahead(loader), 1):
+            if last or number % accumulated == 0: step()
+
+"""
 
 
 @pytest.mark.parametrize(
@@ -124,6 +142,25 @@ def observed(rank):
             id="two optimizers",
         ),
         pytest.param("for _ in range(20): step()", [], id="no loader"),
+        pytest.param(READS_AHEAD + "train(15, 4, epochs=9)", [], id="read ahead, and few steps"),
+        pytest.param(READS_AHEAD + "train(40, 1)", [(8, 1)], id="read ahead"),
+        pytest.param(READS_AHEAD + "train(64, 2)", [(16, 2)], id="read ahead and accumulation"),
+        pytest.param(
+            """
+            for x, y in zip(DataLoader(data, 5), DataLoader(data, 10, sampler=[0] * 200)): step()
+            """,
+            [(None, 1)],
+            id="two loaders at once",
+        ),
+        pytest.param(
+            """
+            class Odd(DataLoader):
+                def __eq__(self, other): return True
+            for batch in Odd(data, 10): step()
+            """,
+            [(10, 1)],
+            id="a loader without a hash",
+        ),
     ],
 )
 def test_the_samples_of_a_step_are_those_of_the_loader_that_feeds_it(run, loop, seen):
@@ -188,6 +225,45 @@ def test_two_loaders_that_could_be_meant_are_refused(run):
     assert "${local_batch_size}" in message
 
 
+EPOCHS = """
+from zeusrun.worker.hooks.install import installed_hooks
+loader = DataLoader(data, 8)
+epochs = []
+for epoch in range(3):
+    for number, batch in enumerate({loader}, 1):
+        if number % 4 == 0: step()
+    step()  # with the rest
+    epochs.append(installed_hooks().observer.epoch)
+print(epochs)
+"""
+
+
+@pytest.mark.parametrize("loader", ["loader", "DataLoader(data, 8)"])
+def test_a_pass_counts_once_whatever_loader_it_is_over(run, loader):
+    _, code, log = run(EPOCHS.replace("{loader}", loader))
+    assert (code, log) == (0, "[1, 2, 3]\n")
+
+
+def test_libraries_find_the_parameters_of_what_was_replaced(run):
+    script = """
+    import inspect
+    parameters = inspect.signature(DataLoader.__init__).parameters
+    print("sampler" in parameters, "num_workers" in parameters)
+    first = DataLoader(data, 16, shuffle=True)
+    again = DataLoader(first.dataset, 16, sampler=first.sampler)
+    print(again.batch_size)
+    """
+    rank, code, log = run(script, **APPLY)
+    assert (code, log) == (0, "True True\n32\n")
+    assert len([event for event in rank.events if isinstance(event, Applied)]) == 1
+
+
+def test_a_choice_that_no_loader_took_was_not_asked_for(run):
+    rank, code, log = run("DataLoader(data, 4, shuffle=True)", **APPLY)
+    assert code == 0, log
+    assert not any(isinstance(event, Asked) for event in rank.events)
+
+
 def test_one_loader_that_is_built_again_every_epoch_is_one(run):
     _, code, log = run(
         """
@@ -208,8 +284,9 @@ def test_the_learning_rate_is_handed_to_optimizers_that_were_built_with_the_base
     rank, code, log = run(
         """
         bias = torch.zeros(1, requires_grad=True)
-        groups = [{"params": layer.parameters()}, {"params": [bias], "lr": 0.01}]
-        made = torch.optim.AdamW(groups, lr=0.125)
+        groups = [{"params": [*layer.parameters()]}, {"params": [bias], "lr": 0.01}]
+        for _ in range(3):
+            made = torch.optim.AdamW([dict(group) for group in groups], lr=0.125)
         print([group["lr"] for group in made.param_groups], optimizer.param_groups[0]["lr"])
         """,
         ZEUSRUN_LEARNING_RATE="0.5",

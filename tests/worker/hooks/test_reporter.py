@@ -70,6 +70,13 @@ def test_a_value_that_meets_the_target_is_recorded_at_once(run, reporter):
     assert [metrics["accuracy"] for _, _, metrics in run.reports] == [0.1, 0.6]
 
 
+def test_a_known_name_counts_whatever_many_names_come(run, reporter):
+    reporter.log("wandb", {"accuracy": 0.1})
+    reporter.log("wandb", {f"name {number}": 1.0 for number in range(2000)})
+    reporter.log("wandb", {"accuracy": 0.2, "another": 1.0})
+    assert run.reports[-1] == ("wandb", 2, {"accuracy": 0.2})
+
+
 def test_other_ranks_record_nothing(run, reporter):
     run.rank = 1
     reporter.log("wandb", {"accuracy": 0.9})

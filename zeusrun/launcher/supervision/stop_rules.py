@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from zeusrun.cost import energy_text
-from zeusrun.launcher.processes.signals import PREEMPTING
+from zeusrun.launcher.processes.signals import PREEMPTING, how_at_once
 from zeusrun.launcher.processes.torchrun import StopLevel
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ _TARGET_REACHED = {
     StopLevel.ASK: "target reached",
     StopLevel.TERMINATE: "the target is reached, and the script does not ask whether to stop",
 }
+_ASKED_TO_STOP = "another zeusrun process has asked for it"
 EPOCHS_WITHOUT_METRIC = 3  # a script may skip the evaluation in one or two
 
 
@@ -58,6 +59,17 @@ def is_cause(order: StopOrder, earlier: StopOrder | None) -> bool:
     if earlier is None or earlier.cause is StopCause.TARGET:
         return True
     return earlier.cause is StopCause.SPEED_CHECKED and order.cause in BY_SIGNAL
+
+
+def describe_signal(order: StopOrder, number: int, grace_s: float, *, cancelled: str | None) -> str:
+    """Return what happens after a signal; ``cancelled``: the trial, if another zeusrun sent it."""
+    preempted = order.cause is StopCause.PREEMPTED
+    then = ", and the next submit continues it" if preempted else ""
+    again = f"within {grace_s:g} s{then}; {how_at_once(number, cancelled=cancelled)}"
+    how = "at once" if order.level is StopLevel.KILL else again
+    # The last line of the run names the request; do not say it twice.
+    why = order.reason if cancelled is None else _ASKED_TO_STOP
+    return f"{why}: the training ends {how}"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from zeusrun.launcher.events import Advanced, BoundChanged, Noted, Printed, Warn
 from zeusrun.launcher.power.control import LimitControl
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.oom_kills import count_oom_kills
-from zeusrun.launcher.processes.signals import how_at_once
 from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel, TorchrunProcess
 from zeusrun.launcher.recover import cost_with_earlier, join
 from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
@@ -33,6 +32,7 @@ from zeusrun.launcher.supervision.stop_rules import (
     StopCause,
     StopOrder,
     StopRules,
+    describe_signal,
     is_cause,
     supervise,
 )
@@ -41,6 +41,7 @@ from zeusrun.metrics.progress import Progress, Ranks, advance, take_step_clock, 
 from zeusrun.metrics.rows import Run
 from zeusrun.metrics.seen import Seen
 from zeusrun.metrics.sight import describe_applied
+from zeusrun.plain_text import storable_text
 from zeusrun.sidecar.events import Applied
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Stage, TrialStatus, is_baseline
@@ -64,7 +65,6 @@ _OTHER_CLOCK = "'t' in the sidecar is not CLOCK_MONOTONIC; the time of arrival i
 _ALSO_FORCED = (
     "; early_stop.cost_factor also applies to a batch size that you choose (null: no bound)"
 )
-_ASKED_TO_STOP = "another zeusrun process has asked for it"
 _LIVE_PERIOD_S = 1.0
 _MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
 
@@ -194,21 +194,14 @@ class Supervisor:
         return level
 
     def _decide(self) -> StopLevel:
-        order = self._supervise()
+        order, spec = self._supervise(), self._submission.spec
         if order is not None and is_cause(order, self._stop) and order != self._stop:
             self._stop = order
             self._write_live_at_t = 0.0
             if order.cause in BY_SIGNAL:
-                grace_s = self._submission.spec.launch.grace_period_s
-                preempted = order.cause is StopCause.PREEMPTED
-                then = ", and the next submit continues it" if preempted else ""
                 cancelled = None if self._why_cancelled is None else self._trial.trial
-                faster = how_at_once(self._signals.received[0], cancelled=cancelled)
-                again = f"within {grace_s:g} s{then}; {faster}"
-                how = "at once" if order.level is StopLevel.KILL else again
-                # The last line of the run names the request; do not say it twice.
-                why = order.reason if cancelled is None else _ASKED_TO_STOP
-                self._emit(Warned(f"{why}: the training ends {how}"))
+                grace_s, number = spec.launch.grace_period_s, self._signals.received[0]
+                self._emit(Warned(describe_signal(order, number, grace_s, cancelled=cancelled)))
             elif order.level >= StopLevel.TERMINATE:
                 self._note(f"stopping: {order.reason}")
         return StopLevel.NONE if order is None else order.level
@@ -323,7 +316,7 @@ class Supervisor:
                 progress,
                 self._meter,
                 shared=self._shared,
-                warnings=[self._mask.text(_storable(warning)) for warning in self._warnings],
+                warnings=[self._mask.text(storable_text(warning)) for warning in self._warnings],
                 preempted=self._stop is not None and self._stop.cause is StopCause.PREEMPTED,
             )
             write_live(self._paths, live)
@@ -398,10 +391,5 @@ class Supervisor:
             where = self._paths.checkpoints
             self._warn(f"it will start from the beginning: there is no checkpoint in {where}")
         found = (*outcome.warnings, *meter.warnings, *self._warnings)
-        warnings = tuple(_storable(warning) for warning in found)
-        return replace(outcome, reason=_storable(outcome.reason), warnings=warnings)
-
-
-def _storable(text: str) -> str:
-    """Return text without lone surrogates: names of metrics and processes may hold any bytes."""
-    return text.encode("utf-8", "replace").decode()
+        warnings = tuple(storable_text(warning) for warning in found)
+        return replace(outcome, reason=storable_text(outcome.reason), warnings=warnings)

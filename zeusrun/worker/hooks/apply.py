@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from zeusrun.worker.context import RunContext
 
 
+_LIBRARIES = frozenset(
+    ["torch", "zeusrun", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning"]
+)
+
+
 class AmbiguousLoaderError(RuntimeError):
     """Two loaders could be meant."""
 
@@ -34,11 +39,11 @@ def apply_batch_size(dataloader: ModuleType, run: RunContext, given: int) -> Non
     """
     cls: Any = dataloader.DataLoader
     build = cls.__init__
-    chosen = run.local_batch_size(given)
+    chosen = run.share or given
     changed: str | None = None
-    data: Any = None  # of the loader that was changed
+    data: int | None = None  # a library may make a loader anew, as Lightning does for its sampler
 
-    @functools.wraps(build)  # Lightning reads the signature
+    @functools.wraps(build)  # libraries look at the parameters
     def __init__(
         loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **options: Any
     ) -> None:
@@ -47,13 +52,13 @@ def apply_batch_size(dataloader: ModuleType, run: RunContext, given: int) -> Non
             where = _caller()
             if changed is None:
                 run.record_on_0(Applied(time.monotonic(), "batch_size", given, chosen, where))
-            elif changed != where and dataset is not data:  # Lightning builds it once more
+            elif changed != where and data != id(dataset):
                 raise AmbiguousLoaderError(
                     f"zeusrun: batch_size.apply: dataloader: two data loaders draw batches of "
                     f"{given}, at {changed} and at {where}, so the one that trains is not known. "
                     "Give the other one another batch size, or pass ${local_batch_size} in args"
                 )
-            changed, data = where, dataset
+            changed, data = where, id(dataset)
             batch_size = chosen
         build(loader, dataset, batch_size, *args, **options)
 
@@ -70,8 +75,10 @@ def apply_learning_rate(optimizer: ModuleType, run: RunContext, given: float) ->
     """
     cls: Any = optimizer.Optimizer
     build = cls.__init__
-    chosen = run.learning_rate(given)
+    chosen = run.chosen_learning_rate or given
+    places: set[str] = set()  # a script may build one in every epoch
 
+    @functools.wraps(build)
     def __init__(self: Any, params: Any, defaults: dict[str, Any]) -> None:
         groups = params if isinstance(params, list) else []
         found = [
@@ -81,8 +88,9 @@ def apply_learning_rate(optimizer: ModuleType, run: RunContext, given: float) ->
         ]
         for options in found:
             options["lr"] = chosen
-        if found:
-            run.record_on_0(Applied(time.monotonic(), "learning_rate", given, chosen, _caller()))
+        if found and (where := _caller()) not in places:
+            places.add(where)
+            run.record_on_0(Applied(time.monotonic(), "learning_rate", given, chosen, where))
         build(self, params, defaults)
 
     cls.__init__ = __init__
@@ -115,4 +123,4 @@ def _caller() -> str:
 
 
 def _is_library(module: str) -> bool:
-    return module.partition(".")[0] in {"torch", "zeusrun", "accelerate"}
+    return module.partition(".")[0] in _LIBRARIES

@@ -29,7 +29,8 @@ def _callbacks(package: str) -> list[Any]:
     library = package.partition(".")[0]
     try:
         bases = (_Callback, importlib.import_module(f"{package}.callbacks").Callback)
-        callback = type("ZeusrunCallback", bases, {"hooks": hooks, "library": library})()
+        attributes = {"hooks": hooks, "library": library, "last": {}}
+        callback = type("ZeusrunCallback", bases, attributes)()
     except Exception as error:  # noqa: BLE001 - whatever the library has changed into
         hooks.say(library, f"{type(error).__name__}: {error}")
         return []
@@ -42,28 +43,47 @@ class _Callback:
 
     hooks: Hooks
     library: str
-    poll: StopPoll
+    last: dict[str, Any]  # the metrics of the last call
+    poll: StopPoll | None = None  # while it trains
 
     def on_train_start(self, _trainer: Any, _module: Any) -> None:
         self.poll = StopPoll(self.hooks.run)
 
+    def on_train_epoch_start(self, trainer: Any, _module: Any) -> None:
+        # What the module logs at the end of an epoch, it logs after the callbacks.
+        if trainer.current_epoch:
+            self._log(trainer, trainer.current_epoch)
+
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
-        if self.poll.after_step():
+        if self.poll is not None and self.poll.after_step():
             trainer.should_stop = True
 
     def on_validation_end(self, trainer: Any, _module: Any) -> None:
         if trainer.sanity_checking:  # before training; it is no epoch
             return
-        self._log(trainer)
-        if trainer.training and self.poll.now():
-            trainer.should_stop = True
+        # Lightning counts from 0; outside the training, an epoch that is under way is none.
+        self._log(trainer, trainer.current_epoch + (self.poll is not None))
 
     def on_train_epoch_end(self, trainer: Any, _module: Any) -> None:
-        self._log(trainer)
+        self._log(trainer, trainer.current_epoch + 1)
         last = self.hooks.run.max_epochs
-        if self.poll.now() or (last is not None and trainer.current_epoch + 1 >= last):
+        stop = self.poll is not None and self.poll.now()
+        if stop or (last is not None and trainer.current_epoch + 1 >= last):
             trainer.should_stop = True
 
-    def _log(self, trainer: Any) -> None:
-        epoch = trainer.current_epoch + 1  # Lightning counts from 0
-        self.hooks.reporter.log(self.library, trainer.callback_metrics, epoch)
+    def on_train_end(self, trainer: Any, _module: Any) -> None:
+        self.poll = None
+        self._log(trainer, trainer.current_epoch)
+
+    def _log(self, trainer: Any, epoch: int) -> None:
+        """Report what has come since the last call: an old value belongs to its own epoch."""
+        metrics = dict(trainer.callback_metrics)
+        last, self.last = self.last, metrics
+        new = {name: raw for name, raw in metrics.items() if not _is_same(raw, last.get(name))}
+        self.hooks.reporter.log(self.library, new, epoch)
+
+
+def _is_same(value: Any, before: Any) -> bool:
+    """Whether a value is stored where the one before is: Lightning detaches it again each time."""
+    places = [getattr(each, "data_ptr", None) for each in (value, before)]
+    return value is before or (all(places) and len({place() for place in places if place}) == 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.worker.hooks.apply import apply_batch_size
+from zeusrun.worker.hooks.observer import Feed, Pass
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -39,7 +40,8 @@ def install(dataloader: ModuleType, hooks: Hooks) -> None:
     def _next_index(iterator: Any) -> Any:
         index = next_index(iterator)
         # Without a batch sampler, the index is one sample's and may be of any type.
-        iterator._zeusrun.feed.sees(len(index) if iterator._auto_collation else None)
+        sized = iterator._auto_collation and hasattr(index, "__len__")
+        iterator._zeusrun.feed.sees(len(index) if sized else None)
         return index
 
     def __next__(iterator: Any) -> Any:
@@ -48,9 +50,14 @@ def install(dataloader: ModuleType, hooks: Hooks) -> None:
         except StopIteration:
             observer.end_pass(iterator._zeusrun)
             raise
-        part = observer.current = iterator._zeusrun
+        part = iterator._zeusrun
+        if part is not observer.current:
+            observer.current = part
+            observer.switches += 1
         part.pending += 1
         return batch
+
+    base._zeusrun = Pass(Feed())  # of an iterator that does not call __init__
 
     base.__init__, base._reset = __init__, _reset
     base._next_index, base.__next__ = _next_index, __next__

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.sidecar.events import Observed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zeusrun.worker.context import RunContext
 
 _ENOUGH = 8  # steps, after which the first observation is recorded
@@ -27,10 +29,12 @@ class Feed:
         sizes: The sizes of batches seen.
         batches: How many.
         passes: In which an optimizer stepped.
+        loader: Gone once the script has dropped it.
     """
 
-    nominal: int | None
-    replicas: int | None
+    nominal: int | None = None
+    replicas: int | None = None
+    loader: Callable[[], Any] = lambda: None
     sizes: set[int | None] = field(default_factory=set)
     batches: int = 0
     passes: int = 0
@@ -56,11 +60,21 @@ class Feed:
 
 @dataclass
 class Pass:
-    """One pass over a loader: its batches since the last optimizer step, and whether it trains."""
+    """One pass over a loader.
+
+    Attributes:
+        feed: The loader.
+        pending: Batches since the last optimizer step.
+        steps: Optimizer steps so far.
+        batches: Of the last step, if it is not the first one.
+        ended: Whether all batches have been yielded.
+    """
 
     feed: Feed
     pending: int = 0
-    trains: bool = False
+    steps: int = 0
+    batches: int = 0
+    ended: bool = False
 
 
 class Observer:
@@ -68,14 +82,18 @@ class Observer:
 
     Attributes:
         current: The pass that yielded last.
+        switches: How often another pass than before has yielded since the last step.
     """
 
     def __init__(self, run: RunContext) -> None:
         self.current: Pass | None = None
+        self.switches = 0
         self._run = run
         self._feeds: weakref.WeakKeyDictionary[Any, Feed] = weakref.WeakKeyDictionary()
         self._training: Feed | None = None
+        self._earlier = 0  # passes over loaders in whose place the present one came
         self._steps: dict[int, int] = {}  # batches in a step -> steps, since the last record
+        self._mixed = 0  # those of them for which several loaders yielded
         self._due = _ENOUGH
         self._count = 0
         self._optimizer: Any = None
@@ -84,42 +102,65 @@ class Observer:
     @property
     def epoch(self) -> int | None:
         """Passes over the training data, the present one included; ``None`` if not observed."""
-        return None if self._training is None else self._training.passes
+        return None if self._training is None else self._earlier + self._training.passes
 
     def begin_pass(self, loader: Any) -> Pass:
         """Return a new pass over a loader."""
-        feed = self._feeds.get(loader)
-        if feed is None:
-            feed = self._feeds[loader] = Feed(*_sampler_of(loader))
+        try:
+            feed = self._feeds.get(loader)
+            if feed is None:
+                feed = Feed(*_sampler_of(loader), weakref.ref(loader))
+                self._feeds[loader] = feed
+        except Exception:  # noqa: BLE001 - a loader of the script's own, which has no hash, say
+            feed = Feed()
         return Pass(feed)
 
     def end_pass(self, ended: Pass) -> None:
         """Record what was observed, once a pass in which an optimizer stepped is over."""
-        if ended.trains:
-            ended.trains = False
+        if ended.steps and not ended.ended:
+            ended.ended = True
             self.record()
 
     def step(self, optimizer: Any) -> None:
-        """Credit an optimizer step."""
+        """Credit an optimizer step.
+
+        The first step of a pass may have a batch too many, and the last one too few: accelerate's
+        loaders read one batch ahead. So they do not count, except a first one of one batch.
+        """
         current = self.current
         # A second optimizer of the same batch, or a loader that has read one batch ahead.
         if current is None or not current.pending:
             return
-        if not current.trains:
-            current.trains = True
-            current.feed.passes += 1
-            if self._training is not current.feed:
-                self._steps, self._training = {}, current.feed
+        if not current.steps:
+            self._train_on(current.feed)
         pending, current.pending = current.pending, 0
-        self._steps[pending] = self._steps.get(pending, 0) + 1
+        current.steps += 1
+        if current.steps > 1:
+            certain, current.batches = current.batches, pending
+        else:
+            certain = pending if pending == 1 else 0
+        if certain:
+            self._steps[certain] = self._steps.get(certain, 0) + 1
+            self._mixed += self.switches > 1
+        self.switches = 0
         self._count += 1
         if self._count >= self._due:
             self._optimizer = optimizer
             self.record()
-            self._optimizer = None
             self._due = self._count + _AGAIN
         elif self._recorded is None:
             self._optimizer = optimizer  # for a training of few steps
+
+    def _train_on(self, feed: Feed) -> None:
+        """Begin a pass in which an optimizer steps."""
+        before = self._training
+        if before is not feed:
+            if before is not None and before.loader() is None:  # the script makes a new one a pass
+                self._earlier += before.passes
+            elif before is not None:
+                self._earlier = 0
+            self._steps, self._mixed, self._training = {}, 0, feed
+        feed.passes += 1
 
     def record(self) -> None:
         """Write what was observed to the sidecar, if it is new."""
@@ -130,12 +171,11 @@ class Observer:
         if self._recorded is not None and steps < _ENOUGH:
             return
         batches = max(self._steps, key=self._steps.__getitem__)
-        if 2 * self._steps[batches] <= steps:  # a loader that reads ahead, and few steps a pass
-            batches = round(sum(size * count for size, count in self._steps.items()) / steps)
-        self._steps = {}
-        size = feed.batch_size
+        # Of several loaders at once, as for labelled and unlabelled data, none is the one.
+        size = None if 2 * self._mixed > steps else feed.batch_size
+        self._steps, self._mixed = {}, 0
         samples = None if size is None else size * batches
-        rates = _base_rates(self._optimizer)
+        rates, self._optimizer = _base_rates(self._optimizer), None
         seen = (samples, batches, feed.replicas, rates)
         if self._recorded is not None:
             if not rates:

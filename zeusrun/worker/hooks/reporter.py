@@ -45,9 +45,9 @@ class Reporter:
         values: dict[int, dict[str, float]] = {}
         for name, raw in metrics.items():
             value = number_of(raw)
-            if value is None or len(self._counts) >= _MAX_NAMES:
-                continue
             key = (source, str(name))
+            if value is None or (key not in self._counts and len(self._counts) >= _MAX_NAMES):
+                continue
             count = self._counts[key] = self._counts.get(key, 0) + 1
             at = epoch if epoch is not None else self._observer.epoch
             at = count if at is None else at

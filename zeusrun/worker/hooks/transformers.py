@@ -86,13 +86,17 @@ class _Callback:
 
     def on_epoch_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
         last = self.hooks.run.max_epochs
-        if last is not None and state.epoch >= last:
+        if last is not None and _epochs(state) >= last:
             control.should_training_stop = True
 
     def _log(self, metrics: dict[str, Any], state: Any) -> None:
         values = {name: value for name, value in metrics.items() if name != "epoch"}
-        # One that is under way counts.
-        self.hooks.reporter.log(SOURCE, values, max(0, math.ceil((state.epoch or 0) - 1e-6)))
+        self.hooks.reporter.log(SOURCE, values, _epochs(state))
+
+
+def _epochs(state: Any) -> int:
+    """Return the epochs begun: accumulation may leave a rest of the last one without a step."""
+    return max(0, math.ceil((state.epoch or 0) - 1e-6))
 
 
 def _stop(args: Any, control: Any) -> None:

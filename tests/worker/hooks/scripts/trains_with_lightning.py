@@ -18,6 +18,7 @@ class Model(lightning.LightningModule):
     def training_step(self, batch, _index):
         loss = torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
         self.log("train_loss", loss)
+        self.log("epoch_of_mean", float(self.current_epoch + 1), on_step=False, on_epoch=True)
         return loss
 
     def validation_step(self, batch, _index):
@@ -28,6 +29,9 @@ class Model(lightning.LightningModule):
         if self.trainer.is_global_zero and not self.trainer.sanity_checking:
             value = self.trainer.callback_metrics["val_acc"]
             print("epoch", self.current_epoch + 1, float(value))
+
+    def on_train_epoch_end(self):
+        self.log("epoch_of_end", float(self.current_epoch + 1))
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.25)
