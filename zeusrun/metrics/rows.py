@@ -156,9 +156,10 @@ class Rows:
         self._events.append(event)
 
     def _moment(self, written_s: float) -> float:
-        """Return a Unix second in monotonic time."""
+        """Return a Unix second in monotonic time, no earlier than that of the row before."""
         written_t = self._now_t - (read_clock() - written_s)
-        return max(self._since_t or 0.0, min(self._now_t, written_t))  # NaN is now
+        self._since_t = max(self._since_t or 0.0, min(self._now_t, written_t))  # NaN is now
+        return self._since_t
 
     def end(self, *, final: bool = False) -> list[Event]:
         """End to read: return the events."""
