@@ -400,6 +400,7 @@ class AgentContract:
 
     # Training
 
+    @pytest.mark.long  # 10 s of CPU over the real torchrun
     def test_ddp_trains_with_data_loader_workers_and_goes_on_after_a_restart(self, start):
         script = str(CHILDREN / "trains_with_loaders.py")
         run = start("", ranks=2, script=script, launch={"max_restarts": 1})

@@ -125,6 +125,7 @@ def test_the_words_of_the_made_up_texts_drift():
     assert sentiment.make_up(500, 10, 500) == sentiment.make_up(0, 510, 500)[500:]
 
 
+@pytest.mark.long  # its library takes seconds to load
 def test_lightning(tmp_path):
     pytest.importorskip("lightning", reason="lightning is not installed")
     rows = np.random.default_rng(0).integers(0, 300, (200, 55))
@@ -138,6 +139,7 @@ def test_lightning(tmp_path):
     assert re.search(r"^val_acc 0\.\d+ in epoch 1$", printed, re.MULTILINE)
 
 
+@pytest.mark.long  # its library takes seconds to load
 def test_qa(tmp_path):
     pytest.importorskip("tokenizers", reason="transformers is not installed")
     context = "Zeus lives on Mount Olympus. Rhea is his mother."

@@ -14,6 +14,7 @@ from zeusrun.sidecar.events import Asked, Observed
 SCRIPT = Path(__file__).with_name("scripts") / "splits_with_transformers.py"
 
 
+@pytest.mark.long  # to load transformers takes 6 s of CPU
 @pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
 )

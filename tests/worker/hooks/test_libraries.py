@@ -41,6 +41,10 @@ class TestLightning(HookContract):
     metrics: ClassVar = {"lightning": ("lightning", "val_acc")}
     controls = True
 
+    @pytest.mark.long  # to load Lightning on two ranks takes 10 s of CPU
+    def test_an_unedited_script_is_seen(self, run):
+        super().test_an_unedited_script_is_seen(run)
+
 
 @pytest.mark.long  # the same code as for lightning
 @needs("pytorch_lightning")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import textwrap
 
 import pytest
 
+from tests.factories import ROOT
 from tests.worker.rank import Rank, run_plain
 from zeusrun.sidecar.events import Applied, Asked, Observed
 
@@ -25,13 +28,21 @@ def step():
 """
 
 
+@pytest.fixture(scope="module")
+def forks():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-m", "tests.worker.forks"], cwd=ROOT, **pipes) as child:
+        yield child
+        child.stdin.close()
+
+
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, forks):
     def start(script, **environment):
         path = tmp_path / "script.py"
         path.write_text(PREAMBLE + textwrap.dedent(script))
         rank = Rank(tmp_path / "run")
-        code, log = rank.run(path, **environment)
+        code, log = rank.run_forked(forks, path, **environment)
         return rank, code, log
 
     return start

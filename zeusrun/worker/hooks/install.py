@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.metadata
 import importlib.util
 import sys
 import time
@@ -130,8 +129,10 @@ def installed_hooks() -> Hooks | None:
 def _version(library: str) -> str:
     """Return the version of an installed package that does not name it itself, or not yet."""
     try:
-        return importlib.metadata.version(library)
-    except importlib.metadata.PackageNotFoundError:
+        from importlib.metadata import version  # noqa: PLC0415 - takes 20 ms, and few need it
+
+        return version(library)
+    except ImportError:  # PackageNotFoundError is one
         return "unknown"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import weakref
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Observed
@@ -19,25 +18,27 @@ _AGAIN = 1000  # steps, after which a loader that never ends is looked at again
 _MAX_SIZES = 2  # a loader has one size of batches, and a smaller last one
 
 
-@dataclass
 class Feed:
     """A data loader, over all its passes.
 
     Attributes:
         nominal: The batch size of its batch sampler; ``None`` if it has none.
         replicas: Among how many ranks its sampler divides the data; ``None`` if it does not say.
+        loader: Returns it; ``None`` once the script has dropped it.
         sizes: The sizes of batches seen.
         batches: How many.
         passes: In which an optimizer stepped.
-        loader: Gone once the script has dropped it.
     """
 
-    nominal: int | None = None
-    replicas: int | None = None
-    loader: Callable[[], Any] = lambda: None
-    sizes: set[int | None] = field(default_factory=set)
-    batches: int = 0
-    passes: int = 0
+    def __init__(
+        self,
+        nominal: int | None = None,
+        replicas: int | None = None,
+        loader: Callable[[], Any] = lambda: None,
+    ) -> None:
+        self.nominal, self.replicas, self.loader = nominal, replicas, loader
+        self.sizes: set[int | None] = set()
+        self.batches = self.passes = 0
 
     def sees(self, size: int | None) -> None:
         """Take in the size of a batch; ``None`` if the loader does not form batches."""
@@ -58,7 +59,6 @@ class Feed:
         return largest
 
 
-@dataclass
 class Pass:
     """One pass over a loader.
 
@@ -70,11 +70,12 @@ class Pass:
         ended: Whether all batches have been yielded.
     """
 
-    feed: Feed
-    pending: int = 0
-    steps: int = 0
-    batches: int = 0
-    ended: bool = False
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+        self.pending: int = 0
+        self.steps: int = 0
+        self.batches: int = 0
+        self.ended: bool = False
 
 
 class Observer:
