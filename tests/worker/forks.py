@@ -19,4 +19,4 @@ for line in sys.stdin:
         sys.argv = request["argv"]
         main()
     _, status = os.waitpid(pid, 0)
-    print(os.waitstatus_to_exitcode(status), flush=True)
+    print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201 - the answer
