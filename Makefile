@@ -3,7 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Most tests wait for processes, so more workers than cores serve best: see docs/benchmarks.md.
 WORKERS ?= 6
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --durations 10
@@ -12,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test test-long check format docs clean
 
-demo: $(READY)
+demo: $(DEMO)
 	$(BIN)/zeusrun submit jobs/digits.yaml
 
 test: $(READY)
@@ -33,10 +35,15 @@ format: $(READY)
 
 # Builds the site in build/site; a broken link or a missing section is an error.
 docs: $(READY)
-	@test -x $(BIN)/mkdocs || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@test -x $(BIN)/mkdocs || $(INSTALL) --editable '.[docs]'
 	$(BIN)/mkdocs build --strict --quiet
 
-$(READY): pyproject.toml constraints.txt
+# The demo needs few packages; the tests also need the libraries that zeusrun has hooks for.
+$(READY): $(DEMO)
+	$(INSTALL) --editable '.[dev,examples]'
+	@touch $(READY)
+
+$(DEMO): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "zeusrun needs Python 3.10 or later; name one with 'make PYTHON=python3.11 $(MAKECMDGOALS)'."; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
@@ -44,8 +51,8 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV). The first time takes minutes and downloads torch, with CUDA up to several"
 	@echo "gigabytes. README.md, \"Sixty seconds\", says how to get the CPU build of torch instead."
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,examples]'
-	@touch $(READY)
+	$(INSTALL) --editable '.[demo]'
+	@touch $(DEMO)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
