@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeusrun.files.tail import MAX_LINE_BYTES, TOO_LONG, LineTail
-from zeusrun.metrics.base import SidecarReader
+from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.events import Ended, EventWriter, Reported, Started, decode_event, encode_event
 from zeusrun.sidecar.step_clock import StepClock, read_step_clock
 

@@ -9,8 +9,9 @@ import pytest
 from tests.contracts.source import MetricSourceContract
 from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.metrics.base import open_sidecar, open_sources
+from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.rows import Run
+from zeusrun.metrics.sidecar import open_sidecar
 from zeusrun.sidecar.events import SIDECAR_NAME, EventWriter, Reported, encode_event
 from zeusrun.sidecar.step_clock import StepClock
 

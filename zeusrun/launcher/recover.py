@@ -13,8 +13,8 @@ from zeusrun.launcher.rundir.failure import LAUNCHER_DIED
 from zeusrun.launcher.rundir.layout import find_run
 from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.record import read_live, read_outcome, write_record
-from zeusrun.metrics.base import SidecarReader
 from zeusrun.metrics.progress import Progress, advance, take_step_clock
+from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import EnergySource, Outcome, Trial, TrialStatus, is_baseline
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -189,7 +190,7 @@ class Rows:
             self.warnings.append(f"{self.where}: {text}")
 
 
-class RowSource:
+class RowSource(ABC):
     """A metric source that makes rows; ``_collect`` takes in those since the last call."""
 
     def __init__(self, rows: Rows) -> None:
@@ -207,9 +208,9 @@ class RowSource:
         self._rows.check_file(found=found, final=final)
         return self._rows.end(final=final)
 
+    @abstractmethod
     def _collect(self, *, final: bool) -> bool:
         """Take in the rows; return whether this run has a file."""
-        raise NotImplementedError
 
 
 class StepRows:
