@@ -12,6 +12,7 @@ from pathlib import Path
 
 import yaml
 
+from tests.forks import TIMEOUT_S, zeusrun_forks
 from zeusrun.history.base import Conflict
 from zeusrun.jobfile.spec import JobSpec, load_spec
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, TrialStatus
@@ -170,15 +171,19 @@ class Zeusrun:
         return [sys.executable, "-m", "zeusrun", *map(str, arguments)]
 
     def __call__(self, *arguments, **env):
-        return subprocess.run(
-            self.argv(*arguments),
-            cwd=self.folder,
-            env={**self.environment, **env},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        """Run the command to its end: as a fork, unless ``env`` changes Python itself."""
+        argv, environment = self.argv(*arguments), {**self.environment, **env}
+        if any(name.startswith(("PYTHON", "LC_", "LANG", "LD_")) for name in env):
+            return subprocess.run(
+                argv,
+                cwd=self.folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        return zeusrun_forks().run(argv[2:], environment, self.folder)
 
     def start(self, *arguments, **env):
         """Start the command; the fixture kills it at the end of the test."""

@@ -61,12 +61,10 @@ class Rank:
         return code, self.log(changes.get("RANK", "0"))
 
     def run_forked(self, forks, script, **changes):
-        """Run a script to the end in a process that has imported torch; see ``forks.py``."""
-        argv = [str(WORKER), str(script)]
-        request = {"argv": argv, "environment": self.environment(**changes)}
-        forks.stdin.write(json.dumps(request) + "\n")
-        forks.stdin.flush()
-        return int(forks.stdout.readline()), self.log()
+        """Run a script to its end in a fork that has imported torch."""
+        environment = self.environment(**changes)
+        done = forks.run(["zeusrun.worker", str(script)], environment, self.run_dir)
+        return done.returncode, self.log()
 
     def run_all(self, *arguments, world_size, cwd=None, **changes):
         """Run that many ranks to their ends, all of them well; return what each printed."""

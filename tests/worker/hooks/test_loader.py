@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
-from tests.factories import ROOT
+from tests.forks import Forks
 from tests.worker.rank import Rank, run_plain
 from zeusrun.sidecar.events import Applied, Asked, Observed
 
@@ -30,10 +28,9 @@ def step():
 
 @pytest.fixture(scope="module")
 def forks():
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-m", "tests.worker.forks"], cwd=ROOT, **pipes) as child:
-        yield child
-        child.stdin.close()
+    forks = Forks("torch", "torch._dynamo")  # the first step of an optimizer imports the latter
+    yield forks
+    forks.close()
 
 
 @pytest.fixture

@@ -1,0 +1,122 @@
+"""Python programs without their imports: one process imports once, and each program is a fork of it.
+
+A zeusrun takes half a second of CPU for its imports, and a rank three seconds for torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import zeusrun
+
+TIMEOUT_S = 300
+_SERVER = "import sys; from tests.forks import serve; serve(int(sys.argv[1]), sys.argv[2:])"
+
+
+class Forks:
+    """Runs programs whose ``modules`` are imported already; several threads may call it."""
+
+    def __init__(self, *modules: str) -> None:
+        # The server ends when this end is closed, at the latest with this process.
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        argv = [sys.executable, "-c", _SERVER, str(theirs.fileno()), *modules]
+        self._server = subprocess.Popen(argv, pass_fds=[theirs.fileno()])
+        theirs.close()
+
+    def run(self, argv, env, cwd) -> subprocess.CompletedProcess[str]:
+        """Run ``python -m`` of a module with arguments to its end, as ``subprocess.run`` does."""
+        request = json.dumps({"argv": argv, "env": env, "cwd": str(cwd)}).encode()
+        with contextlib.ExitStack() as stack:
+            out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+            reading, writing = os.pipe()
+            answer = stack.enter_context(os.fdopen(reading))
+            descriptors = [out.fileno(), err.fileno(), writing]
+            try:
+                socket.send_fds(self._ours, [request], descriptors)
+            finally:
+                os.close(writing)
+            pid = int(answer.readline())
+            if not select.select([answer], [], [], TIMEOUT_S)[0]:
+                os.kill(pid, signal.SIGKILL)
+            code = int(answer.readline())
+            texts = [_read(file) for file in (out, err)]
+        return subprocess.CompletedProcess(argv, code, *texts)
+
+    def close(self) -> None:
+        """End the server."""
+        self._ours.close()
+        self._server.wait()
+
+
+def _read(file) -> str:
+    file.seek(0)
+    return file.read().decode()
+
+
+@functools.cache
+def zeusrun_forks() -> Forks:
+    """Return forks that have imported everything but the ranks' side of zeusrun."""
+    modules = (module.name for module in pkgutil.walk_packages(zeusrun.__path__, "zeusrun."))
+    return Forks(*(m for m in modules if not m.startswith(("zeusrun.worker", "zeusrun.__main__"))))
+
+
+def serve(descriptor: int, modules: list[str]) -> None:
+    """Import the modules, then fork for each request until the other end is closed."""
+    for module in modules:
+        importlib.import_module(module)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
+    with socket.socket(fileno=descriptor) as requests:
+        while True:
+            text, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 3)
+            if not text:
+                return
+            if os.fork() == 0:
+                requests.close()
+                _answer(json.loads(text), *descriptors)
+                return
+            for each in descriptors:
+                os.close(each)
+
+
+def _answer(request, out: int, err: int, answer: int) -> None:
+    """Fork the program, wait for it, and answer with its process id and its exit code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    pid = os.fork()
+    if pid == 0:
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        os.closerange(3, max(out, err, answer) + 1)
+        _become(**request)
+        return
+    os.close(out)
+    os.close(err)
+    os.write(answer, f"{pid}\n".encode())
+    _, status = os.waitpid(pid, 0)
+    os.write(answer, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    os._exit(0)
+
+
+def _become(argv: list[str], env: dict[str, str], cwd: str) -> None:
+    os.environ.clear()
+    os.environ.update(env)
+    time.tzset()
+    os.chdir(cwd)
+    first = env.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [cwd, *filter(None, first), *sys.path]
+    sys.argv[:] = argv
+    runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
