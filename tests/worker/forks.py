@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-import torch  # noqa: F401 - what a rank would spend two seconds on
+import torch
 import torch._dynamo  # noqa: F401 - and its first optimizer step one more
 
 from zeusrun.worker.__main__ import main
