@@ -307,5 +307,15 @@ def test_an_observed_batch_size_ends_the_guessing():
     assert remarks == {}
 
 
+def test_a_hook_that_found_no_loader_is_not_suggested_again():
+    progress = after(observed(8), observed(8, rank=1))
+    (text,) = find_remarks(progress, build_trial(), stops_at_target=True, replaced=64).values()
+    assert text.endswith(
+        "batch_size.apply: dataloader found no data loader with shuffle and a batch size of 32, "
+        "which is the share of batch_size.default. Make the default the batch size of the script, "
+        "or pass ${local_batch_size} in args"
+    )
+
+
 def test_a_hook_that_hands_it_out_is_enough(warnings):
     assert warnings(batch_size={"default": 16, "candidates": [16, 32], "apply": "dataloader"}) == []

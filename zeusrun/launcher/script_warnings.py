@@ -123,14 +123,16 @@ def find_remarks(
     *,
     stops_at_target: bool,
     to_ask_for: Collection[str] = (),
+    replaced: int | None = None,
     earlier: Sequence[Trial] = (),
 ) -> dict[str, str]:
     """Return the warnings that hold now, by kind; each kind is shown once.
 
     ``to_ask_for`` are the choices that reach the training only if the script asks for them;
+    ``replaced`` is the batch size in whose place ``batch_size.apply`` hands out the chosen one;
     ``earlier`` are trials of the job, oldest first.
     """
-    remarks = _observed_remarks(progress, trial)
+    remarks = _observed_remarks(progress, trial, replaced)
     metric = trial.metric
     observed = find_batch_size(progress.observed, trial.world_size) is not None
     unasked = set(to_ask_for) - ({"batch_size"} if observed else set())
@@ -159,7 +161,7 @@ def find_remarks(
     return remarks
 
 
-def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
+def _observed_remarks(progress: Progress, trial: Trial, replaced: int | None) -> dict[str, str]:
     """Return contradictions between what zeusrun chose, and what hooks and sources saw."""
     remarks = {}
     size, chosen = find_batch_size(progress.observed, trial.world_size), trial.global_batch_size
@@ -167,9 +169,8 @@ def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
         how = describe_steps([progress.observed[rank] for rank in sorted(progress.observed)])
         remarks["batch size"] = (
             f"the script trains with batch size {size} ({how}), not with the {chosen} that zeusrun "
-            f"chose, so this run teaches nothing about {chosen}. Pass ${{local_batch_size}} in "
-            "args, or write  batch_size: {apply: dataloader}"
-        )
+            f"chose, so this run teaches nothing about {chosen}. "
+        ) + _how_to_deliver(progress, trial, replaced)
     rate, seen = trial.learning_rate, progress.observed.get(0)
     rates = () if seen is None else seen.learning_rates
     if rate is not None and rates and not any(math.isclose(rate, r, rel_tol=1e-6) for r in rates):
@@ -199,6 +200,17 @@ def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
             "the script counts again in every phase, let it pass an epoch that only grows"
         )
     return remarks
+
+
+def _how_to_deliver(progress: Progress, trial: Trial, replaced: int | None) -> str:
+    """Return what makes the batch size arrive."""
+    if replaced is None or any(a.choice == "batch_size" for a in progress.applied):
+        return "Pass ${local_batch_size} in args, or write  batch_size: {apply: dataloader}"
+    return (
+        f"batch_size.apply: dataloader found no data loader with shuffle and a batch size of "
+        f"{replaced // trial.world_size}, which is the share of batch_size.default. Make the "
+        "default the batch size of the script, or pass ${local_batch_size} in args"
+    )
 
 
 def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial]) -> str | None:

@@ -119,6 +119,7 @@ class Supervisor:
         self._stop: StopOrder | None = None
         self._remarked: set[str] = set()
         self._to_ask_for = find_choices_to_ask_for(spec)
+        self._replaced = spec.batch_size.default if spec.batch_size.apply == "dataloader" else None
         self._warnings: list[str] = []
         now_t = time.monotonic()
         self._progress = Progress(
@@ -276,6 +277,7 @@ class Supervisor:
             trial,
             stops_at_target=self._rules.stop_at_target,
             to_ask_for=self._to_ask_for,
+            replaced=self._replaced,
             earlier=self._choice.earlier,
         )
         for kind, text in remarks.items():
