@@ -28,30 +28,31 @@ def needs(library):
     return pytest.mark.skipif(not is_installed(library), reason=f"{library} is not installed")
 
 
-@needs("transformers")
-class TestTransformers(HookContract):
-    command = (SCRIPTS / "trains_with_transformers.py",)
-    metrics: ClassVar = {"transformers": ("transformers", "eval_accuracy")}
+class ControllingHookContract(HookContract):
     controls = True
 
-
-@needs("lightning")
-class TestLightning(HookContract):
-    command = (SCRIPTS / "trains_with_lightning.py", "lightning.pytorch")
-    metrics: ClassVar = {"lightning": ("lightning", "val_acc")}
-    controls = True
-
-    @pytest.mark.long  # to load Lightning on two ranks takes 10 s of CPU
+    @pytest.mark.long  # to load such a library on two ranks takes 10 s of CPU
     def test_an_unedited_script_is_seen(self, run):
         super().test_an_unedited_script_is_seen(run)
 
 
+@needs("transformers")
+class TestTransformers(ControllingHookContract):
+    command = (SCRIPTS / "trains_with_transformers.py",)
+    metrics: ClassVar = {"transformers": ("transformers", "eval_accuracy")}
+
+
+@needs("lightning")
+class TestLightning(ControllingHookContract):
+    command = (SCRIPTS / "trains_with_lightning.py", "lightning.pytorch")
+    metrics: ClassVar = {"lightning": ("lightning", "val_acc")}
+
+
 @pytest.mark.long  # the same code as for lightning
 @needs("pytorch_lightning")
-class TestPytorchLightning(HookContract):
+class TestPytorchLightning(ControllingHookContract):
     command = (SCRIPTS / "trains_with_lightning.py", "pytorch_lightning")
     metrics: ClassVar = {"pytorch_lightning": ("pytorch_lightning", "val_acc")}
-    controls = True
 
 
 class TestLoggers(HookContract):
