@@ -40,6 +40,7 @@ from zeusrun.jobfile.sections import (
     StallSection,
 )
 from zeusrun.jobfile.values import EnvName, EnvText, PassedText, Template, check_text
+from zeusrun.jobfile.watch_section import Watch
 from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ class JobSpec(Section):
     power_limit: PowerLimit = PowerLimit()
     stall: StallSection = StallSection()
     metrics: Metrics = Metrics()
+    watch: Watch = Watch()
     schedule: ScheduleSection | None = Field(
         None, description="When it runs by itself; zeusrun schedule add turns it on."
     )

@@ -17,6 +17,7 @@ from zeusrun.sidecar.events import (
     Observed,
     Reported,
     Started,
+    Watched,
 )
 from zeusrun.target import better_value, meets_target
 from zeusrun.trial import CurvePoint, is_baseline
@@ -108,6 +109,7 @@ class Progress:
     hooks: tuple[Hooked, ...] = ()  # the libraries that zeusrun knows and the script has imported
     applied: tuple[Applied, ...] = ()  # what hooks gave to data loaders and optimizers
     observed: Mapping[int, Observed] = field(default_factory=dict)  # the newest, by rank
+    watched: Mapping[int, Watched] = field(default_factory=dict)  # the newest, by model
     ending: bool = False  # a stop is ordered, or the last epoch is done
 
     @property
@@ -236,6 +238,8 @@ def advance(
     elif isinstance(event, Hooked):
         others = (hook for hook in progress.hooks if hook.library != event.library)
         changes = {"hooks": (*others, event)}  # a script may make many trainers
+    elif isinstance(event, Watched):
+        changes = {"watched": {**progress.watched, event.model: event}}
     else:
         changes = {"observed": {**progress.observed, event.rank: event}}
     return replace(progress, **changes)

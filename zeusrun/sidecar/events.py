@@ -110,6 +110,28 @@ class Applied:
 
 
 @dataclass(frozen=True)
+class Watched:
+    """Rank 0 measured the gradients of a model; what is not known yet is absent.
+
+    Attributes:
+        t: When.
+        model: Which of the script's models, from 0.
+        parameters: How many numbers it has.
+        values: By name: ``noise_scale`` or ``preconditioned_noise_scale``, in samples;
+            ``gradient_variance``; all are moving averages.
+        how: ``ranks``, ``examples``, ``micro_batches``, or ``consecutive``, which is biased.
+        problem: Why it cannot be measured; else ``None``.
+    """
+
+    t: float
+    model: int
+    parameters: int
+    values: Mapping[str, float]
+    how: str = "ranks"
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
 class Ended:
     """The script of a rank ended with ``code``.
 
@@ -122,7 +144,7 @@ class Ended:
     grouped: bool = True
 
 
-Event: TypeAlias = Started | Asked | Reported | Hooked | Observed | Applied | Ended
+Event: TypeAlias = Started | Asked | Reported | Hooked | Observed | Applied | Watched | Ended
 
 
 def encode_event(event: Event) -> bytes:
@@ -197,6 +219,21 @@ def _applied(t: float, record: dict[str, Any]) -> Applied:
     return Applied(t, str(record.get("choice")), given, chosen, str(record.get("where"))[:1000])
 
 
+def _watched(t: float, record: dict[str, Any]) -> Watched:
+    values = record.get("values")
+    if not isinstance(values, dict):
+        raise ValueError("'values' is not an object")  # noqa: TRY004 - one error type
+    problem = record.get("problem")
+    return Watched(
+        t,
+        _count(record, "model"),
+        _count(record, "parameters"),
+        {str(name): _number(name, value) for name, value in values.items()},
+        str(record.get("how"))[:100],
+        None if problem is None else str(problem)[:1000],
+    )
+
+
 def _ended(t: float, record: dict[str, Any]) -> Ended:
     grouped = record.get("grouped") is not False
     return Ended(t, _count(record, "rank"), _count(record, "code"), grouped)
@@ -209,6 +246,7 @@ _DECODERS: dict[str, Callable[[float, dict[str, Any]], Event | None]] = {
     "hooked": _hooked,
     "observed": _observed,
     "applied": _applied,
+    "watched": _watched,
     "ended": _ended,
 }
 

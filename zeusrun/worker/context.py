@@ -207,6 +207,11 @@ class RunContext:
         given = self._environment.get("ZEUSRUN_GIVEN_LEARNING_RATE")
         return float(given) if given else None
 
+    @property
+    def statistics(self) -> str | None:
+        """The section ``watch`` of the job file, as JSON; ``None`` without it."""
+        return self._environment.get("ZEUSRUN_WATCH")
+
     def meets_target(self, metric: str, value: float) -> bool:
         """Whether a reported value ends the training."""
         environment = self._environment

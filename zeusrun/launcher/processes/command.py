@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import math
 import re
 import sys
@@ -195,11 +196,18 @@ def build_command(
             "ZEUSRUN_MODE": spec.objective.mode,
             "ZEUSRUN_ON_TARGET": spec.objective.on_target,
             **_to_replace(spec),
+            **_to_watch(spec),
             **{f"ZEUSRUN_{name.upper()}": values[name] for name in _VARIABLES if values[name]},
             **({SECRETS_VARIABLE: ",".join(sorted(spec.secrets))} if spec.secrets else {}),
         },
         cwd=spec.workdir_path(values),
     )
+
+
+def _to_watch(spec: JobSpec) -> dict[str, str]:
+    """Return the variable that says which statistics of gradients the ranks compute."""
+    asked = spec.watch.model_dump(exclude_none=True)
+    return {"ZEUSRUN_WATCH": json.dumps(asked)} if asked else {}
 
 
 def _to_replace(spec: JobSpec) -> dict[str, str]:

@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
+    from zeusrun.worker.stats.watch import Watch
+
 MODULES = {
     "torch.optim.optimizer": "optimizer",
     "torch.utils.data.dataloader": "loader",
+    "torch.nn.parallel.distributed": "watch",
     "transformers.trainer": "transformers",
     "accelerate.accelerator": "accelerate",
     "torch.utils.tensorboard.writer": "tensorboard",
@@ -38,7 +41,7 @@ MODULES = {
 Lightning has entry points for callbacks instead: see ``hooks/lightning.py`` and pyproject.toml.
 """
 
-_OF_TORCH = {"optimizer", "loader"}  # every script has them
+_OF_TORCH = {"optimizer", "loader", "watch"}  # every script has them
 
 _installed: Hooks | None = None
 
@@ -50,6 +53,7 @@ class Hooks:
         tick: Called after every optimizer step.
         observer: Which loader feeds the optimizer steps, and with how many samples.
         reporter: Where metrics go that a hook has seen.
+        watch: The statistics of gradients; ``None`` if the job file asks for none.
     """
 
     def __init__(self, tick: Callable[[], None]) -> None:
@@ -58,6 +62,11 @@ class Hooks:
         self.tick = tick
         self.observer = Observer(run)
         self.reporter = Reporter(run, self.observer)
+        self.watch: Watch | None = None
+        if run.statistics is not None:
+            from zeusrun.worker.stats.watch import Settings, Watch  # noqa: PLC0415 - few need it
+
+            self.watch = Watch(run, Settings.read(run.statistics), self.observer.samples)
         self._pending = dict(MODULES)
         self._finding: set[str] = set()
 
@@ -100,6 +109,8 @@ class Hooks:
         with contextlib.suppress(Exception):  # the script may have replaced anything
             self.observer.record()
             self.reporter.flush()
+            if self.watch is not None:
+                self.watch.flush()
 
     def say(self, library: str, problem: str | None = None) -> None:
         """Record that a library has been hooked, or why not."""

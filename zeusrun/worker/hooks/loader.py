@@ -41,7 +41,9 @@ def install(dataloader: ModuleType, hooks: Hooks) -> None:
         index = next_index(iterator)
         # Without a batch sampler, the index is one sample's and may be of any type.
         sized = iterator._auto_collation and hasattr(index, "__len__")
-        iterator._zeusrun.feed.sees(len(index) if sized else None)
+        size = len(index) if sized else None
+        iterator._zeusrun.feed.sees(size)
+        iterator._zeusrun.queued.append(size)
         return index
 
     def __next__(iterator: Any) -> Any:
@@ -55,6 +57,8 @@ def install(dataloader: ModuleType, hooks: Hooks) -> None:
             observer.current = part
             observer.switches += 1
         part.pending += 1
+        if part.queued:
+            part.samples += part.queued.popleft() or 0
         return batch
 
     base._zeusrun = Pass(Feed())  # of an iterator that does not call __init__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Observed
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _ENOUGH = 8  # steps, after which the first observation is recorded
 _AGAIN = 1000  # steps, after which a loader that never ends is looked at again
+_MOST_QUEUED = 1000
 _MAX_SIZES = 2  # a loader has one size of batches, and a smaller last one
 
 
@@ -68,6 +70,8 @@ class Pass:
         steps: Optimizer steps so far.
         batches: Of the last step, if it is not the first one.
         ended: Whether all batches have been yielded.
+        queued: The sizes of the batches that are on their way; ``None`` if unknown.
+        samples: In the batches since the last optimizer step, as far as known.
     """
 
     def __init__(self, feed: Feed) -> None:
@@ -76,6 +80,8 @@ class Pass:
         self.steps: int = 0
         self.batches: int = 0
         self.ended: bool = False
+        self.queued: deque[int | None] = deque(maxlen=_MOST_QUEUED)
+        self.samples: int = 0
 
 
 class Observer:
@@ -104,6 +110,15 @@ class Observer:
     def epoch(self) -> int | None:
         """Passes over the training data, the present one included; ``None`` if not observed."""
         return None if self._training is None else self._earlier + self._training.passes
+
+    def samples(self) -> int:
+        """Return the samples of this rank in the present step; 0 if they cannot be told."""
+        current = self.current
+        if current is None or not current.pending or None in current.feed.sizes:
+            return self._run.share or 0
+        if current.pending > 1 and not current.steps:
+            return 0  # it may have read one batch ahead
+        return current.samples
 
     def begin_pass(self, loader: Any) -> Pass:
         """Return a new pass over a loader."""
@@ -134,7 +149,7 @@ class Observer:
             return
         if not current.steps:
             self._train_on(current.feed)
-        pending, current.pending = current.pending, 0
+        pending, current.pending, current.samples = current.pending, 0, 0
         current.steps += 1
         if current.steps > 1:
             certain, current.batches = current.batches, pending

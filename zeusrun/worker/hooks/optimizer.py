@@ -22,7 +22,7 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
     if given is not None:
         apply_learning_rate(optimizer, hooks.run, given)
     entered = False
-    tick, step = hooks.tick, hooks.observer.step
+    tick, step, watch = hooks.tick, hooks.observer.step, hooks.watch
 
     def before(*_: Any) -> None:
         nonlocal entered
@@ -34,6 +34,8 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
             entered = False
             tick()
             step(stepped)
+            if watch is not None:
+                watch.after_step()
 
     optimizer.register_optimizer_step_pre_hook(before)
     optimizer.register_optimizer_step_post_hook(after)

@@ -1,0 +1,41 @@
+"""The section ``watch`` of a job file: what the ranks measure of their gradients."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from zeusrun.jobfile.sections import Section
+
+
+class NoiseScaleSection(Section, title="NoiseScale"):
+    """The gradient noise scale."""
+
+    interval: int = Field(1, ge=1, description="Measure it every so many optimizer steps.")
+    alpha: float = Field(
+        0.01, gt=0, le=1, description="Weight of the newest step in the moving averages."
+    )
+
+
+class VarianceSection(Section, title="Variance"):
+    """The variance of the gradients of the ranks."""
+
+    interval: int = Field(1, ge=1, description="Measure it every so many optimizer steps.")
+    kind: Literal["trace", "elementwise", "per-tensor"] = Field(
+        "trace",
+        description="trace: summed over all elements; elementwise: norm of the variance of each "
+        "element; per-tensor: sum over the tensors of this norm. The last two need one more "
+        "all-reduce of all gradients.",
+    )
+
+
+class Watch(Section):
+    """What the ranks measure of their gradients."""
+
+    noise_scale: NoiseScaleSection | None = Field(
+        None, description="The gradient noise scale; {} for the defaults."
+    )
+    variance: VarianceSection | None = Field(
+        None, description="The variance of the gradients over the ranks; {} for the defaults."
+    )

@@ -1,0 +1,1 @@
+"""Statistics of gradients, computed inside the ranks. """
