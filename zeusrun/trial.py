@@ -147,6 +147,9 @@ class Outcome:
     shared: bool | None = None  # whether processes of others used the job's GPUs
     shutdown_s: float | None = None  # from the end of the span to the end of the processes
     observed_batch_size: int | None = None  # if it is not the trial's, the trial teaches nothing
+    noise_scale: float | None = None  # in samples; the last moving average, as are both others
+    preconditioned_noise_scale: float | None = None  # with Adam
+    gradient_variance: float | None = None  # of a rank's gradient
     cause: str | None = None  # of a crash, without ranks, numbers and paths, to compare crashes
     warnings: tuple[str, ...] = ()  # sentences for people
 
@@ -216,6 +219,14 @@ class Trial:
     host: str | None = None
     variant: str | None = None
     micro_batch_size: int | None = None
+    noise_scale: float | None = None
+    preconditioned_noise_scale: float | None = None
+    gradient_variance: float | None = None
+
+    @property
+    def critical_batch_size(self) -> float | None:
+        """The noise scale that fits the optimizer; ``None`` if it was not measured."""
+        return self.preconditioned_noise_scale or self.noise_scale
 
     @property
     def teaches(self) -> bool:

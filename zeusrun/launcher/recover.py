@@ -274,10 +274,19 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         energy_integrated_j=_sum(trial.energy_integrated_j, outcome.energy_integrated_j),
         profiling_cost_j=_known_sum(trial.profiling_cost_j, outcome.profiling_cost_j),
         observed_batch_size=outcome.observed_batch_size or trial.observed_batch_size,
+        noise_scale=_newest(outcome.noise_scale, trial.noise_scale),
+        preconditioned_noise_scale=_newest(
+            outcome.preconditioned_noise_scale, trial.preconditioned_noise_scale
+        ),
+        gradient_variance=_newest(outcome.gradient_variance, trial.gradient_variance),
         shared=True if True in shared else None if None in shared else False,
         warnings=(*trial.warnings, *outcome.warnings),
     )
     return _without_empty_estimates(trial, joined)
+
+
+def _newest(now: float | None, before: float | None) -> float | None:
+    return before if now is None else now
 
 
 def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:

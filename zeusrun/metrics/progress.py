@@ -118,6 +118,12 @@ class Progress:
         return frozenset(name for name, _ in self.seen)
 
     @property
+    def statistics(self) -> Mapping[str, float]:
+        """The newest statistics of gradients, by name, of the largest model."""
+        largest = max(self.watched.values(), key=lambda each: each.parameters, default=None)
+        return {} if largest is None else largest.values
+
+    @property
     def listens(self) -> bool:
         """Whether the training can end by itself when zeusrun asks it to.
 

@@ -165,6 +165,8 @@ def live_panel(
         grid.add_row("energy", energy)
     else:
         grid.add_row("energy", f"{power} · {energy}")
+    if (gradients := gradients_text(progress.statistics)) is not None:
+        grid.add_row("gradients", gradients)
     return Group(Text(""), grid)
 
 

@@ -44,6 +44,11 @@ _SOURCE_NOTES = {
 }
 _TEXTS = {"when", "run", "status"}  # columns of words; those of numbers are aligned right
 _ROOMY = 96  # columns from which power limits and epochs both fit
+_STATISTICS = {
+    "noise_scale": "noise scale",
+    "preconditioned_noise_scale": "preconditioned noise scale",
+    "gradient_variance": "variance",
+}
 _LEGEND = {
     "epochs, cost": "expected of the next run, until it reaches the target",
     "90 % range": "of the cost of the next run",
@@ -309,6 +314,7 @@ def trial_sheet(
         ("cost", cost),
         ("epochs", f"{units.number(trial.epochs)} of at most {trial.max_epochs}"),
         ("steps", units.number(trial.steps)),
+        ("gradients", gradients_text(vars(trial))),
         ("speed", "\n".join(map(_speed, trial.power_profile))),
         (units.shortened(trial.metric), best),
         ("", None if sight is None or sight.source is None else f"from {seen_by(sight)}"),
@@ -325,6 +331,12 @@ def trial_sheet(
         whole = Text(failure.rstrip(), style="red", no_wrap=True, overflow="ignore")
         parts += [Text(""), whole]
     return Group(*parts)
+
+
+def gradients_text(values: Mapping[str, float | None]) -> str | None:
+    """Return the statistics of gradients by their names; ``None`` if there are none."""
+    found = [(name, values[key]) for key, name in _STATISTICS.items() if values.get(key) is not None]
+    return " · ".join(f"{name} {units.number(value, '.3g')}" for name, value in found) or None
 
 
 def observed_text(trial: Trial, sight: Sight | None) -> str | None:

@@ -124,9 +124,16 @@ def build_outcome(
         shared=shared,
         shutdown_s=shutdown_s,
         observed_batch_size=find_batch_size(progress.observed, trial.world_size),
+        **_statistics(progress),
         cause=None if not crashed else _STORED_NO_CAUSE if failure is None else failure.cause,
         warnings=tuple(_warnings(trial, progress, exit_, stop, late=late, clean=clean)),
     )
+
+
+def _statistics(progress: Progress) -> dict[str, float]:
+    known = ("noise_scale", "preconditioned_noise_scale", "gradient_variance")
+    values = {name: progress.statistics.get(name, math.nan) for name in known}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def limit_in_force(
@@ -277,6 +284,7 @@ def outcome_now(
         best_metric=progress.best_value,
         curve=progress.curve,
         observed_batch_size=find_batch_size(progress.observed, trial.world_size),
+        **_statistics(progress),
     )
 
 
