@@ -153,7 +153,9 @@ def _guess_learning_rate(arguments: Arguments, warnings: list[str]) -> tuple[Fou
         arguments.put(found, "learning_rate")
     if by == "batch size":
         return found, "none"
-    return found, "sqrt" if arguments.script.uses_adam else "linear"
+    given = re.findall("(?:^|=)(adam|sgd)", "\n".join(arguments.words).lower(), re.MULTILINE)
+    adam = given[-1] == "adam" if given else arguments.script.uses_adam
+    return found, "sqrt" if adam else "linear"
 
 
 def job_name(path: Path) -> str:
@@ -196,6 +198,11 @@ def write_draft(
         _line(
             f"  nproc_per_node: {launched.nproc_per_node}",
             f"the batch sizes below are for {processes}",
+        ),
+        *(
+            [_line("  distributed: false", "as python starts it, without torchrun's variables")]
+            if guess.ranks == 1 and not launched.distributed
+            else []
         ),
         *([f"  max_restarts: {launched.max_restarts}"] if launched.max_restarts else []),
         "",
