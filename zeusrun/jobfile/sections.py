@@ -58,7 +58,7 @@ class Launch(Section):
 
     @field_validator("distributed")
     @classmethod
-    def _check_distributed(cls, distributed: bool, info: ValidationInfo) -> bool:  # noqa: FBT001
+    def _check_distributed(cls, distributed: bool, info: ValidationInfo) -> bool:
         if not distributed and info.data.get("nproc_per_node") != 1:
             raise ValueError("cannot be false unless nproc_per_node is 1; remove one of them")
         return distributed
