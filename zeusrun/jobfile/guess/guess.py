@@ -158,6 +158,29 @@ def _guess_learning_rate(arguments: Arguments, warnings: list[str]) -> tuple[Fou
     return found, "sqrt" if adam else "linear"
 
 
+def correct_batch(guess: Guess, size: int) -> Guess | None:
+    """Return the guess with the global batch size of a run of it; ``None`` if it is no mistake.
+
+    The mistake is to take the option for that of each process instead of all, or the reverse.
+    """
+    batch, ranks, args = guess.batch, guess.ranks, guess.launched.args
+    if batch is None or batch.per_device_max is not None or batch.by_hook:
+        return None
+    if size == batch.default * ranks:
+        wrong, right, whose = "${batch_size}", "${local_batch_size}", "each process"
+    elif size * ranks == batch.default:
+        wrong, right, whose = "${local_batch_size}", "${batch_size}", "all processes"
+    else:
+        return None
+    if not any(wrong in word for word in args):
+        return None
+    return replace(
+        guess,
+        batch=Batch(size, f"what the try trained with: the option is for {whose}"),
+        launched=replace(guess.launched, args=tuple(word.replace(wrong, right) for word in args)),
+    )
+
+
 def job_name(path: Path) -> str:
     """Return the name of the job that a file describes."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("._-")[:64] or "job"
