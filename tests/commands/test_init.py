@@ -247,7 +247,7 @@ def test_a_file_that_changes_during_the_try_stays(zeusrun, script):
 @pytest.mark.torchrun
 def test_a_try_under_the_real_torchrun_is_recorded_nowhere(zeusrun, script):
     script(REPORTS)
-    done = zeusrun("init", "--try", "--", "torchrun", "--nproc-per-node", 2, "train.py")
+    done = zeusrun("init", "--try", "--", "python", "train.py")
     assert done.returncode == 0, done.stderr
     assert "Proposed: val_accuracy at least 0.31." in done.stdout
     assert json.loads(zeusrun("history", "--json").stdout) == []
