@@ -21,11 +21,12 @@ TESTED = {
     "tensorboardX": "2.6",
     "torch": "2.13",
     "transformers": "4.44 to 5.23",
+    "ultralytics": "8.3 to 8.4",
     "wandb": "0.31",
 }
 """The versions of each library that the contract suite of the hooks was run with."""
 
-CONTROLLING = ("transformers", "lightning", "pytorch_lightning")
+CONTROLLING = ("transformers", "lightning", "pytorch_lightning", "ultralytics")
 """The libraries whose hook ends the training itself, on all ranks in the same step."""
 
 _ORDER = (REPORT, *CONTROLLING, "accelerate", "tensorboard", "mlflow", "wandb")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from tests.contracts.hook import HookContract
+from tests.runs import check_that_it_imports
+from tests.worker.rank import Rank
 
 SCRIPTS = Path(__file__).with_name("scripts")
 LOGGERS = {
@@ -52,6 +55,36 @@ class TestPytorchLightning(HookContract):
     command = (SCRIPTS / "trains_with_lightning.py", "pytorch_lightning")
     metrics: ClassVar = {"pytorch_lightning": ("pytorch_lightning", "val_acc")}
     controls = True
+
+
+@pytest.fixture(scope="module")
+def ultralytics_imports():
+    check_that_it_imports("torchvision")
+    check_that_it_imports("ultralytics")
+
+
+@pytest.mark.usefixtures("ultralytics_imports")
+@pytest.mark.long  # to load Ultralytics on two ranks takes 7 s of CPU
+class TestUltralytics(HookContract):
+    command = (SCRIPTS / "trains_with_ultralytics.py",)
+    metrics: ClassVar = {"ultralytics": ("ultralytics", "metrics/accuracy_top1")}
+    controls = True
+
+    def test_a_stop_order_ends_it_on_both_ranks_in_one_step(self, tmp_path):
+        ranks = Rank(tmp_path / "run")
+        (ranks.run_dir / "stop").touch()
+        logs = ranks.run_all(*self.command, world_size=2, cwd=tmp_path)
+        (steps,) = {re.findall(r"^steps (\d+)$", log, re.MULTILINE)[0] for log in logs}
+        assert int(steps) <= 4  # those of an epoch
+        assert "epoch 2" not in logs[0]
+
+    def test_an_epoch_without_an_evaluation_has_its_losses_only(self, tmp_path):
+        ranks = Rank(tmp_path / "run")
+        ranks.run_all(*self.command, "once", world_size=1, cwd=tmp_path)
+        losses = self.reports(ranks.events, "ultralytics", "train/loss")
+        evaluations = self.reports(ranks.events, "ultralytics", "metrics/accuracy_top1")
+        assert [epoch for epoch, _ in losses] == [1, 2, 3]
+        assert [epoch for epoch, _ in evaluations] == [3]
 
 
 class TestLoggers(HookContract):
