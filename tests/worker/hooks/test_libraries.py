@@ -97,3 +97,13 @@ class TestLoggers(HookContract):
         absent = LOGGERS.keys() - self.metrics.keys()
         if absent:
             pytest.skip(f"not installed: {', '.join(sorted(absent))}")
+
+
+@pytest.mark.long  # timm loads torchvision
+class TestTimm(HookContract):
+    command = (SCRIPTS / "logs.py", "timm")
+    metrics: ClassVar = {"timm": ("timm", "eval_top1")}
+
+    @pytest.fixture(autouse=True)
+    def timm(self):
+        check_that_it_imports("timm")

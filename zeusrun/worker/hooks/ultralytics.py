@@ -64,7 +64,7 @@ class _Follower:
         loader.iterator._zeusrun.pending = ended.pending  # accumulation goes on
 
     def on_fit_epoch_end(self, trainer: Any) -> None:
-        if not self._in_epoch:  # the last evaluation, that of the best model; it is no epoch
+        if not self._in_epoch:  # the evaluation of the best model, at the end
             return
         self._in_epoch = False
         with contextlib.suppress(Exception):  # the other ranks wait below
@@ -72,6 +72,11 @@ class _Follower:
         last = self._hooks.run.max_epochs
         if self._poll.now() or (last is not None and trainer.epoch + 1 >= last):
             trainer.stop = True
+        # The loggers get the evaluation of the best model, too: other values for the last epoch.
+        self._hooks.reporter.muted = bool(trainer.stop)
+
+    def teardown(self, _trainer: Any) -> None:
+        self._hooks.reporter.muted = False
 
     def _log(self, trainer: Any) -> None:
         """Report what Ultralytics writes to ``results.csv``, but no evaluation a second time."""
