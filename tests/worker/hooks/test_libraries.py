@@ -57,18 +57,16 @@ class TestPytorchLightning(HookContract):
     controls = True
 
 
-@pytest.fixture(scope="module")
-def ultralytics_imports():
-    check_that_it_imports("torchvision")
-    check_that_it_imports("ultralytics")
-
-
-@pytest.mark.usefixtures("ultralytics_imports")
 @pytest.mark.long  # to load Ultralytics on two ranks takes 7 s of CPU
+@needs("ultralytics")
 class TestUltralytics(HookContract):
     command = (SCRIPTS / "trains_with_ultralytics.py",)
     metrics: ClassVar = {"ultralytics": ("ultralytics", "metrics/accuracy_top1")}
     controls = True
+
+    @pytest.fixture(autouse=True)
+    def torchvision(self):
+        check_that_it_imports("torchvision")
 
     def test_a_stop_order_ends_it_on_both_ranks_in_one_step(self, tmp_path):
         ranks = Rank(tmp_path / "run")
@@ -80,7 +78,8 @@ class TestUltralytics(HookContract):
 
     def test_an_epoch_without_an_evaluation_has_its_losses_only(self, tmp_path):
         ranks = Rank(tmp_path / "run")
-        ranks.run_all(*self.command, "once", world_size=1, cwd=tmp_path)
+        code, log = ranks.run(*self.command, "once", LOCAL_RANK="0", cwd=tmp_path)
+        assert code == 0, log
         losses = self.reports(ranks.events, "ultralytics", "train/loss")
         evaluations = self.reports(ranks.events, "ultralytics", "metrics/accuracy_top1")
         assert [epoch for epoch, _ in losses] == [1, 2, 3]

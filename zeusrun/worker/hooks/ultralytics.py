@@ -7,6 +7,7 @@ that starts ranks of its own pickles them.
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.worker.hooks.install import wrap
@@ -22,6 +23,8 @@ SOURCE = "ultralytics"
 
 def install(trainer: ModuleType, hooks: Hooks) -> None:
     """Follow the events of every trainer."""
+    if hooks.run.world_size == 1:
+        _train_alone()
     follower = _Follower(hooks)
 
     def follow(trainer: Any, event: str) -> None:
@@ -34,6 +37,17 @@ def install(trainer: ModuleType, hooks: Hooks) -> None:
 
     wrap(trainer.BaseTrainer, "run_callbacks", follow)
     wrap(trainer.BaseTrainer, "__init__", look)
+
+
+def _train_alone() -> None:
+    """Have older versions train under torchrun's single rank as outside torchrun.
+
+    They take it for one of several, and fail without a process group. 8.4.190 does not.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.startswith("ultralytics."):
+            ranks = [each for each in ("RANK", "LOCAL_RANK") if vars(module).get(each) == 0]
+            vars(module).update(dict.fromkeys(ranks, -1))
 
 
 class _Follower:
