@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import subprocess
+import sys
 import time
 
 import psutil
@@ -15,6 +18,17 @@ def only_trial(result):
     """Return the one trial of a submit's JSON."""
     (trial,) = result["trials"]
     return trial
+
+
+def check_that_it_imports(library):
+    """Skip the test if a library is missing, or does not fit the others here."""
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {library}"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"{library} cannot be imported: {done.stderr.strip().splitlines()[-1]}")
 
 
 def wait_for(condition, seconds=300.0, what="it"):

@@ -36,6 +36,7 @@ def test_a_batch_size_that_does_not_arrive_is_said_and_the_target_ends_the_scrip
     (trial,) = zeusrun.history()
     assert (trial["status"], trial["observed_batch_size"]) == ("REACHED", 16)
     assert trial["epochs"] == 2
+    assert next(zeusrun.folder.rglob("model")).read_text() == "2"  # saved after the report
 
     shown = zeusrun("show", "job-1-1").stdout
     assert "batch size 16 (2 ranks x 8), learning rate 0.125" in shown
@@ -64,8 +65,8 @@ def test_the_choices_are_handed_to_a_script_that_has_no_argument_for_them(zeusru
     )
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
-    assert "logs_only.py:11: batch size 8 of each rank is 16 now" in said
-    assert "logs_only.py:13: learning rate 0.125 is 0.25 now" in said
+    assert "logs_only.py:12: batch size 8 of each rank is 16 now" in said
+    assert "logs_only.py:14: learning rate 0.125 is 0.25 now" in said
     assert "seems never to reach" not in said
     (trial,) = zeusrun.history()
     assert trial["observed_batch_size"] == 32

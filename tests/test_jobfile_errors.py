@@ -97,7 +97,7 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         (
             "nproc_per_node",
             "zzz",
-            "13: unknown key 'zzz' under 'launch'; known: nproc_per_node, gpus, nnodes, max_restarts, grace_period_s",
+            "13: unknown key 'zzz' under 'launch'; known: nproc_per_node, gpus, distributed, nnodes, max_restarts, grace_period_s",
         ),
         ("name:", "source: x\nname:", "1: unknown key 'source'; "),
         # missing keys
@@ -150,6 +150,11 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
         ("launch:", "instrument: no\nlaunch:", "12: 'instrument' must be true or false, not 'no'"),
         ("launch:", "workdir: 3\nlaunch:", "12: 'workdir' must be a path, not 3"),
         # values out of bounds
+        (
+            "nproc_per_node: 2",
+            "nproc_per_node: 2\n  distributed: false",
+            "14: 'launch.distributed' cannot be false unless nproc_per_node is 1; remove one of them",
+        ),
         (
             "target: 0.9",
             "target: 0.9\n  eta_knob: 1.5",

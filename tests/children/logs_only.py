@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -17,7 +18,9 @@ for epoch in range(1, 100):
         optimizer.zero_grad()
         layer(batch).square().mean().backward()
         optimizer.step()
+        time.sleep(0.05)
     if writer is not None:
         writer.add_scalar("val/accuracy", min(0.25 * epoch, 1.0), epoch)
         writer.add_scalar("val/loss", 1 / epoch, epoch)
-    time.sleep(0.5)
+        time.sleep(0.3)
+        Path("model").write_text(str(epoch))

@@ -27,8 +27,11 @@ REPORTS = """
             break
 """
 TRAINS = """
+    import os
     import torch
 
+    if "RANK" in os.environ:  # so scripts of torchvision and nanoGPT decide
+        raise SystemExit("python starts no rank")
     data = torch.utils.data.TensorDataset(torch.ones(96, 2))
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -81,6 +84,7 @@ def test_a_batch_size_that_only_the_data_loader_shows_is_found(zeusrun, script):
     done = zeusrun("init", "--try", "--", "python", "train.py")
     assert done.returncode == 0, done.stderr
     assert "no metric that zeusrun can see" in done.stdout
+    assert "no optimizer step" not in done.stdout
     assert "docs/metrics.md" in done.stdout
     text = (zeusrun.folder / "train.yaml").read_text()
     assert yaml.safe_load(text)["batch_size"] == {
@@ -90,6 +94,39 @@ def test_a_batch_size_that_only_the_data_loader_shows_is_found(zeusrun, script):
     }
     assert "# learning_rate: {base: 0.01, scale" in text
     assert "# metric: val_accuracy" in text
+
+
+@pytest.mark.parametrize(
+    ("size", "why", "share"),
+    [
+        ("arguments.b", "n = batch_size // world_size", "${local_batch_size}"),
+        ("arguments.b // 2", "nothing", "${batch_size}"),
+    ],
+)
+def test_a_try_corrects_who_shares_the_batch_size(zeusrun, script, size, why, share):
+    script(f"""
+        import argparse
+        import torch
+
+        # {why}
+        parser = argparse.ArgumentParser()
+        parser.add_argument("-b", type=int)
+        arguments = parser.parse_args()
+        data = torch.utils.data.TensorDataset(torch.ones(96, 2))
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for epoch in range(2):
+            for (x,) in torch.utils.data.DataLoader(data, batch_size={size}, shuffle=True):
+                model(x).mean().backward()
+                optimizer.step()
+    """)
+    done = zeusrun("init", "--try", "--", "torchrun", "--nproc-per-node=2", "train.py", "-b", 8)
+    assert "'batch_size' and 'args' are corrected" in done.stderr
+    job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())
+    assert (job["args"], job["batch_size"]["default"]) == (
+        ["-b", share],
+        16 if "local" in share else 8,
+    )
 
 
 def test_a_try_that_fails_leaves_the_file_and_says_why(zeusrun, script):
@@ -210,7 +247,7 @@ def test_a_file_that_changes_during_the_try_stays(zeusrun, script):
 @pytest.mark.torchrun
 def test_a_try_under_the_real_torchrun_is_recorded_nowhere(zeusrun, script):
     script(REPORTS)
-    done = zeusrun("init", "--try", "--", "torchrun", "--nproc-per-node", 2, "train.py")
+    done = zeusrun("init", "--try", "--", "python", "train.py")
     assert done.returncode == 0, done.stderr
     assert "Proposed: val_accuracy at least 0.31." in done.stdout
     assert json.loads(zeusrun("history", "--json").stdout) == []

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import subprocess
-import sys
 
 import pytest
 
 from tests.factories import ROOT
+from tests.runs import check_that_it_imports
 
 JOBS = sorted((ROOT / "jobs").glob("*.yaml"))
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/train.py"))
@@ -35,16 +33,6 @@ def test_every_readme_shows_both_commands_on_one_screen(example):
     assert named <= {job.stem for job in JOBS}
     overview = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
     assert f"({example.name}/README.md)" in overview
-
-
-def check_that_it_imports(library):
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed")
-    done = subprocess.run(
-        [sys.executable, "-c", f"import {library}"], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        pytest.skip(f"{library} cannot be imported: {done.stderr.strip().splitlines()[-1]}")
 
 
 @pytest.mark.long

@@ -31,6 +31,8 @@ TORCHVISION = """
     parser.add_argument("-b", "--batch-size", default=32, type=int, help="images per gpu")
     parser.add_argument("--epochs", default=90, type=int, metavar="N")
     parser.add_argument("--lr", default=0.1, type=float)
+    parser.add_argument("--opt", default="sgd", type=str)
+    optimizer = torch.optim.AdamW(parameters) if args.opt == "adamw" else torch.optim.SGD(parameters)
 """
 TIMM = """
     from timm import utils
@@ -387,6 +389,13 @@ def test_the_metric_is_usual_for_the_library():
 )  # fmt: skip
 def test_the_mode_follows_from_the_name(metric, mode):
     assert likely_mode(metric) == mode
+
+
+@pytest.mark.parametrize(
+    ("words", "scale"), [("", "linear"), ("--opt=adamw", "sqrt"), ("--opt AdamW", "sqrt")]
+)
+def test_where_the_optimizer_is_an_option_its_value_counts(words, scale):
+    assert guess_of(f"python train.py {words}", TORCHVISION).scale == scale
 
 
 def test_a_script_of_another_python_is_no_error():

@@ -44,6 +44,7 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
         "launch": {
             "nproc_per_node": 1,
             "gpus": "all",
+            "distributed": True,
             "nnodes": 1,
             "max_restarts": 0,
             "grace_period_s": 30.0,

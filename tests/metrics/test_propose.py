@@ -45,6 +45,13 @@ def test_an_evaluation_precedes_a_loss_and_a_loss_what_is_no_metric(reported, ex
     assert (proposal and (proposal.metric, proposal.mode, proposal.target)) == expected
 
 
+def test_the_metric_that_is_usual_in_such_scripts_precedes_others():
+    reported = seen("stdout", acc5=99.0, acc1=70.0, loss=0.3)
+    assert propose(reported)[0] == "acc5"
+    assert propose(reported, "acc1")[0] == "acc1"
+    assert propose(reported, "absent")[0] == "acc5"
+
+
 def test_of_several_sources_the_one_that_counts_is_named():
     reported = {**seen("wandb", accuracy=0.4), **seen("report", accuracy=0.5)}
     assert propose(reported)[:2] == ("accuracy", "report")

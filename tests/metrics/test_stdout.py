@@ -84,6 +84,18 @@ per iteration (ms): 1043.2 | learning rate: 1.5E-04 | global batch size:   256 |
  validation loss at iteration 100 on validation set | lm loss value: 7.250000E+00 | lm loss PPL: 1.4E+03 |
  validation loss at iteration 100 on test set | lm loss value: 9.0E+00 | lm loss PPL: 1.4E+03 |
 """
+MNIST = """\
+Train Epoch: 1 [0/60000 (0%)]\tLoss: 2.300000
+Train Epoch: 1 [640/60000 (1%)]\tLoss: 1.700000
+
+Test set: Average loss: 0.0500, Accuracy: 9830/10000 (98%)
+
+"""
+LANGUAGE = """\
+| epoch   2 |   200/ 2983 batches | lr 20.00 | ms/batch  9.10 | loss  5.12 | ppl   167.34
+-----------------------------------------------------------------------------------------
+| end of epoch   2 | time: 31.20s | valid loss  5.10 | valid ppl   164.02
+"""
 
 
 @pytest.mark.parametrize("automatic", [True, False])
@@ -98,6 +110,9 @@ per iteration (ms): 1043.2 | learning rate: 1.5E-04 | global batch size:   256 |
         ("torchtitan", TORCHTITAN, ("loss", [(1, 12.24213)])),
         ("megatron", MEGATRON, ("val_loss", [(1, 7.25)])),
         ("megatron", MEGATRON, ("lm_loss", [(1, 7.5)])),
+        ("pytorch_examples", MNIST, ("accuracy", [(1, 98.0)])),
+        ("pytorch_examples", MNIST, ("test_loss", [(1, 0.05)])),
+        ("pytorch_examples", LANGUAGE, ("val_loss", [(2, 5.1)])),
     ],
 )
 def test_the_lines_of_known_scripts_are_read(tmp_path, name, text, values, automatic):

@@ -16,7 +16,7 @@ from zeusrun.commands.options import console, open_home
 from zeusrun.commands.submit import compose
 from zeusrun.errors import ExitCode
 from zeusrun.history.registry import open_history
-from zeusrun.jobfile.guess.guess import Batch
+from zeusrun.jobfile.guess.guess import Batch, correct_batch
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.events import Advanced, Printed
 from zeusrun.launcher.processes.signals import CaughtSignals
@@ -70,12 +70,17 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     size = sight.batch_size
     if guess.batch is None and size and size % guess.ranks == 0:
         guess = replace(guess, batch=Batch(size, "what the try trained with", by_hook=True))
-    elif guess.batch is not None and size not in {None, guess.batch.default}:
+    elif guess.batch is not None and size and size != guess.batch.default:
         wrong = f"the run trained with a batch size of {size}, not with {guess.batch.default}"
-        typer.echo(f"zeusrun: warning: {path}: {wrong}; correct 'batch_size' and 'args'", err=True)
-    proposal = propose(progress.seen)
+        if corrected := correct_batch(guess, size):
+            guess, then = corrected, "'batch_size' and 'args' are corrected"
+        else:
+            then = "correct 'batch_size' and 'args'"
+        typer.echo(f"zeusrun: warning: {path}: {wrong}; {then}", err=True)
+    proposal = propose(progress.seen, guess.metric)
     if proposal is None:
-        lines, objective = [_NOTHING_SEEN], None
+        idle = "" if progress.steps else "The run made no optimizer step: see its output above. "
+        lines, objective = [idle + _NOTHING_SEEN], None
     else:
         metric, source, mode, target, last = proposal
         better = "at most" if mode == "min" else "at least"

@@ -47,7 +47,7 @@ class Metrics(Section):
     ] = Field(
         (),
         description="With stdout: one or more regular expressions whose named groups are metrics, "
-        "or torchvision, nanogpt, torchtitan, megatron.",
+        "or torchvision, nanogpt, torchtitan, megatron, pytorch_examples.",
     )
     path: Template | None = Field(
         None,

@@ -24,8 +24,15 @@ READY = {
         r"iteration +(?P<step>\d+)/ *\d+ \|.*?lm loss: (?P<lm_loss>\S+)",
         r"loss at iteration (?P<step>\d+)\b(?! on test).*?\| lm loss value: (?P<val_loss>\S+)",
     ),
+    "pytorch_examples": (
+        r"^Train Epoch: (?P<epoch>\d+) .*Loss: (?P<train_loss>\S+)",
+        r"^Test set: Average loss: (?P<test_loss>\S+), Accuracy: \d+/\d+ \((?P<accuracy>\S+)%\)",
+        r"^\| end of epoch +(?P<epoch>\d+) \|.*\| valid loss +(?P<val_loss>\S+)",
+        r"^====> Test set loss: (?P<test_loss>\S+)",
+    ),
 }
-"""By name: the lines of torchvision's references, nanoGPT, torchtitan and Megatron-LM."""
+"""By name: the lines of torchvision's references, nanoGPT, torchtitan, Megatron-LM, and of
+PyTorch's examples: MNIST, word_language_model, VAE and those made like them."""
 
 COUNTERS = frozenset({"epoch", "step"})
 """The groups that count and are no metrics."""

@@ -36,6 +36,11 @@ class Launch(Section):
         description="all: every visible GPU, one job at a time; auto: one free GPU for each "
         "process; shared: together with other jobs.",
     )
+    distributed: bool = Field(
+        True,
+        description="false: one process without torchrun's variables (RANK and the like), which "
+        "some scripts take for a distributed training; so python starts a script.",
+    )
     nnodes: int = Field(1, ge=1, le=1, description="Number of machines. Only 1 is supported.")
     max_restarts: int = Field(
         0, ge=0, description="How many times torchrun may restart the processes within one trial."
@@ -50,6 +55,13 @@ class Launch(Section):
         if gpus == "auto" and isinstance(info.data.get("nproc_per_node"), str):
             raise ValueError("cannot be auto unless nproc_per_node is a number: each takes one GPU")
         return gpus
+
+    @field_validator("distributed")
+    @classmethod
+    def _check_distributed(cls, distributed: bool, info: ValidationInfo) -> bool:
+        if not distributed and info.data.get("nproc_per_node") != 1:
+            raise ValueError("cannot be false unless nproc_per_node is 1; remove one of them")
+        return distributed
 
 
 class Objective(Section):

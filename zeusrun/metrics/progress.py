@@ -132,6 +132,16 @@ class Progress:
         return "stop" in self.asked or self.source in {None, REPORT, *CONTROLLING}
 
     @property
+    def went_on(self) -> bool:
+        """Whether a step came after the target, so that what a script saves then is complete.
+
+        Also true before the target, and where no step is seen.
+        """
+        if self.reached is None or self.training_t is None or self.stepping_s is None:
+            return True
+        return self.stepping_s[1] > self.training_t + self.reached.time_s
+
+    @property
     def time_s(self) -> float | None:
         """Seconds of training so far; ``None`` before it began."""
         until_t = self.now_t if self.counted_t is None else self.counted_t

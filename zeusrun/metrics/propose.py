@@ -33,16 +33,17 @@ class Proposal(NamedTuple):
     last: float
 
 
-def propose(seen: Mapping[tuple[str, str], Seen]) -> Proposal | None:
+def propose(seen: Mapping[tuple[str, str], Seen], likely: str = "") -> Proposal | None:
     """Propose one of the metrics seen, by name and source; ``None`` if there is none.
 
-    A metric of an evaluation precedes others, an accuracy precedes a loss.
+    The ``likely`` name precedes others, a metric of an evaluation precedes one of training, an
+    accuracy precedes a loss.
     """
 
-    def rank(key: tuple[str, str]) -> tuple[bool, bool, bool]:
+    def rank(key: tuple[str, str]) -> tuple[bool, ...]:
         words = set(re.findall(r"[a-z]+", key[0].lower()))
         good = key[1] == REPORT or bool(words & _QUALITY) or names_an_evaluation({key[0]: 0.0})
-        return "train" in words, not good, likely_mode(key[0]) == "min"
+        return key[0] != likely, "train" in words, not good, likely_mode(key[0]) == "min"
 
     usable = [
         (name, source)

@@ -42,7 +42,7 @@ def main() -> NoReturn:
     if "SLURM_JOB_ID" not in os.environ:  # Slurm may send it to every process of a step
         signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # torchrun ignores it, and children inherit
     arguments = sys.argv[1:]
-    run_dir, rank = os.environ["ZEUSRUN_RUN_DIR"], int(os.environ["RANK"])
+    run_dir, rank = os.environ["ZEUSRUN_RUN_DIR"], int(os.environ.get("RANK", "0"))
     sidecar = os.environ["ZEUSRUN_SIDECAR"]  # read now: the script may change its environment
     log = os.path.join(run_dir, "logs", f"rank{rank}")  # noqa: PTH118
     with _going_on("this rank has no log of its own"):

@@ -77,6 +77,15 @@ def test_without_instrumentation_the_worker_only_steps_aside(spec):
     assert argv[argv.index(WORKER) + 1] == "--plain"
 
 
+def test_a_script_that_is_not_distributed_gets_none_of_torchruns_variables(spec, tmp_path):
+    argv = build(spec(launch={"distributed": False}), world_size=1).argv
+    begin = argv.index("--no-python") + 1
+    assert argv[begin] == "env"
+    assert argv[-4:] == (sys.executable, "-u", WORKER, str(tmp_path / "train.py"))
+    names = argv[begin + 2 : -4 : 2]
+    assert {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(names)
+
+
 def test_an_option_that_torchrun_does_not_declare_is_not_passed(spec):
     command = build(spec(), OLD)
     assert not any("shutdown" in word for word in command.argv)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from tests.contracts.hook import HookContract
+from tests.runs import check_that_it_imports
+from tests.worker.rank import Rank
 
 SCRIPTS = Path(__file__).with_name("scripts")
 LOGGERS = {
@@ -55,6 +58,35 @@ class TestPytorchLightning(ControllingHookContract):
     metrics: ClassVar = {"pytorch_lightning": ("pytorch_lightning", "val_acc")}
 
 
+@pytest.mark.long  # to load Ultralytics on two ranks takes 7 s of CPU
+@needs("ultralytics")
+class TestUltralytics(HookContract):
+    command = (SCRIPTS / "trains_with_ultralytics.py",)
+    metrics: ClassVar = {"ultralytics": ("ultralytics", "metrics/accuracy_top1")}
+    controls = True
+
+    @pytest.fixture(autouse=True)
+    def torchvision(self):
+        check_that_it_imports("torchvision")
+
+    def test_a_stop_order_ends_it_on_both_ranks_in_one_step(self, tmp_path):
+        ranks = Rank(tmp_path / "run")
+        (ranks.run_dir / "stop").touch()
+        logs = ranks.run_all(*self.command, world_size=2, cwd=tmp_path)
+        (steps,) = {re.findall(r"^steps (\d+)$", log, re.MULTILINE)[0] for log in logs}
+        assert int(steps) <= 4  # those of an epoch
+        assert "epoch 2" not in logs[0]
+
+    def test_an_epoch_without_an_evaluation_has_its_losses_only(self, tmp_path):
+        ranks = Rank(tmp_path / "run")
+        code, log = ranks.run(*self.command, "once", LOCAL_RANK="0", cwd=tmp_path)
+        assert code == 0, log
+        losses = self.reports(ranks.events, "ultralytics", "train/loss")
+        evaluations = self.reports(ranks.events, "ultralytics", "metrics/accuracy_top1")
+        assert [epoch for epoch, _ in losses] == [1, 2, 3]
+        assert [epoch for epoch, _ in evaluations] == [3]
+
+
 class TestLoggers(HookContract):
     metrics: ClassVar = {
         library: seen for library, seen in LOGGERS.items() if is_installed(library)
@@ -65,3 +97,13 @@ class TestLoggers(HookContract):
         absent = LOGGERS.keys() - self.metrics.keys()
         if absent:
             pytest.skip(f"not installed: {', '.join(sorted(absent))}")
+
+
+@pytest.mark.long  # timm loads torchvision
+class TestTimm(HookContract):
+    command = (SCRIPTS / "logs.py", "timm")
+    metrics: ClassVar = {"timm": ("timm", "eval_top1")}
+
+    @pytest.fixture(autouse=True)
+    def timm(self):
+        check_that_it_imports("timm")

@@ -84,6 +84,15 @@ def test_other_ranks_record_nothing(run, reporter):
     assert run.reports == []
 
 
+def test_a_muted_one_records_nothing_but_what_came_before(run, reporter):
+    for value in (0.1, 0.2):
+        reporter.log("wandb", {"accuracy": value}, epoch=1)
+    reporter.muted = True
+    reporter.log("wandb", {"accuracy": 0.9}, epoch=1)
+    reporter.flush()
+    assert [metrics["accuracy"] for _, _, metrics in run.reports] == [0.1, 0.2]
+
+
 @pytest.mark.parametrize("raw", ["0.5", b"1", None, True, [1, 2], {"a": 1}, object()])
 def test_what_is_no_number_is_left_out(raw):
     assert number_of(raw) is None

@@ -40,6 +40,7 @@ class Launched:
     module: str | None = None  # its name
     args: tuple[str, ...] = ()  # of the script
     nproc_per_node: int | str | None = 1  # as for torchrun; ``None`` if the command lacks it
+    distributed: bool = True  # whether the script gets torchrun's variables
     max_restarts: int = 0
     env: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # what has no effect under zeusrun, a sentence each
@@ -72,7 +73,7 @@ def _read_program(program: str, *words: str) -> Launched:
     if name == "accelerate" and words[:1] == ("launch",):
         return _read_accelerate(list(words[1:]))
     if name.endswith(".py") or program.startswith(("./", "../")):
-        return Launched(script=program, args=words)
+        return Launched(script=program, args=words, distributed=False)
     raise UsageError(f"{program!r} is no launcher that zeusrun knows; {_GIVE}")
 
 
@@ -80,7 +81,7 @@ def _read_python(words: list[str]) -> Launched:
     while words and re.fullmatch(r"-[A-Zbdiqsuvx]+", words[0]):
         del words[: 2 if words[0] in {"-W", "-X"} else 1]
     if words and not words[0].startswith("-"):
-        return Launched(script=words[0], args=tuple(words[1:]))
+        return Launched(script=words[0], args=tuple(words[1:]), distributed=False)
     if len(words) < 2 or words[0] != "-m":
         raise UsageError(f"the command starts no script: `python {' '.join(words)}`; {_GIVE}")
     _, module, *args = words
@@ -93,7 +94,7 @@ def _read_python(words: list[str]) -> Launched:
         return _read_torchrun(args)
     if module in {"accelerate", "accelerate.commands.launch"}:
         return _read_accelerate(args[args[:1] == ["launch"] :])
-    return Launched(module=module, args=tuple(args))
+    return Launched(module=module, args=tuple(args), distributed=False)
 
 
 def _read_torchrun(words: list[str]) -> Launched:

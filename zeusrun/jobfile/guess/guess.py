@@ -153,7 +153,32 @@ def _guess_learning_rate(arguments: Arguments, warnings: list[str]) -> tuple[Fou
         arguments.put(found, "learning_rate")
     if by == "batch size":
         return found, "none"
-    return found, "sqrt" if arguments.script.uses_adam else "linear"
+    given = re.findall("(?:^|=)(adam|sgd)", "\n".join(arguments.words).lower(), re.MULTILINE)
+    adam = given[-1] == "adam" if given else arguments.script.uses_adam
+    return found, "sqrt" if adam else "linear"
+
+
+def correct_batch(guess: Guess, size: int) -> Guess | None:
+    """Return the guess with the global batch size of a run of it; ``None`` if it is no mistake.
+
+    The mistake is to take the option for that of each process instead of all, or the reverse.
+    """
+    batch, ranks, args = guess.batch, guess.ranks, guess.launched.args
+    if batch is None or batch.per_device_max is not None or batch.by_hook:
+        return None
+    if size == batch.default * ranks:
+        wrong, right, whose = "${batch_size}", "${local_batch_size}", "each process"
+    elif size * ranks == batch.default:
+        wrong, right, whose = "${local_batch_size}", "${batch_size}", "all processes"
+    else:
+        return None
+    if not any(wrong in word for word in args):
+        return None
+    return replace(
+        guess,
+        batch=Batch(size, f"what the try trained with: the option is for {whose}"),
+        launched=replace(guess.launched, args=tuple(word.replace(wrong, right) for word in args)),
+    )
 
 
 def job_name(path: Path) -> str:
@@ -196,6 +221,11 @@ def write_draft(
         _line(
             f"  nproc_per_node: {launched.nproc_per_node}",
             f"the batch sizes below are for {processes}",
+        ),
+        *(
+            [_line("  distributed: false", "as python starts it, without torchrun's variables")]
+            if guess.ranks == 1 and not launched.distributed
+            else []
         ),
         *([f"  max_restarts: {launched.max_restarts}"] if launched.max_restarts else []),
         "",

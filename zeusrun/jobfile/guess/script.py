@@ -22,6 +22,8 @@ _SCALES = re.compile(
     re.IGNORECASE,
 )
 _OPTION = re.compile(r"(?P<name>(?:--?|\+{1,2})?[A-Za-z_][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
+_ADAM = re.compile(r"\bAdam|adamw")
+_SGD_FIRST = re.compile(r"""default=["']sgd""", re.IGNORECASE)  # of an option for the optimizer
 _FILE = re.compile(r"[^-\s]\S*\.(?:json|ya?ml|toml)")
 _CHOICES = {"local_batch_size", "global_batch_size", "learning_rate", "epochs"}
 # By library: what is imported, and what else the text contains.
@@ -72,7 +74,8 @@ def read_script(text: str) -> Script:
         options=options,
         divides=_DIVIDES.search(text) is not None,
         scales_by=_scales_by(text),
-        uses_adam=library == "transformers" or re.search(r"\bAdam|adamw", text) is not None,
+        uses_adam=library == "transformers"
+        or (_ADAM.search(text) is not None and _SGD_FIRST.search(text) is None),
     )
 
 

@@ -42,6 +42,13 @@ _RESTARTABLE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 _MONITOR_INTERVAL_S = 0.05  # torchrun checks its ranks so often; 0.4 % of a core
 
+# What torchrun gives a rank; without it, a script is alone.
+_OF_RANKS = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
+    *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
+)
+
 # Placeholders that every rank also gets as ``ZEUSRUN_<NAME>``.
 _VARIABLES = (
     *("job", "trial", "attempt", "batch_size", "micro_batch_size", "accumulation_steps"),
@@ -173,6 +180,10 @@ def build_command(
         flags.append(f"--monitor-interval={_MONITOR_INTERVAL_S}")
     # By its path: "-m" would put the working directory before the standard library.
     worker = [str(_WORKER), *([] if spec.instrument else ["--plain"])]
+    if not spec.launch.distributed:
+        flags.append("--no-python")
+        unset = (word for name in _OF_RANKS for word in ("-u", name))
+        worker = ["env", *unset, sys.executable, "-u", *worker]
     script = spec.script_path(values)
     target = ("-m", str(spec.module)) if script is None else (str(script),)
     args = [expand_placeholders(text, values) for text in spec.args]

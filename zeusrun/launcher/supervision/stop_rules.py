@@ -95,7 +95,7 @@ def supervise(
         reason = f"timed out after {rules.timeout_s:g} s"
         return StopOrder(StopCause.TIMEOUT, reason)
     if progress.reached is not None:
-        if rules.stop_at_target:
+        if rules.stop_at_target and (progress.listens or progress.went_on):
             level = StopLevel.ASK if progress.listens else StopLevel.TERMINATE
             return StopOrder(StopCause.TARGET, _TARGET_REACHED[level], level)
         return None

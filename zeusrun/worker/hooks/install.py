@@ -35,6 +35,8 @@ MODULES = {
     "tensorboardX.writer": "tensorboard",
     "mlflow.tracking.fluent": "mlflow",
     "wandb.sdk.wandb_run": "wandb",
+    "timm.utils.summary": "timm",
+    "ultralytics.engine.trainer": "ultralytics",
 }
 """Which module of ``zeusrun.worker.hooks`` hooks into which module of a library.
 

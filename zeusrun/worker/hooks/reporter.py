@@ -17,11 +17,16 @@ _MAX_NAMES = 1000
 
 
 class Reporter:
-    """Reports on rank 0 for the libraries that the script reports to."""
+    """Reports on rank 0 for the libraries that the script reports to.
+
+    Attributes:
+        muted: Whether to record nothing, such as an evaluation after the training.
+    """
 
     def __init__(self, run: RunContext, observer: Observer) -> None:
         self._run = run
         self._observer = observer
+        self.muted = False
         self._counts: dict[tuple[str, str], int] = {}
         self._written: dict[tuple[str, str], tuple[int, float, float]] = {}
         self._held: dict[tuple[str, str], tuple[int, float]] = {}
@@ -39,7 +44,7 @@ class Reporter:
                 the metric has come.
         """
         run = self._run
-        if run.rank != 0:
+        if run.rank != 0 or self.muted:
             return
         now = time.monotonic()
         values: dict[int, dict[str, float]] = {}

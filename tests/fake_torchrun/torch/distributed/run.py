@@ -27,6 +27,7 @@ OPTIONS = (  # one a line: zeusrun reads which options a torchrun has from its s
     "--nproc-per-node",
     "--max-restarts",
     "--monitor-interval",
+    "--no-python",
     "--rdzv-backend",
     "--rdzv-endpoint",
     "--rdzv-id",
@@ -84,9 +85,9 @@ def parse(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     options = dict.fromkeys(OPTIONS, "")
     while arguments and arguments[0].startswith("-"):
         name, _, value = arguments.pop(0).partition("=")
-        if name not in options or not value:
+        if name not in options or not (value or name == "--no-python"):
             sys.exit(f"unrecognized argument: {name}")
-        options[name] = value
+        options[name] = value or "yes"
     return options, arguments
 
 
@@ -152,13 +153,14 @@ def start(
     rest = [path for path in inherited.pop("PYTHONPATH", "").split(":") if path != FOLDER]
     if any(rest):
         inherited["PYTHONPATH"] = ":".join(rest)
+    python = [] if options["--no-python"] else [sys.executable, "-u"]
     for rank in range(world_size):
         error_file = errors / f"{restarts}-{rank}.json"
         own = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank}
         place = {"local_rank": rank}
         own["TORCHELASTIC_ERROR_FILE"] = error_file
         process = subprocess.Popen(
-            [sys.executable, "-u", *(Template(word).safe_substitute(place) for word in command)],
+            [*python, *(Template(word).safe_substitute(place) for word in command)],
             env={**inherited, **{name: str(value) for name, value in {**shared, **own}.items()}},
             start_new_session=True,
         )

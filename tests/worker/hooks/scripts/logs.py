@@ -25,6 +25,8 @@ if "mlflow" in loggers:
     mlflow.set_tracking_uri("sqlite:///mlflow.db")
 if "wandb" in loggers:
     import wandb
+if "timm" in loggers:
+    from timm.utils import update_summary
 if "accelerate" in loggers:
     from accelerate import Accelerator
 
@@ -61,6 +63,8 @@ for epoch in range(1, 4):
             mlflow.log_metrics({"error": 1 - accuracy.item()})
         if "wandb" in loggers:
             run.log({"accuracy": accuracy, "note": "this is no number"})
+        if "timm" in loggers:
+            update_summary(epoch - 1, {"loss": loss.item()}, {"top1": accuracy}, "summary.csv")
         if "accelerate" in loggers:
             accelerator.log({"accuracy": accuracy})
         print("epoch", epoch, float(accuracy))
