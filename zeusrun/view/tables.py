@@ -335,7 +335,9 @@ def trial_sheet(
 
 def gradients_text(values: Mapping[str, float | None]) -> str | None:
     """Return the statistics of gradients by their names; ``None`` if there are none."""
-    found = [(name, values[key]) for key, name in _STATISTICS.items() if values.get(key) is not None]
+    found = [
+        (name, values[key]) for key, name in _STATISTICS.items() if values.get(key) is not None
+    ]
     return " · ".join(f"{name} {units.number(value, '.3g')}" for name, value in found) or None
 
 

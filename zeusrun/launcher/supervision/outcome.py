@@ -7,7 +7,7 @@ import os
 import platform
 import signal
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
@@ -130,7 +130,7 @@ def build_outcome(
     )
 
 
-def _statistics(progress: Progress) -> dict[str, float]:
+def _statistics(progress: Progress) -> dict[str, Any]:
     known = ("noise_scale", "preconditioned_noise_scale", "gradient_variance")
     values = {name: progress.statistics.get(name, math.nan) for name in known}
     return {name: value for name, value in values.items() if math.isfinite(value)}

@@ -35,7 +35,7 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
             tick()
             step(stepped)
             if watch is not None:
-                watch.after_step()
+                watch.after_step(stepped)
 
     optimizer.register_optimizer_step_pre_hook(before)
     optimizer.register_optimizer_step_post_hook(after)

@@ -1,1 +1,1 @@
-"""Statistics of gradients, computed inside the ranks. """
+"""Statistics of gradients, computed inside the ranks."""

@@ -3,7 +3,7 @@
 Each of N ranks has the mean gradient g of b samples. With G, the gradient over all data, and Σ, the
 covariance of the gradients of single samples:
 
-    E|g|² = |G|² + tr Σ / b        and, for the mean ḡ over ranks,        E|ḡ|² = |G|² + tr Σ / (b N)
+    E|g|² = |G|² + tr Σ / b      and, for the mean ḡ over the ranks,     E|ḡ|² = |G|² + tr Σ / (bN)
 
 Two equations give |G|² and tr Σ. The noise scale is tr Σ / |G|²: the batch size beyond which more
 samples in a step help little (McCandlish et al., 2018, arXiv:1812.06162, appendix A.1).
@@ -66,9 +66,9 @@ class Average:
         self._squares = kept * self._squares + alpha * value * value
 
     @property
-    def value(self) -> float:
-        """The average; NaN before the first value."""
-        return self._sum / self._weight if self._weight else math.nan
+    def value(self) -> float | None:
+        """The average; ``None`` before the first value."""
+        return self._sum / self._weight if self._weight else None
 
     @property
     def error(self) -> float:
@@ -76,7 +76,7 @@ class Average:
         effective = self._weight * self._weight / self._squared_weight if self._weight else 0.0
         if effective <= 1 + 1e-9:
             return math.nan
-        variance = max(0.0, self._squares / self._weight - self.value**2)
+        variance = max(0.0, self._squares / self._weight - (self._sum / self._weight) ** 2)
         return math.sqrt(variance / (effective - 1))
 
 
@@ -93,20 +93,22 @@ class NoiseScale:
     def __post_init__(self) -> None:
         self.trace = Average(self.alpha)
         self.squared_gradient = Average(self.alpha)
-        self.variance = Average(self.alpha)
 
-    def add(self, norms: Norms) -> None:
-        """Take in the norms of a step; those that are not finite, as after an overflow, are dropped."""
-        values = (norms.trace, norms.squared_gradient, norms.variance)
-        if all(map(math.isfinite, values)):
-            self.trace.add(values[0])
-            self.squared_gradient.add(values[1])
-            self.variance.add(values[2])
+    def add(self, norms: Norms) -> bool:
+        """Take in the norms of a step, unless they are not finite, as after an overflow."""
+        trace, squared_gradient = norms.trace, norms.squared_gradient
+        finite = math.isfinite(trace) and math.isfinite(squared_gradient)
+        if finite:
+            self.trace.add(trace)
+            self.squared_gradient.add(squared_gradient)
+        return finite
 
     @property
     def value(self) -> float | None:
         """The noise scale in samples; ``None`` while |G|² cannot be told from 0."""
-        numerator, denominator = self.trace.value, self.squared_gradient
-        if not denominator.value > _CERTAIN * denominator.error:  # NaN, too
+        numerator, denominator = self.trace.value, self.squared_gradient.value
+        if numerator is None or denominator is None:
             return None
-        return max(0.0, numerator / denominator.value)
+        if not denominator > _CERTAIN * self.squared_gradient.error:  # NaN, too
+            return None
+        return max(0.0, numerator / denominator)

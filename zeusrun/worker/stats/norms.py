@@ -8,8 +8,9 @@ _ROW = 1 << 16  # elements; a longer sum of squares in float32 is off by 1e-4
 
 
 def squared_norm(flat: torch.Tensor) -> torch.Tensor:
-    """Return the squared norm of a tensor of shape ``(n,)``, as one float64 without a copy of it."""
+    """Return the squared norm of a tensor of shape ``(n,)`` as one float64; makes no copy of it."""
     whole = flat.numel() // _ROW * _ROW
     norms = torch.linalg.vector_norm(flat[:whole].view(-1, _ROW), dim=1, dtype=torch.float32)
     rest = torch.linalg.vector_norm(flat[whole:], dtype=torch.float32)
-    return norms.double().square().sum() + rest.double().square()
+    total: torch.Tensor = norms.double().square().sum() + rest.double().square()
+    return total

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Watched
-from zeusrun.worker.stats.noise import NoiseScale
+from zeusrun.worker.stats.noise import Average, NoiseScale
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zeusrun.worker.context import RunContext
-    from zeusrun.worker.stats.noise import Norms
+    from zeusrun.worker.stats.ddp import Step
 
 _INTERVAL_S = 1.0  # between two records of a model
 
@@ -63,7 +63,8 @@ class Watch:
 
     def attach(self, ddp: Any) -> None:
         """Watch a ``DistributedDataParallel``; one that cannot be watched stays as it is."""
-        model = Model(self.run, len(self._models), sum(p.numel() for p in ddp.parameters()))
+        size = sum(parameter.numel() for parameter in ddp.parameters())
+        model = Model(self.run, len(self._models), size, self.settings)
         self._models[ddp] = model
         try:
             self._attach(ddp, model)
@@ -86,23 +87,25 @@ class Watch:
     def _attach(self, ddp: Any, model: Model) -> None:
         from zeusrun.worker.stats.ddp import GradientWatch  # noqa: PLC0415 - imports torch
 
-        noise = NoiseScale(self.settings.alpha)
+        settings = self.settings
+        reduced = settings.variance_kind if settings.variance_interval else "trace"
         watch = GradientWatch(
             ddp,
-            interval=self.settings.interval,
+            interval=settings.interval,
+            variance=None if reduced == "trace" else (reduced, settings.variance_interval or 1),
             samples=self._samples,
             scale=self._read_scale,
-            take=lambda norms: model.take(noise, norms),
+            take=model.take,
         )
         watch.register()
         model.watch = watch
 
-    def after_step(self) -> None:
+    def after_step(self, optimizer: Any) -> None:
         """Begin another optimizer step."""
         self.scale = 1.0
         for model in self._models.values():
             if model.watch is not None:
-                model.watch.after_step()
+                model.watch.after_step(optimizer)
 
     def flush(self) -> None:
         """Record what is not recorded yet, at the end of the script."""
@@ -116,21 +119,39 @@ class Watch:
 class Model:
     """A watched model: its newest values, recorded once a second."""
 
-    def __init__(self, run: RunContext, index: int, parameters: int) -> None:
+    def __init__(self, run: RunContext, index: int, parameters: int, settings: Settings) -> None:
         self._run, self._index, self._parameters = run, index, parameters
-        self._values: dict[str, float] = {}
+        self._settings = settings
+        self._noise = NoiseScale(settings.alpha)
+        self._preconditioned = NoiseScale(settings.alpha)
+        self._variance = Average(settings.alpha)
         self._recorded_t = 0.0
         self._new = False
         self.watch: Any = None
 
-    def take(self, noise: NoiseScale, norms: Norms) -> None:
-        """Take in the norms of a step."""
-        noise.add(norms)
-        values = {"noise_scale": noise.value, "gradient_variance": noise.variance.value}
-        self._values = {name: value for name, value in values.items() if value is not None}
+    def take(self, step: Step) -> None:
+        """Take in what was measured in a step."""
+        if not self._noise.add(step.norms):
+            return
+        if step.preconditioned is not None:
+            self._preconditioned.add(step.preconditioned)
+        if step.variance is not None:
+            self._variance.add(step.variance)
+        elif self._settings.variance_kind == "trace":
+            self._variance.add(step.norms.variance)
         self._new = True
         if time.monotonic() - self._recorded_t >= _INTERVAL_S:
             self.record()
+
+    @property
+    def _values(self) -> dict[str, float]:
+        found: dict[str, float | None] = {}
+        if self._settings.noise_interval is not None:
+            found["noise_scale"] = self._noise.value
+            found["preconditioned_noise_scale"] = self._preconditioned.value
+        if self._settings.variance_interval is not None:
+            found["gradient_variance"] = self._variance.value
+        return {name: value for name, value in found.items() if value is not None}
 
     def refuse(self, problem: str) -> None:
         """Record why this model is not watched."""
@@ -143,5 +164,4 @@ class Model:
         if self._new:
             self._new = False
             self._recorded_t = now_t = time.monotonic()
-            self._run.record_on_0(Watched(now_t, self._index, self._parameters, dict(self._values)))
-
+            self._run.record_on_0(Watched(now_t, self._index, self._parameters, self._values))
