@@ -36,6 +36,8 @@ def test_a_batch_size_that_does_not_arrive_is_said_and_the_target_ends_the_scrip
     (trial,) = zeusrun.history()
     assert (trial["status"], trial["observed_batch_size"]) == ("REACHED", 16)
     assert trial["epochs"] == 2
+    # The signal comes after a step, so not while the script saves.
+    assert zeusrun.folder.joinpath("checkpoint").read_text().startswith("half of 2, whole")
 
     shown = zeusrun("show", "job-1-1").stdout
     assert "batch size 16 (2 ranks x 8), learning rate 0.125" in shown

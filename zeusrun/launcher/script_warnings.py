@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.jobfile.placeholders import find_placeholders
-from zeusrun.metrics.seen import TESTED, describe_steps, find_batch_size
+from zeusrun.metrics.seen import TESTED, describe_steps, find_batch_size, list_names
 from zeusrun.sidecar.events import REPORT
 from zeusrun.target import meets_target
 from zeusrun.trial import TrialStatus, epochs_of
@@ -146,7 +146,7 @@ def find_remarks(
     # A library reports training losses before its first evaluation.
     reported = progress.other_epochs or any(source == REPORT for _, source in progress.seen)
     if reported and metric not in progress.seen_metrics:
-        names = ", ".join(sorted(progress.seen_metrics)[:10])
+        names = list_names(progress.seen_metrics)
         remarks["metric"] = (
             f"the first report has no {metric!r}; it has {names}. If objective.metric is "
             "misspelt, stop and correct it"

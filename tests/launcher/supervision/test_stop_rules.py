@@ -31,6 +31,21 @@ def test_at_the_target_the_script_is_told_and_never_killed():
     assert (order.level, order.cause) == (StopLevel.ASK, StopCause.TARGET)
 
 
+@pytest.mark.parametrize(
+    ("last_step_t", "now_t", "level"),
+    [
+        (104.9, 106.0, StopLevel.ASK),  # it may be saving
+        (105.1, 106.0, StopLevel.TERMINATE),  # it trains again
+        (104.9, 166.0, StopLevel.TERMINATE),
+        (None, 106.0, StopLevel.TERMINATE),  # its steps are not seen
+    ],
+)
+def test_a_script_that_does_not_ask_is_signalled_once_it_has_saved(last_step_t, now_t, level):
+    stepping_s = None if last_step_t is None else (101.0, last_step_t)
+    progress = replace(REACHED, source="tensorboard", now_t=now_t, stepping_s=stepping_s)
+    assert supervise(progress, FREE, []).level is level
+
+
 def test_at_the_target_a_script_that_may_continue_is_not_told():
     assert supervise(REACHED, replace(FREE, stop_at_target=False), []) is None
 
