@@ -82,12 +82,12 @@ def _undelivered(spec: JobSpec, script: str) -> dict[str, str]:
     """Return the choices that only a call of zeusrun can deliver, with their names for people."""
     placeholders = _placeholders(spec)
     choices = {}
-    by_hook = spec.instrument and spec.batch_size.apply == "dataloader"
+    by_hook = spec.batch_size.apply == "dataloader"
     sizes = {"batch_size", "local_batch_size", "micro_batch_size"}
     if len(spec.batch_size.candidates) > 1 and not placeholders & sizes and not by_hook:
         choices["batch_size"] = "batch size"
     rate = spec.learning_rate
-    by_hook = spec.instrument and rate is not None and rate.apply == "optimizer"
+    by_hook = rate is not None and rate.apply == "optimizer"
     if rate is not None and "learning_rate" not in placeholders and not by_hook:
         choices["learning_rate"] = "learning rate"
     if "ZEUSRUN_MICRO_BATCH_SIZE" in script:

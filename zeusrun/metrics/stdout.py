@@ -83,7 +83,7 @@ class PrintedLines(RowSource):
         if "\x1b" in text:
             text = _COLOUR.sub("", text)
         for part in text.split("\r"):
-            row = {}
+            row: dict[str, str] = {}
             for pattern in patterns:
                 self._tried = pattern.pattern
                 if match := pattern.search(part[:_MAX_LINE]):

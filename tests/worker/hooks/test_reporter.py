@@ -84,6 +84,6 @@ def test_other_ranks_record_nothing(run, reporter):
     assert run.reports == []
 
 
-@pytest.mark.parametrize("raw", ["0.5", b"1", None, True, [1, 2], {"a": 1}, object()])
+@pytest.mark.parametrize("raw", ["0.5", b"1", None, True, [1, 2], {"a": 1}, object(), 10**400, 1j])
 def test_what_is_no_number_is_left_out(raw):
     assert number_of(raw) is None
