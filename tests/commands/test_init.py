@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from textwrap import dedent
 
 import pytest
@@ -182,6 +183,18 @@ def test_a_job_file_elsewhere_runs_the_command_where_it_was(cli, zeusrun, script
     assert "nowhere/nightly.yaml cannot be written: No such file or directory" in err
 
 
+def test_a_full_disk_leaves_no_part_of_a_job_file(cli, zeusrun, script):
+    script("print(1)")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        code, out, err = cli("init", "--", "python", "train.py")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (code, out, err) == (2, "", "zeusrun: train.yaml cannot be written: File too large\n")
+    assert list(zeusrun.folder.glob("*.yaml")) == []
+
+
 def test_a_warning_stands_in_the_file_and_on_the_terminal(cli, zeusrun, script, record):
     record(1, job="train")
     script("lr = args.lr * args.world_size")
@@ -206,6 +219,7 @@ def test_the_settings_of_nanogpt_are_read_after_its_script(cli, zeusrun, script)
     ("command", "sentence"),
     [
         (("python", "nope.py"), "there is no script nope.py"),
+        (("python", "."), ". is no file"),
         (("./train.sh",), "train.sh is no Python script"),
         (("torchrun", "--nnodes", "2", "train.py"), "zeusrun runs a job on one machine"),
         (("srun", "python", "train.py"), "'srun' is no launcher that zeusrun knows"),

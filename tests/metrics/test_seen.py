@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tests.launcher.values import GOAL, after
-from zeusrun.metrics.seen import Seen, describe_steps, find_batch_size, names_an_evaluation
+from zeusrun.metrics import progress as progress_module
+from zeusrun.metrics.seen import (
+    Seen,
+    describe_steps,
+    find_batch_size,
+    list_names,
+    names_an_evaluation,
+)
 from zeusrun.sidecar.events import Applied, Hooked, Observed, Reported
 
 METRIC = GOAL.metric
@@ -86,6 +93,19 @@ def test_each_metric_is_remembered_with_its_source_and_its_first_and_last_value(
         ("loss", "csv"): Seen(1.5, 1.5, 1),
     }
     assert progress.seen_metrics == {"loss", METRIC}
+
+
+def test_a_script_that_reports_under_ever_new_names_is_remembered_in_part(monkeypatch):
+    monkeypatch.setattr(progress_module, "_NAMES", 3)
+    many = Reported(101, 1, {f"loss {number}": 1.0 for number in range(9)})
+    seen = after(many, said(102, 1, 0.1, "report"), replace(many, t=103.0)).seen
+    assert [name for name, _ in seen] == ["loss 0", "loss 1", "loss 2", METRIC]
+    assert seen["loss 2", "report"].times == 2
+
+
+def test_names_in_a_sentence_are_short_and_on_one_line():
+    assert list_names({"b\n\tc", "a" * 10**6}) == f"{'a' * 50}, b c"
+    assert list_names({str(number) for number in range(10, 99)}).endswith("18, 19")
 
 
 def test_a_training_loss_of_a_library_is_no_epoch_without_the_metric_and_an_evaluation_is():

@@ -14,7 +14,8 @@ import typer
 
 from zeusrun.commands.options import console, open_home
 from zeusrun.commands.submit import compose
-from zeusrun.errors import ExitCode
+from zeusrun.errors import ExitCode, UsageError
+from zeusrun.files.atomic import replace_file
 from zeusrun.history.registry import open_history
 from zeusrun.jobfile.guess.guess import Batch, correct_batch
 from zeusrun.jobfile.spec import load_spec
@@ -89,12 +90,26 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
             f"Proposed: {metric} {better} {target:g}.",
             f"Next: set the target to what you need, then run: zeusrun submit {path}",
         ]
-    if path.read_text(encoding="utf-8") == text:
-        path.write_text(write(guess, objective=objective), encoding="utf-8")
-    else:
+    if not _replace(path, text, write(guess, objective=objective)):
         lines.insert(0, f"{path} was changed meanwhile, so it stays as it is.")
     typer.echo("\n".join(lines))
     return ExitCode.REACHED
+
+
+def _replace(path: Path, text: str, new: str) -> bool:
+    """Replace the text of a file; return whether nobody has changed it meanwhile."""
+    try:
+        if path.read_bytes() != text.encode():
+            return False
+        mode = path.stat().st_mode
+        replace_file(path, new.encode())
+        path.chmod(mode)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        why = f"{path} cannot be written: {error.strerror}; it stays as it is"
+        raise UsageError(why) from error
+    return True
 
 
 def _overrides(guess: Guess) -> list[str]:

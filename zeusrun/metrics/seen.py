@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeusrun.sidecar.events import REPORT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from zeusrun.sidecar.events import Observed
 
@@ -40,6 +40,11 @@ class Seen(NamedTuple):
     first: float
     last: float
     times: int = 1
+
+
+def list_names(names: Collection[str]) -> str:
+    """Return the first names for a sentence, shortened: a name may be of any length."""
+    return ", ".join(" ".join(name[:50].split()) for name in sorted(names)[:10])
 
 
 def precedes(source: str, other: str, preferred: str | None = None) -> bool:

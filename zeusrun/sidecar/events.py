@@ -134,7 +134,8 @@ def encode_event(event: Event) -> bytes:
             name: value if math.isfinite(value) else str(value)
             for name, value in event.metrics.items()
         }
-    return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+    # A name may have a lone surrogate, which UTF-8 cannot hold.
+    return json.dumps(record, ensure_ascii=False).encode(errors="replace") + b"\n"
 
 
 def decode_event(line: bytes) -> Event | None:

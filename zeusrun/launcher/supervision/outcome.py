@@ -19,7 +19,7 @@ from zeusrun.launcher.rundir.failure import LAUNCHER_DIED, RUN_DELETED, Failure,
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.launcher.supervision.hang import ranks_text
 from zeusrun.launcher.supervision.stop_rules import StopCause
-from zeusrun.metrics.seen import find_batch_size
+from zeusrun.metrics.seen import find_batch_size, list_names
 from zeusrun.metrics.sight import Sight
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -202,7 +202,7 @@ def _deleted(failure: Failure | None) -> bool:
 
 def _never_reported(trial: Trial, progress: Progress) -> str:
     if progress.seen_metrics:
-        seen = ", ".join(sorted(progress.seen_metrics)[:10])
+        seen = list_names(progress.seen_metrics)
         return (
             f"the script never reported {trial.metric!r}; it reported {seen}. "
             "Correct objective.metric in the job file"

@@ -201,6 +201,9 @@ def _sampler_of(loader: Any) -> tuple[int | None, int | None]:
 
 def _base_rates(optimizer: Any) -> tuple[float, ...]:
     """Return the distinct learning rates of an optimizer, without what a scheduler does to them."""
-    groups = getattr(optimizer, "param_groups", None) or ()
-    rates = (group.get("initial_lr", group.get("lr")) for group in groups)
-    return tuple(sorted({float(rate) for rate in rates if isinstance(rate, (int, float))}))[:4]
+    try:
+        groups = getattr(optimizer, "param_groups", None) or ()
+        rates = [group.get("initial_lr", group.get("lr")) for group in groups]
+        return tuple(sorted({float(rate) for rate in rates if isinstance(rate, (int, float))}))[:4]
+    except Exception:  # noqa: BLE001 - groups of the script's own
+        return ()

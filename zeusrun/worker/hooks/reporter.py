@@ -88,5 +88,5 @@ def number_of(raw: Any) -> float | None:
         return None
     try:
         return float(raw)
-    except (TypeError, ValueError, RuntimeError):
+    except Exception:  # noqa: BLE001 - it may be of any type; an int may be too large
         return None
