@@ -23,6 +23,7 @@ from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit
 from zeusrun.metrics.propose import propose
+from zeusrun.metrics.seen import describe_alone
 from zeusrun.metrics.sight import Sight
 from zeusrun.plain_text import plain_text
 from zeusrun.trial import TrialStatus
@@ -68,7 +69,9 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         return code
     guess = replace(guess, seen_rate=max(sight.learning_rates, default=None))
     size = sight.batch_size
-    if guess.batch is None and size and size % guess.ranks == 0:
+    if (alone := describe_alone(progress.observed)) is not None:
+        typer.echo(f"zeusrun: warning: {path}: {alone}", err=True)
+    elif guess.batch is None and size and size % guess.ranks == 0:
         guess = replace(guess, batch=Batch(size, "what the try trained with", by_hook=True))
     elif guess.batch is not None and size not in {None, guess.batch.default}:
         wrong = f"the run trained with a batch size of {size}, not with {guess.batch.default}"

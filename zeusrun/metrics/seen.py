@@ -64,10 +64,11 @@ def find_batch_size(observed: Mapping[int, Observed], world_size: int) -> int | 
     """Return the samples per optimizer step over all ranks; ``None`` if they were not observed."""
     parts = [observed.get(rank) for rank in range(world_size)]
     samples = [part.samples for part in parts if part is not None and part.samples is not None]
-    divided = {part.replicas for part in parts if part is not None}
+    divided = {1 if part.alone else part.replicas for part in parts if part is not None}
     if len(samples) < world_size or len(divided) > 1:
         return None
-    # Where ranks share a model, the sampler divides the data among fewer replicas than ranks.
+    # Where ranks share a model, the sampler divides the data among fewer replicas than ranks; each
+    # rank without a process group trains a model of its own.
     total, rest = divmod(sum(samples) * (divided.pop() or world_size), world_size)
     return None if rest else total
 
@@ -75,6 +76,19 @@ def find_batch_size(observed: Mapping[int, Observed], world_size: int) -> int | 
 def describe_steps(observed: Sequence[Observed]) -> str:
     """Return how the samples of a step come about, such as ``2 ranks x 4 batches of 8``."""
     first = observed[0]
-    ranks = f"{len(observed)} ranks x " if len(observed) > 1 else ""
+    ranks = f"{len(observed)} ranks x " if len(observed) > 1 and not first.alone else ""
     size = (first.samples or 0) // max(first.batches, 1)
-    return f"{ranks}{first.batches} batches of {size}" if first.batches > 1 else f"{ranks}{size}"
+    steps = f"{ranks}{first.batches} batches of {size}" if first.batches > 1 else f"{ranks}{size}"
+    return f"{steps} on each rank alone" if first.alone else steps
+
+
+def describe_alone(observed: Mapping[int, Observed]) -> str | None:
+    """Return a warning if the ranks do not train one model together; ``None`` if they do."""
+    if not any(part.alone for part in observed.values()):
+        return None
+    return (
+        "each rank trains a model of its own: the script has initialized no process group "
+        "(torch.distributed). Give it the option with which its ranks train together (transformers "
+        "on a CPU: --use_cpu; Lightning: as many devices as ranks), or write  launch: "
+        "{nproc_per_node: 1}"
+    )

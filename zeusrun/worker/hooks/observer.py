@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Observed
+from zeusrun.worker.context import is_grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,6 +96,7 @@ class Observer:
         self._earlier = 0  # passes over loaders in whose place the present one came
         self._steps: dict[int, int] = {}  # batches in a step -> steps, since the last record
         self._mixed = 0  # those of them for which several loaders yielded
+        self._alone = False  # among several ranks, without a process group
         self._due = _ENOUGH
         self._count = 0
         self._optimizer: Any = None
@@ -162,6 +164,7 @@ class Observer:
                 self._earlier = 0
             self._steps, self._mixed, self._training = {}, 0, feed
         feed.passes += 1
+        self._alone = self._run.world_size > 1 and not is_grouped()
 
     def record(self) -> None:
         """Write what was observed to the sidecar, if it is new."""
@@ -177,10 +180,10 @@ class Observer:
         self._steps, self._mixed = {}, 0
         samples = None if size is None else size * batches
         rates, self._optimizer = _base_rates(self._optimizer), None
-        seen = (samples, batches, feed.replicas, rates)
+        seen = (samples, batches, feed.replicas, rates, self._alone)
         if self._recorded is not None:
             if not rates:
-                seen = (*seen[:3], self._recorded[3])
+                seen = (*seen[:3], self._recorded[3], self._alone)
             if seen == self._recorded:
                 return
         self._recorded = seen
