@@ -237,7 +237,7 @@ def observed(samples, rates=(), rank=0):
             {},
             [
                 (
-                    "each rank trains a model of its own: the script has initialized no process group "
+                    "each rank trains a model of its own: the script uses no process group "
                     "(torch.distributed). Give it the option with which its ranks train together "
                     "(transformers on a CPU: --use_cpu; Lightning: as many devices as ranks), or write  "
                     "launch: {nproc_per_node: 1}"

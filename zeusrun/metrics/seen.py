@@ -19,6 +19,7 @@ TESTED = {
     "pytorch_lightning": "2.2 to 2.6",
     "tensorboard": "2.21",
     "tensorboardX": "2.6",
+    "timm": "1.0",
     "torch": "2.13",
     "transformers": "4.44 to 5.23",
     "wandb": "0.31",
@@ -28,7 +29,7 @@ TESTED = {
 CONTROLLING = ("transformers", "lightning", "pytorch_lightning")
 """The libraries whose hook ends the training itself, on all ranks in the same step."""
 
-_ORDER = (REPORT, *CONTROLLING, "accelerate", "tensorboard", "mlflow", "wandb")
+_ORDER = (REPORT, *CONTROLLING, "accelerate", "tensorboard", "mlflow", "wandb", "timm")
 _EVALUATIONS = {"eval", "evaluation", "val", "valid", "validation", "test"}
 
 
@@ -67,8 +68,8 @@ def find_batch_size(observed: Mapping[int, Observed], world_size: int) -> int | 
     divided = {1 if part.alone else part.replicas for part in parts if part is not None}
     if len(samples) < world_size or len(divided) > 1:
         return None
-    # Where ranks share a model, the sampler divides the data among fewer replicas than ranks; each
-    # rank without a process group trains a model of its own.
+    # Where ranks share a model, the sampler divides the data among fewer replicas than ranks. Ranks
+    # that train alone have a model and a batch size each.
     total, rest = divmod(sum(samples) * (divided.pop() or world_size), world_size)
     return None if rest else total
 
@@ -87,7 +88,7 @@ def describe_alone(observed: Mapping[int, Observed]) -> str | None:
     if not any(part.alone for part in observed.values()):
         return None
     return (
-        "each rank trains a model of its own: the script has initialized no process group "
+        "each rank trains a model of its own: the script uses no process group "
         "(torch.distributed). Give it the option with which its ranks train together (transformers "
         "on a CPU: --use_cpu; Lightning: as many devices as ranks), or write  launch: "
         "{nproc_per_node: 1}"

@@ -85,7 +85,7 @@ class Observed:
         replicas: Among how many ranks the loader's sampler divides the data; ``None`` if it does
             not say.
         learning_rates: Of the optimizer's parameter groups, without what a scheduler does to them.
-        alone: Whether it is one of several ranks, and in no process group with the others.
+        alone: Whether it is one of several ranks, and trains a model of its own.
     """
 
     t: float

@@ -309,18 +309,15 @@ def test_the_learning_rate_is_handed_to_optimizers_that_were_built_with_the_base
     assert (applied.choice, applied.given, applied.chosen) == ("learning_rate", 0.125, 0.5)
 
 
+GROUP = """
+store = torch.distributed.HashStore()
+torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+"""
+
+
 @pytest.mark.parametrize(
     ("before", "world_size", "alone"),
-    [
-        ("", "2", True),
-        ("", "1", False),
-        (
-            "torch.distributed.init_process_group("
-            "'gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)",
-            "2",
-            False,
-        ),
-    ],
+    [("", "2", True), ("", "1", False), (GROUP, "2", False)],
     ids=["no process group", "one rank", "a process group"],
 )
 def test_ranks_without_a_process_group_train_alone(run, before, world_size, alone):
