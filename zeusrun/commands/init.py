@@ -107,6 +107,8 @@ def _create(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
+        if _read(path) == text:  # of a try that did not end well
+            return
         raise UsageError(
             f"{path} exists, and init overwrites nothing; name another file with -o"
         ) from error

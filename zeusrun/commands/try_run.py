@@ -65,7 +65,8 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     stopped = code == ExitCode.BUSY or code >= ExitCode.SIGNAL_BASE
     if progress is None or sight is None or stopped or failed or trial.status is TrialStatus.OOM:
         reason = plain_text(trial.reason or "it was stopped")
-        typer.echo(f"zeusrun: the run did not end well: {reason}; {path} stays as it is", err=True)
+        then = f"{path} stays as it is. Correct the cause, then give the same command again"
+        typer.echo(f"zeusrun: the run did not end well: {reason}; {then}", err=True)
         return code
     guess = replace(guess, seen_rate=max(sight.learning_rates, default=None))
     size = sight.batch_size
