@@ -32,6 +32,10 @@ def seen(source, **values):
         ),
         (seen("transformers", loss=0.7, eval_loss=0.6931), ("eval_loss", "min", 0.69)),
         (seen("lightning", train_loss=0.3, val_loss=0.4, val_acc=0.8), ("val_acc", "max", 0.81)),
+        (
+            seen("trl", token_accuracy=0.4, eval_token_accuracy=0.3),
+            ("eval_token_accuracy", "max", 0.31),
+        ),
         (seen("tensorboard", **{"train/acc": 0.9, "loss": 2.31}), ("loss", "min", 2.3)),
         (seen("wandb", train_loss=1.234), ("train_loss", "min", 1.2)),
         (seen("report", done=3.0), ("done", "max", 3.1)),

@@ -39,10 +39,11 @@ def propose(seen: Mapping[tuple[str, str], Seen]) -> Proposal | None:
     A metric of an evaluation precedes others, an accuracy precedes a loss.
     """
 
-    def rank(key: tuple[str, str]) -> tuple[bool, bool, bool]:
+    def rank(key: tuple[str, str]) -> tuple[bool, ...]:
         words = set(re.findall(r"[a-z]+", key[0].lower()))
-        good = key[1] == REPORT or bool(words & _QUALITY) or names_an_evaluation({key[0]: 0.0})
-        return "train" in words, not good, likely_mode(key[0]) == "min"
+        evaluates = names_an_evaluation({key[0]: 0.0})
+        good = key[1] == REPORT or bool(words & _QUALITY) or evaluates
+        return "train" in words, not good, likely_mode(key[0]) == "min", not evaluates
 
     usable = [
         (name, source)
