@@ -102,6 +102,7 @@ def test_a_training_loss_of_a_library_is_no_epoch_without_the_metric_and_an_eval
 @pytest.mark.parametrize("name", ["val_acc", "eval/loss", "test accuracy", "Validation-F1"])
 def test_names_of_evaluations(name):
     assert names_an_evaluation({name: 1.0})
+    assert not names_an_evaluation({f"{name}_step": 1.0, "train_loss": 1.0})
 
 
 def test_hooks_and_what_they_saw_and_changed_are_remembered():

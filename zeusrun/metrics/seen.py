@@ -57,8 +57,12 @@ def _place(source: str, preferred: str | None) -> int:
 
 
 def names_an_evaluation(metrics: Mapping[str, float]) -> bool:
-    """Whether one of the names says that the values are from an evaluation."""
-    return any(_EVALUATIONS.intersection(re.split(r"[^a-z]+", name.lower())) for name in metrics)
+    """Whether one of the names says that the values are from a whole evaluation.
+
+    Lightning logs ``val_loss_step`` at each batch of one.
+    """
+    names = [name.lower() for name in metrics if not name.endswith("_step")]
+    return any(_EVALUATIONS.intersection(re.split(r"[^a-z]+", name)) for name in names)
 
 
 def find_batch_size(observed: Mapping[int, Observed], world_size: int) -> int | None:
