@@ -49,6 +49,14 @@ def test_an_evaluation_precedes_a_loss_and_a_loss_what_is_no_metric(reported, ex
     assert (proposal and (proposal.metric, proposal.mode, proposal.target)) == expected
 
 
+def test_the_metric_that_is_usual_in_such_scripts_precedes_its_like():
+    reported = seen("stdout", acc5=99.0, acc1=70.0, loss=0.3)
+    assert propose(reported)[0] == "acc5"
+    assert propose(reported, "acc1")[0] == "acc1"
+    assert propose(reported, "absent")[0] == "acc5"
+    assert propose(seen("transformers", eval_loss=0.7, eval_f1=0.6), "eval_loss")[0] == "eval_f1"
+
+
 def test_of_several_sources_the_one_that_counts_is_named():
     reported = {**seen("wandb", accuracy=0.4), **seen("report", accuracy=0.5)}
     assert propose(reported)[:2] == ("accuracy", "report")

@@ -77,7 +77,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     elif guess.batch is not None and size not in {None, guess.batch.default}:
         wrong = f"the run trained with a batch size of {size}, not with {guess.batch.default}"
         typer.echo(f"zeusrun: warning: {path}: {wrong}; correct 'batch_size' and 'args'", err=True)
-    proposal = propose(progress.seen)
+    proposal = propose(progress.seen, guess.metric)
     if proposal is None:
         lines, objective = [_NOTHING_SEEN], None
     else:

@@ -19,7 +19,6 @@ TESTED = {
     "pytorch_lightning": "2.2 to 2.6",
     "tensorboard": "2.21",
     "tensorboardX": "2.6",
-    "timm": "1.0",
     "torch": "2.13",
     "transformers": "4.44 to 5.23",
     "wandb": "0.31",
@@ -29,7 +28,7 @@ TESTED = {
 CONTROLLING = ("transformers", "lightning", "pytorch_lightning")
 """The libraries whose hook ends the training itself, on all ranks in the same step."""
 
-_ORDER = (REPORT, *CONTROLLING, "accelerate", "tensorboard", "mlflow", "wandb", "timm")
+_ORDER = (REPORT, *CONTROLLING, "accelerate", "tensorboard", "mlflow", "wandb")
 _EVALUATIONS = {"eval", "evaluation", "val", "valid", "validation", "test"}
 
 

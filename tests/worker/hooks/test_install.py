@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 
 import pytest
@@ -94,26 +93,6 @@ def test_a_module_that_is_not_there_is_not_there(run):
         tensorboardX__other="",
     )
     assert (code, log, hooked) == (0, "None\n", [])
-
-
-def test_timms_summary_is_seen_with_epochs_that_count_from_1(run, tmp_path):
-    code, log, hooked = run(
-        """
-        from timm.utils.summary import update_summary
-        update_summary(0, {"loss": 2.0}, {"top1": 50.0}, "summary.csv", lr=0.1)
-        update_summary(1, {"loss": 1.0}, None, filename="summary.csv")
-        """,
-        timm__utils__summary="""
-        def update_summary(epoch, train_metrics, eval_metrics, filename, lr=None):
-            pass
-        """,
-    )
-    assert (code, log, hooked[0].problem) == (0, "", None)
-    reports = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    assert [(e["epoch"], e["metrics"]) for e in reports if e["event"] == "reported"] == [
-        (1, {"train_loss": 2.0, "eval_top1": 50.0}),
-        (2, {"train_loss": 1.0}),
-    ]
 
 
 def test_every_module_has_its_hook():

@@ -32,7 +32,6 @@ MODULES = {
     "tensorboardX.writer": "tensorboard",
     "mlflow.tracking.fluent": "mlflow",
     "wandb.sdk.wandb_run": "wandb",
-    "timm.utils.summary": "timm",
 }
 """Which module of ``zeusrun.worker.hooks`` hooks into which module of a library.
 
