@@ -4,7 +4,6 @@ import glob
 import os
 import time
 
-
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.tensorboard import SummaryWriter

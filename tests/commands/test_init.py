@@ -170,6 +170,9 @@ def test_nothing_is_overwritten(cli, zeusrun, script):
     assert err == f"zeusrun: {sentence}\n"
     assert (zeusrun.folder / "train.yaml").read_text() == "name: mine\n"
     assert cli("init", "-o", "other.yaml", "--", "python", "train.py")[0] == 0
+    # After a try that failed, the same command may come again.
+    assert cli("init", "-o", "other.yaml", "--", "python", "train.py")[0] == 0
+    assert cli("init", "-o", "other.yaml", "--", "python", "train.py", "-v")[0] == 2
 
 
 def test_a_job_file_elsewhere_runs_the_command_where_it_was(cli, zeusrun, script):

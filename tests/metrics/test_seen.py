@@ -122,6 +122,7 @@ def test_a_training_loss_of_a_library_is_no_epoch_without_the_metric_and_an_eval
 @pytest.mark.parametrize("name", ["val_acc", "eval/loss", "test accuracy", "Validation-F1"])
 def test_names_of_evaluations(name):
     assert names_an_evaluation({name: 1.0})
+    assert not names_an_evaluation({f"{name}_step": 1.0, "train_loss": 1.0})
 
 
 def test_hooks_and_what_they_saw_and_changed_are_remembered():
@@ -134,8 +135,8 @@ def test_hooks_and_what_they_saw_and_changed_are_remembered():
     assert progress.asked == {"batch_size"}
 
 
-def ranks(*samples, replicas=None):
-    return {r: Observed(0, r, n, 1, replicas) for r, n in enumerate(samples)}
+def ranks(*samples, replicas=None, alone=False):
+    return {r: Observed(0, r, n, 1, replicas, alone=alone) for r, n in enumerate(samples)}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +147,8 @@ def ranks(*samples, replicas=None):
         (ranks(16, 16, replicas=2), 2, 32),
         # Two ranks share a model: each pair loads the same data.
         (ranks(16, 16, 16, 16, replicas=2), 4, 32),
+        # Each trains a model of its own.
+        (ranks(16, 16, alone=True), 2, 16),
         (ranks(16), 2, None),
         (ranks(16, None), 2, None),
         ({**ranks(16, 16), 1: Observed(0, 1, 16, 1, 2)}, 2, None),
@@ -162,6 +165,7 @@ def test_the_batch_size_is_known_once_every_rank_has_said_its_share(observed, wo
         ([Observed(0, 0, 32, 1)], "32"),
         ([Observed(0, 0, 32, 4)], "4 batches of 8"),
         ([Observed(0, r, 16, 2) for r in (0, 1)], "2 ranks x 2 batches of 8"),
+        ([Observed(0, r, 16, 1, alone=True) for r in (0, 1)], "16 on each rank alone"),
     ],
 )
 def test_how_the_samples_of_a_step_come_about(observed, text):

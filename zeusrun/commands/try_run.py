@@ -24,6 +24,7 @@ from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit
 from zeusrun.metrics.propose import propose
+from zeusrun.metrics.seen import describe_alone
 from zeusrun.metrics.sight import Sight
 from zeusrun.plain_text import plain_text
 from zeusrun.trial import TrialStatus
@@ -65,11 +66,14 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     stopped = code == ExitCode.BUSY or code >= ExitCode.SIGNAL_BASE
     if progress is None or sight is None or stopped or failed or trial.status is TrialStatus.OOM:
         reason = plain_text(trial.reason or "it was stopped")
-        typer.echo(f"zeusrun: the run did not end well: {reason}; {path} stays as it is", err=True)
+        then = f"{path} stays as it is. Correct the cause, then give the same command again"
+        typer.echo(f"zeusrun: the run did not end well: {reason}; {then}", err=True)
         return code
     guess = replace(guess, seen_rate=max(sight.learning_rates, default=None))
     size = sight.batch_size
-    if guess.batch is None and size and size % guess.ranks == 0:
+    if (alone := describe_alone(progress.observed)) is not None:
+        typer.echo(f"zeusrun: warning: {path}: {alone}", err=True)
+    elif guess.batch is None and size and size % guess.ranks == 0:
         guess = replace(guess, batch=Batch(size, "what the try trained with", by_hook=True))
     elif guess.batch is not None and size and size != guess.batch.default:
         wrong = f"the run trained with a batch size of {size}, not with {guess.batch.default}"

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.jobfile.placeholders import find_placeholders
-from zeusrun.metrics.seen import TESTED, describe_steps, find_batch_size, list_names
+from zeusrun.metrics.seen import (
+    TESTED,
+    describe_alone,
+    describe_steps,
+    find_batch_size,
+    list_names,
+)
 from zeusrun.sidecar.events import REPORT
 from zeusrun.target import meets_target
 from zeusrun.trial import TrialStatus, epochs_of
@@ -165,7 +171,9 @@ def _observed_remarks(progress: Progress, trial: Trial, replaced: int | None) ->
     """Return contradictions between what zeusrun chose, and what hooks and sources saw."""
     remarks = {}
     size, chosen = find_batch_size(progress.observed, trial.world_size), trial.global_batch_size
-    if size is not None and size != chosen:
+    if (alone := describe_alone(progress.observed)) is not None:
+        remarks["batch size"] = alone
+    elif size is not None and size != chosen:
         how = describe_steps([progress.observed[rank] for rank in sorted(progress.observed)])
         remarks["batch size"] = (
             f"the script trains with batch size {size} ({how}), not with the {chosen} that zeusrun "

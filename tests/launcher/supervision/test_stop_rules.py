@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.launcher.values import LAUNCHED, after, report
+from tests.launcher.values import after, report
 from zeusrun.launcher.processes.signals import how_at_once
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder, StopRules, supervise
-from zeusrun.metrics.progress import take_step_clock
-from zeusrun.sidecar.step_clock import StepCount
 
 FREE = StopRules(cost_bound_j=None, timeout_s=None, stop_at_target=True)
 TRAINING = replace(after(report(105.0, 1, 0.1)), now_t=110.0, cost_j=80.0)

@@ -69,6 +69,11 @@ def test_a_metric_of_every_step_is_recorded_first_and_last_and_no_value_twice(ru
     assert sum("lr" in metrics for _, _, metrics in run.reports) == 1
 
 
+def test_metrics_within_a_mapping_have_both_names(run, reporter):
+    reporter.log("accelerate", {"accuracy": {"f1": 0.1, "note": "none"}, "loss": 1.0}, epoch=1)
+    assert run.reports == [("accelerate", 1, {"accuracy/f1": 0.1, "loss": 1.0})]
+
+
 def test_a_value_that_meets_the_target_is_recorded_at_once(run, reporter):
     for value in (0.1, 0.2, 0.6, 0.3):
         reporter.log("tensorboard", {"accuracy": value}, epoch=1)
