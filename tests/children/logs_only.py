@@ -1,6 +1,5 @@
 """Trains over a DataLoader and reports to TensorBoard alone; it never asks whether to stop."""
 
-import glob
 import os
 import time
 
@@ -12,9 +11,8 @@ data = TensorDataset(torch.randn(64, 4))
 loader = DataLoader(data, batch_size=8, shuffle=True)
 layer = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.125)
-open(f"begun{os.environ['RANK']}", "w").close()
-while len(glob.glob("begun*")) < int(os.environ["WORLD_SIZE"]):
-    time.sleep(0.02)
+torch.distributed.init_process_group("gloo")
+torch.distributed.barrier()
 writer = SummaryWriter("tensorboard") if os.environ["RANK"] == "0" else None
 for epoch in range(1, 100):
     for (batch,) in loader:

@@ -113,6 +113,7 @@ def test_a_try_corrects_who_shares_the_batch_size(zeusrun, script, size, why, sh
         parser = argparse.ArgumentParser()
         parser.add_argument("-b", type=int)
         arguments = parser.parse_args()
+        torch.distributed.init_process_group("gloo")
         data = torch.utils.data.TensorDataset(torch.ones(96, 2))
         model = torch.nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

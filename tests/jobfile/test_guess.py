@@ -438,6 +438,6 @@ def test_every_argument_arrives_as_it_was(args, value, tmp_path_factory):
 def test_the_commands_of_the_docs_are_read():
     page = (ROOT / "docs" / "adopt.md").read_text(encoding="utf-8")
     lines = re.findall(r"^\$ zeusrun init --try -- (.*)$", page, re.MULTILINE)
-    assert len(lines) == 7
+    assert len(lines) == 8
     for line in lines:
         assert guess_of(line).launched.script is not None

@@ -120,7 +120,9 @@ def test_a_full_disk_ends_no_training_under_w_error():
 
 def test_the_groups_of_an_odd_optimizer_end_no_training():
     events = []
-    observer = RealObserver(SimpleNamespace(rank=0, record=events.append))
+    observer = RealObserver(
+        SimpleNamespace(rank=0, world_size=1, grouped=False, record=events.append)
+    )
     feed = observer.begin_pass(object())
     observer.current = feed
     for _ in range(9):
