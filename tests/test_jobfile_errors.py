@@ -283,6 +283,16 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
             "12: 'stall' has action: restart, but no step is seen with instrument: false",
         ),
         (
+            "batch_size:",
+            "instrument: false\nbatch_size:\n  apply: dataloader",
+            "10: 'batch_size' has apply: dataloader, but no hook runs with instrument: false",
+        ),
+        (
+            "{base: 0.05}",
+            "{base: 0.05, apply: optimizer}\ninstrument: false",
+            "6: 'instrument' is false, so no hook runs for learning_rate.apply: optimizer",
+        ),
+        (
             "launch:",
             "stall: {after_s: 0}\nlaunch:",
             "12: 'stall.after_s' must be greater than 0, not 0",

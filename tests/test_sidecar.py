@@ -78,6 +78,11 @@ def test_a_rank_counts_as_grouped_unless_its_worker_says_otherwise():
     assert [decode_event(line % each).grouped for each in given] == [True, True, True, False]
 
 
+def test_a_name_that_is_no_unicode_loses_only_its_bad_letters():
+    event = decode_event(encode_event(Reported(1.0, 1, {"a\ud800": 0.5, "b": 1.0})))
+    assert event.metrics == {"a?": 0.5, "b": 1.0}
+
+
 def test_python_spelling_of_nan_is_read():
     line = b'{"event":"reported","t":1,"epoch":1,"metrics":{"a":NaN,"b":-Infinity}}'
     event = decode_event(line)

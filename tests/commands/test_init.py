@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from textwrap import dedent
 
 import pytest
@@ -112,6 +113,7 @@ def test_a_try_corrects_who_shares_the_batch_size(zeusrun, script, size, why, sh
         parser = argparse.ArgumentParser()
         parser.add_argument("-b", type=int)
         arguments = parser.parse_args()
+        torch.distributed.init_process_group("gloo")
         data = torch.utils.data.TensorDataset(torch.ones(96, 2))
         model = torch.nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -169,6 +171,9 @@ def test_nothing_is_overwritten(cli, zeusrun, script):
     assert err == f"zeusrun: {sentence}\n"
     assert (zeusrun.folder / "train.yaml").read_text() == "name: mine\n"
     assert cli("init", "-o", "other.yaml", "--", "python", "train.py")[0] == 0
+    # After a try that failed, the same command may come again.
+    assert cli("init", "-o", "other.yaml", "--", "python", "train.py")[0] == 0
+    assert cli("init", "-o", "other.yaml", "--", "python", "train.py", "-v")[0] == 2
 
 
 def test_a_job_file_elsewhere_runs_the_command_where_it_was(cli, zeusrun, script):
@@ -180,6 +185,18 @@ def test_a_job_file_elsewhere_runs_the_command_where_it_was(cli, zeusrun, script
     code, _, err = cli("init", "-o", "nowhere/nightly.yaml", "--", "python", "train.py")
     assert code == 2
     assert "nowhere/nightly.yaml cannot be written: No such file or directory" in err
+
+
+def test_a_full_disk_leaves_no_part_of_a_job_file(cli, zeusrun, script):
+    script("print(1)")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        code, out, err = cli("init", "--", "python", "train.py")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (code, out, err) == (2, "", "zeusrun: train.yaml cannot be written: File too large\n")
+    assert list(zeusrun.folder.glob("*.yaml")) == []
 
 
 def test_a_warning_stands_in_the_file_and_on_the_terminal(cli, zeusrun, script, record):
@@ -206,6 +223,7 @@ def test_the_settings_of_nanogpt_are_read_after_its_script(cli, zeusrun, script)
     ("command", "sentence"),
     [
         (("python", "nope.py"), "there is no script nope.py"),
+        (("python", "."), ". is no file"),
         (("./train.sh",), "train.sh is no Python script"),
         (("torchrun", "--nnodes", "2", "train.py"), "zeusrun runs a job on one machine"),
         (("srun", "python", "train.py"), "'srun' is no launcher that zeusrun knows"),

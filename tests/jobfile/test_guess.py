@@ -352,6 +352,9 @@ def test_what_accelerate_tells_its_processes_goes_into_the_environment():
         ("deepspeed train.py", "'deepspeed' is no launcher"),
         ("python -c pass", "starts no script"),
         ("python", "starts no script"),
+        ("'torchrun --standalone train.py'", "without quotes around the whole"),
+        ("'cd x && torchrun train.py'", "what only a shell understands"),
+        ("python train.py '|' tee log", "what only a shell understands"),
     ],
 )
 def test_what_zeusrun_cannot_run_is_refused_in_one_sentence(command, sentence):
@@ -402,6 +405,20 @@ def test_a_script_of_another_python_is_no_error():
     assert read_script("print 'hello'") == Script()
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["\n" * 10**6, "batch_size" + " " * 10**6, f"x = '{'ab01' * 250_000}'", "a." * 500_000],
+    ids=["newlines", "spaces", "data", "dots"],
+)
+def test_a_script_that_is_full_of_data_is_read_at_once(text):
+    """Patterns that try every letter of a long line would take hours."""
+    assert read_script(text) == Script()
+
+
+def test_a_script_that_is_nested_too_deep_for_python_is_no_error():
+    assert read_script("-" * 100_000 + "1") == Script()
+
+
 printable = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 
 
@@ -421,6 +438,6 @@ def test_every_argument_arrives_as_it_was(args, value, tmp_path_factory):
 def test_the_commands_of_the_docs_are_read():
     page = (ROOT / "docs" / "adopt.md").read_text(encoding="utf-8")
     lines = re.findall(r"^\$ zeusrun init --try -- (.*)$", page, re.MULTILINE)
-    assert len(lines) == 7
+    assert len(lines) == 8
     for line in lines:
         assert guess_of(line).launched.script is not None

@@ -232,6 +232,19 @@ def observed(samples, rates=(), rank=0):
             ],
             id="another batch size",
         ),
+        pytest.param(
+            [replace(observed(16, rank=rank), alone=True) for rank in (0, 1)],
+            {},
+            [
+                (
+                    "each rank trains a model of its own: the script uses no process group "
+                    "(torch.distributed). Give it the option with which its ranks train together "
+                    "(transformers on a CPU: --use_cpu; Lightning: as many devices as ranks), or write  "
+                    "launch: {nproc_per_node: 1}"
+                )
+            ],
+            id="ranks that train alone",
+        ),
         pytest.param([observed(8)], {}, [], id="one rank has not said yet"),
         pytest.param([observed(None), observed(None, rank=1)], {}, [], id="not observed"),
         pytest.param(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
 
 from tests.contracts.source import MetricSourceContract
+from tests.metrics.reading import open_source
 from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.metrics.base import open_sources
@@ -69,3 +71,20 @@ def test_a_source_looks_for_logs_and_clocks_where_the_launcher_puts_them(tmp_pat
     StepClock(paths.rank_clock(0)).tick()
     now_t = time.monotonic()
     assert (run.has_trained_a_minute(now_t), run.has_trained_a_minute(now_t + 61)) == (False, True)
+
+
+@pytest.mark.parametrize("source", ["csv", "jsonl", "hf", "tensorboard", "mlflow"])
+def test_a_pipe_in_the_place_of_a_file_blocks_nobody(tmp_path, source):
+    path = tmp_path / ("trainer_state.json" if source == "hf" else "tfevents")
+    os.mkfifo(path)
+    opened = open_source(tmp_path, source=source, path=path.name)
+    assert opened.read() == opened.read(final=True) == []
+    assert "wrote no file" in opened.warnings[0]
+
+
+@pytest.mark.parametrize("source", ["jsonl", "tensorboard"])
+def test_a_hole_of_many_gigabytes_is_not_read_to_its_end(tmp_path, source):
+    opened = open_source(tmp_path, source=source, path="tfevents")
+    with (tmp_path / "tfevents").open("wb") as file:
+        file.truncate(1 << 42)
+    assert opened.read() == opened.read(final=True) == []

@@ -32,6 +32,10 @@ def seen(source, **values):
         ),
         (seen("transformers", loss=0.7, eval_loss=0.6931), ("eval_loss", "min", 0.69)),
         (seen("lightning", train_loss=0.3, val_loss=0.4, val_acc=0.8), ("val_acc", "max", 0.81)),
+        (
+            seen("trl", token_accuracy=0.4, eval_token_accuracy=0.3),
+            ("eval_token_accuracy", "max", 0.31),
+        ),
         (seen("tensorboard", **{"train/acc": 0.9, "loss": 2.31}), ("loss", "min", 2.3)),
         (seen("wandb", train_loss=1.234), ("train_loss", "min", 1.2)),
         (seen("report", done=3.0), ("done", "max", 3.1)),
@@ -45,11 +49,12 @@ def test_an_evaluation_precedes_a_loss_and_a_loss_what_is_no_metric(reported, ex
     assert (proposal and (proposal.metric, proposal.mode, proposal.target)) == expected
 
 
-def test_the_metric_that_is_usual_in_such_scripts_precedes_others():
+def test_the_metric_that_is_usual_in_such_scripts_precedes_its_like():
     reported = seen("stdout", acc5=99.0, acc1=70.0, loss=0.3)
     assert propose(reported)[0] == "acc5"
     assert propose(reported, "acc1")[0] == "acc1"
     assert propose(reported, "absent")[0] == "acc5"
+    assert propose(seen("transformers", eval_loss=0.7, eval_f1=0.6), "eval_loss")[0] == "eval_f1"
 
 
 def test_of_several_sources_the_one_that_counts_is_named():

@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tests.launcher.values import GOAL, after
-from zeusrun.metrics.seen import Seen, describe_steps, find_batch_size, names_an_evaluation
+from zeusrun.metrics import progress as progress_module
+from zeusrun.metrics.seen import (
+    Seen,
+    describe_steps,
+    find_batch_size,
+    list_names,
+    names_an_evaluation,
+)
 from zeusrun.sidecar.events import Applied, Hooked, Observed, Reported
 
 METRIC = GOAL.metric
@@ -88,6 +95,19 @@ def test_each_metric_is_remembered_with_its_source_and_its_first_and_last_value(
     assert progress.seen_metrics == {"loss", METRIC}
 
 
+def test_a_script_that_reports_under_ever_new_names_is_remembered_in_part(monkeypatch):
+    monkeypatch.setattr(progress_module, "_NAMES", 3)
+    many = Reported(101, 1, {f"loss {number}": 1.0 for number in range(9)})
+    seen = after(many, said(102, 1, 0.1, "report"), replace(many, t=103.0)).seen
+    assert [name for name, _ in seen] == ["loss 0", "loss 1", "loss 2", METRIC]
+    assert seen["loss 2", "report"].times == 2
+
+
+def test_names_in_a_sentence_are_short_and_on_one_line():
+    assert list_names({"b\n\tc", "a" * 10**6}) == f"{'a' * 50}, b c"
+    assert list_names({str(number) for number in range(10, 99)}).endswith("18, 19")
+
+
 def test_a_training_loss_of_a_library_is_no_epoch_without_the_metric_and_an_evaluation_is():
     progress = after(
         Reported(101, 1, {"loss": 2.0, "learning_rate": 0.1}, "transformers"),
@@ -102,6 +122,7 @@ def test_a_training_loss_of_a_library_is_no_epoch_without_the_metric_and_an_eval
 @pytest.mark.parametrize("name", ["val_acc", "eval/loss", "test accuracy", "Validation-F1"])
 def test_names_of_evaluations(name):
     assert names_an_evaluation({name: 1.0})
+    assert not names_an_evaluation({f"{name}_step": 1.0, "train_loss": 1.0})
 
 
 def test_hooks_and_what_they_saw_and_changed_are_remembered():
@@ -114,8 +135,8 @@ def test_hooks_and_what_they_saw_and_changed_are_remembered():
     assert progress.asked == {"batch_size"}
 
 
-def ranks(*samples, replicas=None):
-    return {r: Observed(0, r, n, 1, replicas) for r, n in enumerate(samples)}
+def ranks(*samples, replicas=None, alone=False):
+    return {r: Observed(0, r, n, 1, replicas, alone=alone) for r, n in enumerate(samples)}
 
 
 @pytest.mark.parametrize(
@@ -126,6 +147,8 @@ def ranks(*samples, replicas=None):
         (ranks(16, 16, replicas=2), 2, 32),
         # Two ranks share a model: each pair loads the same data.
         (ranks(16, 16, 16, 16, replicas=2), 4, 32),
+        # Each trains a model of its own.
+        (ranks(16, 16, alone=True), 2, 16),
         (ranks(16), 2, None),
         (ranks(16, None), 2, None),
         ({**ranks(16, 16), 1: Observed(0, 1, 16, 1, 2)}, 2, None),
@@ -142,6 +165,7 @@ def test_the_batch_size_is_known_once_every_rank_has_said_its_share(observed, wo
         ([Observed(0, 0, 32, 1)], "32"),
         ([Observed(0, 0, 32, 4)], "4 batches of 8"),
         ([Observed(0, r, 16, 2) for r in (0, 1)], "2 ranks x 2 batches of 8"),
+        ([Observed(0, r, 16, 1, alone=True) for r in (0, 1)], "16 on each rank alone"),
     ],
 )
 def test_how_the_samples_of_a_step_come_about(observed, text):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from tests.contracts.source import MetricSourceContract
 from tests.metrics.reading import append, open_source, values_of
+from zeusrun.metrics import stdout
 
 PATTERN = r"epoch (?P<epoch>\d+) acc (?P<accuracy>\S+)( loss (?P<loss>\S+))?"
 
@@ -161,3 +164,17 @@ def test_a_pattern_that_matches_nothing_is_named_at_the_end_and_a_guess_is_not(t
         assert source.read(final=True) == []
         named = ["metrics.source stdout: no line of rank 0 has matched metrics.pattern"]
         assert list(source.warnings) == (named if section["source"] == "stdout" else [])
+
+
+def test_a_pattern_that_takes_for_ever_is_named_and_no_longer_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(stdout, "_MAX_S", 0.05)
+    slow = r"^(?P<accuracy>(a+)+)$"
+    source = open_source(tmp_path, source="stdout", pattern=[PATTERN, slow])
+    append(log(tmp_path), "epoch 1 acc 0.5\n" + "a" * 60 + "!\n")
+    assert values_of(source) == [(1, 0.5)]
+    append(log(tmp_path), "epoch 2 acc 0.6\n")
+    assert values_of(source, final=True) == []
+    (warning,) = source.warnings
+    assert repr(slow) in warning
+    assert "no more lines are read in this run" in warning
+    assert signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL

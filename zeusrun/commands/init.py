@@ -83,6 +83,8 @@ def _read_text(launched: Launched) -> str:
         return _read(folder.with_suffix(".py")) or _read(folder / "__main__.py")
     script = launched.script
     if not Path(script).is_file():
+        if Path(script).exists():
+            raise UsageError(f"{script} is no file; give the path of the script itself")
         raise UsageError(
             f"there is no script {script}; run init in the directory in which the command runs"
         )
@@ -95,22 +97,28 @@ def _read_text(launched: Launched) -> str:
 
 def _read(path: Path) -> str:
     """Return a text, which is empty if it cannot be read."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL in the name
         if path.is_file():  # reading a pipe would block
             with path.open("rb") as file:
-                return file.read(_MAX_BYTES).decode()
+                return file.read(_MAX_BYTES).decode(errors="replace")
     return ""
 
 
 def _create(path: Path, text: str) -> None:
+    made = False
     try:
         with path.open("x", encoding="utf-8") as file:
+            made = True
             file.write(text)
     except FileExistsError as error:
+        if _read(path) == text:  # of a try that did not end well
+            return
         raise UsageError(
             f"{path} exists, and init overwrites nothing; name another file with -o"
         ) from error
     except OSError as error:
+        if made:  # by now a part of it
+            path.unlink(missing_ok=True)
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 

@@ -14,7 +14,8 @@ import typer
 
 from zeusrun.commands.options import console, open_home
 from zeusrun.commands.submit import compose
-from zeusrun.errors import ExitCode
+from zeusrun.errors import ExitCode, UsageError
+from zeusrun.files.atomic import replace_file
 from zeusrun.history.registry import open_history
 from zeusrun.jobfile.guess.guess import Batch, correct_batch
 from zeusrun.jobfile.spec import load_spec
@@ -23,6 +24,7 @@ from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit
 from zeusrun.metrics.propose import propose
+from zeusrun.metrics.seen import describe_alone
 from zeusrun.metrics.sight import Sight
 from zeusrun.plain_text import plain_text
 from zeusrun.trial import TrialStatus
@@ -64,11 +66,14 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     stopped = code == ExitCode.BUSY or code >= ExitCode.SIGNAL_BASE
     if progress is None or sight is None or stopped or failed or trial.status is TrialStatus.OOM:
         reason = plain_text(trial.reason or "it was stopped")
-        typer.echo(f"zeusrun: the run did not end well: {reason}; {path} stays as it is", err=True)
+        then = f"{path} stays as it is. Correct the cause, then give the same command again"
+        typer.echo(f"zeusrun: the run did not end well: {reason}; {then}", err=True)
         return code
     guess = replace(guess, seen_rate=max(sight.learning_rates, default=None))
     size = sight.batch_size
-    if guess.batch is None and size and size % guess.ranks == 0:
+    if (alone := describe_alone(progress.observed)) is not None:
+        typer.echo(f"zeusrun: warning: {path}: {alone}", err=True)
+    elif guess.batch is None and size and size % guess.ranks == 0:
         guess = replace(guess, batch=Batch(size, "what the try trained with", by_hook=True))
     elif guess.batch is not None and size and size != guess.batch.default:
         wrong = f"the run trained with a batch size of {size}, not with {guess.batch.default}"
@@ -89,12 +94,26 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
             f"Proposed: {metric} {better} {target:g}.",
             f"Next: set the target to what you need, then run: zeusrun submit {path}",
         ]
-    if path.read_text(encoding="utf-8") == text:
-        path.write_text(write(guess, objective=objective), encoding="utf-8")
-    else:
+    if not _replace(path, text, write(guess, objective=objective)):
         lines.insert(0, f"{path} was changed meanwhile, so it stays as it is.")
     typer.echo("\n".join(lines))
     return ExitCode.REACHED
+
+
+def _replace(path: Path, text: str, new: str) -> bool:
+    """Replace the text of a file; return whether nobody has changed it meanwhile."""
+    try:
+        if path.read_bytes() != text.encode():
+            return False
+        mode = path.stat().st_mode
+        replace_file(path, new.encode())
+        path.chmod(mode)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        why = f"{path} cannot be written: {error.strerror}; it stays as it is"
+        raise UsageError(why) from error
+    return True
 
 
 def _overrides(guess: Guess) -> list[str]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 MAX_LINE_BYTES = 8 << 20
 TOO_LONG = b"[a line of more than 8 MiB is left out]"
 _CHUNK_BYTES = 256 << 10
+_MAX_CHUNKS = 1024  # a file may be one hole of 50 GB: supervision waits for 256 MB of a line
 _LAST_BYTES = 64
 
 
@@ -50,7 +51,11 @@ class LineTail:
             return self._take_pending(lines, final=final)
         try:
             self._detect_change(os.fstat(descriptor), descriptor)
-            while not lines and (chunk := os.pread(descriptor, _CHUNK_BYTES, self._offset)):
+            chunks = 0
+            while not lines and chunks < _MAX_CHUNKS:
+                if not (chunk := os.pread(descriptor, _CHUNK_BYTES, self._offset)):
+                    break
+                chunks += 1
                 self._offset += len(chunk)
                 self._last = chunk[-_LAST_BYTES:] if self._rewritten else b""
                 self._split(chunk, lines)

@@ -152,12 +152,22 @@ class JobSpec(Section):
         _check_path(info, text, os.path.isdir, "names a directory")
         return workdir if "$" in text else resolve_path(info.data["source"], text, escape=True)
 
+    @field_validator("instrument")
+    @classmethod
+    def _check_instrument(cls, instrument: bool, info: ValidationInfo) -> bool:
+        rate = info.data.get("learning_rate")
+        if rate is not None and rate.apply == "optimizer" and not instrument:
+            raise ValueError("is false, so no hook runs for learning_rate.apply: optimizer")
+        return instrument
+
     @field_validator("batch_size")
     @classmethod
-    def _check_divisible(cls, sizes: BatchSizes, info: ValidationInfo) -> BatchSizes:
+    def _check_batch_size(cls, sizes: BatchSizes, info: ValidationInfo) -> BatchSizes:
         launch = info.data.get("launch")
         if launch is not None and isinstance(launch.nproc_per_node, int):
             sizes.check_divisible(launch.nproc_per_node)
+        if sizes.apply == "dataloader" and info.data.get("instrument") is False:
+            raise ValueError("has apply: dataloader, but no hook runs with instrument: false")
         return sizes
 
     @field_validator("notify")

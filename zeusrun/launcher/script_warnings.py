@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.jobfile.placeholders import find_placeholders
-from zeusrun.metrics.seen import TESTED, describe_steps, find_batch_size
+from zeusrun.metrics.seen import (
+    TESTED,
+    describe_alone,
+    describe_steps,
+    find_batch_size,
+    list_names,
+)
 from zeusrun.sidecar.events import REPORT
 from zeusrun.target import meets_target
 from zeusrun.trial import TrialStatus, epochs_of
@@ -82,12 +88,12 @@ def _undelivered(spec: JobSpec, script: str) -> dict[str, str]:
     """Return the choices that only a call of zeusrun can deliver, with their names for people."""
     placeholders = _placeholders(spec)
     choices = {}
-    by_hook = spec.instrument and spec.batch_size.apply == "dataloader"
+    by_hook = spec.batch_size.apply == "dataloader"
     sizes = {"batch_size", "local_batch_size", "micro_batch_size"}
     if len(spec.batch_size.candidates) > 1 and not placeholders & sizes and not by_hook:
         choices["batch_size"] = "batch size"
     rate = spec.learning_rate
-    by_hook = spec.instrument and rate is not None and rate.apply == "optimizer"
+    by_hook = rate is not None and rate.apply == "optimizer"
     if rate is not None and "learning_rate" not in placeholders and not by_hook:
         choices["learning_rate"] = "learning rate"
     if "ZEUSRUN_MICRO_BATCH_SIZE" in script:
@@ -148,7 +154,7 @@ def find_remarks(
     # A library reports training losses before its first evaluation.
     reported = progress.other_epochs or any(source == REPORT for _, source in progress.seen)
     if reported and metric not in progress.seen_metrics:
-        names = ", ".join(sorted(progress.seen_metrics)[:10])
+        names = list_names(progress.seen_metrics)
         remarks["metric"] = (
             f"the first report has no {metric!r}; it has {names}. If objective.metric is "
             "misspelt, stop and correct it"
@@ -165,7 +171,9 @@ def _observed_remarks(progress: Progress, trial: Trial, replaced: int | None) ->
     """Return contradictions between what zeusrun chose, and what hooks and sources saw."""
     remarks = {}
     size, chosen = find_batch_size(progress.observed, trial.world_size), trial.global_batch_size
-    if size is not None and size != chosen:
+    if (alone := describe_alone(progress.observed)) is not None:
+        remarks["batch size"] = alone
+    elif size is not None and size != chosen:
         how = describe_steps([progress.observed[rank] for rank in sorted(progress.observed)])
         remarks["batch size"] = (
             f"the script trains with batch size {size} ({how}), not with the {chosen} that zeusrun "

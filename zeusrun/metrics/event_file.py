@@ -43,6 +43,8 @@ def read_records(descriptor: int, offset: int) -> tuple[list[tuple[int, bytes]],
         length, _ = _HEADER.unpack_from(data, at)
         if length >= 1 << 40:
             raise ValueError("is no event file, or is damaged")
+        if not length:  # a hole, as in a file that has room for more
+            break
         begin, end = at + _HEADER.size, at + _HEADER.size + length
         if length <= _MAX_BYTES:
             if end + _FOOTER_BYTES > len(data):

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from zeusrun.files.private import read_file
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.metrics.rows import Rows, RowSource, StepRows, number_of
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
 _SEARCH_S = 1.0
 _RUNS = "SELECT run_uuid FROM runs WHERE start_time >= ? ORDER BY start_time DESC, rowid DESC"
 _METRICS = (
-    "SELECT rowid, key, CASE is_nan WHEN 1 THEN 'nan' ELSE value END, step, timestamp "
+    "SELECT rowid, CAST(ifnull(key, '') AS TEXT), CASE is_nan WHEN 1 THEN 'nan' ELSE value END, "
+    "CAST(step AS INTEGER), CAST(ifnull(timestamp, 0) AS REAL) "
     "FROM metrics WHERE run_uuid = ? AND rowid > ? ORDER BY rowid"
 )
-_START = re.compile(r"^start_time: (\d+)", re.MULTILINE)
+_START = re.compile(rb"^start_time: (\d{1,18})\b", re.MULTILINE)
+_META_BYTES = 64 << 10
 
 
 class TrackedRun(RowSource):
@@ -44,7 +47,8 @@ class TrackedRun(RowSource):
 
     def _collect(self, *, final: bool) -> bool:
         for path in self._paths:
-            if path not in self._stores and path.exists():
+            # Opening a pipe would block.
+            if path not in self._stores and (path.is_dir() or path.is_file()):
                 create = _Folder if path.is_dir() else _Database
                 self._stores[path] = create(path, self._since_ms, self._rows)
         for store in self._stores.values():
@@ -132,9 +136,9 @@ class _Folder:
     def _search(self) -> None:
         for meta in self._path.glob("*/*/meta.yaml"):
             if meta.parent not in self._runs:
-                text = meta.read_text(encoding="utf-8", errors="replace")
-                if match := _START.search(text):
-                    self._runs[meta.parent] = int(match[1])
+                with contextlib.suppress(FileNotFoundError):  # or a pipe
+                    if match := _START.search(read_file(meta, _META_BYTES)):
+                        self._runs[meta.parent] = int(match[1])
         fresh = {path: ms for path, ms in self._runs.items() if ms >= self._since_ms}
         names = [str(path) for path in sorted(fresh, key=lambda path: -fresh[path])]
         run = _newest(names, self._rows)

@@ -112,7 +112,7 @@ class NewestFile:
                 seen.add(file)
                 with contextlib.suppress(OSError):  # deleted meanwhile
                     status = file.stat()
-                    if not stat.S_ISDIR(status.st_mode):
+                    if stat.S_ISREG(status.st_mode):  # opening a pipe would block
                         yield str(file), status
 
     def _is_new(self, path: str, found: dict[str, os.stat_result]) -> bool:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 _OTHERS = 10  # epochs without the metric to remember
+_NAMES = 10_000  # a script may report under a new name at every step
 _STEP_TIMES = 64  # after that many samples the median hardly moves
 
 
@@ -130,16 +131,6 @@ class Progress:
         A script that reports by itself should ask; one whose metric is read somewhere else may.
         """
         return "stop" in self.asked or self.source in {None, REPORT, *CONTROLLING}
-
-    @property
-    def went_on(self) -> bool:
-        """Whether a step came after the target, so that what a script saves then is complete.
-
-        Also true before the target, and where no step is seen.
-        """
-        if self.reached is None or self.training_t is None or self.stepping_s is None:
-            return True
-        return self.stepping_s[1] > self.training_t + self.reached.time_s
 
     @property
     def time_s(self) -> float | None:
@@ -261,10 +252,14 @@ def advance(
     return replace(progress, **changes)
 
 
-def _see(seen: Mapping[tuple[str, str], Seen], event: Reported) -> Mapping[tuple[str, str], Seen]:
-    """Return the metrics seen, those of an event included."""
+def _see(
+    seen: Mapping[tuple[str, str], Seen], event: Reported, metric: str
+) -> Mapping[tuple[str, str], Seen]:
+    """Return the metrics seen, those of an event included, but not more than ``_NAMES`` others."""
     now = dict(seen)
     for name, value in event.metrics.items():
+        if len(now) >= _NAMES and name != metric and (name, event.source) not in now:
+            continue
         before = now.get((name, event.source), Seen(value, value, 0))
         now[name, event.source] = before._replace(last=value, times=before.times + 1)
     return now
@@ -310,7 +305,7 @@ def _report(
     begun = progress.training_t
     if begun is None:
         begun = progress.launched_t if progress.script_t is None else progress.script_t
-    seen = _see(progress.seen, event)
+    seen = _see(progress.seen, event, trial.metric)
     progress = replace(progress, training_t=begun, seen=seen, last_report_t=event.t)
     value = event.metrics.get(trial.metric)
     if value is None:

@@ -36,14 +36,21 @@ class Proposal(NamedTuple):
 def propose(seen: Mapping[tuple[str, str], Seen], likely: str = "") -> Proposal | None:
     """Propose one of the metrics seen, by name and source; ``None`` if there is none.
 
-    The ``likely`` name precedes others, a metric of an evaluation precedes one of training, an
-    accuracy precedes a loss.
+    A metric of an evaluation precedes one of training, an accuracy precedes a loss; of those that
+    are left, the ``likely`` name precedes others.
     """
 
     def rank(key: tuple[str, str]) -> tuple[bool, ...]:
         words = set(re.findall(r"[a-z]+", key[0].lower()))
-        good = key[1] == REPORT or bool(words & _QUALITY) or names_an_evaluation({key[0]: 0.0})
-        return key[0] != likely, "train" in words, not good, likely_mode(key[0]) == "min"
+        evaluates = names_an_evaluation({key[0]: 0.0})
+        good = key[1] == REPORT or bool(words & _QUALITY) or evaluates
+        return (
+            "train" in words,
+            not good,
+            likely_mode(key[0]) == "min",
+            not evaluates,
+            key[0] != likely,
+        )
 
     usable = [
         (name, source)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeusrun.sidecar.events import REPORT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from zeusrun.sidecar.events import Observed
 
@@ -42,6 +42,11 @@ class Seen(NamedTuple):
     times: int = 1
 
 
+def list_names(names: Collection[str]) -> str:
+    """Return the first names for a sentence, shortened: a name may be of any length."""
+    return ", ".join(" ".join(name[:50].split()) for name in sorted(names)[:10])
+
+
 def precedes(source: str, other: str, preferred: str | None = None) -> bool:
     """Whether a source counts where another one reports a metric of the same name.
 
@@ -58,18 +63,23 @@ def _place(source: str, preferred: str | None) -> int:
 
 
 def names_an_evaluation(metrics: Mapping[str, float]) -> bool:
-    """Whether one of the names says that the values are from an evaluation."""
-    return any(_EVALUATIONS.intersection(re.split(r"[^a-z]+", name.lower())) for name in metrics)
+    """Whether one of the names says that the values are from a whole evaluation.
+
+    Lightning logs ``val_loss_step`` at each batch of one.
+    """
+    names = [name.lower() for name in metrics if not name.endswith("_step")]
+    return any(_EVALUATIONS.intersection(re.split(r"[^a-z]+", name)) for name in names)
 
 
 def find_batch_size(observed: Mapping[int, Observed], world_size: int) -> int | None:
     """Return the samples per optimizer step over all ranks; ``None`` if they were not observed."""
     parts = [observed.get(rank) for rank in range(world_size)]
     samples = [part.samples for part in parts if part is not None and part.samples is not None]
-    divided = {part.replicas for part in parts if part is not None}
+    divided = {1 if part.alone else part.replicas for part in parts if part is not None}
     if len(samples) < world_size or len(divided) > 1:
         return None
-    # Where ranks share a model, the sampler divides the data among fewer replicas than ranks.
+    # Where ranks share a model, the sampler divides the data among fewer replicas than ranks. Ranks
+    # that train alone have a model and a batch size each.
     total, rest = divmod(sum(samples) * (divided.pop() or world_size), world_size)
     return None if rest else total
 
@@ -77,6 +87,19 @@ def find_batch_size(observed: Mapping[int, Observed], world_size: int) -> int | 
 def describe_steps(observed: Sequence[Observed]) -> str:
     """Return how the samples of a step come about, such as ``2 ranks x 4 batches of 8``."""
     first = observed[0]
-    ranks = f"{len(observed)} ranks x " if len(observed) > 1 else ""
+    ranks = f"{len(observed)} ranks x " if len(observed) > 1 and not first.alone else ""
     size = (first.samples or 0) // max(first.batches, 1)
-    return f"{ranks}{first.batches} batches of {size}" if first.batches > 1 else f"{ranks}{size}"
+    steps = f"{ranks}{first.batches} batches of {size}" if first.batches > 1 else f"{ranks}{size}"
+    return f"{steps} on each rank alone" if first.alone else steps
+
+
+def describe_alone(observed: Mapping[int, Observed]) -> str | None:
+    """Return a warning if the ranks do not train one model together; ``None`` if they do."""
+    if not any(part.alone for part in observed.values()):
+        return None
+    return (
+        "each rank trains a model of its own: the script uses no process group "
+        "(torch.distributed). Give it the option with which its ranks train together (transformers "
+        "on a CPU: --use_cpu; Lightning: as many devices as ranks), or write  launch: "
+        "{nproc_per_node: 1}"
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.metrics.seen import describe_steps, find_batch_size
@@ -51,12 +51,27 @@ class Sight:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Sight:
-        """Read the fields from JSON, which has lists for tuples; later versions may have more."""
-        values: dict[str, Any] = {}
-        for field in fields(cls):
-            value = record[field.name]
-            values[field.name] = tuple(map(_tuple, value)) if isinstance(value, list) else value
-        return cls(**values)
+        """Read the fields from JSON; later versions may have more.
+
+        A script may put anything there: ``TypeError``, ``LookupError``, ``ValueError`` or
+        ``OverflowError`` if it is no such record.
+        """
+        size = record["batch_size"]
+        return cls(
+            _text(record["source"]),
+            tuple(
+                (str(name), str(source), float(first), float(last), int(times))
+                for name, source, first, last, times in record["metrics"]
+            ),
+            tuple(
+                (str(name), str(version), _text(problem))
+                for name, version, problem in record["libraries"]
+            ),
+            None if size is None else int(size),
+            _text(record["steps"]),
+            tuple(map(float, record["learning_rates"])),
+            tuple(map(str, record["applied"])),
+        )
 
 
 def describe_applied(applied: Applied) -> str:
@@ -68,5 +83,5 @@ def describe_applied(applied: Applied) -> str:
     return f"{applied.where}: {name} {applied.given:g}{each} is {applied.chosen:g} now"
 
 
-def _tuple(value: Any) -> Any:  # noqa: ANN401 - JSON is any
-    return tuple(value) if isinstance(value, list) else value
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import signal
 from typing import TYPE_CHECKING
 
 from zeusrun.files.tail import LineTail
@@ -10,7 +12,8 @@ from zeusrun.jobfile.patterns import READY
 from zeusrun.metrics.rows import Rows, RowSource
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
 
     from zeusrun.metrics.rows import Run
 
@@ -18,6 +21,11 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _MAX_CHUNKS = 4  # 1 MB at a time, so that supervision never waits long
 _MAX_LINE = 4096  # characters; a metric stands at the start of a line
 _ON_LAST_RANK = "megatron"  # it prints on the last rank
+_MAX_S = 1.0  # of CPU for a chunk of 256 KB, which takes about 0.02 s
+
+
+class _SlowPatternError(Exception):
+    """A pattern goes through the exponentially many ways in which it may match a line."""
 
 
 class PrintedLines(RowSource):
@@ -30,6 +38,7 @@ class PrintedLines(RowSource):
         super().__init__(Rows(run, "group", epoch="epoch"))
         self._quiet = run.section.source == "auto"
         self._matched = False
+        self._tried = ""  # the pattern at work
         patterns: dict[int, list[re.Pattern[str]]] = {}
         for name in run.section.pattern or READY:
             rank = run.world_size - 1 if name == _ON_LAST_RANK else 0
@@ -48,22 +57,59 @@ class PrintedLines(RowSource):
             chunks = 0
             while (chunks < _MAX_CHUNKS or final) and (lines := tail.read_lines(final=final)):
                 chunks += 1
-                for line in lines:
-                    self._take(line, patterns, tail.modified_s or 0.0)
-        if final and not self._matched:
+                try:
+                    with _limited_time():
+                        for line in lines:
+                            self._take(line, patterns, tail.modified_s or 0.0)
+                except _SlowPatternError:
+                    self._give_up()
+                    return True
+        if final and self._logs and not self._matched:
             self._rows.warn("lines", "no line of rank 0 has matched metrics.pattern")
         return True  # the log is always there
+
+    def _give_up(self) -> None:
+        """Read no more lines: supervision must not wait."""
+        self._logs, self._quiet = [], False
+        self._rows.warn(
+            "slow",
+            f"the pattern {self._tried[:200]!r} took more than {_MAX_S:g} s for a line of rank 0, "
+            "so no more lines are read in this run; simplify it, without repeats in repeats such "
+            "as (a+)+",
+        )
 
     def _take(self, line: bytes, patterns: list[re.Pattern[str]], written_s: float) -> None:
         text = line.decode(errors="replace")
         if "\x1b" in text:
             text = _COLOUR.sub("", text)
         for part in text.split("\r"):
-            found = [match for pattern in patterns if (match := pattern.search(part[:_MAX_LINE]))]
-            row = {name: raw for match in found for name, raw in match.groupdict().items() if raw}
+            row: dict[str, str] = {}
+            for pattern in patterns:
+                self._tried = pattern.pattern
+                if match := pattern.search(part[:_MAX_LINE]):
+                    row |= {name: raw for name, raw in match.groupdict().items() if raw}
             if row:
                 self._matched = True
                 self._rows.take(row, written_s)
+
+
+@contextlib.contextmanager
+def _limited_time() -> Iterator[None]:
+    """Raise ``_SlowPatternError`` in the block after ``_MAX_S``, also while a pattern is tried.
+
+    The module ``re`` runs signal handlers while it searches; they run in the main thread.
+    """
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise _SlowPatternError
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, _MAX_S)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 open_source = PrintedLines

@@ -85,6 +85,7 @@ class Observed:
         replicas: Among how many ranks the loader's sampler divides the data; ``None`` if it does
             not say.
         learning_rates: Of the optimizer's parameter groups, without what a scheduler does to them.
+        alone: Whether it is one of several ranks, and trains a model of its own.
     """
 
     t: float
@@ -93,6 +94,7 @@ class Observed:
     batches: int
     replicas: int | None = None
     learning_rates: tuple[float, ...] = ()
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,8 @@ def encode_event(event: Event) -> bytes:
             name: value if math.isfinite(value) else str(value)
             for name, value in event.metrics.items()
         }
-    return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+    # A name may have a lone surrogate, which UTF-8 cannot hold.
+    return json.dumps(record, ensure_ascii=False).encode(errors="replace") + b"\n"
 
 
 def decode_event(line: bytes) -> Event | None:
@@ -210,8 +213,8 @@ def _observed(t: float, record: dict[str, Any]) -> Observed:
         None if record.get(key) is None else _count(record, key) for key in ("samples", "replicas")
     )
     learning_rates = tuple(_number("learning_rates", rate) for rate in rates)
-    batches = _count(record, "batches")
-    return Observed(t, _count(record, "rank"), samples, batches, replicas, learning_rates)
+    batches, alone = _count(record, "batches"), record.get("alone") is True
+    return Observed(t, _count(record, "rank"), samples, batches, replicas, learning_rates, alone)
 
 
 def _applied(t: float, record: dict[str, Any]) -> Applied:

@@ -155,7 +155,8 @@ class RunContext:
         try:
             self.send()
         except OSError as error:  # a full disk must not end the training
-            warnings.warn(f"zeusrun could not record the metrics yet: {error}", stacklevel=4)
+            with contextlib.suppress(UserWarning):  # nor may python -W error
+                warnings.warn(f"zeusrun could not record the metrics yet: {error}", stacklevel=4)
 
     def send(self) -> None:
         """Write the reports that are not written yet; raises ``OSError`` if the disk refuses."""

@@ -25,6 +25,7 @@ from zeusrun.launcher.supervision.outcome import build_outcome
 from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
 from zeusrun.metrics.progress import Ranks, take_step_clock
 from zeusrun.metrics.seen import Seen
+from zeusrun.sidecar.events import Observed
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import EnergySource, TrialStatus
 
@@ -276,6 +277,8 @@ def test_ranks_that_never_met_are_told(grouped, codes, ranks, warned):
     assert bool(found) == warned
     again = after(started(111.0, 0), ended(112.0, 0, 0, grouped=True), start=progress)
     assert outcome(again).warnings == ()
+    told = [Observed(104.0, rank, 16, 1, alone=True) for rank in (0, 1)]  # during the run
+    assert outcome(after(started(103.0), *told, *ends, start=start)).warnings == ()
 
 
 def test_a_good_run_has_no_warnings():

@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.launcher.values import LAUNCHED, after, report
+from tests.launcher.values import after, report
 from zeusrun.launcher.processes.signals import how_at_once
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder, StopRules, supervise
-from zeusrun.metrics.progress import take_step_clock
-from zeusrun.sidecar.step_clock import StepCount
 
 FREE = StopRules(cost_bound_j=None, timeout_s=None, stop_at_target=True)
 TRAINING = replace(after(report(105.0, 1, 0.1)), now_t=110.0, cost_j=80.0)
@@ -33,15 +31,19 @@ def test_at_the_target_the_script_is_told_and_never_killed():
     assert (order.level, order.cause) == (StopLevel.ASK, StopCause.TARGET)
 
 
-def test_a_script_that_only_prints_is_ended_after_what_it_saves_at_the_target():
-    """Such scripts save their model between the evaluation and the next step."""
-    printed = replace(report(105.0, 1, 0.9), source="stdout")
-    steps = StepCount(8, first_step_t=101.0, last_step_t=104.0)
-    saving = after(printed, start=take_step_clock(LAUNCHED, steps))
-    assert supervise(saving, FREE, []) is None
-    going_on = take_step_clock(saving, replace(steps, steps=9, last_step_t=105.5))
-    assert supervise(going_on, FREE, []).level is StopLevel.TERMINATE
-    assert supervise(after(printed), FREE, []).level is StopLevel.TERMINATE  # no step is seen
+@pytest.mark.parametrize(
+    ("last_step_t", "now_t", "level"),
+    [
+        (104.9, 106.0, StopLevel.ASK),  # it may be saving
+        (105.1, 106.0, StopLevel.TERMINATE),  # it trains again
+        (104.9, 706.0, StopLevel.TERMINATE),
+        (None, 106.0, StopLevel.TERMINATE),  # its steps are not seen
+    ],
+)
+def test_a_script_that_does_not_ask_is_signalled_once_it_has_saved(last_step_t, now_t, level):
+    stepping_s = None if last_step_t is None else (101.0, last_step_t)
+    progress = replace(REACHED, source="tensorboard", now_t=now_t, stepping_s=stepping_s)
+    assert supervise(progress, FREE, []).level is level
 
 
 def test_at_the_target_a_script_that_may_continue_is_not_told():

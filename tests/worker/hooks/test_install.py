@@ -74,6 +74,52 @@ def test_an_error_in_a_hook_is_none_of_the_script(run):
     assert hooked[0].problem is None
 
 
+def test_what_is_hooked_can_be_pickled_as_before(run):
+    code, log, _ = run(
+        """
+        import copy, pickle
+        from mlflow.tracking import fluent
+        from transformers.trainer import DEFAULT_CALLBACKS
+        callback = DEFAULT_CALLBACKS[-1]()
+        callback.on_train_begin()
+        assert type(copy.deepcopy(callback)) is type(callback)
+        print(pickle.loads(pickle.dumps(fluent.log_metric)) is fluent.log_metric)
+        print(type(pickle.loads(pickle.dumps(callback))).__name__)
+        """,
+        mlflow__tracking__fluent="def log_metric(key, value): pass\ndef log_metrics(metrics): pass",
+        transformers__trainer="""
+        DEFAULT_CALLBACKS = []
+        class Trainer: pass
+        class TrainerCallback: pass
+        """,
+    )
+    assert (code, log) == (0, "True\nTrainerCallback\n")
+
+
+def test_a_loader_that_takes_no_attribute_imports_the_library_without_the_hook(run):
+    code, log, hooked = run(
+        """
+        import importlib.util, sys
+
+        class Finder:
+            class Loader:
+                __slots__ = ()
+                def create_module(self, spec): pass
+                def exec_module(self, module): module.SummaryWriter = 1
+
+            def find_spec(self, name, path=None, target=None):
+                if name == "tensorboardX.writer":
+                    return importlib.util.spec_from_loader(name, self.Loader())
+
+        sys.meta_path.insert(1, Finder())
+        from tensorboardX.writer import SummaryWriter
+        print(SummaryWriter)
+        """,
+        tensorboardX__other="",
+    )
+    assert (code, log, hooked) == (0, "1\n", [])
+
+
 def test_a_module_that_fails_to_import_fails_as_without_the_hook(run):
     code, log, hooked = run(
         """

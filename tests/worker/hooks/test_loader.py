@@ -304,3 +304,22 @@ def test_the_learning_rate_is_handed_to_optimizers_that_were_built_with_the_base
     assert log.splitlines()[-1] == "[0.5, 0.01] 0.25"
     (applied,) = [event for event in rank.events if isinstance(event, Applied)]
     assert (applied.choice, applied.given, applied.chosen) == ("learning_rate", 0.125, 0.5)
+
+
+GROUP = """
+store = torch.distributed.HashStore()
+torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "world_size", "alone"),
+    [("", "2", True), ("", "1", False), (GROUP, "2", False)],
+    ids=["no process group", "one rank", "a process group"],
+)
+def test_ranks_without_a_process_group_train_alone(run, before, world_size, alone):
+    rank, code, log = run(
+        f"{before}\nfor batch in DataLoader(data, 10): step()", WORLD_SIZE=world_size
+    )
+    assert code == 0, log
+    assert [e.alone for e in rank.events if isinstance(e, Observed)] == [alone]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+from types import SimpleNamespace
+
 import pytest
 
+from zeusrun.worker.context import RunContext
+from zeusrun.worker.hooks.observer import Observer as RealObserver
 from zeusrun.worker.hooks.reporter import Reporter, number_of
 
 
@@ -64,6 +69,11 @@ def test_a_metric_of_every_step_is_recorded_first_and_last_and_no_value_twice(ru
     assert sum("lr" in metrics for _, _, metrics in run.reports) == 1
 
 
+def test_metrics_within_a_mapping_have_both_names(run, reporter):
+    reporter.log("accelerate", {"accuracy": {"f1": 0.1, "note": "none"}, "loss": 1.0}, epoch=1)
+    assert run.reports == [("accelerate", 1, {"accuracy/f1": 0.1, "loss": 1.0})]
+
+
 def test_a_value_that_meets_the_target_is_recorded_at_once(run, reporter):
     for value in (0.1, 0.2, 0.6, 0.3):
         reporter.log("tensorboard", {"accuracy": value}, epoch=1)
@@ -93,6 +103,29 @@ def test_a_muted_one_records_nothing_but_what_came_before(run, reporter):
     assert [metrics["accuracy"] for _, _, metrics in run.reports] == [0.1, 0.2]
 
 
-@pytest.mark.parametrize("raw", ["0.5", b"1", None, True, [1, 2], {"a": 1}, object()])
+@pytest.mark.parametrize(
+    "raw",
+    ["0.5", b"1", None, True, [1, 2], {"a": 1}, object(), 1j, pytest.param(10**400, id="huge")],
+)
 def test_what_is_no_number_is_left_out(raw):
     assert number_of(raw) is None
+
+
+def test_a_full_disk_ends_no_training_under_w_error():
+    environment = {"ZEUSRUN_TRIAL": "job-1-1", "ZEUSRUN_SIDECAR": "/dev/full"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RunContext(environment).report_for("lightning", 1, {"accuracy": 0.5})
+
+
+def test_the_groups_of_an_odd_optimizer_end_no_training():
+    events = []
+    observer = RealObserver(
+        SimpleNamespace(rank=0, world_size=1, grouped=False, record=events.append)
+    )
+    feed = observer.begin_pass(object())
+    observer.current = feed
+    for _ in range(9):
+        feed.pending = 1
+        observer.step(SimpleNamespace(param_groups=[1, 2]))
+    assert [event.learning_rates for event in events] == [()]

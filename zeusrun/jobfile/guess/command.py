@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _GIVE = "give a command that begins with torchrun, accelerate launch, python or a Python script"
+_OF_SHELL = {"&&", "||", "|", "|&", ";", ">", ">>", "2>&1", "<", "&"}
 # Options of torchrun and accelerate without a value; so are those that begin with use_.
 _FLAGS = {
     "standalone", "module", "no_python", "run_path", "virtual_local_rank", "cpu", "debug",
@@ -59,6 +60,12 @@ def read_command(words: Sequence[str]) -> Launched:
             env[assignment[1]] = assignment[2]
     if not rest:
         raise UsageError(f"there is no command; {_GIVE}")
+    quoted = re.match(r"(\S*/)?(torchrun|accelerate|python[\d.]*)\s", rest[0])
+    if quoted or not _OF_SHELL.isdisjoint([*rest, *rest[0].split()]):
+        raise UsageError(
+            "the command must be as you type it, without quotes around the whole, and without what "
+            "only a shell understands (&&, |, >, ;); for example: zeusrun init -- torchrun train.py"
+        )
     launched = _read_program(*rest)
     warnings += launched.warnings
     return replace(launched, env={**env, **launched.env}, warnings=tuple(warnings))

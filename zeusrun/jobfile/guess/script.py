@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,13 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
 _RANKS = r"(?:\w+\.)*(?:get_)?(?:\w*world_?size|n_?gpus?\w*|num_gpus|num_processes|nprocs)"
-_RATE = r"(?:\w+\.)*(?:base_?lr|b?lr|learning_rate)\b"
+# No pattern begins with a repeat: in a long line of data it would be tried at every letter.
+_RATE = r"(?:base_?lr|b?lr|learning_rate)\b"
 _DIVIDES = re.compile(
-    rf"batch_?size\s*\)?\s*//?=?\s*(?:\w+\()?{_RANKS}|split_batches=True", re.IGNORECASE
+    rf"batch_?size\s{{0,9}}\)?\s{{0,9}}//?=?\s*(?:\w+\()?{_RANKS}|split_batches=True", re.IGNORECASE
 )
 _SCALES = re.compile(
     rf"{_RATE}\s*\*=?\s*[^\n,#]{{0,60}}?(?P<by>{_RANKS}|batch_?size)"
-    rf"|(?P<then>world_?size\b|num_processes\b|batch_?size\b)(?:\(\))?[^\n,#=]{{0,30}}\*\s*{_RATE}",
+    rf"|(?P<then>world_?size\b|num_processes\b|batch_?size\b)(?:\(\))?[^\n,#=]{{0,30}}\*\s*(?:\w+\.)*{_RATE}",
     re.IGNORECASE,
 )
 _OPTION = re.compile(r"(?P<name>(?:--?|\+{1,2})?[A-Za-z_][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
@@ -58,8 +60,10 @@ def normal(name: str) -> str:
 def read_script(text: str) -> Script:
     """Read a script's text, which need not be one of this Python."""
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are about the script's own text
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too deep
         tree = ast.Module([], [])
     library = _library(text)
     options = (
@@ -83,7 +87,7 @@ def _library(text: str) -> str | None:
     if "configurator.py" in text:
         return "nanoGPT"
     for name, (module, use) in _LIBRARIES.items():
-        imports = rf"^\s*(?:from|import)\b.*\b(?:{module})\b"
+        imports = rf"^[ \t]*(?:from|import)\b.*\b(?:{module})\b"
         if re.search(imports, text, re.MULTILINE) and re.search(use, text):
             return name
     return None

@@ -19,7 +19,7 @@ from zeusrun.launcher.rundir.failure import LAUNCHER_DIED, RUN_DELETED, Failure,
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.launcher.supervision.hang import ranks_text
 from zeusrun.launcher.supervision.stop_rules import StopCause
-from zeusrun.metrics.seen import find_batch_size
+from zeusrun.metrics.seen import describe_alone, find_batch_size, list_names
 from zeusrun.metrics.sight import Sight
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -209,7 +209,7 @@ def _deleted(failure: Failure | None) -> bool:
 
 def _never_reported(trial: Trial, progress: Progress) -> str:
     if progress.seen_metrics:
-        seen = ", ".join(sorted(progress.seen_metrics)[:10])
+        seen = list_names(progress.seen_metrics)
         return (
             f"the script never reported {trial.metric!r}; it reported {seen}. "
             "Correct objective.metric in the job file"
@@ -251,7 +251,8 @@ def _warnings(
         found.append(f"processes that outlived the training, ended by zeusrun: {names}")
     if progress.last_value is not None and math.isnan(progress.last_value):
         found.append(f"{trial.metric} was NaN at the end")
-    if ranks.all_alone and (progress.steps or progress.seen_metrics):  # all did the same work
+    told = describe_alone(progress.observed) is not None  # during the run
+    if ranks.all_alone and not told and (progress.steps or progress.seen_metrics):
         found.append(
             f"{ranks.world_size} ranks completed, and none joined a process group of "
             "torch.distributed: each trained by itself. Let the script call init_process_group, "

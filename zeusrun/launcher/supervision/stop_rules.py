@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from zeusrun.cost import energy_text
 from zeusrun.launcher.processes.signals import PREEMPTING, how_at_once
 from zeusrun.launcher.processes.torchrun import StopLevel
+from zeusrun.metrics.seen import list_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,7 @@ _TARGET_REACHED = {
     StopLevel.TERMINATE: "the target is reached, and the script does not ask whether to stop",
 }
 _ASKED_TO_STOP = "another zeusrun process has asked for it"
+_SAVING_S = 600.0  # for a checkpoint after the epoch; a signal would leave half of it
 EPOCHS_WITHOUT_METRIC = 3  # a script may skip the evaluation in one or two
 
 
@@ -95,18 +97,27 @@ def supervise(
         reason = f"timed out after {rules.timeout_s:g} s"
         return StopOrder(StopCause.TIMEOUT, reason)
     if progress.reached is not None:
-        if rules.stop_at_target and (progress.listens or progress.went_on):
-            level = StopLevel.ASK if progress.listens else StopLevel.TERMINATE
+        if rules.stop_at_target:
+            ends = progress.listens or _may_be_saving(progress)
+            level = StopLevel.ASK if ends else StopLevel.TERMINATE
             return StopOrder(StopCause.TARGET, _TARGET_REACHED[level], level)
         return None
     return verdict or _without_metric(progress, rules) or _past_bound(progress, rules)
+
+
+def _may_be_saving(progress: Progress) -> bool:
+    """Whether a script that reached the target may still save: it has made no step since."""
+    if progress.reached is None or progress.training_t is None or progress.stepping_s is None:
+        return False
+    reached_t = progress.training_t + progress.reached.time_s
+    return progress.stepping_s[1] <= reached_t and progress.now_t - reached_t < _SAVING_S
 
 
 def _without_metric(progress: Progress, rules: StopRules) -> StopOrder | None:
     metric, seen = rules.needs_metric, progress.seen_metrics
     if metric is None or metric in seen or len(progress.other_epochs) < EPOCHS_WITHOUT_METRIC:
         return None
-    names = ", ".join(sorted(seen)[:10]) or "nothing"
+    names = list_names(seen) or "nothing"
     return StopOrder(
         StopCause.NO_METRIC,
         f"the first {EPOCHS_WITHOUT_METRIC} epochs reported no {metric!r}, but {names}; correct "

@@ -7,6 +7,7 @@ says so.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import sys
@@ -85,14 +86,17 @@ class Hooks:
             self._finding.discard(name)
         if spec is None or spec.loader is None:
             return spec
-        execute = spec.loader.exec_module
+        loader: Any = spec.loader
+        execute = getattr(loader, "exec_module", None)  # a loader of the old kind has none
 
         def execute_and_hook(module: ModuleType) -> None:
-            execute(module)
+            execute(module)  # type: ignore[misc]
             if (hook := self._pending.pop(name, None)) is not None:
                 self.install(hook, module)
 
-        spec.loader.exec_module = execute_and_hook  # type: ignore[method-assign]
+        with contextlib.suppress(AttributeError):  # a loader of slots takes no attribute
+            if execute is not None:
+                loader.exec_module = execute_and_hook
         return spec
 
     def install(self, hook: str, module: ModuleType) -> None:
@@ -162,12 +166,11 @@ def wrap(owner: Any, name: str, after: Callable[..., None]) -> None:
     """
     original = getattr(owner, name)
 
+    @functools.wraps(original)  # with its name and module, it can be pickled as before
     def wrapped(*args: Any, **options: Any) -> Any:
         result = original(*args, **options)
         with contextlib.suppress(Exception):  # a changed signature, say
             after(*args, **options)
         return result
 
-    wrapped.__wrapped__ = original  # type: ignore[attr-defined]
-    wrapped.__name__, wrapped.__doc__ = name, original.__doc__
     setattr(owner, name, wrapped)

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.worker.hooks.install import installed_hooks
-from zeusrun.worker.hooks.stop_poll import StopPoll
+from zeusrun.worker.hooks.stop_poll import Copyable, StopPoll
 
 if TYPE_CHECKING:
     from zeusrun.worker.hooks.install import Hooks
@@ -38,7 +38,7 @@ def _callbacks(package: str) -> list[Any]:
     return [callback]
 
 
-class _Callback:
+class _Callback(Copyable):
     """Reports every validation; ends the training at the target and on a stop order."""
 
     hooks: Hooks

@@ -8,6 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Observed
+from zeusrun.worker.context import is_grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,17 +91,20 @@ class Observer:
     Attributes:
         current: The pass that yielded last.
         switches: How often another pass than before has yielded since the last step.
+        is_separate: Whether a library has said that this process trains by itself.
     """
 
     def __init__(self, run: RunContext) -> None:
         self.current: Pass | None = None
         self.switches = 0
+        self.is_separate = False
         self._run = run
         self._feeds: weakref.WeakKeyDictionary[Any, Feed] = weakref.WeakKeyDictionary()
         self._training: Feed | None = None
         self._earlier = 0  # passes over loaders in whose place the present one came
         self._steps: dict[int, int] = {}  # batches in a step -> steps, since the last record
         self._mixed = 0  # those of them for which several loaders yielded
+        self._alone = False  # one of several ranks, with a model of its own
         self._due = _ENOUGH
         self._count = 0
         self._optimizer: Any = None
@@ -177,6 +181,8 @@ class Observer:
                 self._earlier = 0
             self._steps, self._mixed, self._training = {}, 0, feed
         feed.passes += 1
+        self._run.grouped = self._run.grouped or is_grouped()  # it may leave the group at the end
+        self._alone = self._run.world_size > 1 and (self.is_separate or not self._run.grouped)
 
     def record(self) -> None:
         """Write what was observed to the sidecar, if it is new."""
@@ -192,10 +198,10 @@ class Observer:
         self._steps, self._mixed = {}, 0
         samples = None if size is None else size * batches
         rates, self._optimizer = _base_rates(self._optimizer), None
-        seen = (samples, batches, feed.replicas, rates)
+        seen = (samples, batches, feed.replicas, rates, self._alone)
         if self._recorded is not None:
             if not rates:
-                seen = (*seen[:3], self._recorded[3])
+                seen = (*seen[:3], self._recorded[3], self._alone)
             if seen == self._recorded:
                 return
         self._recorded = seen
@@ -216,6 +222,9 @@ def _sampler_of(loader: Any) -> tuple[int | None, int | None]:
 
 def _base_rates(optimizer: Any) -> tuple[float, ...]:
     """Return the distinct learning rates of an optimizer, without what a scheduler does to them."""
-    groups = getattr(optimizer, "param_groups", None) or ()
-    rates = (group.get("initial_lr", group.get("lr")) for group in groups)
-    return tuple(sorted({float(rate) for rate in rates if isinstance(rate, (int, float))}))[:4]
+    try:
+        groups = getattr(optimizer, "param_groups", None) or ()
+        rates = [group.get("initial_lr", group.get("lr")) for group in groups]
+        return tuple(sorted({float(rate) for rate in rates if isinstance(rate, (int, float))}))[:4]
+    except Exception:  # noqa: BLE001 - groups of the script's own
+        return ()

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from zeusrun.worker.context import RunContext
     from zeusrun.worker.hooks.observer import Observer
@@ -39,7 +39,8 @@ class Reporter:
 
         Args:
             source: The library.
-            metrics: By name; what is not one number is left out.
+            metrics: By name; what is not one number is left out. Those of a mapping in it get
+                both names: ``accuracy/f1``.
             epoch: Epochs completed; by default the passes over the training loader, else how often
                 the metric has come.
         """
@@ -48,9 +49,9 @@ class Reporter:
             return
         now = time.monotonic()
         values: dict[int, dict[str, float]] = {}
-        for name, raw in metrics.items():
+        for name, raw in _flat(metrics):
             value = number_of(raw)
-            key = (source, str(name))
+            key = (source, name)
             if value is None or (key not in self._counts and len(self._counts) >= _MAX_NAMES):
                 continue
             count = self._counts[key] = self._counts.get(key, 0) + 1
@@ -82,11 +83,19 @@ class Reporter:
             self._run.report_for(source, epoch, values)
 
 
+def _flat(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, raw in metrics.items():
+        if isinstance(raw, dict):
+            yield from ((f"{name}/{inner}", value) for inner, value in raw.items())
+        else:
+            yield str(name), raw
+
+
 def number_of(raw: Any) -> float | None:
     """Return a number, or a tensor or array of one number, as a float; ``None`` for all else."""
     if isinstance(raw, (str, bytes, bool)) or raw is None:
         return None
     try:
         return float(raw)
-    except (TypeError, ValueError, RuntimeError):
+    except Exception:  # noqa: BLE001 - it may be of any type; an int may be too large
         return None

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zeusrun.worker.context import RunContext
 
 _INTERVAL_S = 1.0
 _MOST_STEPS = 1000
+
+
+class Copyable:
+    """A callback that scripts may copy and pickle with their trainer, as with any other.
+
+    It is the first base of a class that is made for a library; the last one is the library's own,
+    which a pickle contains in its place: whoever reads it need not have zeusrun.
+    """
+
+    def __deepcopy__(self, _memo: Any) -> Any:
+        return type(self)()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).__bases__[-1], ()
 
 
 class StopPoll:

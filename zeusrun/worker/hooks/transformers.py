@@ -10,7 +10,7 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.hooks.stop_poll import StopPoll
+from zeusrun.worker.hooks.stop_poll import Copyable, StopPoll
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -53,7 +53,7 @@ def split_batch(arguments: Any, run: RunContext) -> None:
         arguments.gradient_accumulation_steps = steps
 
 
-class _Callback:
+class _Callback(Copyable):
     """Reports every evaluation; ends the training at the target and on a stop order.
 
     Every rank evaluates and steps together, so every rank gets here at the same time.
