@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.worker.hooks.install import wrap
+
 if TYPE_CHECKING:
     from types import ModuleType
 
     from zeusrun.worker.hooks.install import Hooks
+    from zeusrun.worker.stats.watch import Watch
 
 
 def install(distributed: ModuleType, hooks: Hooks) -> None:
@@ -17,14 +20,18 @@ def install(distributed: ModuleType, hooks: Hooks) -> None:
     if watch is None:
         return
     cls: Any = distributed.DistributedDataParallel
-    build = cls.__init__
+    build, register = cls.__init__, cls.register_comm_hook
+    register_builtin = cls._register_builtin_comm_hook
+    scaled = False
 
     @functools.wraps(build)
     def __init__(ddp: Any, *args: Any, **options: Any) -> None:
+        nonlocal scaled
         build(ddp, *args, **options)
+        if not scaled:  # torch is whole by now
+            scaled = True
+            _follow_scale(watch)
         watch.attach(ddp)
-
-    register, register_builtin = cls.register_comm_hook, cls._register_builtin_comm_hook
 
     def register_comm_hook(ddp: Any, state: object, hook: Any) -> None:
         ddp._check_comm_hook(hook)
@@ -43,3 +50,18 @@ def install(distributed: ModuleType, hooks: Hooks) -> None:
     cls.__init__ = __init__
     cls.register_comm_hook = register_comm_hook
     cls._register_builtin_comm_hook = _register_builtin_comm_hook
+
+
+def _follow_scale(watch: Watch) -> None:
+    """Learn by what a ``GradScaler`` multiplies the loss of a step."""
+    from torch.amp.grad_scaler import GradScaler  # noqa: PLC0415 - the script has imported it
+
+    def scale(scaler: Any, *_: Any) -> None:
+        if scaler._scale is not None:
+            watch.scale = scaler._scale
+
+    def update(*_: Any, **__: Any) -> None:
+        watch.scale = 1.0
+
+    wrap(GradScaler, "scale", scale)
+    wrap(GradScaler, "update", update)

@@ -102,7 +102,6 @@ class Watch:
 
     def after_step(self, optimizer: Any) -> None:
         """Begin another optimizer step."""
-        self.scale = 1.0
         for model in self._models.values():
             if model.watch is not None:
                 model.watch.after_step(optimizer)

@@ -1,0 +1,388 @@
+"""Trains watched models on several ranks, and checks every value against gradients by hand.
+
+Each function is a case: it raises if a value is wrong, on any rank.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from datetime import timedelta
+
+import torch
+from torch import distributed
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from zeusrun.worker.hooks.install import installed_hooks
+
+torch.set_num_threads(1)
+RANK, RANKS, SHARE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), 16
+watch = installed_hooks().watch
+
+
+def build(seed=0, **options):
+    """Return a model, the same on every rank, in several buckets, and what is measured of it."""
+    torch.manual_seed(seed)
+    layers = torch.nn.Sequential(
+        torch.nn.Linear(10, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Linear(64, 1)
+    )
+    ddp = DistributedDataParallel(layers, bucket_cap_mb=0.005, **options)
+    steps = []
+    if ddp in watch._models:
+        watch._models[ddp].watch._take = steps.append
+    return ddp, steps
+
+
+def unwatched(**options):
+    attach, watch.attach = watch.attach, lambda _: None
+    try:
+        return build(**options)[0]
+    finally:
+        watch.attach = attach
+
+
+def batch(seed, size=SHARE):
+    generator = torch.Generator().manual_seed(1000 * seed + RANK)
+    x = torch.randn(size, 10, generator=generator)
+    return x, x.sum(1, keepdim=True) + torch.randn(size, 1, generator=generator)
+
+
+def loss_of(model, data, scale=1.0):
+    return scale * (model(data[0]) - data[1]).square().mean()
+
+
+def own_gradient(model, *datas):
+    """Return this rank's gradient of the summed losses, without any communication."""
+    model = copy.deepcopy(getattr(model, "module", model))
+    model.zero_grad()
+    for data in datas:
+        loss_of(model, data).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()]).double()
+
+
+def over_ranks(gradient):
+    found = [torch.empty_like(gradient) for _ in range(RANKS)]
+    distributed.all_gather(found, gradient.contiguous())
+    return torch.stack(found)
+
+
+def close(value, expected, tolerance=1e-5):
+    if abs(value - float(expected)) > tolerance * abs(float(expected)):
+        raise ValueError(f"{value} is not {float(expected)}")
+
+
+def check(step, gradients, samples=SHARE, tolerance=1e-5):
+    """Compare with the gradients of all ranks, one a row."""
+    close(step.norms.each, gradients.square().sum(1).mean(), tolerance)
+    close(step.norms.mean, gradients.mean(0).square().sum(), tolerance)
+    close(step.norms.inverse, 1 / samples)
+
+
+def train(ddp, optimizer, steps=1, first=0, **options):
+    for number in range(first, first + steps):
+        optimizer.zero_grad(**options)
+        loss_of(ddp, batch(number)).backward()
+        optimizer.step()
+
+
+def sgd(ddp):
+    return torch.optim.SGD(ddp.parameters(), 0.05)
+
+
+def flush(ddp):
+    watch._models[ddp].watch.flush()
+
+
+def case_norms_are_those_of_the_gradients():
+    ddp, steps = build()
+    expected = []
+    optimizer = sgd(ddp)
+    for number in range(3):
+        expected.append(over_ranks(own_gradient(ddp, batch(number))))
+        train(ddp, optimizer, first=number)
+    flush(ddp)
+    if len(steps) != 3:
+        raise ValueError(f"{len(steps)} steps")
+    for step, gradients in zip(steps, expected):
+        check(step, gradients)
+
+
+def case_weights_are_the_same_to_the_last_bit():
+    for view in (False, True):
+        for to_none in (True, False):
+            found = []
+            for make in (lambda **o: build(**o)[0], unwatched):
+                ddp = make(gradient_as_bucket_view=view)
+                train(ddp, sgd(ddp), 12, set_to_none=to_none)
+                found.append(torch.cat([p.detach().flatten() for p in ddp.parameters()]))
+            if not torch.equal(*found):
+                raise ValueError(
+                    f"view={view} to_none={to_none}: {(found[0] - found[1]).abs().max()}"
+                )
+
+
+def case_values_are_the_same_on_every_rank():
+    ddp, steps = build()
+    train(ddp, sgd(ddp), 5)
+    flush(ddp)
+    found = [None] * RANKS
+    distributed.all_gather_object(found, [tuple(step.norms) for step in steps])
+    if any(each != found[0] for each in found):
+        raise ValueError(str(found))
+
+
+def case_accumulation_with_no_sync():
+    ddp, steps = build()
+    watch._models[ddp].watch._samples = lambda: 3 * SHARE
+    datas = [batch(number) for number in range(3)]
+    with ddp.no_sync():
+        for data in datas[:2]:
+            loss_of(ddp, data).backward()
+    gradients = over_ranks(own_gradient(ddp, *datas))
+    loss_of(ddp, datas[2]).backward()
+    sgd(ddp).step()
+    flush(ddp)
+    check(steps[0], gradients, samples=3 * SHARE)
+
+
+def case_accumulation_that_communicates_each_time_counts_once():
+    ddp, steps = build()
+    optimizer = sgd(ddp)
+    gradients = over_ranks(own_gradient(ddp, batch(0)))
+    for number in range(3):
+        loss_of(ddp, batch(number)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    train(ddp, optimizer)
+    flush(ddp)
+    if len(steps) != 2:
+        raise ValueError(f"{len(steps)} steps")
+    check(steps[0], gradients)
+
+
+def case_the_scale_of_the_loss_is_taken_out():
+    ddp, steps = build()
+    optimizer, scaler = sgd(ddp), torch.amp.GradScaler("cpu", init_scale=4096.0)
+    gradients = over_ranks(own_gradient(ddp, batch(0)))
+    scaler.scale(loss_of(ddp, batch(0))).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    flush(ddp)
+    check(steps[0], gradients)
+
+
+def case_a_step_that_overflows_is_not_counted():
+    ddp, _ = build()
+    model = watch._models[ddp]
+    model.watch._take = model.take
+    optimizer, scaler = sgd(ddp), torch.amp.GradScaler("cpu", init_scale=1e38)
+    for number in range(3):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(ddp, batch(number), 1e10)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    flush(ddp)
+    if model._values:
+        raise ValueError(str(model._values))
+
+
+def case_ranks_may_have_batches_of_different_sizes():
+    ddp, steps = build()
+    size = SHARE // (RANK + 1)
+    watch._models[ddp].watch._samples = lambda: size
+    gradients = over_ranks(own_gradient(ddp, batch(0, size)))
+    loss_of(ddp, batch(0, size)).backward()
+    flush(ddp)
+    check(steps[0], gradients, samples=1 / (sum(range(1, RANKS + 1)) / SHARE / RANKS))
+
+
+def case_a_rank_without_samples_makes_the_step_unusable():
+    ddp, steps = build()
+    watch._models[ddp].watch._samples = lambda: SHARE if RANK else 0
+    train(ddp, sgd(ddp), 2)
+    flush(ddp)
+    if steps:
+        raise ValueError(str(steps))
+
+
+def case_uneven_inputs_with_join():
+    ddp, steps = build()
+    optimizer = sgd(ddp)
+    with ddp.join():
+        for number in range(2 + RANK):
+            train(ddp, optimizer, first=number)
+    flush(ddp)
+    if len(steps) != 2:  # afterwards, one rank has no data
+        raise ValueError(f"{len(steps)} steps")
+
+
+def case_unused_parameters_and_static_graphs():
+    class Half(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = torch.nn.Linear(10, 1), torch.nn.Linear(10, 1)
+
+        def forward(self, x):
+            return self.used(x)
+
+    for options in ({"find_unused_parameters": True}, {"static_graph": True}):
+        torch.manual_seed(0)
+        ddp, steps = DistributedDataParallel(Half(), **options), []
+        watch._models[ddp].watch._take = steps.append
+        expected = []
+        optimizer = sgd(ddp)
+        for number in range(3):
+            model = copy.deepcopy(ddp.module.used)
+            model.zero_grad()
+            loss_of(model, batch(number)).backward()
+            own = torch.cat([p.grad.flatten() for p in model.parameters()]).double()
+            expected.append(over_ranks(own))
+            train(ddp, optimizer, first=number)
+        flush(ddp)
+        for step, gradients in zip(steps, expected, strict=True):
+            check(step, gradients)
+
+
+def case_several_models_are_told_apart():
+    first, second = build(0), build(1)
+    optimizers = [sgd(first[0]), sgd(second[0])]
+    expected = [over_ranks(own_gradient(ddp, batch(0))) for ddp, _ in (first, second)]
+    for (ddp, _), optimizer in zip((first, second), optimizers):
+        train(ddp, optimizer)
+    for (ddp, steps), gradients in zip((first, second), expected):
+        flush(ddp)
+        check(steps[0], gradients)
+    indices = [watch._models[ddp]._index for ddp, _ in (first, second)]
+    if indices[1] != indices[0] + 1:
+        raise ValueError(str(indices))
+
+
+def case_clipping_comes_afterwards():
+    ddp, steps = build()
+    gradients = over_ranks(own_gradient(ddp, batch(0)))
+    loss_of(ddp, batch(0)).backward()
+    torch.nn.utils.clip_grad_norm_(ddp.parameters(), 1e-3)
+    flush(ddp)
+    check(steps[0], gradients)
+
+
+def case_compression_composes():
+    for register in (
+        lambda ddp: ddp.register_comm_hook(None, default_hooks.fp16_compress_hook),
+        lambda ddp: ddp._register_builtin_comm_hook(distributed.BuiltinCommHookType.FP16_COMPRESS),
+        lambda ddp: ddp.register_comm_hook(None, default_hooks.allreduce_hook),
+    ):
+        ddp, steps = build()
+        register(ddp)
+        gradients = over_ranks(own_gradient(ddp, batch(0)))
+        train(ddp, sgd(ddp))
+        flush(ddp)
+        check(steps[0], gradients, tolerance=2e-3)
+        try:
+            ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        except RuntimeError:
+            continue
+        raise ValueError("two hooks")
+
+
+def case_other_hooks_are_refused_and_work():
+    def doubled(state, bucket):
+        state.append(bucket.index())
+        return default_hooks.allreduce_hook(None, bucket).then(lambda done: done.value() * 2)
+
+    states = []
+    ddp, steps = build()
+    ddp.register_comm_hook(states, doubled)
+    gradients = over_ranks(own_gradient(ddp, batch(0))).mean(0) * 2
+    loss_of(ddp, batch(0)).backward()
+    own = torch.cat([p.grad.flatten() for p in ddp.parameters()]).double()
+    if steps or not states or not torch.allclose(own, gradients, rtol=1e-4):
+        raise ValueError(f"{steps} {states}")
+    ddp, steps = build()
+    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+    ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    train(ddp, sgd(ddp), 4)
+    flush(ddp)
+    if steps:
+        raise ValueError(str(steps))
+
+
+def case_preconditioned_norms_are_of_what_adam_sees():
+    for kind in (torch.optim.Adam, torch.optim.AdamW):
+        ddp, steps = build()
+        optimizer = kind(ddp.parameters(), 0.01)
+        train(ddp, optimizer, 3)
+        flush(ddp)
+        state = [optimizer.state[p] for p in ddp.parameters()]
+        factors = [1 / ((s["exp_avg_sq"] / (1 - 0.999**3)).sqrt() + 1e-8) for s in state]
+        factor = torch.cat([f.flatten() for f in factors]).double()
+        watch._models[ddp].watch._uses = 0  # new factors
+        gradients = over_ranks(own_gradient(ddp, batch(3)) * factor)
+        train(ddp, optimizer, first=3)
+        flush(ddp)
+        if steps[0].preconditioned is not None:
+            raise ValueError("Adam has no state before its first step")
+        close(steps[3].preconditioned.each, gradients.square().sum(1).mean(), 1e-4)
+        close(steps[3].preconditioned.mean, gradients.mean(0).square().sum(), 1e-4)
+
+
+def case_variances_are_those_over_the_ranks():
+    ddp, steps = build()
+    sizes = [p.numel() for p in ddp.parameters()]
+    for kind in ("elementwise", "per-tensor"):
+        watched = watch._models[ddp].watch
+        watched._variance = (kind, 1)
+        gradients = over_ranks(own_gradient(ddp, batch(0)))
+        ddp.zero_grad()
+        watched._rounds = 0
+        loss_of(ddp, batch(0)).backward()
+        flush(ddp)
+        variances = gradients.square().mean(0) - gradients.mean(0).square()
+        parts = variances.split(sizes) if kind == "per-tensor" else [variances]
+        close(steps[-1].variance, sum(part.norm() for part in parts), 1e-3)
+        close(steps[-1].norms.variance, variances.sum(), 1e-3)
+
+
+def case_only_every_so_many_steps():
+    ddp, steps = build()
+    watch._models[ddp].watch._interval = 4
+    train(ddp, sgd(ddp), 9)
+    flush(ddp)
+    if len(steps) != 3:
+        raise ValueError(f"{len(steps)} steps")
+
+
+def case_a_compiled_model():
+    ddp, steps = build()
+    compiled = torch.compile(ddp, backend="eager")
+    optimizer = sgd(ddp)
+    gradients = over_ranks(own_gradient(ddp, batch(0)))
+    loss_of(compiled, batch(0)).backward()
+    optimizer.step()
+    flush(ddp)
+    check(steps[0], gradients)
+
+
+def case_what_trains_is_copied_and_pickled():
+    import io
+
+    ddp, _ = build()
+    train(ddp, sgd(ddp))
+    copy.deepcopy(ddp.module)
+    file = io.BytesIO()
+    torch.save(ddp.module, file)
+
+
+def main():
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+    watch._samples = lambda: SHARE
+    for name in sys.argv[1:]:
+        print(name, flush=True)
+        globals()[f"case_{name}"]()
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+main()

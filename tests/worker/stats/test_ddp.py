@@ -1,0 +1,25 @@
+"""What is measured of DistributedDataParallel models, over real ranks; see ``ddp_cases.py``."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.worker.rank import Rank
+
+CASES = Path(__file__).with_name("ddp_cases.py")
+NAMES = re.findall(r"^def case_(\w+)", CASES.read_text(), re.MULTILINE)
+WATCH = json.dumps({"noise_scale": {"interval": 1, "alpha": 0.01}, "variance": {"interval": 1}})
+OF_THREE = ["weights_are_the_same_to_the_last_bit", "values_are_the_same_on_every_rank"]
+
+
+@pytest.mark.parametrize(("ranks", "names"), [(2, NAMES), (3, OF_THREE)])
+def test_every_case_holds(tmp_path, ranks, names):
+    """All cases in one training: a rank takes seconds to import torch."""
+    run = Rank(tmp_path / "run")
+    logs = run.run_all(CASES, *names, world_size=ranks, ZEUSRUN_WATCH=WATCH)
+    for log in logs:
+        assert [line for line in log.splitlines() if line in NAMES] == names
