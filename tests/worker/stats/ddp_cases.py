@@ -28,7 +28,7 @@ def build(seed=0, **options):
     layers = torch.nn.Sequential(
         torch.nn.Linear(10, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Linear(64, 1)
     )
-    ddp = DistributedDataParallel(layers, bucket_cap_mb=0.005, **options)
+    ddp = DistributedDataParallel(layers, **{"bucket_cap_mb": 0.005, **options})
     steps = []
     if ddp in watch._models:
         watch._models[ddp].watch._take = steps.append
@@ -301,7 +301,7 @@ def case_other_hooks_are_refused_and_work():
     if steps or not states or not torch.allclose(own, gradients, rtol=1e-4):
         raise ValueError(f"{steps} {states}")
     ddp, steps = build()
-    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=10)  # itself, it needs CUDA
     ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     train(ddp, sgd(ddp), 4)
     flush(ddp)
@@ -355,7 +355,7 @@ def case_only_every_so_many_steps():
 
 
 def case_a_compiled_model():
-    ddp, steps = build()
+    ddp, steps = build(bucket_cap_mb=25)
     compiled = torch.compile(ddp, backend="eager")
     optimizer = sgd(ddp)
     gradients = over_ranks(own_gradient(ddp, batch(0)))
