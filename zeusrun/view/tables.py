@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ _SOURCE_NOTES = {
     EnergySource.ESTIMATED: "~ estimated from CPU time",
 }
 _TEXTS = {"when", "run", "status"}  # columns of words; those of numbers are aligned right
+_RECENT = 5  # runs whose noise scale counts
 _ROOMY = 96  # columns from which power limits and epochs both fit
 _STATISTICS = {
     "noise_scale": "noise scale",
@@ -240,11 +242,13 @@ def explain_table(
     beliefs: Sequence[ArmBelief],
     kept: Sequence[str] = (),
     limits: Mapping[int, tuple[float, int]] = MappingProxyType({}),
+    critical: Sequence[float] = (),
 ) -> RenderableType:
     """Return what a policy believes about each batch size: a table, then a verdict on each.
 
     ``kept`` are remarks about past trials that are interpreted differently now. ``limits`` are, by
-    arm, the best power limit in watts and the number of measured ones.
+    arm, the best power limit in watts and the number of measured ones. ``critical`` are the noise
+    scales that past trials ended with, oldest first.
     """
     table = plain_table()
     valued = any(belief.value_j is not None for belief in beliefs)
@@ -275,6 +279,9 @@ def explain_table(
     if limits:
         best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
         legend.append(f"power limit: {' · '.join(best)}")
+    if recent := critical[-_RECENT:]:
+        size, runs = f"{statistics.median(recent):.3g}", units.plural(len(recent), "run")
+        legend.append(f"critical batch size: {size}, by the noise scale of {runs}; only shown")
     notes = [Text(f"  {text}", style="dim") for text in legend] + _remarks(kept)
     blank = Text("")
     return Group(Text(title, style="bold"), blank, table, blank, verdicts, blank, *notes)
