@@ -216,6 +216,11 @@ def case_uneven_inputs_with_join():
     flush(ddp)
     if len(steps) != 2:  # afterwards, one rank has no data
         raise ValueError(f"{len(steps)} steps")
+    try:
+        ddp.join(divide_by_initial_world_size=False)
+    except ValueError:
+        return
+    raise ValueError("it divides by another number than DDP does")
 
 
 def case_unused_parameters_and_static_graphs():

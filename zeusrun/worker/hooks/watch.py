@@ -20,7 +20,7 @@ def install(distributed: ModuleType, hooks: Hooks) -> None:
     if watch is None:
         return
     cls: Any = distributed.DistributedDataParallel
-    build, register = cls.__init__, cls.register_comm_hook
+    build, register, begin_join = cls.__init__, cls.register_comm_hook, cls.join
     register_builtin = cls._register_builtin_comm_hook
     scaled = False
 
@@ -47,7 +47,19 @@ def install(distributed: ModuleType, hooks: Hooks) -> None:
         if not watch.compose(ddp, None, hook):
             register_builtin(ddp, kind)
 
+    @functools.wraps(begin_join)
+    def join(
+        ddp: Any, divide_by_initial_world_size: bool = True, *args: Any, **options: Any
+    ) -> Any:
+        if not divide_by_initial_world_size and watch.has(ddp):
+            raise ValueError(
+                "zeusrun: a watched model cannot divide by the number of ranks that still have "
+                "data: leave divide_by_initial_world_size True, or remove 'watch' from the job file"
+            )
+        return begin_join(ddp, divide_by_initial_world_size, *args, **options)
+
     cls.__init__ = __init__
+    cls.join = join
     cls.register_comm_hook = register_comm_hook
     cls._register_builtin_comm_hook = _register_builtin_comm_hook
 

@@ -71,6 +71,11 @@ class Watch:
         except Exception as error:  # noqa: BLE001 - whatever torch has changed into
             model.refuse(f"{type(error).__name__}: {error}")
 
+    def has(self, ddp: Any) -> bool:
+        """Whether a model is watched."""
+        model = self._models.get(ddp)
+        return model is not None and model.watch is not None
+
     def compose(self, ddp: Any, state: object, hook: Any) -> bool:
         """Take in a hook that the script registers; ``False`` if its model is not watched."""
         model = self._models.get(ddp)
