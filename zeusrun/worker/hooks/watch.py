@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 def install(distributed: ModuleType, hooks: Hooks) -> None:
     """Watch each model once it is built; ``distributed`` is ``torch.nn.parallel.distributed``."""
-    watch = hooks.watch
-    if watch is None:
-        return
-    cls: Any = distributed.DistributedDataParallel
-    build, register, begin_join = cls.__init__, cls.register_comm_hook, cls.join
-    register_builtin = cls._register_builtin_comm_hook
-    scaled = False
+    if hooks.watch is not None:
+        cls = distributed.DistributedDataParallel
+        _attach(cls, hooks.watch)
+        _compose(cls, hooks.watch, distributed.dist.BuiltinCommHookType.ALLREDUCE)
+        _refuse_other_divisors(cls, hooks.watch)
+
+
+def _attach(cls: Any, watch: Watch) -> None:
+    build, scaled = cls.__init__, False
 
     @functools.wraps(build)
     def __init__(ddp: Any, *args: Any, **options: Any) -> None:
@@ -33,6 +35,13 @@ def install(distributed: ModuleType, hooks: Hooks) -> None:
             _follow_scale(watch)
         watch.attach(ddp)
 
+    cls.__init__ = __init__
+
+
+def _compose(cls: Any, watch: Watch, allreduce: Any) -> None:
+    """Keep the communication hooks that the script registers; a model takes but one."""
+    register, register_builtin = cls.register_comm_hook, cls._register_builtin_comm_hook
+
     def register_comm_hook(ddp: Any, state: object, hook: Any) -> None:
         ddp._check_comm_hook(hook)
         if not watch.compose(ddp, state, hook):
@@ -41,16 +50,19 @@ def install(distributed: ModuleType, hooks: Hooks) -> None:
     def _register_builtin_comm_hook(ddp: Any, kind: Any) -> None:
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: PLC0415
 
-        hook = default_hooks.allreduce_hook
-        if kind != distributed.dist.BuiltinCommHookType.ALLREDUCE:
-            hook = default_hooks.fp16_compress_hook
-        if not watch.compose(ddp, None, hook):
+        mean, halves = default_hooks.allreduce_hook, default_hooks.fp16_compress_hook
+        if not watch.compose(ddp, None, mean if kind == allreduce else halves):
             register_builtin(ddp, kind)
 
+    cls.register_comm_hook = register_comm_hook
+    cls._register_builtin_comm_hook = _register_builtin_comm_hook
+
+
+def _refuse_other_divisors(cls: Any, watch: Watch) -> None:
+    begin_join = cls.join
+
     @functools.wraps(begin_join)
-    def join(
-        ddp: Any, divide_by_initial_world_size: bool = True, *args: Any, **options: Any
-    ) -> Any:
+    def join(ddp: Any, divide_by_initial_world_size: Any = True, *args: Any, **options: Any) -> Any:
         if not divide_by_initial_world_size and watch.has(ddp):
             raise ValueError(
                 "zeusrun: a watched model cannot divide by the number of ranks that still have "
@@ -58,10 +70,7 @@ def install(distributed: ModuleType, hooks: Hooks) -> None:
             )
         return begin_join(ddp, divide_by_initial_world_size, *args, **options)
 
-    cls.__init__ = __init__
     cls.join = join
-    cls.register_comm_hook = register_comm_hook
-    cls._register_builtin_comm_hook = _register_builtin_comm_hook
 
 
 def _follow_scale(watch: Watch) -> None:
