@@ -250,6 +250,23 @@ def case_unused_parameters_and_static_graphs():
             check(step, gradients)
 
 
+def case_sparse_gradients_are_refused_and_train():
+    weights = []
+    for attach in (watch.attach, lambda _: None):
+        watched, watch.attach = watch.attach, attach
+        torch.manual_seed(0)
+        ddp = DistributedDataParallel(torch.nn.Embedding(20, 4, sparse=True))
+        watch.attach = watched
+        optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            ddp(torch.tensor([RANK, 3, 3])).square().sum().backward()
+            optimizer.step()
+        weights.append(ddp.module.weight.detach().clone())
+    if not torch.equal(*weights):
+        raise ValueError(str(weights))
+
+
 def case_several_models_are_told_apart():
     first, second = build(0), build(1)
     optimizers = [sgd(first[0]), sgd(second[0])]

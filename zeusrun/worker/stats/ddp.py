@@ -64,6 +64,7 @@ class Round:
         self.deviations: list[Tensor] = []  # norms of variances
         self.sums: Any = None  # over the ranks: |g|² twice, 1 / b, and how many are not usable
         self.work: Any = None
+        self.problem: str | None = None  # why this model cannot be measured
 
 
 class GradientWatch:
@@ -76,6 +77,7 @@ class GradientWatch:
         samples: Returns the samples of this rank in the present step; 0 if unknown.
         scale: Returns by what the loss is multiplied.
         take: Gets what was measured, some steps later, the same on every rank.
+        refuse: Gets a sentence if gradients cannot be measured; the training goes on.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class GradientWatch:
         samples: Callable[[], int],
         scale: Callable[[], float | Tensor],
         take: Callable[[Step], None],
+        refuse: Callable[[str], None],
     ) -> None:
         self.group = ddp.process_group
         self.ranks = distributed.get_world_size(self.group)
@@ -95,7 +98,7 @@ class GradientWatch:
         self._composed = False  # whether the script has a hook of its own
         self._ddp = ddp
         self._interval, self._variance = interval, variance
-        self._samples, self._scale, self._take = samples, scale, take
+        self._samples, self._scale, self._take, self._refuse = samples, scale, take, refuse
         self._count = 0
         self._rounds = 0  # backward passes with communication since the last optimizer step
         self._round: Round | None = None
@@ -129,7 +132,10 @@ class GradientWatch:
         if not self._begun:
             self._begin()
         measured = self._round
-        future = self._reduce(bucket) if measured is None else self._measure(measured, bucket)
+        if measured is None or measured.problem is not None:
+            future = self._reduce(bucket)
+        else:
+            future = self._measure(measured, bucket)
         if bucket.is_last():
             self._end(bucket)
         return future
@@ -163,12 +169,15 @@ class GradientWatch:
 
     def _measure(self, measured: Round, bucket: GradBucket) -> Future[Tensor]:
         """Average a bucket, and add its norms to those of the backward pass."""
-        buffer = bucket.buffer()
-        factors = self._find_factors(bucket) if measured.preconditions else None
-        measured.each.append(squared_norm(buffer))
-        if factors is not None:
-            measured.preconditioned_each.append(squared_norm(buffer * factors))
-        squares = buffer.float().square() if measured.variance else None
+        buffer, factors, squares = bucket.buffer(), None, None
+        try:
+            measured.each.append(squared_norm(buffer))
+            if measured.preconditions and (factors := self._find_factors(bucket)) is not None:
+                measured.preconditioned_each.append(squared_norm(buffer * factors))
+            squares = buffer.float().square() if measured.variance else None
+        except Exception as error:  # noqa: BLE001 - sparse or complex gradients, say
+            measured.problem = f"its gradients cannot be measured ({type(error).__name__}: {error})"
+            return self._reduce(bucket)  # the same on every rank: it is the same model
         future = self._reduce(bucket)
         whole = future
         if squares is not None:
@@ -207,6 +216,10 @@ class GradientWatch:
         if self._ddp.gradient_as_bucket_view:
             self._views.add(_storage(bucket.buffer()))
         if measured is None:
+            return
+        if measured.problem is not None:
+            self._interval, self._variance = 0, None
+            self._refuse(measured.problem)
             return
         own = torch.stack(measured.each).sum()
         samples = self._samples()

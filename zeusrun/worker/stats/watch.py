@@ -101,6 +101,7 @@ class Watch:
             samples=self._samples,
             scale=self._read_scale,
             take=model.take,
+            refuse=model.refuse,
         )
         watch.register()
         model.watch = watch
