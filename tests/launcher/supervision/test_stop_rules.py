@@ -35,6 +35,7 @@ def test_at_the_target_the_script_is_told_and_never_killed():
     ("last_step_t", "now_t", "level"),
     [
         (104.9, 106.0, StopLevel.ASK),  # it may be saving
+        (105.01, 106.0, StopLevel.ASK),  # the step before a line that is dated too early
         (105.1, 106.0, StopLevel.TERMINATE),  # it trains again
         (104.9, 706.0, StopLevel.TERMINATE),
         (None, 106.0, StopLevel.TERMINATE),  # its steps are not seen

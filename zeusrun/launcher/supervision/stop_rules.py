@@ -24,6 +24,7 @@ _TARGET_REACHED = {
 }
 _ASKED_TO_STOP = "another zeusrun process has asked for it"
 _SAVING_S = 600.0  # for a checkpoint after the epoch; a signal would leave half of it
+_MTIME_S = 0.02  # the kernel dates a printed line up to one of its ticks too early
 EPOCHS_WITHOUT_METRIC = 3  # a script may skip the evaluation in one or two
 
 
@@ -110,7 +111,8 @@ def _may_be_saving(progress: Progress) -> bool:
     if progress.reached is None or progress.training_t is None or progress.stepping_s is None:
         return False
     reached_t = progress.training_t + progress.reached.time_s
-    return progress.stepping_s[1] <= reached_t and progress.now_t - reached_t < _SAVING_S
+    stepped = progress.stepping_s[1] > reached_t + _MTIME_S
+    return not stepped and progress.now_t - reached_t < _SAVING_S
 
 
 def _without_metric(progress: Progress, rules: StopRules) -> StopOrder | None:

@@ -125,7 +125,7 @@ class Supervisor:
         self._progress = Progress(
             launched_t=now_t,
             now_t=now_t,
-            seen={(trial.metric, "earlier part"): Seen(0.0, 0.0)} if trial.curve else {},
+            seen={(trial.metric, "earlier part"): Seen(0.0, 0.0, 0)} if trial.curve else {},
             preferred=spec.metrics.source,
             best_value=trial.best_metric,
             earlier=tuple(point.epoch for point in trial.curve if not is_baseline(point)),
