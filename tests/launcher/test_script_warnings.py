@@ -241,7 +241,8 @@ def observed(samples, rates=(), rank=0):
                     "(torch.distributed). Give it the option with which its ranks train together "
                     "(transformers on a CPU: --use_cpu; Lightning: as many devices as ranks), or write  "
                     "launch: {nproc_per_node: 1}"
-                )
+                ),
+                "its ranks train alone, so this run teaches nothing about 32",
             ],
             id="ranks that train alone",
         ),

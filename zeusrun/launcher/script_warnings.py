@@ -172,7 +172,11 @@ def _observed_remarks(progress: Progress, trial: Trial, replaced: int | None) ->
     remarks = {}
     size, chosen = find_batch_size(progress.observed, trial.world_size), trial.global_batch_size
     if (alone := describe_alone(progress.observed)) is not None:
-        remarks["batch size"] = alone
+        remarks["alone"] = alone
+        if size is not None and size != chosen:
+            remarks["batch size"] = (
+                f"its ranks train alone, so this run teaches nothing about {chosen}"
+            )
     elif size is not None and size != chosen:
         how = describe_steps([progress.observed[rank] for rank in sorted(progress.observed)])
         remarks["batch size"] = (
