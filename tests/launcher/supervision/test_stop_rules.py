@@ -47,6 +47,21 @@ def test_a_script_that_does_not_ask_is_signalled_once_it_has_saved(last_step_t, 
     assert supervise(progress, FREE, []).level is level
 
 
+@pytest.mark.parametrize(
+    ("last_step_t", "asked", "level"),
+    [
+        (104.9, {"stop"}, StopLevel.NONE),
+        (104.9, set(), StopLevel.NONE),
+        (105.1, {"stop"}, StopLevel.ASK),
+        (105.1, set(), StopLevel.TERMINATE),
+    ],
+)
+def test_lines_that_nobody_named_end_nothing_before_a_report_may_follow(last_step_t, asked, level):
+    progress = replace(REACHED, source="stdout", preferred="auto", asked=frozenset(asked))
+    progress = replace(progress, now_t=106.0, stepping_s=(101.0, last_step_t))
+    assert supervise(progress, FREE, []).level is level
+
+
 def test_at_the_target_a_script_that_may_continue_is_not_told():
     assert supervise(REACHED, replace(FREE, stop_at_target=False), []) is None
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 _TARGET_REACHED = {
+    StopLevel.NONE: "target reached",
     StopLevel.ASK: "target reached",
     StopLevel.TERMINATE: "the target is reached, and the script does not ask whether to stop",
 }
@@ -99,8 +100,10 @@ def supervise(
         return StopOrder(StopCause.TIMEOUT, reason)
     if progress.reached is not None:
         if rules.stop_at_target:
-            ends = progress.listens or _may_be_saving(progress)
-            level = StopLevel.ASK if ends else StopLevel.TERMINATE
+            saving = _may_be_saving(progress)
+            level = StopLevel.ASK if progress.listens or saving else StopLevel.TERMINATE
+            if progress.guesses and saving:
+                level = StopLevel.NONE  # a report with another value may follow
             return StopOrder(StopCause.TARGET, _TARGET_REACHED[level], level)
         return None
     return verdict or _without_metric(progress, rules) or _past_bound(progress, rules)

@@ -196,6 +196,8 @@ class Supervisor:
 
     def _decide(self) -> StopLevel:
         order, spec = self._supervise(), self._submission.spec
+        if order is None and self._stop is not None and self._stop.level is StopLevel.NONE:
+            self._stop = None  # a report says that the target is not reached
         if order is not None and is_cause(order, self._stop) and order != self._stop:
             self._stop = order
             self._write_live_at_t = 0.0
@@ -246,8 +248,10 @@ class Supervisor:
             progress = advance(progress, timely, trial, meter.energy_between)
             if progress.epochs > epochs and not final:
                 self._ask_policy(progress, epoch=True)
+        acted = self._stop is not None and self._stop.ends_ranks
         progress = replace(
             progress,
+            reached=progress.reached or (self._progress.reached if acted else None),
             ending=self._stop is not None or progress.epochs >= trial.max_epochs,
             power_limit_w=self._limits.held_w,
             probing=self._limits.probing,
