@@ -14,7 +14,7 @@ from zeusrun.launcher.script_warnings import (
     find_remarks,
     find_unused_choices,
 )
-from zeusrun.sidecar.events import Asked, Hooked, Observed, Reported
+from zeusrun.sidecar.events import Applied, Asked, Hooked, Observed, Reported
 from zeusrun.trial import CurvePoint, TrialStatus
 
 LOST = TrialStatus.LOST
@@ -241,7 +241,8 @@ def observed(samples, rates=(), rank=0):
                     "(torch.distributed). Give it the option with which its ranks train together "
                     "(transformers on a CPU: --use_cpu; Lightning: as many devices as ranks), or write  "
                     "launch: {nproc_per_node: 1}"
-                )
+                ),
+                "its ranks train alone, so this run teaches nothing about 32",
             ],
             id="ranks that train alone",
         ),
@@ -253,8 +254,8 @@ def observed(samples, rates=(), rank=0):
             [
                 (
                     "the optimizer was built with learning rate 0.1, not with the 0.2 that zeusrun "
-                    "chose. Pass ${learning_rate} in args, or write  learning_rate: {apply: optimizer}; "
-                    "ignore this if the script scales it on purpose"
+                    "chose. Pass ${learning_rate} in args, or write  learning_rate: {apply: optimizer} "
+                    "with that rate as base; ignore this if the script scales it on purpose"
                 )
             ],
             id="another learning rate",
@@ -328,6 +329,14 @@ def test_a_hook_that_found_no_loader_is_not_suggested_again():
         "which is the share of batch_size.default. Make the default the batch size of the script, "
         "or pass ${local_batch_size} in args"
     )
+
+
+def test_a_hook_that_changed_another_loader_is_not_suggested_again():
+    changed = Applied(100.0, "batch_size", 32, 16, "train.py:4")
+    progress = after(changed, observed(8), observed(8, rank=1))
+    (text,) = find_remarks(progress, build_trial(), stops_at_target=True, replaced=64).values()
+    assert "changed the data loader at train.py:4, but the training uses another one" in text
+    assert "or write" not in text
 
 
 def test_a_hook_that_hands_it_out_is_enough(warnings):

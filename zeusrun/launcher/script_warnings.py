@@ -172,7 +172,11 @@ def _observed_remarks(progress: Progress, trial: Trial, replaced: int | None) ->
     remarks = {}
     size, chosen = find_batch_size(progress.observed, trial.world_size), trial.global_batch_size
     if (alone := describe_alone(progress.observed)) is not None:
-        remarks["batch size"] = alone
+        remarks["alone"] = alone
+        if size is not None and size != chosen:
+            remarks["batch size"] = (
+                f"its ranks train alone, so this run teaches nothing about {chosen}"
+            )
     elif size is not None and size != chosen:
         how = describe_steps([progress.observed[rank] for rank in sorted(progress.observed)])
         remarks["batch size"] = (
@@ -185,7 +189,8 @@ def _observed_remarks(progress: Progress, trial: Trial, replaced: int | None) ->
         remarks["learning rate"] = (
             f"the optimizer was built with learning rate {', '.join(f'{r:g}' for r in rates)}, not "
             f"with the {rate:g} that zeusrun chose. Pass ${{learning_rate}} in args, or write  "
-            "learning_rate: {apply: optimizer}; ignore this if the script scales it on purpose"
+            "learning_rate: {apply: optimizer} with that rate as base; ignore this if the script "
+            "scales it on purpose"
         )
     for hook in progress.hooks:
         if hook.problem is not None:
@@ -212,8 +217,15 @@ def _observed_remarks(progress: Progress, trial: Trial, replaced: int | None) ->
 
 def _how_to_deliver(progress: Progress, trial: Trial, replaced: int | None) -> str:
     """Return what makes the batch size arrive."""
-    if replaced is None or any(a.choice == "batch_size" for a in progress.applied):
+    if replaced is None:
         return "Pass ${local_batch_size} in args, or write  batch_size: {apply: dataloader}"
+    for applied in progress.applied:
+        if applied.choice == "batch_size":
+            return (
+                f"batch_size.apply: dataloader changed the data loader at {applied.where}, but the "
+                "training uses another one, or accumulates batches. Pass ${local_batch_size} in "
+                "args"
+            )
     return (
         f"batch_size.apply: dataloader found no data loader with shuffle and a batch size of "
         f"{replaced // trial.world_size}, which is the share of batch_size.default. Make the "

@@ -37,6 +37,7 @@ def read_records(descriptor: int, offset: int) -> tuple[list[tuple[int, bytes]],
         ValueError: If there is no record at the offset.
     """
     data = os.pread(descriptor, _CHUNK_BYTES, offset)
+    size = os.fstat(descriptor).st_size
     records: list[tuple[int, bytes]] = []
     at = 0
     while at + _HEADER.size <= len(data):
@@ -46,9 +47,11 @@ def read_records(descriptor: int, offset: int) -> tuple[list[tuple[int, bytes]],
         if not length:  # a hole, as in a file that has room for more
             break
         begin, end = at + _HEADER.size, at + _HEADER.size + length
+        if offset + end + _FOOTER_BYTES > size:
+            break  # not written yet
         if length <= _MAX_BYTES:
             if end + _FOOTER_BYTES > len(data):
-                break  # not written yet, or in the next chunk
+                break  # in the next chunk
             records.append((offset + end + _FOOTER_BYTES, data[begin:end]))
         at = end + _FOOTER_BYTES
     return records, offset + at

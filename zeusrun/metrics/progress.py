@@ -125,6 +125,11 @@ class Progress:
         return "stop" in self.asked or self.source in {None, REPORT, *CONTROLLING}
 
     @property
+    def guesses(self) -> bool:
+        """Whether the metric is read from lines that nobody has named: a report may follow."""
+        return self.source == "stdout" and self.preferred == "auto"
+
+    @property
     def time_s(self) -> float | None:
         """Seconds of training so far; ``None`` before it began."""
         until_t = self.now_t if self.counted_t is None else self.counted_t
@@ -284,9 +289,9 @@ def _compare(progress: Progress, event: Reported, metric: str) -> Progress:
             progress = replace(progress, differs=(event.source, value, now.value))
     if not precedes(event.source, progress.source or "", progress.preferred):
         return progress
-    return replace(
-        progress, source=event.source, curve=(), reported_t=(), best_value=None, last_value=None
-    )
+    # Its values may have another scale, so what was reached by the other ones is open again.
+    progress = replace(progress, best_value=None, last_value=None, reached=None)
+    return replace(progress, source=event.source, curve=(), reported_t=())
 
 
 def _report(

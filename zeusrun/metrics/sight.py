@@ -41,7 +41,8 @@ class Sight:
         size = find_batch_size(progress.observed, progress.ranks.world_size)
         return cls(
             progress.source,
-            tuple((*key, *seen) for key, seen in sorted(progress.seen.items())),
+            # The metric of an earlier part has no times, and no values.
+            tuple((*key, *seen) for key, seen in sorted(progress.seen.items()) if seen.times),
             tuple((hook.library, hook.version, hook.problem) for hook in progress.hooks),
             size,
             describe_steps(observed) if size is not None else None,

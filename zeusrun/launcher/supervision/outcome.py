@@ -231,7 +231,7 @@ def _warnings(
             f"{stop.reason}, after the target was reached in epoch {reached.epoch}; time and cost "
             "end at the target"
         )
-    if clean and exit_.code != 0 and not ordered:
+    if clean and exit_.code != 0 and not ordered and ranks.scripts_ended:
         found.append(
             "a rank aborted after its script had ended; the training itself is complete "
             f"(torchrun's exit code was {exit_.code})"
