@@ -33,7 +33,7 @@ def test_a_batch_size_that_does_not_arrive_is_said_and_the_target_ends_the_scrip
     contradiction = "trains with batch size 16 (2 ranks x 8), not with the 32 that zeusrun chose"
     assert said.count(contradiction) == 1
     assert said.index(contradiction) < said.index("epoch 2/90")
-    assert "the target is reached, and the script does not ask whether to stop" in said
+    assert "the target is reached; a signal ends the script" in said
     (trial,) = zeusrun.history()
     assert (trial["status"], trial["observed_batch_size"]) == ("REACHED", 16)
     assert trial["epochs"] == 2

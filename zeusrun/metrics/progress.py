@@ -92,6 +92,7 @@ class Progress:
     seen: Mapping[tuple[str, str], Seen] = field(default_factory=dict)  # by name and source
     source: str | None = None  # whose values of the metric count
     preferred: str | None = None  # the source that the job file names
+    replaced: int | None = None  # the batch size in whose place a hook hands out the chosen one
     differs: tuple[str, float, float] | None = None  # another source, its value, and the other one
     went_back: tuple[int, int] | None = None  # epochs, where no restart explains it
     other_epochs: frozenset[int] = frozenset()  # the first ones without the metric
@@ -115,6 +116,12 @@ class Progress:
     def seen_metrics(self) -> frozenset[str]:
         """The names of all metrics that were reported."""
         return frozenset(name for name, _ in self.seen)
+
+    @property
+    def unapplied(self) -> int | None:
+        """The script's own batch size, where a hook found no data loader to hand the chosen one."""
+        found = any(applied.choice == "batch_size" for applied in self.applied)
+        return self.replaced if self.steps and not found else None
 
     @property
     def listens(self) -> bool:

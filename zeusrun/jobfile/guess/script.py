@@ -50,11 +50,17 @@ class Script:
     divides: bool = False  # its batch size by the number of processes
     scales_by: str | None = None  # by what it multiplies its learning rate
     uses_adam: bool = False
+    devices: int = 1  # of Lightning's Trainer, on which it starts processes itself
 
 
 def normal(name: str) -> str:
     """Return the name of an option without dashes and sections: ``--data.batch-size``."""
     return name.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
+
+
+def _devices(text: str) -> int:
+    found = re.search(r"\bdevices\s*=\s*(\d{1,3})\b", text)
+    return max(1, int(found[1])) if found else 1
 
 
 def read_script(text: str) -> Script:
@@ -78,6 +84,7 @@ def read_script(text: str) -> Script:
         options=options,
         divides=_DIVIDES.search(text) is not None,
         scales_by=_scales_by(text),
+        devices=_devices(text) if library == "lightning" else 1,
         uses_adam=library == "transformers"
         or (_ADAM.search(text) is not None and _SGD_FIRST.search(text) is None),
     )

@@ -123,7 +123,8 @@ def build_outcome(
         profiling_cost_j=limits.extra_cost_j,
         shared=shared,
         shutdown_s=shutdown_s,
-        observed_batch_size=find_batch_size(progress.observed, trial.world_size),
+        observed_batch_size=find_batch_size(progress.observed, trial.world_size)
+        or progress.unapplied,
         cause=None if not crashed else _STORED_NO_CAUSE if failure is None else failure.cause,
         warnings=tuple(_warnings(trial, progress, exit_, stop, late=late, clean=clean)),
     )
@@ -277,7 +278,8 @@ def outcome_now(
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=progress.curve,
-        observed_batch_size=find_batch_size(progress.observed, trial.world_size),
+        observed_batch_size=find_batch_size(progress.observed, trial.world_size)
+        or progress.unapplied,
     )
 
 

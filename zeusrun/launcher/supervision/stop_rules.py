@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _TARGET_REACHED = {
     StopLevel.NONE: "target reached",
     StopLevel.ASK: "target reached",
-    StopLevel.TERMINATE: "the target is reached, and the script does not ask whether to stop",
+    StopLevel.TERMINATE: "the target is reached; a signal ends the script, so that code after its "
+    "training loop does not run (objective.on_target: continue lets it finish)",
 }
 _ASKED_TO_STOP = "another zeusrun process has asked for it"
 _SAVING_S = 600.0  # for a checkpoint after the epoch; a signal would leave half of it

@@ -46,7 +46,14 @@ class _Callback(Copyable):
     last: dict[str, Any]  # the metrics of the last call
     poll: StopPoll | None = None  # while it trains
 
-    def on_train_start(self, _trainer: Any, _module: Any) -> None:
+    def on_train_start(self, trainer: Any, _module: Any) -> None:
+        ranks = self.hooks.run.world_size
+        if trainer.world_size != ranks:  # the others have no hook: they would wait for this one
+            raise RuntimeError(
+                f"zeusrun: Lightning trains on {trainer.world_size} processes and zeusrun has "
+                f"started {ranks}: write  launch: {{nproc_per_node: {trainer.world_size}}}  and "
+                "remove distributed: false"
+            )
         self.poll = StopPoll(self.hooks.run)
 
     def on_train_epoch_start(self, trainer: Any, _module: Any) -> None:
