@@ -53,13 +53,9 @@ def precedes(source: str, other: str, preferred: str | None = None) -> bool:
     The order is: the source that the job file names, ``run.report``, the libraries in the order of
     ``_ORDER``, then any other source.
     """
-    return _place(source, preferred) < _place(other, preferred)
-
-
-def _place(source: str, preferred: str | None) -> int:
-    if source == preferred:
-        return -1
-    return _ORDER.index(source) if source in _ORDER else len(_ORDER)
+    order = (preferred, *_ORDER)
+    first, second = (order.index(each) if each in order else len(order) for each in (source, other))
+    return first < second
 
 
 def names_an_evaluation(metrics: Mapping[str, float]) -> bool:

@@ -20,11 +20,8 @@ def install(accelerator: ModuleType, hooks: Hooks) -> None:
     """Observe every call, and whether the ranks train together."""
     log = hooks.reporter.log
 
-    def log_values(_accelerator: Any, values: dict[str, Any], *_: Any, **__: Any) -> None:
-        log("accelerate", values)
-
     def look(built: Any, *_: Any, **__: Any) -> None:
         hooks.observer.is_separate = built.num_processes == 1
 
-    wrap(accelerator.Accelerator, "log", log_values)
+    wrap(accelerator.Accelerator, "log", lambda _self, values, *_, **__: log("accelerate", values))
     wrap(accelerator.Accelerator, "__init__", look)

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from zeusrun.worker.context import RunContext
 
-
-_LIBRARIES = frozenset(
-    ["torch", "zeusrun", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning"]
-)
-
-
-class AmbiguousLoaderError(RuntimeError):
-    """Two loaders could be meant."""
+_LIBRARIES = {
+    "torch",
+    "zeusrun",
+    "accelerate",
+    "lightning",
+    "lightning_fabric",
+    "pytorch_lightning",
+}
 
 
 def apply_batch_size(dataloader: ModuleType, run: RunContext, given: int) -> None:
@@ -53,7 +53,7 @@ def apply_batch_size(dataloader: ModuleType, run: RunContext, given: int) -> Non
             if changed is None:
                 run.record_on_0(Applied(time.monotonic(), "batch_size", given, chosen, where))
             elif changed != where and data != id(dataset):
-                raise AmbiguousLoaderError(
+                raise RuntimeError(
                     f"zeusrun: batch_size.apply: dataloader: two data loaders draw batches of "
                     f"{given}, at {changed} and at {where}, so the one that trains is not known. "
                     "Give the other one another batch size, or pass ${local_batch_size} in args"
@@ -116,11 +116,7 @@ def _is_rate(rate: Any, given: float) -> bool:
 def _caller() -> str:
     """Return file and line of the first frame that is neither torch's nor ours."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and _is_library(frame.f_globals.get("__name__", "")):
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         frame = frame.f_back
     name = frame.f_code.co_filename.rpartition("/")[2]
     return f"{name}:{frame.f_lineno}"
-
-
-def _is_library(module: str) -> bool:
-    return module.partition(".")[0] in _LIBRARIES

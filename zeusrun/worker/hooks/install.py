@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.util
 import sys
 import time
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Hooked
@@ -62,32 +62,25 @@ class Hooks:
         self.observer = Observer(run)
         self.reporter = Reporter(run, self.observer)
         self._pending = dict(MODULES)
-        self._finding: set[str] = set()
 
     def find_spec(
-        self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a module's own spec with a loader that installs the hook afterwards."""
-        if name not in self._pending or name in self._finding:
+        """Return the spec of a module's file, with a loader that installs the hook afterwards."""
+        if name not in self._pending:
             return None
-        self._finding.add(name)
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._finding.discard(name)
+        spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
             return spec
         loader: Any = spec.loader
-        execute = getattr(loader, "exec_module", None)  # a loader of the old kind has none
+        execute = loader.exec_module
 
         def execute_and_hook(module: ModuleType) -> None:
-            execute(module)  # type: ignore[misc]
+            execute(module)
             if (hook := self._pending.pop(name, None)) is not None:
                 self.install(hook, module)
 
-        with contextlib.suppress(AttributeError):  # a loader of slots takes no attribute
-            if execute is not None:
-                loader.exec_module = execute_and_hook
+        loader.exec_module = execute_and_hook
         return spec
 
     def install(self, hook: str, module: ModuleType) -> None:

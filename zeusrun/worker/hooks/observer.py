@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Observed
@@ -19,27 +20,16 @@ _AGAIN = 1000  # steps, after which a loader that never ends is looked at again
 _MAX_SIZES = 2  # a loader has one size of batches, and a smaller last one
 
 
+@dataclass
 class Feed:
-    """A data loader, over all its passes.
+    """A data loader, over all its passes."""
 
-    Attributes:
-        nominal: The batch size of its batch sampler; ``None`` if it has none.
-        replicas: Among how many ranks its sampler divides the data; ``None`` if it does not say.
-        loader: Returns it; ``None`` once the script has dropped it.
-        sizes: The sizes of batches seen.
-        batches: How many.
-        passes: In which an optimizer stepped.
-    """
-
-    def __init__(
-        self,
-        nominal: int | None = None,
-        replicas: int | None = None,
-        loader: Callable[[], Any] = lambda: None,
-    ) -> None:
-        self.nominal, self.replicas, self.loader = nominal, replicas, loader
-        self.sizes: set[int | None] = set()
-        self.batches = self.passes = 0
+    nominal: int | None = None  # the batch size of its batch sampler; ``None`` if it has none
+    replicas: int | None = None  # ranks among which its sampler divides the data, if it says so
+    loader: Callable[[], Any] = lambda: None  # ``None`` once the script has dropped it
+    sizes: set[int | None] = field(default_factory=set)  # of the batches seen
+    batches: int = 0  # seen
+    passes: int = 0  # in which an optimizer stepped
 
     def sees(self, size: int | None) -> None:
         """Take in the size of a batch; ``None`` if the loader does not form batches."""
@@ -60,23 +50,15 @@ class Feed:
         return largest
 
 
+@dataclass
 class Pass:
-    """One pass over a loader.
+    """One pass over a loader."""
 
-    Attributes:
-        feed: The loader.
-        pending: Batches since the last optimizer step.
-        steps: Optimizer steps so far.
-        batches: Of the last step, if it is not the first one.
-        ended: Whether all batches have been yielded.
-    """
-
-    def __init__(self, feed: Feed) -> None:
-        self.feed = feed
-        self.pending: int = 0
-        self.steps: int = 0
-        self.batches: int = 0
-        self.ended: bool = False
+    feed: Feed
+    pending: int = 0  # batches since the last optimizer step
+    steps: int = 0  # optimizer steps so far
+    batches: int = 0  # of the last step, unless it is the first one
+    ended: bool = False  # all batches have been yielded
 
 
 class Observer:
@@ -197,12 +179,11 @@ def _sampler_of(loader: Any) -> tuple[int | None, int | None]:
     """Return the batch size that a loader's batch sampler names, and its number of replicas."""
     batches = getattr(loader, "batch_sampler", None)
     nominal = getattr(batches, "batch_size", None)
-    for sampler in (batches, getattr(batches, "sampler", None), getattr(loader, "sampler", None)):
-        for name in ("num_replicas", "num_processes"):  # torch's; that of accelerate's shards
-            replicas = getattr(sampler, name, None)
-            if type(replicas) is int and replicas > 0:
-                return nominal if type(nominal) is int else None, replicas
-    return nominal if type(nominal) is int else None, None
+    samplers = (batches, getattr(batches, "sampler", None), getattr(loader, "sampler", None))
+    names = ("num_replicas", "num_processes")  # torch's; that of accelerate's shards
+    found = (getattr(sampler, name, None) for sampler in samplers for name in names)
+    replicas = next((each for each in found if type(each) is int and each > 0), None)
+    return nominal if type(nominal) is int else None, replicas
 
 
 def _base_rates(optimizer: Any) -> tuple[float, ...]:

@@ -38,9 +38,7 @@ class StopPoll:
     def after_step(self) -> bool:
         """Whether to stop now. A collective call in some steps: every rank calls it in each."""
         self._steps += 1
-        if self._steps < self._every:
-            return False
-        return self.now()
+        return self._steps >= self._every and self.now()
 
     def now(self) -> bool:
         """Whether to stop now. A collective call."""
