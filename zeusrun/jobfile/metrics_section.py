@@ -11,14 +11,13 @@ from zeusrun.jobfile.sections import Section
 from zeusrun.jobfile.values import SourceName, Template  # noqa: TC001 - pydantic reads the annotations
 
 _FILES = ("csv", "jsonl", "hf", "tensorboard", "mlflow")
-_COUNTED = ("csv", "jsonl", "tensorboard", "mlflow")
 # Key of metrics: the sources that it goes with.
 _SOURCES_OF = {
     "pattern": ("stdout",),
     "path": _FILES,
     "name": ("stdout", *_FILES),
-    "epoch": _COUNTED,
-    "step": _COUNTED,
+    "epoch": ("csv", "jsonl", "tensorboard", "mlflow"),
+    "step": ("csv", "jsonl"),
 }
 _EXAMPLE_PATHS = {
     "csv": "logs/**/metrics.csv",

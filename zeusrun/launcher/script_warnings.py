@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.jobfile.guess.script import module_paths, read_text
 from zeusrun.jobfile.placeholders import find_placeholders
 from zeusrun.metrics.seen import (
     TESTED,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from zeusrun.metrics.progress import Progress
     from zeusrun.trial import Trial
 
-_MAX_SCRIPT_BYTES = 1 << 20
 _TRAINS_ON = (
     "the target was reached, but the script goes on: it does not ask whether to stop. Loop over "
     "`run.epochs(default=...)`, or add `if run.should_stop(): break` after `run.report(...)`; with "
@@ -43,45 +43,36 @@ def find_unused_choices(spec: JobSpec) -> list[str]:
     cannot be read gets no warning.
     """
     text = _script_text(spec)
-    if text is None or "zeusrun" in text:
+    if not text or "zeusrun" in text:
         return []
-    return [
-        *_describe_no_accumulation(spec, text),
-        *_describe_undelivered(spec, text),
-    ]
-
-
-def _describe_no_accumulation(spec: JobSpec, script: str) -> list[str]:
-    """Return a warning if ``per_device_max`` seems to have no effect."""
-    most = spec.batch_size.per_device_max
-    # The hook of transformers splits the batch itself.
-    takes = "accumulation_steps" in " ".join(_placeholders(spec)) or "transformers" in script
-    if most is None or takes or "ZEUSRUN_ACCUMULATION_STEPS" in script:
-        return []
-    text = (
-        f"batch_size.per_device_max ({most}) seems to have no effect: the job file has no "
-        "${accumulation_steps}. Pass ${micro_batch_size} and ${accumulation_steps} as arguments, "
-        "or call run.micro_batch_size(default=...) and run.accumulation_steps() in the script"
-    )
-    return [text]
-
-
-def _describe_undelivered(spec: JobSpec, text: str) -> list[str]:
-    return [
+    warnings = [
         f"the {choice} seems never to reach the script: the job file has no ${{{name}}}, and "
         f"{spec.script or spec.module} mentions neither ZEUSRUN_{name.upper()} nor zeusrun. Pass "
         f'it as an argument, such as  args: [--{name.replace("_", "-")}, "${{{name}}}"], or write  '
         f"{name}: {{apply: {_HOOKED[name]}}}"
         for name, choice in _undelivered(spec, text).items()
     ]
+    most = spec.batch_size.per_device_max
+    # The hook of transformers splits the batch itself.
+    splits = "transformers" in text or "ZEUSRUN_ACCUMULATION_STEPS" in text
+    if (
+        most is not None
+        and not splits
+        and "accumulation_steps" not in " ".join(_placeholders(spec))
+    ):
+        warnings.append(
+            f"batch_size.per_device_max ({most}) seems to have no effect: the job file has no "
+            "${accumulation_steps}. Pass ${micro_batch_size} and ${accumulation_steps} as "
+            "arguments, or call run.micro_batch_size(default=...) and run.accumulation_steps() in "
+            "the script"
+        )
+    return warnings
 
 
 def find_choices_to_ask_for(spec: JobSpec) -> frozenset[str]:
     """Return the choices that reach the training only if the script asks ``zeusrun`` for them."""
-    text = _script_text(spec) if spec.instrument else None
-    if text is None or "zeusrun" not in text:
-        return frozenset()
-    return frozenset(_undelivered(spec, text))
+    text = _script_text(spec) if spec.instrument else ""
+    return frozenset(_undelivered(spec, text) if "zeusrun" in text else ())
 
 
 def _undelivered(spec: JobSpec, script: str) -> dict[str, str]:
@@ -106,21 +97,11 @@ def _placeholders(spec: JobSpec) -> set[str]:
     return {name for text in texts for name in find_placeholders(text)}
 
 
-def _script_text(spec: JobSpec) -> str | None:
-    """Return the text of the script or module; ``None`` if it is not found or is no text."""
+def _script_text(spec: JobSpec) -> str:
+    """Return the text of the script or module; empty if it is not found or is no text."""
     if spec.script is None:
-        folder = Path(str(spec.workdir), *str(spec.module).split("."))
-        paths = [folder.with_suffix(".py"), folder / "__main__.py"]
-    else:
-        paths = [] if find_placeholders(spec.script) else [spec.source.parent / spec.script]
-    for path in paths:
-        try:
-            if path.is_file():  # reading a pipe would block
-                with path.open("rb") as file:
-                    return file.read(_MAX_SCRIPT_BYTES).decode()
-        except (OSError, ValueError):  # not readable, or no text
-            continue
-    return None
+        return read_text(*module_paths(Path(str(spec.workdir)), str(spec.module)))
+    return "" if find_placeholders(spec.script) else read_text(spec.source.parent / spec.script)
 
 
 def find_remarks(

@@ -42,10 +42,8 @@ class Ranks:
 
     world_size: int = 1
     generation: int = 0  # how often torchrun has restarted them
-    exit_codes: Mapping[int, int] = field(
-        default_factory=dict
-    )  # of the ranks whose script has ended, in order of their ends
-    alone: frozenset[int] = frozenset()  # those of them that never joined a process group
+    exit_codes: Mapping[int, int] = field(default_factory=dict)  # in the order of their ends
+    alone: frozenset[int] = frozenset()  # ranks that ended without ever joining a process group
 
     def __iter__(self) -> Iterator[int]:
         """Iterate over the ranks."""
@@ -81,9 +79,7 @@ class Progress:
     script_t: float | None = None  # when rank 0 began to run the script
     training_t: float | None = None  # the start of the first step, else of the script
     steps: int | None = None  # of rank 0
-    stepping_s: tuple[float, float] | None = (
-        None  # monotonic ends of the first and of the last step
-    )
+    stepping_s: tuple[float, float] | None = None  # ends of the first and of the last step
     step_times_s: tuple[float, ...] = ()  # each a mean between two samples
     epochs: int = 0  # completed
     curve: tuple[CurvePoint, ...] = ()  # the metric after every epoch

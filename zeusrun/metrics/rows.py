@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
 from zeusrun.jobfile.metrics_section import Metrics
+from zeusrun.metrics.seen import list_names
 from zeusrun.sidecar.events import Reported
 from zeusrun.sidecar.step_clock import read_step_clock
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 _FIRST_S = 60.0  # of training, after which a file should be there
 _EPOCHS = 3  # after which a column should be there
-_SHOWN, _SHOWN_LETTERS = 10, 50
 _MAX_NAMES = 1000
 
 
@@ -165,11 +165,11 @@ class Rows:
     def end(self, *, final: bool = False) -> list[Event]:
         """End to read: return the events."""
         if not self._found and self._names and (final or len(self._epochs) >= _EPOCHS):
-            names = ", ".join(name[:_SHOWN_LETTERS] for name in list(self._names)[:_SHOWN])
             self.warn(
                 "name",
-                f"no {self._kind} {self._wanted!r} has come so far; there are {names}. Correct "
-                "objective.metric, or say in metrics.name which one it is",
+                f"no {self._kind} {self._wanted!r} has come so far; there are "
+                f"{list_names(self._names)}. Correct objective.metric, or say in metrics.name "
+                "which one it is",
             )
         events, self._events = self._events, []
         return [*events]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
 import re
 import warnings
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
 
+_MAX_BYTES = 1 << 20
 _RANKS = r"(?:\w+\.)*(?:get_)?(?:\w*world_?size|n_?gpus?\w*|num_gpus|num_processes|nprocs)"
 # No pattern begins with a repeat: in a long line of data it would be tried at every letter.
 _RATE = r"(?:base_?lr|b?lr|learning_rate)\b"
@@ -50,6 +53,22 @@ class Script:
     divides: bool = False  # its batch size by the number of processes
     scales_by: str | None = None  # by what it multiplies its learning rate
     uses_adam: bool = False
+
+
+def read_text(*paths: Path) -> str:
+    """Return the text of the first of these files that can be read as UTF-8, else an empty text."""
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: no UTF-8; a NUL in the name
+            if path.is_file():  # reading a pipe would block
+                with path.open("rb") as file:
+                    return file.read(_MAX_BYTES).decode()
+    return ""
+
+
+def module_paths(folder: Path, module: str) -> tuple[Path, Path]:
+    """Return where the file of a module, or of a package that can be run, would be."""
+    stem = folder.joinpath(*module.split("."))
+    return stem.with_suffix(".py"), stem / "__main__.py"
 
 
 def normal(name: str) -> str:
