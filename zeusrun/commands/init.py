@@ -41,7 +41,9 @@ def init(
 ) -> None:
     """Write a job file for a command that you run today."""
     if any("\ud800" <= character <= "\udfff" for word in command for character in word):
-        raise UsageError("the command contains bytes that are not UTF-8; a job file cannot")
+        raise UsageError(
+            "the command contains bytes that are not UTF-8; a job file cannot contain them"
+        )
     launched = read_command(command)
     target = launched.script or str(launched.module).removesuffix(".__main__").replace(".", "/")
     path = output or Path(f"{Path(target).stem}.yaml")
@@ -50,7 +52,7 @@ def init(
     write = functools.partial(write_draft, words=command, path=path, workdir=workdir)
     text = write(guess)
     _create(path, text)
-    head = f"{path}: written; the comments say what is guessed, and why:"
+    head = f"Wrote {path}. The comments say what init guessed, and why:"
     typer.echo(plain_text(f"{head}\n\n{text}"))
     _warn(path, guess)
     if try_it:
@@ -81,13 +83,13 @@ def _read_text(launched: Launched) -> str:
         return read_text(*module_paths(Path(), str(launched.module)))
     if not Path(script).is_file():
         if Path(script).exists():
-            raise UsageError(f"{script} is no file; give the path of the script itself")
+            raise UsageError(f"{script} is not a file; give the path of the script itself")
         raise UsageError(
             f"there is no script {script}; run init in the directory in which the command runs"
         )
     text = read_text(Path(script))
     if text.startswith("#!") and "python" not in text.partition("\n")[0]:
-        raise UsageError(f"{script} is no Python script; give the command that it runs")
+        raise UsageError(f"{script} is not a Python script; give the command that it runs")
     settings = launched.args if "configurator.py" in text else ()
     return "\n".join([text, *(read_text(Path(word)) for word in settings if word.endswith(".py"))])
 

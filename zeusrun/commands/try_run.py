@@ -56,7 +56,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     """
     spec = load_spec(path, _overrides(guess))
     limit = "" if guess.max_epochs else f", at most {_TRY_S} s"
-    typer.echo(f"Trying it: one epoch{limit}; this is no run of the job, and is not recorded.")
+    typer.echo(f"Running it once: one epoch{limit}. This run is not recorded in the history.")
     trial, code, progress = _run(spec)
     sight = Sight.of(progress) if progress is not None else None
     if sight is not None and sight.metrics:
@@ -67,7 +67,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     if progress is None or sight is None or stopped or failed or trial.status is TrialStatus.OOM:
         reason = plain_text(trial.reason or "it was stopped")
         then = f"{path} stays as it is. Correct the cause, then give the same command again"
-        typer.echo(f"zeusrun: the run did not end well: {reason}; {then}", err=True)
+        typer.echo(f"zeusrun: the run failed: {reason}; {then}", err=True)
         return code
     guess = replace(guess, seen_rate=max(sight.learning_rates, default=None))
     size = sight.batch_size
@@ -95,7 +95,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
             f"Next: set the target to what you need, then run: zeusrun submit {path}",
         ]
     if not _replace(path, text, write(guess, objective=objective)):
-        lines.insert(0, f"{path} was changed meanwhile, so it stays as it is.")
+        lines.insert(0, f"{path} was edited meanwhile, so init has not changed it.")
     typer.echo("\n".join(lines))
     return ExitCode.REACHED
 

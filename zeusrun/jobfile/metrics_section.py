@@ -56,8 +56,8 @@ class Metrics(Section):
     name: str | None = Field(
         None,
         min_length=1,
-        description="The column, key, tag or group that holds objective.metric, if it is not "
-        "called so.",
+        description="The column, key, tag or group that contains objective.metric, if it has "
+        "another name.",
     )
     epoch: str | None = Field(
         None, min_length=1, description="The column, key or tag that counts epochs."

@@ -39,8 +39,8 @@ _DATA_MAY_GROW = 1.25
 def find_unused_choices(spec: JobSpec) -> list[str]:
     """Return a warning for each choice that seems never to reach the training.
 
-    Only the job file and the text of the script are searched. A script that mentions zeusrun or
-    cannot be read gets no warning.
+    The job file and the text of the script are searched. There is no warning if the script
+    mentions zeusrun or cannot be read.
     """
     text = _script_text(spec)
     if not text or "zeusrun" in text:
@@ -76,7 +76,7 @@ def find_choices_to_ask_for(spec: JobSpec) -> frozenset[str]:
 
 
 def _undelivered(spec: JobSpec, script: str) -> dict[str, str]:
-    """Return the choices that only a call of zeusrun can deliver, with their names for people."""
+    """Return the choices that reach the script only by a call of zeusrun, with readable names."""
     placeholders = _placeholders(spec)
     choices = {}
     by_hook = spec.batch_size.apply == "dataloader"
@@ -115,9 +115,13 @@ def find_remarks(
 ) -> dict[str, str]:
     """Return the warnings that hold now, by kind; each kind is shown once.
 
-    ``to_ask_for`` are the choices that reach the training only if the script asks for them;
-    ``replaced`` is the batch size in whose place ``batch_size.apply`` hands out the chosen one;
-    ``earlier`` are trials of the job, oldest first.
+    Args:
+        progress: Of the trial.
+        trial: The running trial.
+        stops_at_target: Whether the job asks to end at the target.
+        to_ask_for: The choices that reach the training only if the script asks for them.
+        replaced: The global batch size that ``batch_size.apply`` replaces; ``None`` without it.
+        earlier: Trials of the job, oldest first.
     """
     remarks = _observed_remarks(progress, trial, replaced)
     metric = trial.metric
@@ -149,7 +153,7 @@ def find_remarks(
 
 
 def _observed_remarks(progress: Progress, trial: Trial, replaced: int | None) -> dict[str, str]:
-    """Return contradictions between what zeusrun chose, and what hooks and sources saw."""
+    """Return warnings about what hooks and sources saw, by kind."""
     remarks = {}
     size, chosen = find_batch_size(progress.observed, trial.world_size), trial.global_batch_size
     if (alone := describe_alone(progress.observed)) is not None:
@@ -178,21 +182,22 @@ def _observed_remarks(progress: Progress, trial: Trial, replaced: int | None) ->
     if progress.differs is not None:
         other, value, counted = progress.differs
         remarks["differs"] = (
-            f"{other} has {trial.metric} {value:.6g} and {progress.source} {counted:.6g} in one "
-            f"epoch; {progress.source} counts. To use another, name it in metrics.source"
+            f"{other} and {progress.source} report different values of {trial.metric} in one "
+            f"epoch, {value:.6g} and {counted:.6g}; {progress.source} counts. To use the other, "
+            "name it in metrics.source"
         )
     if progress.went_back is not None:
         before, after = progress.went_back
         remarks["back"] = (
             f"the epoch of {trial.metric} went back from {before} to {after}, and no rank was "
-            f"restarted: the values of epochs {after} to {before} are replaced by the new ones. If "
-            "the script counts again in every phase, let it pass an epoch that only grows"
+            f"restarted: the new values replace those of epochs {after} to {before}. If the "
+            "script counts from the start in every phase, let it report an epoch that only grows"
         )
     return remarks
 
 
 def _how_to_deliver(progress: Progress, trial: Trial, replaced: int | None) -> str:
-    """Return what makes the batch size arrive."""
+    """Return what to write so that the batch size reaches the training."""
     if replaced is None or any(a.choice == "batch_size" for a in progress.applied):
         return "Pass ${local_batch_size} in args, or write  batch_size: {apply: dataloader}"
     return (

@@ -82,7 +82,7 @@ def _plain_event(event: Event, name: str) -> Event:
         source = name if event.source == REPORT else event.source
         return Reported(float(event.t), int(event.epoch), metrics, source)
     if not isinstance(event, (Started, Asked, Ended)):
-        raise TypeError(f"it returned {event!r}, which is no event")
+        raise TypeError(f"it returned {event!r}, which is not an event")
     return event
 
 

@@ -42,7 +42,7 @@ def read_records(descriptor: int, offset: int) -> tuple[list[tuple[int, bytes]],
     while at + _HEADER.size <= len(data):
         length, _ = _HEADER.unpack_from(data, at)
         if length >= 1 << 40:
-            raise ValueError("is no event file, or is damaged")
+            raise ValueError("is not an event file, or is damaged")
         if not length:  # a hole, as in a file that has room for more
             break
         begin, end = at + _HEADER.size, at + _HEADER.size + length
@@ -67,7 +67,7 @@ def read_scalars(record: bytes) -> list[Scalar]:
                 summary = content
         values = [_read_value(content) for field, _, content in _fields(summary) if field == 1]
     except (LookupError, OverflowError, struct.error) as error:
-        raise ValueError("has a record that is no event") from error
+        raise ValueError("has a record that is not an event") from error
     return [Scalar(tag, step, wall_time_s, value) for tag, value in values]
 
 

@@ -50,7 +50,7 @@ class TrainerStates(RowSource):
         log = _read_log(path)
         if log is None:  # perhaps half-written
             if final:
-                self._rows.warn("file", f"{path} is no state of a transformers Trainer")
+                self._rows.warn("file", f"{path} is not a state of a transformers Trainer")
             return
         self._stamp = stamp
         if self._known is None:

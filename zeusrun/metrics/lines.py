@@ -36,7 +36,7 @@ class _Table:
         try:
             cells = next(csv.reader([text], delimiter=self._delimiter))
         except csv.Error as error:
-            raise ValueError(f"is no row of a table: {error}") from error
+            raise ValueError(f"is not a row of a table: {error}") from error
         cells = [cell.strip() for cell in cells]
         if not self._header or self._is_header(cells):
             self._header = cells
@@ -57,7 +57,7 @@ def _parse_object(line: bytes) -> tuple[int, Mapping[str, object]]:
     except (ValueError, RecursionError) as error:
         raise ValueError("is not JSON") from error
     if not isinstance(row, dict):
-        raise ValueError("is no JSON object")  # noqa: TRY004 - one error type for bad lines
+        raise ValueError("is not a JSON object")  # noqa: TRY004 - one error type for bad lines
     return hash(line), {name: value for name, value in row.items() if value is not None}
 
 

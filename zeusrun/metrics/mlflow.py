@@ -157,7 +157,7 @@ class _Folder:
         parts = line.decode(errors="replace").split()
         if len(parts) < 2 or not parts[0].isdigit():
             if parts:
-                self._rows.warn("line", f"a line of {self._path} is no value of {key!r}")
+                self._rows.warn("line", f"a line of {self._path} is not a value of {key!r}")
             return None
         step = number_of(parts[2]) if len(parts) > 2 else 0.0
         return key, parts[1], int(step or 0), int(parts[0]) / 1000

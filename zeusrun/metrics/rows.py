@@ -135,7 +135,7 @@ class Rows:
             elif name == self._wanted:
                 self._found = True
                 text = str(raw)[:80]
-                self.warn("number", f"{self._kind} {name!r} is {text!r}, which is no number")
+                self.warn("number", f"{self._kind} {name!r} is {text!r}, which is not a number")
         return values
 
     def _by_epoch(
@@ -167,9 +167,9 @@ class Rows:
         if not self._found and self._names and (final or len(self._epochs) >= _EPOCHS):
             self.warn(
                 "name",
-                f"no {self._kind} {self._wanted!r} has come so far; there are "
-                f"{list_names(self._names)}. Correct objective.metric, or say in metrics.name "
-                "which one it is",
+                f"there is no {self._kind} {self._wanted!r} so far, only "
+                f"{list_names(self._names)}. Correct objective.metric, or name its {self._kind} "
+                "in metrics.name",
             )
         events, self._events = self._events, []
         return [*events]

@@ -1,4 +1,4 @@
-"""What was seen of a training, for people and programs."""
+"""``Sight``: the summary of a training that ``show`` and ``metrics`` print."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Sight:
 
     Attributes:
         source: Whose values of the job's metric count; ``None`` before the first one.
-        metrics: Name, source, first and last value of each metric, and how often it came.
+        metrics: Name, source, first value, last value and number of values of each metric.
         libraries: Name and version of each library with a hook, and why the hook does not fit.
         batch_size: Samples per optimizer step; ``None`` if they were not observed.
-        steps: How they come about, such as ``2 ranks x 16``.
+        steps: What they are made of, such as ``2 ranks x 16``.
         learning_rates: Of the parameter groups of rank 0's optimizer.
         applied: What hooks replaced, one sentence each.
     """
@@ -36,7 +36,7 @@ class Sight:
 
     @classmethod
     def of(cls, progress: Progress) -> Sight:
-        """Return what was seen of a training so far."""
+        """Summarise the progress of a training."""
         observed = [progress.observed[rank] for rank in sorted(progress.observed)]
         size = find_batch_size(progress.observed, progress.ranks.world_size)
         return cls(
@@ -75,12 +75,11 @@ class Sight:
 
 
 def describe_applied(applied: Applied) -> str:
-    """Return what a hook replaced, such as ``train.py:4: batch size 16 of each rank is 32 now``."""
-    name = {"batch_size": "batch size", "learning_rate": "learning rate"}.get(applied.choice, "?")
-    each = " of each rank" if applied.choice == "batch_size" else ""
+    """Return what a hook replaced: ``train.py:4: learning rate changed from 0.1 to 0.2``."""
+    name = "batch size of each rank" if applied.choice == "batch_size" else "learning rate"
     if applied.given == applied.chosen:
-        return f"{applied.where}: {name} {applied.given:g}{each} stays"
-    return f"{applied.where}: {name} {applied.given:g}{each} is {applied.chosen:g} now"
+        return f"{applied.where}: {name} stays {applied.given:g}"
+    return f"{applied.where}: {name} changed from {applied.given:g} to {applied.chosen:g}"
 
 
 def _text(value: object) -> str | None:

@@ -81,7 +81,7 @@ def _read_program(program: str, *words: str) -> Launched:
         return _read_accelerate(list(words[1:]))
     if name.endswith(".py") or program.startswith(("./", "../")):
         return Launched(script=program, args=words, distributed=False)
-    raise UsageError(f"{program!r} is no launcher that zeusrun knows; {_GIVE}")
+    raise UsageError(f"{program!r} is not a launcher that zeusrun knows; {_GIVE}")
 
 
 def _read_python(words: list[str]) -> Launched:
@@ -156,7 +156,7 @@ def _target(words: list[str], options: Mapping[str, str], nodes: str) -> Launche
             f"the command for one: --{nodes} 1"
         )
     if "no_python" in options:
-        raise UsageError("zeusrun runs Python scripts and modules alone; --no-python starts others")
+        raise UsageError("zeusrun runs only Python scripts and modules; remove --no-python")
     if not words:
         raise UsageError("the command names no script after the options of the launcher")
     target, *args = words

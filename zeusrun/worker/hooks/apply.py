@@ -1,6 +1,6 @@
-"""Hands the chosen batch size and learning rate to what the script builds with its own.
+"""Replaces the batch size or learning rate of the script by the chosen one.
 
-``batch_size.apply: dataloader`` and ``learning_rate.apply: optimizer`` in the job file ask for it,
+``batch_size.apply: dataloader`` and ``learning_rate.apply: optimizer`` in the job file turn it on,
 for scripts that have no argument for them.
 """
 
@@ -30,7 +30,7 @@ _LIBRARIES = {
 
 
 def apply_batch_size(dataloader: ModuleType, run: RunContext, given: int) -> None:
-    """Have the loader that was built with a batch size built with the chosen one.
+    """Give the chosen batch size to the data loader that the script builds with its own.
 
     Args:
         dataloader: ``torch.utils.data.dataloader``.
@@ -55,7 +55,7 @@ def apply_batch_size(dataloader: ModuleType, run: RunContext, given: int) -> Non
             elif changed != where and data != id(dataset):
                 raise RuntimeError(
                     f"zeusrun: batch_size.apply: dataloader: two data loaders draw batches of "
-                    f"{given}, at {changed} and at {where}, so the one that trains is not known. "
+                    f"{given}, at {changed} and at {where}; zeusrun cannot know which one trains. "
                     "Give the other one another batch size, or pass ${local_batch_size} in args"
                 )
             changed, data = where, id(dataset)
@@ -66,7 +66,7 @@ def apply_batch_size(dataloader: ModuleType, run: RunContext, given: int) -> Non
 
 
 def apply_learning_rate(optimizer: ModuleType, run: RunContext, given: float) -> None:
-    """Have optimizers that were built with a learning rate built with the chosen one.
+    """Give the chosen learning rate to every optimizer that the script builds with its own.
 
     Args:
         optimizer: ``torch.optim.optimizer``.
