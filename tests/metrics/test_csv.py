@@ -157,7 +157,7 @@ def test_a_column_that_never_comes_is_named_after_three_epochs(tmp_path):
     (warning,) = source.warnings
     assert warning == (
         "metrics.source csv: there is no column 'accuracy' so far, only acc, loss. Correct "
-        "objective.metric, or say in metrics.name which one it is"
+        "objective.metric, or name its column in metrics.name"
     )
 
 

@@ -18,6 +18,7 @@ from zeusrun.errors import ExitCode, UsageError
 from zeusrun.files.atomic import replace_file
 from zeusrun.history.registry import open_history
 from zeusrun.jobfile.guess.guess import Batch, correct_batch
+from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.events import Advanced, Printed
 from zeusrun.launcher.processes.signals import CaughtSignals
@@ -94,26 +95,22 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
             f"Proposed: {metric} {better} {target:g}.",
             f"Next: set the target to what you need, then run: zeusrun submit {path}",
         ]
-    if not _replace(path, text, write(guess, objective=objective)):
+    if read_text(path) == text:
+        _write(path, write(guess, objective=objective))
+    else:
         lines.insert(0, f"{path} was edited meanwhile, so init has not changed it.")
     typer.echo("\n".join(lines))
     return ExitCode.REACHED
 
 
-def _replace(path: Path, text: str, new: str) -> bool:
-    """Replace the text of a file; return whether nobody has changed it meanwhile."""
+def _write(path: Path, text: str) -> None:
     try:
-        if path.read_bytes() != text.encode():
-            return False
         mode = path.stat().st_mode
-        replace_file(path, new.encode())
+        replace_file(path, text.encode())
         path.chmod(mode)
-    except FileNotFoundError:
-        return False
     except OSError as error:
         why = f"{path} cannot be written: {error.strerror}; it stays as it is"
         raise UsageError(why) from error
-    return True
 
 
 def _overrides(guess: Guess) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +13,8 @@ if TYPE_CHECKING:
     from zeusrun.worker.hooks.install import Hooks
 
 
-def lightning_callbacks() -> list[Any]:
-    """Return the callbacks for ``lightning.pytorch``; none outside zeusrun."""
-    return _callbacks("lightning.pytorch")
-
-
-def pytorch_lightning_callbacks() -> list[Any]:
-    """Return the callbacks for ``pytorch_lightning``; none outside zeusrun."""
-    return _callbacks("pytorch_lightning")
-
-
 def _callbacks(package: str) -> list[Any]:
+    """Return the callbacks for a package; none outside zeusrun."""
     hooks = installed_hooks()
     if hooks is None:
         return []
@@ -36,6 +28,10 @@ def _callbacks(package: str) -> list[Any]:
         return []
     hooks.say(library)
     return [callback]
+
+
+lightning_callbacks = functools.partial(_callbacks, "lightning.pytorch")
+pytorch_lightning_callbacks = functools.partial(_callbacks, "pytorch_lightning")
 
 
 class _Callback(Copyable):

@@ -55,21 +55,20 @@ class Reporter:
             if value is None or (key not in self._counts and len(self._counts) >= _MAX_NAMES):
                 continue
             count = self._counts[key] = self._counts.get(key, 0) + 1
-            at = epoch if epoch is not None else self._observer.epoch
-            at = count if at is None else at
+            at = next(n for n in (epoch, self._observer.epoch, count) if n is not None)
             last_epoch, last_t, last_value = self._written.get(key, (-1, -math.inf, math.nan))
             if at == last_epoch and value == last_value:
                 self._held.pop(key, None)
                 continue
             soon = at == last_epoch and now - last_t < _INTERVAL_S
-            if soon and not run.meets_target(key[1], value):
+            if soon and not run.meets_target(name, value):
                 self._held[key] = (at, value)
                 continue
             held = self._held.pop(key, None)
             if held is not None and held[0] != at:
-                values.setdefault(held[0], {})[key[1]] = held[1]
+                values.setdefault(held[0], {})[name] = held[1]
             self._written[key] = (at, now, value)
-            values.setdefault(at, {})[key[1]] = value
+            values.setdefault(at, {})[name] = value
         for at in sorted(values):
             run.report_for(source, at, values[at])
 

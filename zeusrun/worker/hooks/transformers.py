@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from zeusrun.worker.context import RunContext
     from zeusrun.worker.hooks.install import Hooks
 
-SOURCE = "transformers"
-
 
 def install(trainer: ModuleType, hooks: Hooks) -> None:
     """Add the callback's class to those that every ``Trainer`` gets; split batches too large."""
@@ -91,7 +89,7 @@ class _Callback(Copyable):
 
     def _log(self, metrics: dict[str, Any], state: Any) -> None:
         values = {name: value for name, value in metrics.items() if name != "epoch"}
-        self.hooks.reporter.log(SOURCE, values, _epochs(state))
+        self.hooks.reporter.log("transformers", values, _epochs(state))
 
 
 def _epochs(state: Any) -> int:
