@@ -33,8 +33,8 @@ class Metrics(Section):
     source: SourceName = Field(
         "auto",
         description="auto: what the script reports, what the hooks see, and known lines that rank "
-        "0 prints; sidecar: without the lines; stdout, csv, jsonl, hf, tensorboard, mlflow: the "
-        "sidecar and that source; or the name of an installed plugin.",
+        "0 prints; sidecar: the same without the lines; stdout, csv, jsonl, hf, tensorboard, "
+        "mlflow: reports, hooks and that source; or the name of an installed plugin.",
     )
     pattern: Annotated[
         tuple[str, ...],
@@ -63,7 +63,7 @@ class Metrics(Section):
         None, min_length=1, description="The column, key or tag that counts epochs."
     )
     step: str | None = Field(
-        None, min_length=1, description="The column or key that counts optimizer steps."
+        None, min_length=1, description="With csv and jsonl: the column or key that counts steps."
     )
 
     @field_validator("pattern", "path", "name", "epoch", "step")
