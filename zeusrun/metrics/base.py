@@ -46,7 +46,7 @@ SOURCES = {
 
 
 def open_source(run: Run) -> MetricSource:
-    """Open what the job file names to be read beside the sidecar, one of ``SOURCES``."""
+    """Open the source that the job file names, one of ``SOURCES``."""
     module = importlib.import_module(f"zeusrun.metrics.{SOURCES[run.section.source]}")
     source: MetricSource = module.open_source(run)
     return source
@@ -94,10 +94,10 @@ def _plugin_failed(name: str, where: str, error: Exception) -> UsageError:
 
 
 def open_sources(run: Run) -> Mapping[str, MetricSource]:
-    """Open the sidecar, which names the ranks' processes, and the source that the job file names.
+    """Open the sidecar, which every run has, and the source that the job file names.
 
-    The keys name the sources in messages. Call it before the training begins: what exists by then
-    is not of this run. Raises ``UsageError`` if no source has the name, if the plugin fails, or if
+    The keys name the sources in messages. Call it before the training begins: sources ignore what
+    exists by then. Raises ``UsageError`` if no source has the name, if the plugin fails, or if
     a placeholder has no value.
     """
     name, sidecar = run.section.source, run.run_dir / SIDECAR_NAME
@@ -105,7 +105,7 @@ def open_sources(run: Run) -> Mapping[str, MetricSource]:
         return {str(sidecar): SidecarReader(sidecar)}
     key = f"the metric source {name!r}"
     if name in SOURCES:
-        # A hook may see the same values at other times.
+        # A hook of the same library would report the same values at other times.
         return {str(sidecar): SidecarReader(sidecar, without=name), key: open_source(run)}
     source = create_plugin("zeusrun.metric_sources", name, MetricSource, run.run_dir)
     if source is None:

@@ -17,12 +17,12 @@ _HEADER = struct.Struct("<QI")  # length of the record, and its checksum
 _FOOTER_BYTES = 4
 _MAX_BYTES = 64 << 10  # longer records are images, histograms, text
 _CHUNK_BYTES = 1 << 20
-_TYPES = {1: "<f", 2: "<d"}  # of a tensor, as struct calls them
+_TYPES = {1: "<f", 2: "<d"}  # of a tensor, in struct's notation
 _SIZES = {1: 8, 5: 4}  # of the fields that are neither whole numbers nor bytes
 
 
 class Scalar(NamedTuple):
-    """One value; ``None`` if what has this tag is no number."""
+    """One value; ``None`` if it is not a number."""
 
     tag: str
     step: int
@@ -31,7 +31,7 @@ class Scalar(NamedTuple):
 
 
 def read_records(descriptor: int, offset: int) -> tuple[list[tuple[int, bytes]], int]:
-    """Return the next whole records of a file, each with its end, and where the next one begins.
+    """Return the next complete records with the offset of each one's end, and the next offset.
 
     Raises:
         ValueError: If there is no record at the offset.
@@ -43,7 +43,7 @@ def read_records(descriptor: int, offset: int) -> tuple[list[tuple[int, bytes]],
         length, _ = _HEADER.unpack_from(data, at)
         if length >= 1 << 40:
             raise ValueError("is not an event file, or is damaged")
-        if not length:  # a hole, as in a file that has room for more
+        if not length:  # a hole: the file is longer than what was written
             break
         begin, end = at + _HEADER.size, at + _HEADER.size + length
         if length <= _MAX_BYTES:

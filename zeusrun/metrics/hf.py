@@ -37,7 +37,7 @@ class TrainerStates(RowSource):
         path = self._files.find(final=final)
         if path is None:
             return False
-        with contextlib.suppress(FileNotFoundError):  # rotated away; the next one has its rows
+        with contextlib.suppress(FileNotFoundError):  # deleted; the next state has its rows
             status = path.stat()
             stamp = (path, status.st_size, status.st_mtime_ns)
             if stamp != self._stamp:
@@ -51,7 +51,7 @@ class TrainerStates(RowSource):
     def _take_log(self, log: list[dict[str, Any]], written_s: float) -> None:
         if self._known is None:
             self._known = KnownRows()
-            # A training that was continued has the rows of before.
+            # A training that continues from a checkpoint begins with the rows of that checkpoint.
             if self._old and log[: len(self._old)] == self._old:
                 for row in self._old:
                     self._known.is_new(_mark(row))

@@ -62,7 +62,7 @@ def _parse_object(line: bytes) -> tuple[int, Mapping[str, object]]:
 
 
 class LineFile(RowSource):
-    """Reads the newest file of a trial, which may be rewritten, deleted or begun again.
+    """Reads the newest file of a trial, even if the trial rewrites or deletes it.
 
     ``create_parser`` returns a function that gets the lines of a file from its start. For each, it
     returns a row and a hash that identifies it; ``None`` for a header. It raises ``ValueError``.
@@ -75,7 +75,7 @@ class LineFile(RowSource):
         self._path: Path | None = None
 
     def _collect(self, *, final: bool) -> bool:
-        """Read the file until now, then the newest one."""
+        """Read the rest of the present file, then a newer one."""
         if self._path is not None:
             self._read_lines(final=final)
         path = self._files.find(final=final)
@@ -92,7 +92,7 @@ class LineFile(RowSource):
         self._restarts = 0
 
     def _restart(self) -> None:
-        """Begin at the start of the file: what is known to stand there is not new."""
+        """Read the file from its start again; the rows that it had before are not new."""
         if self._restarts:
             self._old_bytes = 0
         self._restarts = self._tail.restarts

@@ -1,4 +1,4 @@
-"""Finds the file that a trial writes: the newest one that a glob matches and that has changed."""
+"""Finds the file that a trial writes: the newest changed file that a glob matches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from zeusrun.metrics.rows import Rows, Run
 
-_PAUSE = 100  # searching takes 1 % of the time
+_PAUSE = 100  # times the duration of a search, so that searching takes 1 % of the time
 _LAST_BYTES = 64
 
 
@@ -32,7 +32,7 @@ class _Old(NamedTuple):
 
 
 class NewestFile:
-    """Looks again and again for the file that counts.
+    """Searches repeatedly for the file that a trial writes.
 
     Args:
         run: What is known of the trial.
@@ -40,7 +40,7 @@ class NewestFile:
         names: The files that count, such as ``*tfevents*``; they are also looked for in a
             directory that matches, under ``inside``.
         inside: Globs relative to such a directory.
-        one: Whether a training should write but one such file.
+        one: Whether to warn if the trial writes several such files.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class NewestFile:
         return None if newest is None else Path(newest)
 
     def old_bytes(self, path: Path) -> int:
-        """Return how many bytes at the start of a file stood there before the trial."""
+        """Return how many bytes at the start of a file are from before the trial."""
         old = self._old.get(str(path))
         if old is None:
             return 0

@@ -88,7 +88,9 @@ class Progress:
     seen: Mapping[tuple[str, str], Seen] = field(default_factory=dict)  # by name and source
     source: str | None = None  # whose values of the metric count
     preferred: str | None = None  # the source that the job file names
-    differs: tuple[str, float, float] | None = None  # another source, its value, and the other one
+    differs: tuple[str, float, float] | None = (
+        None  # another source, its value, the value that counts
+    )
     went_back: tuple[int, int] | None = None  # epochs, where no restart explains it
     other_epochs: frozenset[int] = frozenset()  # the first ones without the metric
     last_value: float | None = None  # NaN and infinities included
@@ -218,7 +220,7 @@ def advance(
         return _report(progress, event, trial, energy_between)
     changes: dict[str, Any]
     if isinstance(event, Started):
-        first = event.rank == 0 and progress.script_t is None  # what a restart costs, the run costs
+        first = event.rank == 0 and progress.script_t is None  # restarts are part of the run's cost
         begun_t = event.t if first else progress.script_t
         changes = {"script_t": begun_t, "ranks": progress.ranks.take(event)}
     elif isinstance(event, Ended):
@@ -268,7 +270,7 @@ def _pass_over(progress: Progress, event: Reported) -> Progress:
 def _compare(progress: Progress, event: Reported, metric: str) -> Progress:
     """Decide which of two sources of the metric counts; the other one's values are dropped.
 
-    Their values are compared while each has one an epoch; of several, any two may meet here.
+    The values are compared only while each source has one value per epoch.
     """
     value, sources = event.metrics[metric], (event.source, progress.source or "")
     once = max(progress.seen[metric, source].times for source in sources) <= len(progress.curve)
@@ -302,11 +304,11 @@ def _report(
         progress = _compare(progress, event, trial.metric)
         if progress.source != event.source:
             return progress
-    time_s = max(0.0, event.t - begun)  # whoever writes the sidecar may have another clock
+    time_s = max(0.0, event.t - begun)  # a plugin may use another clock
     last = progress.curve[-1].epoch if progress.curve else 0
     if event.epoch < last and not progress.ranks.generation and progress.went_back is None:
         progress = replace(progress, went_back=(last, event.epoch))
-    # Again: a restart, or twice an epoch.
+    # A restart, or a second value of an epoch, replaces points.
     kept = [i for i, point in enumerate(progress.curve) if point.epoch < event.epoch]
     others = tuple(progress.curve[i] for i in kept)
     # Loops that count from 0 report one epoch less than they have done; the number of reports

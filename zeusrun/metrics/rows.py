@@ -1,4 +1,4 @@
-"""Turns the rows of a log or a file into events: what counts epochs, and what is a metric."""
+"""Turns the rows of a log or a file into events."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Run:
 
 
 def number_of(value: object) -> float | None:
-    """Return a value as a number, also ``91.3%`` and ``0.5,``; ``None`` if it is none."""
+    """Return a value as a number, also ``91.3%`` and ``0.5,``; ``None`` if it is not a number."""
     if isinstance(value, str):
         value = value.strip().rstrip(",;:%)]")
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -101,16 +101,16 @@ class Rows:
         self._counts: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Begin to read: no event is later than now, or earlier than the first reading."""
+        """Begin to read: every event lies between the first reading and now."""
         self._now_t = time.monotonic()
         if self._since_t is None:
             self._since_t = self._now_t
 
     def take(self, row: Mapping[str, object], written_s: float, *, emit: bool = True) -> None:
-        """Take in a row that was written at a Unix second; ``emit``: it was not seen before."""
+        """Take in a row that was written at a Unix second; ``emit``: whether the row is new."""
         epoch, step = (number_of(row.get(name)) for name in (self._epoch_name, self._step_name))
         if epoch is not None and abs(epoch) < 1 << 53:
-            self._epoch = max(0, math.ceil(epoch - 1e-6))  # one that is under way counts
+            self._epoch = max(0, math.ceil(epoch - 1e-6))  # an epoch that has begun counts
             if len(self._epochs) < _EPOCHS:
                 self._epochs.add(self._epoch)
         values = self._read_values(row)
@@ -214,9 +214,9 @@ class RowSource(ABC):
 
 
 class StepRows:
-    """Makes rows of single values: those of one step that come together are one row.
+    """Makes rows of single values: consecutive values of one step form a row.
 
-    Where a name counts epochs, a row waits for it: loggers write it last.
+    If a name counts epochs, a row waits for it, because loggers write it last.
     """
 
     def __init__(self, rows: Rows, epoch: str | None) -> None:
@@ -247,14 +247,14 @@ class StepRows:
 
 
 class KnownRows:
-    """The rows that a file had, to tell which are new after it was rewritten."""
+    """Hashes of a file's rows; they show which rows are new after the file was rewritten."""
 
     def __init__(self) -> None:
         self._marks = array("q")
         self.position = 0
 
     def is_new(self, mark: int) -> bool:
-        """Whether the next row of the file is not the one that stood there before."""
+        """Whether the next row of the file differs from the previous row at this place."""
         at, self.position = self.position, self.position + 1
         if at < len(self._marks):
             if self._marks[at] == mark:

@@ -1,4 +1,4 @@
-"""What was seen of a training: which metrics, from whom, and with how many samples a step."""
+"""What was seen of a training: its metrics, their sources, and the samples of a step."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def list_names(names: Collection[str]) -> str:
 
 
 def precedes(source: str, other: str, preferred: str | None = None) -> bool:
-    """Whether a source counts where another one reports a metric of the same name.
+    """Whether a source counts, and not another one that reports a metric of the same name.
 
     The order is: the source that the job file names, ``run.report``, the libraries in the order of
     ``_ORDER``, then any other source.
@@ -59,7 +59,7 @@ def precedes(source: str, other: str, preferred: str | None = None) -> bool:
 
 
 def names_an_evaluation(metrics: Mapping[str, float]) -> bool:
-    """Whether one of the names says that the values are from a whole evaluation.
+    """Whether one of the names shows that the values are from an evaluation.
 
     Lightning logs ``val_loss_step`` at each batch of one.
     """
@@ -74,14 +74,14 @@ def find_batch_size(observed: Mapping[int, Observed], world_size: int) -> int | 
     divided = {1 if part.alone else part.replicas for part in parts if part is not None}
     if len(samples) < world_size or len(divided) > 1:
         return None
-    # Where ranks share a model, the sampler divides the data among fewer replicas than ranks. Ranks
+    # If ranks share a model, the sampler divides the data among fewer replicas than ranks. Ranks
     # that train alone have a model and a batch size each.
     total, rest = divmod(sum(samples) * (divided.pop() or world_size), world_size)
     return None if rest else total
 
 
 def describe_steps(observed: Sequence[Observed]) -> str:
-    """Return how the samples of a step come about, such as ``2 ranks x 4 batches of 8``."""
+    """Return what the samples of a step are made of, such as ``2 ranks x 4 batches of 8``."""
     first = observed[0]
     ranks = f"{len(observed)} ranks x " if len(observed) > 1 and not first.alone else ""
     size = (first.samples or 0) // max(first.batches, 1)

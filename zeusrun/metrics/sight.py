@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sight:
-    """What was seen of a training, for people and programs.
+    """What was seen of a training.
 
     Attributes:
         source: Whose values of the job's metric count; ``None`` before the first one.
@@ -53,8 +53,8 @@ class Sight:
     def from_json(cls, record: dict[str, Any]) -> Sight:
         """Read the fields from JSON; later versions may have more.
 
-        A script may put anything there: ``TypeError``, ``LookupError``, ``ValueError`` or
-        ``OverflowError`` if it is no such record.
+        A script can write anything into the file: raises ``TypeError``, ``LookupError``,
+        ``ValueError`` or ``OverflowError`` for another content.
         """
         size = record["batch_size"]
         return cls(

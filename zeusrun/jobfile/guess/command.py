@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 _GIVE = "give a command that begins with torchrun, accelerate launch, python or a Python script"
 _OF_SHELL = {"&&", "||", "|", "|&", ";", ">", ">>", "2>&1", "<", "&"}
-# Options of torchrun and accelerate without a value; so are those that begin with use_.
+# Options of torchrun and accelerate without a value, besides those that begin with use_.
 _FLAGS = {
     "standalone", "module", "no_python", "run_path", "virtual_local_rank", "cpu", "debug",
     "downcast_bf16", "enable_cpu_affinity", "ipex", "multi_gpu", "quiet", "q", "same_network",
     "tpu", "dynamo_use_dynamic", "dynamo_use_fullgraph",
 }  # fmt: skip
-# How accelerate tells its choice to the processes that it starts.
+# The environment variables by which accelerate passes options to its processes.
 _VARIABLES = {
     "mixed_precision": "ACCELERATE_MIXED_PRECISION",
     "num_cpu_threads_per_process": "OMP_NUM_THREADS",

@@ -41,7 +41,7 @@ _METRICS = {
 }
 _PLAIN = re.compile(r"(?:--?)?[A-Za-z][\w./-]*|(?:\.{0,2}/)+[\w./-]*|\.\.", re.ASCII)
 _WIDTH = 100
-_COLUMN = 38  # behind which comments begin
+_COLUMN = 38  # where comments begin
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Batch:
     """The batch sizes of a job."""
 
     default: int  # global
-    why: str  # where it is from, a clause for people
-    per_device_max: int | None = None  # where the command accumulates gradients
+    why: str  # where it is from, for the comment
+    per_device_max: int | None = None  # if the command accumulates gradients
     by_hook: bool = False  # the script has no option for it
 
     def candidates(self, ranks: int) -> list[int]:
-        """Return powers of two times the default, as far as so many ranks can share them."""
+        """Return powers of two times the default that the ranks can share equally."""
         shares = {self.default * factor / 4 / ranks for factor in (1, 2, 4, 8, 16)}
         fit = [int(each) for each in shares if each >= 1 and each == int(each)]
         sizes = {each * ranks for each in fit if can_split(each, self.per_device_max)}
@@ -63,7 +63,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Guess:
-    """What a job file can be written from; ``None`` is what was not found."""
+    """The content of a job file; ``None`` for what was not found."""
 
     launched: Launched  # its arguments with placeholders
     ranks: int  # processes that the batch sizes are for
@@ -159,9 +159,9 @@ def _guess_learning_rate(arguments: Arguments, warnings: list[str]) -> tuple[Fou
 
 
 def correct_batch(guess: Guess, size: int) -> Guess | None:
-    """Return the guess with the global batch size of a run of it; ``None`` if it is no mistake.
+    """Return the guess with the global batch size of a run; ``None`` if it cannot be corrected.
 
-    The mistake is to take the option for that of each process instead of all, or the reverse.
+    It corrects an option that was taken for each process but means all of them, or the reverse.
     """
     batch, ranks, args = guess.batch, guess.ranks, guess.launched.args
     if batch is None or batch.per_device_max is not None or batch.by_hook:

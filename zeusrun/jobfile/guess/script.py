@@ -46,7 +46,7 @@ _OF_TRAINER = {"per_device_train_batch_size": 8.0, "learning_rate": 5e-5, "num_t
 
 @dataclass(frozen=True)
 class Script:
-    """What a text shows."""
+    """What the text of a script shows."""
 
     library: str | None = None  # whose conventions it follows: timm, nanoGPT, ...
     options: Mapping[str, tuple[str, float]] = field(default_factory=dict)  # as written, default
@@ -124,7 +124,7 @@ def _scales_by(text: str) -> str | None:
 def _declared(
     tree: ast.Module, choices: Collection[str]
 ) -> Iterator[tuple[str, tuple[str, float]]]:
-    """Yield what has a number as default: options of argparse and click, choices of zeusrun."""
+    """Yield options of argparse and click, and calls of zeusrun, with a number as default."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
@@ -144,7 +144,7 @@ def _declared(
 
 
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, tuple[str, float]]]:
-    """Yield the numbers that nanoGPT's configurator lets ``--name=value`` replace."""
+    """Yield the variables that nanoGPT's configurator can set by ``--name=value``."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name, value = node.targets[0].id, _number(node.value)
@@ -181,7 +181,7 @@ class Arguments:
 
     def __init__(self, words: Sequence[str], script: Script) -> None:
         self.script = script
-        self.words = [word.replace("$", "$$") for word in words]  # no other placeholder is meant
+        self.words = [word.replace("$", "$$") for word in words]  # only ours are placeholders
 
     def find(
         self, names: Sequence[str], *, whole: bool = True, default: bool = True
@@ -206,7 +206,7 @@ class Arguments:
         return None
 
     def put(self, found: Found, placeholder: str) -> None:
-        """Replace a value by a placeholder, or add the option; a call of zeusrun needs neither."""
+        """Replace a value by a placeholder, or add the option if it is not in the command."""
         if found.place is None:
             if found.written.startswith("-"):
                 self.words.append(f"{found.written}=${{{placeholder}}}")

@@ -41,9 +41,9 @@ def apply_batch_size(dataloader: ModuleType, run: RunContext, given: int) -> Non
     build = cls.__init__
     chosen = run.share or given
     changed: str | None = None
-    data: int | None = None  # a library may make a loader anew, as Lightning does for its sampler
+    data: int | None = None  # Lightning rebuilds a loader to add its sampler
 
-    @functools.wraps(build)  # libraries look at the parameters
+    @functools.wraps(build)  # libraries inspect the parameters
     def __init__(
         loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **options: Any
     ) -> None:
@@ -97,7 +97,7 @@ def apply_learning_rate(optimizer: ModuleType, run: RunContext, given: float) ->
 
 
 def _draws(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    """Whether a loader draws its samples at random, as one that trains does."""
+    """Whether a loader draws its samples in random order, as training loaders do."""
     shuffle, sampler, batches = (
         options.get(name, args[place] if len(args) > place else None)
         for place, name in enumerate(("shuffle", "sampler", "batch_sampler"))
@@ -114,7 +114,7 @@ def _is_rate(rate: Any, given: float) -> bool:
 
 
 def _caller() -> str:
-    """Return file and line of the first frame that is neither torch's nor ours."""
+    """Return file and line of the first frame outside the libraries and zeusrun."""
     frame = sys._getframe(2)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         frame = frame.f_back

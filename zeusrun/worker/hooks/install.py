@@ -1,7 +1,7 @@
 """Installs the hook of a library right after the script has imported that library.
 
-A hook never ends a training. Where it does not fit, the library stays as it was, and the sidecar
-says so.
+A hook never ends a training by an error. If it does not fit a version of its library, the library
+stays unchanged, and the sidecar contains the reason.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MODULES = {
     "timm.utils.summary": "timm",
     "ultralytics.engine.trainer": "ultralytics",
 }
-"""Which module of ``zeusrun.worker.hooks`` hooks into which module of a library.
+"""Module of a library -> module of ``zeusrun.worker.hooks`` that hooks into it.
 
 Lightning has entry points for callbacks instead: see ``hooks/lightning.py`` and pyproject.toml.
 """
@@ -52,7 +52,7 @@ class Hooks:
     Attributes:
         tick: Called after every optimizer step.
         observer: Which loader feeds the optimizer steps, and with how many samples.
-        reporter: Where metrics go that a hook has seen.
+        reporter: Records the metrics that hooks see.
     """
 
     def __init__(self, tick: Callable[[], None]) -> None:
@@ -101,7 +101,7 @@ class Hooks:
             self.reporter.flush()
 
     def say(self, library: str, problem: str | None = None) -> None:
-        """Record that a library has been hooked, or why not."""
+        """Record that a library has a hook, or why it has none."""
         if self.run.rank == 0:
             version = str(
                 getattr(sys.modules.get(library), "__version__", None) or _version(library)
@@ -126,7 +126,7 @@ def installed_hooks() -> Hooks | None:
 
 
 def _version(library: str) -> str:
-    """Return the version of an installed package that does not name it itself, or not yet."""
+    """Return the version of an installed package that has no ``__version__`` (yet)."""
     try:
         from importlib.metadata import version  # noqa: PLC0415 - takes 20 ms, and few need it
 
@@ -136,12 +136,12 @@ def _version(library: str) -> str:
 
 
 def wrap(owner: Any, name: str, after: Callable[..., None]) -> None:
-    """Have ``after`` called with a function's arguments once the function has returned.
+    """Call ``after`` with a function's arguments whenever the function has returned.
 
     Args:
-        owner: The class or module.
-        name: Of the function.
-        after: An exception in it is dropped: it must not end the training.
+        owner: The class or module that has the function.
+        name: The function's name.
+        after: Its exceptions are ignored: they must not end the training.
 
     Raises:
         AttributeError: If there is no such function.
@@ -151,7 +151,7 @@ def wrap(owner: Any, name: str, after: Callable[..., None]) -> None:
     @functools.wraps(original)  # with its name and module, it can be pickled as before
     def wrapped(*args: Any, **options: Any) -> Any:
         result = original(*args, **options)
-        with contextlib.suppress(Exception):  # a changed signature, say
+        with contextlib.suppress(Exception):  # for example, the signature has changed
             after(*args, **options)
         return result
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zeusrun.worker.context import RunContext
 
 _ENOUGH = 8  # steps, after which the first observation is recorded
-_AGAIN = 1000  # steps, after which a loader that never ends is looked at again
+_AGAIN = 1000  # steps between records, for loaders that never end
 _MAX_SIZES = 2  # a loader has one size of batches, and a smaller last one
 
 
@@ -44,7 +44,7 @@ class Feed:
         if not sizes or None in sizes or len(sizes) > _MAX_SIZES:
             return None
         largest = max(size for size in sizes if size is not None)
-        # All data fit into one batch.
+        # One batch per pass: it contains all data, and may be smaller than the batch size.
         if self.nominal is not None and len(sizes) == 1 and self.batches <= max(1, self.passes):
             return max(largest, self.nominal)
         return largest
@@ -77,10 +77,10 @@ class Observer:
         self._run = run
         self._feeds: weakref.WeakKeyDictionary[Any, Feed] = weakref.WeakKeyDictionary()
         self._training: Feed | None = None
-        self._earlier = 0  # passes over loaders in whose place the present one came
+        self._earlier = 0  # passes over earlier loaders that the present one replaced
         self._steps: dict[int, int] = {}  # batches in a step -> steps, since the last record
-        self._mixed = 0  # those of them for which several loaders yielded
-        self._alone = False  # one of several ranks, with a model of its own
+        self._mixed = 0  # steps for which several loaders yielded
+        self._alone = False  # whether this rank, one of several, trains a model of its own
         self._due = _ENOUGH
         self._count = 0
         self._optimizer: Any = None
@@ -98,7 +98,7 @@ class Observer:
             if feed is None:
                 feed = Feed(*_sampler_of(loader), weakref.ref(loader))
                 self._feeds[loader] = feed
-        except Exception:  # noqa: BLE001 - a loader of the script's own, which has no hash, say
+        except Exception:  # noqa: BLE001 - for example, the script's own loader without a hash
             feed = Feed()
         return Pass(feed)
 
@@ -115,7 +115,7 @@ class Observer:
         loaders read one batch ahead. So they do not count, except a first one of one batch.
         """
         current = self.current
-        # A second optimizer of the same batch, or a loader that has read one batch ahead.
+        # No new batch: a second optimizer, or a loader that reads one batch ahead.
         if current is None or not current.pending:
             return
         if not current.steps:
@@ -142,13 +142,17 @@ class Observer:
         """Begin a pass in which an optimizer steps."""
         before = self._training
         if before is not feed:
-            if before is not None and before.loader() is None:  # the script makes a new one a pass
+            if (
+                before is not None and before.loader() is None
+            ):  # the script builds one for each pass
                 self._earlier += before.passes
             elif before is not None:
                 self._earlier = 0
             self._steps, self._mixed, self._training = {}, 0, feed
         feed.passes += 1
-        self._run.grouped = self._run.grouped or is_grouped()  # it may leave the group at the end
+        self._run.grouped = (
+            self._run.grouped or is_grouped()
+        )  # a script may leave the group at its end
         self._alone = self._run.world_size > 1 and (self.is_separate or not self._run.grouped)
 
     def record(self) -> None:
@@ -160,7 +164,7 @@ class Observer:
         if self._recorded is not None and steps < _ENOUGH:
             return
         batches = max(self._steps, key=self._steps.__getitem__)
-        # Of several loaders at once, as for labelled and unlabelled data, none is the one.
+        # With several loaders at once (labelled and unlabelled data), no size can be named.
         size = None if 2 * self._mixed > steps else feed.batch_size
         self._steps, self._mixed = {}, 0
         samples = None if size is None else size * batches

@@ -1,4 +1,4 @@
-"""Records the metrics that a hook has seen, as often as the launcher needs them."""
+"""Records the metrics that hooks see, at most about once a second each."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MAX_NAMES = 1000
 
 
 class Reporter:
-    """Reports on rank 0 for the libraries that the script reports to.
+    """Records on rank 0 what the script passes to libraries with hooks.
 
     Attributes:
-        muted: Whether to record nothing, such as an evaluation after the training.
+        muted: Whether to record nothing, as during an evaluation after the training.
     """
 
     def __init__(self, run: RunContext, observer: Observer) -> None:
@@ -39,10 +39,10 @@ class Reporter:
 
         Args:
             source: The library.
-            metrics: By name; what is not one number is left out. Those of a mapping in it get
-                both names: ``accuracy/f1``.
-            epoch: Epochs completed; by default the passes over the training loader, else how often
-                the metric has come.
+            metrics: Values by name; what is not one number is ignored. Values of a mapping
+                within it get both names: ``accuracy/f1``.
+            epoch: Epochs completed; by default, the passes over the training loader, else the
+                number of values of the metric.
         """
         run = self._run
         if run.rank != 0 or self.muted:
