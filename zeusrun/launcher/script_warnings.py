@@ -77,18 +77,14 @@ def find_choices_to_ask_for(spec: JobSpec) -> frozenset[str]:
 
 def _undelivered(spec: JobSpec, script: str) -> dict[str, str]:
     """Return the choices that reach the script only by a call of zeusrun, with readable names."""
-    placeholders = _placeholders(spec)
-    choices = {}
-    by_hook = spec.batch_size.apply == "dataloader"
+    placeholders, batch, rate = _placeholders(spec), spec.batch_size, spec.learning_rate
     sizes = {"batch_size", "local_batch_size", "micro_batch_size"}
-    if len(spec.batch_size.candidates) > 1 and not placeholders & sizes and not by_hook:
+    taken = bool(placeholders & sizes) or "ZEUSRUN_MICRO_BATCH_SIZE" in script
+    choices = {}
+    if len(batch.candidates) > 1 and batch.apply != "dataloader" and not taken:
         choices["batch_size"] = "batch size"
-    rate = spec.learning_rate
-    by_hook = rate is not None and rate.apply == "optimizer"
-    if rate is not None and "learning_rate" not in placeholders and not by_hook:
+    if rate is not None and rate.apply != "optimizer" and "learning_rate" not in placeholders:
         choices["learning_rate"] = "learning rate"
-    if "ZEUSRUN_MICRO_BATCH_SIZE" in script:
-        choices.pop("batch_size", None)
     return {name: what for name, what in choices.items() if f"ZEUSRUN_{name.upper()}" not in script}
 
 

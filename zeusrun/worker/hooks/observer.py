@@ -168,15 +168,12 @@ class Observer:
         size = None if 2 * self._mixed > steps else feed.batch_size
         self._steps, self._mixed = {}, 0
         samples = None if size is None else size * batches
-        rates, self._optimizer = _base_rates(self._optimizer), None
+        before = () if self._recorded is None else self._recorded[3]
+        rates, self._optimizer = _base_rates(self._optimizer) or before, None
         seen = (samples, batches, feed.replicas, rates, self._alone)
-        if self._recorded is not None:
-            if not rates:
-                seen = (*seen[:3], self._recorded[3], self._alone)
-            if seen == self._recorded:
-                return
-        self._recorded = seen
-        self._run.record(Observed(time.monotonic(), self._run.rank, *seen))
+        if seen != self._recorded:
+            self._recorded = seen
+            self._run.record(Observed(time.monotonic(), self._run.rank, *seen))
 
 
 def _sampler_of(loader: Any) -> tuple[int | None, int | None]:
