@@ -228,10 +228,8 @@ def advance(
     elif isinstance(event, Asked):
         changes = {"asked": progress.asked | {event.choice}}
     elif isinstance(event, Applied):
-        changes = {
-            "applied": (*progress.applied, event),
-            "asked": progress.asked | {event.choice},
-        }
+        asked = progress.asked | {event.choice}
+        changes = {"applied": (*progress.applied, event), "asked": asked}
     elif isinstance(event, Hooked):
         others = (hook for hook in progress.hooks if hook.library != event.library)
         changes = {"hooks": (*others, event)}  # a script may make many trainers

@@ -28,25 +28,15 @@ _MAX_NAMES = 1000
 
 @dataclass(frozen=True)
 class Run:
-    """What a source knows of its trial before it begins.
-
-    Attributes:
-        run_dir: Its files.
-        workdir: Where the script will run; absolute.
-        section: ``metrics`` of the job file.
-        metric: ``objective.metric``.
-        values: Of the placeholders that may stand in ``metrics.path``.
-        world_size: Number of ranks.
-        began_s: Now, in Unix seconds.
-    """
+    """What a source gets to know of its trial before the trial begins."""
 
     run_dir: Path
-    workdir: Path
+    workdir: Path  # where the script will run; absolute
     section: Metrics = field(default_factory=Metrics)
-    metric: str = ""
-    values: Mapping[str, str] = field(default_factory=dict)
+    metric: str = ""  # ``objective.metric``
+    values: Mapping[str, str] = field(default_factory=dict)  # of placeholders in ``metrics.path``
     world_size: int = 1
-    began_s: float = field(default_factory=read_clock)
+    began_s: float = field(default_factory=read_clock)  # now, in Unix seconds
 
     def log(self, rank: int) -> Path:
         """Return the log of a rank."""

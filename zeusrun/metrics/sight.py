@@ -14,25 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sight:
-    """What was seen of a training.
+    """What was seen of a training."""
 
-    Attributes:
-        source: Whose values of the job's metric count; ``None`` before the first one.
-        metrics: Name, source, first value, last value and number of values of each metric.
-        libraries: Name and version of each library with a hook, and why the hook does not fit.
-        batch_size: Samples per optimizer step; ``None`` if they were not observed.
-        steps: What they are made of, such as ``2 ranks x 16``.
-        learning_rates: Of the parameter groups of rank 0's optimizer.
-        applied: What hooks replaced, one sentence each.
-    """
-
-    source: str | None
-    metrics: tuple[tuple[str, str, float, float, int], ...]
-    libraries: tuple[tuple[str, str, str | None], ...]
-    batch_size: int | None
-    steps: str | None
-    learning_rates: tuple[float, ...]
-    applied: tuple[str, ...]
+    source: str | None  # whose values of the job's metric count; ``None`` before the first one
+    metrics: tuple[tuple[str, str, float, float, int], ...]  # name, source, first, last, how many
+    libraries: tuple[tuple[str, str, str | None], ...]  # name, version, why the hook does not fit
+    batch_size: int | None  # samples per optimizer step; ``None`` if not observed
+    steps: str | None  # what they are made of, such as ``2 ranks x 16``
+    learning_rates: tuple[float, ...]  # of the parameter groups of rank 0's optimizer
+    applied: tuple[str, ...]  # what hooks replaced, one sentence each
 
     @classmethod
     def of(cls, progress: Progress) -> Sight:
