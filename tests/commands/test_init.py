@@ -146,7 +146,7 @@ def test_without_a_try_it_says_what_it_guessed_and_what_is_missing(cli, zeusrun,
     assert (code, err) == (0, "")
     assert "guessed from -b 8 x 2 processes: scripts of torchvision usually mean" in out
     assert "candidates: [4, 8, 16, 32, 64]" in out
-    assert "write metric and target under 'objective' in train.yaml (likely acc1" in out
+    assert "write metric and target under 'objective' in train.yaml (probably acc1" in out
     assert read_job_file(zeusrun.folder / "train.yaml", ()).problems == []
     code, _, err = cli("validate", "train.yaml")
     assert code == 2

@@ -60,8 +60,8 @@ def init(
 
         raise typer.Exit(try_job(guess, path, text, write))
     typer.echo(
-        f"Next: write metric and target under 'objective' in {path} (likely {guess.metric}; "
-        f"`zeusrun init --try` finds out), then run: zeusrun submit {path}"
+        f"Next: write metric and target under 'objective' in {path} (probably "
+        f"{guess.metric}; `zeusrun init --try` lists the metrics), then run: zeusrun submit {path}"
     )
 
 

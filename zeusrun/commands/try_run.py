@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 _TRY_S = 120  # if the number of epochs cannot be set
 _NOTHING_SEEN = (
-    "The run produced no metric that zeusrun can see by itself. Name where it writes them under "
-    "'metrics' in the job file (stdout, csv, jsonl, tensorboard, ...), or call run.report() in the "
+    "The run produced no metric that zeusrun can see. In the job file, write under 'metrics' where "
+    "zeusrun can read them (stdout, csv, jsonl, tensorboard, ...), or call run.report() in the "
     "script: docs/metrics.md"
 )
 
@@ -75,7 +75,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     if (alone := describe_alone(progress.observed)) is not None:
         typer.echo(f"zeusrun: warning: {path}: {alone}", err=True)
     elif guess.batch is None and size and size % guess.ranks == 0:
-        guess = replace(guess, batch=Batch(size, "what the try trained with", by_hook=True))
+        guess = replace(guess, batch=Batch(size, "the run of --try", by_hook=True))
     elif guess.batch is not None and size and size != guess.batch.default:
         wrong = f"the run trained with a batch size of {size}, not with {guess.batch.default}"
         if corrected := correct_batch(guess, size):
@@ -90,7 +90,12 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     else:
         metric, source, mode, target, last = proposal
         better = "at most" if mode == "min" else "at least"
-        objective = (metric, mode, target, f"it was {last:.6g} in the try; source: {source}")
+        objective = (
+            metric,
+            mode,
+            target,
+            f"it was {last:.6g} in the run of --try; source: {source}",
+        )
         lines = [
             f"Proposed: {metric} {better} {target:g}.",
             f"Next: set the target to what you need, then run: zeusrun submit {path}",

@@ -72,11 +72,10 @@ class Rows:
         section = run.section
         self.warnings: list[str] = []
         self.source = "stdout" if section.source == "auto" else section.source
-        self.where = f"metrics.source {self.source}"
         self._run, self._kind = run, kind
         self._epoch_name, self._step_name = section.epoch or epoch, section.step or step
         self._wanted = section.name or run.metric
-        self._names: dict[str, None] = {}
+        self._names: set[str] = set()
         self._epochs: set[int] = set()
         self._found = False
         self._since_t: float | None = None
@@ -118,7 +117,7 @@ class Rows:
                 continue
             if name not in self._names and len(self._names) >= _MAX_NAMES:
                 continue
-            self._names.setdefault(name)
+            self._names.add(name)
             value = number_of(raw)
             if value is not None:
                 values[name] = value
@@ -177,7 +176,7 @@ class Rows:
         """Warn once of each kind."""
         if kind not in self._warned:
             self._warned.add(kind)
-            self.warnings.append(f"{self.where}: {text}")
+            self.warnings.append(f"metrics.source {self.source}: {text}")
 
 
 class RowSource(ABC):
