@@ -284,8 +284,8 @@ def observed(samples, rates=(), rank=0):
             {},
             [
                 (
-                    "wandb has accuracy 0.3 and mlflow 0.25 in one epoch; mlflow counts. To use "
-                    "another, name it in metrics.source"
+                    "wandb and mlflow report different values of accuracy in one epoch, 0.3 and "
+                    "0.25; mlflow counts. To use the other, name it in metrics.source"
                 )
             ],
             id="two sources that differ",
@@ -296,8 +296,8 @@ def observed(samples, rates=(), rank=0):
             [
                 (
                     "the epoch of accuracy went back from 3 to 1, and no rank was restarted: the "
-                    "values of epochs 1 to 3 are replaced by the new ones. If the script counts again "
-                    "in every phase, let it pass an epoch that only grows"
+                    "new values replace those of epochs 1 to 3. If the script counts from the start "
+                    "in every phase, let it report an epoch that only grows"
                 )
             ],
             id="an epoch that goes back",
