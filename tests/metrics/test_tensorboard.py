@@ -175,7 +175,7 @@ def test_what_is_no_event_file_is_named_once(tmp_path):
         assert source.read(final=final) == []
     where = "metrics.source tensorboard"
     assert list(source.warnings) == [
-        f"{where}: {path} is no event file, or is damaged; the rest of it is not read"
+        f"{where}: {path} is not an event file, or is damaged; the rest of it is not read"
     ]
 
 

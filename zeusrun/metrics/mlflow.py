@@ -160,7 +160,7 @@ class _Folder:
         try:
             ms, value, step = float(parts[0]), parts[1], int(parts[2]) if len(parts) > 2 else 0
         except (ValueError, IndexError):
-            self._rows.warn("line", f"a line of {self._path} is no value of {key!r}")
+            self._rows.warn("line", f"a line of {self._path} is not a value of {key!r}")
             return None
         return key, value, step, ms / 1000
 

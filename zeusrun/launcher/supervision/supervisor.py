@@ -119,7 +119,6 @@ class Supervisor:
         self._stop: StopOrder | None = None
         self._remarked: set[str] = set()
         self._to_ask_for = find_choices_to_ask_for(spec)
-        self._replaced = spec.batch_size.default if spec.batch_size.apply == "dataloader" else None
         self._warnings: list[str] = []
         now_t = time.monotonic()
         self._progress = Progress(
@@ -127,6 +126,7 @@ class Supervisor:
             now_t=now_t,
             seen={(trial.metric, "earlier part"): Seen(0.0, 0.0, 0)} if trial.curve else {},
             preferred=spec.metrics.source,
+            replaced=spec.batch_size.default if spec.batch_size.apply == "dataloader" else None,
             best_value=trial.best_metric,
             earlier=tuple(point.epoch for point in trial.curve if not is_baseline(point)),
             ranks=Ranks(trial.world_size),
@@ -280,7 +280,6 @@ class Supervisor:
             trial,
             stops_at_target=self._rules.stop_at_target,
             to_ask_for=self._to_ask_for,
-            replaced=self._replaced,
             earlier=self._choice.earlier,
         )
         for kind, text in remarks.items():
