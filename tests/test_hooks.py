@@ -33,7 +33,7 @@ def test_a_batch_size_that_does_not_arrive_is_said_and_the_target_ends_the_scrip
     contradiction = "trains with batch size 16 (2 ranks x 8), not with the 32 that zeusrun chose"
     assert said.count(contradiction) == 1
     assert said.index(contradiction) < said.index("epoch 2/90")
-    assert "the target is reached, and the script does not ask whether to stop" in said
+    assert "the target is reached; a signal ends the script" in said
     (trial,) = zeusrun.history()
     assert (trial["status"], trial["observed_batch_size"]) == ("REACHED", 16)
     assert trial["epochs"] == 2
@@ -67,8 +67,8 @@ def test_the_choices_are_handed_to_a_script_that_has_no_argument_for_them(zeusru
     )
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
-    assert "logs_only.py:11: batch size 8 of each rank is 16 now" in said
-    assert "logs_only.py:13: learning rate 0.125 is 0.25 now" in said
+    assert "logs_only.py:11: batch size of each rank changed from 8 to 16" in said
+    assert "logs_only.py:13: learning rate changed from 0.125 to 0.25" in said
     assert "seems never to reach" not in said
     (trial,) = zeusrun.history()
     assert trial["observed_batch_size"] == 32

@@ -324,7 +324,7 @@ class Source:
     ("body", "error"),
     [
         ("return {}['oops']", "KeyError: 'oops'"),
-        ("return ['a report']", "TypeError: it returned 'a report', which is no event"),
+        ("return ['a report']", "TypeError: it returned 'a report', which is not an event"),
         ("return [Reported(0.0, 'one', {})]", "ValueError: invalid literal for int()"),
     ],
 )

@@ -1,6 +1,6 @@
 """Train a small convolutional network on scikit-learn's handwritten digits, on one or more ranks.
 
-An ordinary DDP script. The lines that speak to zeusrun are marked; without zeusrun they give
+An ordinary DDP script. The lines that call zeusrun are marked; without zeusrun they return
 their defaults, so that plain ``python`` and plain ``torchrun`` run it as well.
 """
 

@@ -19,14 +19,14 @@ from torch.utils.tensorboard import SummaryWriter
 
 
 def read_idx(folder: Path, name: str) -> torch.Tensor:
-    """Read one of MNIST's files, packed or not, into a tensor of bytes."""
+    """Read one of MNIST's files, compressed or not, into a tensor of bytes."""
     for path in (folder / name, folder / f"{name}.gz"):
         if path.exists():
             raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
             shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)  # byte 3: how many dimensions
             values = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3])
             return torch.tensor(values.reshape(shape.tolist()))
-    sys.exit(f"{folder / name}: no such file, packed (.gz) or not; --data is the folder of MNIST")
+    sys.exit(f"{folder / name}: no such file, with or without .gz; --data is the folder of MNIST")
 
 
 def load_data(folder: Path | None) -> tuple[TensorDataset, TensorDataset]:

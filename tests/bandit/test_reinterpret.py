@@ -267,7 +267,7 @@ def test_nothing_is_learned_from_a_trial_that_was_seen_to_train_with_another_bat
     same, other = trial(64, observed_batch_size=64), trial(64, observed_batch_size=32)
     assert read_trial(problem(), same) == read_trial(problem(), trial(64))
     assert read_trial(problem(), other) is None
-    (told,) = describe_kept(problem(), [other])
+    _, told = describe_kept(problem(), [other])
     assert told == "1 trial trained with batch size 32, not with its own (REACHED): left out"
 
 

@@ -146,7 +146,7 @@ def test_without_a_try_it_says_what_it_guessed_and_what_is_missing(cli, zeusrun,
     assert (code, err) == (0, "")
     assert "guessed from -b 8 x 2 processes: scripts of torchvision usually mean" in out
     assert "candidates: [4, 8, 16, 32, 64]" in out
-    assert "write metric and target under 'objective' in train.yaml (likely acc1" in out
+    assert "write metric and target under 'objective' in train.yaml (probably acc1" in out
     assert read_job_file(zeusrun.folder / "train.yaml", ()).problems == []
     code, _, err = cli("validate", "train.yaml")
     assert code == 2
@@ -223,10 +223,10 @@ def test_the_settings_of_nanogpt_are_read_after_its_script(cli, zeusrun, script)
     ("command", "sentence"),
     [
         (("python", "nope.py"), "there is no script nope.py"),
-        (("python", "."), ". is no file"),
-        (("./train.sh",), "train.sh is no Python script"),
+        (("python", "."), ". is not a file"),
+        (("./train.sh",), "train.sh is not a Python script"),
         (("torchrun", "--nnodes", "2", "train.py"), "zeusrun runs a job on one machine"),
-        (("srun", "python", "train.py"), "'srun' is no launcher that zeusrun knows"),
+        (("srun", "python", "train.py"), "'srun' is not a launcher that zeusrun knows"),
         (("python", "train.py", "\udcff"), "not UTF-8"),
     ],
 )
@@ -257,7 +257,7 @@ def test_a_file_that_changes_during_the_try_stays(zeusrun, script):
     """)
     done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 8)
     assert done.returncode == 0, done.stderr
-    assert "train.yaml was changed meanwhile, so it stays as it is." in done.stdout
+    assert "train.yaml was edited meanwhile, so init has not changed it." in done.stdout
     assert "Proposed: val_loss at most 4." in done.stdout  # as nanoGPT prints it
     assert (zeusrun.folder / "train.yaml").read_text() == "name: mine"
 

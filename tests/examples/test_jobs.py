@@ -56,4 +56,4 @@ def test_another_batch_size_reaches_a_script_without_an_argument(zeusrun):
     job = ROOT / "jobs" / "lightning.yaml"
     code, _, errors = zeusrun.submit(job, "--batch-size", "256", "--set", "objective.target=0.5")
     assert code == 0, errors
-    assert "batch size 32 of each rank is 128 now" in errors
+    assert "batch size of each rank changed from 32 to 128" in errors

@@ -342,14 +342,14 @@ def test_what_accelerate_tells_its_processes_goes_into_the_environment():
         ("torchrun --nnodes 1:4 train.py", "trains on 1:4 nodes"),
         ("accelerate launch --num_machines 2 t.py", "trains on 2 nodes"),
         ("accelerate launch --use_deepspeed t.py", "--use_deepspeed needs accelerate's own"),
-        ("torchrun --no-python train.sh", "Python scripts and modules alone"),
+        ("torchrun --no-python train.sh", "only Python scripts and modules"),
         ("torchrun --frobnicate train.py", "names no script"),
         ("python -m torch.distributed.launch t.py", "LOCAL_RANK"),
         ("torchrun --nproc-per-node two train.py", "whole number here, not 'two'"),
         ("torchrun --nproc-per-node", "has no value"),
         ("torchrun --standalone", "names no script"),
-        ("accelerate config", "'accelerate' is no launcher"),
-        ("deepspeed train.py", "'deepspeed' is no launcher"),
+        ("accelerate config", "'accelerate' is not a launcher"),
+        ("deepspeed train.py", "'deepspeed' is not a launcher"),
         ("python -c pass", "starts no script"),
         ("python", "starts no script"),
         ("'torchrun --standalone train.py'", "without quotes around the whole"),
@@ -441,3 +441,10 @@ def test_the_commands_of_the_docs_are_read():
     assert len(lines) == 8
     for line in lines:
         assert guess_of(line).launched.script is not None
+
+
+def test_processes_that_lightning_would_start_itself_are_zeusruns():
+    text = "import lightning as L\nL.Trainer(accelerator='cpu', devices=2)"
+    guess = build_guess(read_command(["python", "train.py"]), read_script(text), gpus=0, cpus=2)
+    assert (guess.launched.nproc_per_node, guess.ranks) == (2, 2)
+    assert "distributed: false" not in write_draft(guess, ["python", "train.py"], Path("job.yaml"))

@@ -54,6 +54,24 @@ def test_a_trial_records_the_micro_batches_that_it_was_to_train_with(submission,
     assert choose_next(submission, [], None, 1).trial.micro_batch_size == 8
 
 
+def test_a_script_that_ignores_the_batch_size_runs_with_its_own(submission):
+    ignored = build_trial(1, global_batch_size=64, observed_batch_size=16, status=MISSED)
+    assert build_problem(submission, [ignored]).candidates == (16,)
+    choice = choose_next(submission, [ignored], 1, 2)
+    assert choice.trial.global_batch_size == 16
+    assert choice.kept[0] == (
+        "job-1-1 trained with batch size 16, not with 64: only 16 runs until another one arrives. "
+        "Once the script takes it: zeusrun history --forget job-1-1"
+    )
+    unknown = replace(ignored, observed_batch_size=48)  # no candidate
+    assert build_problem(submission, [unknown]).candidates == (32,)
+    own = build_trial(2, global_batch_size=16, observed_batch_size=16, status=MISSED)
+    assert build_problem(submission, [ignored, own]).candidates == (16,)
+    arrived = build_trial(3, global_batch_size=64, observed_batch_size=64, status=MISSED)
+    for trials in ([replace(ignored, forgotten=True)], [ignored, own, arrived]):
+        assert build_problem(submission, trials).candidates == (16, 32, 64)
+
+
 def reached(number, arm, cost_j):
     """A run that has reached the target, priced by its energy and 65 W times its time."""
     outcome = replace(REACHED, time_s=1.0, energy_j=2 * cost_j - 65.0, cost_j=cost_j, curve=())

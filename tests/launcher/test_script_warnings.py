@@ -14,7 +14,9 @@ from zeusrun.launcher.script_warnings import (
     find_remarks,
     find_unused_choices,
 )
-from zeusrun.sidecar.events import Asked, Hooked, Observed, Reported
+from zeusrun.metrics.progress import advance, take_step_clock
+from zeusrun.sidecar.events import Applied, Asked, Hooked, Observed, Reported
+from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import CurvePoint, TrialStatus
 
 LOST = TrialStatus.LOST
@@ -241,7 +243,8 @@ def observed(samples, rates=(), rank=0):
                     "(torch.distributed). Give it the option with which its ranks train together "
                     "(transformers on a CPU: --use_cpu; Lightning: as many devices as ranks), or write  "
                     "launch: {nproc_per_node: 1}"
-                )
+                ),
+                "its ranks train alone, so this run teaches nothing about 32",
             ],
             id="ranks that train alone",
         ),
@@ -253,8 +256,8 @@ def observed(samples, rates=(), rank=0):
             [
                 (
                     "the optimizer was built with learning rate 0.1, not with the 0.2 that zeusrun "
-                    "chose. Pass ${learning_rate} in args, or write  learning_rate: {apply: optimizer}; "
-                    "ignore this if the script scales it on purpose"
+                    "chose. Pass ${learning_rate} in args, or write  learning_rate: {apply: optimizer} "
+                    "with that rate as base; ignore this if the script scales it on purpose"
                 )
             ],
             id="another learning rate",
@@ -283,8 +286,8 @@ def observed(samples, rates=(), rank=0):
             {},
             [
                 (
-                    "wandb has accuracy 0.3 and mlflow 0.25 in one epoch; mlflow counts. To use "
-                    "another, name it in metrics.source"
+                    "wandb and mlflow report different values of accuracy in one epoch, 0.3 and "
+                    "0.25; mlflow counts. To use the other, name it in metrics.source"
                 )
             ],
             id="two sources that differ",
@@ -295,8 +298,8 @@ def observed(samples, rates=(), rank=0):
             [
                 (
                     "the epoch of accuracy went back from 3 to 1, and no rank was restarted: the "
-                    "values of epochs 1 to 3 are replaced by the new ones. If the script counts again "
-                    "in every phase, let it pass an epoch that only grows"
+                    "new values replace those of epochs 1 to 3. If the script counts from the start "
+                    "in every phase, let it report an epoch that only grows"
                 )
             ],
             id="an epoch that goes back",
@@ -322,12 +325,37 @@ def test_an_observed_batch_size_ends_the_guessing():
 
 def test_a_hook_that_found_no_loader_is_not_suggested_again():
     progress = after(observed(8), observed(8, rank=1))
-    (text,) = find_remarks(progress, build_trial(), stops_at_target=True, replaced=64).values()
+    (text,) = find_remarks(
+        replace(progress, replaced=64), build_trial(), stops_at_target=True
+    ).values()
     assert text.endswith(
         "batch_size.apply: dataloader found no data loader with shuffle and a batch size of 32, "
         "which is the share of batch_size.default. Make the default the batch size of the script, "
         "or pass ${local_batch_size} in args"
     )
+
+
+def test_a_hook_that_changed_another_loader_is_not_suggested_again():
+    changed = Applied(100.0, "batch_size", 32, 16, "train.py:4")
+    progress = after(changed, observed(8), observed(8, rank=1))
+    (text,) = find_remarks(
+        replace(progress, replaced=64), build_trial(), stops_at_target=True
+    ).values()
+    assert "changed the data loader at train.py:4, but the training uses another one" in text
+    assert "or write" not in text
+
+
+def test_a_hook_that_found_no_loader_says_so_where_nothing_is_observed():
+    steps = StepCount(9, first_step_t=100.5, last_step_t=101.0)
+    progress = take_step_clock(replace(after(), now_t=101.0, replaced=64), steps)
+    assert find_remarks(progress, build_trial(), stops_at_target=True) == {}
+    progress = replace(progress, now_t=102.0)
+    (text,) = find_remarks(progress, build_trial(), stops_at_target=True).values()
+    assert text.startswith("batch size 32 does not reach the training, so this run teaches nothing")
+    assert "found no data loader" in text
+    applied = Applied(100.0, "batch_size", 32, 16, "train.py:4")
+    progress = advance(progress, applied, build_trial(), lambda *_: None)
+    assert find_remarks(progress, build_trial(), stops_at_target=True) == {}
 
 
 def test_a_hook_that_hands_it_out_is_enough(warnings):

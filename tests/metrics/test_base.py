@@ -13,7 +13,7 @@ from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.rows import Run
-from zeusrun.metrics.sidecar import open_sidecar
+from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.events import SIDECAR_NAME, EventWriter, Reported, encode_event
 from zeusrun.sidecar.step_clock import StepClock
 
@@ -21,7 +21,7 @@ from zeusrun.sidecar.step_clock import StepClock
 class TestSidecar(MetricSourceContract):
     @pytest.fixture
     def source(self, tmp_path):
-        return open_sidecar(tmp_path)
+        return SidecarReader(tmp_path / "metrics.jsonl")
 
     @pytest.fixture
     def report(self, tmp_path):

@@ -143,7 +143,7 @@ def test_values_may_be_nan_and_blank_and_no_numbers(tmp_path):
     values = values_of(source)
     assert str(values) == "[(1, nan), (3, -inf), (5, 0.5)]"
     assert list(source.warnings) == [
-        "metrics.source csv: column 'accuracy' is 'n/a', which is no number"
+        "metrics.source csv: column 'accuracy' is 'n/a', which is not a number"
     ]
 
 
@@ -156,8 +156,8 @@ def test_a_column_that_never_comes_is_named_after_three_epochs(tmp_path):
     source.read()
     (warning,) = source.warnings
     assert warning == (
-        "metrics.source csv: no column 'accuracy' has come so far; there are acc, loss. Correct "
-        "objective.metric, or say in metrics.name which one it is"
+        "metrics.source csv: there is no column 'accuracy' so far, only acc, loss. Correct "
+        "objective.metric, or name its column in metrics.name"
     )
 
 

@@ -101,5 +101,5 @@ def test_what_is_no_state_is_named_at_the_end(tmp_path):
     source.read(final=True)
     path = tmp_path / "out" / "trainer_state.json"
     assert list(source.warnings) == [
-        f"metrics.source hf: {path} is no state of a transformers Trainer"
+        f"metrics.source hf: {path} is not a state of a transformers Trainer"
     ]

@@ -135,3 +135,14 @@ def test_a_database_that_is_locked_is_read_later(tmp_path, new_database):
     other.close()
     assert values_of(source) == [(1, 0.5)]
     assert list(source.warnings) == []
+
+
+@pytest.mark.parametrize("line", ["1 0.5 nan", "1 0.5 inf", "²² 0.5 1", "9" * 5000 + " 0.5 1", "1"])
+def test_a_damaged_line_of_a_folder_ends_no_run(tmp_path, line):
+    source = open_source(tmp_path, source="mlflow")
+    run = tmp_path / "mlruns" / "0" / "run"
+    (run / "metrics").mkdir(parents=True)
+    (run / "meta.yaml").write_text(f"start_time: {round(time.time() * 1000) + 1000}\n")
+    (run / "metrics" / "accuracy").write_text(f"{line}\n1700000000000 0.5 1\n", encoding="utf-8")
+    assert [value for _, value in values_of(source)][-1:] == [0.5]
+    assert len(source.warnings) <= 1

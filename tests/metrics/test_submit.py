@@ -31,7 +31,16 @@ def test_a_wrong_name_is_said_while_the_run_goes_on_and_kept_with_it(zeusrun):
     section = {"source": "csv", "path": "log.csv", "name": "accuracy"}
     job = zeusrun.job(**JOB, args=["csv"], metrics=section, attempts=1)
     _, result, seen = zeusrun.submit(job)
-    text = "metrics.source csv: no column 'accuracy' has come so far; there are val. Correct"
+    text = "metrics.source csv: there is no column 'accuracy' so far, only val. Correct"
     assert seen.count(text) == 1
     (warning,) = [text for text in only_trial(result)["warnings"] if "metrics.source" in text]
     assert warning.startswith(text)
+
+
+def test_a_target_that_only_a_known_line_meets_is_not_reached_if_a_report_has_another_value(
+    zeusrun,
+):
+    job = zeusrun.job("prints_and_reports.py", objective={"target": 0.7})
+    code, result, _ = zeusrun.submit(job)
+    trial = only_trial(result)
+    assert (code, trial["epochs"], trial["best_metric"]) == (0, 3, 0.75)

@@ -175,5 +175,15 @@ def test_what_is_no_event_file_is_named_once(tmp_path):
         assert source.read(final=final) == []
     where = "metrics.source tensorboard"
     assert list(source.warnings) == [
-        f"{where}: {path} is no event file, or is damaged; the rest of it is not read"
+        f"{where}: {path} is not an event file, or is damaged; the rest of it is not read"
     ]
+
+
+def test_a_long_record_that_is_half_written_has_nothing_read_twice(tmp_path):
+    source, writer = open_source(tmp_path, source="tensorboard", path="runs"), Writer(tmp_path)
+    image = writer.add(1, {"accuracy": 0.25}), writer.add(1, {"image": "x" * 200_000})
+    writer.append(image[0] + image[1][:1000])
+    assert values_of(source) == [(1, 0.25)]
+    assert values_of(source) == []
+    writer.append(image[1][1000:] + writer.add(2, {"accuracy": 0.5}))
+    assert values_of(source) == [(2, 0.5)]

@@ -289,6 +289,21 @@ def _epochs_were_trained(problem: Problem, trial: Trial, end: _End | None) -> bo
 _FEW = 3  # values to name of each difference
 
 
+def find_ignored(trials: Sequence[Trial]) -> Trial | None:
+    """Return the newest trial whose script trained with another batch size than the chosen one.
+
+    ``None`` if a later batch size arrived that is not the script's own, as after a repair.
+    """
+    arrived: set[int] = set()
+    for trial in reversed(trials):
+        if trial.forgotten or trial.observed_batch_size is None:
+            continue
+        if not trial.teaches:
+            return None if arrived - {trial.observed_batch_size} else trial
+        arrived.add(trial.global_batch_size)
+    return None
+
+
 def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
     """Describe which finished trials read otherwise than they ended, and what still counts.
 
@@ -303,6 +318,12 @@ def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
             what, value = difference
             values.setdefault((what, _what_counts(problem, trial)), []).append(value)
     clauses = []
+    if (ignored := find_ignored(trials)) is not None:
+        clauses.append(
+            f"{ignored.trial} trained with batch size {ignored.observed_batch_size}, not with "
+            f"{ignored.global_batch_size}: only {problem.default} runs until another one arrives. "
+            f"Once the script takes it: zeusrun history --forget {ignored.trial}"
+        )
     for (what, kept), seen in values.items():
         distinct = list(dict.fromkeys(seen))
         few = ", ".join(distinct[:_FEW]) + (", …" if len(distinct) > _FEW else "")

@@ -15,15 +15,13 @@ from zeusrun.commands.options import open_home
 from zeusrun.errors import UsageError, ZeusrunError
 from zeusrun.jobfile.guess.command import read_command
 from zeusrun.jobfile.guess.guess import build_guess, job_name, write_draft
-from zeusrun.jobfile.guess.script import read_script
+from zeusrun.jobfile.guess.script import module_paths, read_script, read_text
 from zeusrun.launcher.context import job_devices
 from zeusrun.plain_text import plain_text
 
 if TYPE_CHECKING:
     from zeusrun.jobfile.guess.command import Launched
     from zeusrun.jobfile.guess.guess import Guess
-
-_MAX_BYTES = 1 << 20
 
 
 def init(
@@ -43,7 +41,9 @@ def init(
 ) -> None:
     """Write a job file for a command that you run today."""
     if any("\ud800" <= character <= "\udfff" for word in command for character in word):
-        raise UsageError("the command contains bytes that are not UTF-8; a job file cannot")
+        raise UsageError(
+            "the command contains bytes that are not UTF-8; a job file cannot contain them"
+        )
     launched = read_command(command)
     target = launched.script or str(launched.module).removesuffix(".__main__").replace(".", "/")
     path = output or Path(f"{Path(target).stem}.yaml")
@@ -52,7 +52,7 @@ def init(
     write = functools.partial(write_draft, words=command, path=path, workdir=workdir)
     text = write(guess)
     _create(path, text)
-    head = f"{path}: written; the comments say what is guessed, and why:"
+    head = f"Wrote {path}. The comments say what init guessed, and why:"
     typer.echo(plain_text(f"{head}\n\n{text}"))
     _warn(path, guess)
     if try_it:
@@ -60,8 +60,8 @@ def init(
 
         raise typer.Exit(try_job(guess, path, text, write))
     typer.echo(
-        f"Next: write metric and target under 'objective' in {path} (likely {guess.metric}; "
-        f"`zeusrun init --try` finds out), then run: zeusrun submit {path}"
+        f"Next: write metric and target under 'objective' in {path} (probably "
+        f"{guess.metric}; `zeusrun init --try` lists the metrics), then run: zeusrun submit {path}"
     )
 
 
@@ -78,30 +78,20 @@ def _count_devices(launched: Launched) -> dict[str, int]:
 
 def _read_text(launched: Launched) -> str:
     """Return the text of the script, and of the files that nanoGPT reads after it."""
-    if launched.script is None:  # it need not be in the working directory
-        folder = Path(*str(launched.module).split("."))
-        return _read(folder.with_suffix(".py")) or _read(folder / "__main__.py")
     script = launched.script
+    if script is None:  # it need not be in the working directory
+        return read_text(*module_paths(Path(), str(launched.module)))
     if not Path(script).is_file():
         if Path(script).exists():
-            raise UsageError(f"{script} is no file; give the path of the script itself")
+            raise UsageError(f"{script} is not a file; give the path of the script itself")
         raise UsageError(
             f"there is no script {script}; run init in the directory in which the command runs"
         )
-    text = _read(Path(script))
+    text = read_text(Path(script))
     if text.startswith("#!") and "python" not in text.partition("\n")[0]:
-        raise UsageError(f"{script} is no Python script; give the command that it runs")
+        raise UsageError(f"{script} is not a Python script; give the command that it runs")
     settings = launched.args if "configurator.py" in text else ()
-    return "\n".join([text, *(_read(Path(word)) for word in settings if word.endswith(".py"))])
-
-
-def _read(path: Path) -> str:
-    """Return a text, which is empty if it cannot be read."""
-    with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL in the name
-        if path.is_file():  # reading a pipe would block
-            with path.open("rb") as file:
-                return file.read(_MAX_BYTES).decode(errors="replace")
-    return ""
+    return "\n".join([text, *(read_text(Path(word)) for word in settings if word.endswith(".py"))])
 
 
 def _create(path: Path, text: str) -> None:
@@ -111,7 +101,7 @@ def _create(path: Path, text: str) -> None:
             made = True
             file.write(text)
     except FileExistsError as error:
-        if _read(path) == text:  # of a try that did not end well
+        if read_text(path) == text:  # of a try that failed
             return
         raise UsageError(
             f"{path} exists, and init overwrites nothing; name another file with -o"

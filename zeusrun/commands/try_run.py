@@ -18,6 +18,7 @@ from zeusrun.errors import ExitCode, UsageError
 from zeusrun.files.atomic import replace_file
 from zeusrun.history.registry import open_history
 from zeusrun.jobfile.guess.guess import Batch, correct_batch
+from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.events import Advanced, Printed
 from zeusrun.launcher.processes.signals import CaughtSignals
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 
 _TRY_S = 120  # if the number of epochs cannot be set
 _NOTHING_SEEN = (
-    "The run produced no metric that zeusrun can see by itself. Name where it writes them under "
-    "'metrics' in the job file (stdout, csv, jsonl, tensorboard, ...), or call run.report() in the "
+    "The run produced no metric that zeusrun can see. In the job file, write under 'metrics' where "
+    "zeusrun can read them (stdout, csv, jsonl, tensorboard, ...), or call run.report() in the "
     "script: docs/metrics.md"
 )
 
@@ -56,7 +57,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     """
     spec = load_spec(path, _overrides(guess))
     limit = "" if guess.max_epochs else f", at most {_TRY_S} s"
-    typer.echo(f"Trying it: one epoch{limit}; this is no run of the job, and is not recorded.")
+    typer.echo(f"Running it once: one epoch{limit}. This run is not recorded in the history.")
     trial, code, progress = _run(spec)
     sight = Sight.of(progress) if progress is not None else None
     if sight is not None and sight.metrics:
@@ -67,14 +68,14 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     if progress is None or sight is None or stopped or failed or trial.status is TrialStatus.OOM:
         reason = plain_text(trial.reason or "it was stopped")
         then = f"{path} stays as it is. Correct the cause, then give the same command again"
-        typer.echo(f"zeusrun: the run did not end well: {reason}; {then}", err=True)
+        typer.echo(f"zeusrun: the run failed: {reason}; {then}", err=True)
         return code
     guess = replace(guess, seen_rate=max(sight.learning_rates, default=None))
     size = sight.batch_size
     if (alone := describe_alone(progress.observed)) is not None:
         typer.echo(f"zeusrun: warning: {path}: {alone}", err=True)
     elif guess.batch is None and size and size % guess.ranks == 0:
-        guess = replace(guess, batch=Batch(size, "what the try trained with", by_hook=True))
+        guess = replace(guess, batch=Batch(size, "the run of --try", by_hook=True))
     elif guess.batch is not None and size and size != guess.batch.default:
         wrong = f"the run trained with a batch size of {size}, not with {guess.batch.default}"
         if corrected := correct_batch(guess, size):
@@ -89,31 +90,32 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     else:
         metric, source, mode, target, last = proposal
         better = "at most" if mode == "min" else "at least"
-        objective = (metric, mode, target, f"it was {last:.6g} in the try; source: {source}")
+        objective = (
+            metric,
+            mode,
+            target,
+            f"it was {last:.6g} in the run of --try; source: {source}",
+        )
         lines = [
             f"Proposed: {metric} {better} {target:g}.",
             f"Next: set the target to what you need, then run: zeusrun submit {path}",
         ]
-    if not _replace(path, text, write(guess, objective=objective)):
-        lines.insert(0, f"{path} was changed meanwhile, so it stays as it is.")
+    if read_text(path) == text:
+        _write(path, write(guess, objective=objective))
+    else:
+        lines.insert(0, f"{path} was edited meanwhile, so init has not changed it.")
     typer.echo("\n".join(lines))
     return ExitCode.REACHED
 
 
-def _replace(path: Path, text: str, new: str) -> bool:
-    """Replace the text of a file; return whether nobody has changed it meanwhile."""
+def _write(path: Path, text: str) -> None:
     try:
-        if path.read_bytes() != text.encode():
-            return False
         mode = path.stat().st_mode
-        replace_file(path, new.encode())
+        replace_file(path, text.encode())
         path.chmod(mode)
-    except FileNotFoundError:
-        return False
     except OSError as error:
         why = f"{path} cannot be written: {error.strerror}; it stays as it is"
         raise UsageError(why) from error
-    return True
 
 
 def _overrides(guess: Guess) -> list[str]:

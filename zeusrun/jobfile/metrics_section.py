@@ -11,14 +11,13 @@ from zeusrun.jobfile.sections import Section
 from zeusrun.jobfile.values import SourceName, Template  # noqa: TC001 - pydantic reads the annotations
 
 _FILES = ("csv", "jsonl", "hf", "tensorboard", "mlflow")
-_COUNTED = ("csv", "jsonl", "tensorboard", "mlflow")
 # Key of metrics: the sources that it goes with.
 _SOURCES_OF = {
     "pattern": ("stdout",),
     "path": _FILES,
     "name": ("stdout", *_FILES),
-    "epoch": _COUNTED,
-    "step": _COUNTED,
+    "epoch": ("csv", "jsonl", "tensorboard", "mlflow"),
+    "step": ("csv", "jsonl"),
 }
 _EXAMPLE_PATHS = {
     "csv": "logs/**/metrics.csv",
@@ -34,8 +33,8 @@ class Metrics(Section):
     source: SourceName = Field(
         "auto",
         description="auto: what the script reports, what the hooks see, and known lines that rank "
-        "0 prints; sidecar: without the lines; stdout, csv, jsonl, hf, tensorboard, mlflow: the "
-        "sidecar and that source; or the name of an installed plugin.",
+        "0 prints; sidecar: the same without the lines; stdout, csv, jsonl, hf, tensorboard, "
+        "mlflow: reports, hooks and that source; or the name of an installed plugin.",
     )
     pattern: Annotated[
         tuple[str, ...],
@@ -57,14 +56,14 @@ class Metrics(Section):
     name: str | None = Field(
         None,
         min_length=1,
-        description="The column, key, tag or group that holds objective.metric, if it is not "
-        "called so.",
+        description="The column, key, tag or group that contains objective.metric, if it has "
+        "another name.",
     )
     epoch: str | None = Field(
         None, min_length=1, description="The column, key or tag that counts epochs."
     )
     step: str | None = Field(
-        None, min_length=1, description="The column or key that counts optimizer steps."
+        None, min_length=1, description="With csv and jsonl: the column or key that counts steps."
     )
 
     @field_validator("pattern", "path", "name", "epoch", "step")

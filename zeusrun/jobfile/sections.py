@@ -39,7 +39,7 @@ class Launch(Section):
     distributed: bool = Field(
         True,
         description="false: one process without torchrun's variables (RANK and the like), which "
-        "some scripts take for a distributed training; so python starts a script.",
+        "some scripts take for a distributed training.",
     )
     nnodes: int = Field(1, ge=1, le=1, description="Number of machines. Only 1 is supported.")
     max_restarts: int = Field(
@@ -101,7 +101,10 @@ class BatchSizes(Section):
         "hook hands it to the DataLoader that draws batches of default ÷ ranks.",
     )
     per_device_max: int | None = Field(
-        None, ge=1, le=1 << 20, description="Samples of a process in a forward pass; null: any."
+        None,
+        ge=1,
+        le=1 << 20,
+        description="The most samples of a process in a forward pass; null: no limit.",
     )
 
     @field_validator("candidates")

@@ -11,7 +11,7 @@ import numpy as np
 from zeusrun.bandit.auto.policy import bound_of_proven
 from zeusrun.bandit.observation import FAILED
 from zeusrun.bandit.problem import PowerObjective, Problem
-from zeusrun.bandit.reinterpret import describe_kept, read_history
+from zeusrun.bandit.reinterpret import describe_kept, find_ignored, read_history
 from zeusrun.bandit.stopping import is_last_attempt, is_repeat, is_target_in_doubt
 from zeusrun.clock import timestamp
 from zeusrun.errors import UsageError
@@ -87,7 +87,7 @@ def choose_attempt(
         same = choice.decision.global_batch_size == last.global_batch_size
         if is_permanent(last.reason or "", last.cause, same_choice=same):
             return NothingLeft("there is no second attempt: the same error would occur")
-    if is_target_in_doubt(tried, choice.runs):
+    if is_target_in_doubt([trial for trial in tried if trial.teaches], choice.runs):
         return NothingLeft(_doubt_target(spec, tried))
     return NothingLeft(_nothing_left(spec, tried)) if is_repeat(choice.decision, tried) else choice
 
@@ -180,9 +180,14 @@ def build_problem(
     most_w = [watts for device in submission.devices if (watts := device.max_power_w) is not None]
     made = [trial for trial in trials if trial.recurrence == recurrence]
     sizes = {*spec.batch_size.candidates, *(trial.global_batch_size for trial in trials)}
+    candidates, default = spec.batch_size.candidates, spec.batch_size.default
+    if (ignored := find_ignored(trials)) is not None:  # no other one would arrive
+        own = ignored.observed_batch_size
+        default = own if own in candidates else default
+        candidates = (default,)
     return Problem(
-        candidates=spec.batch_size.candidates,
-        default=spec.batch_size.default,
+        candidates=candidates,
+        default=default,
         metric=spec.objective.metric,
         mode=spec.objective.mode,
         target=spec.objective.target,

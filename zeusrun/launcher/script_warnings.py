@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.jobfile.guess.script import module_paths, read_text
 from zeusrun.jobfile.placeholders import find_placeholders
 from zeusrun.metrics.seen import (
     TESTED,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from zeusrun.metrics.progress import Progress
     from zeusrun.trial import Trial
 
-_MAX_SCRIPT_BYTES = 1 << 20
 _TRAINS_ON = (
     "the target was reached, but the script goes on: it does not ask whether to stop. Loop over "
     "`run.epochs(default=...)`, or add `if run.should_stop(): break` after `run.report(...)`; with "
@@ -39,65 +39,52 @@ _DATA_MAY_GROW = 1.25
 def find_unused_choices(spec: JobSpec) -> list[str]:
     """Return a warning for each choice that seems never to reach the training.
 
-    Only the job file and the text of the script are searched. A script that mentions zeusrun or
-    cannot be read gets no warning.
+    The job file and the text of the script are searched. There is no warning if the script
+    mentions zeusrun or cannot be read.
     """
     text = _script_text(spec)
-    if text is None or "zeusrun" in text:
+    if not text or "zeusrun" in text:
         return []
-    return [
-        *_describe_no_accumulation(spec, text),
-        *_describe_undelivered(spec, text),
-    ]
-
-
-def _describe_no_accumulation(spec: JobSpec, script: str) -> list[str]:
-    """Return a warning if ``per_device_max`` seems to have no effect."""
-    most = spec.batch_size.per_device_max
-    # The hook of transformers splits the batch itself.
-    takes = "accumulation_steps" in " ".join(_placeholders(spec)) or "transformers" in script
-    if most is None or takes or "ZEUSRUN_ACCUMULATION_STEPS" in script:
-        return []
-    text = (
-        f"batch_size.per_device_max ({most}) seems to have no effect: the job file has no "
-        "${accumulation_steps}. Pass ${micro_batch_size} and ${accumulation_steps} as arguments, "
-        "or call run.micro_batch_size(default=...) and run.accumulation_steps() in the script"
-    )
-    return [text]
-
-
-def _describe_undelivered(spec: JobSpec, text: str) -> list[str]:
-    return [
+    warnings = [
         f"the {choice} seems never to reach the script: the job file has no ${{{name}}}, and "
         f"{spec.script or spec.module} mentions neither ZEUSRUN_{name.upper()} nor zeusrun. Pass "
         f'it as an argument, such as  args: [--{name.replace("_", "-")}, "${{{name}}}"], or write  '
         f"{name}: {{apply: {_HOOKED[name]}}}"
         for name, choice in _undelivered(spec, text).items()
     ]
+    most = spec.batch_size.per_device_max
+    # The hook of transformers splits the batch itself.
+    splits = "transformers" in text or "ZEUSRUN_ACCUMULATION_STEPS" in text
+    if (
+        most is not None
+        and not splits
+        and "accumulation_steps" not in " ".join(_placeholders(spec))
+    ):
+        warnings.append(
+            f"batch_size.per_device_max ({most}) seems to have no effect: the job file has no "
+            "${accumulation_steps}. Pass ${micro_batch_size} and ${accumulation_steps} as "
+            "arguments, or call run.micro_batch_size(default=...) and run.accumulation_steps() in "
+            "the script"
+        )
+    return warnings
 
 
 def find_choices_to_ask_for(spec: JobSpec) -> frozenset[str]:
     """Return the choices that reach the training only if the script asks ``zeusrun`` for them."""
-    text = _script_text(spec) if spec.instrument else None
-    if text is None or "zeusrun" not in text:
-        return frozenset()
-    return frozenset(_undelivered(spec, text))
+    text = _script_text(spec) if spec.instrument else ""
+    return frozenset(_undelivered(spec, text) if "zeusrun" in text else ())
 
 
 def _undelivered(spec: JobSpec, script: str) -> dict[str, str]:
-    """Return the choices that only a call of zeusrun can deliver, with their names for people."""
-    placeholders = _placeholders(spec)
-    choices = {}
-    by_hook = spec.batch_size.apply == "dataloader"
+    """Return the choices that reach the script only by a call of zeusrun, with readable names."""
+    placeholders, batch, rate = _placeholders(spec), spec.batch_size, spec.learning_rate
     sizes = {"batch_size", "local_batch_size", "micro_batch_size"}
-    if len(spec.batch_size.candidates) > 1 and not placeholders & sizes and not by_hook:
+    taken = bool(placeholders & sizes) or "ZEUSRUN_MICRO_BATCH_SIZE" in script
+    choices = {}
+    if len(batch.candidates) > 1 and batch.apply != "dataloader" and not taken:
         choices["batch_size"] = "batch size"
-    rate = spec.learning_rate
-    by_hook = rate is not None and rate.apply == "optimizer"
-    if rate is not None and "learning_rate" not in placeholders and not by_hook:
+    if rate is not None and rate.apply != "optimizer" and "learning_rate" not in placeholders:
         choices["learning_rate"] = "learning rate"
-    if "ZEUSRUN_MICRO_BATCH_SIZE" in script:
-        choices.pop("batch_size", None)
     return {name: what for name, what in choices.items() if f"ZEUSRUN_{name.upper()}" not in script}
 
 
@@ -106,21 +93,11 @@ def _placeholders(spec: JobSpec) -> set[str]:
     return {name for text in texts for name in find_placeholders(text)}
 
 
-def _script_text(spec: JobSpec) -> str | None:
-    """Return the text of the script or module; ``None`` if it is not found or is no text."""
+def _script_text(spec: JobSpec) -> str:
+    """Return the text of the script or module; empty if it is not found or is no text."""
     if spec.script is None:
-        folder = Path(str(spec.workdir), *str(spec.module).split("."))
-        paths = [folder.with_suffix(".py"), folder / "__main__.py"]
-    else:
-        paths = [] if find_placeholders(spec.script) else [spec.source.parent / spec.script]
-    for path in paths:
-        try:
-            if path.is_file():  # reading a pipe would block
-                with path.open("rb") as file:
-                    return file.read(_MAX_SCRIPT_BYTES).decode()
-        except (OSError, ValueError):  # not readable, or no text
-            continue
-    return None
+        return read_text(*module_paths(Path(str(spec.workdir)), str(spec.module)))
+    return "" if find_placeholders(spec.script) else read_text(spec.source.parent / spec.script)
 
 
 def find_remarks(
@@ -129,16 +106,18 @@ def find_remarks(
     *,
     stops_at_target: bool,
     to_ask_for: Collection[str] = (),
-    replaced: int | None = None,
     earlier: Sequence[Trial] = (),
 ) -> dict[str, str]:
     """Return the warnings that hold now, by kind; each kind is shown once.
 
-    ``to_ask_for`` are the choices that reach the training only if the script asks for them;
-    ``replaced`` is the batch size in whose place ``batch_size.apply`` hands out the chosen one;
-    ``earlier`` are trials of the job, oldest first.
+    Args:
+        progress: Of the trial.
+        trial: The running trial.
+        stops_at_target: Whether the job asks to end at the target.
+        to_ask_for: The choices that reach the training only if the script asks for them.
+        earlier: Trials of the job, oldest first.
     """
-    remarks = _observed_remarks(progress, trial, replaced)
+    remarks = _observed_remarks(progress, trial)
     metric = trial.metric
     observed = find_batch_size(progress.observed, trial.world_size) is not None
     unasked = set(to_ask_for) - ({"batch_size"} if observed else set())
@@ -167,25 +146,35 @@ def find_remarks(
     return remarks
 
 
-def _observed_remarks(progress: Progress, trial: Trial, replaced: int | None) -> dict[str, str]:
-    """Return contradictions between what zeusrun chose, and what hooks and sources saw."""
+def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
+    """Return warnings about what hooks and sources saw, by kind."""
     remarks = {}
     size, chosen = find_batch_size(progress.observed, trial.world_size), trial.global_batch_size
     if (alone := describe_alone(progress.observed)) is not None:
-        remarks["batch size"] = alone
+        remarks["alone"] = alone
+        if size is not None and size != chosen:
+            remarks["batch size"] = (
+                f"its ranks train alone, so this run teaches nothing about {chosen}"
+            )
     elif size is not None and size != chosen:
         how = describe_steps([progress.observed[rank] for rank in sorted(progress.observed)])
         remarks["batch size"] = (
             f"the script trains with batch size {size} ({how}), not with the {chosen} that zeusrun "
             f"chose, so this run teaches nothing about {chosen}. "
-        ) + _how_to_deliver(progress, trial, replaced)
+        ) + _how_to_deliver(progress, trial)
+    elif progress.unapplied not in {None, chosen} and _has_stepped_a_second(progress):
+        remarks["batch size"] = (
+            f"batch size {chosen} does not reach the training, so this run teaches nothing about "
+            f"it. {_how_to_deliver(progress, trial)}"
+        )
     rate, seen = trial.learning_rate, progress.observed.get(0)
     rates = () if seen is None else seen.learning_rates
     if rate is not None and rates and not any(math.isclose(rate, r, rel_tol=1e-6) for r in rates):
         remarks["learning rate"] = (
             f"the optimizer was built with learning rate {', '.join(f'{r:g}' for r in rates)}, not "
             f"with the {rate:g} that zeusrun chose. Pass ${{learning_rate}} in args, or write  "
-            "learning_rate: {apply: optimizer}; ignore this if the script scales it on purpose"
+            "learning_rate: {apply: optimizer} with that rate as base; ignore this if the script "
+            "scales it on purpose"
         )
     for hook in progress.hooks:
         if hook.problem is not None:
@@ -197,23 +186,36 @@ def _observed_remarks(progress: Progress, trial: Trial, replaced: int | None) ->
     if progress.differs is not None:
         other, value, counted = progress.differs
         remarks["differs"] = (
-            f"{other} has {trial.metric} {value:.6g} and {progress.source} {counted:.6g} in one "
-            f"epoch; {progress.source} counts. To use another, name it in metrics.source"
+            f"{other} and {progress.source} report different values of {trial.metric} in one "
+            f"epoch, {value:.6g} and {counted:.6g}; {progress.source} counts. To use the other, "
+            "name it in metrics.source"
         )
     if progress.went_back is not None:
         before, after = progress.went_back
         remarks["back"] = (
             f"the epoch of {trial.metric} went back from {before} to {after}, and no rank was "
-            f"restarted: the values of epochs {after} to {before} are replaced by the new ones. If "
-            "the script counts again in every phase, let it pass an epoch that only grows"
+            f"restarted: the new values replace those of epochs {after} to {before}. If the "
+            "script counts from the start in every phase, let it report an epoch that only grows"
         )
     return remarks
 
 
-def _how_to_deliver(progress: Progress, trial: Trial, replaced: int | None) -> str:
-    """Return what makes the batch size arrive."""
-    if replaced is None or any(a.choice == "batch_size" for a in progress.applied):
+def _has_stepped_a_second(progress: Progress) -> bool:
+    """Whether the sidecar must have been read since the first step."""
+    return progress.stepping_s is not None and progress.now_t - progress.stepping_s[0] > 1.0
+
+
+def _how_to_deliver(progress: Progress, trial: Trial) -> str:
+    """Return what to write so that the batch size reaches the training."""
+    if (replaced := progress.replaced) is None:
         return "Pass ${local_batch_size} in args, or write  batch_size: {apply: dataloader}"
+    for applied in progress.applied:
+        if applied.choice == "batch_size":
+            return (
+                f"batch_size.apply: dataloader changed the data loader at {applied.where}, but the "
+                "training uses another one, or accumulates batches. Pass ${local_batch_size} in "
+                "args"
+            )
     return (
         f"batch_size.apply: dataloader found no data loader with shuffle and a batch size of "
         f"{replaced // trial.world_size}, which is the share of batch_size.default. Make the "

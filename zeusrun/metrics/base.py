@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from zeusrun.errors import UsageError
-from zeusrun.metrics.sidecar import open_sidecar
+from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.plugins import create_plugin
 from zeusrun.sidecar.events import REPORT, SIDECAR_NAME, Asked, Ended, Reported, Started
 
@@ -33,14 +33,20 @@ class MetricSource(Protocol):
         """
 
 
-SOURCES = {"auto": "stdout"} | {
-    name: name for name in ("stdout", "csv", "jsonl", "hf", "tensorboard", "mlflow")
+SOURCES = {
+    "auto": "stdout",
+    "stdout": "stdout",
+    "csv": "lines",
+    "jsonl": "lines",
+    "hf": "hf",
+    "tensorboard": "tensorboard",
+    "mlflow": "mlflow",
 }
 """By ``metrics.source`` of the job file: the module that reads it; loaded only where it is used."""
 
 
 def open_source(run: Run) -> MetricSource:
-    """Open what the job file names to be read beside the sidecar, one of ``SOURCES``."""
+    """Open the source that the job file names, one of ``SOURCES``."""
     module = importlib.import_module(f"zeusrun.metrics.{SOURCES[run.section.source]}")
     source: MetricSource = module.open_source(run)
     return source
@@ -76,7 +82,7 @@ def _plain_event(event: Event, name: str) -> Event:
         source = name if event.source == REPORT else event.source
         return Reported(float(event.t), int(event.epoch), metrics, source)
     if not isinstance(event, (Started, Asked, Ended)):
-        raise TypeError(f"it returned {event!r}, which is no event")
+        raise TypeError(f"it returned {event!r}, which is not an event")
     return event
 
 
@@ -88,23 +94,23 @@ def _plugin_failed(name: str, where: str, error: Exception) -> UsageError:
 
 
 def open_sources(run: Run) -> Mapping[str, MetricSource]:
-    """Open the sidecar, which names the ranks' processes, and the source that the job file names.
+    """Open the sidecar, which every run has, and the source that the job file names.
 
-    The keys name the sources in messages. Call it before the training begins: what exists by then
-    is not of this run. Raises ``UsageError`` if no source has the name, if the plugin fails, or if
+    The keys name the sources in messages. Call it before the training begins: sources ignore what
+    exists by then. Raises ``UsageError`` if no source has the name, if the plugin fails, or if
     a placeholder has no value.
     """
-    name, place = run.section.source, str(run.run_dir / SIDECAR_NAME)
+    name, sidecar = run.section.source, run.run_dir / SIDECAR_NAME
     if name == "sidecar":
-        return {place: open_sidecar(run.run_dir)}
+        return {str(sidecar): SidecarReader(sidecar)}
     key = f"the metric source {name!r}"
     if name in SOURCES:
-        # A hook may see the same values at other times.
-        return {place: open_sidecar(run.run_dir, without=name), key: open_source(run)}
+        # A hook of the same library would report the same values at other times.
+        return {str(sidecar): SidecarReader(sidecar, without=name), key: open_source(run)}
     source = create_plugin("zeusrun.metric_sources", name, MetricSource, run.run_dir)
     if source is None:
         raise UsageError(
             f"metrics.source {name!r}: no installed plugin has that name; install it, or use "
             "'sidecar' (docs/python-api.md describes plugins)"
         )
-    return {place: open_sidecar(run.run_dir), key: PluginSource(name, source)}
+    return {str(sidecar): SidecarReader(sidecar), key: PluginSource(name, source)}

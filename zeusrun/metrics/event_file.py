@@ -17,12 +17,12 @@ _HEADER = struct.Struct("<QI")  # length of the record, and its checksum
 _FOOTER_BYTES = 4
 _MAX_BYTES = 64 << 10  # longer records are images, histograms, text
 _CHUNK_BYTES = 1 << 20
-_TYPES = {1: "<f", 2: "<d", 3: "<i", 9: "<q", 19: "<e"}  # of a tensor, as struct calls them
+_TYPES = {1: "<f", 2: "<d"}  # of a tensor, in struct's notation
 _SIZES = {1: 8, 5: 4}  # of the fields that are neither whole numbers nor bytes
 
 
 class Scalar(NamedTuple):
-    """One value; ``None`` if what has this tag is no number."""
+    """One value; ``None`` if it is not a number."""
 
     tag: str
     step: int
@@ -31,24 +31,27 @@ class Scalar(NamedTuple):
 
 
 def read_records(descriptor: int, offset: int) -> tuple[list[tuple[int, bytes]], int]:
-    """Return the next whole records of a file, each with its end, and where the next one begins.
+    """Return the next complete records with the offset of each one's end, and the next offset.
 
     Raises:
         ValueError: If there is no record at the offset.
     """
     data = os.pread(descriptor, _CHUNK_BYTES, offset)
+    size = os.fstat(descriptor).st_size
     records: list[tuple[int, bytes]] = []
     at = 0
     while at + _HEADER.size <= len(data):
         length, _ = _HEADER.unpack_from(data, at)
         if length >= 1 << 40:
-            raise ValueError("is no event file, or is damaged")
-        if not length:  # a hole, as in a file that has room for more
+            raise ValueError("is not an event file, or is damaged")
+        if not length:  # a hole: the file is longer than what was written
             break
         begin, end = at + _HEADER.size, at + _HEADER.size + length
+        if offset + end + _FOOTER_BYTES > size:
+            break  # not written yet
         if length <= _MAX_BYTES:
             if end + _FOOTER_BYTES > len(data):
-                break  # not written yet, or in the next chunk
+                break  # in the next chunk
             records.append((offset + end + _FOOTER_BYTES, data[begin:end]))
         at = end + _FOOTER_BYTES
     return records, offset + at
@@ -62,12 +65,12 @@ def read_scalars(record: bytes) -> list[Scalar]:
             if field == 1:
                 (wall_time_s,) = struct.unpack("<d", content)
             elif field == 2:
-                step = number
+                step = number - (1 << 64) if number >> 63 else number
             elif field == 5:
                 summary = content
         values = [_read_value(content) for field, _, content in _fields(summary) if field == 1]
     except (LookupError, OverflowError, struct.error) as error:
-        raise ValueError("has a record that is no event") from error
+        raise ValueError("has a record that is not an event") from error
     return [Scalar(tag, step, wall_time_s, value) for tag, value in values]
 
 
@@ -84,15 +87,13 @@ def _read_value(data: bytes) -> tuple[str, float | None]:
 
 
 def _read_tensor(data: bytes) -> float | None:
-    """Return the one number of a tensor; ``None`` if it has another content."""
+    """Return the one float of a tensor; ``None`` if it has another content."""
     kind, raw = None, b""
     for field, number, content in _fields(data):
         if field == 1:
             kind = _TYPES.get(number)
         elif field in (4, 5, 6):  # its bytes, its floats, its doubles
             raw += content
-        elif field in (7, 10):  # its whole numbers
-            return float(_varint(content, 0)[0] if content else number)
     if kind is None or len(raw) != struct.calcsize(kind):
         return None
     return float(struct.unpack(kind, raw)[0])
@@ -108,8 +109,6 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
             number, at = _varint(data, at)
         elif key & 7 == 2:
             size, at = _varint(data, at)
-            if size < 0:
-                raise IndexError("a field has a length that none can have")
         else:
             size = _SIZES[key & 7]
         yield key >> 3, number, data[at : at + size]
@@ -117,11 +116,11 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the signed whole number at a place, and the place after it."""
+    """Return the whole number at a place, and the place after it."""
     value = shift = 0
     while True:
         byte = data[at]
         value |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if byte < 0x80:
-            return (value - (1 << 64) if value >> 63 else value), at
+            return value, at

@@ -37,25 +37,21 @@ class TrainerStates(RowSource):
         path = self._files.find(final=final)
         if path is None:
             return False
-        with contextlib.suppress(FileNotFoundError):  # rotated away; the next one has its rows
+        with contextlib.suppress(FileNotFoundError):  # deleted; the next state has its rows
             status = path.stat()
             stamp = (path, status.st_size, status.st_mtime_ns)
             if stamp != self._stamp:
-                self._read_state(path, stamp, status.st_mtime, final=final)
+                if (log := _read_log(path)) is not None:
+                    self._stamp = stamp
+                    self._take_log(log, status.st_mtime)
+                elif final:  # before, it may be half-written
+                    self._rows.warn("file", f"{path} is not a state of a transformers Trainer")
         return True
 
-    def _read_state(
-        self, path: Path, stamp: tuple[Path, int, int], written_s: float, *, final: bool
-    ) -> None:
-        log = _read_log(path)
-        if log is None:  # perhaps half-written
-            if final:
-                self._rows.warn("file", f"{path} is no state of a transformers Trainer")
-            return
-        self._stamp = stamp
+    def _take_log(self, log: list[dict[str, Any]], written_s: float) -> None:
         if self._known is None:
             self._known = KnownRows()
-            # A training that was continued has the rows of before.
+            # A training that continues from a checkpoint begins with the rows of that checkpoint.
             if self._old and log[: len(self._old)] == self._old:
                 for row in self._old:
                     self._known.is_new(_mark(row))

@@ -1,12 +1,14 @@
-"""Reads files of one row a line: what ``csv`` and ``jsonl`` have in common."""
+"""Reads files of one row a line: tables with a header (``csv``), and JSON objects (``jsonl``)."""
 
 from __future__ import annotations
 
+import csv
+import json
 from typing import TYPE_CHECKING
 
 from zeusrun.files.tail import LineTail
 from zeusrun.metrics.newest_file import NewestFile
-from zeusrun.metrics.rows import KnownRows, Rows, RowSource
+from zeusrun.metrics.rows import KnownRows, Rows, RowSource, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,11 +22,50 @@ if TYPE_CHECKING:
 _MAX_CHUNKS = 8  # 2 MB at a time, so that supervision never waits long
 
 
-class LineFile(RowSource):
-    """Reads the newest file of a trial, which may be rewritten, deleted or begun again.
+class _Table:
+    """Parses the lines of a table. The first is the header, which may come again."""
 
-    ``create_parser`` makes a function that reads the lines of a file from its start: it returns a
-    row with a mark that says which row it is, or ``None`` for a header; it raises ``ValueError``.
+    def __init__(self) -> None:
+        self._header: list[str] = []
+        self._delimiter = ","
+
+    def __call__(self, line: bytes) -> tuple[int, Mapping[str, str]] | None:
+        text = line.decode("utf-8-sig", errors="replace")
+        if not self._header:
+            self._delimiter = max(",;\t", key=text.count)
+        try:
+            cells = next(csv.reader([text], delimiter=self._delimiter))
+        except csv.Error as error:
+            raise ValueError(f"is not a row of a table: {error}") from error
+        cells = [cell.strip() for cell in cells]
+        if not self._header or self._is_header(cells):
+            self._header = cells
+            return None
+        if len(cells) != len(self._header):
+            raise ValueError(f"has {len(cells)} cells, but the header has {len(self._header)}")
+        row = {name: cell for name, cell in zip(self._header, cells, strict=True) if cell}
+        return hash(frozenset(row.items())), row
+
+    def _is_header(self, cells: list[str]) -> bool:
+        names = set(self._header).intersection(filter(None, cells))
+        return bool(names) and all(number_of(cell) is None for cell in cells)
+
+
+def _parse_object(line: bytes) -> tuple[int, Mapping[str, object]]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("is not JSON") from error
+    if not isinstance(row, dict):
+        raise ValueError("is not a JSON object")  # noqa: TRY004 - one error type for bad lines
+    return hash(line), {name: value for name, value in row.items() if value is not None}
+
+
+class LineFile(RowSource):
+    """Reads the newest file of a trial, even if the trial rewrites or deletes it.
+
+    ``create_parser`` returns a function that gets the lines of a file from its start. For each, it
+    returns a row and a hash that identifies it; ``None`` for a header. It raises ``ValueError``.
     """
 
     def __init__(self, run: Run, kind: str, create_parser: Callable[[], Parse]) -> None:
@@ -34,7 +75,7 @@ class LineFile(RowSource):
         self._path: Path | None = None
 
     def _collect(self, *, final: bool) -> bool:
-        """Read the file until now, then the newest one."""
+        """Read the rest of the present file, then a newer one."""
         if self._path is not None:
             self._read_lines(final=final)
         path = self._files.find(final=final)
@@ -51,7 +92,7 @@ class LineFile(RowSource):
         self._restarts = 0
 
     def _restart(self) -> None:
-        """Begin at the start of the file: what is known to stand there is not new."""
+        """Read the file from its start again; the rows that it had before are not new."""
         if self._restarts:
             self._old_bytes = 0
         self._restarts = self._tail.restarts
@@ -89,3 +130,10 @@ class LineFile(RowSource):
         elif new or not before:
             self._old_rows = min(self._old_rows, self._known.position)
             self._rows.take(row, self._tail.modified_s or 0.0, emit=new)
+
+
+def open_source(run: Run) -> LineFile:
+    """Open the file that ``metrics.path`` names. Blank cells and ``null`` are no values."""
+    if run.section.source == "csv":
+        return LineFile(run, "column", _Table)
+    return LineFile(run, "key", lambda: _parse_object)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from zeusrun.files.private import read_file
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.placeholders import expand_placeholders
-from zeusrun.metrics.rows import Rows, RowSource, StepRows, number_of
+from zeusrun.metrics.rows import Rows, RowSource, StepRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -155,12 +155,14 @@ class _Folder:
 
     def _read_line(self, key: str, line: bytes) -> Value | None:
         parts = line.decode(errors="replace").split()
-        if len(parts) < 2 or not parts[0].isdigit():
-            if parts:
-                self._rows.warn("line", f"a line of {self._path} is no value of {key!r}")
+        if not parts:
             return None
-        step = number_of(parts[2]) if len(parts) > 2 else 0.0
-        return key, parts[1], int(step or 0), int(parts[0]) / 1000
+        try:
+            ms, value, step = float(parts[0]), parts[1], int(parts[2]) if len(parts) > 2 else 0
+        except (ValueError, IndexError):
+            self._rows.warn("line", f"a line of {self._path} is not a value of {key!r}")
+            return None
+        return key, value, step, ms / 1000
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

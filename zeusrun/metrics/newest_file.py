@@ -1,4 +1,4 @@
-"""Finds the file that a trial writes: the newest one that a glob matches and that has changed."""
+"""Finds the file that a trial writes: the newest changed file that a glob matches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from zeusrun.jobfile.placeholders import expand_placeholders
 
@@ -18,21 +18,12 @@ if TYPE_CHECKING:
 
     from zeusrun.metrics.rows import Rows, Run
 
-_PAUSE = 100  # searching takes 1 % of the time
+_PAUSE = 100  # times the duration of a search, so that searching takes 1 % of the time
 _LAST_BYTES = 64
 
 
-class _Old(NamedTuple):
-    """A file as it was before the trial."""
-
-    identity: tuple[int, int]
-    size: int
-    modified_ns: int
-    last: bytes
-
-
 class NewestFile:
-    """Looks again and again for the file that counts.
+    """Searches repeatedly for the file that a trial writes.
 
     Args:
         run: What is known of the trial.
@@ -40,7 +31,7 @@ class NewestFile:
         names: The files that count, such as ``*tfevents*``; they are also looked for in a
             directory that matches, under ``inside``.
         inside: Globs relative to such a directory.
-        one: Whether a training should write but one such file.
+        one: Whether to warn if the trial writes several such files.
     """
 
     def __init__(
@@ -59,16 +50,15 @@ class NewestFile:
         self._rows = rows
         self._next_t = 0.0
         self._active: list[str] = []  # in the order in which they came
-        self._old = {path: _describe(path, status) for path, status in self._match()}
+        # What was there before the trial.
+        self._old = {path: (status, _end(path, status)) for path, status in self._match()}
 
     def find(self, *, final: bool = False) -> Path | None:
         """Return the newest file of the trial; ``None`` if there is none."""
         now_t = time.monotonic()
         if final or now_t >= self._next_t:
             found = dict(self._match())
-            fresh = [
-                path for path in found if path not in self._active and self._is_new(path, found)
-            ]
+            fresh = [path for path, now in found.items() if self._is_new(path, now)]
             self._active += sorted(fresh, key=lambda path: found[path].st_mtime_ns)
             self._active = [path for path in self._active if path in found] or self._active[-1:]
             if self._one and len(self._active) > 1:
@@ -84,19 +74,16 @@ class NewestFile:
 
     def newest_old(self) -> Path | None:
         """Return the newest file from before the trial."""
-        newest = max(self._old, key=lambda path: self._old[path].modified_ns, default=None)
+        newest = max(self._old, key=lambda path: self._old[path][0].st_mtime_ns, default=None)
         return None if newest is None else Path(newest)
 
     def old_bytes(self, path: Path) -> int:
-        """Return how many bytes at the start of a file stood there before the trial."""
-        old = self._old.get(str(path))
-        if old is None:
-            return 0
-        try:
-            now = _describe(str(path), path.stat(), old.size)
-        except OSError:
-            return 0
-        return old.size if (now.identity, now.last) == (old.identity, old.last) else 0
+        """Return how many bytes at the start of a file are from before the trial."""
+        with contextlib.suppress(OSError, KeyError):  # deleted meanwhile, or not there before
+            old, end = self._old[str(path)]
+            if os.path.samestat(old, path.stat()) and _end(str(path), old) == end:
+                return old.st_size
+        return 0
 
     def _match(self) -> Iterator[tuple[str, os.stat_result]]:
         seen = set()
@@ -115,17 +102,17 @@ class NewestFile:
                     if stat.S_ISREG(status.st_mode):  # opening a pipe would block
                         yield str(file), status
 
-    def _is_new(self, path: str, found: dict[str, os.stat_result]) -> bool:
-        old, now = self._old.get(path), found[path]
-        stamp = ((now.st_dev, now.st_ino), now.st_size, now.st_mtime_ns)
-        return old is None or old[:3] != stamp
+    def _is_new(self, path: str, now: os.stat_result) -> bool:
+        if path in self._active or path not in self._old:
+            return path not in self._active
+        old, _ = self._old[path]
+        same = (now.st_size, now.st_mtime_ns) == (old.st_size, old.st_mtime_ns)
+        return not (same and os.path.samestat(old, now))
 
 
-def _describe(path: str, status: os.stat_result, size: int | None = None) -> _Old:
-    """Describe a file up to a size; by default, the whole."""
-    size = status.st_size if size is None else size
-    last = b""
+def _end(path: str, old: os.stat_result) -> bytes:
+    """Return the last bytes of a file's old part."""
     with contextlib.suppress(OSError), open(path, "rb") as file:  # noqa: PTH123
-        file.seek(max(0, size - _LAST_BYTES))
-        last = file.read(min(size, _LAST_BYTES))
-    return _Old((status.st_dev, status.st_ino), size, status.st_mtime_ns, last)
+        file.seek(max(0, old.st_size - _LAST_BYTES))
+        return file.read(min(old.st_size, _LAST_BYTES))
+    return b""

@@ -43,10 +43,8 @@ class Ranks:
 
     world_size: int = 1
     generation: int = 0  # how often torchrun has restarted them
-    exit_codes: Mapping[int, int] = field(
-        default_factory=dict
-    )  # of the ranks whose script has ended, in order of their ends
-    alone: frozenset[int] = frozenset()  # those of them that never joined a process group
+    exit_codes: Mapping[int, int] = field(default_factory=dict)  # in the order of their ends
+    alone: frozenset[int] = frozenset()  # ranks that ended without ever joining a process group
 
     def __iter__(self) -> Iterator[int]:
         """Iterate over the ranks."""
@@ -82,9 +80,7 @@ class Progress:
     script_t: float | None = None  # when rank 0 began to run the script
     training_t: float | None = None  # the start of the first step, else of the script
     steps: int | None = None  # of rank 0
-    stepping_s: tuple[float, float] | None = (
-        None  # monotonic ends of the first and of the last step
-    )
+    stepping_s: tuple[float, float] | None = None  # ends of the first and of the last step
     step_times_s: tuple[float, ...] = ()  # each a mean between two samples
     epochs: int = 0  # completed
     curve: tuple[CurvePoint, ...] = ()  # the metric after every epoch
@@ -93,7 +89,10 @@ class Progress:
     seen: Mapping[tuple[str, str], Seen] = field(default_factory=dict)  # by name and source
     source: str | None = None  # whose values of the metric count
     preferred: str | None = None  # the source that the job file names
-    differs: tuple[str, float, float] | None = None  # another source, its value, and the other one
+    replaced: int | None = None  # the batch size in whose place a hook hands out the chosen one
+    differs: tuple[str, float, float] | None = (
+        None  # another source, its value, the value that counts
+    )
     went_back: tuple[int, int] | None = None  # epochs, where no restart explains it
     other_epochs: frozenset[int] = frozenset()  # the first ones without the metric
     last_value: float | None = None  # NaN and infinities included
@@ -125,12 +124,23 @@ class Progress:
         return {} if largest is None else largest.values
 
     @property
+    def unapplied(self) -> int | None:
+        """The script's own batch size, where a hook found no data loader to hand the chosen one."""
+        found = any(applied.choice == "batch_size" for applied in self.applied)
+        return self.replaced if self.steps and not found else None
+
+    @property
     def listens(self) -> bool:
         """Whether the training can end by itself when zeusrun asks it to.
 
         A script that reports by itself should ask; one whose metric is read somewhere else may.
         """
         return "stop" in self.asked or self.source in {None, REPORT, *CONTROLLING}
+
+    @property
+    def guesses(self) -> bool:
+        """Whether the metric is read from lines that nobody has named: a report may follow."""
+        return self.source == "stdout" and self.preferred == "auto"
 
     @property
     def time_s(self) -> float | None:
@@ -230,7 +240,7 @@ def advance(
         return _report(progress, event, trial, energy_between)
     changes: dict[str, Any]
     if isinstance(event, Started):
-        first = event.rank == 0 and progress.script_t is None  # what a restart costs, the run costs
+        first = event.rank == 0 and progress.script_t is None  # restarts are part of the run's cost
         begun_t = event.t if first else progress.script_t
         changes = {"script_t": begun_t, "ranks": progress.ranks.take(event)}
     elif isinstance(event, Ended):
@@ -238,10 +248,8 @@ def advance(
     elif isinstance(event, Asked):
         changes = {"asked": progress.asked | {event.choice}}
     elif isinstance(event, Applied):
-        changes = {
-            "applied": (*progress.applied, event),
-            "asked": progress.asked | {event.choice},
-        }
+        asked = progress.asked | {event.choice}
+        changes = {"applied": (*progress.applied, event), "asked": asked}
     elif isinstance(event, Hooked):
         others = (hook for hook in progress.hooks if hook.library != event.library)
         changes = {"hooks": (*others, event)}  # a script may make many trainers
@@ -282,7 +290,7 @@ def _pass_over(progress: Progress, event: Reported) -> Progress:
 def _compare(progress: Progress, event: Reported, metric: str) -> Progress:
     """Decide which of two sources of the metric counts; the other one's values are dropped.
 
-    Their values are compared while each has one an epoch; of several, any two may meet here.
+    The values are compared only while each source has one value per epoch.
     """
     value, sources = event.metrics[metric], (event.source, progress.source or "")
     once = max(progress.seen[metric, source].times for source in sources) <= len(progress.curve)
@@ -294,9 +302,9 @@ def _compare(progress: Progress, event: Reported, metric: str) -> Progress:
             progress = replace(progress, differs=(event.source, value, now.value))
     if not precedes(event.source, progress.source or "", progress.preferred):
         return progress
-    return replace(
-        progress, source=event.source, curve=(), reported_t=(), best_value=None, last_value=None
-    )
+    # Its values may have another scale, so what was reached by the other ones is open again.
+    progress = replace(progress, best_value=None, last_value=None, reached=None)
+    return replace(progress, source=event.source, curve=(), reported_t=())
 
 
 def _report(
@@ -316,11 +324,11 @@ def _report(
         progress = _compare(progress, event, trial.metric)
         if progress.source != event.source:
             return progress
-    time_s = max(0.0, event.t - begun)  # whoever writes the sidecar may have another clock
+    time_s = max(0.0, event.t - begun)  # a plugin may use another clock
     last = progress.curve[-1].epoch if progress.curve else 0
     if event.epoch < last and not progress.ranks.generation and progress.went_back is None:
         progress = replace(progress, went_back=(last, event.epoch))
-    # Again: a restart, or twice an epoch.
+    # A restart, or a second value of an epoch, replaces points.
     kept = [i for i, point in enumerate(progress.curve) if point.epoch < event.epoch]
     others = tuple(progress.curve[i] for i in kept)
     # Loops that count from 0 report one epoch less than they have done; the number of reports

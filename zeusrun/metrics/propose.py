@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import Context, Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.metrics.seen import names_an_evaluation, precedes
@@ -21,6 +21,7 @@ _NO_METRIC = re.compile(
     r"(runtime|per_sec|_time|^time|samples|steps?$|^epoch|learning_rate|^lr\b|lr-|grad_norm|flos)"
 )
 _QUALITY = {"acc", "accuracy", "top", "f", "auc", "auroc", "map", "bleu", "rouge", "iou", "score"}
+_TWO_DIGITS = Context(prec=2)
 
 
 class Proposal(NamedTuple):
@@ -68,22 +69,13 @@ def propose(seen: Mapping[tuple[str, str], Seen], likely: str = "") -> Proposal 
 
 
 def a_little_better(value: float, mode: str) -> float:
-    """Return a better value of two digits; short of 1 or 100, where an accuracy ends."""
+    """Return the next better number of two digits, but at most 1 or 100, the best accuracies."""
     exact = Decimal(repr(value))
-    if mode == "min":
-        return float(_next(exact, ROUND_FLOOR))
     best = next((Decimal(most) for most in (1, 100) if 0 < exact <= most), None)
-    if best is not None and best - exact < best / 10:
-        return float(best - _next(best - exact, ROUND_FLOOR))  # two digits of what is missing
-    return float(_next(exact, ROUND_CEILING))
-
-
-def _next(value: Decimal, rounding: str) -> Decimal:
-    """Return another number of two digits, in the direction of ``rounding``."""
-    if not value:
+    if exact == 0 or (mode == "max" and exact == best):
         return value
-    step = Decimal(1).scaleb(value.adjusted() - 1)
-    rounded = (value / step).to_integral_value(rounding) * step
-    if rounded == value:
-        rounded += step if rounding == ROUND_CEILING else -step
-    return rounded
+    if mode == "min":
+        return float(exact.next_minus(_TWO_DIGITS))
+    if best is not None and best - exact < best / 10:  # two digits of what is missing
+        return float(best - (best - exact).next_minus(_TWO_DIGITS))
+    return float(exact.next_plus(_TWO_DIGITS))

@@ -1,4 +1,4 @@
-"""Turns the rows of a log or a file into events: what counts epochs, and what is a metric."""
+"""Turns the rows of a log or a file into events."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
 from zeusrun.jobfile.metrics_section import Metrics
+from zeusrun.metrics.seen import list_names
 from zeusrun.sidecar.events import Reported
 from zeusrun.sidecar.step_clock import read_step_clock
 
@@ -22,31 +23,20 @@ if TYPE_CHECKING:
 
 _FIRST_S = 60.0  # of training, after which a file should be there
 _EPOCHS = 3  # after which a column should be there
-_SHOWN, _SHOWN_LETTERS = 10, 50
 _MAX_NAMES = 1000
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a source knows of its trial before it begins.
-
-    Attributes:
-        run_dir: Its files.
-        workdir: Where the script will run; absolute.
-        section: ``metrics`` of the job file.
-        metric: ``objective.metric``.
-        values: Of the placeholders that may stand in ``metrics.path``.
-        world_size: Number of ranks.
-        began_s: Now, in Unix seconds.
-    """
+    """What a source gets to know of its trial before the trial begins."""
 
     run_dir: Path
-    workdir: Path
+    workdir: Path  # where the script will run; absolute
     section: Metrics = field(default_factory=Metrics)
-    metric: str = ""
-    values: Mapping[str, str] = field(default_factory=dict)
+    metric: str = ""  # ``objective.metric``
+    values: Mapping[str, str] = field(default_factory=dict)  # of placeholders in ``metrics.path``
     world_size: int = 1
-    began_s: float = field(default_factory=read_clock)
+    began_s: float = field(default_factory=read_clock)  # now, in Unix seconds
 
     def log(self, rank: int) -> Path:
         """Return the log of a rank."""
@@ -59,7 +49,7 @@ class Run:
 
 
 def number_of(value: object) -> float | None:
-    """Return a value as a number, also ``91.3%`` and ``0.5,``; ``None`` if it is none."""
+    """Return a value as a number, also ``91.3%`` and ``0.5,``; ``None`` if it is not a number."""
     if isinstance(value, str):
         value = value.strip().rstrip(",;:%)]")
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -82,11 +72,10 @@ class Rows:
         section = run.section
         self.warnings: list[str] = []
         self.source = "stdout" if section.source == "auto" else section.source
-        self.where = f"metrics.source {self.source}"
         self._run, self._kind = run, kind
         self._epoch_name, self._step_name = section.epoch or epoch, section.step or step
         self._wanted = section.name or run.metric
-        self._names: dict[str, None] = {}
+        self._names: set[str] = set()
         self._epochs: set[int] = set()
         self._found = False
         self._since_t: float | None = None
@@ -101,16 +90,16 @@ class Rows:
         self._counts: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Begin to read: no event is later than now, or earlier than the first reading."""
+        """Begin to read: every event lies between the first reading and now."""
         self._now_t = time.monotonic()
         if self._since_t is None:
             self._since_t = self._now_t
 
     def take(self, row: Mapping[str, object], written_s: float, *, emit: bool = True) -> None:
-        """Take in a row that was written at a Unix second; ``emit``: it was not seen before."""
+        """Take in a row that was written at a Unix second; ``emit``: whether the row is new."""
         epoch, step = (number_of(row.get(name)) for name in (self._epoch_name, self._step_name))
         if epoch is not None and abs(epoch) < 1 << 53:
-            self._epoch = max(0, math.ceil(epoch - 1e-6))  # one that is under way counts
+            self._epoch = max(0, math.ceil(epoch - 1e-6))  # an epoch that has begun counts
             if len(self._epochs) < _EPOCHS:
                 self._epochs.add(self._epoch)
         values = self._read_values(row)
@@ -128,14 +117,14 @@ class Rows:
                 continue
             if name not in self._names and len(self._names) >= _MAX_NAMES:
                 continue
-            self._names.setdefault(name)
+            self._names.add(name)
             value = number_of(raw)
             if value is not None:
                 values[name] = value
             elif name == self._wanted:
                 self._found = True
                 text = str(raw)[:80]
-                self.warn("number", f"{self._kind} {name!r} is {text!r}, which is no number")
+                self.warn("number", f"{self._kind} {name!r} is {text!r}, which is not a number")
         return values
 
     def _by_epoch(
@@ -165,11 +154,11 @@ class Rows:
     def end(self, *, final: bool = False) -> list[Event]:
         """End to read: return the events."""
         if not self._found and self._names and (final or len(self._epochs) >= _EPOCHS):
-            names = ", ".join(name[:_SHOWN_LETTERS] for name in list(self._names)[:_SHOWN])
             self.warn(
                 "name",
-                f"no {self._kind} {self._wanted!r} has come so far; there are {names}. Correct "
-                "objective.metric, or say in metrics.name which one it is",
+                f"there is no {self._kind} {self._wanted!r} so far, only "
+                f"{list_names(self._names)}. Correct objective.metric, or name its {self._kind} "
+                "in metrics.name",
             )
         events, self._events = self._events, []
         return [*events]
@@ -187,7 +176,7 @@ class Rows:
         """Warn once of each kind."""
         if kind not in self._warned:
             self._warned.add(kind)
-            self.warnings.append(f"{self.where}: {text}")
+            self.warnings.append(f"metrics.source {self.source}: {text}")
 
 
 class RowSource(ABC):
@@ -214,9 +203,9 @@ class RowSource(ABC):
 
 
 class StepRows:
-    """Makes rows of single values: those of one step that come together are one row.
+    """Makes rows of single values: consecutive values of one step form a row.
 
-    Where a name counts epochs, a row waits for it: loggers write it last.
+    If a name counts epochs, a row waits for it, because loggers write it last.
     """
 
     def __init__(self, rows: Rows, epoch: str | None) -> None:
@@ -247,14 +236,14 @@ class StepRows:
 
 
 class KnownRows:
-    """The rows that a file had, to tell which are new after it was rewritten."""
+    """Hashes of a file's rows; they show which rows are new after the file was rewritten."""
 
     def __init__(self) -> None:
         self._marks = array("q")
         self.position = 0
 
     def is_new(self, mark: int) -> bool:
-        """Whether the next row of the file is not the one that stood there before."""
+        """Whether the next row of the file differs from the previous row at this place."""
         at, self.position = self.position, self.position + 1
         if at < len(self._marks):
             if self._marks[at] == mark:

@@ -1,4 +1,4 @@
-"""What was seen of a training: which metrics, from whom, and with how many samples a step."""
+"""What was seen of a training: its metrics, their sources, and the samples of a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from zeusrun.sidecar.events import Observed
 
 TESTED = {
-    "accelerate": "0.33 to 1.15",
+    "accelerate": "1.15",
     "lightning": "2.2 to 2.6",
     "mlflow": "3.17",
     "pytorch_lightning": "2.2 to 2.6",
@@ -48,22 +48,18 @@ def list_names(names: Collection[str]) -> str:
 
 
 def precedes(source: str, other: str, preferred: str | None = None) -> bool:
-    """Whether a source counts where another one reports a metric of the same name.
+    """Whether a source counts, and not another one that reports a metric of the same name.
 
     The order is: the source that the job file names, ``run.report``, the libraries in the order of
     ``_ORDER``, then any other source.
     """
-    return _place(source, preferred) < _place(other, preferred)
-
-
-def _place(source: str, preferred: str | None) -> int:
-    if source == preferred:
-        return -1
-    return _ORDER.index(source) if source in _ORDER else len(_ORDER)
+    order = (preferred, *_ORDER)
+    first, second = (order.index(each) if each in order else len(order) for each in (source, other))
+    return first < second
 
 
 def names_an_evaluation(metrics: Mapping[str, float]) -> bool:
-    """Whether one of the names says that the values are from a whole evaluation.
+    """Whether one of the names shows that the values are from an evaluation.
 
     Lightning logs ``val_loss_step`` at each batch of one.
     """
@@ -78,14 +74,14 @@ def find_batch_size(observed: Mapping[int, Observed], world_size: int) -> int | 
     divided = {1 if part.alone else part.replicas for part in parts if part is not None}
     if len(samples) < world_size or len(divided) > 1:
         return None
-    # Where ranks share a model, the sampler divides the data among fewer replicas than ranks. Ranks
+    # If ranks share a model, the sampler divides the data among fewer replicas than ranks. Ranks
     # that train alone have a model and a batch size each.
     total, rest = divmod(sum(samples) * (divided.pop() or world_size), world_size)
     return None if rest else total
 
 
 def describe_steps(observed: Sequence[Observed]) -> str:
-    """Return how the samples of a step come about, such as ``2 ranks x 4 batches of 8``."""
+    """Return what the samples of a step are made of, such as ``2 ranks x 4 batches of 8``."""
     first = observed[0]
     ranks = f"{len(observed)} ranks x " if len(observed) > 1 and not first.alone else ""
     size = (first.samples or 0) // max(first.batches, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zeusrun.files.tail import LineTail
-from zeusrun.sidecar.events import SIDECAR_NAME, Reported, decode_event
+from zeusrun.sidecar.events import Reported, decode_event
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,11 +52,3 @@ class SidecarReader:
             self.warnings.append(f"{self.path.name}:{self._line_number}: {reason}; line ignored")
         elif self._bad_lines == MAX_WARNINGS + 1:
             self.warnings.append(f"{self.path.name}: more lines are not events; all were ignored")
-
-
-def open_sidecar(run_dir: Path, *, without: str | None = None) -> SidecarReader:
-    """Open the sidecar, in which every rank reports its start, its end and its metrics.
-
-    ``without`` leaves out the reports of a source.
-    """
-    return SidecarReader(run_dir / SIDECAR_NAME, without)

@@ -1,4 +1,4 @@
-"""What was seen of a training, for people and programs."""
+"""``Sight``: the summary of a training that ``show`` and ``metrics`` print."""
 
 from __future__ import annotations
 
@@ -14,34 +14,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sight:
-    """What was seen of a training, for people and programs.
+    """What was seen of a training."""
 
-    Attributes:
-        source: Whose values of the job's metric count; ``None`` before the first one.
-        metrics: Name, source, first and last value of each metric, and how often it came.
-        libraries: Name and version of each library with a hook, and why the hook does not fit.
-        batch_size: Samples per optimizer step; ``None`` if they were not observed.
-        steps: How they come about, such as ``2 ranks x 16``.
-        learning_rates: Of the parameter groups of rank 0's optimizer.
-        applied: What hooks replaced, one sentence each.
-    """
-
-    source: str | None
-    metrics: tuple[tuple[str, str, float, float, int], ...]
-    libraries: tuple[tuple[str, str, str | None], ...]
-    batch_size: int | None
-    steps: str | None
-    learning_rates: tuple[float, ...]
-    applied: tuple[str, ...]
+    source: str | None  # whose values of the job's metric count; ``None`` before the first one
+    metrics: tuple[tuple[str, str, float, float, int], ...]  # name, source, first, last, how many
+    libraries: tuple[tuple[str, str, str | None], ...]  # name, version, why the hook does not fit
+    batch_size: int | None  # samples per optimizer step; ``None`` if not observed
+    steps: str | None  # what they are made of, such as ``2 ranks x 16``
+    learning_rates: tuple[float, ...]  # of the parameter groups of rank 0's optimizer
+    applied: tuple[str, ...]  # what hooks replaced, one sentence each
 
     @classmethod
     def of(cls, progress: Progress) -> Sight:
-        """Return what was seen of a training so far."""
+        """Summarise the progress of a training."""
         observed = [progress.observed[rank] for rank in sorted(progress.observed)]
         size = find_batch_size(progress.observed, progress.ranks.world_size)
         return cls(
             progress.source,
-            tuple((*key, *seen) for key, seen in sorted(progress.seen.items())),
+            # The metric of an earlier part has no times, and no values.
+            tuple((*key, *seen) for key, seen in sorted(progress.seen.items()) if seen.times),
             tuple((hook.library, hook.version, hook.problem) for hook in progress.hooks),
             size,
             describe_steps(observed) if size is not None else None,
@@ -53,8 +44,8 @@ class Sight:
     def from_json(cls, record: dict[str, Any]) -> Sight:
         """Read the fields from JSON; later versions may have more.
 
-        A script may put anything there: ``TypeError``, ``LookupError``, ``ValueError`` or
-        ``OverflowError`` if it is no such record.
+        A script can write anything into the file: raises ``TypeError``, ``LookupError``,
+        ``ValueError`` or ``OverflowError`` for another content.
         """
         size = record["batch_size"]
         return cls(
@@ -75,12 +66,11 @@ class Sight:
 
 
 def describe_applied(applied: Applied) -> str:
-    """Return what a hook replaced, such as ``train.py:4: batch size 16 of each rank is 32 now``."""
-    name = {"batch_size": "batch size", "learning_rate": "learning rate"}.get(applied.choice, "?")
-    each = " of each rank" if applied.choice == "batch_size" else ""
+    """Return what a hook replaced: ``train.py:4: learning rate changed from 0.1 to 0.2``."""
+    name = "batch size of each rank" if applied.choice == "batch_size" else "learning rate"
     if applied.given == applied.chosen:
-        return f"{applied.where}: {name} {applied.given:g}{each} stays"
-    return f"{applied.where}: {name} {applied.given:g}{each} is {applied.chosen:g} now"
+        return f"{applied.where}: {name} stays {applied.given:g}"
+    return f"{applied.where}: {name} changed from {applied.given:g} to {applied.chosen:g}"
 
 
 def _text(value: object) -> str | None:

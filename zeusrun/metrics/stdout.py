@@ -25,31 +25,31 @@ _MAX_S = 1.0  # of CPU for a chunk of 256 KB, which takes about 0.02 s
 
 
 class _SlowPatternError(Exception):
-    """A pattern goes through the exponentially many ways in which it may match a line."""
+    """A pattern backtracks for too long."""
 
 
 class PrintedLines(RowSource):
-    """Reads the log of rank 0, and of the last rank what Megatron prints there.
+    """Reads the log of rank 0; for Megatron, that of the last rank.
 
-    Without ``metrics.pattern``, all ready patterns are looked for.
+    Without ``metrics.pattern``, it looks for all ready patterns.
     """
 
     def __init__(self, run: Run) -> None:
         super().__init__(Rows(run, "group", epoch="epoch"))
         self._quiet = run.section.source == "auto"
         self._matched = False
-        self._tried = ""  # the pattern at work
+        self._tried = ""  # the pattern that is being matched
         patterns: dict[int, list[re.Pattern[str]]] = {}
         for name in run.section.pattern or READY:
             rank = run.world_size - 1 if name == _ON_LAST_RANK else 0
             patterns.setdefault(rank, []).extend(map(re.compile, READY.get(name, (name,))))
         self._logs = [(LineTail(run.log(rank)), each) for rank, each in patterns.items()]
         for tail, _ in self._logs:
-            tail.skip_backlog(1)  # of a run that is continued; the next line counts
+            tail.skip_backlog(1)  # of a continued run: only new lines count
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What could not be read, each once; of lines that nobody has named, nothing."""
+        """What could not be read, each once; nothing with ``source: auto``."""
         return () if self._quiet else self._rows.warnings
 
     def _collect(self, *, final: bool) -> bool:

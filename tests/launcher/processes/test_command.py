@@ -86,6 +86,15 @@ def test_a_script_that_is_not_distributed_gets_none_of_torchruns_variables(spec,
     assert {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(names)
 
 
+def test_a_script_that_is_not_distributed_keeps_those_of_them_that_the_job_sets(spec):
+    env = {"RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    argv = build(spec(launch={"distributed": False}, env=env), world_size=1).argv
+    begin, end = argv.index("env"), argv.index(sys.executable, argv.index("env"))
+    assert argv[end - 2 : end] == ("RANK=0", "MASTER_ADDR=127.0.0.1")
+    assert not {"RANK", "MASTER_ADDR"} & set(argv[begin : end - 2])
+    assert "WORLD_SIZE" in argv[begin:end]
+
+
 def test_an_option_that_torchrun_does_not_declare_is_not_passed(spec):
     command = build(spec(), OLD)
     assert not any("shutdown" in word for word in command.argv)

@@ -356,3 +356,9 @@ def test_ranks_that_had_ended_before_the_one_that_failed_are_named():
 def test_ranks_that_show_no_training_are_not_said_to_have_trained():
     alone = after(ended(110.0, 0, grouped=False), ended(110.0, 1, grouped=False))
     assert outcome(alone).warnings == ()
+
+
+def test_a_run_that_is_preempted_after_its_target_had_no_rank_that_aborted():
+    found = outcome(REACHED, 1, PREEMPTED)
+    assert found.status is TrialStatus.REACHED
+    assert not any("aborted" in text for text in found.warnings)

@@ -35,6 +35,7 @@ def test_at_the_target_the_script_is_told_and_never_killed():
     ("last_step_t", "now_t", "level"),
     [
         (104.9, 106.0, StopLevel.ASK),  # it may be saving
+        (105.01, 106.0, StopLevel.ASK),  # the step before a line that is dated too early
         (105.1, 106.0, StopLevel.TERMINATE),  # it trains again
         (104.9, 706.0, StopLevel.TERMINATE),
         (None, 106.0, StopLevel.TERMINATE),  # its steps are not seen
@@ -43,6 +44,21 @@ def test_at_the_target_the_script_is_told_and_never_killed():
 def test_a_script_that_does_not_ask_is_signalled_once_it_has_saved(last_step_t, now_t, level):
     stepping_s = None if last_step_t is None else (101.0, last_step_t)
     progress = replace(REACHED, source="tensorboard", now_t=now_t, stepping_s=stepping_s)
+    assert supervise(progress, FREE, []).level is level
+
+
+@pytest.mark.parametrize(
+    ("last_step_t", "asked", "level"),
+    [
+        (104.9, {"stop"}, StopLevel.NONE),
+        (104.9, set(), StopLevel.NONE),
+        (105.1, {"stop"}, StopLevel.ASK),
+        (105.1, set(), StopLevel.TERMINATE),
+    ],
+)
+def test_lines_that_nobody_named_end_nothing_before_a_report_may_follow(last_step_t, asked, level):
+    progress = replace(REACHED, source="stdout", preferred="auto", asked=frozenset(asked))
+    progress = replace(progress, now_t=106.0, stepping_s=(101.0, last_step_t))
     assert supervise(progress, FREE, []).level is level
 
 

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 _GIVE = "give a command that begins with torchrun, accelerate launch, python or a Python script"
 _OF_SHELL = {"&&", "||", "|", "|&", ";", ">", ">>", "2>&1", "<", "&"}
-# Options of torchrun and accelerate without a value; so are those that begin with use_.
+# Options of torchrun and accelerate without a value, besides those that begin with use_.
 _FLAGS = {
     "standalone", "module", "no_python", "run_path", "virtual_local_rank", "cpu", "debug",
     "downcast_bf16", "enable_cpu_affinity", "ipex", "multi_gpu", "quiet", "q", "same_network",
     "tpu", "dynamo_use_dynamic", "dynamo_use_fullgraph",
 }  # fmt: skip
-# How accelerate tells its choice to the processes that it starts.
+# The environment variables by which accelerate passes options to its processes.
 _VARIABLES = {
     "mixed_precision": "ACCELERATE_MIXED_PRECISION",
     "num_cpu_threads_per_process": "OMP_NUM_THREADS",
@@ -81,7 +81,7 @@ def _read_program(program: str, *words: str) -> Launched:
         return _read_accelerate(list(words[1:]))
     if name.endswith(".py") or program.startswith(("./", "../")):
         return Launched(script=program, args=words, distributed=False)
-    raise UsageError(f"{program!r} is no launcher that zeusrun knows; {_GIVE}")
+    raise UsageError(f"{program!r} is not a launcher that zeusrun knows; {_GIVE}")
 
 
 def _read_python(words: list[str]) -> Launched:
@@ -156,7 +156,7 @@ def _target(words: list[str], options: Mapping[str, str], nodes: str) -> Launche
             f"the command for one: --{nodes} 1"
         )
     if "no_python" in options:
-        raise UsageError("zeusrun runs Python scripts and modules alone; --no-python starts others")
+        raise UsageError("zeusrun runs only Python scripts and modules; remove --no-python")
     if not words:
         raise UsageError("the command names no script after the options of the launcher")
     target, *args = words

@@ -41,7 +41,7 @@ _METRICS = {
 }
 _PLAIN = re.compile(r"(?:--?)?[A-Za-z][\w./-]*|(?:\.{0,2}/)+[\w./-]*|\.\.", re.ASCII)
 _WIDTH = 100
-_COLUMN = 38  # behind which comments begin
+_COLUMN = 38  # where comments begin
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Batch:
     """The batch sizes of a job."""
 
     default: int  # global
-    why: str  # where it is from, a clause for people
-    per_device_max: int | None = None  # where the command accumulates gradients
+    why: str  # where it is from, for the comment
+    per_device_max: int | None = None  # if the command accumulates gradients
     by_hook: bool = False  # the script has no option for it
 
     def candidates(self, ranks: int) -> list[int]:
-        """Return powers of two times the default, as far as so many ranks can share them."""
+        """Return powers of two times the default that the ranks can share equally."""
         shares = {self.default * factor / 4 / ranks for factor in (1, 2, 4, 8, 16)}
         fit = [int(each) for each in shares if each >= 1 and each == int(each)]
         sizes = {each * ranks for each in fit if can_split(each, self.per_device_max)}
@@ -63,7 +63,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Guess:
-    """What a job file can be written from; ``None`` is what was not found."""
+    """The content of a job file; ``None`` for what was not found."""
 
     launched: Launched  # its arguments with placeholders
     ranks: int  # processes that the batch sizes are for
@@ -81,8 +81,8 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
     arguments, warnings = Arguments(launched.args, script), list(launched.warnings)
     nproc: int | str | None = launched.nproc_per_node
     devices = arguments.find(("devices", "gpus"), default=False)
-    if nproc == 1 and script.library == "lightning" and devices is not None:
-        nproc = int(devices.value)  # Lightning would start them
+    if nproc == 1 and script.library == "lightning":  # it would start them
+        nproc = script.devices if devices is None else int(devices.value)
     if nproc is None:  # accelerate takes every GPU
         nproc = "gpu" if gpus else 1
     ranks = nproc if isinstance(nproc, int) else {"cpu": cpus, "gpu": gpus}.get(nproc, gpus or cpus)
@@ -159,24 +159,23 @@ def _guess_learning_rate(arguments: Arguments, warnings: list[str]) -> tuple[Fou
 
 
 def correct_batch(guess: Guess, size: int) -> Guess | None:
-    """Return the guess with the global batch size of a run of it; ``None`` if it is no mistake.
+    """Return the guess with the global batch size of a run; ``None`` if it cannot be corrected.
 
-    The mistake is to take the option for that of each process instead of all, or the reverse.
+    It corrects an option that was taken for each process but means all of them, or the reverse.
     """
     batch, ranks, args = guess.batch, guess.ranks, guess.launched.args
     if batch is None or batch.per_device_max is not None or batch.by_hook:
         return None
-    if size == batch.default * ranks:
-        wrong, right, whose = "${batch_size}", "${local_batch_size}", "each process"
-    elif size * ranks == batch.default:
-        wrong, right, whose = "${local_batch_size}", "${batch_size}", "all processes"
-    else:
-        return None
-    if not any(wrong in word for word in args):
+    swaps = {
+        batch.default * ranks: ("${batch_size}", "${local_batch_size}", "each process"),
+        batch.default / ranks: ("${local_batch_size}", "${batch_size}", "all processes"),
+    }
+    wrong, right, whose = swaps.get(size, ("", "", ""))
+    if not wrong or not any(wrong in word for word in args):
         return None
     return replace(
         guess,
-        batch=Batch(size, f"what the try trained with: the option is for {whose}"),
+        batch=Batch(size, f"the run of --try: the option is for {whose}"),
         launched=replace(guess.launched, args=tuple(word.replace(wrong, right) for word in args)),
     )
 
@@ -244,7 +243,9 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
         metric, mode, target, origin = objective
         yield _line(f"  metric: {_scalar(metric)}", origin)
         yield f"  mode: {mode}"
-        yield _line(f"  target: {target!r}", "a little better; a run ends when it is reached")
+        yield _line(
+            f"  target: {target!r}", "a little better than that; a run ends when it is reached"
+        )
     else:
         yield "  # Remove the # from the next three lines, and correct them (docs/metrics.md)."
         yield _line(f"  # metric: {guess.metric}", "`zeusrun init --try` lists those of a run")
@@ -253,12 +254,10 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
         )
         yield _line("  # target: 0.9", "a run ends when the metric reaches it")
     epochs = guess.max_epochs
-    why = (
-        "a guess: no option for epochs was found"
-        if epochs is None
-        else f"guessed from {epochs.origin}"
-    )
-    yield _line(f"  max_epochs: {40 if epochs is None else int(epochs.value)}", why)
+    if epochs is None:
+        yield _line("  max_epochs: 40", "a guess: no option for epochs was found")
+    else:
+        yield _line(f"  max_epochs: {int(epochs.value)}", f"guessed from {epochs.origin}")
 
 
 def _batch(guess: Guess) -> Iterator[str]:
@@ -285,11 +284,11 @@ def _batch(guess: Guess) -> Iterator[str]:
 
 def _learning_rate(guess: Guess) -> Iterator[str]:
     if guess.learning_rate is None and guess.scale == "none":
-        yield "# learning_rate is left out, since the script scales it itself: see the warning."
+        yield "# No learning_rate, because the script scales its own: see the warning above."
         return
     if guess.learning_rate is None:
         yield _comment(
-            "The script keeps its own learning rate. If zeusrun should scale it, remove the # "
+            "The script keeps its own learning rate. To let zeusrun scale it, remove the # "
             "below; base is the rate with which the script builds its optimizer (docs/hooks.md)."
         )
         base = guess.seen_rate or 0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
 import re
 import warnings
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
 
+_MAX_BYTES = 1 << 20
 _RANKS = r"(?:\w+\.)*(?:get_)?(?:\w*world_?size|n_?gpus?\w*|num_gpus|num_processes|nprocs)"
 # No pattern begins with a repeat: in a long line of data it would be tried at every letter.
 _RATE = r"(?:base_?lr|b?lr|learning_rate)\b"
@@ -43,18 +46,40 @@ _OF_TRAINER = {"per_device_train_batch_size": 8.0, "learning_rate": 5e-5, "num_t
 
 @dataclass(frozen=True)
 class Script:
-    """What a text shows."""
+    """What the text of a script shows."""
 
     library: str | None = None  # whose conventions it follows: timm, nanoGPT, ...
     options: Mapping[str, tuple[str, float]] = field(default_factory=dict)  # as written, default
     divides: bool = False  # its batch size by the number of processes
     scales_by: str | None = None  # by what it multiplies its learning rate
     uses_adam: bool = False
+    devices: int = 1  # of Lightning's Trainer, on which it starts processes itself
+
+
+def read_text(*paths: Path) -> str:
+    """Return the text of the first of these files that can be read as UTF-8, else an empty text."""
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: no UTF-8; a NUL in the name
+            if path.is_file():  # reading a pipe would block
+                with path.open("rb") as file:
+                    return file.read(_MAX_BYTES).decode()
+    return ""
+
+
+def module_paths(folder: Path, module: str) -> tuple[Path, Path]:
+    """Return where the file of a module, or of a package that can be run, would be."""
+    stem = folder.joinpath(*module.split("."))
+    return stem.with_suffix(".py"), stem / "__main__.py"
 
 
 def normal(name: str) -> str:
     """Return the name of an option without dashes and sections: ``--data.batch-size``."""
     return name.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
+
+
+def _devices(text: str) -> int:
+    found = re.search(r"\bdevices\s*=\s*(\d{1,3})\b", text)
+    return max(1, int(found[1])) if found else 1
 
 
 def read_script(text: str) -> Script:
@@ -78,6 +103,7 @@ def read_script(text: str) -> Script:
         options=options,
         divides=_DIVIDES.search(text) is not None,
         scales_by=_scales_by(text),
+        devices=_devices(text) if library == "lightning" else 1,
         uses_adam=library == "transformers"
         or (_ADAM.search(text) is not None and _SGD_FIRST.search(text) is None),
     )
@@ -105,7 +131,7 @@ def _scales_by(text: str) -> str | None:
 def _declared(
     tree: ast.Module, choices: Collection[str]
 ) -> Iterator[tuple[str, tuple[str, float]]]:
-    """Yield what has a number as default: options of argparse and click, choices of zeusrun."""
+    """Yield options of argparse and click, and calls of zeusrun, with a number as default."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
@@ -125,7 +151,7 @@ def _declared(
 
 
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, tuple[str, float]]]:
-    """Yield the numbers that nanoGPT's configurator lets ``--name=value`` replace."""
+    """Yield the variables that nanoGPT's configurator can set by ``--name=value``."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name, value = node.targets[0].id, _number(node.value)
@@ -162,7 +188,7 @@ class Arguments:
 
     def __init__(self, words: Sequence[str], script: Script) -> None:
         self.script = script
-        self.words = [word.replace("$", "$$") for word in words]  # no other placeholder is meant
+        self.words = [word.replace("$", "$$") for word in words]  # only ours are placeholders
 
     def find(
         self, names: Sequence[str], *, whole: bool = True, default: bool = True
@@ -187,7 +213,7 @@ class Arguments:
         return None
 
     def put(self, found: Found, placeholder: str) -> None:
-        """Replace a value by a placeholder, or add the option; a call of zeusrun needs neither."""
+        """Replace a value by a placeholder, or add the option if it is not in the command."""
         if found.place is None:
             if found.written.startswith("-"):
                 self.words.append(f"{found.written}=${{{placeholder}}}")

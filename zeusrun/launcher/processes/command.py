@@ -180,16 +180,17 @@ def build_command(
         flags.append(f"--monitor-interval={_MONITOR_INTERVAL_S}")
     # By its path: "-m" would put the working directory before the standard library.
     worker = [str(_WORKER), *([] if spec.instrument else ["--plain"])]
+    env = {name: expand_placeholders(text, values) for name, text in spec.env.items()}
     if not spec.launch.distributed:
         flags.append("--no-python")
-        unset = (word for name in _OF_RANKS for word in ("-u", name))
-        worker = ["env", *unset, sys.executable, "-u", *worker]
+        unset = (word for name in _OF_RANKS if name not in env for word in ("-u", name))
+        own = (f"{name}={env[name]}" for name in _OF_RANKS if name in env)  # as python passes on
+        worker = ["env", *unset, *own, sys.executable, "-u", *worker]
     script = spec.script_path(values)
     target = ("-m", str(spec.module)) if script is None else (str(script),)
     args = [expand_placeholders(text, values) for text in spec.args]
     # torchrun replaces ${local_rank} and $$ in each word of the script's command.
     script_command = [word.replace("$", "$$") for word in (*worker, *target, *args)]
-    env = {name: expand_placeholders(text, values) for name, text in spec.env.items()}
     inherited = {
         name: value
         for name, value in environment.items()

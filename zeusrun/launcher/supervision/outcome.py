@@ -123,7 +123,8 @@ def build_outcome(
         profiling_cost_j=limits.extra_cost_j,
         shared=shared,
         shutdown_s=shutdown_s,
-        observed_batch_size=find_batch_size(progress.observed, trial.world_size),
+        observed_batch_size=find_batch_size(progress.observed, trial.world_size)
+        or progress.unapplied,
         **_statistics(progress),
         cause=None if not crashed else _STORED_NO_CAUSE if failure is None else failure.cause,
         warnings=tuple(_warnings(trial, progress, exit_, stop, late=late, clean=clean)),
@@ -238,7 +239,7 @@ def _warnings(
             f"{stop.reason}, after the target was reached in epoch {reached.epoch}; time and cost "
             "end at the target"
         )
-    if clean and exit_.code != 0 and not ordered:
+    if clean and exit_.code != 0 and not ordered and ranks.scripts_ended:
         found.append(
             "a rank aborted after its script had ended; the training itself is complete "
             f"(torchrun's exit code was {exit_.code})"
@@ -284,7 +285,8 @@ def outcome_now(
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=progress.curve,
-        observed_batch_size=find_batch_size(progress.observed, trial.world_size),
+        observed_batch_size=find_batch_size(progress.observed, trial.world_size)
+        or progress.unapplied,
         **_statistics(progress),
     )
 

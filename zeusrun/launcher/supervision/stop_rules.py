@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 
 _TARGET_REACHED = {
+    StopLevel.NONE: "target reached",
     StopLevel.ASK: "target reached",
-    StopLevel.TERMINATE: "the target is reached, and the script does not ask whether to stop",
+    StopLevel.TERMINATE: "the target is reached; a signal ends the script, so that code after its "
+    "training loop does not run (objective.on_target: continue lets it finish)",
 }
 _ASKED_TO_STOP = "another zeusrun process has asked for it"
 _SAVING_S = 600.0  # for a checkpoint after the epoch; a signal would leave half of it
+_MTIME_S = 0.02  # the kernel dates a printed line up to one of its ticks too early
 EPOCHS_WITHOUT_METRIC = 3  # a script may skip the evaluation in one or two
 
 
@@ -98,8 +101,10 @@ def supervise(
         return StopOrder(StopCause.TIMEOUT, reason)
     if progress.reached is not None:
         if rules.stop_at_target:
-            ends = progress.listens or _may_be_saving(progress)
-            level = StopLevel.ASK if ends else StopLevel.TERMINATE
+            saving = _may_be_saving(progress)
+            level = StopLevel.ASK if progress.listens or saving else StopLevel.TERMINATE
+            if progress.guesses and saving:
+                level = StopLevel.NONE  # a report with another value may follow
             return StopOrder(StopCause.TARGET, _TARGET_REACHED[level], level)
         return None
     return verdict or _without_metric(progress, rules) or _past_bound(progress, rules)
@@ -110,7 +115,8 @@ def _may_be_saving(progress: Progress) -> bool:
     if progress.reached is None or progress.training_t is None or progress.stepping_s is None:
         return False
     reached_t = progress.training_t + progress.reached.time_s
-    return progress.stepping_s[1] <= reached_t and progress.now_t - reached_t < _SAVING_S
+    stepped = progress.stepping_s[1] > reached_t + _MTIME_S
+    return not stepped and progress.now_t - reached_t < _SAVING_S
 
 
 def _without_metric(progress: Progress, rules: StopRules) -> StopOrder | None:

@@ -119,14 +119,14 @@ class Supervisor:
         self._stop: StopOrder | None = None
         self._remarked: set[str] = set()
         self._to_ask_for = find_choices_to_ask_for(spec)
-        self._replaced = spec.batch_size.default if spec.batch_size.apply == "dataloader" else None
         self._warnings: list[str] = []
         now_t = time.monotonic()
         self._progress = Progress(
             launched_t=now_t,
             now_t=now_t,
-            seen={(trial.metric, "earlier part"): Seen(0.0, 0.0)} if trial.curve else {},
+            seen={(trial.metric, "earlier part"): Seen(0.0, 0.0, 0)} if trial.curve else {},
             preferred=spec.metrics.source,
+            replaced=spec.batch_size.default if spec.batch_size.apply == "dataloader" else None,
             best_value=trial.best_metric,
             earlier=tuple(point.epoch for point in trial.curve if not is_baseline(point)),
             ranks=Ranks(trial.world_size),
@@ -196,6 +196,8 @@ class Supervisor:
 
     def _decide(self) -> StopLevel:
         order, spec = self._supervise(), self._submission.spec
+        if order is None and self._stop is not None and not self._stop.level:
+            self._stop = None  # a report says that the target is not reached
         if order is not None and is_cause(order, self._stop) and order != self._stop:
             self._stop = order
             self._write_live_at_t = 0.0
@@ -246,6 +248,8 @@ class Supervisor:
             progress = advance(progress, timely, trial, meter.energy_between)
             if progress.epochs > epochs and not final:
                 self._ask_policy(progress, epoch=True)
+        if self._stop is not None and self._stop.ends_ranks:
+            progress = replace(progress, reached=progress.reached or self._progress.reached)
         progress = replace(
             progress,
             ending=self._stop is not None or progress.epochs >= trial.max_epochs,
@@ -254,8 +258,7 @@ class Supervisor:
         )
         progress = take_time(progress, time.monotonic())  # later than all that was read
         if progress.training_t is not None and not final:
-            # One tick ago lies within the power samples. Later energy is extrapolated, which is
-            # used only in the first tick.
+            # One tick ago lies within the power samples. Later energy is extrapolated: first tick.
             since_t, until_t = progress.training_t, progress.training_t + (progress.time_s or 0.0)
             seen_t = min(until_t, progress.now_t - TICK_S)
             seen_t = seen_t if seen_t > since_t else until_t
@@ -277,7 +280,6 @@ class Supervisor:
             trial,
             stops_at_target=self._rules.stop_at_target,
             to_ask_for=self._to_ask_for,
-            replaced=self._replaced,
             earlier=self._choice.earlier,
         )
         for kind, text in remarks.items():

@@ -1,1 +1,1 @@
-"""What a rank sees by itself: one module a library, loaded when the script imports the library."""
+"""Hooks: one module for each library, loaded when the script imports that library."""

@@ -1,7 +1,7 @@
 """Accelerate's ``Accelerator.log``, which passes metrics on to any tracker.
 
-transformers' ``Trainer`` has an ``Accelerator``, too. On a CPU, both let every rank train by itself
-unless they are told to use the CPU, even within a process group.
+transformers' ``Trainer`` has an ``Accelerator``, too. Without a GPU, and without an option that
+selects the CPU, both let every rank train a model of its own, even within a process group.
 """
 
 from __future__ import annotations
@@ -17,14 +17,11 @@ if TYPE_CHECKING:
 
 
 def install(accelerator: ModuleType, hooks: Hooks) -> None:
-    """Observe every call, and whether the ranks train together."""
+    """Observe every call of ``log``, and whether the ranks train together."""
     log = hooks.reporter.log
-
-    def log_values(_accelerator: Any, values: dict[str, Any], *_: Any, **__: Any) -> None:
-        log("accelerate", values)
 
     def look(built: Any, *_: Any, **__: Any) -> None:
         hooks.observer.is_separate = built.num_processes == 1
 
-    wrap(accelerator.Accelerator, "log", log_values)
+    wrap(accelerator.Accelerator, "log", lambda _self, values, *_, **__: log("accelerate", values))
     wrap(accelerator.Accelerator, "__init__", look)

@@ -1,6 +1,6 @@
-"""Hands the chosen batch size and learning rate to what the script builds with its own.
+"""Replaces the batch size or learning rate of the script by the chosen one.
 
-``batch_size.apply: dataloader`` and ``learning_rate.apply: optimizer`` in the job file ask for it,
+``batch_size.apply: dataloader`` and ``learning_rate.apply: optimizer`` in the job file turn it on,
 for scripts that have no argument for them.
 """
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
     from zeusrun.worker.context import RunContext
 
-
-_LIBRARIES = frozenset(
-    ["torch", "zeusrun", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning"]
-)
-
-
-class AmbiguousLoaderError(RuntimeError):
-    """Two loaders could be meant."""
+_LIBRARIES = {
+    "torch",
+    "zeusrun",
+    "accelerate",
+    "lightning",
+    "lightning_fabric",
+    "pytorch_lightning",
+}
 
 
 def apply_batch_size(dataloader: ModuleType, run: RunContext, given: int) -> None:
-    """Have the loader that was built with a batch size built with the chosen one.
+    """Give the chosen batch size to the data loader that the script builds with its own.
 
     Args:
         dataloader: ``torch.utils.data.dataloader``.
@@ -41,9 +41,9 @@ def apply_batch_size(dataloader: ModuleType, run: RunContext, given: int) -> Non
     build = cls.__init__
     chosen = run.share or given
     changed: str | None = None
-    data: int | None = None  # a library may make a loader anew, as Lightning does for its sampler
+    data: int | None = None  # Lightning rebuilds a loader to add its sampler
 
-    @functools.wraps(build)  # libraries look at the parameters
+    @functools.wraps(build)  # libraries inspect the parameters
     def __init__(
         loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **options: Any
     ) -> None:
@@ -53,9 +53,9 @@ def apply_batch_size(dataloader: ModuleType, run: RunContext, given: int) -> Non
             if changed is None:
                 run.record_on_0(Applied(time.monotonic(), "batch_size", given, chosen, where))
             elif changed != where and data != id(dataset):
-                raise AmbiguousLoaderError(
+                raise RuntimeError(
                     f"zeusrun: batch_size.apply: dataloader: two data loaders draw batches of "
-                    f"{given}, at {changed} and at {where}, so the one that trains is not known. "
+                    f"{given}, at {changed} and at {where}; zeusrun cannot know which one trains. "
                     "Give the other one another batch size, or pass ${local_batch_size} in args"
                 )
             changed, data = where, id(dataset)
@@ -66,7 +66,7 @@ def apply_batch_size(dataloader: ModuleType, run: RunContext, given: int) -> Non
 
 
 def apply_learning_rate(optimizer: ModuleType, run: RunContext, given: float) -> None:
-    """Have optimizers that were built with a learning rate built with the chosen one.
+    """Give the chosen learning rate to every optimizer that the script builds with its own.
 
     Args:
         optimizer: ``torch.optim.optimizer``.
@@ -97,7 +97,7 @@ def apply_learning_rate(optimizer: ModuleType, run: RunContext, given: float) ->
 
 
 def _draws(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    """Whether a loader draws its samples at random, as one that trains does."""
+    """Whether a loader draws its samples in random order, as training loaders do."""
     shuffle, sampler, batches = (
         options.get(name, args[place] if len(args) > place else None)
         for place, name in enumerate(("shuffle", "sampler", "batch_sampler"))
@@ -114,13 +114,9 @@ def _is_rate(rate: Any, given: float) -> bool:
 
 
 def _caller() -> str:
-    """Return file and line of the first frame that is neither torch's nor ours."""
+    """Return file and line of the first frame outside the libraries and zeusrun."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and _is_library(frame.f_globals.get("__name__", "")):
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         frame = frame.f_back
     name = frame.f_code.co_filename.rpartition("/")[2]
     return f"{name}:{frame.f_lineno}"
-
-
-def _is_library(module: str) -> bool:
-    return module.partition(".")[0] in _LIBRARIES

@@ -1,7 +1,7 @@
 """Installs the hook of a library right after the script has imported that library.
 
-A hook never ends a training. Where it does not fit, the library stays as it was, and the sidecar
-says so.
+A hook never ends a training by an error. If it does not fit a version of its library, the library
+stays unchanged, and the sidecar contains the reason.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.util
 import sys
 import time
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Hooked
@@ -39,7 +39,7 @@ MODULES = {
     "timm.utils.summary": "timm",
     "ultralytics.engine.trainer": "ultralytics",
 }
-"""Which module of ``zeusrun.worker.hooks`` hooks into which module of a library.
+"""Module of a library -> module of ``zeusrun.worker.hooks`` that hooks into it.
 
 Lightning has entry points for callbacks instead: see ``hooks/lightning.py`` and pyproject.toml.
 """
@@ -55,7 +55,7 @@ class Hooks:
     Attributes:
         tick: Called after every optimizer step.
         observer: Which loader feeds the optimizer steps, and with how many samples.
-        reporter: Where metrics go that a hook has seen.
+        reporter: Records the metrics that hooks see.
         watch: The statistics of gradients; ``None`` if the job file asks for none.
     """
 
@@ -71,32 +71,25 @@ class Hooks:
 
             self.watch = Watch(run, Settings.read(run.statistics), self.observer.samples)
         self._pending = dict(MODULES)
-        self._finding: set[str] = set()
 
     def find_spec(
-        self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a module's own spec with a loader that installs the hook afterwards."""
-        if name not in self._pending or name in self._finding:
+        """Return the spec of a module's file, with a loader that installs the hook afterwards."""
+        if name not in self._pending:
             return None
-        self._finding.add(name)
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._finding.discard(name)
+        spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
             return spec
         loader: Any = spec.loader
-        execute = getattr(loader, "exec_module", None)  # a loader of the old kind has none
+        execute = loader.exec_module
 
         def execute_and_hook(module: ModuleType) -> None:
-            execute(module)  # type: ignore[misc]
+            execute(module)
             if (hook := self._pending.pop(name, None)) is not None:
                 self.install(hook, module)
 
-        with contextlib.suppress(AttributeError):  # a loader of slots takes no attribute
-            if execute is not None:
-                loader.exec_module = execute_and_hook
+        loader.exec_module = execute_and_hook
         return spec
 
     def install(self, hook: str, module: ModuleType) -> None:
@@ -119,7 +112,7 @@ class Hooks:
                 self.watch.flush()
 
     def say(self, library: str, problem: str | None = None) -> None:
-        """Record that a library has been hooked, or why not."""
+        """Record that a library has a hook, or why it has none."""
         if self.run.rank == 0:
             version = str(
                 getattr(sys.modules.get(library), "__version__", None) or _version(library)
@@ -144,7 +137,7 @@ def installed_hooks() -> Hooks | None:
 
 
 def _version(library: str) -> str:
-    """Return the version of an installed package that does not name it itself, or not yet."""
+    """Return the version of an installed package that has no ``__version__`` (yet)."""
     try:
         from importlib.metadata import version  # noqa: PLC0415 - takes 20 ms, and few need it
 
@@ -154,12 +147,12 @@ def _version(library: str) -> str:
 
 
 def wrap(owner: Any, name: str, after: Callable[..., None]) -> None:
-    """Have ``after`` called with a function's arguments once the function has returned.
+    """Call ``after`` with a function's arguments whenever the function has returned.
 
     Args:
-        owner: The class or module.
-        name: Of the function.
-        after: An exception in it is dropped: it must not end the training.
+        owner: The class or module that has the function.
+        name: The function's name.
+        after: Its exceptions are ignored: they must not end the training.
 
     Raises:
         AttributeError: If there is no such function.
@@ -169,7 +162,7 @@ def wrap(owner: Any, name: str, after: Callable[..., None]) -> None:
     @functools.wraps(original)  # with its name and module, it can be pickled as before
     def wrapped(*args: Any, **options: Any) -> Any:
         result = original(*args, **options)
-        with contextlib.suppress(Exception):  # a changed signature, say
+        with contextlib.suppress(Exception):  # for example, the signature has changed
             after(*args, **options)
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +13,8 @@ if TYPE_CHECKING:
     from zeusrun.worker.hooks.install import Hooks
 
 
-def lightning_callbacks() -> list[Any]:
-    """Return the callbacks for ``lightning.pytorch``; none outside zeusrun."""
-    return _callbacks("lightning.pytorch")
-
-
-def pytorch_lightning_callbacks() -> list[Any]:
-    """Return the callbacks for ``pytorch_lightning``; none outside zeusrun."""
-    return _callbacks("pytorch_lightning")
-
-
 def _callbacks(package: str) -> list[Any]:
+    """Return the callbacks for a package; none outside zeusrun."""
     hooks = installed_hooks()
     if hooks is None:
         return []
@@ -38,6 +30,10 @@ def _callbacks(package: str) -> list[Any]:
     return [callback]
 
 
+lightning_callbacks = functools.partial(_callbacks, "lightning.pytorch")
+pytorch_lightning_callbacks = functools.partial(_callbacks, "pytorch_lightning")
+
+
 class _Callback(Copyable):
     """Reports every validation; ends the training at the target and on a stop order."""
 
@@ -46,11 +42,18 @@ class _Callback(Copyable):
     last: dict[str, Any]  # the metrics of the last call
     poll: StopPoll | None = None  # while it trains
 
-    def on_train_start(self, _trainer: Any, _module: Any) -> None:
+    def on_train_start(self, trainer: Any, _module: Any) -> None:
+        ranks = self.hooks.run.world_size
+        if trainer.world_size != ranks:  # the others have no hook: they would wait for this one
+            raise RuntimeError(
+                f"zeusrun: Lightning trains on {trainer.world_size} processes and zeusrun has "
+                f"started {ranks}: write  launch: {{nproc_per_node: {trainer.world_size}}}  and "
+                "remove distributed: false"
+            )
         self.poll = StopPoll(self.hooks.run)
 
     def on_train_epoch_start(self, trainer: Any, _module: Any) -> None:
-        # What the module logs at the end of an epoch, it logs after the callbacks.
+        # At the end of an epoch, the module logs after the callbacks have run.
         if trainer.current_epoch:
             self._log(trainer, trainer.current_epoch)
 
@@ -59,9 +62,9 @@ class _Callback(Copyable):
             trainer.should_stop = True
 
     def on_validation_end(self, trainer: Any, _module: Any) -> None:
-        if trainer.sanity_checking:  # before training; it is no epoch
+        if trainer.sanity_checking:  # before training, so it does not count
             return
-        # Lightning counts from 0; outside the training, an epoch that is under way is none.
+        # Lightning counts from 0. Outside a training, no epoch has begun.
         self._log(trainer, trainer.current_epoch + (self.poll is not None))
 
     def on_train_epoch_end(self, trainer: Any, _module: Any) -> None:
@@ -76,7 +79,7 @@ class _Callback(Copyable):
         self._log(trainer, trainer.current_epoch)
 
     def _log(self, trainer: Any, epoch: int) -> None:
-        """Report what has come since the last call: an old value belongs to its own epoch."""
+        """Report the values that are new since the last call; old ones belong to other epochs."""
         metrics = dict(trainer.callback_metrics)
         last, self.last = self.last, metrics
         new = {name: raw for name, raw in metrics.items() if not _is_same(raw, last.get(name))}
@@ -84,6 +87,6 @@ class _Callback(Copyable):
 
 
 def _is_same(value: Any, before: Any) -> bool:
-    """Whether a value is stored where the one before is: Lightning detaches it again each time."""
+    """Whether two tensors share their storage: Lightning detaches the same value at each call."""
     places = [getattr(each, "data_ptr", None) for each in (value, before)]
     return value is before or (all(places) and len({place() for place in places if place}) == 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zeusrun.worker.hooks.install import wrap
 
@@ -15,13 +15,6 @@ if TYPE_CHECKING:
 def install(fluent: ModuleType, hooks: Hooks) -> None:
     """Observe both functions."""
     log = hooks.reporter.log
-
-    def log_metric(key: str, value: Any, *_: Any, **__: Any) -> None:
-        log("mlflow", {key: value})
-
-    def log_metrics(metrics: dict[str, Any], *_: Any, **__: Any) -> None:
-        log("mlflow", metrics)
-
     fluent.log_metric, fluent.log_metrics  # noqa: B018 - both or none
-    wrap(fluent, "log_metric", log_metric)
-    wrap(fluent, "log_metrics", log_metrics)
+    wrap(fluent, "log_metric", lambda key, value, *_, **__: log("mlflow", {key: value}))
+    wrap(fluent, "log_metrics", lambda metrics, *_, **__: log("mlflow", metrics))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Observed
@@ -16,32 +17,21 @@ if TYPE_CHECKING:
     from zeusrun.worker.context import RunContext
 
 _ENOUGH = 8  # steps, after which the first observation is recorded
-_AGAIN = 1000  # steps, after which a loader that never ends is looked at again
+_AGAIN = 1000  # steps between records, for loaders that never end
 _MOST_QUEUED = 1000
 _MAX_SIZES = 2  # a loader has one size of batches, and a smaller last one
 
 
+@dataclass
 class Feed:
-    """A data loader, over all its passes.
+    """A data loader, over all its passes."""
 
-    Attributes:
-        nominal: The batch size of its batch sampler; ``None`` if it has none.
-        replicas: Among how many ranks its sampler divides the data; ``None`` if it does not say.
-        loader: Returns it; ``None`` once the script has dropped it.
-        sizes: The sizes of batches seen.
-        batches: How many.
-        passes: In which an optimizer stepped.
-    """
-
-    def __init__(
-        self,
-        nominal: int | None = None,
-        replicas: int | None = None,
-        loader: Callable[[], Any] = lambda: None,
-    ) -> None:
-        self.nominal, self.replicas, self.loader = nominal, replicas, loader
-        self.sizes: set[int | None] = set()
-        self.batches = self.passes = 0
+    nominal: int | None = None  # the batch size of its batch sampler; ``None`` if it has none
+    replicas: int | None = None  # ranks among which its sampler divides the data, if it says so
+    loader: Callable[[], Any] = lambda: None  # ``None`` once the script has dropped it
+    sizes: set[int | None] = field(default_factory=set)  # of the batches seen
+    batches: int = 0  # seen
+    passes: int = 0  # in which an optimizer stepped
 
     def sees(self, size: int | None) -> None:
         """Take in the size of a batch; ``None`` if the loader does not form batches."""
@@ -56,33 +46,23 @@ class Feed:
         if not sizes or None in sizes or len(sizes) > _MAX_SIZES:
             return None
         largest = max(size for size in sizes if size is not None)
-        # All data fit into one batch.
+        # One batch per pass: it contains all data, and may be smaller than the batch size.
         if self.nominal is not None and len(sizes) == 1 and self.batches <= max(1, self.passes):
             return max(largest, self.nominal)
         return largest
 
 
+@dataclass
 class Pass:
-    """One pass over a loader.
+    """One pass over a loader."""
 
-    Attributes:
-        feed: The loader.
-        pending: Batches since the last optimizer step.
-        steps: Optimizer steps so far.
-        batches: Of the last step, if it is not the first one.
-        ended: Whether all batches have been yielded.
-        queued: The sizes of the batches that are on their way; ``None`` if unknown.
-        samples: In the batches since the last optimizer step, as far as known.
-    """
-
-    def __init__(self, feed: Feed) -> None:
-        self.feed = feed
-        self.pending: int = 0
-        self.steps: int = 0
-        self.batches: int = 0
-        self.ended: bool = False
-        self.queued: deque[int | None] = deque(maxlen=_MOST_QUEUED)
-        self.samples: int = 0
+    feed: Feed
+    pending: int = 0  # batches since the last optimizer step
+    steps: int = 0  # optimizer steps so far
+    batches: int = 0  # of the last step, unless it is the first one
+    ended: bool = False  # all batches have been yielded
+    queued: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MOST_QUEUED))
+    samples: int = 0  # in the batches since the last step; ``queued``: of those on their way
 
 
 class Observer:
@@ -101,10 +81,10 @@ class Observer:
         self._run = run
         self._feeds: weakref.WeakKeyDictionary[Any, Feed] = weakref.WeakKeyDictionary()
         self._training: Feed | None = None
-        self._earlier = 0  # passes over loaders in whose place the present one came
+        self._earlier = 0  # passes over earlier loaders that the present one replaced
         self._steps: dict[int, int] = {}  # batches in a step -> steps, since the last record
-        self._mixed = 0  # those of them for which several loaders yielded
-        self._alone = False  # one of several ranks, with a model of its own
+        self._mixed = 0  # steps for which several loaders yielded
+        self._alone = False  # whether this rank, one of several, trains a model of its own
         self._due = _ENOUGH
         self._count = 0
         self._optimizer: Any = None
@@ -131,7 +111,7 @@ class Observer:
             if feed is None:
                 feed = Feed(*_sampler_of(loader), weakref.ref(loader))
                 self._feeds[loader] = feed
-        except Exception:  # noqa: BLE001 - a loader of the script's own, which has no hash, say
+        except Exception:  # noqa: BLE001 - for example, the script's own loader without a hash
             feed = Feed()
         return Pass(feed)
 
@@ -148,7 +128,7 @@ class Observer:
         loaders read one batch ahead. So they do not count, except a first one of one batch.
         """
         current = self.current
-        # A second optimizer of the same batch, or a loader that has read one batch ahead.
+        # No new batch: a second optimizer, or a loader that reads one batch ahead.
         if current is None or not current.pending:
             return
         if not current.steps:
@@ -175,13 +155,17 @@ class Observer:
         """Begin a pass in which an optimizer steps."""
         before = self._training
         if before is not feed:
-            if before is not None and before.loader() is None:  # the script makes a new one a pass
+            if (
+                before is not None and before.loader() is None
+            ):  # the script builds one for each pass
                 self._earlier += before.passes
             elif before is not None:
                 self._earlier = 0
             self._steps, self._mixed, self._training = {}, 0, feed
         feed.passes += 1
-        self._run.grouped = self._run.grouped or is_grouped()  # it may leave the group at the end
+        self._run.grouped = (
+            self._run.grouped or is_grouped()
+        )  # a script may leave the group at its end
         self._alone = self._run.world_size > 1 and (self.is_separate or not self._run.grouped)
 
     def record(self) -> None:
@@ -193,31 +177,27 @@ class Observer:
         if self._recorded is not None and steps < _ENOUGH:
             return
         batches = max(self._steps, key=self._steps.__getitem__)
-        # Of several loaders at once, as for labelled and unlabelled data, none is the one.
+        # With several loaders at once (labelled and unlabelled data), no size can be named.
         size = None if 2 * self._mixed > steps else feed.batch_size
         self._steps, self._mixed = {}, 0
         samples = None if size is None else size * batches
-        rates, self._optimizer = _base_rates(self._optimizer), None
+        before = () if self._recorded is None else self._recorded[3]
+        rates, self._optimizer = _base_rates(self._optimizer) or before, None
         seen = (samples, batches, feed.replicas, rates, self._alone)
-        if self._recorded is not None:
-            if not rates:
-                seen = (*seen[:3], self._recorded[3], self._alone)
-            if seen == self._recorded:
-                return
-        self._recorded = seen
-        self._run.record(Observed(time.monotonic(), self._run.rank, *seen))
+        if seen != self._recorded:
+            self._recorded = seen
+            self._run.record(Observed(time.monotonic(), self._run.rank, *seen))
 
 
 def _sampler_of(loader: Any) -> tuple[int | None, int | None]:
     """Return the batch size that a loader's batch sampler names, and its number of replicas."""
     batches = getattr(loader, "batch_sampler", None)
     nominal = getattr(batches, "batch_size", None)
-    for sampler in (batches, getattr(batches, "sampler", None), getattr(loader, "sampler", None)):
-        for name in ("num_replicas", "num_processes"):  # torch's; that of accelerate's shards
-            replicas = getattr(sampler, name, None)
-            if type(replicas) is int and replicas > 0:
-                return nominal if type(nominal) is int else None, replicas
-    return nominal if type(nominal) is int else None, None
+    samplers = (batches, getattr(batches, "sampler", None), getattr(loader, "sampler", None))
+    names = ("num_replicas", "num_processes")  # torch's; that of accelerate's shards
+    found = (getattr(sampler, name, None) for sampler in samplers for name in names)
+    replicas = next((each for each in found if type(each) is int and each > 0), None)
+    return nominal if type(nominal) is int else None, replicas
 
 
 def _base_rates(optimizer: Any) -> tuple[float, ...]:

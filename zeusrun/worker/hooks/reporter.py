@@ -1,4 +1,4 @@
-"""Records the metrics that a hook has seen, as often as the launcher needs them."""
+"""Records the metrics that hooks see, at most about once a second each."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MAX_NAMES = 1000
 
 
 class Reporter:
-    """Reports on rank 0 for the libraries that the script reports to.
+    """Records on rank 0 what the script passes to libraries with hooks.
 
     Attributes:
-        muted: Whether to record nothing, such as an evaluation after the training.
+        muted: Whether to record nothing, as during an evaluation after the training.
     """
 
     def __init__(self, run: RunContext, observer: Observer) -> None:
@@ -39,10 +39,10 @@ class Reporter:
 
         Args:
             source: The library.
-            metrics: By name; what is not one number is left out. Those of a mapping in it get
-                both names: ``accuracy/f1``.
-            epoch: Epochs completed; by default the passes over the training loader, else how often
-                the metric has come.
+            metrics: Values by name; what is not one number is ignored. Values of a mapping
+                within it get both names: ``accuracy/f1``.
+            epoch: Epochs completed; by default, the passes over the training loader, else the
+                number of values of the metric.
         """
         run = self._run
         if run.rank != 0 or self.muted:
@@ -55,21 +55,20 @@ class Reporter:
             if value is None or (key not in self._counts and len(self._counts) >= _MAX_NAMES):
                 continue
             count = self._counts[key] = self._counts.get(key, 0) + 1
-            at = epoch if epoch is not None else self._observer.epoch
-            at = count if at is None else at
+            at = next(n for n in (epoch, self._observer.epoch, count) if n is not None)
             last_epoch, last_t, last_value = self._written.get(key, (-1, -math.inf, math.nan))
             if at == last_epoch and value == last_value:
                 self._held.pop(key, None)
                 continue
             soon = at == last_epoch and now - last_t < _INTERVAL_S
-            if soon and not run.meets_target(key[1], value):
+            if soon and not run.meets_target(name, value):
                 self._held[key] = (at, value)
                 continue
             held = self._held.pop(key, None)
             if held is not None and held[0] != at:
-                values.setdefault(held[0], {})[key[1]] = held[1]
+                values.setdefault(held[0], {})[name] = held[1]
             self._written[key] = (at, now, value)
-            values.setdefault(at, {})[key[1]] = value
+            values.setdefault(at, {})[name] = value
         for at in sorted(values):
             run.report_for(source, at, values[at])
 

@@ -1,4 +1,4 @@
-"""Asks all ranks whether to stop, in the same step on each of them and about once a second."""
+"""Lets all ranks decide together whether to stop, about once a second, in the same step."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MOST_STEPS = 1000
 
 
 class Copyable:
-    """A callback that scripts may copy and pickle with their trainer, as with any other.
+    """A callback that scripts can copy and pickle together with their trainer.
 
-    It is the first base of a class that is made for a library; the last one is the library's own,
-    which a pickle contains in its place: whoever reads it need not have zeusrun.
+    It is the first base of the callback's class; the last base is the library's own class. A pickle
+    contains an object of the library's class instead, so that it can be read without zeusrun.
     """
 
     def __deepcopy__(self, _memo: Any) -> Any:
@@ -38,16 +38,14 @@ class StopPoll:
     def after_step(self) -> bool:
         """Whether to stop now. A collective call in some steps: every rank calls it in each."""
         self._steps += 1
-        if self._steps < self._every:
-            return False
-        return self.now()
+        return self._steps >= self._every and self.now()
 
     def now(self) -> bool:
         """Whether to stop now. A collective call."""
         now = time.monotonic()
         step_s = (now - self._since) / max(1, self._steps)
         stop, step_s = self._run.should_stop_and(step_s)
-        # Four times as many at most: the first step is slow, and says little about the others.
+        # At most four times as many as before: the first step is slower than the others.
         wanted = int(_INTERVAL_S / step_s) if step_s > 0 else _MOST_STEPS
         self._every = max(1, min(wanted, 4 * self._every, _MOST_STEPS))
         self._steps, self._since = 0, now

@@ -5,7 +5,7 @@ Its files arrive up to 120 s late, so the call itself is observed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zeusrun.worker.hooks.install import wrap
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def install(writer: ModuleType, hooks: Hooks) -> None:
     """Observe every scalar."""
     log = hooks.reporter.log
-
-    def add_scalar(_writer: Any, tag: str, scalar_value: Any, *_: Any, **__: Any) -> None:
-        log("tensorboard", {tag: scalar_value})
-
-    wrap(writer.SummaryWriter, "add_scalar", add_scalar)
+    wrap(
+        writer.SummaryWriter,
+        "add_scalar",
+        lambda _self, tag, scalar_value, *_, **__: log("tensorboard", {tag: scalar_value}),
+    )

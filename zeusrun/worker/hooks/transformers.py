@@ -1,6 +1,6 @@
-"""transformers' ``Trainer``, and what builds on it (TRL, SetFit): a default callback of ours.
+"""transformers' ``Trainer``, and what builds on it (TRL, SetFit): adds a default callback.
 
-``DEFAULT_CALLBACKS`` is private. It is what every ``Trainer`` begins with.
+``DEFAULT_CALLBACKS`` is private; every ``Trainer`` begins with these callbacks.
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ if TYPE_CHECKING:
     from zeusrun.worker.context import RunContext
     from zeusrun.worker.hooks.install import Hooks
 
-SOURCE = "transformers"
-
 
 def install(trainer: ModuleType, hooks: Hooks) -> None:
-    """Add the callback's class to those that every ``Trainer`` gets; split batches too large."""
+    """Add the callback to every ``Trainer``; split batches that are too large for a device."""
     bases = (_Callback, trainer.TrainerCallback)
     trainer.DEFAULT_CALLBACKS.append(type("ZeusrunCallback", bases, {"hooks": hooks}))
     original = trainer.Trainer.__init__
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **options: Any) -> None:
-        with contextlib.suppress(Exception):  # other arguments, say: they stay as they are
+        with contextlib.suppress(Exception):  # unknown arguments stay as they are
             split_batch(options["args"] if "args" in options else args[1], hooks.run)
         original(self, *args, **options)
 
@@ -37,9 +35,9 @@ def install(trainer: ModuleType, hooks: Hooks) -> None:
 
 
 def split_batch(arguments: Any, run: RunContext) -> None:
-    """Accumulate gradients if one device is to process this rank's whole share of a large batch.
+    """Accumulate gradients if this rank's share of the batch exceeds ``per_device_max``.
 
-    ``TrainingArguments`` with any other batch size, or with accumulation of their own, stay.
+    ``TrainingArguments`` with another batch size or with accumulation stay unchanged.
     """
     share, steps = run.share, run.accumulation_steps()
     if (
@@ -73,7 +71,7 @@ class _Callback(Copyable):
             _stop(args, control)
 
     def on_log(self, _args: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
-        # An evaluation's come by on_evaluate, too.
+        # on_evaluate gets the values of an evaluation, too.
         if logs and not any(name.startswith("eval_") for name in logs):
             self._log(logs, state)
 
@@ -91,7 +89,7 @@ class _Callback(Copyable):
 
     def _log(self, metrics: dict[str, Any], state: Any) -> None:
         values = {name: value for name, value in metrics.items() if name != "epoch"}
-        self.hooks.reporter.log(SOURCE, values, _epochs(state))
+        self.hooks.reporter.log("transformers", values, _epochs(state))
 
 
 def _epochs(state: Any) -> int:

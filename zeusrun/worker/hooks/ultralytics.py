@@ -1,7 +1,7 @@
 """Ultralytics' trainers: reports every epoch; ends the training at the target and on a stop order.
 
-It follows the trainer's callbacks and is none of them: a script may replace them, and a trainer
-that starts ranks of its own pickles them.
+It observes ``run_callbacks`` instead of adding a callback: a script may replace the callbacks, and
+a trainer that starts ranks of its own pickles them.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def install(trainer: ModuleType, hooks: Hooks) -> None:
 
 
 def _train_alone() -> None:
-    """Have older versions train under torchrun's single rank as outside torchrun.
+    """Let versions before 8.4.190 train on a single rank of torchrun.
 
-    They take it for one of several, and fail without a process group. 8.4.190 does not.
+    They take ``RANK=0`` for one of several ranks, and fail without a process group.
     """
     for name, module in list(sys.modules.items()):
         if name.startswith("ultralytics."):
@@ -86,7 +86,7 @@ class _Follower:
         last = self._hooks.run.max_epochs
         if self._poll.now() or (last is not None and trainer.epoch + 1 >= last):
             trainer.stop = True
-        # The loggers get the evaluation of the best model, too: other values for the last epoch.
+        # The loggers also get the evaluation of the best model, which is not an epoch.
         self._hooks.reporter.muted = bool(trainer.stop)
 
     def teardown(self, _trainer: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zeusrun.worker.hooks.install import wrap
 
@@ -15,8 +15,4 @@ if TYPE_CHECKING:
 def install(wandb_run: ModuleType, hooks: Hooks) -> None:
     """Observe every row."""
     log = hooks.reporter.log
-
-    def log_row(_run: Any, data: dict[str, Any], *_: Any, **__: Any) -> None:
-        log("wandb", data)
-
-    wrap(wandb_run.Run, "log", log_row)
+    wrap(wandb_run.Run, "log", lambda _run, data, *_, **__: log("wandb", data))
