@@ -105,7 +105,7 @@ def case_norms_are_those_of_the_gradients():
     flush(ddp)
     if len(steps) != 3:
         raise ValueError(f"{len(steps)} steps")
-    for step, gradients in zip(steps, expected):
+    for step, gradients in zip(steps, expected, strict=True):
         check(step, gradients)
 
 
@@ -271,9 +271,9 @@ def case_several_models_are_told_apart():
     first, second = build(0), build(1)
     optimizers = [sgd(first[0]), sgd(second[0])]
     expected = [over_ranks(own_gradient(ddp, batch(0))) for ddp, _ in (first, second)]
-    for (ddp, _), optimizer in zip((first, second), optimizers):
+    for (ddp, _), optimizer in zip((first, second), optimizers, strict=True):
         train(ddp, optimizer)
-    for (ddp, steps), gradients in zip((first, second), expected):
+    for (ddp, steps), gradients in zip((first, second), expected, strict=True):
         flush(ddp)
         check(steps[0], gradients)
     indices = [watch._models[ddp]._index for ddp, _ in (first, second)]
