@@ -139,7 +139,6 @@ NETS = {
     "one that adds to its weight": lambda: Net(lambda width: RMSNorm(width, 1.0)),
     "no bias": lambda: Net(lambda width: nn.LayerNorm(width, bias=False)),
     "used three times": lambda: Net(uses=3),
-    "checkpoints": lambda: Net(uses=2, checkpointed=False),
     "reentrant checkpoints": lambda: Net(uses=2, checkpointed=True),
 }
 
@@ -247,6 +246,7 @@ class Raises(nn.Module):
         pytest.param(lambda: Net(Wrong), id="computes something else"),
         pytest.param(Raises, id="no dimension of samples"),
         pytest.param(lambda: torch.compile(Net(), backend="eager"), id="compiled"),
+        pytest.param(lambda: Net(uses=2, checkpointed=False), id="checkpoints"),
         pytest.param(lambda: Net(nn.Identity), id="no such layers"),
         pytest.param(lambda: Net(nn.BatchNorm1d), id="BatchNorm"),
     ],

@@ -60,15 +60,6 @@ class _Hook:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-class _Keep(torch.autograd.Function):
-    """Saves a tensor as autograd does: activation checkpointing drops it and computes it again."""
-
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, kept: Tensor) -> Tensor:
-        ctx.save_for_backward(kept)
-        return anchor.new_empty(0)
-
-
 class Examples:
     """Measures the normalisation layers of one model.
 
@@ -173,23 +164,27 @@ class Examples:
         if not self._on or not torch.is_grad_enabled():
             return
         try:
-            if output.requires_grad and layer.weight.requires_grad:
-                keep: Any = _Keep.apply
-                kept = [keep(layer.weight, arguments[0])]
-                hook: Any = functools.partial(self._after_backward, layer, kept)
-                output.register_hook(hook)  # type: ignore[no-untyped-call]
+            if not (output.requires_grad and layer.weight.requires_grad):
+                return
+            if _saves_elsewhere():
+                # To hold x would undo activation checkpointing.
+                self._problem = "the model uses activation checkpointing"
+                return
+            held = [arguments[0].detach()]
+            hook: Any = functools.partial(self._after_backward, layer, held)
+            output.register_hook(hook)  # type: ignore[no-untyped-call]
         except Exception as error:  # noqa: BLE001 - the training goes on
             self._give_up(error)
 
-    def _after_backward(self, layer: Any, kept: list[Any], gradient: Tensor) -> None:
+    def _after_backward(self, layer: Any, held: list[Tensor], gradient: Tensor) -> None:
         if not self._on:
             return
-        if not kept:  # a second backward pass through the same graph
+        if not held:  # a second backward pass through the same graph
             self._usable = False
             return
         try:
             with torch.no_grad():
-                self._add(layer, kept.pop().grad_fn.saved_tensors[0], gradient.detach())
+                self._add(layer, held.pop(), gradient.detach())
         except Exception as error:  # noqa: BLE001 - the training goes on
             self._give_up(error)
 
@@ -254,6 +249,17 @@ class Examples:
     def _give_up(self, error: Exception) -> None:
         self._problem = self._problem or f"{type(error).__name__}: {error}"
         self._on = False
+
+
+def _saves_elsewhere() -> bool:
+    """Whether tensors for the backward pass are dropped and computed again, or held elsewhere.
+
+    The function is private; of a torch without it, take the worse for granted.
+    """
+    try:
+        return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    except (AttributeError, TypeError):
+        return True
 
 
 def _epsilon(layer: Any) -> float | None:
