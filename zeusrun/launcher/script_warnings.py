@@ -194,6 +194,11 @@ def _observed_remarks(progress: Progress, trial: Trial, replaced: int | None) ->
                 f"it sees nothing there; it was tried with {TESTED.get(hook.library, 'others')}. "
                 "Call run.report, or name a file or a pattern under metrics (docs/metrics.md)"
             )
+    for watched in progress.watched.values():
+        if watched.problem is not None:
+            size = f"model {watched.model} ({watched.parameters:,} parameters)"
+            name = size if watched.parameters else "nothing is measured"
+            remarks[f"watch {watched.model}"] = f"watch: {name}: {watched.problem}"
     if progress.differs is not None:
         other, value, counted = progress.differs
         remarks["differs"] = (

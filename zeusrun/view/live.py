@@ -171,7 +171,7 @@ def live_panel(
         grid.add_row("energy", energy)
     else:
         grid.add_row("energy", f"{power} · {energy}")
-    if (gradients := gradients_text(progress.statistics)) is not None:
+    if (gradients := gradients_text(progress.statistics, progress.gradients_of)) is not None:
         grid.add_row("gradients", gradients)
     return Group(Text(""), grid)
 

@@ -42,6 +42,11 @@ _SOURCE_NOTES = {
     EnergySource.INTEGRATED: "∫ integrated from sampled power",
     EnergySource.ESTIMATED: "~ estimated from CPU time",
 }
+_HOW_NOTES: dict[str | None, tuple[str]] = {
+    "examples": ("from normalisation layers",),
+    "micro_batches": ("from micro-batches",),
+    "consecutive": ("from consecutive steps: biased",),
+}
 _TEXTS = {"when", "run", "status"}  # columns of words; those of numbers are aligned right
 _ROOMY = 96  # columns from which power limits and epochs both fit
 _STATISTICS = {
@@ -314,7 +319,7 @@ def trial_sheet(
         ("cost", cost),
         ("epochs", f"{units.number(trial.epochs)} of at most {trial.max_epochs}"),
         ("steps", units.number(trial.steps)),
-        ("gradients", gradients_text(vars(trial))),
+        ("gradients", gradients_text(vars(trial), trial.gradients_of)),
         ("speed", "\n".join(map(_speed, trial.power_profile))),
         (units.shortened(trial.metric), best),
         ("", None if sight is None or sight.source is None else f"from {seen_by(sight)}"),
@@ -333,12 +338,16 @@ def trial_sheet(
     return Group(*parts)
 
 
-def gradients_text(values: Mapping[str, float | None]) -> str | None:
-    """Return the statistics of gradients by their names; ``None`` if there are none."""
+def gradients_text(values: Mapping[str, float | None], how: str | None) -> str | None:
+    """Return the statistics of gradients by their names; ``None`` if there are none.
+
+    ``how``: how they were measured; shown if not among ranks.
+    """
     found = [
         (name, values[key]) for key, name in _STATISTICS.items() if values.get(key) is not None
     ]
-    return " · ".join(f"{name} {units.number(value, '.3g')}" for name, value in found) or None
+    texts = [f"{name} {units.number(value, '.3g')}" for name, value in found]
+    return " · ".join([*texts, *_HOW_NOTES.get(how, ())]) if texts else None
 
 
 def observed_text(trial: Trial, sight: Sight | None) -> str | None:

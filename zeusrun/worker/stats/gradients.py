@@ -129,7 +129,10 @@ class Gradients:
                 if not seen:
                     self._loss_scale = self._scale()
             self._seen[index] = len(self._sizes)
-            if self._how != "consecutive":
+            if gradient.is_sparse:
+                self._problem = "it has sparse gradients, which cannot be measured on one rank"
+                self._on = False
+            elif self._how != "consecutive":
                 self._each.append(_square(gradient.detach()))
         except Exception as error:  # noqa: BLE001 - the training goes on
             self._give_up(error)
@@ -207,7 +210,8 @@ class Gradients:
             self._take(Norms(parts * each / square, total / square, inverse, parts), self._how)
 
     def _give_up(self, error: Exception) -> None:
-        self._problem = self._problem or f"{type(error).__name__}: {error}"
+        text = f"measuring ended with an error ({type(error).__name__}: {error})"
+        self._problem = self._problem or text
         self._on = False
 
 

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from zeusrun.worker.stats.noise import Norms
 
 _INTERVAL_S = 1.0  # between two records of a model
+_PATIENCE = 10  # optimizer steps without a model, after which the user is told
 SHARDED = (
-    "the parameters are sharded over the ranks, and the statistics need every rank's own gradient: "
+    "the parameters are sharded over the ranks, so no rank has a gradient of its own to compare: "
     "use DistributedDataParallel, or remove watch from the job file"
 )
 
@@ -66,6 +67,7 @@ class Watch:
         self.scale: Any = 1.0
         self._samples = samples
         self._count = 0  # of models
+        self._steps = 0  # before the first model
         self._models: weakref.WeakKeyDictionary[Any, Model] = weakref.WeakKeyDictionary()
 
     def attach(self, ddp: Any) -> None:
@@ -104,12 +106,13 @@ class Watch:
         except Exception as error:  # noqa: BLE001 - whatever torch has changed into
             model.refuse(f"{type(error).__name__}: {error}")
 
-    def refuse(self, module: Any, problem: str) -> None:
-        """Record that a model cannot be watched; once for the model."""
-        if module not in self._models:
-            size = sum(parameter.numel() for parameter in module.parameters())
-            self._models[module] = model = self._new_model(size)
-            model.refuse(problem)
+    def _why_nothing(self, optimizer: Any) -> str:
+        """Return why there is no model to watch, although an optimizer steps."""
+        if any(_is_sharded(p) for group in optimizer.param_groups for p in group["params"]):
+            return SHARDED
+        if self.run.world_size > 1:
+            return "the script makes no DistributedDataParallel, which the statistics need"
+        return "the script does not say which model: call zeusrun.watch(model) before it trains"
 
     def _new_model(self, size: int) -> Model:
         self._count += 1
@@ -159,6 +162,10 @@ class Watch:
     def after_step(self, optimizer: Any) -> None:
         """Begin another optimizer step."""
         self.scale = 1.0
+        if not self._count:
+            self._steps += 1
+            if self._steps == _PATIENCE:
+                self._new_model(0).refuse(self._why_nothing(optimizer))
         for model in self._models.values():
             if model.watch is not None:
                 model.watch.after_step(optimizer)
@@ -248,7 +255,7 @@ class Model:
 
 def _problem_of(module: Any, world_size: int) -> str | None:
     """Return why a model that is no ``DistributedDataParallel`` cannot be watched."""
-    if any(type(parameter).__name__ == "DTensor" for parameter in module.parameters()):
+    if any(map(_is_sharded, module.parameters())):
         return SHARDED
     if world_size > 1:
         return (
@@ -256,3 +263,10 @@ def _problem_of(module: Any, world_size: int) -> str | None:
             " ranks: wrap the model first, and it is watched by itself"
         )
     return None
+
+
+def _is_sharded(parameter: Any) -> bool:
+    """Whether it belongs to FSDP: a ``DTensor`` of version 2, a ``FlatParameter`` of version 1."""
+    return type(parameter).__name__ in {"DTensor", "FlatParameter"} or hasattr(
+        parameter, "_fsdp_flattened"
+    )
