@@ -196,9 +196,9 @@ def _observed_remarks(progress: Progress, trial: Trial, replaced: int | None) ->
             )
     for watched in progress.watched.values():
         if watched.problem is not None:
-            size = f"model {watched.model} ({watched.parameters:,} parameters)"
-            name = size if watched.parameters else "nothing is measured"
-            remarks[f"watch {watched.model}"] = f"watch: {name}: {watched.problem}"
+            what = f"model {watched.model} ({watched.parameters:,} parameters)"
+            what = what if watched.parameters else "nothing is measured"
+            remarks[f"watch {watched.model}"] = f"watch: {what}: {watched.problem}"
     if progress.differs is not None:
         other, value, counted = progress.differs
         remarks["differs"] = (
