@@ -1,6 +1,7 @@
 """What the statistics of gradients cost on one rank: a small transformer, each way, by interval.
 
 Blocks of watched and plain steps alternate inside one process, because whole runs drift too much.
+The process has one thread, so its CPU time is what a step takes on a core of its own.
 ``python benchmarks/watch_one_rank.py [--pairs 9] [--step-ms 30 100]``
 """
 
@@ -50,9 +51,9 @@ class Training:
         self.size = max(1, round(step_ms / ms)) * MICRO_BATCHES
 
     def train(self, steps: int, parts: int, watch: Any = None) -> float:  # noqa: ANN401
-        """Return the seconds of a step."""
+        """Return the CPU seconds of a step."""
         tokens = torch.randint(0, VOCABULARY, (self.size, LENGTH))
-        started = time.perf_counter()
+        started = time.process_time()
         for _ in range(steps):
             for part in tokens.chunk(parts):
                 self.samples += len(part)
@@ -63,7 +64,7 @@ class Training:
                 watch.after_step()
             self.optimizer.zero_grad()
             self.samples = 0
-        return (time.perf_counter() - started) / steps
+        return (time.process_time() - started) / steps
 
     def watch(self, way: str, interval: int) -> Any:  # noqa: ANN401 - one of two
         """Begin to measure."""

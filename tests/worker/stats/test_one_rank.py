@@ -370,6 +370,23 @@ def test_a_copy_and_a_saved_model_have_no_hooks_of_zeusrun():
     assert watched.norms.ranks == 8
 
 
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+def test_a_watched_model_can_be_scripted_traced_and_compiled():
+    watched = Watched(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3)))
+    x, y = data(8)
+    watched.backward(x, y)
+    for model in (watched.model, copy.deepcopy(watched.model)):
+        expected = model(x)
+        for other in (
+            torch.jit.script(model),
+            torch.jit.trace(model, x),
+            torch.compile(model, fullgraph=True, backend="eager"),
+        ):
+            assert torch.allclose(other(x), expected)
+    watched.step()
+    assert watched.norms.ranks == 8
+
+
 def test_a_model_can_be_dropped():
     model, taken = Net(uses=2), Taken()
     settings = {"samples": lambda: 8, "parts": 1, "scale": lambda: 1.0}

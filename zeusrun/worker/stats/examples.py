@@ -7,13 +7,13 @@ the whole model (Gray et al., NeurIPS 2024, arXiv:2411.00999).
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from zeusrun.worker.stats.later import Later
+from zeusrun.worker.stats.module_hooks import ModuleHook
 from zeusrun.worker.stats.noise import Norms
 from zeusrun.worker.stats.norms import squared_norm
 
@@ -43,21 +43,6 @@ def find_layers(model: torch.nn.Module) -> list[Any]:
             or (type(layer).__name__.endswith("RMSNorm") and _epsilon(layer) is not None)
         )
     ]
-
-
-class _Hook:
-    """A hook of a module; in a copy of the module, and in a pickled one, it does nothing."""
-
-    def __init__(self, call: Callable[..., None]) -> None:
-        self._call = call
-
-    def __call__(self, *arguments: Any) -> None:
-        if not (torch.compiler.is_compiling() or torch._C._get_tracing_state()):
-            self._call(*arguments)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # It takes anything, returns None, and needs no zeusrun where the model is loaded.
-        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class Examples:
@@ -96,9 +81,9 @@ class Examples:
         self._checked = False
         self._problem: str | None = None
         self._begin_step()
-        self._handles: list[Any] = [model.register_forward_pre_hook(_Hook(self._before_model))]
+        self._handles: list[Any] = [model.register_forward_pre_hook(ModuleHook(self._before_model))]
         for layer in layers:
-            self._handles.append(layer.register_forward_hook(_Hook(self._after_layer)))
+            self._handles.append(layer.register_forward_hook(ModuleHook(self._after_layer)))
             self._handles.append(layer.weight.register_hook(functools.partial(self._check, layer)))
 
     def close(self) -> None:
