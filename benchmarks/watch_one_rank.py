@@ -2,7 +2,8 @@
 
 Blocks of watched and plain steps alternate inside one process, because whole runs drift too much.
 The process has one thread, so its CPU time is what a step takes on a core of its own.
-``python benchmarks/watch_one_rank.py [--pairs 9] [--step-ms 30 100]``
+``python benchmarks/watch_one_rank.py [--pairs 9] [--step-ms 30 100]``, or ``--track 0`` for how
+well the noise scale of the LayerNorm layers tracks that of the whole model.
 """
 
 from __future__ import annotations
@@ -20,20 +21,22 @@ from zeusrun.worker.stats.examples import Examples, find_layers
 from zeusrun.worker.stats.gradients import Gradients
 
 LENGTH, WIDTH, VOCABULARY = 64, 128, 512
+TRACKED = (0, 30, 100, 200, 300, 400, 600)  # optimizer steps
+EXAMPLES = 256
 MICRO_BATCHES = 4
 
 
 class Transformer(nn.Module):
     """A small language model with LayerNorm."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, width: int = WIDTH, vocabulary: int = VOCABULARY) -> None:
         super().__init__()
-        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.embed = nn.Embedding(vocabulary, width)
         block = nn.TransformerEncoderLayer(
-            WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
+            width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True
         )
         self.blocks = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
 
     def forward(self, tokens: torch.Tensor) -> Any:  # noqa: ANN401, D102 - torch's own
         return self.head(self.norm(self.blocks(self.embed(tokens))))
@@ -85,6 +88,45 @@ class Training:
         self.taken += 1
 
 
+def track(seed: int, vocabulary: int = 32, length: int = 16) -> None:
+    """Print the true noise scales of the layer norms and of all parameters, as a model learns.
+
+    The data are a Markov chain; each noise scale is from the gradients of 256 single examples.
+    """
+    torch.manual_seed(seed)
+    model = Transformer(layers=2, width=32, vocabulary=vocabulary)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    chances = torch.softmax(2 * torch.randn(vocabulary, vocabulary), 1)
+
+    def loss(examples: int) -> torch.Tensor:
+        columns = [torch.randint(0, vocabulary, (examples,))]
+        for _ in range(length):
+            columns.append(torch.multinomial(chances[columns[-1]], 1)[:, 0])
+        tokens = torch.stack(columns, 1)
+        logits = model(tokens[:, :-1]).flatten(0, 1)
+        return nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
+
+    def noise_scale(each: torch.Tensor) -> float:
+        trace = each.var(0).sum()
+        return float(trace / (each.mean(0).square().sum() - trace / len(each)))
+
+    layers = find_layers(model)
+    for step in range(TRACKED[-1] + 1):
+        if step in TRACKED:
+            everything, norms = [], []
+            for _ in range(EXAMPLES):
+                optimizer.zero_grad()
+                loss(1).backward()
+                everything.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+                own = [p.grad.flatten() for layer in layers for p in layer.parameters()]
+                norms.append(torch.cat(own))
+            whole, part = noise_scale(torch.stack(everything)), noise_scale(torch.stack(norms))
+            print(f"step {step}: all {whole:.1f}, layer norms {part:.1f}, ratio {part / whole:.2f}")
+        optimizer.zero_grad()
+        loss(32).backward()
+        optimizer.step()
+
+
 def raise_problem(problem: str) -> None:
     raise SystemExit(problem)
 
@@ -94,8 +136,12 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--block-s", type=float, default=1.0)
     parser.add_argument("--step-ms", type=float, nargs="+", default=[30, 100])
+    parser.add_argument("--track", type=int, metavar="SEED", help="how well layer norms track")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.track is not None:
+        track(options.track)
+        return
     print(describe_machine(), f"torch {torch.__version__}")
     for step_ms in options.step_ms:
         training = Training(step_ms)

@@ -146,7 +146,7 @@ class Gradients:
             if self._compares:
                 self._sum[index] = _square(gradient)
                 if (kept := self._kept.get(index)) is not None:
-                    self._dots[index] = torch.sum(gradient * kept, dtype=torch.float32)
+                    self._dots[index] = _dot(gradient, kept)
             elif self._how == "consecutive":
                 kept = self._kept.setdefault(index, torch.empty_like(gradient))
                 kept.copy_(gradient)
@@ -213,6 +213,12 @@ class Gradients:
         text = f"measuring ended with an error ({type(error).__name__}: {error})"
         self._problem = self._problem or text
         self._on = False
+
+
+def _dot(one: Tensor, other: Tensor) -> Tensor:
+    if one.dtype == torch.float32:
+        return torch.dot(one.reshape(-1), other.reshape(-1))  # no copy
+    return torch.sum(one * other, dtype=torch.float32)
 
 
 def _square(tensor: Tensor) -> Tensor:
