@@ -14,6 +14,7 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, plain_table, warning_lines
+from zeusrun.view.gradients import gradients_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,18 +43,8 @@ _SOURCE_NOTES = {
     EnergySource.INTEGRATED: "∫ integrated from sampled power",
     EnergySource.ESTIMATED: "~ estimated from CPU time",
 }
-_HOW_NOTES: dict[str | None, tuple[str]] = {
-    "examples": ("from normalisation layers",),
-    "micro_batches": ("from micro-batches",),
-    "consecutive": ("from consecutive steps: biased",),
-}
 _TEXTS = {"when", "run", "status"}  # columns of words; those of numbers are aligned right
 _ROOMY = 96  # columns from which power limits and epochs both fit
-_STATISTICS = {
-    "noise_scale": "noise scale",
-    "preconditioned_noise_scale": "preconditioned noise scale",
-    "gradient_variance": "variance",
-}
 _LEGEND = {
     "epochs, cost": "expected of the next run, until it reaches the target",
     "90 % range": "of the cost of the next run",
@@ -336,18 +327,6 @@ def trial_sheet(
         whole = Text(failure.rstrip(), style="red", no_wrap=True, overflow="ignore")
         parts += [Text(""), whole]
     return Group(*parts)
-
-
-def gradients_text(values: Mapping[str, float | None], how: str | None) -> str | None:
-    """Return the statistics of gradients by their names; ``None`` if there are none.
-
-    ``how``: how they were measured; shown if not among ranks.
-    """
-    found = [
-        (name, values[key]) for key, name in _STATISTICS.items() if values.get(key) is not None
-    ]
-    texts = [f"{name} {units.number(value, '.3g')}" for name, value in found]
-    return " · ".join([*texts, *_HOW_NOTES.get(how, ())]) if texts else None
 
 
 def observed_text(trial: Trial, sight: Sight | None) -> str | None:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from zeusrun.worker.stats.noise import Norms
-    from zeusrun.worker.stats.watch import Model, Settings
 
 
 class OneRank:
@@ -22,8 +21,8 @@ class OneRank:
 
     Args:
         module: The model.
-        model: Gets what was measured.
-        settings: What to measure.
+        model: Gets what was measured: a ``Model`` of watch.py.
+        settings: What to measure: ``Settings`` of watch.py.
         samples: Returns the samples since the last optimizer step; 0 if unknown.
         parts: Micro-batches in a step, as chosen by zeusrun.
         scale: Returns by what the loss is multiplied.
@@ -32,8 +31,8 @@ class OneRank:
     def __init__(
         self,
         module: Any,
-        model: Model,
-        settings: Settings,
+        model: Any,
+        settings: Any,
         *,
         samples: Callable[[], int],
         parts: int,
