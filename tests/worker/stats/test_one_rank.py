@@ -264,6 +264,17 @@ def test_other_models_compare_consecutive_steps(model):
     assert not watched.taken.problems
 
 
+def test_a_model_called_twice_for_a_sample_compares_consecutive_steps():
+    watched = Watched(Net())
+    for _ in range(10):
+        x, y = data(8)
+        watched.samples = len(x)
+        (loss_of(watched.model, x, y) + loss_of(watched.model, -x, y)).backward()
+        watched.step()
+    watched.watch.flush()
+    assert {how for _, how in watched.taken.noise} == {"consecutive"}
+
+
 def test_consecutive_steps_stand_for_ranks():
     watched = Watched(Net(nn.Identity))
     for _ in range(2):
