@@ -1,4 +1,4 @@
-"""zeusrun: a torchrun that learns. In a training script, ``zeusrun.current()`` is all there is."""
+"""zeusrun: a torchrun that learns. Training scripts need ``zeusrun.current()``, or nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from zeusrun.worker.context import RunContext
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "current"]
+__all__ = ["__version__", "current", "watch"]
 
 
 def current() -> RunContext:
@@ -18,3 +18,19 @@ def current() -> RunContext:
     from zeusrun.worker.context import current_run  # noqa: PLC0415 - the launcher never needs it
 
     return current_run()
+
+
+def watch(model: object) -> None:
+    """Measure the gradients of a model as the section ``watch`` of the job file asks for.
+
+    A ``DistributedDataParallel`` is watched by itself. Without that section, and outside zeusrun,
+    this does nothing. A model that cannot be watched is trained as it is, with a warning.
+
+    Args:
+        model: A ``torch.nn.Module`` that trains on one rank, before its first training step.
+    """
+    from zeusrun.worker.hooks.install import installed_hooks  # noqa: PLC0415 - few scripts need it
+
+    hooks = installed_hooks()
+    if hooks is not None and hooks.watch is not None:
+        hooks.watch.add(model)

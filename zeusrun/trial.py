@@ -150,6 +150,7 @@ class Outcome:
     noise_scale: float | None = None  # in samples; the last moving average, as are both others
     preconditioned_noise_scale: float | None = None  # with Adam
     gradient_variance: float | None = None  # of a rank's gradient
+    gradients_of: str | None = None  # how they were measured; see ``Watched.how``
     cause: str | None = None  # of a crash, without ranks, numbers and paths, to compare crashes
     warnings: tuple[str, ...] = ()  # sentences for people
 
@@ -222,6 +223,7 @@ class Trial:
     noise_scale: float | None = None
     preconditioned_noise_scale: float | None = None
     gradient_variance: float | None = None
+    gradients_of: str | None = None
 
     @property
     def critical_batch_size(self) -> float | None:

@@ -15,7 +15,7 @@ from zeusrun.launcher.script_warnings import (
     find_unused_choices,
 )
 from zeusrun.metrics.progress import advance, take_step_clock
-from zeusrun.sidecar.events import Applied, Asked, Hooked, Observed, Reported
+from zeusrun.sidecar.events import Applied, Asked, Hooked, Observed, Reported, Watched
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import CurvePoint, TrialStatus
 
@@ -360,3 +360,15 @@ def test_a_hook_that_found_no_loader_says_so_where_nothing_is_observed():
 
 def test_a_hook_that_hands_it_out_is_enough(warnings):
     assert warnings(batch_size={"default": 16, "candidates": [16, 32], "apply": "dataloader"}) == []
+
+
+def test_what_a_model_cannot_show_of_its_gradients_is_told_once_for_each():
+    refused = Watched(1.0, 0, 1234, {}, problem="its parameters are sharded")
+    nothing = Watched(1.0, 1, 0, {}, problem="call zeusrun.watch(model)")
+    measured = Watched(1.0, 2, 1234, {"noise_scale": 3.0})
+    progress = after(refused, nothing, measured)
+    remarks = find_remarks(progress, build_trial(), stops_at_target=False)
+    assert remarks == {
+        "watch 0": "watch: model 0 (1,234 parameters): its parameters are sharded",
+        "watch 1": "watch: nothing is measured: call zeusrun.watch(model)",
+    }

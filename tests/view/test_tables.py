@@ -360,3 +360,18 @@ def test_the_head_of_the_beliefs_says_what_the_numbers_are():
     assert head[2:5] == ["epochs", "epoch", "cost"]
     assert "risk" in head
     assert "  risk: the probability that the next run is stopped, or misses the target" in lines
+
+
+@pytest.mark.parametrize(
+    ("how", "note"),
+    [
+        ("ranks", ""),
+        ("examples", " · from normalisation layers"),
+        ("consecutive", " · from consecutive steps: biased"),
+        ("something newer", ""),
+    ],
+)
+def test_show_says_how_the_gradients_were_measured(how, note):
+    outcome = Outcome(TrialStatus.REACHED, "done", NOW, noise_scale=1234.5, gradients_of=how)
+    text = render(trial_sheet(trial().finish(outcome), None, run_dir_exists=True))
+    assert f"noise scale 1.23e+03{note}\n" in text.replace(" \n", "\n")

@@ -279,6 +279,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
             outcome.preconditioned_noise_scale, trial.preconditioned_noise_scale
         ),
         gradient_variance=_newest(outcome.gradient_variance, trial.gradient_variance),
+        gradients_of=outcome.gradients_of or trial.gradients_of,
         shared=True if True in shared else None if None in shared else False,
         warnings=(*trial.warnings, *outcome.warnings),
     )

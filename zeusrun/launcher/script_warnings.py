@@ -146,8 +146,8 @@ def find_remarks(
     return remarks
 
 
-def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
-    """Return warnings about what hooks and sources saw, by kind."""
+def _batch_size_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
+    """Return warnings about the batch size that the training uses."""
     remarks = {}
     size, chosen = find_batch_size(progress.observed, trial.world_size), trial.global_batch_size
     if (alone := describe_alone(progress.observed)) is not None:
@@ -167,6 +167,12 @@ def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
             f"batch size {chosen} does not reach the training, so this run teaches nothing about "
             f"it. {_how_to_deliver(progress, trial)}"
         )
+    return remarks
+
+
+def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
+    """Return warnings about what hooks and sources saw, by kind."""
+    remarks = _batch_size_remarks(progress, trial)
     rate, seen = trial.learning_rate, progress.observed.get(0)
     rates = () if seen is None else seen.learning_rates
     if rate is not None and rates and not any(math.isclose(rate, r, rel_tol=1e-6) for r in rates):
@@ -183,6 +189,11 @@ def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
                 f"it sees nothing there; it was tried with {TESTED.get(hook.library, 'others')}. "
                 "Call run.report, or name a file or a pattern under metrics (docs/metrics.md)"
             )
+    for watched in progress.watched.values():
+        if watched.problem is not None:
+            what = f"model {watched.model} ({watched.parameters:,} parameters)"
+            what = what if watched.parameters else "nothing is measured"
+            remarks[f"watch {watched.model}"] = f"watch: {what}: {watched.problem}"
     if progress.differs is not None:
         other, value, counted = progress.differs
         remarks["differs"] = (

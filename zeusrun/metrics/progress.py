@@ -120,7 +120,7 @@ class Progress:
     @property
     def statistics(self) -> Mapping[str, float]:
         """The newest statistics of gradients, by name, of the largest model."""
-        largest = max(self.watched.values(), key=lambda each: each.parameters, default=None)
+        largest = self._largest_model
         return {} if largest is None else largest.values
 
     @property
@@ -128,6 +128,16 @@ class Progress:
         """The script's own batch size, where a hook found no data loader to hand the chosen one."""
         found = any(applied.choice == "batch_size" for applied in self.applied)
         return self.replaced if self.steps and not found else None
+
+    @property
+    def gradients_of(self) -> str | None:
+        """How the statistics of gradients are measured; ``None`` without any."""
+        largest = self._largest_model
+        return None if largest is None or not largest.values else largest.how
+
+    @property
+    def _largest_model(self) -> Watched | None:
+        return max(self.watched.values(), key=lambda each: each.parameters, default=None)
 
     @property
     def listens(self) -> bool:

@@ -122,7 +122,7 @@ class Watched:
         values: By name: ``noise_scale`` or ``preconditioned_noise_scale``, in samples;
             ``gradient_variance``; all are moving averages.
         how: ``ranks``, ``examples``, ``micro_batches``, or ``consecutive``, which is biased.
-        problem: Why it cannot be measured; else ``None``.
+        problem: Why it, or a part of what was asked for, cannot be measured; else ``None``.
     """
 
     t: float

@@ -26,9 +26,9 @@ from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, warning_lines
+from zeusrun.view.gradients import gradients_text
 from zeusrun.view.tables import (
     STATUS_STYLES,
-    gradients_text,
     limit_text,
     target_text,
     trial_head,
@@ -171,7 +171,7 @@ def live_panel(
         grid.add_row("energy", energy)
     else:
         grid.add_row("energy", f"{power} · {energy}")
-    if (gradients := gradients_text(progress.statistics)) is not None:
+    if (gradients := gradients_text(progress.statistics, progress.gradients_of)) is not None:
         grid.add_row("gradients", gradients)
     return Group(Text(""), grid)
 

@@ -15,6 +15,7 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, plain_table, warning_lines
+from zeusrun.view.gradients import gradients_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,11 +47,6 @@ _SOURCE_NOTES = {
 _TEXTS = {"when", "run", "status"}  # columns of words; those of numbers are aligned right
 _RECENT = 5  # runs whose noise scale counts
 _ROOMY = 96  # columns from which power limits and epochs both fit
-_STATISTICS = {
-    "noise_scale": "noise scale",
-    "preconditioned_noise_scale": "preconditioned noise scale",
-    "gradient_variance": "variance",
-}
 _LEGEND = {
     "epochs, cost": "expected of the next run, until it reaches the target",
     "90 % range": "of the cost of the next run",
@@ -321,7 +317,7 @@ def trial_sheet(
         ("cost", cost),
         ("epochs", f"{units.number(trial.epochs)} of at most {trial.max_epochs}"),
         ("steps", units.number(trial.steps)),
-        ("gradients", gradients_text(vars(trial))),
+        ("gradients", gradients_text(vars(trial), trial.gradients_of)),
         ("speed", "\n".join(map(_speed, trial.power_profile))),
         (units.shortened(trial.metric), best),
         ("", None if sight is None or sight.source is None else f"from {seen_by(sight)}"),
@@ -338,14 +334,6 @@ def trial_sheet(
         whole = Text(failure.rstrip(), style="red", no_wrap=True, overflow="ignore")
         parts += [Text(""), whole]
     return Group(*parts)
-
-
-def gradients_text(values: Mapping[str, float | None]) -> str | None:
-    """Return the statistics of gradients by their names; ``None`` if there are none."""
-    found = [
-        (name, values[key]) for key, name in _STATISTICS.items() if values.get(key) is not None
-    ]
-    return " · ".join(f"{name} {units.number(value, '.3g')}" for name, value in found) or None
 
 
 def observed_text(trial: Trial, sight: Sight | None) -> str | None:

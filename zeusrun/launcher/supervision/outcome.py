@@ -134,7 +134,8 @@ def build_outcome(
 def _statistics(progress: Progress) -> dict[str, Any]:
     known = ("noise_scale", "preconditioned_noise_scale", "gradient_variance")
     values = {name: progress.statistics.get(name, math.nan) for name in known}
-    return {name: value for name, value in values.items() if math.isfinite(value)}
+    found: dict[str, Any] = {name: v for name, v in values.items() if math.isfinite(v)}
+    return {**found, "gradients_of": progress.gradients_of} if found else {}
 
 
 def limit_in_force(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 import weakref
 from dataclasses import dataclass
@@ -17,8 +18,14 @@ if TYPE_CHECKING:
 
     from zeusrun.worker.context import RunContext
     from zeusrun.worker.stats.ddp import Step
+    from zeusrun.worker.stats.noise import Norms
 
 _INTERVAL_S = 1.0  # between two records of a model
+_PATIENCE = 10  # optimizer steps without a model, after which the user is told
+SHARDED = (
+    "the parameters are sharded over the ranks, so no rank has a gradient of its own to compare: "
+    "use DistributedDataParallel, or remove watch from the job file"
+)
 
 
 @dataclass(frozen=True)
@@ -59,15 +66,20 @@ class Watch:
         self.run, self.settings = run, settings
         self.scale: Any = 1.0
         self._samples = samples
+        self._count = 0  # of models
+        self._steps = 0  # before the first model
         self._models: weakref.WeakKeyDictionary[Any, Model] = weakref.WeakKeyDictionary()
 
     def attach(self, ddp: Any) -> None:
         """Watch a ``DistributedDataParallel``; one that cannot be watched stays as it is."""
         size = sum(parameter.numel() for parameter in ddp.parameters())
-        model = Model(self.run, len(self._models), size, self.settings)
+        model = self._new_model(size)
         self._models[ddp] = model
         try:
-            self._attach(ddp, model)
+            if ddp.process_group.size() == 1:
+                self._attach_alone(ddp, model)
+            else:
+                self._attach(ddp, model)
         except Exception as error:  # noqa: BLE001 - whatever torch has changed into
             model.refuse(f"{type(error).__name__}: {error}")
 
@@ -76,10 +88,45 @@ class Watch:
         model = self._models.get(ddp)
         return model is not None and model.watch is not None
 
+    def add(self, module: Any) -> None:
+        """Watch a model that the script names; one that cannot be watched stays as it is."""
+        try:
+            if module in self._models or any(
+                getattr(known, "module", None) is module for known in self._models
+            ):
+                return
+            size = sum(parameter.numel() for parameter in module.parameters())
+            model = self._new_model(size)
+            self._models[module] = model
+        except Exception:  # noqa: BLE001 - anything but a model
+            model = self._new_model(0)
+            model.refuse(f"zeusrun.watch takes a torch.nn.Module, not {type(module).__name__}")
+            return
+        try:
+            problem = _problem_of(module, self.run.world_size)
+            if problem is None:
+                self._attach_alone(module, model)
+            else:
+                model.refuse(problem)
+        except Exception as error:  # noqa: BLE001 - whatever torch has changed into
+            model.refuse(f"{type(error).__name__}: {error}")
+
+    def _why_nothing(self, optimizer: Any) -> str:
+        """Return why there is no model to watch, although an optimizer steps."""
+        if any(_is_sharded(p) for group in optimizer.param_groups for p in group["params"]):
+            return SHARDED
+        if self.run.world_size > 1:
+            return "the script makes no DistributedDataParallel, which the statistics need"
+        return "the script does not say which model: call zeusrun.watch(model) before it trains"
+
+    def _new_model(self, size: int) -> Model:
+        self._count += 1
+        return Model(self.run, self._count - 1, size, self.settings)
+
     def compose(self, ddp: Any, state: object, hook: Any) -> bool:
         """Take in a hook that the script registers; ``False`` if its model is not watched."""
         model = self._models.get(ddp)
-        if model is None or model.watch is None:
+        if model is None or not hasattr(model.watch, "compose"):
             return False
         problem = model.watch.compose(state, hook)
         if problem is not None:
@@ -106,8 +153,24 @@ class Watch:
         watch.register()
         model.watch = watch
 
+    def _attach_alone(self, module: Any, model: Model) -> None:
+        from zeusrun.worker.stats.one_rank import OneRank  # noqa: PLC0415 - imports torch
+
+        model.watch = OneRank(
+            module,
+            model,
+            self.settings,
+            samples=self._samples,
+            parts=self.run.accumulation_steps(),
+            scale=self._read_scale,
+        )
+
     def after_step(self, optimizer: Any) -> None:
         """Begin another optimizer step."""
+        if not self._count:
+            self._steps += 1
+            if self._steps == _PATIENCE:
+                self._new_model(0).refuse(self._why_nothing(optimizer))
         for model in self._models.values():
             if model.watch is not None:
                 model.watch.after_step(optimizer)
@@ -132,6 +195,8 @@ class Model:
         self._variance = Average(settings.alpha)
         self._recorded_t = 0.0
         self._new = False
+        self._how = "ranks"
+        self._problem: str | None = None
         self.watch: Any = None
 
     def take(self, step: Step) -> None:
@@ -144,6 +209,24 @@ class Model:
             self._variance.add(step.variance)
         elif self._settings.variance_kind == "trace":
             self._variance.add(step.norms.variance)
+        self._record_sometimes()
+
+    def take_norms(self, norms: Norms, how: str, *, variance: bool) -> None:
+        """Take in what was measured in a step on one rank, for the noise scale."""
+        self._how = how
+        if not self._noise.add(norms):
+            return
+        if variance:
+            self._variance.add(norms.variance)
+        self._record_sometimes()
+
+    def take_variance(self, norms: Norms) -> None:
+        """Take in what was measured in a step on one rank, for the variance only."""
+        if math.isfinite(norms.variance):
+            self._variance.add(norms.variance)
+            self._record_sometimes()
+
+    def _record_sometimes(self) -> None:
         self._new = True
         if time.monotonic() - self._recorded_t >= _INTERVAL_S:
             self.record()
@@ -160,13 +243,35 @@ class Model:
 
     def refuse(self, problem: str) -> None:
         """Record why this model is not watched."""
-        self._run.record_on_0(
-            Watched(time.monotonic(), self._index, self._parameters, {}, problem=problem)
-        )
+        self._problem = problem
+        self._new = True
+        self.record()
 
     def record(self) -> None:
         """Record the newest values, if they are new."""
         if self._new:
             self._new = False
             self._recorded_t = now_t = time.monotonic()
-            self._run.record_on_0(Watched(now_t, self._index, self._parameters, self._values))
+            values, how, problem = self._values, self._how, self._problem
+            self._run.record_on_0(
+                Watched(now_t, self._index, self._parameters, values, how, problem)
+            )
+
+
+def _problem_of(module: Any, world_size: int) -> str | None:
+    """Return why a model that is no ``DistributedDataParallel`` cannot be watched."""
+    if any(map(_is_sharded, module.parameters())):
+        return SHARDED
+    if world_size > 1:
+        return (
+            f"zeusrun.watch got a model without DistributedDataParallel, and there are {world_size}"
+            " ranks: wrap the model first, and it is watched by itself"
+        )
+    return None
+
+
+def _is_sharded(parameter: Any) -> bool:
+    """Whether it belongs to FSDP: a ``DTensor`` of version 2, a ``FlatParameter`` of version 1."""
+    return type(parameter).__name__ in {"DTensor", "FlatParameter"} or hasattr(
+        parameter, "_fsdp_flattened"
+    )

@@ -1,0 +1,415 @@
+"""Statistics on one rank, against gradients of single examples and of micro-batches."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import math
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from zeusrun.worker.stats.one_rank import OneRank
+from zeusrun.worker.stats.watch import Settings
+
+NOISE = Settings(1, 0.01, None, "trace")
+BOTH = Settings(1, 0.01, 1, "trace")
+
+
+class Taken:
+    """Stands for the ``Model`` of watch.py."""
+
+    def __init__(self):
+        self.noise, self.variance, self.problems = [], [], []
+
+    def take_norms(self, norms, how, *, variance):
+        self.noise.append((norms, how))
+
+    def take_variance(self, norms):
+        self.variance.append(norms)
+
+    def refuse(self, problem):
+        self.problems.append(problem)
+
+
+class RMSNorm(nn.Module):
+    """As in transformers, with the weight offset of some."""
+
+    def __init__(self, width, offset=0.0):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(width) + 0.5)
+        self.variance_epsilon, self.offset = 1e-6, offset
+
+    def forward(self, x):
+        normal = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return (self.weight + self.offset) * normal
+
+
+class Net(nn.Module):
+    def __init__(self, norm=nn.LayerNorm, width=6, uses=1, checkpointed=None):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, width), nn.Linear(width, 3)
+        self.norm, self.uses, self.checkpointed = norm(width), uses, checkpointed
+
+    def forward(self, x):
+        x = self.first(x)
+        for _ in range(self.uses):
+            if self.checkpointed is None:
+                x = x + self.norm(x).tanh()
+            else:
+                x = x + checkpoint(self.norm, x, use_reentrant=self.checkpointed).tanh()
+        return self.last(x)
+
+
+class Watched:
+    """A model and its loop, with as many samples a step as its data say."""
+
+    def __init__(self, model, settings=NOISE, parts=1, **optimizer):
+        self.model, self.taken, self.samples, self.scale = model, Taken(), 0, 1.0
+        self.optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        self.watch = OneRank(
+            model,
+            self.taken,
+            settings,
+            samples=lambda: self.samples,
+            parts=parts,
+            scale=lambda: self.scale,
+        )
+
+    def backward(self, x, y, divide=1):
+        self.samples += len(x)
+        (self.scale * loss_of(self.model, x, y) / divide).backward()
+
+    def step(self):
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= self.scale
+        self.optimizer.step()
+        self.watch.after_step(self.optimizer)
+        self.optimizer.zero_grad()
+        self.samples = 0
+
+    def train(self, x, y):
+        self.backward(x, y)
+        self.step()
+
+    @property
+    def norms(self):
+        self.watch.flush()
+        return self.taken.noise[-1][0]
+
+
+def loss_of(model, x, y):
+    return (model(x) - y).square().mean()
+
+
+def gradient(model, x, y, layers=(nn.LayerNorm, nn.RMSNorm, RMSNorm)):
+    """Return the gradient of the normalisation layers, or of all, by a model of its own."""
+    model = copy.deepcopy(model)
+    chosen = [m for m in model.modules() if isinstance(m, layers)] if layers else [model]
+    model.zero_grad()
+    loss_of(model, x, y).backward()
+    return torch.cat([p.grad.flatten() for module in chosen for p in module.parameters()])
+
+
+def check(norms, gradients):
+    stacked = torch.stack(gradients).double()
+    assert norms.each == pytest.approx(float(stacked.square().sum(1).mean()), rel=1e-5)
+    assert norms.mean == pytest.approx(float(stacked.mean(0).square().sum()), rel=1e-5)
+    assert norms.ranks == len(gradients)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(3)
+
+
+def data(*shape):
+    return torch.randn(*shape, 4), torch.randn(*shape, 3)
+
+
+NETS = {
+    "LayerNorm": Net,
+    "RMSNorm": lambda: Net(nn.RMSNorm),
+    "an RMSNorm of its own": lambda: Net(RMSNorm),
+    "one that adds to its weight": lambda: Net(lambda width: RMSNorm(width, 1.0)),
+    "no bias": lambda: Net(lambda width: nn.LayerNorm(width, bias=False)),
+    "used three times": lambda: Net(uses=3),
+    "reentrant checkpoints": lambda: Net(uses=2, checkpointed=True),
+}
+
+
+@pytest.mark.parametrize("shape", [(8,), (8, 5), (8, 2, 3)])
+@pytest.mark.parametrize("name", NETS)
+def test_examples_have_the_norms_of_their_own_gradients(name, shape):
+    watched, (x, y) = Watched(NETS[name]()), data(*shape)
+    each = [gradient(watched.model, x[i : i + 1], y[i : i + 1]) for i in range(8)]
+    watched.train(x, y)
+    check(watched.norms, each)
+    assert watched.taken.noise[-1][1] == "examples"
+    assert not watched.taken.problems
+
+
+def test_examples_of_micro_batches_are_those_of_one_batch():
+    watched, (x, y) = Watched(Net()), data(8, 5)
+    each = [gradient(watched.model, x[i : i + 1], y[i : i + 1]) for i in range(8)]
+    for part in (slice(0, 4), slice(4, 8)):
+        watched.backward(x[part], y[part], divide=2)
+        with torch.no_grad():
+            watched.model(x)
+    watched.step()
+    check(watched.norms, each)
+
+
+def test_a_loss_scale_is_taken_out():
+    watched, (x, y) = Watched(Net()), data(8, 5)
+    watched.scale = torch.tensor(4096.0)
+    each = [gradient(watched.model, x[i : i + 1], y[i : i + 1]) for i in range(8)]
+    watched.train(x, y)
+    check(watched.norms, each)
+
+
+def test_the_batch_may_be_the_second_dimension():
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0)
+    model = nn.Sequential(layer, nn.Linear(4, 3))
+    x, y = data(6, 6)  # steps, samples
+    watched = Watched(model)
+    each = [gradient(model, x[:, i : i + 1], y[:, i : i + 1]) for i in range(6)]
+    watched.train(x, y)
+    check(watched.norms, each)
+
+
+def test_without_a_data_loader_the_micro_batches_are_as_chosen():
+    watched, (x, y) = Watched(Net(), parts=2), data(8, 8)
+    watched.samples = 8
+    for part in (slice(0, 4), slice(4, 8)):
+        (loss_of(watched.model, x[part], y[part]) / 2).backward()
+    watched.step()
+    assert watched.norms.ranks == 8
+
+
+def test_evaluation_leaves_no_trace():
+    watched, (x, y) = Watched(Net()), data(8, 5)
+    watched.model.eval()
+    loss_of(watched.model, *data(3))  # with gradients, which nobody asks for
+    watched.model.train()
+    each = [gradient(watched.model, x[i : i + 1], y[i : i + 1]) for i in range(8)]
+    watched.train(x, y)
+    check(watched.norms, each)
+
+
+def test_weights_are_the_same_with_and_without():
+    models = [Net(uses=2) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    plain, watched = torch.optim.SGD(models[0].parameters(), 0.1), Watched(models[1], BOTH)
+    for _ in range(5):
+        x, y = data(8, 5)
+        plain.zero_grad()
+        loss_of(models[0], x, y).backward()
+        plain.step()
+        watched.train(x, y)
+    assert all(map(torch.equal, models[0].parameters(), models[1].parameters()))
+    assert watched.taken.noise
+    assert watched.taken.variance
+
+
+class Wrong(nn.Module):
+    """Says that it is what it is not."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), 1e-6
+
+    def forward(self, x):
+        return self.weight * x / (1 + x.abs())
+
+
+Wrong.__name__ = "OtherRMSNorm"
+
+
+class Raises(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, x):
+        return self.net(x.flatten(0, 1)).view(*x.shape[:2], 3)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(lambda: Net(Wrong), id="computes something else"),
+        pytest.param(Raises, id="no dimension of samples"),
+        pytest.param(lambda: torch.compile(Net(), backend="eager"), id="compiled"),
+        pytest.param(lambda: Net(uses=2, checkpointed=False), id="checkpoints"),
+        pytest.param(lambda: Net(nn.Identity), id="no such layers"),
+        pytest.param(lambda: Net(nn.BatchNorm1d), id="BatchNorm"),
+    ],
+)
+def test_other_models_compare_consecutive_steps(model):
+    model = model()
+    watched = Watched(model)
+    shape = (8,) if any(isinstance(m, nn.BatchNorm1d) for m in model.modules()) else (8, 5)
+    for _ in range(14):
+        watched.train(*data(*shape))
+    watched.watch.flush()
+    assert watched.taken.noise[-1][1] == "consecutive"
+    assert watched.norms.ranks == 2
+    assert watched.norms.inverse == pytest.approx(1 / 8)
+    assert not watched.taken.problems
+
+
+def test_a_model_may_be_called_twice_for_a_sample():
+    watched, (x, y) = Watched(Net()), data(8)
+    parts = [(x[i : i + 1], y[i : i + 1]) for i in range(8)]
+    each = [gradient(watched.model, a, b) + gradient(watched.model, -a, b) for a, b in parts]
+    watched.samples = 8
+    (loss_of(watched.model, x, y) + loss_of(watched.model, -x, y)).backward()
+    watched.step()
+    check(watched.norms, each)
+
+
+def test_consecutive_steps_stand_for_ranks():
+    watched = Watched(Net(nn.Identity))
+    for _ in range(2):
+        watched.train(*data(8))  # decides how
+    parts = [data(8), data(6)]
+    each = []
+    for x, y in parts:
+        each.append(gradient(watched.model, x, y, layers=()))
+        watched.scale = watched.scale * 2
+        watched.train(x, y)
+    check(watched.norms, each)
+    assert watched.norms.inverse == pytest.approx((1 / 8 + 1 / 6) / 2)
+
+
+def test_micro_batches_stand_for_ranks():
+    watched = Watched(Net(nn.Identity))
+    for _ in range(3):
+        parts = [data(4) for _ in range(3)]
+        each = [gradient(watched.model, x, y, layers=()) for x, y in parts]
+        for x, y in parts:
+            watched.backward(x, y, divide=3)
+        torch.nn.utils.clip_grad_norm_(watched.model.parameters(), 1e-3)
+        watched.step()
+    check(watched.norms, each)
+    assert watched.taken.noise[-1][1] == "micro_batches"
+    assert watched.norms.inverse == pytest.approx(1 / 4)
+    count = len(watched.taken.noise)
+    watched.backward(*data(4))  # the last of an epoch
+    watched.step()
+    assert len(watched.taken.noise) == count
+
+
+def test_two_losses_of_the_same_samples_are_no_micro_batches():
+    watched = Watched(Net(nn.Identity))
+    for _ in range(6):
+        x, y = data(4)
+        watched.backward(x, y)
+        watched.samples -= 4
+        watched.backward(x, 2 * y)
+        watched.step()
+    watched.watch.flush()
+    assert {how for _, how in watched.taken.noise} == {"consecutive"}
+
+
+def test_gradients_thrown_away_without_a_step_do_not_count():
+    watched = Watched(Net(nn.Identity))
+    for _ in range(4):
+        watched.backward(torch.full((4, 4), math.inf), torch.zeros(4, 3))
+        watched.optimizer.zero_grad()  # as a GradScaler makes of an overflow
+        watched.train(*data(4))
+    watched.watch.flush()
+    (norms, how), *_ = watched.taken.noise
+    assert how == "consecutive"
+    assert math.isfinite(norms.each)
+    assert norms.inverse == pytest.approx(1 / 4)
+
+
+def test_the_variance_is_of_whole_gradients_beside_examples():
+    watched = Watched(Net(), BOTH)
+    for _ in range(8):
+        watched.train(*data(8, 5))
+    watched.watch.flush()
+    assert {how for _, how in watched.taken.noise} == {"examples"}
+    assert {norms.ranks for norms in watched.taken.variance} == {2}
+    assert watched.taken.variance[0].each > watched.taken.noise[0][0].mean
+
+
+def test_a_variance_that_needs_ranks_is_refused():
+    watched = Watched(Net(), Settings(1, 0.01, 1, "elementwise"))
+    (problem,) = watched.taken.problems
+    assert "elementwise needs several ranks" in problem
+
+
+def test_the_interval_is_in_optimizer_steps():
+    watched = Watched(Net(), Settings(3, 0.01, None, "trace"))
+    for _ in range(7):
+        watched.train(*data(8, 5))
+    watched.watch.flush()
+    assert len(watched.taken.noise) == 3
+
+
+def test_the_optimizer_of_another_model_ends_no_step():
+    watched = Watched(Net())
+    x, y = data(8, 5)
+    watched.backward(x, y)
+    watched.watch.after_step(torch.optim.SGD(Net().parameters(), 0.1))
+    assert not watched.taken.noise
+    watched.step()
+    assert watched.norms.ranks == 8
+
+
+def test_a_copy_and_a_saved_model_have_no_hooks_of_zeusrun():
+    watched = Watched(Net(), BOTH)
+    x, y = data(8, 5)
+    other = copy.deepcopy(watched.model)
+    file = io.BytesIO()
+    torch.save(watched.model, file)
+    assert b"zeusrun" not in file.getvalue()
+    file.seek(0)
+    watched.backward(x, y)
+    for model in (other, torch.load(file, weights_only=False)):
+        loss_of(model, x, y).backward()
+    watched.step()
+    assert watched.norms.ranks == 8
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+def test_a_watched_model_can_be_scripted_traced_and_compiled():
+    watched = Watched(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3)))
+    x, y = data(8)
+    watched.backward(x, y)
+    for model in (watched.model, copy.deepcopy(watched.model)):
+        expected = model(x)
+        for other in (
+            torch.jit.script(model),
+            torch.jit.trace(model, x),
+            torch.compile(model, fullgraph=True, backend="eager"),
+        ):
+            assert torch.allclose(other(x), expected)
+    watched.step()
+    assert watched.norms.ranks == 8
+
+
+def test_a_model_can_be_dropped():
+    model, taken = Net(uses=2), Taken()
+    settings = {"samples": lambda: 8, "parts": 1, "scale": lambda: 1.0}
+    watch = OneRank(model, taken, BOTH, **settings)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(4):
+        loss_of(model, *data(8, 5)).backward()
+        watch.after_step(optimizer)
+        optimizer.zero_grad()
+    gone = weakref.ref(model)
+    del model, optimizer
+    gc.collect()
+    assert gone() is None
+    watch.flush()
+    assert taken.noise
+    assert taken.variance

@@ -1,0 +1,162 @@
+"""``watch`` on one rank, in ranks as torchrun starts them: what the script calls, what is recorded."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+
+from tests.forks import Forks
+from tests.worker.rank import Rank
+from zeusrun.sidecar.events import Watched
+
+PREAMBLE = """
+import torch
+import zeusrun
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(96, 4)
+data = TensorDataset(x, 3 * x.sum(1, keepdim=True) + 0.1 * torch.randn(96, 1))
+
+def train(model, call=None, epochs=1, accumulate=1):
+    optimizer = torch.optim.SGD(model.parameters(), 0.001)
+    for epoch in range(epochs):
+        for number, (x, y) in enumerate(DataLoader(data, 8), 1):
+            (torch.nn.functional.mse_loss((call or model)(x), y) / accumulate).backward()
+            if number % accumulate == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+def plain():
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+
+def normed():
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 1))
+
+"""
+BOTH = {"noise_scale": {"interval": 1, "alpha": 0.01}, "variance": {"interval": 1, "kind": "trace"}}
+
+
+@pytest.fixture(scope="module")
+def forks():
+    forks = Forks("torch", "torch._dynamo", "torch.distributed")
+    yield forks
+    forks.close()
+
+
+@pytest.fixture
+def run(tmp_path, forks):
+    def start(script, watch=BOTH, **environment):
+        path = tmp_path / "script.py"
+        path.write_text(PREAMBLE + textwrap.dedent(script))
+        rank = Rank(tmp_path / "run")
+        if watch is not None:
+            environment["ZEUSRUN_WATCH"] = json.dumps(watch)
+        code, log = rank.run_forked(forks, path, **environment)
+        assert code == 0, log
+        return [event for event in rank.events if isinstance(event, Watched)]
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("script", "how"),
+    [
+        ("model = normed(); zeusrun.watch(model); train(model, epochs=9)", "examples"),
+        (
+            "model = plain(); zeusrun.watch(model); train(model, accumulate=4, epochs=9)",
+            "micro_batches",
+        ),
+        ("model = plain(); zeusrun.watch(model); train(model, epochs=9)", "consecutive"),
+        (
+            """
+            from torch import distributed
+            from torch.nn.parallel import DistributedDataParallel
+            distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+            model = DistributedDataParallel(normed())
+            zeusrun.watch(model)
+            zeusrun.watch(model.module)
+            train(model, epochs=9)
+            distributed.destroy_process_group()
+            """,
+            "examples",
+        ),
+    ],
+    ids=["examples", "micro-batches", "consecutive", "DDP of one rank"],
+)
+def test_a_model_is_measured_as_well_as_it_allows(run, script, how):
+    events = run(script)
+    assert {event.model for event in events} == {0}
+    assert events[-1].how == how
+    assert events[-1].problem is None
+    assert events[-1].values["gradient_variance"] > 0
+    if how == "examples":
+        assert events[-1].values["noise_scale"] > 0
+
+
+@pytest.mark.parametrize(
+    ("script", "environment", "problem"),
+    [
+        ("model = plain(); zeusrun.watch(model); train(model)", {"WORLD_SIZE": "2"}, "2 ranks"),
+        ("train(plain())", {}, "call zeusrun.watch(model)"),
+        ("train(plain())", {"WORLD_SIZE": "2"}, "makes no DistributedDataParallel"),
+        ("zeusrun.watch('model'); train(plain())", {}, "not str"),
+        ("zeusrun.watch(['model']); train(plain())", {}, "not list"),
+        (
+            """
+            from torch import distributed
+            from torch.distributed.fsdp import fully_shard
+            from torch.distributed.device_mesh import init_device_mesh
+            distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+            model = plain()
+            fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+            zeusrun.watch(model)
+            train(model)
+            distributed.destroy_process_group()
+            """,
+            {},
+            "sharded",
+        ),
+        (
+            """
+            class Embeds(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.table = torch.nn.Embedding(8, 4, sparse=True)
+                    self.last = torch.nn.Linear(4, 1)
+
+                def forward(self, x):
+                    return self.last(self.table(x[:, 0].abs().long().clamp(max=7)))
+
+            model = Embeds()
+            zeusrun.watch(model)
+            train(model)
+            """,
+            {},
+            "sparse",
+        ),
+    ],
+    ids=["ranks", "not named", "not wrapped", "text", "list", "FSDP2", "sparse"],
+)
+def test_what_cannot_be_measured_is_refused_once_and_trains_on(run, script, environment, problem):
+    (event,) = run(script, **environment)
+    assert problem in event.problem
+    assert not event.values
+
+
+def test_without_the_section_nothing_is_watched(run):
+    assert run("zeusrun.watch(plain()); zeusrun.watch(3); train(plain())", watch=None) == []
+
+
+def test_models_that_come_and_go_have_numbers_of_their_own(run):
+    events = run(
+        """
+        for _ in range(3):
+            model = normed()
+            zeusrun.watch(model)
+            train(model, epochs=2)
+        """
+    )
+    assert {event.model for event in events} == {0, 1, 2}
