@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.jobfile.placeholders import find_placeholders
+from zeusrun.launcher.supervision.outcome import observed_batch_size
 from zeusrun.metrics.seen import (
     TESTED,
     describe_alone,
@@ -173,7 +174,7 @@ def _observed_remarks(progress: Progress, trial: Trial, replaced: int | None) ->
     size, chosen = find_batch_size(progress.observed, trial.world_size), trial.global_batch_size
     if (alone := describe_alone(progress.observed)) is not None:
         remarks["batch size"] = alone
-    elif size is not None and size != chosen:
+    elif size is not None and observed_batch_size(trial, progress) != chosen:
         how = describe_steps([progress.observed[rank] for rank in sorted(progress.observed)])
         remarks["batch size"] = (
             f"the script trains with batch size {size} ({how}), not with the {chosen} that zeusrun "
@@ -186,6 +187,13 @@ def _observed_remarks(progress: Progress, trial: Trial, replaced: int | None) ->
             f"the optimizer was built with learning rate {', '.join(f'{r:g}' for r in rates)}, not "
             f"with the {rate:g} that zeusrun chose. Pass ${{learning_rate}} in args, or write  "
             "learning_rate: {apply: optimizer}; ignore this if the script scales it on purpose"
+        )
+    if progress.problems:
+        remarks["adapt"] = progress.problems[-1]
+    elif trial.variant is not None and progress.seen_metrics and not progress.adapted:
+        remarks["adapt"] = (
+            "the batch size does not adapt, because the script does not use run.loader(...), which "
+            "makes a data loader whose batch size can change (docs/adapt.md)"
         )
     for hook in progress.hooks:
         if hook.problem is not None:
@@ -243,6 +251,8 @@ def _compare_epochs(progress: Progress, trial: Trial, earlier: Sequence[Trial]) 
     may come a moment before or after its step, so allow one epoch, and one step for the last batch.
     """
     other = _newest_with_other_batch_size(trial, earlier)
+    if trial.variant is not None:  # its steps have several batch sizes
+        return None
     again = progress.ranks.generation or trial.preemptions  # then steps count only the last part
     if other is None or not progress.steps or progress.epochs < 1 or again:
         return None
@@ -268,7 +278,7 @@ def _newest_with_other_batch_size(
     """Return the newest complete run with another batch size, and its steps per epoch."""
     for then in reversed(earlier):
         whole = then.status in {TrialStatus.REACHED, TrialStatus.MISSED} and not then.preemptions
-        whole = whole and then.teaches
+        whole = whole and then.teaches and then.variant is None
         epochs = epochs_of(then.curve)
         if whole and then.steps and epochs and then.global_batch_size != trial.global_batch_size:
             return then.steps / epochs, then

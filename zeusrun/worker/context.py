@@ -11,17 +11,21 @@ import threading
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, SupportsFloat
+from typing import TYPE_CHECKING, Any, SupportsFloat, TypeVar
 
-from zeusrun.sidecar.events import REPORT, Asked, EventWriter, Reported
+from zeusrun.sidecar.events import ADAPT_STATE, REPORT, Asked, EventWriter, Reported
 from zeusrun.target import meets_target
 from zeusrun.worker.failure import failed_in_restart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from zeusrun.sidecar.events import Event
+    from torch.utils.data import Dataset
 
+    from zeusrun.sidecar.events import Event
+    from zeusrun.worker.adapt.loader import AdaptiveLoader
+
+_Value = TypeVar("_Value")
 SIGTERM_EXIT_CODE = 143  # 128 + SIGTERM: ended by one that zeusrun did not send
 
 
@@ -98,6 +102,25 @@ class RunContext:
             self._unsent.append(Asked(time.monotonic(), choice))
             with contextlib.suppress(OSError):  # sent again with the first report
                 self.send()
+
+    def loader(self, dataset: Dataset[Any], batch_size: int, **options: Any) -> AdaptiveLoader:  # noqa: ANN401 - of a DataLoader
+        """Return a ``DataLoader`` for training whose batch size may change between steps.
+
+        It divides the samples among the ranks, draws them in another order in each epoch, and
+        yields each sample once an epoch. Every rank must iterate over it in its main thread.
+
+        Args:
+            dataset: One with a length.
+            batch_size: Of this rank; for outside zeusrun, as ``default`` elsewhere.
+            options: ``shuffle`` (``True``), ``seed`` (0), ``drop_last`` (``False``), and those of a
+                ``DataLoader`` that are not about which samples make a batch.
+
+        Raises:
+            ValueError: If the data are fewer than the ranks.
+        """
+        from zeusrun.worker.adapt.loader import AdaptiveLoader  # noqa: PLC0415 - imports torch
+
+        return AdaptiveLoader(self, dataset, self.local_batch_size(batch_size), **options)
 
     def epochs(self, default: int, done: int = 0) -> Iterator[int]:
         """Yield 1, 2, 3, … until the last epoch, the target, or a stop by zeusrun.
@@ -213,6 +236,22 @@ class RunContext:
         """The section ``watch`` of the job file, as JSON; ``None`` without it."""
         return self._environment.get("ZEUSRUN_WATCH")
 
+    @property
+    def adaptation(self) -> str | None:
+        """How the batch size changes, as JSON; ``None`` if it is fixed."""
+        return self._environment.get("ZEUSRUN_ADAPT")
+
+    @property
+    def adaptation_state(self) -> Path | None:
+        """The file with the state of a batch size that changes; ``None`` outside zeusrun."""
+        run_dir = self._environment.get("ZEUSRUN_RUN_DIR")
+        return Path(run_dir, ADAPT_STATE) if run_dir else None
+
+    @property
+    def epoch(self) -> int | None:
+        """The present epoch of ``epochs``, from 1; ``None`` if the script does not use it."""
+        return self._epoch or None
+
     def meets_target(self, metric: str, value: float) -> bool:
         """Whether a reported value ends the training."""
         environment = self._environment
@@ -311,21 +350,42 @@ def is_grouped() -> bool:
 
 
 def _from_all_ranks(value: tuple[bool, float]) -> list[tuple[bool, float]]:
-    """Return the value of every rank; without a process group, that of this one.
-
-    With NCCL, the collective uses the current GPU, which is 0 on every rank of a script that
-    never calls ``set_device``. Then it gets the GPU of the local rank.
-    """
+    """Return the value of every rank; without a process group, that of this one."""
     if not is_grouped():
         return [value]
+    from torch import distributed  # noqa: PLC0415 - the script has imported it
+
+    values = [value] * distributed.get_world_size()
+    with _on_own_device():
+        distributed.all_gather_object(values, value)
+    return values
+
+
+def from_rank_0(value: _Value) -> _Value:
+    """Return rank 0's value on every rank; without a process group, that of this one."""
+    if not is_grouped():
+        return value
+    from torch import distributed  # noqa: PLC0415 - the script has imported it
+
+    values = [value]
+    with _on_own_device():
+        distributed.broadcast_object_list(values, src=0)
+    return values[0]
+
+
+@contextlib.contextmanager
+def _on_own_device() -> Iterator[None]:
+    """Have collectives of objects use the GPU of the local rank.
+
+    With NCCL, they use the current GPU, which is 0 on every rank of a script that never calls
+    ``set_device``.
+    """
     import torch  # noqa: PLC0415 - the script has imported it
     from torch import distributed  # noqa: PLC0415
 
-    values = [value] * distributed.get_world_size()
     with contextlib.ExitStack() as stack:
         nccl_only = "nccl" in (backend := distributed.get_backend()) and "gloo" not in backend
         if nccl_only and torch.cuda.current_device() == 0:
             own = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
             stack.enter_context(torch.cuda.device(own))
-        distributed.all_gather_object(values, value)
-    return values
+        yield

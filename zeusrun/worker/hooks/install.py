@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
+    from zeusrun.worker.adapt.control import Control
+    from zeusrun.worker.adapt.rates import Rates
     from zeusrun.worker.stats.watch import Watch
 
 MODULES = {
@@ -57,6 +59,8 @@ class Hooks:
         observer: Which loader feeds the optimizer steps, and with how many samples.
         reporter: Where metrics go that a hook has seen.
         watch: The statistics of gradients; ``None`` if the job file asks for none.
+        adapt: What changes the batch size; ``None`` if it is fixed.
+        rates: What changes the learning rate with it.
     """
 
     def __init__(self, tick: Callable[[], None]) -> None:
@@ -70,6 +74,13 @@ class Hooks:
             from zeusrun.worker.stats.watch import Settings, Watch  # noqa: PLC0415 - few need it
 
             self.watch = Watch(run, Settings.read(run.statistics), self.observer.samples)
+        self.adapt: Control | None = None
+        self.rates: Rates | None = None
+        if run.adaptation is not None:
+            from zeusrun.worker.adapt.control import Control, Plan  # noqa: PLC0415 - few need it
+
+            self.adapt = Control(run, Plan.read(run.adaptation), self.watch)
+            self.rates = self.adapt.rates
         self._pending = dict(MODULES)
         self._finding: set[str] = set()
 
@@ -112,6 +123,8 @@ class Hooks:
 
     def flush(self) -> None:
         """Record what has been seen and not recorded yet, at the end of the script."""
+        if self.adapt is not None:
+            self.adapt.end()
         with contextlib.suppress(Exception):  # the script may have replaced anything
             self.observer.record()
             self.reporter.flush()

@@ -133,7 +133,11 @@ class Observer:
                 self._feeds[loader] = feed
         except Exception:  # noqa: BLE001 - a loader of the script's own, which has no hash, say
             feed = Feed()
-        return Pass(feed)
+        part = Pass(feed)
+        # After a change of its batch size, a loader goes on with the same pass over the data.
+        batches = getattr(loader, "batch_sampler", None)
+        part.steps = int(getattr(batches, "is_resumed", False) is True)
+        return part
 
     def end_pass(self, ended: Pass) -> None:
         """Record what was observed, once a pass in which an optimizer stepped is over."""

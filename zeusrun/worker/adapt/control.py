@@ -1,0 +1,267 @@
+"""Decides when the batch size changes: on rank 0, and on all ranks in the same step."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import time
+from collections import deque
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from zeusrun.files.atomic import replace_file
+from zeusrun.sidecar.events import Adapted
+from zeusrun.worker.adapt.own import OwnPolicies
+from zeusrun.worker.adapt.policies import POLICIES, Limits, Seen, Wish, bound, decide
+from zeusrun.worker.adapt.rates import Rates, find_factor
+from zeusrun.worker.context import from_rank_0, is_grouped
+
+if TYPE_CHECKING:
+    from zeusrun.worker.context import RunContext
+    from zeusrun.worker.stats.watch import Watch
+
+_STEP_TIMES = 32  # of a batch size, to take the median of
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The section ``adapt`` of the job file."""
+
+    policies: tuple[str, ...]
+    interval: int
+    unit: str  # epoch or step
+    limits: Limits
+    learning_rate: str
+    betas: str
+
+    @classmethod
+    def read(cls, text: str) -> Plan:
+        """Read what the launcher wrote into ``ZEUSRUN_ADAPT``."""
+        asked = json.loads(text)
+        limits = Limits(
+            asked["min"],
+            asked["max"],
+            asked["growth"],
+            per_device_max=asked["per_device_max"],
+            schedule=tuple(map(tuple, asked["schedule"])),
+        )
+        policies, interval, unit = tuple(asked["policies"]), asked["interval"], asked["unit"]
+        return cls(policies, interval, unit, limits, asked["learning_rate"], asked["betas"])
+
+
+@dataclass
+class State:
+    """What a restart goes on with.
+
+    Attributes:
+        changes: Epoch and batch size of the first step and of each change.
+        step: Optimizer steps.
+        samples: Over all ranks.
+        first_noise_scale: At the first decision that had one.
+        epoch_sums: The noise scale summed over the steps of the last two epochs.
+        highest: The highest learning rate of the script's schedule.
+    """
+
+    changes: list[tuple[int, int]] = field(default_factory=list)
+    step: int = 0
+    samples: int = 0
+    first_noise_scale: float | None = None
+    epoch_sums: list[float] = field(default_factory=list)
+    highest: float = 0.0
+
+
+class Control:
+    """Changes the batch size of a training.
+
+    Attributes:
+        batch_size: The present one, over all ranks; 0 before the first epoch.
+        rates: What changes the learning rate with it.
+    """
+
+    def __init__(self, run: RunContext, plan: Plan, watch: Watch | None) -> None:
+        self.run, self.watch = run, watch
+        self.plan = replace(plan, limits=replace(plan.limits, ranks=run.world_size))
+        self.batch_size = 0
+        self.rates = Rates()
+        self._state = State()
+        self._first = 0  # batch size
+        self._epoch = 0
+        self._sum = 0.0  # of the noise scale over the steps of this epoch
+        self._times: dict[int, deque[float]] = {}
+        self._ended_t: float | None = None  # the last step; ``None`` after a pause
+        self._own: OwnPolicies | None = None
+        self._problems: set[str] = set()
+
+    def prepare(self, batch_size: int) -> None:
+        """Take in the first batch size, over all ranks, and import the user's own classes.
+
+        Raises:
+            RuntimeError: If one of them cannot be made. No rank has trained by then.
+        """
+        if self._first:
+            return
+        self._first = self.batch_size = batch_size
+        if not set(self.plan.policies) <= POLICIES.keys():
+            self._own = OwnPolicies(self.plan.policies, self._say_problem)
+
+    def begin_epoch(self, epoch: int | None) -> None:
+        """Decide for an epoch that begins; ``epoch`` is its number, if the script has told it."""
+        began = self._epoch > 0
+        if not began:
+            self._restore(epoch)
+        self._epoch = epoch or self._epoch + 1
+        self._ended_t, self._sum = None, 0.0
+        if self._own is not None and self.run.rank == 0:
+            if not began:
+                self._own.call("before_train", self.seen())
+            self._own.call("before_epoch", self.seen())
+        every = self.plan.interval if self.plan.unit == "epoch" else 1
+        whole = self.plan.unit == "epoch" or self.plan.policies[0] == "schedule"
+        self._decide(first=not began, due=whole and (self._epoch - 1) % every == 0)
+
+    def before_step(self) -> None:
+        """Have the user's own classes look at a step that begins."""
+        if self._own is not None and self.run.rank == 0:
+            self._own.call("before_step", self.seen())
+
+    def after_step(self, samples: int, *, last: bool) -> bool:
+        """Take in a step of so many samples; return whether the batch size changes now.
+
+        ``last``: the epoch ends with it, so the decision waits for the next one.
+        """
+        state, now_t = self._state, time.monotonic()
+        state.step += 1
+        state.samples += samples
+        if self._ended_t is not None and samples == self.batch_size:
+            times = self._times.setdefault(self.batch_size, deque(maxlen=_STEP_TIMES))
+            times.append(now_t - self._ended_t)
+        self._ended_t = now_t
+        if self.run.rank == 0:
+            noise = None if self.watch is None else self.watch.noise
+            self._sum += (noise and noise.value) or 0.0
+            if self._own is not None:
+                self._own.call("after_step", self.seen())
+        due = self.plan.unit == "step" and state.step % self.plan.interval == 0
+        return due and not last and self._decide(first=False, due=True)
+
+    def end_epoch(self) -> None:
+        """Take in the end of an epoch."""
+        self._state.epoch_sums = [*self._state.epoch_sums[-1:], self._sum]
+        if self._own is not None and self.run.rank == 0:
+            self._own.call("after_epoch", self.seen())
+
+    def end(self) -> None:
+        """Take in the end of the training."""
+        if self._own is not None and self.run.rank == 0 and self._epoch:
+            self._own.call("after_train", self.seen())
+
+    def seen(self) -> Seen:
+        """Return what a decision is made from; on rank 0 only."""
+        state, noise = self._state, None if self.watch is None else self.watch.noise
+        value = None if noise is None else noise.value
+        rates = self.rates
+        return Seen(
+            batch_size=self.batch_size,
+            first_batch_size=self._first,
+            epoch=self._epoch,
+            step=state.step,
+            samples=state.samples,
+            noise_scale=value,
+            first_noise_scale=state.first_noise_scale,
+            epoch_sums=tuple(state.epoch_sums),
+            step_s={size: statistics.median(times) for size, times in self._times.items()},
+            trace=None if noise is None else noise.trace.value,
+            squared_gradient=None if noise is None else noise.squared_gradient.value,
+            rate=None if rates.scheduled is None else (rates.scheduled, rates.highest),
+        )
+
+    def _decide(self, *, first: bool, due: bool) -> bool:
+        """Decide on rank 0 and apply it on all ranks; return whether the batch size changes."""
+        if not (first or due):
+            return False
+        if self.run.world_size > 1 and not is_grouped():
+            self._say_problem(
+                "the batch size cannot change, because the ranks are in no process group "
+                "(torch.distributed); let the script call init_process_group before it trains"
+            )
+            return False
+        before, wish = self.batch_size, None
+        decision: tuple[int, float] = before, self.rates.factor
+        if self.run.rank == 0:
+            wish = self._choose() if due else None
+            decision = self._complete(before if wish is None else int(wish.batch_size))
+        self.batch_size, self.rates.factor = from_rank_0(decision)
+        changed = self.batch_size != before
+        if self.plan.betas == "tokens":
+            self.rates.power = self.batch_size / self._first
+        if changed:
+            self._ended_t = None
+        if self.run.rank == 0:
+            self._record(first=first, changed=changed, why="" if wish is None else wish.why)
+        return changed
+
+    def _choose(self) -> Wish | None:
+        """Return what the policy decides; ``None`` to keep the batch size."""
+        seen, limits = self.seen(), self.plan.limits
+        if self._state.first_noise_scale is None:
+            self._state.first_noise_scale = seen.noise_scale
+        if self._own is None:
+            return decide(self.plan.policies[0], self.seen(), limits)
+        wish = self._own.take_wish()
+        if wish is None:
+            return None
+        return wish._replace(batch_size=bound(wish.batch_size, seen, limits, shrinks=True))
+
+    def _complete(self, size: int) -> tuple[int, float]:
+        """Return a batch size and by what the learning rate is multiplied with it."""
+        seen, rule, first = self.seen(), self.plan.learning_rate, self._first
+        factor = find_factor(rule, size / first, first, seen.trace, seen.squared_gradient)
+        return size, self.rates.factor if factor is None else factor
+
+    def _record(self, *, first: bool, changed: bool, why: str) -> None:
+        state = self._state
+        if changed or not state.changes:
+            state.changes.append((self._epoch, self.batch_size))
+        if first and not changed:
+            why = "it begins with it" if self.batch_size == self._first else "it goes on with it"
+        state.highest = self.rates.highest
+        if (path := self.run.adaptation_state) is not None:
+            with contextlib.suppress(OSError):  # a full disk must not end the training
+                content = {"first": self._first, **asdict(state)}
+                replace_file(path, json.dumps(content).encode(), durable=False)
+        if first or changed:
+            rate = self.rates.learning_rate
+            self._say(
+                Adapted(time.monotonic(), state.step, self._epoch, self.batch_size, rate, why)
+            )
+
+    def _restore(self, epoch: int | None) -> None:
+        """Go on with the state of an earlier start of this run, up to the epoch it resumes at.
+
+        A script that resumes at the first epoch has no checkpoint, so it begins anew.
+        """
+        if self.run.rank != 0 or (path := self.run.adaptation_state) is None or epoch == 1:
+            return
+        try:
+            content = json.loads(path.read_bytes())
+            if content.pop("first") != self._first:
+                return
+            state = State(**content)
+            kept = [(int(e), int(size)) for e, size in state.changes if e <= (epoch or e)]
+            state.changes = kept
+            self._epoch = 0 if epoch is not None else kept[-1][0] - 1
+        except (OSError, ValueError, TypeError, LookupError):  # none yet, or a damaged one
+            return
+        self._state, self.rates.highest = state, state.highest
+        self.batch_size = kept[-1][1]
+
+    def _say_problem(self, problem: str) -> None:
+        if problem not in self._problems:
+            self._problems.add(problem)
+            step, rate = self._state.step, self.rates.learning_rate
+            now_t, size = time.monotonic(), self.batch_size
+            self._say(Adapted(now_t, step, max(1, self._epoch), size, rate, "", problem))
+
+    def _say(self, event: Adapted) -> None:
+        self.run.record_on_0(event)
