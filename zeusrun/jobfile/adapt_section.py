@@ -71,7 +71,7 @@ class AdaptBatchSize(Section):
         names = [policy] if isinstance(policy, str) else policy
         if not isinstance(names, (list, tuple)) or not names:
             raise ValueError(
-                "must be the name of a policy, module:Class, or a list of such classes"
+                "must be a policy, module:Class, or a list of such classes"
             )
         for name in names:
             if not isinstance(name, str) or not (name in ADAPT_POLICIES or _CLASS.fullmatch(name)):

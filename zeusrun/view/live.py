@@ -30,6 +30,7 @@ from zeusrun.view.tables import (
     STATUS_STYLES,
     gradients_text,
     limit_text,
+    path_text,
     target_text,
     trial_head,
 )
@@ -139,6 +140,8 @@ def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
         units.duration(progress.time_s),
         units.energy(progress.energy_j or None),  # 0: too little to measure yet
     ]
+    if progress.batch_sizes:
+        parts.append(f"batch size {progress.batch_sizes[-1].batch_size}")
     if bound_j is not None:
         parts.append(_cost(progress, bound_j))
     return Text("  " + " · ".join(parts), style="dim")
@@ -171,6 +174,8 @@ def live_panel(
         grid.add_row("energy", energy)
     else:
         grid.add_row("energy", f"{power} · {energy}")
+    if (path := path_text(progress.batch_sizes, most=3)) is not None:
+        grid.add_row("batch size", path)
     if (gradients := gradients_text(progress.statistics)) is not None:
         grid.add_row("gradients", gradients)
     return Group(Text(""), grid)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.queue.tickets import Ticket
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.metrics.sight import Sight
-    from zeusrun.trial import PowerPoint, Trial
+    from zeusrun.trial import PowerPoint, SizeChange, Trial
 
 STATUS_STYLES = {
     TrialStatus.DISPATCHED: "cyan",
@@ -118,7 +118,8 @@ def trial_head(trial: Trial) -> RenderableType:
     """Return the choice and its reason, in two lines."""
     rate = "" if trial.learning_rate is None else f" · learning rate {trial.learning_rate:g}"
     ranks = units.plural(trial.world_size, "rank")
-    choice = f"  batch size {trial.global_batch_size}{rate} · {ranks}"
+    adapts = "" if trial.variant is None else f", adapted by {trial.variant}"
+    choice = f"  batch size {trial.global_batch_size}{adapts}{rate} · {ranks}"
     return Group(
         Text.assemble((trial.trial, "bold"), choice),
         Labelled([(Text(), Text(f"{trial.stage.value}: {trial.why}", style="dim"))]),
@@ -297,10 +298,12 @@ def trial_sheet(
     if trial.profiling_cost_j is not None:
         cost += f", {units.energy(trial.profiling_cost_j)} of it for trying power limits"
     best = f"best {units.number(trial.best_metric, '.4g')}, {target_text(trial)}"
+    path = path_text(trial.batch_sizes) or str(trial.global_batch_size)
     rows = [
         ("reason", trial.reason),
         ("forgotten", forgotten if trial.forgotten else None),
         ("batch size", f"{trial.global_batch_size} ({units.plural(trial.world_size, 'rank')})"),
+        ("adapted", None if trial.variant is None else f"{trial.variant}: {path}"),
         ("observed", observed_text(trial, sight)),
         ("chosen", f"{trial.stage.value}: {trial.why}"),
         ("learning rate", None if trial.learning_rate is None else f"{trial.learning_rate:g}"),
@@ -331,6 +334,20 @@ def trial_sheet(
         whole = Text(failure.rstrip(), style="red", no_wrap=True, overflow="ignore")
         parts += [Text(""), whole]
     return Group(*parts)
+
+
+def path_text(changes: Sequence[SizeChange], most: int = 0) -> str | None:
+    """Return the batch sizes of a run that adapted it, such as ``64 → 128 at epoch 3``.
+
+    ``most``: how many of the last changes to name; 0 for all.
+    """
+    if not changes:
+        return None
+    later = changes[1:]
+    cut = max(0, len(later) - most) if most else 0
+    parts = [str(changes[0].batch_size), *(["…"] if cut else [])]
+    parts += [f"{change.batch_size} at epoch {change.epoch}" for change in later[cut:]]
+    return " → ".join(parts)
 
 
 def gradients_text(values: Mapping[str, float | None]) -> str | None:

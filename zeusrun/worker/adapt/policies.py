@@ -125,7 +125,7 @@ def _noise_scale(seen: Seen, _limits: Limits) -> Wish | None:
 
 def _double_on_rise(seen: Seen, _limits: Limits) -> Wish | None:
     """Double after an epoch whose summed noise scale is above that of the epoch before."""
-    if len(seen.epoch_sums) < 2 or not seen.epoch_sums[-1] > seen.epoch_sums[-2]:  # noqa: PLR2004 - two epochs
+    if len(seen.epoch_sums) < 2 or not seen.epoch_sums[-1] > seen.epoch_sums[-2]:
         return None
     before, last = seen.epoch_sums[-2:]
     why = f"the noise scale summed over an epoch rose from {before:.3g} to {last:.3g}"

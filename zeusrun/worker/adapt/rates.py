@@ -67,7 +67,7 @@ class Rates:
             if self.factor != 1 and "lr" in group:
                 self._change(group, "lr", group["lr"] * self.factor)
             betas = group.get("betas")
-            if self.power != 1 and isinstance(betas, tuple) and len(betas) == 2:  # noqa: PLR2004 - Adam's
+            if self.power != 1 and isinstance(betas, tuple) and len(betas) == 2:
                 self._change(group, "betas", (betas[0], betas[1] ** self.power))
 
     def after(self) -> None:
