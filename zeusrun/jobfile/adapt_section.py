@@ -70,9 +70,7 @@ class AdaptBatchSize(Section):
     def _check_policy(cls, policy: Any) -> Any:  # noqa: ANN401 - any YAML
         names = [policy] if isinstance(policy, str) else policy
         if not isinstance(names, (list, tuple)) or not names:
-            raise ValueError(
-                "must be a policy, module:Class, or a list of such classes"
-            )
+            raise ValueError("must be a policy, module:Class, or a list of such classes")
         for name in names:
             if not isinstance(name, str) or not (name in ADAPT_POLICIES or _CLASS.fullmatch(name)):
                 close = difflib.get_close_matches(str(name), ADAPT_POLICIES, n=1)
@@ -192,7 +190,7 @@ class Adapt(Section):
         largest = sizes.candidates[-1]
         if most > largest and sizes.per_device_max is None:
             raise ValueError(
-                f"has batch_size.max {most}, more than the largest candidate ({largest}), so it may "
+                f"has batch_size.max {most}, above the largest candidate ({largest}), so it may "
                 f"not fit in memory; add {most} to batch_size.candidates, or set "
                 "batch_size.per_device_max, with which larger ones accumulate gradients"
             )

@@ -90,6 +90,7 @@ class Control:
         self._sum = 0.0  # of the noise scale over the steps of this epoch
         self._times: dict[int, deque[float]] = {}
         self._ended_t: float | None = None  # the last step; ``None`` after a pause
+        self._waits = False  # whether a decision waits for the next epoch
         self._own: OwnPolicies | None = None
         self._problems: set[str] = set()
 
@@ -105,8 +106,11 @@ class Control:
         if not set(self.plan.policies) <= POLICIES.keys():
             self._own = OwnPolicies(self.plan.policies, self._say_problem)
 
-    def begin_epoch(self, epoch: int | None) -> None:
-        """Decide for an epoch that begins; ``epoch`` is its number, if the script has told it."""
+    def begin_epoch(self, epoch: int | None) -> int:
+        """Decide for an epoch that begins, and return its number, from 1.
+
+        ``epoch`` is that, if the script has told it.
+        """
         began = self._epoch > 0
         if not began:
             self._restore(epoch)
@@ -118,7 +122,10 @@ class Control:
             self._own.call("before_epoch", self.seen())
         every = self.plan.interval if self.plan.unit == "epoch" else 1
         whole = self.plan.unit == "epoch" or self.plan.policies[0] == "schedule"
-        self._decide(first=not began, due=whole and (self._epoch - 1) % every == 0)
+        due = self._waits or (whole and (self._epoch - 1) % every == 0)
+        self._waits = False
+        self._decide(first=not began, due=due)
+        return self._epoch
 
     def before_step(self) -> None:
         """Have the user's own classes look at a step that begins."""
@@ -143,6 +150,7 @@ class Control:
             if self._own is not None:
                 self._own.call("after_step", self.seen())
         due = self.plan.unit == "step" and state.step % self.plan.interval == 0
+        self._waits = due and last
         return due and not last and self._decide(first=False, due=True)
 
     def end_epoch(self) -> None:
@@ -239,22 +247,28 @@ class Control:
     def _restore(self, epoch: int | None) -> None:
         """Go on with the state of an earlier start of this run, up to the epoch it resumes at.
 
-        A script that resumes at the first epoch has no checkpoint, so it begins anew.
+        A script that resumes at the first epoch has no checkpoint, so it begins anew. All ranks
+        take rank 0's state, as they count steps and epochs to the same decisions.
         """
-        if self.run.rank != 0 or (path := self.run.adaptation_state) is None or epoch == 1:
-            return
+        state = from_rank_0(self._read_state(epoch) if self.run.rank == 0 else None)
+        if state is not None:
+            self._state, self.rates.highest = state, state.highest
+            last, self.batch_size = state.changes[-1]
+            self._epoch = 0 if epoch is not None else last - 1
+
+    def _read_state(self, epoch: int | None) -> State | None:
+        """Return the state in the run directory; ``None`` if there is none to go on with."""
+        path = self.run.adaptation_state
+        if path is None or epoch == 1:
+            return None
         try:
             content = json.loads(path.read_bytes())
-            if content.pop("first") != self._first:
-                return
+            first = content.pop("first")
             state = State(**content)
-            kept = [(int(e), int(size)) for e, size in state.changes if e <= (epoch or e)]
-            state.changes = kept
-            self._epoch = 0 if epoch is not None else kept[-1][0] - 1
-        except (OSError, ValueError, TypeError, LookupError):  # none yet, or a damaged one
-            return
-        self._state, self.rates.highest = state, state.highest
-        self.batch_size = kept[-1][1]
+            state.changes = [(int(e), int(size)) for e, size in state.changes if e <= (epoch or e)]
+        except (OSError, ValueError, TypeError, AttributeError, LookupError):  # none, or damaged
+            return None
+        return state if state.changes and first == self._first else None
 
     def _say_problem(self, problem: str) -> None:
         if problem not in self._problems:

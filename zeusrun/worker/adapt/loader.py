@@ -179,7 +179,7 @@ class AdaptiveLoader(DataLoader[Any]):
         told = self._run.epoch if self._told is None else self._told
         self._epoch, self._told = told or self._epoch + 1, None
         if control is not None:
-            control.begin_epoch(told)
+            self._epoch = control.begin_epoch(told)
         self._resize()
         batches.begin(self._order())
         while not batches.is_over:
