@@ -361,6 +361,8 @@ def gradients_text(values: Mapping[str, float | None]) -> str | None:
 def observed_text(trial: Trial, sight: Sight | None) -> str | None:
     """Return with what batch size a training was seen to train; ``None`` without a record."""
     size = trial.observed_batch_size
+    if trial.batch_sizes and size in {None, trial.global_batch_size}:
+        return None  # it changed as planned
     if sight is None:
         return None if size is None else f"batch size {size}"
     if size is None:

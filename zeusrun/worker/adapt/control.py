@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from zeusrun.files.atomic import replace_file
 from zeusrun.sidecar.events import Adapted
 from zeusrun.worker.adapt.own import OwnPolicies
-from zeusrun.worker.adapt.policies import POLICIES, Limits, Seen, Wish, bound, decide
+from zeusrun.worker.adapt.policies import MEASURING, POLICIES, Limits, Seen, Wish, bound, decide
 from zeusrun.worker.adapt.rates import Rates, find_factor
 from zeusrun.worker.context import from_rank_0, is_grouped
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zeusrun.worker.context import RunContext
     from zeusrun.worker.stats.watch import Watch
 
+_BLIND = 3  # decisions without a noise scale that are worth a warning
 _STEP_TIMES = 32  # of a batch size, to take the median of
 
 
@@ -93,6 +94,7 @@ class Control:
         self._waits = False  # whether a decision waits for the next epoch
         self._own: OwnPolicies | None = None
         self._problems: set[str] = set()
+        self._blind = 0  # decisions in a row without a noise scale
 
     def prepare(self, batch_size: int) -> None:
         """Take in the first batch size, over all ranks, and import the user's own classes.
@@ -197,8 +199,12 @@ class Control:
         before, wish = self.batch_size, None
         decision: tuple[int, float] = before, self.rates.factor
         if self.run.rank == 0:
-            wish = self._choose() if due else None
-            decision = self._complete(before if wish is None else int(wish.batch_size))
+            try:
+                wish = self._choose() if due else None
+                decision = self._complete(before if wish is None else int(wish.batch_size))
+            except Exception as error:  # noqa: BLE001 - the other ranks wait for a decision
+                text = f"{type(error).__name__}: {error}"
+                self._say_problem(f"the batch size stays, as the policy failed ({text}); report it")
         self.batch_size, self.rates.factor = from_rank_0(decision)
         changed = self.batch_size != before
         if self.plan.betas == "tokens":
@@ -214,8 +220,16 @@ class Control:
         seen, limits = self.seen(), self.plan.limits
         if self._state.first_noise_scale is None:
             self._state.first_noise_scale = seen.noise_scale
+        name = self.plan.policies[0]
+        unknown = seen.trace is None if name == "norm-test" else seen.noise_scale is None
+        self._blind = self._blind + 1 if name in MEASURING and unknown else 0
+        if self._blind == _BLIND:
+            self._say_problem(
+                f"policy {name} does not change the batch size as long as the noise scale is not "
+                f"known, and after {_BLIND} decisions it is not (docs/adapt.md says what it needs)"
+            )
         if self._own is None:
-            return decide(self.plan.policies[0], self.seen(), limits)
+            return decide(name, self.seen(), limits)
         wish = self._own.take_wish()
         if wish is None:
             return None

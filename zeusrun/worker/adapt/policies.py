@@ -217,6 +217,9 @@ def _schedule(seen: Seen, limits: Limits) -> Wish | None:
     )
 
 
+MEASURING = frozenset({"noise-scale", "double-on-rise", "goodput", "norm-test"})
+"""The policies that need the noise scale."""
+
 POLICIES: dict[str, Callable[[Seen, Limits], Wish | None]] = {
     "noise-scale": _noise_scale,
     "double-on-rise": _double_on_rise,

@@ -59,9 +59,10 @@ class Rates:
         """Change the values of an optimizer that is about to step."""
         self.after()  # a step that raised has left them changed
         groups = optimizer.param_groups
-        if self._first is None or self._first is optimizer:
+        rate = groups[0].get("lr") if groups else None
+        if rate is not None and (self._first is None or self._first is optimizer):
             self._first = optimizer
-            self.scheduled = float(groups[0]["lr"])
+            self.scheduled = float(rate)
             self.highest = max(self.highest, self.scheduled)
         for group in groups:
             if self.factor != 1 and "lr" in group:
