@@ -9,7 +9,7 @@ import pytest
 from tests.factories import load_job
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.adapt_section import ADAPT_POLICIES, read_schedule
-from zeusrun.worker.adapt.control import Plan
+from zeusrun.worker.adapt.plan import Plan
 from zeusrun.worker.adapt.policies import MEASURING, POLICIES
 
 SIZES = {"default": 64, "candidates": [32, 64, 128]}

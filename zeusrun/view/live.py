@@ -26,11 +26,10 @@ from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, warning_lines
+from zeusrun.view.gradients import gradients_text, path_text
 from zeusrun.view.tables import (
     STATUS_STYLES,
-    gradients_text,
     limit_text,
-    path_text,
     target_text,
     trial_head,
 )

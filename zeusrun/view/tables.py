@@ -14,6 +14,7 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, plain_table, warning_lines
+from zeusrun.view.gradients import gradients_text, path_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.queue.tickets import Ticket
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.metrics.sight import Sight
-    from zeusrun.trial import PowerPoint, SizeChange, Trial
+    from zeusrun.trial import PowerPoint, Trial
 
 STATUS_STYLES = {
     TrialStatus.DISPATCHED: "cyan",
@@ -44,11 +45,6 @@ _SOURCE_NOTES = {
 }
 _TEXTS = {"when", "run", "status"}  # columns of words; those of numbers are aligned right
 _ROOMY = 96  # columns from which power limits and epochs both fit
-_STATISTICS = {
-    "noise_scale": "noise scale",
-    "preconditioned_noise_scale": "preconditioned noise scale",
-    "gradient_variance": "variance",
-}
 _LEGEND = {
     "epochs, cost": "expected of the next run, until it reaches the target",
     "90 % range": "of the cost of the next run",
@@ -334,28 +330,6 @@ def trial_sheet(
         whole = Text(failure.rstrip(), style="red", no_wrap=True, overflow="ignore")
         parts += [Text(""), whole]
     return Group(*parts)
-
-
-def path_text(changes: Sequence[SizeChange], most: int = 0) -> str | None:
-    """Return the batch sizes of a run that adapted it, such as ``64 → 128 at epoch 3``.
-
-    ``most``: how many of the last changes to name; 0 for all.
-    """
-    if not changes:
-        return None
-    later = changes[1:]
-    cut = max(0, len(later) - most) if most else 0
-    parts = [str(changes[0].batch_size), *(["…"] if cut else [])]
-    parts += [f"{change.batch_size} at epoch {change.epoch}" for change in later[cut:]]
-    return " → ".join(parts)
-
-
-def gradients_text(values: Mapping[str, float | None]) -> str | None:
-    """Return the statistics of gradients by their names; ``None`` if there are none."""
-    found = [
-        (name, values[key]) for key, name in _STATISTICS.items() if values.get(key) is not None
-    ]
-    return " · ".join(f"{name} {units.number(value, '.3g')}" for name, value in found) or None
 
 
 def observed_text(trial: Trial, sight: Sight | None) -> str | None:

@@ -6,15 +6,15 @@ import contextlib
 import functools
 import os
 import signal
-import sys
 import threading
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsFloat, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from zeusrun.sidecar.events import ADAPT_STATE, REPORT, Asked, EventWriter, Reported
 from zeusrun.target import meets_target
+from zeusrun.worker.collectives import from_all_ranks, is_grouped
 from zeusrun.worker.failure import failed_in_restart
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
     from zeusrun.sidecar.events import Event
+    from zeusrun.worker.adapt.control import Control
     from zeusrun.worker.adapt.loader import AdaptiveLoader
 
-_Value = TypeVar("_Value")
 SIGTERM_EXIT_CODE = 143  # 128 + SIGTERM: ended by one that zeusrun did not send
 
 
@@ -49,6 +49,7 @@ class RunContext:
         self.active = self.trial is not None
         checkpoint_dir = environment.get("ZEUSRUN_CHECKPOINT_DIR")
         self.checkpoint_dir = Path(checkpoint_dir) if checkpoint_dir else None
+        self.control: Control | None = None  # what changes the batch size; ``None``: it is fixed
         self._environment = environment
         self._epoch = 0
         self._reports = 0
@@ -120,7 +121,9 @@ class RunContext:
         """
         from zeusrun.worker.adapt.loader import AdaptiveLoader  # noqa: PLC0415 - imports torch
 
-        return AdaptiveLoader(self, dataset, self.local_batch_size(batch_size), **options)
+        return AdaptiveLoader(
+            self, self.control, dataset, self.local_batch_size(batch_size), **options
+        )
 
     def epochs(self, default: int, done: int = 0) -> Iterator[int]:
         """Yield 1, 2, 3, … until the last epoch, the target, or a stop by zeusrun.
@@ -205,7 +208,7 @@ class RunContext:
         self._listen()
         self._say_asked("stop")
         self.grouped = self.grouped or is_grouped()
-        answers = _from_all_ranks((self._stopping or self._stop_requested(), value))
+        answers = from_all_ranks((self._stopping or self._stop_requested(), value))
         self._stopping = any(stop for stop, _ in answers)
         return self._stopping, answers[0][1]
 
@@ -340,52 +343,3 @@ def _number(name: str, value: SupportsFloat) -> float:
         return float(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"zeusrun: metric {name!r} is not one number: {error}") from None
-
-
-def is_grouped() -> bool:
-    """Whether this process is in a process group; torch is not imported for it."""
-    # A torch that is built without it, or is being imported, has no such function.
-    ask = getattr(sys.modules.get("torch.distributed"), "is_initialized", None)
-    return ask is not None and bool(ask())
-
-
-def _from_all_ranks(value: tuple[bool, float]) -> list[tuple[bool, float]]:
-    """Return the value of every rank; without a process group, that of this one."""
-    if not is_grouped():
-        return [value]
-    from torch import distributed  # noqa: PLC0415 - the script has imported it
-
-    values = [value] * distributed.get_world_size()
-    with _on_own_device():
-        distributed.all_gather_object(values, value)
-    return values
-
-
-def from_rank_0(value: _Value) -> _Value:
-    """Return rank 0's value on every rank; without a process group, that of this one."""
-    if not is_grouped():
-        return value
-    from torch import distributed  # noqa: PLC0415 - the script has imported it
-
-    values = [value]
-    with _on_own_device():
-        distributed.broadcast_object_list(values, src=0)
-    return values[0]
-
-
-@contextlib.contextmanager
-def _on_own_device() -> Iterator[None]:
-    """Have collectives of objects use the GPU of the local rank.
-
-    With NCCL, they use the current GPU, which is 0 on every rank of a script that never calls
-    ``set_device``.
-    """
-    import torch  # noqa: PLC0415 - the script has imported it
-    from torch import distributed  # noqa: PLC0415
-
-    with contextlib.ExitStack() as stack:
-        nccl_only = "nccl" in (backend := distributed.get_backend()) and "gloo" not in backend
-        if nccl_only and torch.cuda.current_device() == 0:
-            own = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
-            stack.enter_context(torch.cuda.device(own))
-        yield

@@ -2,86 +2,44 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import statistics
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zeusrun.files.atomic import replace_file
 from zeusrun.sidecar.events import Adapted
 from zeusrun.worker.adapt.own import OwnPolicies
-from zeusrun.worker.adapt.policies import MEASURING, POLICIES, Limits, Seen, Wish, bound, decide
+from zeusrun.worker.adapt.plan import State, read_state, write_state
+from zeusrun.worker.adapt.policies import MEASURING, POLICIES, Seen, Wish, bound, decide
 from zeusrun.worker.adapt.rates import Rates, find_factor
-from zeusrun.worker.context import from_rank_0, is_grouped
+from zeusrun.worker.collectives import from_rank_0, is_grouped
 
 if TYPE_CHECKING:
-    from zeusrun.worker.context import RunContext
-    from zeusrun.worker.stats.watch import Watch
+    from collections.abc import Callable
+
+    from zeusrun.worker.adapt.plan import Plan, Run
+    from zeusrun.worker.stats.noise import NoiseScale
 
 _BLIND = 3  # decisions without a noise scale that are worth a warning
 _STEP_TIMES = 32  # of a batch size, to take the median of
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The section ``adapt`` of the job file."""
-
-    policies: tuple[str, ...]
-    interval: int
-    unit: str  # epoch or step
-    limits: Limits
-    learning_rate: str
-    betas: str
-
-    @classmethod
-    def read(cls, text: str) -> Plan:
-        """Read what the launcher wrote into ``ZEUSRUN_ADAPT``."""
-        asked = json.loads(text)
-        limits = Limits(
-            asked["min"],
-            asked["max"],
-            asked["growth"],
-            per_device_max=asked["per_device_max"],
-            schedule=tuple(map(tuple, asked["schedule"])),
-        )
-        policies, interval, unit = tuple(asked["policies"]), asked["interval"], asked["unit"]
-        return cls(policies, interval, unit, limits, asked["learning_rate"], asked["betas"])
-
-
-@dataclass
-class State:
-    """What a restart goes on with.
-
-    Attributes:
-        changes: Epoch and batch size of the first step and of each change.
-        step: Optimizer steps.
-        samples: Over all ranks.
-        first_noise_scale: At the first decision that had one.
-        epoch_sums: The noise scale summed over the steps of the last two epochs.
-        highest: The highest learning rate of the script's schedule.
-    """
-
-    changes: list[tuple[int, int]] = field(default_factory=list)
-    step: int = 0
-    samples: int = 0
-    first_noise_scale: float | None = None
-    epoch_sums: list[float] = field(default_factory=list)
-    highest: float = 0.0
-
-
 class Control:
     """Changes the batch size of a training.
+
+    Args:
+        run: This rank's run.
+        plan: The section of the job file.
+        noise: Returns the averages of the noise scale; ``None`` if it is not measured.
 
     Attributes:
         batch_size: The present one, over all ranks; 0 before the first epoch.
         rates: What changes the learning rate with it.
     """
 
-    def __init__(self, run: RunContext, plan: Plan, watch: Watch | None) -> None:
-        self.run, self.watch = run, watch
+    def __init__(self, run: Run, plan: Plan, noise: Callable[[], NoiseScale | None]) -> None:
+        self.run, self._noise = run, noise
         self.plan = replace(plan, limits=replace(plan.limits, ranks=run.world_size))
         self.batch_size = 0
         self.rates = Rates()
@@ -147,7 +105,7 @@ class Control:
             times.append(now_t - self._ended_t)
         self._ended_t = now_t
         if self.run.rank == 0:
-            noise = None if self.watch is None else self.watch.noise
+            noise = self._noise()
             self._sum += (noise and noise.value) or 0.0
             if self._own is not None:
                 self._own.call("after_step", self.seen())
@@ -168,7 +126,7 @@ class Control:
 
     def seen(self) -> Seen:
         """Return what a decision is made from; on rank 0 only."""
-        state, noise = self._state, None if self.watch is None else self.watch.noise
+        state, noise = self._state, self._noise()
         value = None if noise is None else noise.value
         rates = self.rates
         return Seen(
@@ -248,10 +206,7 @@ class Control:
         if first and not changed:
             why = "it begins with it" if self.batch_size == self._first else "it goes on with it"
         state.highest = self.rates.highest
-        if (path := self.run.adaptation_state) is not None:
-            with contextlib.suppress(OSError):  # a full disk must not end the training
-                content = {"first": self._first, **asdict(state)}
-                replace_file(path, json.dumps(content).encode(), durable=False)
+        write_state(self.run.adaptation_state, state, self._first)
         if first or changed:
             rate = self.rates.learning_rate
             self._say(
@@ -261,28 +216,14 @@ class Control:
     def _restore(self, epoch: int | None) -> None:
         """Go on with the state of an earlier start of this run, up to the epoch it resumes at.
 
-        A script that resumes at the first epoch has no checkpoint, so it begins anew. All ranks
-        take rank 0's state, as they count steps and epochs to the same decisions.
+        All ranks take rank 0's, as they count steps and epochs to the same decisions.
         """
-        state = from_rank_0(self._read_state(epoch) if self.run.rank == 0 else None)
+        path, first = self.run.adaptation_state, self._first
+        state = from_rank_0(read_state(path, first, epoch) if self.run.rank == 0 else None)
         if state is not None:
             self._state, self.rates.highest = state, state.highest
             last, self.batch_size = state.changes[-1]
             self._epoch = 0 if epoch is not None else last - 1
-
-    def _read_state(self, epoch: int | None) -> State | None:
-        """Return the state in the run directory; ``None`` if there is none to go on with."""
-        path = self.run.adaptation_state
-        if path is None or epoch == 1:
-            return None
-        try:
-            content = json.loads(path.read_bytes())
-            first = content.pop("first")
-            state = State(**content)
-            state.changes = [(int(e), int(size)) for e, size in state.changes if e <= (epoch or e)]
-        except (OSError, ValueError, TypeError, AttributeError, LookupError):  # none, or damaged
-            return None
-        return state if state.changes and first == self._first else None
 
     def _say_problem(self, problem: str) -> None:
         if problem not in self._problems:

@@ -10,7 +10,6 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from zeusrun.worker.adapt.sharing import cut, next_chunk
-from zeusrun.worker.hooks.install import installed_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
 
     from torch.utils.data import Dataset
 
-    from zeusrun.worker.context import RunContext
+    from zeusrun.worker.adapt.control import Control
+    from zeusrun.worker.adapt.plan import Run
 
 
 class Part(NamedTuple):
@@ -119,6 +119,7 @@ class AdaptiveLoader(DataLoader[Any]):
 
     Args:
         run: This rank's run.
+        control: What changes the batch size; ``None``: it is fixed.
         dataset: One with a length.
         batch_size: Of this rank, to begin with.
         shuffle: Whether each epoch has another order.
@@ -136,7 +137,8 @@ class AdaptiveLoader(DataLoader[Any]):
 
     def __init__(
         self,
-        run: RunContext,
+        run: Run,
+        control: Control | None,
         dataset: Dataset[Any],
         batch_size: int,
         *,
@@ -148,8 +150,7 @@ class AdaptiveLoader(DataLoader[Any]):
         total = len(dataset)  # type: ignore[arg-type]
         if total < run.world_size:
             raise ValueError(f"{total} samples are fewer than {run.world_size} ranks")
-        hooks = installed_hooks()
-        self._control = None if hooks is None else hooks.adapt
+        self._control = control
         self._first = batch_size * run.world_size
         if self._control is not None:
             self._control.prepare(self._first)

@@ -103,8 +103,9 @@ def bound(wanted: float, seen: Seen, limits: Limits, *, shrinks: bool) -> int:
 def quantise(wanted: float, limits: Limits) -> int:
     """Return the largest batch size up to the wanted one that ranks and micro-batches share."""
     each = max(1, int(wanted * (1 + 1e-9)) // limits.ranks)
-    _, steps = split(each, limits.per_device_max)
-    return each // steps * steps * limits.ranks
+    while each % split(each, limits.per_device_max)[1]:  # a multiple of per_device_max has no rest
+        each -= 1
+    return each * limits.ranks
 
 
 def split(each: int, per_device_max: int | None) -> tuple[int, int]:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-    from zeusrun.worker.adapt.control import Control
     from zeusrun.worker.adapt.rates import Rates
     from zeusrun.worker.stats.watch import Watch
 
@@ -59,8 +58,7 @@ class Hooks:
         observer: Which loader feeds the optimizer steps, and with how many samples.
         reporter: Where metrics go that a hook has seen.
         watch: The statistics of gradients; ``None`` if the job file asks for none.
-        adapt: What changes the batch size; ``None`` if it is fixed.
-        rates: What changes the learning rate with it.
+        rates: What changes the learning rate with the batch size; ``None`` if that is fixed.
     """
 
     def __init__(self, tick: Callable[[], None]) -> None:
@@ -74,13 +72,15 @@ class Hooks:
             from zeusrun.worker.stats.watch import Settings, Watch  # noqa: PLC0415 - few need it
 
             self.watch = Watch(run, Settings.read(run.statistics), self.observer.samples)
-        self.adapt: Control | None = None
         self.rates: Rates | None = None
         if run.adaptation is not None:
-            from zeusrun.worker.adapt.control import Control, Plan  # noqa: PLC0415 - few need it
+            from zeusrun.worker.adapt.control import Control  # noqa: PLC0415 - few need it
+            from zeusrun.worker.adapt.plan import Plan  # noqa: PLC0415
 
-            self.adapt = Control(run, Plan.read(run.adaptation), self.watch)
-            self.rates = self.adapt.rates
+            watch = self.watch
+            noise = (lambda: None) if watch is None else lambda: watch.noise
+            run.control = Control(run, Plan.read(run.adaptation), noise)
+            self.rates = run.control.rates
         self._pending = dict(MODULES)
         self._finding: set[str] = set()
 
@@ -123,8 +123,8 @@ class Hooks:
 
     def flush(self) -> None:
         """Record what has been seen and not recorded yet, at the end of the script."""
-        if self.adapt is not None:
-            self.adapt.end()
+        if self.run.control is not None:
+            self.run.control.end()
         with contextlib.suppress(Exception):  # the script may have replaced anything
             self.observer.record()
             self.reporter.flush()

@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Observed
-from zeusrun.worker.context import is_grouped
+from zeusrun.worker.collectives import is_grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
