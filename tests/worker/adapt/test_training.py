@@ -250,8 +250,26 @@ def test_the_learning_rate_and_beta2_follow_and_a_scheduler_does_not_notice(trai
     ]
     (first, change) = [e for e in rank.events if isinstance(e, Adapted)]
     assert first.learning_rate is None
-    # The scheduler has halved it since the last step, which shows at the next one.
-    assert change.learning_rate == pytest.approx(0.01 * 2**0.5)
+    assert change.learning_rate == pytest.approx(0.005 * 2**0.5)
+
+
+def test_seesaw_doubles_in_the_epoch_in_which_the_rate_is_halved(train):
+    script = """
+    optimizer = torch.optim.SGD(network.parameters(), 0.08)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    loader = run.loader(data, 5)
+    for epoch in run.epochs(default=5):
+        for batch, wanted, _ in loader:
+            network(batch).sum().backward()
+            optimizer.step()
+        schedule.step()
+    """
+    rank, _ = train(script, {"policies": ["seesaw"], "learning_rate": "sqrt"}, batch_size=16)
+    found = [
+        (e.epoch, e.batch_size, e.learning_rate) for e in rank.events if isinstance(e, Adapted)
+    ]
+    rates = [0.08 / 2**0.5, 0.08 / 2]
+    assert found[1:] == [(3, 32, pytest.approx(rates[0])), (5, 64, pytest.approx(rates[1]))]
 
 
 def test_the_noise_scale_decides_on_all_ranks_alike(train):

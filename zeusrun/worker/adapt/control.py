@@ -158,6 +158,7 @@ class Control:
         decision: tuple[int, float] = before, self.rates.factor
         if self.run.rank == 0:
             try:
+                self.rates.read()
                 wish = self._choose() if due else None
                 decision = self._complete(before if wish is None else int(wish.batch_size))
             except Exception as error:  # noqa: BLE001 - the other ranks wait for a decision

@@ -7,7 +7,11 @@ saves in a checkpoint, never see a changed one.
 from __future__ import annotations
 
 import math
-from typing import Any
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def find_factor(
@@ -38,7 +42,7 @@ class Rates:
     Attributes:
         factor: By what the learning rate is multiplied.
         power: To which β2 is raised.
-        scheduled: The learning rate of the first parameter group without the factor; ``None``
+        scheduled: The learning rate of the first parameter group, as the script has it; ``None``
             before the first step.
         highest: The highest of those so far.
     """
@@ -47,7 +51,7 @@ class Rates:
         self.factor = self.power = 1.0
         self.scheduled: float | None = None
         self.highest = 0.0
-        self._first: Any = None  # optimizer
+        self._first: Callable[[], Any] = lambda: None  # the optimizer that stepped first
         self._kept: list[tuple[Any, str, Any, Any]] = []
 
     @property
@@ -58,18 +62,24 @@ class Rates:
     def before(self, optimizer: Any) -> None:
         """Change the values of an optimizer that is about to step."""
         self.after()  # a step that raised has left them changed
-        groups = optimizer.param_groups
-        rate = groups[0].get("lr") if groups else None
-        if rate is not None and (self._first is None or self._first is optimizer):
-            self._first = optimizer
-            self.scheduled = float(rate)
-            self.highest = max(self.highest, self.scheduled)
-        for group in groups:
+        if self._first() is None:
+            self._first = weakref.ref(optimizer)
+        if self._first() is optimizer:
+            self.read()
+        for group in optimizer.param_groups:
             if self.factor != 1 and "lr" in group:
                 self._change(group, "lr", group["lr"] * self.factor)
             betas = group.get("betas")
             if self.power != 1 and isinstance(betas, tuple) and len(betas) == 2:
                 self._change(group, "betas", (betas[0], betas[1] ** self.power))
+
+    def read(self) -> None:
+        """Read the learning rate again: a scheduler may have changed it since the last step."""
+        groups = getattr(self._first(), "param_groups", None)
+        rate = groups[0].get("lr") if groups else None
+        if rate is not None:
+            self.scheduled = float(rate)
+            self.highest = max(self.highest, self.scheduled)
 
     def after(self) -> None:
         """Restore the values, unless the step itself has changed them."""
