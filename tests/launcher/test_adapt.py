@@ -11,6 +11,7 @@ from tests.factories import REACHED, build_trial
 from tests.launcher.values import after, report
 from zeusrun.bandit.reinterpret import describe_kept, read_history
 from zeusrun.launcher.recover import join
+from zeusrun.launcher.rundir.layout import RunPaths, reopen_run
 from zeusrun.launcher.script_warnings import find_remarks
 from zeusrun.launcher.supervision.outcome import observed_batch_size
 from zeusrun.sidecar.events import Adapted, Observed
@@ -65,6 +66,16 @@ def test_a_trial_keeps_its_path():
     assert Trial.from_json(trial.to_json()) == trial
     with pytest.raises(ValueError, match="no measurement"):
         Trial.from_json({**trial.to_json(), "batch_sizes": [[1, "64"]]})
+
+
+def test_a_preempted_run_keeps_the_state_of_its_batch_size(tmp_path):
+    paths = RunPaths(tmp_path / "run")
+    paths.run_dir.mkdir()
+    (paths.run_dir / "adapt.json").write_text("{}")
+    (paths.run_dir / "metrics.jsonl").write_text("")
+    reopen_run(tmp_path, paths)
+    assert (paths.run_dir / "adapt.json").exists()
+    assert not (paths.run_dir / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize(("samples", "size"), [(32, 64), (64, 64), (None, None), (8, 16)])

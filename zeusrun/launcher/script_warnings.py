@@ -44,6 +44,11 @@ def find_unused_choices(spec: JobSpec) -> list[str]:
     cannot be read gets no warning.
     """
     text = _script_text(spec)
+    if text is not None and spec.adapt.batch_size is not None and ".loader(" not in text:
+        return [
+            "the batch size seems not to adapt: the script does not mention run.loader(...), which "
+            "makes a data loader whose batch size can change (docs/adapt.md)"
+        ]
     if text is None or "zeusrun" in text:
         return []
     return [

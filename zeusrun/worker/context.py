@@ -117,7 +117,9 @@ class RunContext:
                 ``DataLoader`` that are not about which samples make a batch.
 
         Raises:
-            ValueError: If the data are fewer than the ranks.
+            TypeError: If the dataset has no length.
+            ValueError: If the data are fewer than the ranks, or the batches are to be out of order.
+            RuntimeError: If a class of the job file's policy cannot be made.
         """
         from zeusrun.worker.adapt.loader import AdaptiveLoader  # noqa: PLC0415 - imports torch
 

@@ -344,6 +344,20 @@ def test_ranks_without_a_process_group_keep_their_batch_size(train):
     assert "no process group" in problem
 
 
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ("[1]", "ValueError: zeusrun: run.loader has 1 samples, fewer than 2 ranks"),
+        ("iter([])", "TypeError: zeusrun: run.loader needs a dataset with a length"),
+        ("[1] * 9, in_order=False", "ValueError: zeusrun: run.loader cannot have in_order=False"),
+    ],
+)
+def test_data_that_cannot_be_shared_are_refused(train, data, sentence):
+    data, _, options = data.partition(",")
+    rank, _ = train(f"run.loader({data}, 8, {options})", fails=True)
+    assert sentence in rank.log()
+
+
 def test_a_loader_works_outside_zeusrun(tmp_path):
     path = tmp_path / "script.py"
     path.write_text(PREAMBLE + SGD.format(epochs=1))

@@ -132,7 +132,9 @@ class AdaptiveLoader(DataLoader[Any]):
         is_step: Whether the optimizer should step after it.
 
     Raises:
-        ValueError: If the data are fewer than the ranks.
+        TypeError: If the dataset has no length.
+        ValueError: If the data are fewer than the ranks, or the batches are to be out of order.
+        RuntimeError: If a class of the job file's policy cannot be made.
     """
 
     def __init__(
@@ -147,9 +149,17 @@ class AdaptiveLoader(DataLoader[Any]):
         drop_last: bool = False,
         **options: Any,
     ) -> None:
-        total = len(dataset)  # type: ignore[arg-type]
+        if not hasattr(dataset, "__len__"):
+            raise TypeError("zeusrun: run.loader needs a dataset with a length")
+        if options.get("in_order") is False:
+            raise ValueError(
+                "zeusrun: run.loader cannot have in_order=False: it counts its batches"
+            )
+        total = len(dataset)
         if total < run.world_size:
-            raise ValueError(f"{total} samples are fewer than {run.world_size} ranks")
+            raise ValueError(
+                f"zeusrun: run.loader has {total} samples, fewer than {run.world_size} ranks"
+            )
         self._control = control
         self._first = batch_size * run.world_size
         if self._control is not None:
