@@ -45,10 +45,11 @@ def find_unused_choices(spec: JobSpec) -> list[str]:
     """
     text = _script_text(spec)
     if text is not None and spec.adapt.batch_size is not None and ".loader(" not in text:
-        return [
+        told = (
             "the batch size seems not to adapt: the script does not mention run.loader(...), which "
             "makes a data loader whose batch size can change (docs/adapt.md)"
-        ]
+        )
+        return [told]
     if text is None or "zeusrun" in text:
         return []
     return [
