@@ -88,6 +88,11 @@ def test_a_schedule_is_checked_again_when_the_ranks_are_counted(tmp_path):
         spec.check_world_size(2)
 
 
+def test_a_hook_that_hands_out_the_batch_size_has_no_loader_to_hand_it_to(tmp_path):
+    with pytest.raises(JobFileError, match="only goes with batch_size.apply: script"):
+        load(tmp_path, policy="goodput", sizes={**SIZES, "apply": "dataloader"})
+
+
 def test_no_hook_runs_without_the_worker(tmp_path):
     with pytest.raises(JobFileError, match="instrument: false"):
         load(tmp_path, policy="goodput", job={"instrument": False})

@@ -187,6 +187,10 @@ class Adapt(Section):
         chosen, (least, most) = self.batch_size, self.limits(sizes)
         if chosen is None:
             return
+        if sizes.apply == "dataloader":
+            raise ValueError(
+                "only goes with batch_size.apply: script, as run.loader takes the batch size itself"
+            )
         largest = sizes.candidates[-1]
         if most > largest and sizes.per_device_max is None:
             raise ValueError(

@@ -171,6 +171,11 @@ def test_every_sample_comes_once_on_any_number_of_ranks(train, ranks, batch_size
     assert f"[{4 * ranks}, " in lines[1]
 
 
+def test_a_schedule_holds_from_its_epochs_on_however_seldom_a_policy_would_decide(train):
+    rank, _ = train(SGD.format(epochs=3), {"schedule": [[2, 16], [3, 64]], "interval": 5})
+    assert changes(rank) == [(1, 0, 32), (2, 4, 16), (3, 11, 64)]
+
+
 def test_an_unchanged_batch_size_trains_as_without_adapt(train):
     _, adapting = train(SGD.format(epochs=2))
     _, lines = train(SGD.format(epochs=2), plan=None)

@@ -80,9 +80,9 @@ class Control:
             if not began:
                 self._own.call("before_train", self.seen())
             self._own.call("before_epoch", self.seen())
-        every = self.plan.interval if self.plan.unit == "epoch" else 1
-        whole = self.plan.unit == "epoch" or self.plan.policies[0] == "schedule"
-        due = self._waits or (whole and (self._epoch - 1) % every == 0)
+        plan = self.plan
+        due = plan.unit == "epoch" and (self._epoch - 1) % plan.interval == 0
+        due = due or self._waits or plan.policies[0] == "schedule"  # which names its epochs
         self._waits = False
         self._decide(first=not began, due=due)
         return self._epoch
@@ -144,11 +144,16 @@ class Control:
             rate=None if rates.scheduled is None else (rates.scheduled, rates.highest),
         )
 
+    @property
+    def _agrees(self) -> bool:
+        """Whether the ranks can tell each other what is decided."""
+        return self.run.world_size == 1 or is_grouped()
+
     def _decide(self, *, first: bool, due: bool) -> bool:
         """Decide on rank 0 and apply it on all ranks; return whether the batch size changes."""
         if not (first or due):
             return False
-        if self.run.world_size > 1 and not is_grouped():
+        if not self._agrees:
             self._say_problem(
                 "the batch size cannot change, because the ranks are in no process group "
                 "(torch.distributed); let the script call init_process_group before it trains"
@@ -181,7 +186,8 @@ class Control:
             self._state.first_noise_scale = seen.noise_scale
         name = self.plan.policies[0]
         unknown = seen.trace is None if name == "norm-test" else seen.noise_scale is None
-        self._blind = self._blind + 1 if name in MEASURING and unknown else 0
+        unknown = unknown and name in MEASURING and seen.step > 0
+        self._blind = self._blind + 1 if unknown else 0
         if self._blind == _BLIND:
             self._say_problem(
                 f"policy {name} does not change the batch size as long as the noise scale is not "
@@ -206,7 +212,7 @@ class Control:
             state.changes.append((self._epoch, self.batch_size))
         if first and not changed:
             why = "it begins with it" if self.batch_size == self._first else "it goes on with it"
-        state.highest = self.rates.highest
+        state.highest, state.factor = self.rates.highest, self.rates.factor
         write_state(self.run.adaptation_state, state, self._first)
         if first or changed:
             rate = self.rates.learning_rate
@@ -219,10 +225,13 @@ class Control:
 
         All ranks take rank 0's, as they count steps and epochs to the same decisions.
         """
+        if not self._agrees:
+            return
         path, first = self.run.adaptation_state, self._first
         state = from_rank_0(read_state(path, first, epoch) if self.run.rank == 0 else None)
         if state is not None:
-            self._state, self.rates.highest = state, state.highest
+            self._state = state
+            self.rates.highest, self.rates.factor = state.highest, state.factor
             last, self.batch_size = state.changes[-1]
             self._epoch = 0 if epoch is not None else last - 1
 

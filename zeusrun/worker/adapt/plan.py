@@ -77,6 +77,7 @@ class State:
         first_noise_scale: At the first decision that had one.
         epoch_sums: The noise scale summed over the steps of the last two epochs.
         highest: The highest learning rate of the script's schedule.
+        factor: By what the learning rate is multiplied.
     """
 
     changes: list[tuple[int, int]] = field(default_factory=list)
@@ -85,6 +86,7 @@ class State:
     first_noise_scale: float | None = None
     epoch_sums: list[float] = field(default_factory=list)
     highest: float = 0.0
+    factor: float = 1.0
 
 
 def write_state(path: Path | None, state: State, first: int) -> None:
