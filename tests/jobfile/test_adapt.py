@@ -89,7 +89,7 @@ def test_a_schedule_is_checked_again_when_the_ranks_are_counted(tmp_path):
 
 
 def test_a_hook_that_hands_out_the_batch_size_has_no_loader_to_hand_it_to(tmp_path):
-    with pytest.raises(JobFileError, match="only goes with batch_size.apply: script"):
+    with pytest.raises(JobFileError, match=r"only goes with batch_size\.apply: script"):
         load(tmp_path, policy="goodput", sizes={**SIZES, "apply": "dataloader"})
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.forks import Forks
-from tests.worker.rank import Rank, run_plain
+from tests.worker.rank import Rank
 from tests.worker.test_agreement import free_port
 from zeusrun.sidecar.events import Adapted, Observed
 
@@ -288,32 +289,21 @@ def test_the_noise_scale_decides_on_all_ranks_alike(train):
     assert problems(rank) == []
 
 
-BAD = [
-    ("raise KeyError('x')", "raised KeyError: 'x'"),
-    ("return 'many'", "returned 'many', which is no batch size"),
-    ("return float('nan')", "returned nan, which is no batch size"),
-    ("return -3", "returned -3, which is no batch size"),
-    ("return True", "returned True, which is no batch size"),
-]
-
-
-@pytest.mark.parametrize(("body", "sentence"), BAD)
-def test_a_class_that_fails_leaves_the_training_as_it_was(train, body, sentence):
-    policy = f"class Bad:\n    def before_epoch(self, seen):\n        {body}\n"
+def test_a_class_that_fails_leaves_the_training_as_it_was(train):
+    policy = """
+    class Bad:
+        def before_epoch(self, seen):
+            raise KeyError("x")
+    """
     rank, lines = train(SGD.format(epochs=2), {"policies": ["mine:Bad"]}, policy=policy)
     assert lines[:2] == [f"{epoch} [32, 32, 32, 7] True" for epoch in (1, 2)]
     (problem,) = problems(rank)
-    assert problem == (
-        f"before_epoch of mine:Bad {sentence}; the batch size stays as it was, and the class is "
-        "not called again in this run. Correct it"
-    )
+    assert problem.startswith("before_epoch of mine:Bad raised KeyError: 'x'; the batch size stays")
 
 
-@pytest.mark.parametrize("name", ["mine:Missing", "nowhere:Class", "mine:Demanding"])
-def test_a_class_that_cannot_be_made_is_refused_before_any_step(train, name):
-    policy = "class Demanding:\n    def __init__(self, value): pass\n"
-    rank, _ = train(SGD.format(epochs=1), {"policies": [name]}, policy=policy, fails=True)
-    assert f"adapt.batch_size.policy {name} cannot be used" in rank.log()
+def test_a_class_that_cannot_be_made_is_refused_before_any_step(train):
+    rank, _ = train(SGD.format(epochs=1), {"policies": ["mine:Missing"]}, fails=True)
+    assert "adapt.batch_size.policy mine:Missing cannot be used" in rank.log()
     assert not any(isinstance(event, Observed) for event in rank.events)
 
 
@@ -349,23 +339,24 @@ def test_ranks_without_a_process_group_keep_their_batch_size(train):
     assert "no process group" in problem
 
 
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
-        ("[1]", "ValueError: zeusrun: run.loader has 1 samples, fewer than 2 ranks"),
-        ("iter([])", "TypeError: zeusrun: run.loader needs a dataset with a length"),
-        ("[1] * 9, in_order=False", "ValueError: zeusrun: run.loader cannot have in_order=False"),
-    ],
-)
-def test_data_that_cannot_be_shared_are_refused(train, data, sentence):
-    data, _, options = data.partition(",")
-    rank, _ = train(f"run.loader({data}, 8, {options})", fails=True)
-    assert sentence in rank.log()
+def test_data_that_cannot_be_shared_are_refused(train):
+    script = """
+    for data, options in (([1], {}), (iter([]), {}), ([1] * 9, {"in_order": False})):
+        try:
+            run.loader(data, 8, **options)
+        except (TypeError, ValueError) as error:
+            print(type(error).__name__, error)
+    """
+    _, lines = train(script)
+    assert lines == [
+        "ValueError zeusrun: run.loader has 1 samples, fewer than 2 ranks",
+        "TypeError zeusrun: run.loader needs a dataset with a length",
+        "ValueError zeusrun: run.loader cannot have in_order=False: it counts its batches",
+    ]
 
 
-def test_a_loader_works_outside_zeusrun(tmp_path):
-    path = tmp_path / "script.py"
-    path.write_text(PREAMBLE + SGD.format(epochs=1))
-    code, output = run_plain(path)
-    assert code == 0, output
-    assert output.startswith(f"1 {[5] * 20 + [3]} True")
+def test_a_loader_works_outside_zeusrun(tmp_path, forks):
+    (tmp_path / "script.py").write_text(PREAMBLE + SGD.format(epochs=1))
+    done = forks.run(["script"], {"PATH": os.environ["PATH"]}, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"1 {[5] * 20 + [3]} True")
