@@ -9,6 +9,7 @@ import pytest
 from tests.factories import load_job
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.adapt_section import ADAPT_POLICIES, read_schedule
+from zeusrun.jobfile.spec import load_spec
 from zeusrun.worker.adapt.plan import Plan
 from zeusrun.worker.adapt.policies import MEASURING, POLICIES
 
@@ -124,3 +125,13 @@ def test_the_ranks_get_the_section_as_it_is(tmp_path, zeusrun):
 
 def test_schedules_are_read():
     assert read_schedule("10:64, 20:128") == {10: 64, 20: 128}
+
+
+@pytest.mark.parametrize("policy", ["noise-scale", "mine:Mine", ["mine:Mine", "mine:Other"]])
+def test_the_copy_of_a_job_file_is_the_same_job(tmp_path, policy):
+    (tmp_path / "mine.py").write_text("class Mine: ...\nclass Other: ...\n")
+    spec = load(tmp_path, policy=policy, every="5 steps", betas="tokens")
+    copy = tmp_path / "elsewhere" / "job.yaml"
+    copy.parent.mkdir()
+    copy.write_text(spec.to_yaml())
+    assert load_spec(copy).adapt == spec.adapt
