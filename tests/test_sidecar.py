@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from zeusrun.files.tail import MAX_LINE_BYTES, TOO_LONG, LineTail
 from zeusrun.metrics.sidecar import SidecarReader
-from zeusrun.sidecar.events import Ended, EventWriter, Reported, Started, decode_event, encode_event
+from zeusrun.sidecar.events import (
+    Adapted,
+    Ended,
+    EventWriter,
+    Reported,
+    Started,
+    decode_event,
+    encode_event,
+)
 from zeusrun.sidecar.step_clock import StepClock, read_step_clock
 
 moments = st.floats(0, 1e12)
@@ -22,6 +30,10 @@ counts = st.integers(0, 2**40)
 events = st.one_of(
     st.builds(Started, moments, counts, counts),
     st.builds(Ended, moments, counts, counts, st.booleans()),
+    st.builds(
+        *(Adapted, moments, counts, counts, counts),
+        *(st.none() | st.floats(0, 1), st.text(max_size=100), st.none() | st.text(max_size=100)),
+    ),
     st.builds(Reported, moments, counts, st.dictionaries(st.text(), st.floats())),
 )
 

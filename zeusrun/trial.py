@@ -108,6 +108,26 @@ def epochs_of(curve: Sequence[CurvePoint]) -> int:
     return max(curve[-1].epoch, len(curve) - is_baseline(curve[0])) if curve else 0
 
 
+class SizeChange(NamedTuple):
+    """From when on a training that adapts its batch size has had one; the first one included."""
+
+    epoch: int  # in which, from 1
+    batch_size: int  # over all ranks
+
+
+def join_changes(
+    before: Sequence[SizeChange], since: Sequence[SizeChange]
+) -> tuple[SizeChange, ...]:
+    """Return both parts; an epoch that was trained again counts once, as does a size that stays."""
+    joined: list[SizeChange] = []
+    for change in (*before, *since):
+        while joined and joined[-1].epoch > change.epoch:
+            joined.pop()
+        if not joined or joined[-1].batch_size != change.batch_size:
+            joined.append(change)
+    return tuple(joined)
+
+
 class PowerPoint(NamedTuple):
     """Speed and power of training under a power limit."""
 
@@ -151,6 +171,7 @@ class Outcome:
     preconditioned_noise_scale: float | None = None  # with Adam
     gradient_variance: float | None = None  # of a rank's gradient
     gradients_of: str | None = None  # how they were measured; see ``Watched.how``
+    batch_sizes: tuple[SizeChange, ...] = ()  # of a run that adapted it
     cause: str | None = None  # of a crash, without ranks, numbers and paths, to compare crashes
     warnings: tuple[str, ...] = ()  # sentences for people
 
@@ -160,6 +181,7 @@ MAX_COUNT = 1 << 53
 _NUMBER: set[type] = {int, float}
 _MAYBE = _NUMBER | {type(None)}
 _CURVE_TYPES: tuple[set[type], ...] = ({int}, _NUMBER, _MAYBE, _MAYBE)  # by column
+_CHANGE_TYPES: tuple[set[type], ...] = ({int}, {int})
 _PROFILE_TYPES = (_MAYBE, _NUMBER, _NUMBER)
 
 
@@ -224,6 +246,7 @@ class Trial:
     preconditioned_noise_scale: float | None = None
     gradient_variance: float | None = None
     gradients_of: str | None = None
+    batch_sizes: tuple[SizeChange, ...] = ()
 
     @property
     def critical_batch_size(self) -> float | None:
@@ -316,6 +339,7 @@ def _decoders() -> dict[str, Callable[[Any], Any]]:
     return decoders | {
         "curve": lambda rows: tuple(map(CurvePoint._make, _checked(rows, _CURVE_TYPES))),
         "power_profile": lambda rows: tuple(map(PowerPoint._make, _checked(rows, _PROFILE_TYPES))),
+        "batch_sizes": lambda rows: tuple(map(SizeChange._make, _checked(rows, _CHANGE_TYPES))),
         "warnings": _decode_warnings,
     }
 

@@ -82,6 +82,8 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
             "epoch": None,
             "step": None,
         },
+        "watch": {"noise_scale": None, "variance": None},
+        "adapt": {"batch_size": None, "learning_rate": "none", "betas": "keep"},
         "schedule": None,
         "notify": {
             "command": (),

@@ -67,6 +67,13 @@ def test_whatever_takes_it_is_enough(warnings, taken):
     assert warnings(**taken) == []
 
 
+def test_a_batch_size_that_adapts_needs_the_loader(warnings):
+    job = {"adapt": {"batch_size": {"policy": "goodput"}}}
+    (warning,) = warnings("import zeusrun", **job)
+    assert warning.startswith("the batch size seems not to adapt")
+    assert warnings("import zeusrun\nloader = run.loader(data, 8)", **job) == []
+
+
 def test_a_limit_of_samples_that_nothing_heeds_is_told(warnings):
     job = {"args": ["${local_batch_size}"], "batch_size": {"per_device_max": 8}}
     (warning,) = warnings(**job)

@@ -80,6 +80,8 @@ def _completed(problem: Problem, trials: Sequence[Trial]) -> Problem:
 
 def _samples_per_epoch(trial: Trial) -> float | None:
     epochs = epochs_of(trial.curve)
+    if trial.variant is not None:  # its steps had several batch sizes
+        return None
     if not trial.teaches or trial.status not in _WHOLE or not trial.steps or not epochs:
         return None
     return trial.steps * trial.global_batch_size / epochs
@@ -344,6 +346,8 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
     unrelated = _why_unrelated(trial)
     if unrelated is not None:
         yield unrelated, trial.status.value
+    if trial.variant != problem.variant:
+        yield "adapted {own} batch size in another way", trial.variant or "not at all"
     if _was_disturbed(problem, trial):
         yield "shared {own} GPUs", "with other processes"
     if not _same_hardware(problem, trial):
@@ -375,7 +379,7 @@ def _job_differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]
 
 
 def _what_counts(problem: Problem, trial: Trial) -> str:
-    run = read_trial(problem, trial)
+    run = read_trial(problem, trial) if trial.variant == problem.variant else None
     if run is None:
         return "left out"
     if run.epochs is None:

@@ -20,6 +20,7 @@ from pydantic import (
 
 from zeusrun.errors import JobFileError
 from zeusrun.job_name import check_job_name
+from zeusrun.jobfile.adapt_section import Adapt
 from zeusrun.jobfile.messages import collect_problems, describe_errors
 from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.jobfile.patterns import find_metrics
@@ -117,6 +118,7 @@ class JobSpec(Section):
     stall: StallSection = StallSection()
     metrics: Metrics = Metrics()
     watch: Watch = Watch()
+    adapt: Adapt = Adapt()
     schedule: ScheduleSection | None = Field(
         None, description="When it runs by itself; zeusrun schedule add turns it on."
     )
@@ -206,6 +208,24 @@ class JobSpec(Section):
             )
         return metrics
 
+    @field_validator("adapt")
+    @classmethod
+    def _check_adapt(cls, adapt: Adapt, info: ValidationInfo) -> Adapt:
+        data = info.data
+        if adapt.batch_size is None or "batch_size" not in data:
+            return adapt
+        if data.get("instrument") is False:
+            raise ValueError("changes the batch size, but no hook runs with instrument: false")
+        adapt.check_range(data["batch_size"])
+        launch = data.get("launch")
+        if launch is not None and isinstance(launch.nproc_per_node, int):
+            adapt.check_divisible(launch.nproc_per_node)
+        script, workdir, env = data.get("script"), data.get("workdir"), data.get("env", {})
+        texts = [str(workdir), *([] if script is None else [os.path.dirname(script) or "."])]  # noqa: PTH120
+        if "PYTHONPATH" not in env and not any(map(find_placeholders, texts)):
+            adapt.check_classes([str(resolve_path(data["source"], text)) for text in texts])
+        return adapt
+
     def check_world_size(self, world_size: int) -> None:
         """Raise ``JobFileError`` if so many processes cannot share every candidate evenly.
 
@@ -215,6 +235,10 @@ class JobSpec(Section):
             self.batch_size.check_divisible(world_size)
         except ValueError as error:
             raise JobFileError(f"{self.source}: 'batch_size' {error}") from error
+        try:
+            self.adapt.check_divisible(world_size)
+        except ValueError as error:
+            raise JobFileError(f"{self.source}: 'adapt' {error}") from error
 
     def learning_rate_for(self, global_batch_size: int) -> float | None:
         """Return the learning rate at a batch size; ``None`` without a learning_rate section."""

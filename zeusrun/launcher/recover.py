@@ -16,7 +16,7 @@ from zeusrun.launcher.rundir.record import read_live, read_outcome, write_record
 from zeusrun.metrics.progress import Progress, advance, take_step_clock
 from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
-from zeusrun.trial import EnergySource, Outcome, Trial, TrialStatus, is_baseline
+from zeusrun.trial import EnergySource, Outcome, Trial, TrialStatus, is_baseline, join_changes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,6 +157,7 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=progress.curve,
+        batch_sizes=progress.batch_sizes,
         warnings=tuple(warnings),
     )
 
@@ -189,6 +190,7 @@ def why_not_continued(submission: Submission, trial: Trial, *, has_files: bool) 
         "a chosen batch size starts a new run": submission.forced_batch_size is not None,
         f"{arm} is no longer a candidate": arm not in spec.batch_size.candidates,
         "the objective has changed": then != now,
+        "the batch size adapts in another way": trial.variant != spec.adapt.variant,
         "the learning rate has changed": trial.learning_rate != spec.learning_rate_for(arm),
         "it ran on other devices": (trial.world_size, trial.gpu_model, trial.gpu_count) != devices,
     }
@@ -280,6 +282,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         ),
         gradient_variance=_newest(outcome.gradient_variance, trial.gradient_variance),
         gradients_of=outcome.gradients_of or trial.gradients_of,
+        batch_sizes=join_changes(trial.batch_sizes, outcome.batch_sizes),
         shared=True if True in shared else None if None in shared else False,
         warnings=(*trial.warnings, *outcome.warnings),
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.jobfile.guess.script import module_paths, read_text
 from zeusrun.jobfile.placeholders import find_placeholders
+from zeusrun.launcher.supervision.outcome import observed_batch_size
 from zeusrun.metrics.seen import (
     TESTED,
     describe_alone,
@@ -43,6 +44,12 @@ def find_unused_choices(spec: JobSpec) -> list[str]:
     mentions zeusrun or cannot be read.
     """
     text = _script_text(spec)
+    if text and spec.adapt.batch_size is not None and ".loader(" not in text:
+        told = (
+            "the batch size seems not to adapt: the script does not mention run.loader(...), which "
+            "makes a data loader whose batch size can change (docs/adapt.md)"
+        )
+        return [told]
     if not text or "zeusrun" in text:
         return []
     warnings = [
@@ -156,7 +163,7 @@ def _batch_size_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
             remarks["batch size"] = (
                 f"its ranks train alone, so this run teaches nothing about {chosen}"
             )
-    elif size is not None and size != chosen:
+    elif size is not None and observed_batch_size(trial, progress) != chosen:
         how = describe_steps([progress.observed[rank] for rank in sorted(progress.observed)])
         remarks["batch size"] = (
             f"the script trains with batch size {size} ({how}), not with the {chosen} that zeusrun "
@@ -181,6 +188,13 @@ def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
             f"with the {rate:g} that zeusrun chose. Pass ${{learning_rate}} in args, or write  "
             "learning_rate: {apply: optimizer} with that rate as base; ignore this if the script "
             "scales it on purpose"
+        )
+    if progress.problems:
+        remarks["adapt"] = progress.problems[-1]
+    elif trial.variant is not None and progress.seen_metrics and not progress.adapted:
+        remarks["adapt"] = (
+            "the batch size does not adapt, because the script does not use run.loader(...), which "
+            "makes a data loader whose batch size can change (docs/adapt.md)"
         )
     for hook in progress.hooks:
         if hook.problem is not None:
@@ -256,6 +270,8 @@ def _compare_epochs(progress: Progress, trial: Trial, earlier: Sequence[Trial]) 
     may come a moment before or after its step, so allow one epoch, and one step for the last batch.
     """
     other = _newest_with_other_batch_size(trial, earlier)
+    if trial.variant is not None:  # its steps have several batch sizes
+        return None
     again = progress.ranks.generation or trial.preemptions  # then steps count only the last part
     if other is None or not progress.steps or progress.epochs < 1 or again:
         return None
@@ -281,7 +297,7 @@ def _newest_with_other_batch_size(
     """Return the newest complete run with another batch size, and its steps per epoch."""
     for then in reversed(earlier):
         whole = then.status in {TrialStatus.REACHED, TrialStatus.MISSED} and not then.preemptions
-        whole = whole and then.teaches
+        whole = whole and then.teaches and then.variant is None
         epochs = epochs_of(then.curve)
         if whole and then.steps and epochs and then.global_batch_size != trial.global_batch_size:
             return then.steps / epochs, then

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from zeusrun.metrics.seen import CONTROLLING, Seen, names_an_evaluation, precedes
 from zeusrun.sidecar.events import (
     REPORT,
+    Adapted,
     Applied,
     Asked,
     Ended,
@@ -20,7 +21,7 @@ from zeusrun.sidecar.events import (
     Watched,
 )
 from zeusrun.target import better_value, meets_target
-from zeusrun.trial import CurvePoint, is_baseline
+from zeusrun.trial import CurvePoint, SizeChange, is_baseline, join_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -110,6 +111,8 @@ class Progress:
     applied: tuple[Applied, ...] = ()  # what hooks gave to data loaders and optimizers
     observed: Mapping[int, Observed] = field(default_factory=dict)  # the newest, by rank
     watched: Mapping[int, Watched] = field(default_factory=dict)  # the newest, by model
+    adapted: tuple[Adapted, ...] = ()  # the batch sizes of a training that adapts it
+    problems: tuple[str, ...] = ()  # of its policy
     ending: bool = False  # a stop is ordered, or the last epoch is done
 
     @property
@@ -138,6 +141,11 @@ class Progress:
     @property
     def _largest_model(self) -> Watched | None:
         return max(self.watched.values(), key=lambda each: each.parameters, default=None)
+
+    @property
+    def batch_sizes(self) -> tuple[SizeChange, ...]:
+        """The batch sizes of a training that adapts it, the present one last; else empty."""
+        return join_changes((), [SizeChange(each.epoch, each.batch_size) for each in self.adapted])
 
     @property
     def listens(self) -> bool:
@@ -263,6 +271,10 @@ def advance(
     elif isinstance(event, Hooked):
         others = (hook for hook in progress.hooks if hook.library != event.library)
         changes = {"hooks": (*others, event)}  # a script may make many trainers
+    elif isinstance(event, Adapted) and event.problem is not None:
+        changes = {"problems": (*progress.problems, event.problem)}
+    elif isinstance(event, Adapted):
+        changes = {"adapted": (*progress.adapted, event)}
     elif isinstance(event, Watched):
         changes = {"watched": {**progress.watched, event.model: event}}
     else:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SIDECAR_NAME = "metrics.jsonl"
+ADAPT_STATE = "adapt.json"
+"""The file of the run directory with the state of a batch size that adapts."""
+
 _VERSION = 1
 
 
@@ -134,6 +137,29 @@ class Watched:
 
 
 @dataclass(frozen=True)
+class Adapted:
+    """The batch size of a training that adapts it: the first one, and each change.
+
+    Attributes:
+        t: When.
+        step: Optimizer steps before it.
+        epoch: The present one, from 1.
+        batch_size: Over all ranks, from now on.
+        learning_rate: Of the first parameter group, from now on; ``None`` before the first step.
+        why: A sentence for people.
+        problem: Why the policy could not decide, so that the batch size stays; else ``None``.
+    """
+
+    t: float
+    step: int
+    epoch: int
+    batch_size: int
+    learning_rate: float | None
+    why: str
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
 class Ended:
     """The script of a rank ended with ``code``.
 
@@ -146,7 +172,9 @@ class Ended:
     grouped: bool = True
 
 
-Event: TypeAlias = Started | Asked | Reported | Hooked | Observed | Applied | Watched | Ended
+Event: TypeAlias = (
+    Started | Asked | Reported | Hooked | Observed | Applied | Watched | Adapted | Ended
+)
 
 
 def encode_event(event: Event) -> bytes:
@@ -237,6 +265,19 @@ def _watched(t: float, record: dict[str, Any]) -> Watched:
     )
 
 
+def _adapted(t: float, record: dict[str, Any]) -> Adapted:
+    rate, problem = record.get("learning_rate"), record.get("problem")
+    return Adapted(
+        t,
+        _count(record, "step"),
+        _count(record, "epoch"),
+        _count(record, "batch_size"),
+        None if rate is None else _number("learning_rate", rate),
+        str(record.get("why"))[:1000],
+        None if problem is None else str(problem)[:1000],
+    )
+
+
 def _ended(t: float, record: dict[str, Any]) -> Ended:
     grouped = record.get("grouped") is not False
     return Ended(t, _count(record, "rank"), _count(record, "code"), grouped)
@@ -250,6 +291,7 @@ _DECODERS: dict[str, Callable[[float, dict[str, Any]], Event | None]] = {
     "observed": _observed,
     "applied": _applied,
     "watched": _watched,
+    "adapted": _adapted,
     "ended": _ended,
 }
 

@@ -26,7 +26,7 @@ from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, warning_lines
-from zeusrun.view.gradients import gradients_text
+from zeusrun.view.gradients import gradients_text, path_text
 from zeusrun.view.tables import (
     STATUS_STYLES,
     limit_text,
@@ -139,6 +139,8 @@ def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
         units.duration(progress.time_s),
         units.energy(progress.energy_j or None),  # 0: too little to measure yet
     ]
+    if progress.batch_sizes:
+        parts.append(f"batch size {progress.batch_sizes[-1].batch_size}")
     if bound_j is not None:
         parts.append(_cost(progress, bound_j))
     return Text("  " + " · ".join(parts), style="dim")
@@ -171,6 +173,8 @@ def live_panel(
         grid.add_row("energy", energy)
     else:
         grid.add_row("energy", f"{power} · {energy}")
+    if (path := path_text(progress.batch_sizes, most=3)) is not None:
+        grid.add_row("batch size", path)
     if (gradients := gradients_text(progress.statistics, progress.gradients_of)) is not None:
         grid.add_row("gradients", gradients)
     return Group(Text(""), grid)

@@ -15,7 +15,7 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, plain_table, warning_lines
-from zeusrun.view.gradients import gradients_text
+from zeusrun.view.gradients import gradients_text, path_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,7 +116,8 @@ def trial_head(trial: Trial) -> RenderableType:
     """Return the choice and its reason, in two lines."""
     rate = "" if trial.learning_rate is None else f" · learning rate {trial.learning_rate:g}"
     ranks = units.plural(trial.world_size, "rank")
-    choice = f"  batch size {trial.global_batch_size}{rate} · {ranks}"
+    adapts = "" if trial.variant is None else f", adapted by {trial.variant}"
+    choice = f"  batch size {trial.global_batch_size}{adapts}{rate} · {ranks}"
     return Group(
         Text.assemble((trial.trial, "bold"), choice),
         Labelled([(Text(), Text(f"{trial.stage.value}: {trial.why}", style="dim"))]),
@@ -300,10 +301,12 @@ def trial_sheet(
     if trial.profiling_cost_j is not None:
         cost += f", {units.energy(trial.profiling_cost_j)} of it for trying power limits"
     best = f"best {units.number(trial.best_metric, '.4g')}, {target_text(trial)}"
+    path = path_text(trial.batch_sizes) or str(trial.global_batch_size)
     rows = [
         ("reason", trial.reason),
         ("forgotten", forgotten if trial.forgotten else None),
         ("batch size", f"{trial.global_batch_size} ({units.plural(trial.world_size, 'rank')})"),
+        ("adapted", None if trial.variant is None else f"{trial.variant}: {path}"),
         ("observed", observed_text(trial, sight)),
         ("chosen", f"{trial.stage.value}: {trial.why}"),
         ("learning rate", None if trial.learning_rate is None else f"{trial.learning_rate:g}"),
@@ -339,6 +342,8 @@ def trial_sheet(
 def observed_text(trial: Trial, sight: Sight | None) -> str | None:
     """Return with what batch size a training was seen to train; ``None`` without a record."""
     size = trial.observed_batch_size
+    if trial.batch_sizes and size in {None, trial.global_batch_size}:
+        return None  # it changed as planned
     if sight is None:
         return None if size is None else f"batch size {size}"
     if size is None:

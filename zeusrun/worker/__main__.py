@@ -24,7 +24,8 @@ from zeusrun.files.private import open_for_writing
 from zeusrun.sidecar.events import Ended, EventWriter, Started
 from zeusrun.sidecar.orders import ENDING, STACK_SIGNAL
 from zeusrun.sidecar.step_clock import StepClock
-from zeusrun.worker.context import SIGTERM_EXIT_CODE, current_run, is_grouped
+from zeusrun.worker.collectives import is_grouped
+from zeusrun.worker.context import SIGTERM_EXIT_CODE, current_run
 from zeusrun.worker.failure import record_failure
 from zeusrun.worker.hooks.install import install_hooks
 from zeusrun.worker.parent_death import end_with_parent

@@ -6,21 +6,25 @@ import contextlib
 import functools
 import os
 import signal
-import sys
 import threading
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, SupportsFloat
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
-from zeusrun.sidecar.events import REPORT, Asked, EventWriter, Reported
+from zeusrun.sidecar.events import ADAPT_STATE, REPORT, Asked, EventWriter, Reported
 from zeusrun.target import meets_target
+from zeusrun.worker.collectives import from_all_ranks, is_grouped
 from zeusrun.worker.failure import failed_in_restart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from torch.utils.data import Dataset
+
     from zeusrun.sidecar.events import Event
+    from zeusrun.worker.adapt.control import Control
+    from zeusrun.worker.adapt.loader import AdaptiveLoader
 
 SIGTERM_EXIT_CODE = 143  # 128 + SIGTERM: ended by one that zeusrun did not send
 
@@ -45,6 +49,7 @@ class RunContext:
         self.active = self.trial is not None
         checkpoint_dir = environment.get("ZEUSRUN_CHECKPOINT_DIR")
         self.checkpoint_dir = Path(checkpoint_dir) if checkpoint_dir else None
+        self.control: Control | None = None  # what changes the batch size; ``None``: it is fixed
         self._environment = environment
         self._epoch = 0
         self._reports = 0
@@ -98,6 +103,29 @@ class RunContext:
             self._unsent.append(Asked(time.monotonic(), choice))
             with contextlib.suppress(OSError):  # sent again with the first report
                 self.send()
+
+    def loader(self, dataset: Dataset[Any], batch_size: int, **options: Any) -> AdaptiveLoader:  # noqa: ANN401 - of a DataLoader
+        """Return a ``DataLoader`` for training whose batch size may change between steps.
+
+        It divides the samples among the ranks, draws them in another order in each epoch, and
+        yields each sample once an epoch. Every rank must iterate over it in its main thread.
+
+        Args:
+            dataset: One with a length.
+            batch_size: Of this rank; for outside zeusrun, as ``default`` elsewhere.
+            options: ``shuffle`` (``True``), ``seed`` (0), ``drop_last`` (``False``), and those of a
+                ``DataLoader`` that are not about which samples make a batch.
+
+        Raises:
+            TypeError: If the dataset has no length.
+            ValueError: If the data are fewer than the ranks, or the batches are to be out of order.
+            RuntimeError: If a class of the job file's policy cannot be made.
+        """
+        from zeusrun.worker.adapt.loader import AdaptiveLoader  # noqa: PLC0415 - imports torch
+
+        return AdaptiveLoader(
+            self, self.control, dataset, self.local_batch_size(batch_size), **options
+        )
 
     def epochs(self, default: int, done: int = 0) -> Iterator[int]:
         """Yield 1, 2, 3, … until the last epoch, the target, or a stop by zeusrun.
@@ -182,7 +210,7 @@ class RunContext:
         self._listen()
         self._say_asked("stop")
         self.grouped = self.grouped or is_grouped()
-        answers = _from_all_ranks((self._stopping or self._stop_requested(), value))
+        answers = from_all_ranks((self._stopping or self._stop_requested(), value))
         self._stopping = any(stop for stop, _ in answers)
         return self._stopping, answers[0][1]
 
@@ -212,6 +240,22 @@ class RunContext:
     def statistics(self) -> str | None:
         """The section ``watch`` of the job file, as JSON; ``None`` without it."""
         return self._environment.get("ZEUSRUN_WATCH")
+
+    @property
+    def adaptation(self) -> str | None:
+        """How the batch size changes, as JSON; ``None`` if it is fixed."""
+        return self._environment.get("ZEUSRUN_ADAPT")
+
+    @property
+    def adaptation_state(self) -> Path | None:
+        """The file with the state of a batch size that changes; ``None`` outside zeusrun."""
+        run_dir = self._environment.get("ZEUSRUN_RUN_DIR")
+        return Path(run_dir, ADAPT_STATE) if run_dir else None
+
+    @property
+    def epoch(self) -> int | None:
+        """The present epoch of ``epochs``, from 1; ``None`` if the script does not use it."""
+        return self._epoch or None
 
     def meets_target(self, metric: str, value: float) -> bool:
         """Whether a reported value ends the training."""
@@ -301,31 +345,3 @@ def _number(name: str, value: SupportsFloat) -> float:
         return float(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"zeusrun: metric {name!r} is not one number: {error}") from None
-
-
-def is_grouped() -> bool:
-    """Whether this process is in a process group; torch is not imported for it."""
-    # A torch that is built without it, or is being imported, has no such function.
-    ask = getattr(sys.modules.get("torch.distributed"), "is_initialized", None)
-    return ask is not None and bool(ask())
-
-
-def _from_all_ranks(value: tuple[bool, float]) -> list[tuple[bool, float]]:
-    """Return the value of every rank; without a process group, that of this one.
-
-    With NCCL, the collective uses the current GPU, which is 0 on every rank of a script that
-    never calls ``set_device``. Then it gets the GPU of the local rank.
-    """
-    if not is_grouped():
-        return [value]
-    import torch  # noqa: PLC0415 - the script has imported it
-    from torch import distributed  # noqa: PLC0415
-
-    values = [value] * distributed.get_world_size()
-    with contextlib.ExitStack() as stack:
-        nccl_only = "nccl" in (backend := distributed.get_backend()) and "gloo" not in backend
-        if nccl_only and torch.cuda.current_device() == 0:
-            own = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
-            stack.enter_context(torch.cuda.device(own))
-        distributed.all_gather_object(values, value)
-    return values

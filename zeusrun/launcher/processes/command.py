@@ -16,6 +16,7 @@ import zeusrun
 from zeusrun.errors import LaunchError
 from zeusrun.jobfile.accumulation import split_batch
 from zeusrun.jobfile.placeholders import expand_placeholders
+from zeusrun.jobfile.watch_section import NoiseScaleSection
 from zeusrun.redaction import MASK, SECRETS_VARIABLE, mask_environment, secret_variables
 
 if TYPE_CHECKING:
@@ -209,6 +210,7 @@ def build_command(
             "ZEUSRUN_ON_TARGET": spec.objective.on_target,
             **_to_replace(spec),
             **_to_watch(spec),
+            **_to_adapt(spec),
             **{f"ZEUSRUN_{name.upper()}": values[name] for name in _VARIABLES if values[name]},
             **({SECRETS_VARIABLE: ",".join(sorted(spec.secrets))} if spec.secrets else {}),
         },
@@ -219,7 +221,30 @@ def build_command(
 def _to_watch(spec: JobSpec) -> dict[str, str]:
     """Return the variable that says which statistics of gradients the ranks compute."""
     asked = spec.watch.model_dump(exclude_none=True)
+    if spec.adapt.measures and "noise_scale" not in asked:
+        asked["noise_scale"] = NoiseScaleSection().model_dump()
     return {"ZEUSRUN_WATCH": json.dumps(asked)} if asked else {}
+
+
+def _to_adapt(spec: JobSpec) -> dict[str, str]:
+    """Return the variable that says how the ranks change the batch size."""
+    chosen, (least, most) = spec.adapt.batch_size, spec.adapt.limits(spec.batch_size)
+    if chosen is None:
+        return {}
+    interval, unit = chosen.interval
+    asked = {
+        "policies": chosen.classes or [chosen.policy],
+        "interval": interval,
+        "unit": unit,
+        "min": least,
+        "max": most,
+        "growth": chosen.growth,
+        "schedule": list(chosen.planned.items()),
+        "per_device_max": spec.batch_size.per_device_max,
+        "learning_rate": spec.adapt.learning_rate,
+        "betas": spec.adapt.betas,
+    }
+    return {"ZEUSRUN_ADAPT": json.dumps(asked)}
 
 
 def _to_replace(spec: JobSpec) -> dict[str, str]:

@@ -14,7 +14,7 @@ from zeusrun.files.atomic import replace_file, temporary_path
 from zeusrun.files.home import runs_directory, unwritable_home
 from zeusrun.files.private import make_folder, open_for_writing, read_file, write_file
 from zeusrun.history.rules import job_of
-from zeusrun.sidecar.events import SIDECAR_NAME
+from zeusrun.sidecar.events import ADAPT_STATE, SIDECAR_NAME
 from zeusrun.sidecar.orders import ENDING
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def has_checkpoint(run_dir: Path) -> bool:
 
 
 _PART = re.compile(r"part\d{1,9}")
-_KEPT = {"job.yaml", "trial.json", "checkpoints", "lock"}
+_KEPT = {"job.yaml", "trial.json", "checkpoints", "lock", ADAPT_STATE}
 
 
 def reopen_run(home: Path, paths: RunPaths) -> None:

@@ -123,12 +123,21 @@ def build_outcome(
         profiling_cost_j=limits.extra_cost_j,
         shared=shared,
         shutdown_s=shutdown_s,
-        observed_batch_size=find_batch_size(progress.observed, trial.world_size)
-        or progress.unapplied,
+        observed_batch_size=observed_batch_size(trial, progress),
+        batch_sizes=progress.batch_sizes,
         **_statistics(progress),
         cause=None if not crashed else _STORED_NO_CAUSE if failure is None else failure.cause,
         warnings=tuple(_warnings(trial, progress, exit_, stop, late=late, clean=clean)),
     )
+
+
+def observed_batch_size(trial: Trial, progress: Progress) -> int | None:
+    """Return with what batch size a trial trains, its own while it adapts it as planned."""
+    size = find_batch_size(progress.observed, trial.world_size)
+    planned = {change.batch_size for change in progress.batch_sizes}
+    if size in planned:
+        return trial.global_batch_size
+    return size or (None if planned else progress.unapplied)
 
 
 def _statistics(progress: Progress) -> dict[str, Any]:
@@ -286,8 +295,8 @@ def outcome_now(
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=progress.curve,
-        observed_batch_size=find_batch_size(progress.observed, trial.world_size)
-        or progress.unapplied,
+        observed_batch_size=observed_batch_size(trial, progress),
+        batch_sizes=progress.batch_sizes,
         **_statistics(progress),
     )
 

@@ -96,6 +96,8 @@ class PolicyControl:
 def begins_with_speed_check(choice: Choice) -> bool:
     """Whether a trial begins with a speed check: once for a batch size in a recurrence."""
     decision, problem = choice.decision, choice.problem
+    if choice.trial.variant is not None:  # the speed at the first batch size says little
+        return False
     return decision.stage is Stage.SPEED_CHECK and not any(
         (run.arm, run.recurrence, run.stage)
         == (decision.global_batch_size, problem.recurrence, Stage.SPEED_CHECK)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
+    from zeusrun.worker.adapt.rates import Rates
     from zeusrun.worker.stats.watch import Watch
 
 MODULES = {
@@ -57,6 +58,7 @@ class Hooks:
         observer: Which loader feeds the optimizer steps, and with how many samples.
         reporter: Records the metrics that hooks see.
         watch: The statistics of gradients; ``None`` if the job file asks for none.
+        rates: What changes the learning rate with the batch size; ``None`` if that is fixed.
     """
 
     def __init__(self, tick: Callable[[], None]) -> None:
@@ -70,6 +72,15 @@ class Hooks:
             from zeusrun.worker.stats.watch import Settings, Watch  # noqa: PLC0415 - few need it
 
             self.watch = Watch(run, Settings.read(run.statistics), self.observer.samples)
+        self.rates: Rates | None = None
+        if run.adaptation is not None:
+            from zeusrun.worker.adapt.control import Control  # noqa: PLC0415 - few need it
+            from zeusrun.worker.adapt.plan import Plan  # noqa: PLC0415
+
+            watch = self.watch
+            noise = (lambda: None) if watch is None else lambda: watch.noise
+            run.control = Control(run, Plan.read(run.adaptation), noise)
+            self.rates = run.control.rates
         self._pending = dict(MODULES)
 
     def find_spec(
@@ -105,6 +116,8 @@ class Hooks:
 
     def flush(self) -> None:
         """Record what has been seen and not recorded yet, at the end of the script."""
+        if self.run.control is not None:
+            self.run.control.end()
         with contextlib.suppress(Exception):  # the script may have replaced anything
             self.observer.record()
             self.reporter.flush()

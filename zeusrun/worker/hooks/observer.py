@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Observed
-from zeusrun.worker.context import is_grouped
+from zeusrun.worker.collectives import is_grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +113,11 @@ class Observer:
                 self._feeds[loader] = feed
         except Exception:  # noqa: BLE001 - for example, the script's own loader without a hash
             feed = Feed()
-        return Pass(feed)
+        part = Pass(feed)
+        # After a change of its batch size, a loader goes on with the same pass over the data.
+        batches = getattr(loader, "batch_sampler", None)
+        part.steps = int(getattr(batches, "is_resumed", False) is True)
+        return part
 
     def end_pass(self, ended: Pass) -> None:
         """Record what was observed, once a pass in which an optimizer stepped is over."""

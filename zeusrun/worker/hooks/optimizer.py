@@ -22,16 +22,20 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
     if given is not None:
         apply_learning_rate(optimizer, hooks.run, given)
     entered = False
-    tick, step, watch = hooks.tick, hooks.observer.step, hooks.watch
+    tick, step, watch, rates = hooks.tick, hooks.observer.step, hooks.watch, hooks.rates
 
-    def before(*_: Any) -> None:
+    def before(stepping: Any, *_: Any) -> None:
         nonlocal entered
+        if rates is not None and not entered:
+            rates.before(stepping)
         entered = True
 
     def after(stepped: Any, *_: Any) -> None:
         nonlocal entered
         if entered:
             entered = False
+            if rates is not None:
+                rates.after()
             tick()
             step(stepped)
             if watch is not None:

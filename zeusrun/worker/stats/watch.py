@@ -175,6 +175,12 @@ class Watch:
             if model.watch is not None:
                 model.watch.after_step(optimizer)
 
+    @property
+    def noise(self) -> NoiseScale | None:
+        """The averages of the largest model, as its optimizer scales gradients; ``None``: none."""
+        largest = max(self._models.values(), key=lambda each: each.parameters, default=None)
+        return None if largest is None else largest.noise
+
     def flush(self) -> None:
         """Record what is not recorded yet, at the end of the script."""
         for model in self._models.values():
@@ -198,6 +204,17 @@ class Model:
         self._how = "ranks"
         self._problem: str | None = None
         self.watch: Any = None
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers it has."""
+        return self._parameters
+
+    @property
+    def noise(self) -> NoiseScale:
+        """The averages as its optimizer scales gradients, once that is known."""
+        scaled = self._preconditioned
+        return self._noise if scaled.trace.value is None else scaled
 
     def take(self, step: Step) -> None:
         """Take in what was measured in a step."""

@@ -1,0 +1,133 @@
+"""A run that adapts its batch size, as the launcher sees, records, compares and shows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.bandit.test_reinterpret import NOW, learned
+from tests.factories import REACHED, build_trial
+from tests.launcher.values import after, report
+from zeusrun.bandit.reinterpret import describe_kept, read_history
+from zeusrun.launcher.recover import join
+from zeusrun.launcher.rundir.layout import RunPaths, reopen_run
+from zeusrun.launcher.script_warnings import find_remarks
+from zeusrun.launcher.supervision.outcome import observed_batch_size
+from zeusrun.sidecar.events import Adapted, Observed
+from zeusrun.trial import SizeChange, Trial, TrialStatus, join_changes
+from zeusrun.view.gradients import path_text
+
+PATH = (SizeChange(1, 64), SizeChange(3, 128), SizeChange(7, 256))
+
+
+def adapted(t, epoch, batch_size, problem=None):
+    return Adapted(t, epoch * 10, epoch, batch_size, 0.1, "because", problem)
+
+
+def observed(samples):
+    return [Observed(105.0, rank, samples, 1, 2) for rank in (0, 1)]
+
+
+GROWN = [adapted(101.0, 1, 64), adapted(103.0, 3, 128)]
+GOAL = build_trial(metric="accuracy", global_batch_size=64, world_size=2, variant="goodput")
+
+
+def test_the_path_is_the_first_batch_size_and_every_change():
+    assert after(*GROWN).batch_sizes == PATH[:2]
+    assert after().batch_sizes == ()
+    # A restart repeats an epoch and goes on with what it had.
+    again = after(*GROWN, adapted(104.0, 4, 256), adapted(105.0, 4, 128), adapted(106.0, 7, 256))
+    assert again.batch_sizes[-1] == SizeChange(7, 256)
+
+
+def test_a_problem_is_no_change():
+    progress = after(*GROWN, adapted(104.0, 4, 128, problem="it raised"))
+    assert (progress.batch_sizes, progress.problems) == (PATH[:2], ("it raised",))
+
+
+def test_changes_of_two_parts_are_joined_without_repetition():
+    assert join_changes(PATH, PATH) == PATH
+    assert join_changes(PATH, [SizeChange(5, 128), SizeChange(8, 512)]) == (
+        *PATH[:2],
+        SizeChange(8, 512),
+    )
+    assert join_changes(PATH[:1], [SizeChange(4, 64)]) == PATH[:1]
+
+
+def test_an_outcome_joins_the_path_of_the_parts():
+    first = replace(REACHED, status=TrialStatus.PREEMPTED, batch_sizes=PATH[:2])
+    trial = replace(build_trial().finish(first), preemptions=1)
+    assert join(trial, replace(REACHED, batch_sizes=PATH[2:])).batch_sizes == PATH
+
+
+def test_a_trial_keeps_its_path():
+    trial = build_trial().finish(replace(REACHED, batch_sizes=PATH))
+    assert Trial.from_json(trial.to_json()) == trial
+    with pytest.raises(ValueError, match="no measurement"):
+        Trial.from_json({**trial.to_json(), "batch_sizes": [[1, "64"]]})
+
+
+def test_a_preempted_run_keeps_the_state_of_its_batch_size(tmp_path):
+    paths = RunPaths(tmp_path / "run")
+    paths.run_dir.mkdir()
+    (paths.run_dir / "adapt.json").write_text("{}")
+    (paths.run_dir / "metrics.jsonl").write_text("")
+    reopen_run(tmp_path, paths)
+    assert (paths.run_dir / "adapt.json").exists()
+    assert not (paths.run_dir / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize(("samples", "size"), [(32, 64), (64, 64), (None, None), (8, 16)])
+def test_a_batch_size_that_follows_the_plan_is_no_contradiction(samples, size):
+    progress = after(*GROWN, *observed(samples), report(106.0, 1, 0.1))
+    assert observed_batch_size(GOAL, progress) == size
+    told = "batch size" in find_remarks(progress, GOAL, stops_at_target=True)
+    assert told == (size == 16)
+
+
+def test_a_script_without_the_loader_is_told_how_to_use_it():
+    remark = find_remarks(after(report(106.0, 1, 0.1)), GOAL, stops_at_target=True)["adapt"]
+    assert "run.loader(...)" in remark
+    assert "adapt" not in find_remarks(
+        after(*GROWN, report(106.0, 1, 0.1)), GOAL, stops_at_target=True
+    )
+    fixed = replace(GOAL, variant=None)
+    assert "adapt" not in find_remarks(after(report(106.0, 1, 0.1)), fixed, stops_at_target=True)
+
+
+def test_what_the_policy_could_not_do_is_told():
+    progress = after(*GROWN, adapted(104.0, 4, 128, problem="it raised"), report(106.0, 1, 0.1))
+    assert find_remarks(progress, GOAL, stops_at_target=True)["adapt"] == "it raised"
+
+
+def test_steps_of_an_adapting_run_say_nothing_of_the_length_of_an_epoch():
+    other = build_trial(global_batch_size=32, world_size=2, variant="goodput").finish(
+        replace(REACHED, steps=9000)
+    )
+    progress = replace(after(*GROWN, report(106.0, 1, 0.1)), steps=10)
+    remarks = find_remarks(progress, GOAL, stops_at_target=True, earlier=[other])
+    assert "samples an epoch" not in remarks
+    adapting = learned(0.5, 0.96, variant="goodput", steps=1000)
+    problem, _ = read_history(replace(NOW, variant="goodput"), [adapting])
+    assert problem.samples_per_epoch is None
+
+
+def test_adapting_runs_are_compared_with_each_other_by_their_whole_cost():
+    small = learned(0.5, 0.96, variant="goodput")
+    large = replace(learned(0.9, 0.96, variant="goodput"), global_batch_size=32)
+    fixed = learned(0.96)
+    adapts = replace(NOW, variant="goodput")
+    runs = read_history(adapts, [small, large, fixed])[1]
+    assert [run.arm for run in runs] == [small.global_batch_size, 32]
+    assert all(run.cost_j is not None for run in runs)
+    assert describe_kept(adapts, [small, large, fixed]) == [
+        "1 trial adapted its batch size in another way (not at all): left out"
+    ]
+
+
+def test_the_path_is_shown_whole_or_its_end():
+    assert path_text(PATH) == "64 → 128 at epoch 3 → 256 at epoch 7"
+    assert path_text(PATH, most=1) == "64 → … → 256 at epoch 7"
+    assert path_text(PATH[:1]) == "64"
+    assert path_text(()) is None

@@ -1,0 +1,58 @@
+"""The state that a restart goes on with."""
+
+from __future__ import annotations
+
+import pytest
+
+from zeusrun.worker.adapt.plan import State, read_state, write_state
+
+STATE = State([(1, 32), (3, 64), (5, 128)], 70, 4000, 12.5, [3.0, 4.0], 0.1, 1.7)
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "adapt.json"
+    write_state(path, STATE, first=32)
+    return path
+
+
+def test_a_state_is_read_as_it_was_written(path):
+    assert read_state(path, 32, None) == STATE
+    assert read_state(path, 32, 9) == STATE
+
+
+@pytest.mark.parametrize(("epoch", "changes"), [(2, 1), (3, 2), (4, 2), (5, 3)])
+def test_changes_after_the_epoch_of_the_checkpoint_do_not_count(path, epoch, changes):
+    assert read_state(path, 32, epoch).changes == STATE.changes[:changes]
+
+
+def test_a_run_from_its_first_epoch_on_begins_anew(path):
+    assert read_state(path, 32, 1) is None
+
+
+def test_the_state_of_another_first_batch_size_is_of_no_use(path):
+    assert read_state(path, 64, 5) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[",
+        "[]",
+        "{}",
+        '{"first": 32}',
+        '{"first": 32, "changes": [[1]]}',
+        '{"first": 32, "x": 1}',
+    ],
+)
+def test_a_damaged_state_is_none(path, text):
+    path.write_text(text)
+    assert read_state(path, 32, None) is None
+
+
+def test_a_disk_that_refuses_is_no_matter(tmp_path):
+    write_state(tmp_path / "missing" / "adapt.json", STATE, first=32)
+    assert read_state(tmp_path / "missing" / "adapt.json", 32, None) is None
+    write_state(None, STATE, first=32)
+    assert read_state(None, 32, None) is None

@@ -1,0 +1,362 @@
+"""A batch size that changes in real trainings: ranks on gloo, DDP, loaders with workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.forks import Forks
+from tests.worker.rank import Rank
+from tests.worker.test_agreement import free_port
+from zeusrun.sidecar.events import Adapted, Observed
+
+PREAMBLE = """
+import os
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+import zeusrun
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+if "MASTER_PORT" in os.environ:
+    distributed.init_process_group("gloo")
+run = zeusrun.current()
+COUNT = 103
+inputs = torch.randn(COUNT, 4, generator=torch.Generator().manual_seed(1))
+data = TensorDataset(inputs, inputs.sum(1), torch.arange(COUNT))
+network = nn.Linear(4, 1)
+if distributed.is_initialized():
+    network = DistributedDataParallel(network)
+
+def gather(value):
+    found = [value] * run.world_size
+    if distributed.is_initialized():
+        distributed.all_gather_object(found, value)
+    return found
+
+def train(loader, optimizer, epochs=2, done=0):
+    "Train; print the samples of each step over all ranks, and whether each sample came once."
+    for epoch in run.epochs(default=epochs + done, done=done):
+        seen, steps, step = [], [], 0
+        for batch, wanted, numbers in loader:
+            loss = (network(batch).squeeze(1) - wanted).square().mean() * loader.weight
+            if loader.weight == 1:
+                loss.backward()
+            else:
+                with loader.sync(network):
+                    loss = (network(batch).squeeze(1) - wanted).square().mean() * loader.weight
+                    loss.backward()
+            seen += numbers.tolist()
+            step += len(numbers)
+            if loader.is_step:
+                optimizer.step()
+                optimizer.zero_grad()
+                steps.append(step)
+                step = 0
+        everyone = gather(seen)
+        once = sorted(sum(everyone, [])) == list(range(COUNT))
+        print(epoch, [sum(each) for each in zip(*gather(steps), strict=True)], once)
+    weights = gather([p.detach().flatten().tolist() for p in network.parameters()])
+    assert all(each == weights[0] for each in weights)
+    print("weights", " ".join(f"{w:.6f}" for p in weights[0] for w in p))
+"""
+
+PLAN = {
+    "policies": ["schedule"],
+    "interval": 1,
+    "unit": "epoch",
+    "min": 4,
+    "max": 1024,
+    "growth": 64,
+    "schedule": [],
+    "per_device_max": None,
+    "learning_rate": "none",
+    "betas": "keep",
+}
+SGD = "train(run.loader(data, 5), torch.optim.SGD(network.parameters(), 0.05), {epochs})"
+
+
+@pytest.fixture(scope="module")
+def forks():
+    forks = Forks("torch", "torch._dynamo", "torch.nn.parallel")
+    yield forks
+    forks.close()
+
+
+@pytest.fixture
+def train(tmp_path, forks):
+    """Run ranks on a script and the plan of a job; return the run and what rank 0 printed."""
+    rank = Rank(tmp_path / "run")
+
+    def start(  # noqa: PLR0917
+        script, plan=(), ranks=2, batch_size=32, policy="", fails=False, **environment
+    ):
+        path = tmp_path / "script.py"
+        path.write_text(PREAMBLE + textwrap.dedent(script))
+        (tmp_path / "mine.py").write_text(textwrap.dedent(policy))
+        shared = {
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": free_port(),
+            "ZEUSRUN_BATCH_SIZE": str(batch_size),
+            "ZEUSRUN_MAX_EPOCHS": "",
+            **environment,
+        }
+        if plan is not None:
+            shared["ZEUSRUN_ADAPT"] = json.dumps({**PLAN, **dict(plan)})
+        logs = rank.run_dir / "logs"
+        for log in logs.iterdir():
+            log.unlink()
+        (rank.run_dir / "metrics.jsonl").unlink(missing_ok=True)
+
+        def one(number):
+            told = rank.environment(RANK=str(number), LOCAL_RANK=str(number), **shared)
+            return forks.run(["zeusrun.worker", str(path)], told, rank.run_dir).returncode
+
+        with ThreadPoolExecutor(ranks) as pool:
+            codes = list(pool.map(one, range(ranks)))
+        logs = [rank.log(str(number)) for number in range(ranks)]
+        assert any(codes) == fails, logs
+        return rank, logs[0].splitlines()
+
+    return start
+
+
+def changes(rank):
+    return [
+        (e.epoch, e.step, e.batch_size)
+        for e in rank.events
+        if isinstance(e, Adapted) and e.problem is None
+    ]
+
+
+def problems(rank):
+    return [e.problem for e in rank.events if isinstance(e, Adapted) and e.problem is not None]
+
+
+# Asks for another size after every step, in the middle of epochs.
+RESTLESS = """
+class Restless:
+    def after_step(self, seen):
+        return {32: 8, 8: 20, 20: 32}[seen.batch_size]
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["", "num_workers=2", "num_workers=1, persistent_workers=True, prefetch_factor=4"],
+    ids=["no workers", "workers", "workers that stay"],
+)
+def test_every_sample_comes_once_an_epoch_across_changes(train, options):
+    script = f"train(run.loader(data, 5, {options}), torch.optim.SGD(network.parameters(), 0.05))"
+    plan = {"policies": ["mine:Restless"], "interval": 2, "unit": "step"}
+    rank, lines = train(script, plan, policy=RESTLESS)
+    # Two steps of each, the last ones with what is left; a decision at an epoch's end waits.
+    assert lines[:2] == [f"{epoch} [32, 32, 8, 8, 20, 3] True" for epoch in (1, 2)]
+    sizes = [(1, 0, 32), (1, 2, 8), (1, 4, 20), (2, 6, 32), (2, 8, 8), (2, 10, 20)]
+    assert changes(rank) == sizes
+    assert len([e for e in rank.events if isinstance(e, Observed) and e.rank == 0]) <= 2
+
+
+@pytest.mark.parametrize(("ranks", "batch_size"), [(1, 32), (3, 33)])
+def test_every_sample_comes_once_on_any_number_of_ranks(train, ranks, batch_size):
+    plan = {"schedule": [[2, 4 * ranks]]}
+    _, lines = train(SGD.format(epochs=2), plan, ranks, batch_size)
+    assert [line.endswith("True") for line in lines[:2]] == [True, True]
+    assert f"[{4 * ranks}, " in lines[1]
+
+
+def test_a_schedule_holds_from_its_epochs_on_however_seldom_a_policy_would_decide(train):
+    rank, _ = train(SGD.format(epochs=3), {"schedule": [[2, 16], [3, 64]], "interval": 5})
+    assert changes(rank) == [(1, 0, 32), (2, 4, 16), (3, 11, 64)]
+
+
+def test_an_unchanged_batch_size_trains_as_without_adapt(train):
+    _, adapting = train(SGD.format(epochs=2))
+    _, lines = train(SGD.format(epochs=2), plan=None)
+    assert adapting == lines
+
+
+def test_accumulation_gives_the_same_weights(train):
+    plan = {"schedule": [[2, 48]]}
+    _, whole = train(SGD.format(epochs=2), plan)
+    split = {"ZEUSRUN_MICRO_BATCH_SIZE": "8", "ZEUSRUN_ACCUMULATION_STEPS": "2"}
+    _, lines = train(SGD.format(epochs=2), {**plan, "per_device_max": 8}, **split)
+    assert lines[-2:] == whole[-2:]  # steps of 48 come as three micro-batches of 8 on each rank
+    assert lines[-2] == "2 [48, 48, 7] True"
+
+
+RESUMES = "train(run.loader(data, 5), torch.optim.SGD(network.parameters(), 0.05), 1, {done})"
+ONCE = """
+class Once:
+    def after_step(self, seen):
+        return {2: 16, 6: 64}.get(seen.step)
+"""
+
+
+def test_a_restart_goes_on_with_the_batch_size_it_had(train):
+    plan = {"policies": ["mine:Once"], "interval": 2, "unit": "step"}
+    _, lines = train(RESUMES.format(done=0), plan, policy=ONCE)
+    assert lines[0] == "1 [32, 32, 16, 16, 7] True"
+    rank, lines = train(RESUMES.format(done=1), plan, policy=ONCE)
+    assert lines[0] == "2 [16, 16, 64, 7] True"  # the state is that of step 4
+    assert changes(rank) == [(2, 4, 16), (2, 6, 64)]
+    _, lines = train(RESUMES.format(done=4), plan, policy=ONCE)
+    assert lines[0] == "5 [64, 39] True"
+    # Without a checkpoint it begins anew.
+    rank, lines = train(RESUMES.format(done=0), plan, policy=ONCE)
+    assert lines[0] == "1 [32, 32, 16, 16, 7] True"
+
+
+def test_a_restart_of_a_loop_that_does_not_say_its_epoch_goes_on_too(train):
+    plan = {"policies": ["mine:Once"], "interval": 2, "unit": "step"}
+    loop = """
+    sizes = []
+    for batch, _, _ in run.loader(data, 5):
+        network(batch).sum().backward()
+        sizes.append(sum(gather(len(batch))))
+    print(sizes)
+    """
+    _, lines = train(loop, plan, policy=ONCE)
+    assert lines == ["[32, 32, 16, 16, 7]"]
+    rank, lines = train(loop, plan, policy=ONCE)
+    assert lines == ["[16, 16, 64, 7]"]
+    (rank.run_dir / "adapt.json").write_text("[damaged")
+    _, lines = train(loop, plan, policy=ONCE)
+    assert lines == ["[32, 32, 16, 16, 7]"]
+
+
+def test_the_learning_rate_and_beta2_follow_and_a_scheduler_does_not_notice(train):
+    script = """
+    optimizer = torch.optim.AdamW(network.parameters(), 0.01, betas=(0.9, 0.98))
+    rates = []
+    optimizer.register_step_pre_hook(lambda *_: rates.append(
+        [round(optimizer.param_groups[0][key], 6) for key in ("lr",)]
+        + [round(optimizer.param_groups[0]["betas"][1], 6)]))
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    loader = run.loader(data, 5)
+    for epoch in run.epochs(default=2):
+        for batch, wanted, _ in loader:
+            network(batch).sum().backward()
+            optimizer.step()
+        schedule.step()
+        print(epoch, schedule.get_last_lr(), optimizer.param_groups[0]["betas"], rates[-1])
+    """
+    plan = {"schedule": [[2, 64]], "learning_rate": "sqrt", "betas": "tokens"}
+    rank, lines = train(script, plan)
+    assert lines == [
+        "1 [0.005] (0.9, 0.98) [0.01, 0.98]",
+        f"2 [0.0025] (0.9, 0.98) [{0.005 * 2**0.5:.6f}, 0.9604]",
+    ]
+    (first, change) = [e for e in rank.events if isinstance(e, Adapted)]
+    assert first.learning_rate is None
+    assert change.learning_rate == pytest.approx(0.005 * 2**0.5)
+
+
+def test_seesaw_doubles_in_the_epoch_in_which_the_rate_is_halved(train):
+    script = """
+    optimizer = torch.optim.SGD(network.parameters(), 0.08)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    loader = run.loader(data, 5)
+    for epoch in run.epochs(default=5):
+        for batch, wanted, _ in loader:
+            network(batch).sum().backward()
+            optimizer.step()
+        schedule.step()
+    """
+    rank, _ = train(script, {"policies": ["seesaw"], "learning_rate": "sqrt"}, batch_size=16)
+    found = [
+        (e.epoch, e.batch_size, e.learning_rate) for e in rank.events if isinstance(e, Adapted)
+    ]
+    rates = [0.08 / 2**0.5, 0.08 / 2]
+    assert found[1:] == [(3, 32, pytest.approx(rates[0])), (5, 64, pytest.approx(rates[1]))]
+
+
+def test_the_noise_scale_decides_on_all_ranks_alike(train):
+    plan = {"policies": ["noise-scale"], "learning_rate": "adascale", "growth": 2, "max": 64}
+    watch = json.dumps({"noise_scale": {"interval": 1, "alpha": 0.1}})
+    rank, lines = train(SGD.format(epochs=6), plan, ZEUSRUN_WATCH=watch)
+    assert all(line.endswith("True") for line in lines[:6])
+    found = changes(rank)
+    assert found[0] == (1, 0, 32)
+    assert all(size in range(32, 65, 2) for _, _, size in found)
+    assert problems(rank) == []
+
+
+def test_a_class_that_fails_leaves_the_training_as_it_was(train):
+    policy = """
+    class Bad:
+        def before_epoch(self, seen):
+            raise KeyError("x")
+    """
+    rank, lines = train(SGD.format(epochs=2), {"policies": ["mine:Bad"]}, policy=policy)
+    assert lines[:2] == [f"{epoch} [32, 32, 32, 7] True" for epoch in (1, 2)]
+    (problem,) = problems(rank)
+    assert problem.startswith("before_epoch of mine:Bad raised KeyError: 'x'; the batch size stays")
+
+
+def test_a_class_that_cannot_be_made_is_refused_before_any_step(train):
+    rank, _ = train(SGD.format(epochs=1), {"policies": ["mine:Missing"]}, fails=True)
+    assert "adapt.batch_size.policy mine:Missing cannot be used" in rank.log()
+    assert not any(isinstance(event, Observed) for event in rank.events)
+
+
+def test_the_methods_of_several_classes_are_called_in_order_and_after_them_in_reverse(train):
+    policy = """
+    class A:
+        def __getattr__(self, name):
+            return lambda seen: print(type(self).__name__, name, seen.epoch, seen.samples)
+    class B(A): pass
+    """
+    plan = {"policies": ["mine:A", "mine:B"]}
+    _, lines = train(SGD.format(epochs=1), plan, batch_size=52, policy=policy)
+    step = ["A before_step {}", "B before_step {}"], ["B after_step {}", "A after_step {}"]
+    expected = [f"{c} {m} 1 0" for m in ("before_train", "before_epoch") for c in "AB"]
+    for before, after in ((0, 52), (52, 103)):
+        expected += [text.format(f"1 {before}") for text in step[0]]
+        expected += [text.format(f"1 {after}") for text in step[1]]
+    expected += [f"{c} after_epoch 1 103" for c in "BA"]
+    assert [line for line in lines if line[0] in "AB"] == [
+        *expected,
+        *(f"{c} after_train 1 103" for c in "BA"),
+    ]
+
+
+def test_ranks_without_a_process_group_keep_their_batch_size(train):
+    script = "distributed.destroy_process_group(); network = network.module\n" + SGD.format(
+        epochs=2
+    )
+    rank, _ = train(
+        script.replace("train(", "gather = lambda v: [v]; train("), {"schedule": [[2, 64]]}
+    )
+    (problem,) = problems(rank)
+    assert "no process group" in problem
+
+
+def test_data_that_cannot_be_shared_are_refused(train):
+    script = """
+    for data, options in (([1], {}), (iter([]), {}), ([1] * 9, {"in_order": False})):
+        try:
+            run.loader(data, 8, **options)
+        except (TypeError, ValueError) as error:
+            print(type(error).__name__, error)
+    """
+    _, lines = train(script)
+    assert lines == [
+        "ValueError zeusrun: run.loader has 1 samples, fewer than 2 ranks",
+        "TypeError zeusrun: run.loader needs a dataset with a length",
+        "ValueError zeusrun: run.loader cannot have in_order=False: it counts its batches",
+    ]
+
+
+def test_a_loader_works_outside_zeusrun(tmp_path, forks):
+    (tmp_path / "script.py").write_text(PREAMBLE + SGD.format(epochs=1))
+    done = forks.run(["script"], {"PATH": os.environ["PATH"]}, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"1 {[5] * 20 + [3]} True")

@@ -1,0 +1,244 @@
+"""The section ``adapt`` of a job file: a batch size that changes while the training runs."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from zeusrun.jobfile.sections import BatchSizes, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ADAPT_POLICIES = (*("noise-scale", "double-on-rise", "goodput", "seesaw", "norm-test", "schedule"),)
+"""The policies that zeusrun has; ``worker.adapt.policies`` are their rules."""
+
+_MEASURING = {"noise-scale", "double-on-rise", "goodput", "norm-test"}
+_CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
+_ENTRY = re.compile(r"\s*([1-9][0-9]{0,8})\s*:\s*([1-9][0-9]{0,8})\s*")
+
+
+def read_schedule(text: str) -> dict[int, int]:
+    """Return the batch sizes of ``"10:64,20:128"`` by the epoch from which on they hold.
+
+    Raises:
+        ValueError: If the text is no such list, or its epochs do not increase.
+    """
+    found = [_ENTRY.fullmatch(part) for part in text.split(",")]
+    pairs = [(int(match[1]), int(match[2])) for match in found if match is not None]
+    if len(pairs) < len(found):
+        raise ValueError(
+            f"must be pairs of an epoch and a batch size, such as 10:64,20:128, not {text!r}"
+        )
+    if [epoch for epoch, _ in pairs] != sorted({epoch for epoch, _ in pairs}):
+        raise ValueError(f"must name each epoch once, in ascending order, not {text!r}")
+    return dict(pairs)
+
+
+class AdaptBatchSize(Section):
+    """How the batch size changes."""
+
+    policy: str | tuple[str, ...] = Field(
+        description="noise-scale, double-on-rise, goodput, seesaw, norm-test, schedule, or a class "
+        "of your own as module:Class, or a list of such classes."
+    )
+    every: str = Field(
+        "1 epoch", description="When the policy decides: every so many epochs, or 100 steps."
+    )
+    min: int | None = Field(
+        None, ge=1, description="The smallest batch size; null: the smallest candidate."
+    )
+    max: int | None = Field(
+        None, ge=1, description="The largest batch size; null: the largest candidate."
+    )
+    growth: float = Field(
+        2, gt=1, le=64, description="By which factor one decision may change it at most."
+    )
+    schedule: str | None = Field(
+        None, description="With policy schedule: 10:64,20:128 is 64 from epoch 10 on, then 128."
+    )
+
+    @field_validator("policy", mode="before")
+    @classmethod
+    def _check_policy(cls, policy: Any) -> Any:  # noqa: ANN401 - any YAML
+        names = [policy] if isinstance(policy, str) else policy
+        if not isinstance(names, (list, tuple)) or not names:
+            raise ValueError("must be a policy, module:Class, or a list of such classes")
+        for name in names:
+            if not isinstance(name, str) or not (name in ADAPT_POLICIES or _CLASS.fullmatch(name)):
+                close = difflib.get_close_matches(str(name), ADAPT_POLICIES, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                known = ", ".join(ADAPT_POLICIES)
+                raise ValueError(f"must be {known} or module:Class, not {name!r}{hint}")
+            if name in ADAPT_POLICIES and len(names) > 1:
+                raise ValueError(f"may only list classes of your own (module:Class), not {name!r}")
+        return policy if isinstance(policy, str) else tuple(names)
+
+    @field_validator("every")
+    @classmethod
+    def _check_every(cls, every: str, info: ValidationInfo) -> str:
+        match = _EVERY.fullmatch(every.strip())
+        if match is None:
+            raise ValueError(f"must be such as 1 epoch or 100 steps, not {every!r}")
+        if info.data.get("policy") == "double-on-rise" and match[2] == "step":
+            raise ValueError("must be in epochs with double-on-rise, which compares whole epochs")
+        return every
+
+    @field_validator("max")
+    @classmethod
+    def _check_max(cls, most: int | None, info: ValidationInfo) -> int | None:
+        least = info.data.get("min")
+        if most is not None and least is not None and most < least:
+            raise ValueError(f"is {most}, less than min ({least})")
+        return most
+
+    @field_validator("schedule")
+    @classmethod
+    def _check_schedule(cls, text: str | None, info: ValidationInfo) -> str | None:
+        policy = info.data.get("policy")
+        if text is None and policy == "schedule":
+            raise ValueError('is missing: policy schedule needs it, such as "10:64,20:128"')
+        if text is not None and policy not in (None, "schedule"):
+            raise ValueError(f"only goes with policy: schedule, not {policy}")
+        if text is not None:
+            read_schedule(text)
+        return text
+
+    @property
+    def interval(self) -> tuple[int, str]:
+        """How many epochs or steps lie between two decisions, and which of both."""
+        number, unit = self.every.strip().rstrip("s").split()
+        return int(number), unit
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The user's own classes, as ``module:Class``."""
+        names = (self.policy,) if isinstance(self.policy, str) else self.policy
+        return tuple(name for name in names if ":" in name)
+
+    @property
+    def planned(self) -> dict[int, int]:
+        """The batch sizes of the schedule, by their first epochs."""
+        return {} if self.schedule is None else read_schedule(self.schedule)
+
+
+class Adapt(Section):
+    """A batch size that changes while the training runs."""
+
+    batch_size: AdaptBatchSize | None = Field(
+        None, description="How the batch size changes; null: it is fixed."
+    )
+    learning_rate: Literal["none", "linear", "sqrt", "adascale"] = Field(
+        "none", description="How the learning rate follows the batch size within a run."
+    )
+    betas: Literal["keep", "tokens"] = Field(
+        "keep",
+        description="Adam's beta2. tokens: its half-life stays the same number of samples.",
+    )
+
+    @field_validator("learning_rate")
+    @classmethod
+    def _check_learning_rate(cls, rule: str, info: ValidationInfo) -> str:
+        chosen = info.data.get("batch_size")
+        if chosen is None:
+            return rule
+        if chosen.policy == "seesaw" and rule != "sqrt":
+            raise ValueError("must be sqrt with policy seesaw, which makes ÷ 2 of a rate to ÷ √2")
+        return rule
+
+    @property
+    def variant(self) -> str | None:
+        """What keeps these runs apart from others: the policy's name, or ``None``."""
+        chosen = self.batch_size
+        if chosen is None:
+            return None
+        if chosen.schedule is not None:
+            return f"schedule {chosen.schedule}"
+        return chosen.policy if isinstance(chosen.policy, str) else ",".join(chosen.policy)
+
+    @property
+    def measures(self) -> bool:
+        """Whether it needs the noise scale."""
+        chosen = self.batch_size
+        needs = self.learning_rate == "adascale" or (chosen and chosen.policy in _MEASURING)
+        return chosen is not None and bool(needs)
+
+    def limits(self, sizes: BatchSizes) -> tuple[int, int]:
+        """Return the smallest and the largest batch size; (0, 0) if it is fixed."""
+        chosen = self.batch_size
+        if chosen is None:
+            return 0, 0
+        least = sizes.candidates[0] if chosen.min is None else chosen.min
+        return least, sizes.candidates[-1] if chosen.max is None else chosen.max
+
+    def check_range(self, sizes: BatchSizes) -> None:
+        """Check that the range fits into what the candidates allow.
+
+        Raises:
+            ValueError: If not. The message continues a sentence that starts with the key.
+        """
+        chosen, (least, most) = self.batch_size, self.limits(sizes)
+        if chosen is None:
+            return
+        if sizes.apply == "dataloader":
+            raise ValueError(
+                "only goes with batch_size.apply: script, as run.loader takes the batch size itself"
+            )
+        largest = sizes.candidates[-1]
+        if most > largest and sizes.per_device_max is None:
+            raise ValueError(
+                f"has batch_size.max {most}, above the largest candidate ({largest}), so it may "
+                f"not fit in memory; add {most} to batch_size.candidates, or set "
+                "batch_size.per_device_max, with which larger ones accumulate gradients"
+            )
+        if not least <= sizes.default <= most:
+            raise ValueError(
+                f"has a range of {least} to {most}, without batch_size.default ({sizes.default})"
+            )
+        outside = [str(size) for size in chosen.planned.values() if not least <= size <= most]
+        if outside:
+            raise ValueError(
+                f"has a schedule with {', '.join(outside)}, outside of {least} to {most}; change "
+                "batch_size.min or batch_size.max of adapt, or batch_size.candidates"
+            )
+
+    def check_divisible(self, world_size: int) -> None:
+        """Raise ``ValueError`` if so many processes cannot share a planned batch size evenly."""
+        chosen = self.batch_size
+        planned = {} if chosen is None else chosen.planned
+        uneven = [str(size) for size in planned.values() if size % world_size]
+        if uneven:
+            raise ValueError(
+                f"has a schedule with batch sizes that {world_size} processes cannot share evenly: "
+                f"{', '.join(uneven)}; use multiples of {world_size}"
+            )
+
+    def check_classes(self, folders: Sequence[str]) -> None:
+        """Check, without importing it, that a class of the user's own may be imported.
+
+        The ranks check it again, before they train.
+
+        Raises:
+            ValueError: If its module is nowhere, or does not name the class.
+        """
+        for name in self.batch_size.classes if self.batch_size is not None else ():
+            module, _, wanted = name.partition(":")
+            found = PathFinder.find_spec(
+                module.partition(".")[0], [*folders, *filter(None, sys.path)]
+            )
+            if found is None:
+                raise ValueError(
+                    f"has policy {name}, but there is no module {module} beside the script or "
+                    "installed; correct the name, or put it there"
+                )
+            if "." not in module and found.origin and found.origin.endswith(".py"):
+                text = Path(found.origin).read_text(encoding="utf-8", errors="replace")
+                if not re.search(rf"\b{wanted}\b", text):
+                    raise ValueError(f"has policy {name}, but {found.origin} has no {wanted}")

@@ -1,0 +1,1 @@
+"""A batch size that adapts while the training runs."""

@@ -1,0 +1,62 @@
+"""What the ranks of a training tell each other; torch is not imported for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_Value = TypeVar("_Value")
+
+
+def is_grouped() -> bool:
+    """Whether this process is in a process group; torch is not imported for it."""
+    # A torch that is built without it, or is being imported, has no such function.
+    ask = getattr(sys.modules.get("torch.distributed"), "is_initialized", None)
+    return ask is not None and bool(ask())
+
+
+def from_all_ranks(value: tuple[bool, float]) -> list[tuple[bool, float]]:
+    """Return the value of every rank; without a process group, that of this one."""
+    if not is_grouped():
+        return [value]
+    from torch import distributed  # noqa: PLC0415 - the script has imported it
+
+    values = [value] * distributed.get_world_size()
+    with _on_own_device():
+        distributed.all_gather_object(values, value)
+    return values
+
+
+def from_rank_0(value: _Value) -> _Value:
+    """Return rank 0's value on every rank; without a process group, that of this one."""
+    if not is_grouped():
+        return value
+    from torch import distributed  # noqa: PLC0415 - the script has imported it
+
+    values = [value]
+    with _on_own_device():
+        distributed.broadcast_object_list(values, src=0)
+    return values[0]
+
+
+@contextlib.contextmanager
+def _on_own_device() -> Iterator[None]:
+    """Have collectives of objects use the GPU of the local rank.
+
+    With NCCL, they use the current GPU, which is 0 on every rank of a script that never calls
+    ``set_device``.
+    """
+    import torch  # noqa: PLC0415 - the script has imported it
+    from torch import distributed  # noqa: PLC0415
+
+    with contextlib.ExitStack() as stack:
+        nccl_only = "nccl" in (backend := distributed.get_backend()) and "gloo" not in backend
+        if nccl_only and torch.cuda.current_device() == 0:
+            own = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+            stack.enter_context(torch.cuda.device(own))
+        yield
