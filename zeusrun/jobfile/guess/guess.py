@@ -74,6 +74,7 @@ class Guess:
     metric: str  # its probable name
     warnings: tuple[str, ...]  # a sentence each
     seen_rate: float | None = None  # of the optimizer in a run
+    pattern: str | None = None  # of the lines in which a run printed its metric
 
 
 def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> Guess:
@@ -231,6 +232,7 @@ def write_draft(
         "",
         *_objective(guess, objective),
         "",
+        *_metrics(guess),
         *_batch(guess),
         "",
         *_learning_rate(guess),
@@ -259,6 +261,14 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
         else f"guessed from {epochs.origin}"
     )
     yield _line(f"  max_epochs: {40 if epochs is None else int(epochs.value)}", why)
+
+
+def _metrics(guess: Guess) -> Iterator[str]:
+    if guess.pattern is not None:
+        yield _line("metrics:", "the named groups of the pattern are metrics (docs/metrics.md)")
+        yield "  source: stdout"
+        yield "  pattern: '" + guess.pattern.replace("'", "''") + "'"
+        yield ""
 
 
 def _batch(guess: Guess) -> Iterator[str]:
