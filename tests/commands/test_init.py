@@ -122,7 +122,7 @@ def test_a_try_proposes_a_pattern_for_what_the_script_prints(zeusrun, script):
     size = ("--set", "batch_size.default=8", "--set", "batch_size.candidates=[8]")
     code, result, _ = zeusrun.submit("train.yaml", *size)
     (trial,) = result["trials"]
-    assert (code, trial["epochs"], trial["best_metric"]) == (0, 2, 94.2)
+    assert (code, trial["epochs"]) == (0, 2)
 
 
 @pytest.mark.parametrize(

@@ -171,10 +171,9 @@ def test_the_warning_shows_printed_lines_that_the_pattern_should_have_matched(tm
     append(log(tmp_path), "epoch 1: loss 0.5\x1b[0m, accuracy 0.9\nno number\nsaved 12 files\n")
     source.read()
     source.read(final=True)
-    assert list(source.warnings) == [
-        "metrics.source stdout: no line of rank 0 has matched metrics.pattern; should it match "
-        "'saved 12 files' or 'epoch 1: loss 0.5, accuracy 0.9'?"
-    ]
+    (warning,) = source.warnings
+    shown = "'saved 12 files' or 'epoch 1: loss 0.5, accuracy 0.9'"
+    assert warning.endswith(f"has matched metrics.pattern; should it match {shown}?")
 
 
 def test_a_pattern_that_matches_has_no_such_warning(tmp_path):

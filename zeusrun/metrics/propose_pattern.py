@@ -1,6 +1,6 @@
 r"""Proposes a ``metrics.pattern`` from the lines that a short run has printed.
 
-``Epoch 1/9 | val acc: 87.10%`` gives ``^Epoch +(?P<epoch>\d+)/ *\d+ \| val acc: *(?P<val_acc>\S+)``.
+``Epoch 1 | val acc: 87.10%`` gives ``^Epoch +(?P<epoch>\d+) \| val acc: *(?P<val_acc>\S+)``.
 A number is a metric if the words before it name one. Text stays as it is; between two metrics, what
 follows another number may be anything.
 """
@@ -24,7 +24,9 @@ _NUMBER = re.compile(
     r"(?<![\w.@])(?<![^\W\d]-)(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\d.]\d)|nan\b|inf\b)"
 )
 _WORD = re.compile(r"[^\W\d][\w./@-]*")
-_BREAK = re.compile(r"[|,;{\[\t:=<>]|\s[-\u2013\u2014]+\s|\.\s")  # what ends the words before a number
+_BREAK = re.compile(
+    r"[|,;{\[\t:=<>]|\s[-\u2013\u2014]+\s|\.\s"
+)  # what ends the words before a number
 _UNIT = re.compile(r"[^\W\d]*(?:/[^\W\d]+)?")  # "ms/step"
 _EDGE = " '\"/%)].*"
 _SIGNS = ",;:%)]"  # which metrics ignore after a number
@@ -118,7 +120,8 @@ def read_line(line: str) -> list[_Number]:
         nears.append("" if own else near)
         # The words before a count go on: "Accuracy: 98/100 (98%)".
         if not (counts and words) or (over and line[end : end + 2] != " ("):
-            begin = end + len(_UNIT.match(line[end:])[0])
+            unit = _UNIT.match(line, end)
+            begin = unit.end() if unit else end
     return _unique(numbers, heads, nears)
 
 
@@ -186,7 +189,7 @@ def _read(lines: Sequence[str]) -> Iterator[tuple[str, list[_Number]]]:
         cells = [*re.finditer(r"[^\s|]+", line)]
         if len(cells) > 1 and cells[0][0].lower() in _EPOCH and not _NUMBER.search(line):
             header = ["epoch", *(_name([cell[0]]) for cell in cells[1:])]
-        if len(cells) != len(header) or not cells[0][0].isdigit():
+        if not header or len(cells) != len(header) or not cells[0][0].isdigit():
             yield line, read_line(line)
             continue
         numbers = []
@@ -217,7 +220,9 @@ def _build(line: str, numbers: Sequence[_Number]) -> str:
         out += _escape(line[begin : number.start])
         done = number.end
         if number.name == "epoch":
-            out += r"(?P<epoch>\d+)" if line[number.start : done].isdigit() else r"(?P<epoch>[\d.]+)"
+            out += (
+                r"(?P<epoch>\d+)" if line[number.start : done].isdigit() else r"(?P<epoch>[\d.]+)"
+            )
             if total := re.match(r" */ *\d+", line[done:]):
                 out += ("/" if total[0][0] == "/" else " */") + r" *\d+"
                 done += total.end()
