@@ -9,7 +9,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.metrics.reading import append, open_source, values_of
+from tests.metrics.reading import append, open_source
 from zeusrun.jobfile.guess.command import read_command
 from zeusrun.jobfile.guess.guess import build_guess, write_draft
 from zeusrun.jobfile.guess.script import read_script
@@ -44,7 +44,7 @@ FORMATS = {
     "Test (EMA): [   3/3]  Loss: {l:>7.3f} ({l:>6.3f})  Acc@1: {a:>7.3f} ({t:>7.3f})": "test_acc1",
     # fastai's and others' tables
     "epoch     train_loss  valid_loss  accuracy  time\n"
-    "{e:<10}{t:<12.6f}{l:<12.6f}{a:<10.6f}00:04": "accuracy",
+    "{e:<10}{t:<12.6f}{l:<12.6f}{a:<12.6f}00:04": "accuracy",
     "| epoch | loss | val_acc |\n|-------|------|---------|\n| {e:>5} | {l:.2f} | {a:>7} |": (
         "val_acc"
     ),
@@ -63,8 +63,10 @@ FORMATS = {
     ),
     "epoch {e} train acc {t:.2f}\nepoch {e} valid loss  {l:5.2f} | valid acc {a:8.2f}": "valid_acc",
     ">>> eval loss -> {l:.3f} | eval mAP@0.5: {a:.3f}": "eval_map0_5",
+    "[GPU0] run_{E}{E} Epoch{e}: val acc={a:.3f}": "val_acc",
+    "epoch_{e} val acc={a:.3f}, resnet50 top-5 val acc {l}": "val_acc",
     "Epoch {e} finished. Validation accuracy is {a:.1f}%.": "validation_accuracy",
-    "第{e}轮\nEpoch {e}: val_acc：{a:.2f}, val_准确率={a:.3f}": "val_准确率",
+    "第{e}轮 Epoch {e}: val_准确率={a:.3f}": "val_准确率",
 }  # fmt: skip
 NOISE = """\
 Namespace(epochs=1, test_batch_size=1000, val_split=0.1, lr=0.1)

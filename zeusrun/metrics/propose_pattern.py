@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from zeusrun.metrics.propose import Proposal
 
 _NUMBER = re.compile(
-    r"(?<![\w.@])(?<![^\W\d]-)(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\d.]\d)|nan\b|inf\b)"
+    r"(?:(?<![a-zA-Z0-9_.@])(?<![a-zA-Z]-)|(?i:(?<=epoch)|(?<=epoch_)))(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\d.]\d)|nan\b|inf\b)"
 )
 _WORD = re.compile(r"[^\W\d][\w./@-]*")
 _BREAK = re.compile(
@@ -108,7 +108,7 @@ def read_line(line: str) -> list[_Number]:
         over = line[start - 1 : start] == "/"  # the second number of 3/90
         counts = over or line[end : end + 1] == "/" or (words and words[-1].lower() in _COUNTED)
         name = _name(words)
-        if words and words[-1].lower() in _EPOCH:
+        if words and words[-1].lower().rstrip("_") in _EPOCH:
             name, counts, head = "epoch", False, own or head
         elif counts or not _is_metric(name, line, start, end):
             name, head = "", own or head
@@ -240,9 +240,11 @@ def _build(line: str, numbers: Sequence[_Number]) -> str:
 def _escape(text: str) -> str:
     """Return a pattern of a text before a number; numbers may be padded with spaces."""
     out = ""
-    for each in re.finditer(r"\s+|.", text):
+    for each in re.finditer(r"\s+|\d{3,}|.", text):
         piece = each[0]
-        if not piece.isspace():
+        if len(piece) > 2 and piece.isdecimal():  # a date or a number of a run in a name
+            out += r"\d+"
+        elif not piece.isspace():
             special = piece in r"\.^$*+?{}[]|()"
             out += "\\" + piece if special else piece if piece.isprintable() else "."
         elif each.end() == len(text) and text[: each.start()].endswith((":", "=", "[", "(", "/")):

@@ -76,8 +76,9 @@ class PrintedLines(RowSource):
                     self._give_up()
                     return True
         if final and self._logs and not self._matched:
-            kept = sorted(dict.fromkeys(self._unmatched), key=has_metric)[-2:]
-            shown = " or ".join(repr(each.strip()[:_SHOWN_LETTERS]) for each in kept)
+            newest = dict.fromkeys(each.strip() for each in reversed(self._unmatched))
+            likely = sorted(newest, key=has_metric, reverse=True)[:2]
+            shown = " or ".join(repr(each[:_SHOWN_LETTERS]) for each in likely)
             should = f"; should it match {shown}?" if shown else ""
             self._rows.warn("lines", f"no line of rank 0 has matched metrics.pattern{should}")
         return True  # the log is always there
