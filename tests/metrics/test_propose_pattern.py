@@ -116,6 +116,11 @@ def test_a_pattern_that_would_read_another_line_in_another_way_is_not_proposed()
     assert propose_pattern(lines[:1])
 
 
+def test_a_column_that_a_table_has_twice_is_read_once():
+    shape = propose_pattern(["epoch loss loss epoch acc", "1 0.5 0.6 1 0.7"])
+    assert shape.pattern == r"^(?P<epoch>\d+) +(?P<loss>\S+) +\S+ +\S+ +(?P<acc>\S+)"
+
+
 def test_the_usual_metric_is_preferred():
     lines = ["Epoch 1: val_f1=0.5 val_acc=0.6"]
     assert propose_pattern(lines, "val_acc").proposal.metric == "val_acc"

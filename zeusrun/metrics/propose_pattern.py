@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from zeusrun.metrics.propose import Proposal
 
 _NUMBER = re.compile(
-    r"(?:(?<![a-zA-Z0-9_.@])(?<![a-zA-Z]-)|(?i:(?<=epoch)|(?<=epoch_)))(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\d.]\d)|nan\b|inf\b)"
+    r"(?:(?<![a-zA-Z0-9_.@])(?<![a-zA-Z]-)|(?i:(?<=epoch)|(?<=epoch_)))"
+    r"(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\d.]\d)|nan\b|inf\b)"
 )
 _WORD = re.compile(r"[^\W\d][\w./@-]*")
-_BREAK = re.compile(
-    r"[|,;{\[\t:=<>]|\s[-\u2013\u2014]+\s|\.\s"
-)  # what ends the words before a number
-_UNIT = re.compile(r"[^\W\d]*(?:/[^\W\d]+)?")  # "ms/step"
+# What ends the words before a number, a unit such as "ms/step", and what begins no words.
+_BREAK = re.compile(r"[|,;{\[\t:=<>]|\s[-\u2013\u2014]+\s|\.\s")
+_UNIT = re.compile(r"[^\W\d]*(?:/[^\W\d]+)?")
 _EDGE = " '\"/%)].*"
 _SIGNS = ",;:%)]"  # which metrics ignore after a number
 _EPOCH = {"epoch", "ep"}
@@ -197,8 +197,9 @@ def _read(lines: Sequence[str]) -> Iterator[tuple[str, list[_Number]]]:
             start, end = cell.span()
             good = name == "epoch" or _is_metric(name, line, start, end)
             good = good and number_of(cell[0]) is not None
-            numbers.append(_Number(name if good else "", start, start, end))
-        yield line, numbers
+            numbers.append(_Number(name if good else "", 0, start, end))
+        none = [""] * len(numbers)
+        yield line, _unique(numbers, none, none)
 
 
 def _build(line: str, numbers: Sequence[_Number]) -> str:
@@ -215,14 +216,13 @@ def _build(line: str, numbers: Sequence[_Number]) -> str:
             begin = done
         for each in numbers:
             if begin <= each.start < number.start:
-                out += _escape(line[begin : each.start]) + r"[\d.]+"
+                out += _escape(line[begin : each.start]) + r"\S+"
                 begin = each.end
         out += _escape(line[begin : number.start])
         done = number.end
         if number.name == "epoch":
-            out += (
-                r"(?P<epoch>\d+)" if line[number.start : done].isdigit() else r"(?P<epoch>[\d.]+)"
-            )
+            whole = line[number.start : done].isdigit()
+            out += r"(?P<epoch>\d+)" if whole else r"(?P<epoch>[\d.]+)"
             if total := re.match(r" */ *\d+", line[done:]):
                 out += ("/" if total[0][0] == "/" else " */") + r" *\d+"
                 done += total.end()

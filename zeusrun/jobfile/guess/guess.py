@@ -265,7 +265,7 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
 
 def _metrics(guess: Guess) -> Iterator[str]:
     if guess.pattern is not None:
-        yield _line("metrics:", "the named groups of the pattern are metrics (docs/metrics.md)")
+        yield _line("metrics:", "the named groups are metrics (docs/metrics.md)")
         yield "  source: stdout"
         yield "  pattern: '" + guess.pattern.replace("'", "''") + "'"
         yield ""
