@@ -97,6 +97,34 @@ def test_a_batch_size_that_only_the_data_loader_shows_is_found(zeusrun, script):
     assert "# metric: val_accuracy" in text
 
 
+def test_a_try_proposes_a_pattern_for_what_the_script_prints(zeusrun, script):
+    script("""
+        import argparse
+
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--epochs", type=int, default=3)
+        epochs = parser.parse_args().epochs
+        print("data: 5000 samples in 'val', 2 classes")
+        for epoch in range(1, epochs + 1):
+            print(f"Epoch {epoch}/{epochs} | train loss: {1.0817 / epoch:.4f} | it's val acc: "
+                  f"{80 + 7.1 * epoch:.2f}%", flush=True)
+    """)
+    done = zeusrun("init", "--try", "--", "torchrun", "--nproc-per-node=1", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "Proposed: it_s_val_acc at least 88." in done.stdout
+    assert "lines such as: Epoch 1/1 | train loss: 1.0817 | it's val acc: 87.10%" in done.stdout
+    job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())
+    assert job["metrics"] == {
+        "source": "stdout",
+        "pattern": r"^Epoch +(?P<epoch>\d+)/ *\d+ \| train loss: *(?P<train_loss>\S+) "
+        r"\| it's val acc: *(?P<it_s_val_acc>\S+)",
+    }
+    size = ("--set", "batch_size.default=8", "--set", "batch_size.candidates=[8]")
+    code, result, _ = zeusrun.submit("train.yaml", *size)
+    (trial,) = result["trials"]
+    assert (code, trial["epochs"]) == (0, 2)
+
+
 @pytest.mark.parametrize(
     ("size", "why", "share"),
     [

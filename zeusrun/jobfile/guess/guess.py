@@ -74,6 +74,7 @@ class Guess:
     metric: str  # its probable name
     warnings: tuple[str, ...]  # a sentence each
     seen_rate: float | None = None  # of the optimizer in a run
+    pattern: str | None = None  # of the lines in which a run printed its metric
 
 
 def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> Guess:
@@ -230,6 +231,7 @@ def write_draft(
         "",
         *_objective(guess, objective),
         "",
+        *_metrics(guess),
         *_batch(guess),
         "",
         *_learning_rate(guess),
@@ -258,6 +260,14 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
         yield _line("  max_epochs: 40", "a guess: no option for epochs was found")
     else:
         yield _line(f"  max_epochs: {int(epochs.value)}", f"guessed from {epochs.origin}")
+
+
+def _metrics(guess: Guess) -> Iterator[str]:
+    if guess.pattern is not None:
+        yield _line("metrics:", "the named groups are metrics (docs/metrics.md)")
+        yield "  source: stdout"
+        yield "  pattern: '" + guess.pattern.replace("'", "''") + "'"
+        yield ""
 
 
 def _batch(guess: Guess) -> Iterator[str]:
