@@ -36,6 +36,7 @@ class PrintedLines(RowSource):
 
     def __init__(self, run: Run) -> None:
         super().__init__(Rows(run, "group", epoch="epoch"))
+        self._run = run
         self._quiet = run.section.source == "auto"
         self._matched = False
         self._tried = ""  # the pattern at work
@@ -64,7 +65,7 @@ class PrintedLines(RowSource):
                 except _SlowPatternError:
                     self._give_up()
                     return True
-        if final and self._logs and not self._matched:
+        if final and self._logs and not self._matched and self._run.has_trained():
             self._rows.warn("lines", "no line of rank 0 has matched metrics.pattern")
         return True  # the log is always there
 

@@ -161,7 +161,7 @@ def history_table(
         cells: dict[str, RenderableType] = {
             "when": units.moment(trial.started_at),
             "run": f"{trial.recurrence}-{trial.attempt}",
-            "batch": str(trial.global_batch_size),
+            "batch": units.batch_size(trial),
             "limit": units.power(trial.power_limit_w),
             "epochs": units.number(trial.epochs),
             "time": units.duration(trial.time_s),
@@ -173,8 +173,14 @@ def history_table(
         style = "dim" if trial.forgotten else None
         table.add_row(*(cells[name] for name in names), style=style)
     sources = {trial.energy_source for trial in shown}
+    differing = [text for text in map(units.batch_size, shown) if "≠" in text]
     notes = [note for source, note in _SOURCE_NOTES.items() if source in sources]
     notes += ["saved: counts all attempts"] if proved else []
+    notes += (
+        [f"{differing[0]}: trained with {differing[0].partition('≠')[2]}, teaches nothing"]
+        if differing
+        else []
+    )
     notes += ["costs of different eta_knob"] if len({each.eta_knob for each in shown}) > 1 else []
     count = len(trials) if count is None else count
     notes += [f"{count - len(shown)} earlier: --last {count}"] if len(shown) < count else []
