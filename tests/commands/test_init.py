@@ -63,6 +63,7 @@ def test_from_a_command_over_a_try_to_a_run(zeusrun, script):
     rows = [line.split() for line in done.stdout.splitlines()]
     assert ["val_accuracy", "report", "0.3", "0.3", "1"] in rows
     assert ["val_loss", "report", "1", "1", "1"] in rows
+    assert "train.yaml is updated with what the try has shown." in done.stdout
     assert "Proposed: val_accuracy at least 0.31." in done.stdout
     job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())
     assert job["objective"] == {
@@ -167,13 +168,20 @@ def test_nothing_is_overwritten(cli, zeusrun, script):
     (zeusrun.folder / "train.yaml").write_text("name: mine\n")
     code, out, err = cli("init", "--", "python", "train.py")
     assert (code, out) == (2, "")
-    sentence = "train.yaml exists, and init overwrites nothing; name another file with -o"
-    assert err == f"zeusrun: {sentence}\n"
+    sentence = "train.yaml exists, and init overwrites nothing; name another file with -o before the command"
+    assert err.startswith(f"zeusrun: {sentence}: zeusrun init -o OTHER.yaml")
     assert (zeusrun.folder / "train.yaml").read_text() == "name: mine\n"
     assert cli("init", "-o", "other.yaml", "--", "python", "train.py")[0] == 0
     # After a try that failed, the same command may come again.
     assert cli("init", "-o", "other.yaml", "--", "python", "train.py")[0] == 0
     assert cli("init", "-o", "other.yaml", "--", "python", "train.py", "-v")[0] == 2
+
+
+def test_an_option_of_init_behind_the_command_is_named(cli, script):
+    script("print(1)", "mine.py")
+    code, _, err = cli("init", "python", "mine.py", "-o", "x.yaml")
+    assert code == 0
+    assert "mine.yaml: the script gets -o x.yaml; options of init come before" in err
 
 
 def test_a_job_file_elsewhere_runs_the_command_where_it_was(cli, zeusrun, script):

@@ -82,6 +82,9 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         else:
             then = "correct 'batch_size' and 'args'"
         typer.echo(f"zeusrun: warning: {path}: {wrong}; {then}", err=True)
+    elif guess.batch is not None and size:
+        checked = f"{guess.batch.why.partition(': assumed')[0]}; the try trained with it"
+        guess = replace(guess, batch=replace(guess.batch, why=checked))
     proposal = propose(progress.seen, guess.metric)
     if proposal is None:
         idle = "" if progress.steps else "The run made no optimizer step: see its output above. "
@@ -90,13 +93,16 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         metric, source, mode, target, last = proposal
         better = "at most" if mode == "min" else "at least"
         objective = (metric, mode, target, f"it was {last:.6g} in the try; source: {source}")
+        best = " It is at its best after one epoch: choose the target yourself."
         lines = [
-            f"Proposed: {metric} {better} {target:g}.",
+            f"Proposed: {metric} {better} {target:g}.{best if target == last else ''}",
             f"Next: set the target to what you need, then run: zeusrun submit {path}",
         ]
-    if not _replace(path, text, write(guess, objective=objective)):
-        lines.insert(0, f"{path} was changed meanwhile, so it stays as it is.")
-    typer.echo("\n".join(lines))
+    new = write(guess, objective=objective)
+    written = "stays as it is" if new == text else "is updated with what the try has shown"
+    if not _replace(path, text, new):
+        written = "was changed meanwhile, so it stays as it is"
+    typer.echo("\n".join([f"{path} {written}.", *lines]))
     return ExitCode.REACHED
 
 

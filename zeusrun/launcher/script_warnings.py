@@ -70,10 +70,16 @@ def _describe_undelivered(spec: JobSpec, text: str) -> list[str]:
     return [
         f"the {choice} seems never to reach the script: the job file has no ${{{name}}}, and "
         f"{spec.script or spec.module} mentions neither ZEUSRUN_{name.upper()} nor zeusrun. Pass "
-        f'it as an argument, such as  args: [--{name.replace("_", "-")}, "${{{name}}}"], or write  '
+        f'it as an argument, such as  args: [--{name.replace("_", "-")}, "${{{name}}}"]'
+        f"{_per_rank(spec) if name == 'batch_size' else ''}, or write  "
         f"{name}: {{apply: {_HOOKED[name]}}}"
         for name, choice in _undelivered(spec, text).items()
     ]
+
+
+def _per_rank(spec: JobSpec) -> str:
+    one = spec.launch.nproc_per_node == 1
+    return "" if one else ' ("${local_batch_size}" if the script means that of each rank)'
 
 
 def find_choices_to_ask_for(spec: JobSpec) -> frozenset[str]:

@@ -80,7 +80,7 @@ def describe_applied(applied: Applied) -> str:
     name = {"batch_size": "batch size", "learning_rate": "learning rate"}.get(applied.choice, "?")
     each = " of each rank" if applied.choice == "batch_size" else ""
     if applied.given == applied.chosen:
-        return f"{applied.where}: {name} {applied.given:g}{each} stays"
+        return f"{applied.where}: {name} {applied.given:g}{each}, as in the script"
     return f"{applied.where}: {name} {applied.given:g}{each} is {applied.chosen:g} now"
 
 

@@ -244,7 +244,7 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
         metric, mode, target, origin = objective
         yield _line(f"  metric: {_scalar(metric)}", origin)
         yield f"  mode: {mode}"
-        yield _line(f"  target: {target!r}", "a little better; a run ends when it is reached")
+        yield _line(f"  target: {target!r}", "a proposal; a run ends when it is reached")
     else:
         yield "  # Remove the # from the next three lines, and correct them (docs/metrics.md)."
         yield _line(f"  # metric: {guess.metric}", "`zeusrun init --try` lists those of a run")
