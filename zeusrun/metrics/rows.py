@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
 from zeusrun.jobfile.metrics_section import Metrics
-from zeusrun.metrics.sidecar import open_sidecar
-from zeusrun.sidecar.events import Ended, Reported
+from zeusrun.sidecar.events import Reported
 from zeusrun.sidecar.step_clock import read_step_clock
 
 if TYPE_CHECKING:
@@ -52,14 +51,6 @@ class Run:
     def log(self, rank: int) -> Path:
         """Return the log of a rank."""
         return self.run_dir / "logs" / f"rank{rank}.log"
-
-    def has_trained(self) -> bool:
-        """Whether rank 0 has made an optimizer step, or has ended well; true if unknown."""
-        if read_step_clock(self.run_dir / "clock" / "rank0") is not None:
-            return True
-        events = open_sidecar(self.run_dir).read()
-        ends = [each.code for each in events if isinstance(each, Ended) and each.rank == 0]
-        return not events or 0 in ends
 
     def has_trained_a_minute(self, now_t: float) -> bool:
         """Whether rank 0 made its first optimizer step a minute ago."""

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.patterns import READY
 from zeusrun.metrics.rows import Rows, RowSource
+from zeusrun.metrics.sidecar import open_sidecar
+from zeusrun.sidecar.events import Ended
+from zeusrun.sidecar.step_clock import read_step_clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,7 +68,7 @@ class PrintedLines(RowSource):
                 except _SlowPatternError:
                     self._give_up()
                     return True
-        if final and self._logs and not self._matched and self._run.has_trained():
+        if final and self._logs and not self._matched and _has_trained(self._run):
             self._rows.warn("lines", "no line of rank 0 has matched metrics.pattern")
         return True  # the log is always there
 
@@ -92,6 +95,15 @@ class PrintedLines(RowSource):
             if row:
                 self._matched = True
                 self._rows.take(row, written_s)
+
+
+def _has_trained(run: Run) -> bool:
+    """Whether rank 0 has made an optimizer step, or has ended well; true if unknown."""
+    if read_step_clock(run.run_dir / "clock" / "rank0") is not None:
+        return True
+    events = open_sidecar(run.run_dir).read()
+    ends = [each.code for each in events if isinstance(each, Ended) and each.rank == 0]
+    return not events or 0 in ends
 
 
 @contextlib.contextmanager
