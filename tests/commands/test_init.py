@@ -66,6 +66,8 @@ def test_from_a_command_over_a_try_to_a_run(zeusrun, script):
     assert "train.yaml is updated with what the try has shown." in done.stdout
     assert "Proposed: val_accuracy at least 0.31." in done.stdout
     job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())
+    text = (zeusrun.folder / "train.yaml").read_text()
+    assert ("assumed" in text, "; the try trained with it" in text) == (True, False)  # no loader
     assert job["objective"] == {
         "metric": "val_accuracy",
         "mode": "max",
@@ -130,6 +132,26 @@ def test_a_try_corrects_who_shares_the_batch_size(zeusrun, script, size, why, sh
         ["-b", share],
         16 if "local" in share else 8,
     )
+
+
+def test_a_try_says_what_it_has_checked_and_that_a_metric_is_at_its_best(zeusrun, script):
+    script("""
+        import torch, zeusrun
+
+        torch.distributed.init_process_group("gloo")
+        data = torch.utils.data.TensorDataset(torch.ones(96, 2))
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for (x,) in torch.utils.data.DataLoader(data, batch_size=8, shuffle=True):
+            model(x).mean().backward()
+            optimizer.step()
+        zeusrun.current().report(accuracy=1.0)
+    """)
+    command = ("torchrun", "--nproc-per-node=2", "train.py", "--batch-size", 8)
+    done = zeusrun("init", "--try", "--", *command)
+    assert "accuracy at least 1. It is at its best after one epoch" in done.stdout
+    text = (zeusrun.folder / "train.yaml").read_text()
+    assert "guessed from --batch-size 8 x 2 processes; the try trained with it" in text
 
 
 def test_a_try_that_fails_leaves_the_file_and_says_why(zeusrun, script):

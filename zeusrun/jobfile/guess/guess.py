@@ -88,6 +88,12 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
     ranks = nproc if isinstance(nproc, int) else {"cpu": cpus, "gpu": gpus}.get(nproc, gpus or cpus)
     batch = _guess_batch(arguments, max(1, ranks))
     rate, scale = _guess_learning_rate(arguments, warnings)
+    given = " ".join(launched.args)
+    if script.library == "transformers" and "--do_eval" in given and "_strategy" not in given:
+        warnings.append(
+            "the script evaluates only after its last epoch, so no run can end early; add "
+            "--eval_strategy epoch to the command"
+        )
     epochs = arguments.find(_EPOCHS)
     if epochs is not None:
         arguments.put(epochs, "max_epochs")
