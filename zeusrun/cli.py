@@ -105,7 +105,8 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's or, from 0.26 on, Typer's own
         """Return the name, the command and the arguments of the verb that is used."""
-        if self.name == "zeusrun" and (meant := SIMILAR.get(args[0])) is not None:
+        meant = SIMILAR.get(args[0]) if self.name == "zeusrun" else None
+        if meant is not None and not ctx.resilient_parsing:
             ctx.fail(f"No such command '{args[0]}'. Did you mean '{meant}'?")
         name, command, rest = super().resolve_command(ctx, args)
         place, _ = VERBS[self.name or ""].get(name or "", ("", ""))
