@@ -75,19 +75,9 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         then = f"{path} stays as it is. Correct the cause, then give the same command again"
         typer.echo(f"zeusrun: the run failed: {reason}; {then}", err=True)
         return code
-    guess = replace(guess, seen_rate=max(sight.learning_rates, default=None))
-    size = sight.batch_size
-    if (alone := describe_alone(progress.observed)) is not None:
-        typer.echo(f"zeusrun: warning: {path}: {alone}", err=True)
-    elif guess.batch is None and size and size % guess.ranks == 0:
-        guess = replace(guess, batch=Batch(size, "the run of --try", by_hook=True))
-    elif guess.batch is not None and size and size != guess.batch.default:
-        wrong = f"the run trained with a batch size of {size}, not with {guess.batch.default}"
-        if corrected := correct_batch(guess, size):
-            guess, then = corrected, "'batch_size' and 'args' are corrected"
-        else:
-            then = "correct 'batch_size' and 'args'"
-        typer.echo(f"zeusrun: warning: {path}: {wrong}; {then}", err=True)
+    guess = _check_batch(
+        replace(guess, seen_rate=max(sight.learning_rates, default=None)), path, sight, progress
+    )
     proposal = propose(progress.seen, guess.metric)
     shape = None if proposal else propose_pattern(printed, guess.metric)
     if shape is not None:
@@ -105,16 +95,45 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
             f"it was {last:.6g} in the run of --try; source: {source}",
         )
         read = f" It is read from lines such as: {plain_text(shape.line.strip())}" if shape else ""
+        best = " It is at its best after one epoch: choose the target yourself."
         lines = [
-            f"Proposed: {metric} {better} {target:g}.{read}",
+            f"Proposed: {metric} {better} {target:g}.{best if target == last else ''}{read}",
             f"Next: set the target to what you need, then run: zeusrun submit {path}",
         ]
-    if read_text(path) == text:
-        _write(path, write(guess, objective=objective))
-    else:
-        lines.insert(0, f"{path} was edited meanwhile, so init has not changed it.")
-    typer.echo("\n".join(lines))
+    changed = _replace(path, text, write(guess, objective=objective))
+    typer.echo("\n".join([f"{path} {changed}.", *lines]))
     return ExitCode.REACHED
+
+
+def _check_batch(guess: Guess, path: Path, sight: Sight, progress: Progress) -> Guess:
+    """Return the guess with the batch size that the run trained with; warn if it was another."""
+    size, batch = sight.batch_size, guess.batch
+    if (alone := describe_alone(progress.observed)) is not None:
+        typer.echo(f"zeusrun: warning: {path}: {alone}", err=True)
+    elif batch is None and size and size % guess.ranks == 0:
+        return replace(guess, batch=Batch(size, "the run of --try", by_hook=True))
+    elif batch is not None and size == batch.default:
+        checked = f"{batch.why.partition(': assumed')[0]}; checked by --try"
+        return replace(guess, batch=replace(batch, why=checked))
+    elif batch is not None and size:
+        corrected = correct_batch(guess, size)
+        then = "'batch_size' and 'args' are corrected"
+        if corrected is None:
+            then = "correct 'batch_size' and 'args'"
+        wrong = f"the run trained with a batch size of {size}, not with {batch.default}"
+        typer.echo(f"zeusrun: warning: {path}: {wrong}; {then}", err=True)
+        return corrected or guess
+    return guess
+
+
+def _replace(path: Path, text: str, new: str) -> str:
+    """Replace the file's text, unless somebody has edited it; return what happened to it."""
+    if read_text(path) != text:
+        return "was edited meanwhile, so init has not changed it"
+    if new == text:
+        return "stays as it is"
+    _write(path, new)
+    return "is updated with what the run has shown"
 
 
 def _write(path: Path, text: str) -> None:

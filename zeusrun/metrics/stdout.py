@@ -12,6 +12,9 @@ from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.patterns import READY
 from zeusrun.metrics.propose_pattern import has_metric
 from zeusrun.metrics.rows import Rows, RowSource
+from zeusrun.metrics.sidecar import SidecarReader
+from zeusrun.sidecar.events import SIDECAR_NAME, Ended
+from zeusrun.sidecar.step_clock import read_step_clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,6 +49,7 @@ class PrintedLines(RowSource):
 
     def __init__(self, run: Run) -> None:
         super().__init__(Rows(run, "group", epoch="epoch"))
+        self._run = run
         self._quiet = run.section.source == "auto"
         self._matched = False
         self._unmatched = deque[str](maxlen=_MAX_KEPT)  # lines with numbers
@@ -75,7 +79,7 @@ class PrintedLines(RowSource):
                 except _SlowPatternError:
                     self._give_up()
                     return True
-        if final and self._logs and not self._matched:
+        if final and self._logs and not self._matched and _has_trained(self._run):
             newest = dict.fromkeys(each.strip() for each in reversed(self._unmatched))
             likely = sorted(newest, key=has_metric, reverse=True)[:2]
             shown = " or ".join(repr(each[:_SHOWN_LETTERS]) for each in likely)
@@ -105,6 +109,15 @@ class PrintedLines(RowSource):
                 self._rows.take(row, written_s)
             elif not self._matched and _DIGIT.search(part[:_MAX_LINE]):
                 self._unmatched.append(part[:_MAX_LINE])
+
+
+def _has_trained(run: Run) -> bool:
+    """Whether rank 0 has made an optimizer step, or has ended well; true if unknown."""
+    if read_step_clock(run.run_dir / "clock" / "rank0") is not None:
+        return True
+    events = SidecarReader(run.run_dir / SIDECAR_NAME).read()
+    ends = [each.code for each in events if isinstance(each, Ended) and each.rank == 0]
+    return not events or 0 in ends
 
 
 @contextlib.contextmanager

@@ -89,6 +89,12 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
     ranks = nproc if isinstance(nproc, int) else {"cpu": cpus, "gpu": gpus}.get(nproc, gpus or cpus)
     batch = _guess_batch(arguments, max(1, ranks))
     rate, scale = _guess_learning_rate(arguments, warnings)
+    given = " ".join(launched.args)
+    if script.library == "transformers" and "--do_eval" in given and "_strategy" not in given:
+        warnings.append(
+            "the script evaluates only after its last epoch, so no run can end early; add "
+            "--eval_strategy epoch to the command"
+        )
     epochs = arguments.find(_EPOCHS)
     if epochs is not None:
         arguments.put(epochs, "max_epochs")
@@ -245,9 +251,7 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
         metric, mode, target, origin = objective
         yield _line(f"  metric: {_scalar(metric)}", origin)
         yield f"  mode: {mode}"
-        yield _line(
-            f"  target: {target!r}", "a little better than that; a run ends when it is reached"
-        )
+        yield _line(f"  target: {target!r}", "a proposal; a run ends when it is reached")
     else:
         yield "  # Remove the # from the next three lines, and correct them (docs/metrics.md)."
         yield _line(f"  # metric: {guess.metric}", "`zeusrun init --try` lists those of a run")
