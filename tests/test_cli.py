@@ -57,6 +57,13 @@ def test_a_misspelt_verb_is_told_from_those_that_there_are(cli, arguments, meant
         assert f"Did you mean '{meant}'" in err
 
 
+def test_a_verb_of_other_tools_is_told_from_the_one_that_is_meant(cli):
+    for word, meant in (("list", "history"), ("run", "submit")):
+        code, out, err = cli(word)
+        assert (code, out) == (2, "")
+        assert f"No such command '{word}'. Did you mean '{meant}'?" in err
+
+
 COMPLETED = """
 import sys
 from typer.main import get_command

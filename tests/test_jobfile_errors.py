@@ -251,6 +251,18 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
             "metrics: {source: stdout, pattern: torchvison}\nlaunch:",
             "12: 'metrics.pattern' has no named group in 'torchvison'; did you mean 'torchvision'?",
         ),
+        *(
+            (
+                "launch:",
+                f"metrics: {{source: stdout, pattern: '{pattern}'}}\nlaunch:",
+                f"12: 'metrics.pattern' has no named group in '{pattern}'; write '{better}'",
+            )
+            for pattern, better in (
+                (r"val acc: \S+", r"val acc: (?P<val_acc>\S+)"),
+                (r"val \(acc\): ([\d.]+)", r"val \(acc\): (?P<val_acc>[\d.]+)"),
+                ("val acc", r"val_acc=(?P<val_acc>\S+)"),
+            )
+        ),
         (
             "launch:",
             "metrics: {source: stdout, pattern: ['(?P<acc>.*', nanogpt]}\nlaunch:",
@@ -462,7 +474,8 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
             "3: 'args[1]' uses '${learning_rate}', but the job has no learning_rate; add for example learning_rate: {base: 0.05, scale: linear}",
         ),
         ("script: train.py", "script: tarin.py", "2: 'script' names a file that is missing: "),
-        ("script: train.py", "script: .", "2: 'script' names a file that is missing: "),
+        ("script: train.py", "script: .", "2: 'script' names a file, but it is a directory: "),
+        ("script: train.py", "script: train.yaml", "2: 'script' must be a Python script, not "),
         ("script: train.py", "script: " + "x" * 300, "2: 'script' names a file that is missing: "),
         (
             "launch:",
@@ -504,6 +517,16 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
             "name: digits",
             "name: !!python/object:os.system x",
             "1: the tag 'tag:yaml.org,2002:python/object:os.system' is not supported; leave it out",
+        ),
+        (
+            "name: digits",
+            "name: digits\n  module: a",
+            "2: not usable YAML: a second ':' on one line, or an indentation that is off",
+        ),
+        (
+            "launch:",
+            " keep: {}\nlaunch:",
+            "12: not usable YAML: the line is indented by more or by less than",
         ),
         ("name: digits", "? [a]\n: b", "1: a list or section cannot be a key"),
         (
@@ -623,6 +646,12 @@ def test_past_eight_errors_the_rest_is_counted_and_overrides_come_first(fail):
     assert lines[0].startswith("--set attempts=0: ")
     assert len(lines) == 9
     assert lines[-1] == "... and 3 more"
+
+
+def test_a_job_file_without_its_suffix_is_found_by_name(tmp_path):
+    (tmp_path / "train.yaml").touch()
+    with pytest.raises(JobFileError, match=r"no such file; did you mean .*/train\.yaml\?"):
+        load_spec(tmp_path / "train")
 
 
 @pytest.mark.parametrize(

@@ -94,9 +94,11 @@ def test_a_changed_target_says_what_it_kept_of_the_history(zeusrun):
 
 def test_a_missed_target_is_tried_again_with_another_choice_until_attempts_are_used_up(zeusrun):
     job = zeusrun.job(args=["--gain", "0.01"], attempts=2, objective={"max_epochs": 2})
-    code, result, _ = zeusrun.submit(job)
+    code, result, seen = zeusrun.submit(job)
     assert code == 4
     assert [t["status"] for t in result["trials"]] == ["MISSED", "MISSED"]
+    size = result["trials"][1]["global_batch_size"]
+    assert f"trying again with batch size {size}, attempt 2 of 2" in " ".join(seen.split())
     assert [(t["recurrence"], t["attempt"]) for t in result["trials"]] == [(1, 1), (1, 2)]
     assert len({t["global_batch_size"] for t in result["trials"]}) == 2
     assert result["trials"][0]["reason"] == "accuracy best 0.02 after 2 epochs, target 0.5"

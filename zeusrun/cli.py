@@ -76,6 +76,9 @@ REMOVED = {
 }
 """Removed verbs and options, and what to do instead."""
 
+SIMILAR = {"list": "history", "ls": "history", "run": "submit", "start": "submit", "stop": "cancel"}
+"""What people type, and the verb that they mean; the letters alone would suggest another one."""
+
 # Objects that a command creates at start-up live until it exits. With Python's default threshold
 # of 700, the garbage collector would scan them again and again: a tenth of the start-up time.
 _OBJECTS = 200_000
@@ -102,6 +105,9 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's or, from 0.26 on, Typer's own
         """Return the name, the command and the arguments of the verb that is used."""
+        meant = SIMILAR.get(args[0]) if self.name == "zeusrun" else None
+        if meant is not None and not ctx.resilient_parsing:
+            ctx.fail(f"No such command '{args[0]}'. Did you mean '{meant}'?")
         name, command, rest = super().resolve_command(ctx, args)
         place, _ = VERBS[self.name or ""].get(name or "", ("", ""))
         return name, get_command(_import_verb(place)) if place else command, rest

@@ -63,8 +63,11 @@ def test_from_a_command_over_a_try_to_a_run(zeusrun, script):
     rows = [line.split() for line in done.stdout.splitlines()]
     assert ["val_accuracy", "report", "0.3", "0.3", "1"] in rows
     assert ["val_loss", "report", "1", "1", "1"] in rows
+    assert "train.yaml is updated with what the run has shown." in done.stdout
     assert "Proposed: val_accuracy at least 0.31." in done.stdout
     job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())
+    text = (zeusrun.folder / "train.yaml").read_text()
+    assert ("assumed" in text, "; checked by --try" in text) == (True, False)  # no loader
     assert job["objective"] == {
         "metric": "val_accuracy",
         "mode": "max",
@@ -95,6 +98,34 @@ def test_a_batch_size_that_only_the_data_loader_shows_is_found(zeusrun, script):
     }
     assert "# learning_rate: {base: 0.01, scale" in text
     assert "# metric: val_accuracy" in text
+
+
+def test_a_try_proposes_a_pattern_for_what_the_script_prints(zeusrun, script):
+    script("""
+        import argparse
+
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--epochs", type=int, default=3)
+        epochs = parser.parse_args().epochs
+        print("data: 5000 samples in 'val', 2 classes")
+        for epoch in range(1, epochs + 1):
+            print(f"Epoch {epoch}/{epochs} | train loss: {1.0817 / epoch:.4f} | it's val acc: "
+                  f"{80 + 7.1 * epoch:.2f}%", flush=True)
+    """)
+    done = zeusrun("init", "--try", "--", "torchrun", "--nproc-per-node=1", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "Proposed: it_s_val_acc at least 88." in done.stdout
+    assert "lines such as: Epoch 1/1 | train loss: 1.0817 | it's val acc: 87.10%" in done.stdout
+    job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())
+    assert job["metrics"] == {
+        "source": "stdout",
+        "pattern": r"^Epoch +(?P<epoch>\d+)/ *\d+ \| train loss: *(?P<train_loss>\S+) "
+        r"\| it's val acc: *(?P<it_s_val_acc>\S+)",
+    }
+    size = ("--set", "batch_size.default=8", "--set", "batch_size.candidates=[8]")
+    code, result, _ = zeusrun.submit("train.yaml", *size)
+    (trial,) = result["trials"]
+    assert (code, trial["epochs"]) == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +160,26 @@ def test_a_try_corrects_who_shares_the_batch_size(zeusrun, script, size, why, sh
         ["-b", share],
         16 if "local" in share else 8,
     )
+
+
+def test_a_try_says_what_it_has_checked_and_that_a_metric_is_at_its_best(zeusrun, script):
+    script("""
+        import torch, zeusrun
+
+        torch.distributed.init_process_group("gloo")
+        data = torch.utils.data.TensorDataset(torch.ones(96, 2))
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for (x,) in torch.utils.data.DataLoader(data, batch_size=8, shuffle=True):
+            model(x).mean().backward()
+            optimizer.step()
+        zeusrun.current().report(accuracy=1.0)
+    """)
+    command = ("torchrun", "--nproc-per-node=2", "train.py", "--batch-size", 8)
+    done = zeusrun("init", "--try", "--", *command)
+    assert "accuracy at least 1. It is at its best after one epoch" in done.stdout
+    text = (zeusrun.folder / "train.yaml").read_text()
+    assert "guessed from --batch-size 8 x 2 processes; checked by --try" in text
 
 
 def test_a_try_that_fails_leaves_the_file_and_says_why(zeusrun, script):
@@ -167,13 +218,20 @@ def test_nothing_is_overwritten(cli, zeusrun, script):
     (zeusrun.folder / "train.yaml").write_text("name: mine\n")
     code, out, err = cli("init", "--", "python", "train.py")
     assert (code, out) == (2, "")
-    sentence = "train.yaml exists, and init overwrites nothing; name another file with -o"
-    assert err == f"zeusrun: {sentence}\n"
+    sentence = "train.yaml exists, and init overwrites nothing; name another file with -o before the command"
+    assert err.startswith(f"zeusrun: {sentence}: zeusrun init -o OTHER.yaml")
     assert (zeusrun.folder / "train.yaml").read_text() == "name: mine\n"
     assert cli("init", "-o", "other.yaml", "--", "python", "train.py")[0] == 0
     # After a try that failed, the same command may come again.
     assert cli("init", "-o", "other.yaml", "--", "python", "train.py")[0] == 0
     assert cli("init", "-o", "other.yaml", "--", "python", "train.py", "-v")[0] == 2
+
+
+def test_an_option_of_init_behind_the_command_is_named(cli, script):
+    script("print(1)", "mine.py")
+    code, _, err = cli("init", "python", "mine.py", "-o", "x.yaml")
+    assert code == 0
+    assert "mine.yaml: the script gets -o x.yaml; options of init come before" in err
 
 
 def test_a_job_file_elsewhere_runs_the_command_where_it_was(cli, zeusrun, script):

@@ -271,6 +271,12 @@ def test_an_unknown_trial_is_exit_2_and_says_where_to_look(cli, record, verb):
     assert "zeusrun history" in err
 
 
+def test_a_misspelt_job_is_told_from_the_one_that_is_meant(cli, record):
+    record(1, job="train")
+    assert "did you mean 'train'?" in cli("show", "trian")[2]
+    assert "did you mean 'train-1-1'?" in cli("show", "trian-1-1")[2]
+
+
 def test_an_unknown_run_of_a_known_job_is_named(cli, record):
     record(1)
     _, _, err = cli("show", "job-99-1")

@@ -304,6 +304,7 @@ def test_where_there_is_no_batch_size_the_file_says_what_to_do():
         ("python t.py --lr 1", "lr = args.lr * hvd_world_size", "by the number of processes"),
         ("accelerate launch --config_file x.yaml t.py", None, "config_file has no effect"),
         ("HF_TOKEN=hf_secret python t.py", None, "HF_TOKEN is secret"),
+        ("python t.py --do_eval", TRAINER, "--eval_strategy epoch"),
     ],
 )
 def test_what_may_go_wrong_is_told(command, text, warning):
@@ -311,6 +312,10 @@ def test_what_may_go_wrong_is_told(command, text, warning):
     assert any(warning in each for each in guess.warnings)
     text = re.sub("\n# ", " ", draft_of(command, guess))
     assert f" Warning: {guess.warnings[0]}." in text
+
+
+def test_a_trainer_that_evaluates_every_epoch_is_no_warning():
+    assert guess_of("python t.py --do_eval --eval_strategy epoch", TRAINER).warnings == ()
 
 
 def test_a_rate_that_timm_is_given_is_not_scaled_by_it():

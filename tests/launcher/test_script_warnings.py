@@ -38,6 +38,9 @@ def test_a_batch_size_that_nothing_takes_is_told_with_the_line_to_write(warnings
         "the batch size seems never to reach the script: the job file has no ${batch_size}"
     )
     assert 'args: [--batch-size, "${batch_size}"]' in warning
+    assert "local_batch_size" not in warning
+    (warning,) = warnings(launch={"nproc_per_node": 2})
+    assert '"${local_batch_size}" if the script means that of each rank' in warning
 
 
 @pytest.mark.parametrize(

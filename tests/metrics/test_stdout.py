@@ -9,6 +9,7 @@ import pytest
 from tests.contracts.source import MetricSourceContract
 from tests.metrics.reading import append, open_source, values_of
 from zeusrun.metrics import stdout
+from zeusrun.sidecar.events import SIDECAR_NAME, Ended, encode_event
 
 PATTERN = r"epoch (?P<epoch>\d+) acc (?P<accuracy>\S+)( loss (?P<loss>\S+))?"
 
@@ -164,6 +165,33 @@ def test_a_pattern_that_matches_nothing_is_named_at_the_end_and_a_guess_is_not(t
         assert source.read(final=True) == []
         named = ["metrics.source stdout: no line of rank 0 has matched metrics.pattern"]
         assert list(source.warnings) == (named if section["source"] == "stdout" else [])
+
+
+def test_the_warning_shows_printed_lines_that_the_pattern_should_have_matched(tmp_path):
+    source = open_source(tmp_path, source="stdout", pattern=PATTERN)
+    append(log(tmp_path), "epoch 1: loss 0.5\x1b[0m, accuracy 0.9\nno number\nsaved 12 files\n")
+    source.read()
+    source.read(final=True)
+    (warning,) = source.warnings
+    shown = "'epoch 1: loss 0.5, accuracy 0.9' or 'saved 12 files'"
+    assert warning.endswith(f"has matched metrics.pattern; should it match {shown}?")
+
+
+def test_a_pattern_that_matches_has_no_such_warning(tmp_path):
+    source = open_source(tmp_path, source="stdout", pattern=PATTERN)
+    append(log(tmp_path), "saved 12 files\nepoch 1 acc 0.9\nsaved 13 files\n")
+    assert values_of(source, final=True) == [(1, 0.9)]
+    assert list(source.warnings) == []
+
+
+@pytest.mark.parametrize(("code", "warned"), [(1, False), (0, True)])
+def test_a_script_that_failed_before_its_first_step_is_not_told_about_the_pattern(
+    tmp_path, code, warned
+):
+    source = open_source(tmp_path, source="stdout", pattern=PATTERN)
+    append(tmp_path / "run" / SIDECAR_NAME, encode_event(Ended(1.0, 0, code)).decode())
+    assert source.read(final=True) == []
+    assert bool(source.warnings) == warned
 
 
 def test_a_pattern_that_takes_for_ever_is_named_and_no_longer_used(tmp_path, monkeypatch):

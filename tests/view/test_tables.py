@@ -95,6 +95,13 @@ def test_a_history_shows_each_trial_oldest_first():
     assert "~ estimated from CPU time" in text
 
 
+def test_a_history_marks_a_run_that_trained_with_another_batch_size_than_chosen():
+    trials = [reached(1, 50.0, global_batch_size=256, observed_batch_size=64)]
+    text = render(history_table("job", [*trials, reached(2, 50.0, observed_batch_size=32)], None))
+    assert [row.split()[3] for row in text.splitlines() if row[:2] == "06"] == ["256≠64", "32"]
+    assert "256≠64: trained with 64, teaches nothing" in text
+
+
 def test_what_is_unknown_is_a_dash_and_never_0():
     text = render(history_table("job", [trial()], None))
     (row,) = [line for line in text.splitlines() if "DISPATCHED" in line]

@@ -16,6 +16,7 @@ from zeusrun.commands.options import console, open_home
 from zeusrun.commands.submit import compose
 from zeusrun.errors import ExitCode, UsageError
 from zeusrun.files.atomic import replace_file
+from zeusrun.files.tail import LineTail
 from zeusrun.history.registry import open_history
 from zeusrun.jobfile.guess.guess import Batch, correct_batch
 from zeusrun.jobfile.guess.script import read_text
@@ -25,8 +26,11 @@ from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit
 from zeusrun.metrics.propose import propose
+from zeusrun.metrics.propose_pattern import propose_pattern
+from zeusrun.metrics.rows import Run
 from zeusrun.metrics.seen import describe_alone
 from zeusrun.metrics.sight import Sight
+from zeusrun.metrics.stdout import split_states
 from zeusrun.plain_text import plain_text
 from zeusrun.trial import TrialStatus
 from zeusrun.view.console import lasting_console
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from zeusrun.metrics.progress import Progress
     from zeusrun.trial import Trial
 
+_MAX_PRINTED_BYTES = 256 << 10
 _TRY_S = 120  # if the number of epochs cannot be set
 _NOTHING_SEEN = (
     "The run produced no metric that zeusrun can see. In the job file, write under 'metrics' where "
@@ -58,7 +63,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     spec = load_spec(path, _overrides(guess))
     limit = "" if guess.max_epochs else f", at most {_TRY_S} s"
     typer.echo(f"Running it once: one epoch{limit}. This run is not recorded in the history.")
-    trial, code, progress = _run(spec)
+    trial, code, progress, printed = _run(spec)
     sight = Sight.of(progress) if progress is not None else None
     if sight is not None and sight.metrics:
         console().print(metrics_table(sight, trial.metric))
@@ -70,20 +75,13 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         then = f"{path} stays as it is. Correct the cause, then give the same command again"
         typer.echo(f"zeusrun: the run failed: {reason}; {then}", err=True)
         return code
-    guess = replace(guess, seen_rate=max(sight.learning_rates, default=None))
-    size = sight.batch_size
-    if (alone := describe_alone(progress.observed)) is not None:
-        typer.echo(f"zeusrun: warning: {path}: {alone}", err=True)
-    elif guess.batch is None and size and size % guess.ranks == 0:
-        guess = replace(guess, batch=Batch(size, "the run of --try", by_hook=True))
-    elif guess.batch is not None and size and size != guess.batch.default:
-        wrong = f"the run trained with a batch size of {size}, not with {guess.batch.default}"
-        if corrected := correct_batch(guess, size):
-            guess, then = corrected, "'batch_size' and 'args' are corrected"
-        else:
-            then = "correct 'batch_size' and 'args'"
-        typer.echo(f"zeusrun: warning: {path}: {wrong}; {then}", err=True)
+    guess = _check_batch(
+        replace(guess, seen_rate=max(sight.learning_rates, default=None)), path, sight, progress
+    )
     proposal = propose(progress.seen, guess.metric)
+    shape = None if proposal else propose_pattern(printed, guess.metric)
+    if shape is not None:
+        proposal, guess = shape.proposal, replace(guess, pattern=shape.pattern)
     if proposal is None:
         idle = "" if progress.steps else "The run made no optimizer step: see its output above. "
         lines, objective = [idle + _NOTHING_SEEN], None
@@ -96,16 +94,46 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
             target,
             f"it was {last:.6g} in the run of --try; source: {source}",
         )
+        read = f" It is read from lines such as: {plain_text(shape.line.strip())}" if shape else ""
+        best = " It is at its best after one epoch: choose the target yourself."
         lines = [
-            f"Proposed: {metric} {better} {target:g}.",
+            f"Proposed: {metric} {better} {target:g}.{best if target == last else ''}{read}",
             f"Next: set the target to what you need, then run: zeusrun submit {path}",
         ]
-    if read_text(path) == text:
-        _write(path, write(guess, objective=objective))
-    else:
-        lines.insert(0, f"{path} was edited meanwhile, so init has not changed it.")
-    typer.echo("\n".join(lines))
+    changed = _replace(path, text, write(guess, objective=objective))
+    typer.echo("\n".join([f"{path} {changed}.", *lines]))
     return ExitCode.REACHED
+
+
+def _check_batch(guess: Guess, path: Path, sight: Sight, progress: Progress) -> Guess:
+    """Return the guess with the batch size that the run trained with; warn if it was another."""
+    size, batch = sight.batch_size, guess.batch
+    if (alone := describe_alone(progress.observed)) is not None:
+        typer.echo(f"zeusrun: warning: {path}: {alone}", err=True)
+    elif batch is None and size and size % guess.ranks == 0:
+        return replace(guess, batch=Batch(size, "the run of --try", by_hook=True))
+    elif batch is not None and size == batch.default:
+        checked = f"{batch.why.partition(': assumed')[0]}; checked by --try"
+        return replace(guess, batch=replace(batch, why=checked))
+    elif batch is not None and size:
+        corrected = correct_batch(guess, size)
+        then = "'batch_size' and 'args' are corrected"
+        if corrected is None:
+            then = "correct 'batch_size' and 'args'"
+        wrong = f"the run trained with a batch size of {size}, not with {batch.default}"
+        typer.echo(f"zeusrun: warning: {path}: {wrong}; {then}", err=True)
+        return corrected or guess
+    return guess
+
+
+def _replace(path: Path, text: str, new: str) -> str:
+    """Replace the file's text, unless somebody has edited it; return what happened to it."""
+    if read_text(path) != text:
+        return "was edited meanwhile, so init has not changed it"
+    if new == text:
+        return "stays as it is"
+    _write(path, new)
+    return "is updated with what the run has shown"
 
 
 def _write(path: Path, text: str) -> None:
@@ -138,8 +166,11 @@ def _overrides(guess: Guess) -> list[str]:
     ]
 
 
-def _run(spec: JobSpec) -> tuple[Trial, int, Progress | None]:
-    """Run the job once; the user's home lends the GPUs and records nothing."""
+def _run(spec: JobSpec) -> tuple[Trial, int, Progress | None, list[str]]:
+    """Run the job once; the user's home lends the GPUs and records nothing.
+
+    The last item is what rank 0 printed at the end, without colours.
+    """
     home, history = open_home()
     progress = None
     with (
@@ -173,4 +204,14 @@ def _run(spec: JobSpec) -> tuple[Trial, int, Progress | None]:
             with contextlib.closing(submission):
                 check_not_ended(spec.name, signals.received)
                 result = submit(submission, consume)
-    return result.trials[-1], result.exit_code, progress
+            printed = _read_printed(Run(Path(result.trials[-1].run_dir), scratch).log(0))
+    return result.trials[-1], result.exit_code, progress, printed
+
+
+def _read_printed(log: Path) -> list[str]:
+    tail, printed = LineTail(log), list[str]()
+    tail.skip_backlog(_MAX_PRINTED_BYTES)
+    with contextlib.suppress(OSError):
+        while lines := tail.read_lines(final=True):
+            printed += (state for line in lines for state in split_states(line))
+    return [*dict.fromkeys(printed)]

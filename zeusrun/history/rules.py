@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -82,8 +83,11 @@ def find_trial(store: History, name: str) -> Trial:
     if job in jobs:
         run = name.removeprefix(f"{job}-")
         raise UsageError(f"{job} has no run {run}; `zeusrun history {job}` lists its runs")
+    asked = job or name
+    close = difflib.get_close_matches(asked, jobs, n=1)
+    meant = f"did you mean {name.replace(asked, close[0], 1)!r}? A" if close else "a"
     raise UsageError(
-        f"there is no trial and no job called {name!r}; a trial is called JOB-RUN, such as "
+        f"there is no trial and no job called {name!r}; {meant} trial is called JOB-RUN, such as "
         "digits-7-1; `zeusrun history` lists the jobs"
     )
 

@@ -62,6 +62,8 @@ def _check_path(info: ValidationInfo, text: str, exists: Callable[[Path], bool],
     if not find_placeholders(text):
         path = resolve_path(info.data["source"], expand_placeholders(text, {}))
         if not exists(path):
+            if os.path.isdir(path):  # noqa: PTH112 - never raises
+                raise ValueError(f"{what}, but it is a directory: {path}")
             raise ValueError(f"{what} that is missing: {path}")
 
 
@@ -132,6 +134,8 @@ class JobSpec(Section):
     @classmethod
     def _check_script(cls, script: str | None, info: ValidationInfo) -> str | None:
         if script is not None:
+            if script.endswith(_NO_SCRIPT):
+                raise ValueError(f"must be a Python script, not {script!r}")
             _check_path(info, script, os.path.isfile, "names a file")
         return script
 
@@ -334,6 +338,7 @@ def spec_json_schema() -> dict[str, Any]:
     }
 
 
+_NO_SCRIPT = (".yaml", ".yml", ".json", ".sh", ".ipynb")
 _OWN = frozenset({"source", "secrets"})  # fields that are no keys of the file
 _SECTIONS: dict[str, list[str]] = {"": [key for key in JobSpec.model_fields if key not in _OWN]} | {
     name: list(kind.model_fields)

@@ -6,6 +6,7 @@ object, and only YAML 1.2's core types exist (``no`` is text, ``1e-3`` a number,
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -41,6 +42,7 @@ _SYNTAX_HINTS = {
     "'\\t'": "a tab cannot indent YAML; use spaces",
     "another document": "a job file holds one job: remove the '---' that starts a second one",
     "mapping values are not allowed": "a second ':' on one line, or an indentation that is off",
+    "<block mapping start>": "the line is indented by more or by less than those that it goes with",
     "got '{'": 'quote a placeholder inside [ ] or { }, as in "${max_epochs}"',
 }
 
@@ -112,7 +114,9 @@ def _read_text(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise JobFileError(f"{path}: there is no such file") from error
+        meant = path.with_name(f"{path.name}.yaml") if path.name else path
+        hint = f"; did you mean {meant}?" if os.path.isfile(meant) else ""  # noqa: PTH113 - never raises
+        raise JobFileError(f"{path}: there is no such file{hint}") from error
     except IsADirectoryError as error:
         raise JobFileError(f"{path} is a directory; name the job file in it") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name

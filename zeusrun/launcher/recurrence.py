@@ -121,6 +121,12 @@ def _recur(submission: Submission, emit: Emit, signals: CaughtSignals) -> Submit
         notes = [
             f"history: {text}" for text in dispatched.choice.kept if dispatched.trial.attempt == 1
         ]
+        if made and not made[-1].replaced:
+            number = dispatched.trial.attempt - sum(each.replaced for each in made)
+            notes.append(
+                f"trying again with batch size {dispatched.trial.global_batch_size}, attempt "
+                f"{number} of {submission.spec.attempts}"
+            )
         if made and made[-1].trial.cause is not None:
             notes.append("if this attempt fails with the same error, it is the last one")
         trial, stop = run_attempt(submission, dispatched, emit, signals, notes=notes)

@@ -55,7 +55,8 @@ def find_unused_choices(spec: JobSpec) -> list[str]:
     warnings = [
         f"the {choice} seems never to reach the script: the job file has no ${{{name}}}, and "
         f"{spec.script or spec.module} mentions neither ZEUSRUN_{name.upper()} nor zeusrun. Pass "
-        f'it as an argument, such as  args: [--{name.replace("_", "-")}, "${{{name}}}"], or write  '
+        f'it as an argument, such as  args: [--{name.replace("_", "-")}, "${{{name}}}"]'
+        f"{_per_rank(spec) if name == 'batch_size' else ''}, or write  "
         f"{name}: {{apply: {_HOOKED[name]}}}"
         for name, choice in _undelivered(spec, text).items()
     ]
@@ -74,6 +75,11 @@ def find_unused_choices(spec: JobSpec) -> list[str]:
             "the script"
         )
     return warnings
+
+
+def _per_rank(spec: JobSpec) -> str:
+    one = spec.launch.nproc_per_node == 1
+    return "" if one else ' ("${local_batch_size}" if the script means that of each rank)'
 
 
 def find_choices_to_ask_for(spec: JobSpec) -> frozenset[str]:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from zeusrun.metrics.seen import Seen
 
 # What libraries report beside metrics.
-_NO_METRIC = re.compile(
+NO_METRIC = re.compile(
     r"(runtime|per_sec|_time|^time|samples|steps?$|^epoch|learning_rate|^lr\b|lr-|grad_norm|flos)"
 )
-_QUALITY = {"acc", "accuracy", "top", "f", "auc", "auroc", "map", "bleu", "rouge", "iou", "score"}
+QUALITY = {"acc", "accuracy", "top", "f", "auc", "auroc", "map", "bleu", "rouge", "iou", "score"}
 _TWO_DIGITS = Context(prec=2)
 
 
@@ -44,7 +44,7 @@ def propose(seen: Mapping[tuple[str, str], Seen], likely: str = "") -> Proposal 
     def rank(key: tuple[str, str]) -> tuple[bool, ...]:
         words = set(re.findall(r"[a-z]+", key[0].lower()))
         evaluates = names_an_evaluation({key[0]: 0.0})
-        good = key[1] == REPORT or bool(words & _QUALITY) or evaluates
+        good = key[1] == REPORT or bool(words & QUALITY) or evaluates
         return (
             "train" in words,
             not good,
@@ -56,7 +56,7 @@ def propose(seen: Mapping[tuple[str, str], Seen], likely: str = "") -> Proposal 
     usable = [
         (name, source)
         for (name, source), values in seen.items()
-        if math.isfinite(values.last) and not _NO_METRIC.search(name.lower())
+        if math.isfinite(values.last) and not NO_METRIC.search(name.lower())
     ]
     if not usable:
         return None

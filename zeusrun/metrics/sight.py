@@ -69,7 +69,7 @@ def describe_applied(applied: Applied) -> str:
     """Return what a hook replaced: ``train.py:4: learning rate changed from 0.1 to 0.2``."""
     name = "batch size of each rank" if applied.choice == "batch_size" else "learning rate"
     if applied.given == applied.chosen:
-        return f"{applied.where}: {name} stays {applied.given:g}"
+        return f"{applied.where}: {name} {applied.given:g}, as in the script"
     return f"{applied.where}: {name} changed from {applied.given:g} to {applied.chosen:g}"
 
 

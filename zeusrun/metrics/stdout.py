@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+from collections import deque
 from typing import TYPE_CHECKING
 
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.patterns import READY
+from zeusrun.metrics.propose_pattern import has_metric
 from zeusrun.metrics.rows import Rows, RowSource
+from zeusrun.metrics.sidecar import SidecarReader
+from zeusrun.sidecar.events import SIDECAR_NAME, Ended
+from zeusrun.sidecar.step_clock import read_step_clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,10 +23,18 @@ if TYPE_CHECKING:
     from zeusrun.metrics.rows import Run
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_DIGIT = re.compile(r"\d")
+_MAX_KEPT, _SHOWN_LETTERS = 50, 120
 _MAX_CHUNKS = 4  # 1 MB at a time, so that supervision never waits long
 _MAX_LINE = 4096  # characters; a metric stands at the start of a line
 _ON_LAST_RANK = "megatron"  # it prints on the last rank
 _MAX_S = 1.0  # of CPU for a chunk of 256 KB, which takes about 0.02 s
+
+
+def split_states(line: bytes) -> list[str]:
+    """Return a printed line without colours; each state of a progress bar is one of its own."""
+    text = line.decode(errors="replace")
+    return (_COLOUR.sub("", text) if "\x1b" in text else text).split("\r")
 
 
 class _SlowPatternError(Exception):
@@ -36,8 +49,10 @@ class PrintedLines(RowSource):
 
     def __init__(self, run: Run) -> None:
         super().__init__(Rows(run, "group", epoch="epoch"))
+        self._run = run
         self._quiet = run.section.source == "auto"
         self._matched = False
+        self._unmatched = deque[str](maxlen=_MAX_KEPT)  # lines with numbers
         self._tried = ""  # the pattern that is being matched
         patterns: dict[int, list[re.Pattern[str]]] = {}
         for name in run.section.pattern or READY:
@@ -64,8 +79,12 @@ class PrintedLines(RowSource):
                 except _SlowPatternError:
                     self._give_up()
                     return True
-        if final and self._logs and not self._matched:
-            self._rows.warn("lines", "no line of rank 0 has matched metrics.pattern")
+        if final and self._logs and not self._matched and _has_trained(self._run):
+            newest = dict.fromkeys(each.strip() for each in reversed(self._unmatched))
+            likely = sorted(newest, key=has_metric, reverse=True)[:2]
+            shown = " or ".join(repr(each[:_SHOWN_LETTERS]) for each in likely)
+            should = f"; should it match {shown}?" if shown else ""
+            self._rows.warn("lines", f"no line of rank 0 has matched metrics.pattern{should}")
         return True  # the log is always there
 
     def _give_up(self) -> None:
@@ -79,10 +98,7 @@ class PrintedLines(RowSource):
         )
 
     def _take(self, line: bytes, patterns: list[re.Pattern[str]], written_s: float) -> None:
-        text = line.decode(errors="replace")
-        if "\x1b" in text:
-            text = _COLOUR.sub("", text)
-        for part in text.split("\r"):
+        for part in split_states(line):
             row: dict[str, str] = {}
             for pattern in patterns:
                 self._tried = pattern.pattern
@@ -91,6 +107,17 @@ class PrintedLines(RowSource):
             if row:
                 self._matched = True
                 self._rows.take(row, written_s)
+            elif not self._matched and _DIGIT.search(part[:_MAX_LINE]):
+                self._unmatched.append(part[:_MAX_LINE])
+
+
+def _has_trained(run: Run) -> bool:
+    """Whether rank 0 has made an optimizer step, or has ended well; true if unknown."""
+    if read_step_clock(run.run_dir / "clock" / "rank0") is not None:
+        return True
+    events = SidecarReader(run.run_dir / SIDECAR_NAME).read()
+    ends = [each.code for each in events if isinstance(each, Ended) and each.rank == 0]
+    return not events or 0 in ends
 
 
 @contextlib.contextmanager

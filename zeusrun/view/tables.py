@@ -165,7 +165,7 @@ def history_table(
         cells: dict[str, RenderableType] = {
             "when": units.moment(trial.started_at),
             "run": f"{trial.recurrence}-{trial.attempt}",
-            "batch": str(trial.global_batch_size),
+            "batch": units.batch_size(trial),
             "limit": units.power(trial.power_limit_w),
             "epochs": units.number(trial.epochs),
             "time": units.duration(trial.time_s),
@@ -177,8 +177,12 @@ def history_table(
         style = "dim" if trial.forgotten else None
         table.add_row(*(cells[name] for name in names), style=style)
     sources = {trial.energy_source for trial in shown}
+    differing = [each for each in map(units.batch_size, shown) if "≠" in each][:1]
     notes = [note for source, note in _SOURCE_NOTES.items() if source in sources]
     notes += ["saved: counts all attempts"] if proved else []
+    notes += [
+        f"{each}: trained with {each.partition('≠')[2]}, teaches nothing" for each in differing
+    ]
     notes += ["costs of different eta_knob"] if len({each.eta_knob for each in shown}) > 1 else []
     count = len(trials) if count is None else count
     notes += [f"{count - len(shown)} earlier: --last {count}"] if len(shown) < count else []
@@ -364,7 +368,9 @@ def sight_sheet(trial: Trial, sight: Sight) -> RenderableType:
     table = metrics_table(sight, trial.metric)
     head = Text.assemble((trial.trial, "bold"), f"  {trial.metric}, {target_text(trial)}")
     if sight.source is None:
-        then = "name one of these in objective.metric" if sight.metrics else "see docs/metrics.md"
+        then = (
+            "correct objective.metric or metrics.name" if sight.metrics else "see docs/metrics.md"
+        )
         end = f"{trial.metric} never came; {then}"
     else:
         end = f"{trial.metric} is taken from {seen_by(sight)}"

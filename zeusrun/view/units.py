@@ -12,6 +12,8 @@ from zeusrun.trial import EnergySource
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zeusrun.trial import Trial
+
 UNKNOWN = "–"  # noqa: RUF001 - a dash is meant
 MINUS = "−"  # noqa: RUF001 - a minus is meant
 _SOURCE_MARKS = {
@@ -123,3 +125,9 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
         " " if value is None else _BARS[min(top, round((value / 2 - low / 2) / span * top))]
         for value in kept
     )
+
+
+def batch_size(trial: Trial) -> str:
+    """Return the batch size, such as ``256≠64`` where 256 was chosen but the run used 64."""
+    chosen, observed = trial.global_batch_size, trial.observed_batch_size
+    return f"{chosen}≠{observed}" if observed not in {None, chosen} else str(chosen)

@@ -242,6 +242,11 @@ def test_without_it_torchruns_last_lines_are_shown(paths):
     assert read_traceback(paths).splitlines() == [f"line {n}" for n in range(30, 50)]
 
 
+def test_what_torchrun_says_of_a_signal_is_not_shown_as_the_cause(paths):
+    leave(paths, log="Traceback\nSignalException: Process 5 got signal: 15\n")
+    assert read_traceback(paths) is None
+
+
 def test_a_sigkill_is_out_of_memory_where_the_kernel_has_counted_one(paths):
     paths.torchrun_log.write_text(TORCHRUN.format(code=-9))
     failure = read_failure(paths, 0, oom_kills=1)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.forks import Forks
 from tests.worker.rank import Rank, run_plain
-from zeusrun.sidecar.events import Applied, Asked, Observed
+from zeusrun.sidecar.events import Applied, Asked, Ended, Observed
 
 PREAMBLE = """
 import torch
@@ -323,3 +323,10 @@ def test_ranks_without_a_process_group_train_alone(run, before, world_size, alon
     )
     assert code == 0, log
     assert [e.alone for e in rank.events if isinstance(e, Observed)] == [alone]
+
+
+def test_a_process_group_is_seen_while_no_data_loader_feeds_the_steps(run):
+    left = f"{GROUP}\nstep()\ntorch.distributed.destroy_process_group()"
+    rank, code, log = run(left, WORLD_SIZE="2")
+    assert code == 0, log
+    assert [e.grouped for e in rank.events if isinstance(e, Ended)] == [True]

@@ -89,9 +89,9 @@ def why_try(now: Assessment, index: int, incumbent: int) -> str:
     worth = 0.0 if now.values is None else float(now.values[index])
     best = beliefs.arms[incumbent]
     return (
-        f"{beliefs.arms[index]} may be {_compared(now, index)} {best}, but this is uncertain; over "
-        f"the next {now.recurrences + HORIZON} recurrences, a try should save about {worth:.2g} "
-        f"runs of {best}"
+        f"{beliefs.arms[index]} is expected to be {_compared(now, index)} {best}, but this is "
+        f"uncertain; a try should save about {worth:.2g} runs of {best} over the next "
+        f"{now.recurrences + HORIZON} recurrences, in case it is cheaper"
     )
 
 

@@ -74,6 +74,7 @@ class Guess:
     metric: str  # its probable name
     warnings: tuple[str, ...]  # a sentence each
     seen_rate: float | None = None  # of the optimizer in a run
+    pattern: str | None = None  # of the lines in which a run printed its metric
 
 
 def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> Guess:
@@ -88,6 +89,12 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
     ranks = nproc if isinstance(nproc, int) else {"cpu": cpus, "gpu": gpus}.get(nproc, gpus or cpus)
     batch = _guess_batch(arguments, max(1, ranks))
     rate, scale = _guess_learning_rate(arguments, warnings)
+    given = " ".join(launched.args)
+    if script.library == "transformers" and "--do_eval" in given and "_strategy" not in given:
+        warnings.append(
+            "the script evaluates only after its last epoch, so no run can end early; add "
+            "--eval_strategy epoch to the command"
+        )
     epochs = arguments.find(_EPOCHS)
     if epochs is not None:
         arguments.put(epochs, "max_epochs")
@@ -230,6 +237,7 @@ def write_draft(
         "",
         *_objective(guess, objective),
         "",
+        *_metrics(guess),
         *_batch(guess),
         "",
         *_learning_rate(guess),
@@ -243,9 +251,7 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
         metric, mode, target, origin = objective
         yield _line(f"  metric: {_scalar(metric)}", origin)
         yield f"  mode: {mode}"
-        yield _line(
-            f"  target: {target!r}", "a little better than that; a run ends when it is reached"
-        )
+        yield _line(f"  target: {target!r}", "a proposal; a run ends when it is reached")
     else:
         yield "  # Remove the # from the next three lines, and correct them (docs/metrics.md)."
         yield _line(f"  # metric: {guess.metric}", "`zeusrun init --try` lists those of a run")
@@ -258,6 +264,14 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
         yield _line("  max_epochs: 40", "a guess: no option for epochs was found")
     else:
         yield _line(f"  max_epochs: {int(epochs.value)}", f"guessed from {epochs.origin}")
+
+
+def _metrics(guess: Guess) -> Iterator[str]:
+    if guess.pattern is not None:
+        yield _line("metrics:", "the named groups are metrics (docs/metrics.md)")
+        yield "  source: stdout"
+        yield "  pattern: '" + guess.pattern.replace("'", "''") + "'"
+        yield ""
 
 
 def _batch(guess: Guess) -> Iterator[str]:

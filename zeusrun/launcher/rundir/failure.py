@@ -126,9 +126,13 @@ def torchrun_was_signalled(paths: RunPaths) -> bool:
 
 
 def read_traceback(paths: RunPaths, mask: Mask = _NO_MASK) -> str | None:
-    """Return the traceback of the root cause, else torchrun's last lines, else ``None``."""
+    """Return the traceback of the root cause, else torchrun's last lines, else ``None``.
+
+    What torchrun says about a signal that it got is not the cause.
+    """
     trace = mask.text(str((_read_record(paths.error) or {}).get("traceback") or ""))
-    return trace or "\n".join(_read_tail(paths.torchrun_log, mask).splitlines()[-20:]) or None
+    log = "" if torchrun_was_signalled(paths) else _read_tail(paths.torchrun_log, mask)
+    return trace or "\n".join(log.splitlines()[-20:]) or None
 
 
 def _read_record(path: Path) -> dict[str, Any] | None:

@@ -223,7 +223,7 @@ def _never_reported(trial: Trial, progress: Progress) -> str:
         seen = list_names(progress.seen_metrics)
         return (
             f"the script never reported {trial.metric!r}; it reported {seen}. "
-            "Correct objective.metric in the job file"
+            "Correct objective.metric (or metrics.name) in the job file"
         )
     return (
         f"the script never reported {trial.metric!r}, and zeusrun saw no metric of any library; "

@@ -131,6 +131,9 @@ class Observer:
         The first step of a pass may have a batch too many, and the last one too few: accelerate's
         loaders read one batch ahead. So they do not count, except a first one of one batch.
         """
+        run = self._run
+        if not run.grouped and run.world_size > 1:
+            run.grouped = is_grouped()  # it may leave the group at the end
         current = self.current
         # No new batch: a second optimizer, or a loader that reads one batch ahead.
         if current is None or not current.pending:
@@ -167,9 +170,6 @@ class Observer:
                 self._earlier = 0
             self._steps, self._mixed, self._training = {}, 0, feed
         feed.passes += 1
-        self._run.grouped = (
-            self._run.grouped or is_grouped()
-        )  # a script may leave the group at its end
         self._alone = self._run.world_size > 1 and (self.is_separate or not self._run.grouped)
 
     def record(self) -> None:

@@ -1,0 +1,274 @@
+r"""Proposes a ``metrics.pattern`` from the lines that a short run has printed.
+
+``Epoch 1 | val acc: 87.10%`` gives ``^Epoch +(?P<epoch>\d+) \| val acc: *(?P<val_acc>\S+)``.
+A number is a metric if the words before it name one. Text stays as it is; between two metrics, what
+follows another number may be anything.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from zeusrun.metrics.propose import NO_METRIC, QUALITY, propose
+from zeusrun.metrics.rows import number_of
+from zeusrun.metrics.seen import Seen, names_an_evaluation
+from zeusrun.target import likely_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from zeusrun.metrics.propose import Proposal
+
+_NUMBER = re.compile(
+    r"(?:(?<![a-zA-Z0-9_.@])(?<![a-zA-Z]-)|(?i:(?<=epoch)|(?<=epoch_)))"
+    r"(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\d.]\d)|nan\b|inf\b)"
+)
+_WORD = re.compile(r"[^\W\d][\w./@-]*")
+# What ends the words before a number, a unit such as "ms/step", and what begins no words.
+_BREAK = re.compile(r"[|,;{\[\t:=<>]|\s[-\u2013\u2014]+\s|\.\s")
+_UNIT = re.compile(r"[^\W\d]*(?:/[^\W\d]+)?")
+_EDGE = " '\"/%)].*"
+_SIGNS = ",;:%)]"  # which metrics ignore after a number
+_EPOCH = {"epoch", "ep"}
+_SPLIT = re.compile(r"train(?:ing)?|val(?:id(?:ation)?)?|test(?:ing)?|eval(?:uation)?")
+_FILLING = {"the", "is", "of", "on", "at", "a", "was", "are", "to", "for", "in", "after", "with"}
+_COUNTED = {"the", "of", "on", "at", "to", "for", "in", "after", "with"}  # "on the 10000 images"
+_SETTING = re.compile(
+    r"(?:^|_)(?:best|size|batch|split|ratio|interval|freq|every|seed|workers|num|eta|elapsed|took"
+    r"|iter|mem|memory|gpu|params?|parameters|ms|sec|secs|seconds|speed|patience|lr|rank|data|time)"
+    r"(?:_|$)"
+)
+_MAX_LINE = 1000
+_MAX_SHAPES = 100
+
+
+class _Number(NamedTuple):
+    """A number of a line; its name is empty if it is neither a metric nor the epoch."""
+
+    name: str
+    label: int  # where its name begins
+    start: int
+    end: int
+
+
+class Shape(NamedTuple):
+    """A pattern, the line that it was made of, and what it proposes."""
+
+    pattern: str
+    line: str
+    proposal: Proposal
+
+
+def propose_pattern(lines: Sequence[str], likely: str = "") -> Shape | None:
+    """Propose a pattern for lines without colours; ``None`` if none looks like a result.
+
+    A line looks like one if it has a metric and an epoch, or a metric of an evaluation. Where the
+    pattern matches another line, it reads what that line says. ``likely`` is as in ``propose``.
+    """
+    known = [*_read([line for line in lines if len(line) <= _MAX_LINE])]
+    shapes: dict[str, str] = {}
+    for line, numbers in known:
+        names = {number.name for number in numbers if number.name} - {"epoch"}
+        by_epoch = any(number.name == "epoch" for number in numbers)
+        if names and (by_epoch or names_an_evaluation(dict.fromkeys(names, 0.0))):
+            shapes.setdefault(_build(line, numbers), line)
+    last = [*shapes][-_MAX_SHAPES:]
+    values = {shape: read for shape in last if (read := _check(shape, known))}
+    found = {
+        (name, shape): Seen(each[0], each[-1], len(each))
+        for shape, read in values.items()
+        for name, each in read.items()
+    }
+    # Of the patterns with the best metric: one with an epoch, then the one that matches least.
+    merged = {(name, "stdout"): seen for (name, _), seen in found.items()}
+    if (best := propose(merged, likely)) is None:
+        return None
+    usable = [shape for name, shape in found if name == best.metric]
+    shape = min(usable, key=lambda each: ("<epoch>" not in each, found[best.metric, each].times))
+    proposal = propose({(best.metric, "stdout"): found[best.metric, shape]})
+    return proposal and Shape(shape, shapes[shape], proposal)
+
+
+def read_line(line: str) -> list[_Number]:
+    """Return the numbers of a line, and the names of those that are metrics or the epoch."""
+    numbers: list[_Number] = []
+    heads: list[str] = []  # of a number: the part of the data that a heading names
+    nears: list[str] = []  # of a number: the last such part before it
+    first = _WORD.match(line)
+    head = near = _part(first[0]) if first else ""
+    begin = 0  # where the words of the next name begin
+    for match in _NUMBER.finditer(line):
+        start, end = match.span()
+        *before, (label, text) = _segments(line, begin, start)
+        words, own = _WORD.findall(text), _part(text)
+        if headings := [(at, part) for at, each in before if (part := _part(each))]:
+            at, head = headings[-1]
+            near, label = head, min(label, at)
+        over = line[start - 1 : start] == "/"  # the second number of 3/90
+        counts = over or line[end : end + 1] == "/" or (words and words[-1].lower() in _COUNTED)
+        name = _name(words)
+        if words and words[-1].lower().rstrip("_") in _EPOCH:
+            name, counts, head = "epoch", False, own or head
+        elif counts or not _is_metric(name, line, start, end):
+            name, head = "", own or head
+        elif head and own:
+            head = own
+        near = own or near
+        numbers.append(_Number(name, label, start, end))
+        heads.append("" if own else head)
+        nears.append("" if own else near)
+        # The words before a count go on: "Accuracy: 98/100 (98%)".
+        if not (counts and words) or (over and line[end : end + 2] != " ("):
+            unit = _UNIT.match(line, end)
+            begin = unit.end() if unit else end
+    return _unique(numbers, heads, nears)
+
+
+def has_metric(line: str) -> bool:
+    """Whether a line looks like one with a metric."""
+    return any(number.name not in {"", "epoch"} for number in read_line(line[:_MAX_LINE]))
+
+
+def _segments(line: str, begin: int, end: int) -> list[tuple[int, str]]:
+    """Return the pieces before a number and where they begin; the last one has its words."""
+    text = _NUMBER.sub(lambda match: "/" * len(match[0]), line[begin:end])
+    found, at = [], 0
+    for each in _BREAK.finditer(text):
+        found.append((begin + at, text[at : each.start()]))
+        at = each.end()
+    found.append((begin + at, text[at:]))
+    while len(found) > 1 and not _WORD.search(found[-1][1]):
+        found.pop()
+    return [(at + len(each) - len(each.lstrip(_EDGE)), each) for at, each in found]
+
+
+def _part(text: str) -> str:
+    words = re.findall(r"[a-z]+", text.lower())
+    return next((word for word in words if _SPLIT.fullmatch(word)), "")
+
+
+def _name(words: list[str]) -> str:
+    kept = [word for word in words if word.lower() not in _FILLING][-4:]
+    return re.sub(r"[\W_]+", "_", "_".join(kept).lower().replace("@", "")).strip("_")
+
+
+def _is_metric(name: str, line: str, start: int, end: int) -> bool:
+    if not name.isidentifier() or NO_METRIC.search(name) or _SETTING.search(name):
+        return False
+    if re.match(r"[^\W_]|[:\-/.]\d", line[end:]):  # a unit, a time, a date
+        return False
+    words = set(re.findall(r"[a-z]+", name))
+    is_known = bool(words & QUALITY) or likely_mode(name) == "min"
+    return is_known or not re.fullmatch(r"[-+]?\d+", line[start:end])
+
+
+def _unique(numbers: list[_Number], heads: list[str], nears: list[str]) -> list[_Number]:
+    """Put the part of the data before names that lack it; what is still there twice loses it."""
+    named = [
+        each._replace(name=f"{head}_{each.name}")
+        if head and each.name not in {"", "epoch"}
+        else each
+        for each, head in zip(numbers, heads, strict=True)
+    ]
+    names = [each.name for each in named]
+    taken = {""}
+    for at, (each, near, head) in enumerate(zip(named, nears, heads, strict=True)):
+        name = each.name
+        if near and not head and names.count(name) > 1 and name not in {"", "epoch"}:
+            name = f"{near}_{name}"
+        named[at] = each._replace(name="" if name in taken else name)
+        taken.add(name)
+    return named
+
+
+def _read(lines: Sequence[str]) -> Iterator[tuple[str, list[_Number]]]:
+    """Yield the lines and their numbers; a table has its names in a line that begins with epoch."""
+    header: list[str] = []
+    for line in lines:
+        cells = [*re.finditer(r"[^\s|]+", line)]
+        if len(cells) > 1 and cells[0][0].lower() in _EPOCH and not _NUMBER.search(line):
+            header = ["epoch", *(_name([cell[0]]) for cell in cells[1:])]
+        if not header or len(cells) != len(header) or not cells[0][0].isdigit():
+            yield line, read_line(line)
+            continue
+        numbers = []
+        for name, cell in zip(header, cells, strict=True):
+            start, end = cell.span()
+            good = name == "epoch" or _is_metric(name, line, start, end)
+            good = good and number_of(cell[0]) is not None
+            numbers.append(_Number(name if good else "", 0, start, end))
+        none = [""] * len(numbers)
+        yield line, _unique(numbers, none, none)
+
+
+def _build(line: str, numbers: Sequence[_Number]) -> str:
+    """Return the pattern of a line, up to its last metric."""
+    out, done = "^", 0
+    named = [number for number in numbers if number.name]
+    for number in named:
+        begin = max(done, number.label)
+        if others := [each for each in numbers if done <= each.start < begin and each.end <= begin]:
+            text = _escape(line[done : others[0].start])
+            edge = r"\b" if line[begin : begin + 1].isalnum() else ""
+            out += re.sub(r"(?: |\\s)[*+]$", "", text) + ".*?" + edge
+        else:
+            begin = done
+        for each in numbers:
+            if begin <= each.start < number.start:
+                out += _escape(line[begin : each.start]) + r"\S+"
+                begin = each.end
+        out += _escape(line[begin : number.start])
+        done = number.end
+        if number.name == "epoch":
+            whole = line[number.start : done].isdigit()
+            out += r"(?P<epoch>\d+)" if whole else r"(?P<epoch>[\d.]+)"
+            if total := re.match(r" */ *\d+", line[done:]):
+                out += ("/" if total[0][0] == "/" else " */") + r" *\d+"
+                done += total.end()
+            continue
+        tail = line[done:].split(maxsplit=1)[0] if line[done : done + 1].strip() else ""
+        if not tail.strip(_SIGNS):
+            out, done = out + rf"(?P<{number.name}>\S+)", done + len(tail)
+        elif tail[0] in ".eE+-":
+            out += rf"(?P<{number.name}>[\d.eE+-]*\d)"
+        else:
+            out += rf"(?P<{number.name}>[^\s{_escape(tail[0])}]+)"
+    return re.sub(r"^\^(?:\.\*\?(?:\\b)?)", "", out)
+
+
+def _escape(text: str) -> str:
+    """Return a pattern of a text before a number; numbers may be padded with spaces."""
+    out = ""
+    for each in re.finditer(r"\s+|\d{3,}|.", text):
+        piece = each[0]
+        if len(piece) > 2 and piece.isdecimal():  # a date or a number of a run in a name
+            out += r"\d+"
+        elif not piece.isspace():
+            special = piece in r"\.^$*+?{}[]|()"
+            out += "\\" + piece if special else piece if piece.isprintable() else "."
+        elif each.end() == len(text) and text[: each.start()].endswith((":", "=", "[", "(", "/")):
+            out += " *" if piece.strip(" ") == "" else r"\s*"
+        elif piece == " " and each.end() < len(text):
+            out += " "
+        else:
+            out += " +" if piece.strip(" ") == "" else r"\s+"
+    return out
+
+
+def _check(
+    shape: str, known: Sequence[tuple[str, Sequence[_Number]]]
+) -> Mapping[str, list[float]] | None:
+    """Return the values of the metrics; ``None`` if the pattern reads a line in another way."""
+    pattern, found = re.compile(shape), dict[str, list[float]]()
+    for line, numbers in known:
+        if not (match := pattern.search(line)):
+            continue
+        own = {each.name: line[each.start : each.end] for each in numbers}
+        for name, raw in match.groupdict().items():
+            value = number_of(raw)
+            if value is None or name not in own or repr(value) != repr(float(own[name])):
+                return None
+            if name != "epoch":
+                found.setdefault(name, []).append(value)
+    return found
