@@ -12,7 +12,7 @@ from tests.fuzz.mutations import mutated, pieces, run_inputs
 from zeusrun.launcher.rundir.failure import read_failure, read_traceback, torchrun_was_signalled
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.plain_text import storable_text
-from zeusrun.view.tables import trial_sheet
+from zeusrun.view.sheets import trial_sheet
 from zeusrun.worker.failure import failed_in_restart, record_failure
 
 

@@ -26,7 +26,8 @@ from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import read_live, read_outcome
 from zeusrun.maintenance.running import running_json
 from zeusrun.trial import Outcome, Trial, TrialStatus
-from zeusrun.view.tables import history_table, saving_lines, trial_sheet
+from zeusrun.view.sheets import trial_sheet
+from zeusrun.view.tables import history_table, saving_lines
 
 NOW = "2025-06-01T13:00:00.000+00:00"
 

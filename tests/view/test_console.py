@@ -13,7 +13,7 @@ from tests.factories import REACHED, build_trial
 from zeusrun.launcher.events import Printed
 from zeusrun.view.console import Labelled, PlainConsole, break_lines, plain_table
 from zeusrun.view.live import SubmitView
-from zeusrun.view.tables import trial_sheet
+from zeusrun.view.sheets import trial_sheet
 
 TITLE = "\x1b]0;not yours\x1b\\"
 

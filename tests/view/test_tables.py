@@ -14,13 +14,12 @@ from zeusrun.bandit.problem import ArmBelief
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, Stage, TrialStatus
 from zeusrun.view.console import PlainConsole
+from zeusrun.view.sheets import limit_text, trial_sheet
 from zeusrun.view.tables import (
     explain_table,
     history_table,
-    limit_text,
     plan_sheet,
     saving_lines,
-    trial_sheet,
 )
 from zeusrun.view.units import UNKNOWN
 

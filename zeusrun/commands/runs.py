@@ -158,7 +158,7 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
         print_json(found.to_json())
         return
     from zeusrun.launcher.redact import mask_run  # noqa: PLC0415 - it reads job files
-    from zeusrun.view.tables import trial_sheet  # noqa: PLC0415 - see the top
+    from zeusrun.view.sheets import trial_sheet  # noqa: PLC0415 - see the top
 
     paths = RunPaths(Path(found.run_dir))
     failed = found.status in {TrialStatus.FAILED, TrialStatus.OOM}
@@ -179,7 +179,7 @@ def metrics(trial: TrialName, *, as_json: AsJson = False) -> None:
     if as_json:
         print_json(sight_json(found, live.sight))
         return
-    from zeusrun.view.tables import sight_sheet  # noqa: PLC0415 - see the top
+    from zeusrun.view.sheets import sight_sheet  # noqa: PLC0415 - see the top
 
     console().print(sight_sheet(found, live.sight))
 

@@ -35,7 +35,7 @@ from zeusrun.plain_text import plain_text
 from zeusrun.trial import TrialStatus
 from zeusrun.view.console import lasting_console
 from zeusrun.view.live import SubmitView
-from zeusrun.view.tables import metrics_table
+from zeusrun.view.sheets import metrics_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,12 +27,8 @@ from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, warning_lines
 from zeusrun.view.gradients import gradients_text, path_text
-from zeusrun.view.tables import (
-    STATUS_STYLES,
-    limit_text,
-    target_text,
-    trial_head,
-)
+from zeusrun.view.sheets import limit_text, target_text
+from zeusrun.view.tables import STATUS_STYLES, trial_head
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,6 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, plain_table, warning_lines
-from zeusrun.view.gradients import gradients_text, path_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import ArmBelief
     from zeusrun.launcher.queue.tickets import Ticket
     from zeusrun.launcher.rundir.record import Live
-    from zeusrun.metrics.sight import Sight
-    from zeusrun.trial import PowerPoint, Trial
+    from zeusrun.trial import Trial
 
 STATUS_STYLES = {
     TrialStatus.DISPATCHED: "cyan",
@@ -286,126 +284,3 @@ def explain_table(
     notes = [Text(f"  {text}", style="dim") for text in legend] + _remarks(kept)
     blank = Text("")
     return Group(Text(title, style="bold"), blank, table, blank, verdicts, blank, *notes)
-
-
-def trial_sheet(
-    trial: Trial,
-    failure: str | None,
-    *,
-    run_dir_exists: bool,
-    alive: bool = False,
-    sight: Sight | None = None,
-) -> RenderableType:
-    """Return everything about one trial; ``failure`` is the traceback of a crash."""
-    head = Text.assemble((trial.trial, "bold"), "  ", status_text(trial.status, alive=alive))
-    source = f" ({trial.energy_source.value})" if trial.energy_source else ""
-    forgotten = f"to learn from it again: zeusrun history --unforget {trial.trial}"
-    device = f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_model else "no GPU"
-    cost = f"{units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g})"
-    if trial.profiling_cost_j is not None:
-        cost += f", {units.energy(trial.profiling_cost_j)} of it for trying power limits"
-    best = f"best {units.number(trial.best_metric, '.4g')}, {target_text(trial)}"
-    path = path_text(trial.batch_sizes) or str(trial.global_batch_size)
-    rows = [
-        ("reason", trial.reason),
-        ("forgotten", forgotten if trial.forgotten else None),
-        ("batch size", f"{trial.global_batch_size} ({units.plural(trial.world_size, 'rank')})"),
-        ("adapted", None if trial.variant is None else f"{trial.variant}: {path}"),
-        ("observed", observed_text(trial, sight)),
-        ("chosen", f"{trial.stage.value}: {trial.why}"),
-        ("learning rate", None if trial.learning_rate is None else f"{trial.learning_rate:g}"),
-        ("power limit", limit_text(trial) if trial.power_limit_w else None),
-        ("device", device + (", shared with other processes" if trial.shared else "")),
-        ("started", units.moment(trial.started_at)),
-        ("start-up", units.duration(trial.startup_s)),
-        ("time", units.duration(trial.time_s)),
-        ("energy", units.energy(trial.energy_j) + source),
-        ("", units.accounts(trial.energy_counter_j, trial.energy_integrated_j)),
-        ("cost", cost),
-        ("epochs", f"{units.number(trial.epochs)} of at most {trial.max_epochs}"),
-        ("steps", units.number(trial.steps)),
-        ("gradients", gradients_text(vars(trial), trial.gradients_of)),
-        ("speed", "\n".join(map(_speed, trial.power_profile))),
-        (units.shortened(trial.metric), best),
-        ("", None if sight is None or sight.source is None else f"from {seen_by(sight)}"),
-        ("", units.sparkline([point.value for point in trial.curve])),
-        ("run", trial.run_dir if run_dir_exists else f"{trial.run_dir} (gone)"),
-    ]
-    # Text, so that nothing a user wrote is taken for markup.
-    labelled = [(Text(name, style="dim"), Text(value)) for name, value in rows if value]
-    parts: list[RenderableType] = [head, Labelled(labelled)]
-    parts += [] if alive or trial.status.finished else [dead_note(trial)]
-    parts.append(warning_lines(trial.warnings))
-    if failure:
-        # A traceback aligns its lines: do not break them.
-        whole = Text(failure.rstrip(), style="red", no_wrap=True, overflow="ignore")
-        parts += [Text(""), whole]
-    return Group(*parts)
-
-
-def observed_text(trial: Trial, sight: Sight | None) -> str | None:
-    """Return with what batch size a training was seen to train; ``None`` without a record."""
-    size = trial.observed_batch_size
-    if trial.batch_sizes and size in {None, trial.global_batch_size}:
-        return None  # it changed as planned
-    if sight is None:
-        return None if size is None else f"batch size {size}"
-    if size is None:
-        return "not observed: no data loader with one batch size feeds the optimizer steps"
-    rates = "".join(f", learning rate {rate:g}" for rate in sight.learning_rates[:1])
-    return f"batch size {size} ({sight.steps}){rates}" + "".join(f"\n{t}" for t in sight.applied)
-
-
-def seen_by(sight: Sight) -> str:
-    """Return the source of the metric, with the library's version if it is one."""
-    source = sight.source or ""
-    versions = [version for name, version, _ in sight.libraries if name == source]
-    return {"report": "run.report of the script"}.get(source, " ".join([source, *versions]))
-
-
-def sight_sheet(trial: Trial, sight: Sight) -> RenderableType:
-    """Return every metric that a trial produced, with its source and its values."""
-    table = metrics_table(sight, trial.metric)
-    head = Text.assemble((trial.trial, "bold"), f"  {trial.metric}, {target_text(trial)}")
-    if sight.source is None:
-        then = (
-            "correct objective.metric or metrics.name" if sight.metrics else "see docs/metrics.md"
-        )
-        end = f"{trial.metric} never came; {then}"
-    else:
-        end = f"{trial.metric} is taken from {seen_by(sight)}"
-    return Group(
-        head, table if sight.metrics else Text("no metric was seen"), Text(end, style="dim")
-    )
-
-
-def metrics_table(sight: Sight, metric: str) -> Table:
-    """Return the metrics that were seen; the values of ``metric`` that count are bold."""
-    table = plain_table()
-    for name in ("metric", "source", "first", "last", "times"):
-        table.add_column(name, justify="left" if name in {"metric", "source"} else "right")
-    for name, source, first, last, times in sight.metrics:
-        counts = name == metric and source == sight.source
-        values = (units.number(first, ".5g"), units.number(last, ".5g"), str(times))
-        style = "bold" if counts else ""
-        table.add_row(Text(name), Text(source), *map(Text, values), style=style)
-    return table
-
-
-def target_text(trial: Trial) -> str:
-    """Return the target of a trial, such as ``target ≥ 0.95``."""
-    return f"target {'≤' if trial.mode == 'min' else '≥'} {trial.target:g}"
-
-
-def limit_text(trial: Trial) -> str:
-    """Return the limit of a trial, such as ``150 W, 3 others tried``."""
-    others = {point.power_limit_w for point in trial.power_profile} - {trial.power_limit_w, None}
-    tried = f", {units.plural(len(others), 'other')} tried" if others else ""
-    return units.power(trial.power_limit_w) + tried
-
-
-def _speed(point: PowerPoint) -> str:
-    """Return a point of a power profile, such as ``12.3 steps/s at 143 W``."""
-    limit_w = point.power_limit_w
-    limit = "" if limit_w is None else f" (limit {units.power(limit_w)})"
-    return f"{point.steps_per_s:.3g} steps/s at {units.power(point.power_w)}{limit}"
