@@ -69,6 +69,7 @@ def test_so_does_one_whose_time_is_over(zeusrun, job):
     assert saved == [{"epochs": trial["epochs"], "life": 0, "steps": steps}] * 2
 
 
+@pytest.mark.long  # two ranks import torch and train
 def test_a_rank_that_ends_first_does_not_keep_another_from_saving(zeusrun, job):
     child = start_and_wait(zeusrun, job("--handler", "0", "1"))
     child.send_signal(signal.SIGTERM)

@@ -150,8 +150,13 @@ class Restless:
 
 @pytest.mark.parametrize(
     "options",
-    ["", "num_workers=2", "num_workers=1, persistent_workers=True, prefetch_factor=4"],
-    ids=["no workers", "workers", "workers that stay"],
+    [
+        pytest.param("", id="no workers"),
+        pytest.param("num_workers=2", id="workers", marks=pytest.mark.long),
+        pytest.param(
+            "num_workers=1, persistent_workers=True, prefetch_factor=4", id="workers that stay"
+        ),
+    ],
 )
 def test_every_sample_comes_once_an_epoch_across_changes(train, options):
     script = f"train(run.loader(data, 5, {options}), torch.optim.SGD(network.parameters(), 0.05))"
@@ -164,7 +169,9 @@ def test_every_sample_comes_once_an_epoch_across_changes(train, options):
     assert len([e for e in rank.events if isinstance(e, Observed) and e.rank == 0]) <= 2
 
 
-@pytest.mark.parametrize(("ranks", "batch_size"), [(1, 32), (3, 33)])
+@pytest.mark.parametrize(
+    ("ranks", "batch_size"), [(1, 32), pytest.param(3, 33, marks=pytest.mark.long)]
+)
 def test_every_sample_comes_once_on_any_number_of_ranks(train, ranks, batch_size):
     plan = {"schedule": [[2, 4 * ranks]]}
     _, lines = train(SGD.format(epochs=2), plan, ranks, batch_size)
@@ -355,6 +362,7 @@ def test_data_that_cannot_be_shared_are_refused(train):
     ]
 
 
+@pytest.mark.long  # it imports torch
 def test_a_loader_works_outside_zeusrun(tmp_path, forks):
     (tmp_path / "script.py").write_text(PREAMBLE + SGD.format(epochs=1))
     done = forks.run(["script"], {"PATH": os.environ["PATH"]}, tmp_path)

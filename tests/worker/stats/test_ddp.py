@@ -16,7 +16,9 @@ WATCH = json.dumps({"noise_scale": {"interval": 1, "alpha": 0.01}, "variance": {
 OF_THREE = ["weights_are_the_same_to_the_last_bit", "values_are_the_same_on_every_rank"]
 
 
-@pytest.mark.parametrize(("ranks", "names"), [(2, NAMES), (3, OF_THREE)])
+@pytest.mark.parametrize(
+    ("ranks", "names"), [(2, NAMES), pytest.param(3, OF_THREE, marks=pytest.mark.long)]
+)
 def test_every_case_holds(tmp_path, ranks, names):
     """All cases in one training: a rank takes seconds to import torch."""
     run = Rank(tmp_path / "run")

@@ -33,7 +33,7 @@ def test_it_is_within_a_fifth_over_three_decades(ranks, dimension, ratio):
     bound = (1.5 if ranks > 2 else 1.2) * math.sqrt(dimension)
     noise_scale = SHARE * min(bound, bound if ratio is None else ratio)
     generator, found = np.random.default_rng(7), []
-    for _ in range(100):
+    for _ in range(50):
         scale = NoiseScale(0.01)
         for norms in isotropic_steps(generator, ranks, dimension, noise_scale):
             assert scale.add(norms)

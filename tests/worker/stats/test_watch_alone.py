@@ -65,12 +65,13 @@ def run(tmp_path, forks):
     ("script", "how"),
     [
         ("model = normed(); zeusrun.watch(model); train(model, epochs=9)", "examples"),
-        (
+        pytest.param(
             "model = plain(); zeusrun.watch(model); train(model, accumulate=4, epochs=9)",
             "micro_batches",
+            marks=pytest.mark.long,
         ),
         ("model = plain(); zeusrun.watch(model); train(model, epochs=9)", "consecutive"),
-        (
+        pytest.param(
             """
             from torch import distributed
             from torch.nn.parallel import DistributedDataParallel
@@ -82,6 +83,7 @@ def run(tmp_path, forks):
             distributed.destroy_process_group()
             """,
             "examples",
+            marks=pytest.mark.long,
         ),
     ],
     ids=["examples", "micro-batches", "consecutive", "DDP of one rank"],
