@@ -66,6 +66,7 @@ def test_runs_of_one_batch_size_differ_by_a_factor():
         assert epochs[-1] >= 1.5 * epochs[0]
 
 
+@pytest.mark.long  # 10 s of CPU
 def test_the_best_glides_over_three_to_six_doublings_and_leaves_the_default_behind():
     left = 0
     for job in jobs("glide"):

@@ -45,6 +45,7 @@ class TestTransformers(ControllingHookContract):
     metrics: ClassVar = {"transformers": ("transformers", "eval_accuracy")}
 
 
+@pytest.mark.long  # the short tier trains with Lightning in tests/metrics/test_csv.py
 @needs("lightning")
 class TestLightning(ControllingHookContract):
     command = (SCRIPTS / "trains_with_lightning.py", "lightning.pytorch")

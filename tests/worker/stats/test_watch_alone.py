@@ -70,7 +70,11 @@ def run(tmp_path, forks):
             "micro_batches",
             marks=pytest.mark.long,
         ),
-        ("model = plain(); zeusrun.watch(model); train(model, epochs=9)", "consecutive"),
+        pytest.param(
+            "model = plain(); zeusrun.watch(model); train(model, epochs=9)",
+            "consecutive",
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             """
             from torch import distributed
