@@ -61,8 +61,9 @@ def find_unused_choices(spec: JobSpec) -> list[str]:
         for name, choice in _undelivered(spec, text).items()
     ]
     most = spec.batch_size.per_device_max
-    # The hook of transformers splits the batch itself.
+    # The hook of transformers splits the batch itself, that of Lightning accumulates micro-batches.
     splits = "transformers" in text or "ZEUSRUN_ACCUMULATION_STEPS" in text
+    splits = splits or ("lightning" in text and "micro_batch_size" in _placeholders(spec))
     if (
         most is not None
         and not splits

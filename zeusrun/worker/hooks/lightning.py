@@ -10,6 +10,7 @@ from zeusrun.worker.hooks.install import installed_hooks
 from zeusrun.worker.hooks.stop_poll import Copyable, StopPoll
 
 if TYPE_CHECKING:
+    from zeusrun.worker.context import RunContext
     from zeusrun.worker.hooks.install import Hooks
 
 
@@ -50,6 +51,7 @@ class _Callback(Copyable):
                 f"started {ranks}: write  launch: {{nproc_per_node: {trainer.world_size}}}  and "
                 "remove distributed: false"
             )
+        _accumulate(trainer, self.hooks.run)
         self.poll = StopPoll(self.hooks.run)
 
     def on_train_epoch_start(self, trainer: Any, _module: Any) -> None:
@@ -84,6 +86,15 @@ class _Callback(Copyable):
         last, self.last = self.last, metrics
         new = {name: raw for name, raw in metrics.items() if not _is_same(raw, last.get(name))}
         self.hooks.reporter.log(self.library, new, epoch)
+
+
+def _accumulate(trainer: Any, run: RunContext) -> None:
+    """Accumulate gradients if the loader has micro-batches, and the script does not accumulate."""
+    steps, share = run.accumulation_steps(), run.share
+    size = getattr(trainer.train_dataloader, "batch_size", None)
+    has_micro_batches = steps > 1 and share is not None and size == share // steps
+    if has_micro_batches and trainer.accumulate_grad_batches == 1:
+        trainer.accumulate_grad_batches = steps
 
 
 def _is_same(value: Any, before: Any) -> bool:

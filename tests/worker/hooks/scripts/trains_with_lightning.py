@@ -50,7 +50,7 @@ trainer = lightning.Trainer(
     enable_checkpointing=False,
     enable_progress_bar=False,
     enable_model_summary=False,
-    accumulate_grad_batches=2,
+    accumulate_grad_batches=int((sys.argv[2:] or ["2"])[0]),
 )
 trainer.fit(Model(), loader(128, 8, 0, shuffle=True), loader(64, 16, 1))
 print("steps", trainer.global_step)
