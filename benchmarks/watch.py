@@ -3,7 +3,7 @@
 Blocks of steps of a watched model and of the same model without it alternate inside one process,
 because whole runs drift too much. Targets, of the time of a plain step: of 100 ms, noise scale and
 trace variance 1.03 at interval 1 and 1.01 at interval 8, variance per tensor 1.05 at interval 8;
-of 30 ms, 1.06 and 1.02. ``python benchmarks/watch.py [--pairs 15] [--steps 20]``
+of 30 ms, 1.06 and 1.02. ``python benchmarks/watch.py [--pairs 60] [--steps 5]``
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=20, help="in a block")
+    parser.add_argument("--pairs", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=5, help="in a block")
     arguments = parser.parse_args()
     print(describe_machine())
     with tempfile.TemporaryDirectory() as folder:
