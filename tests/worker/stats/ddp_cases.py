@@ -133,6 +133,15 @@ def case_values_are_the_same_on_every_rank():
         raise ValueError(str(found))
 
 
+def case_a_step_is_taken_in_at_the_next_one_on_every_rank():
+    ddp, steps = build()
+    optimizer = sgd(ddp)
+    for number in range(4):
+        train(ddp, optimizer, first=number)
+        if len(steps) != number:
+            raise ValueError(f"{len(steps)} of {number}")
+
+
 def case_accumulation_with_no_sync():
     ddp, steps = build()
     watch._models[ddp].watch._samples = lambda: 3 * SHARE
