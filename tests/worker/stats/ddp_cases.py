@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import copy
 import os
-import sys
-from datetime import timedelta
 
 import torch
 from torch import distributed
@@ -404,16 +402,3 @@ def case_what_trains_is_copied_and_pickled():
     copy.deepcopy(ddp.module)
     file = io.BytesIO()
     torch.save(ddp.module, file)
-
-
-def main():
-    distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
-    watch._samples = lambda: SHARE
-    for name in sys.argv[1:]:
-        print(name, flush=True)
-        globals()[f"case_{name}"]()
-    distributed.barrier()
-    distributed.destroy_process_group()
-
-
-main()

@@ -28,7 +28,7 @@ class OverRanks:
         self._later = Later(take)
         self._started: tuple[Any, Tensor, tuple[list[Tensor], ...], Any] | None = None
 
-    def add(self, numbers: Tensor, equal: tuple[list[Tensor], ...], given: Any) -> None:
+    def add(self, numbers: Tensor, equal: tuple[list[Tensor], ...] = (), given: Any = None) -> None:
         """Begin to sum over the ranks; every rank must call this at the same place.
 
         Args:
