@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 
 import torch
 from ddp_cases import RANK, RANKS, SHARE, batch, check, close, loss_of, over_ranks, train, watch
@@ -173,6 +174,7 @@ def case_sharded_in_one_group_with_frozen_layers():
     plain = copy.deepcopy(model)
     fully_shard(model[0])
     fully_shard(model)
+    model.unshard()  # as scripts do that want to overlap it
     steps = attach(model)
     loss_of(plain, batch(0)).backward()
     own = torch.cat([p.grad.flatten() for p in plain.parameters() if p.requires_grad]).double()
@@ -236,6 +238,18 @@ def case_sharded_passes_that_are_not_whole_are_refused():
         raise ValueError(f"{steps} {problem_of(model)}")
 
 
+def case_other_variances_of_a_sharded_model_are_refused():
+    kept = watch.settings
+    watch.settings = dataclasses.replace(kept, variance_kind="elementwise")
+    model = shard(network())
+    steps = attach(model)
+    watch.settings = kept
+    train(model, sgd(model), 2)
+    flush(model)
+    if len(steps) != 2 or "elementwise needs whole gradients" not in problem_of(model):
+        raise ValueError(f"{len(steps)} {problem_of(model)}")
+
+
 def summed(model):
     for each in shard(model).modules():
         if isinstance(each, FSDPModule):
@@ -261,6 +275,26 @@ OTHERWISE = (
     (lambda model: shard(model).set_all_reduce_hook(lambda _: None), "of its own"),
     (lambda model: fully_shard(model, ignored_params=set(model[3].parameters())), "ignores"),
 )
+
+
+def case_a_hook_that_comes_later_is_refused():
+    model = shard(network())
+    steps = attach(model)
+    train(model, sgd(model), 2)
+    model.set_all_reduce_hook(lambda reduced: reduced.zero_())
+    train(model, sgd(model), 3)
+    flush(model)
+    if len(steps) != 2 or "of its own" not in problem_of(model):
+        raise ValueError(f"{len(steps)} {problem_of(model)}")
+
+
+def case_a_compiled_sharded_model():
+    model, steps, ddp, expected = pair()
+    compiled = torch.compile(model, backend="eager")
+    loss_of(compiled, batch(0)).backward()
+    train(ddp, sgd(ddp))
+    flush(model, ddp)
+    check_steps(steps, expected, 1)
 
 
 def case_what_is_sharded_otherwise_is_refused_and_trains():

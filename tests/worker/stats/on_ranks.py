@@ -12,8 +12,7 @@ from torch import distributed
 distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
 ddp_cases.watch._samples = lambda: ddp_cases.SHARE
 for name in sys.argv[1:]:
-    sys.stdout.write(f"{name}\n")
-    sys.stdout.flush()
+    print(name, flush=True)
     {**vars(ddp_cases), **vars(fsdp_cases)}[f"case_{name}"]()
 distributed.barrier()
 distributed.destroy_process_group()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+_OF_ITS_OWN = "the script has a reduce-scatter or an all-reduce of its own for its gradients"
 _PATIENCE = 10  # optimizer steps that cannot be measured, after which the user is told
 
 
@@ -144,7 +145,13 @@ class ShardedWatch:
     def _find_expected(self) -> set[Any]:
         """Return the reduce-scatters of all groups that have gradients."""
         state = self._state()
-        groups = () if state is None else _groups_of(state)
+        groups = () if state is None else list(_groups_of(state))
+        if any(
+            not isinstance(group._reduce_scatter_comm, _ReduceScatter)
+            or group._all_reduce_hook is not None
+            for group in groups
+        ):
+            self._fail(_OF_ITS_OWN)
         return {
             group._reduce_scatter_comm
             for group in groups
@@ -225,7 +232,12 @@ def _find_problems(state: Any) -> Iterator[str]:
         or group._all_reduce_hook is not None
         for group in groups
     ):
-        yield "the script has a reduce-scatter or an all-reduce of its own for its gradients"
-    known = {id(parameter) for parameter in parameters}
+        yield _OF_ITS_OWN
+    known = {
+        id(found)
+        for group in groups
+        for parameter in group.fsdp_params
+        for found in (parameter.sharded_param, getattr(parameter, "_unsharded_param", None))
+    }
     if any(p.requires_grad and id(p) not in known for p in state._modules[0].parameters()):
         yield "fully_shard ignores some of its parameters"
