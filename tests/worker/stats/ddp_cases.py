@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import copy
 import os
-import sys
-from datetime import timedelta
 
 import torch
 from torch import distributed
@@ -131,6 +129,15 @@ def case_values_are_the_same_on_every_rank():
     distributed.all_gather_object(found, [tuple(step.norms) for step in steps])
     if any(each != found[0] for each in found):
         raise ValueError(str(found))
+
+
+def case_a_step_is_taken_in_at_the_next_one_on_every_rank():
+    ddp, steps = build()
+    optimizer = sgd(ddp)
+    for number in range(4):
+        train(ddp, optimizer, first=number)
+        if len(steps) != number:
+            raise ValueError(f"{len(steps)} of {number}")
 
 
 def case_accumulation_with_no_sync():
@@ -395,16 +402,3 @@ def case_what_trains_is_copied_and_pickled():
     copy.deepcopy(ddp.module)
     file = io.BytesIO()
     torch.save(ddp.module, file)
-
-
-def main():
-    distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
-    watch._samples = lambda: SHARE
-    for name in sys.argv[1:]:
-        print(name, flush=True)
-        globals()[f"case_{name}"]()
-    distributed.barrier()
-    distributed.destroy_process_group()
-
-
-main()

@@ -156,6 +156,27 @@ def test_without_the_section_nothing_is_watched(run):
     assert run("zeusrun.watch(plain()); zeusrun.watch(3); train(plain())", watch=None) == []
 
 
+def test_the_scale_of_the_loss_is_taken_out(run):
+    events = run(
+        """
+        models = []
+        for scale in (1.0, 1024.0):
+            torch.manual_seed(1)
+            models.append(model := normed())
+            zeusrun.watch(model)
+            optimizer = torch.optim.SGD(model.parameters(), 0.001)
+            scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+            for _ in range(12):
+                scaler.scale(torch.nn.functional.mse_loss(model(x), data.tensors[1])).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        """
+    )
+    plain, scaled = ([e for e in events if e.model == model][-1].values for model in (0, 1))
+    assert scaled == pytest.approx(plain, rel=1e-3)
+
+
 def test_models_that_come_and_go_have_numbers_of_their_own(run):
     events = run(
         """

@@ -31,6 +31,8 @@ MODULES = {
     "torch.optim.optimizer": "optimizer",
     "torch.utils.data.dataloader": "loader",
     "torch.nn.parallel.distributed": "watch",
+    "torch.distributed.fsdp._fully_shard._fsdp_state": "fsdp",
+    "torch.amp.grad_scaler": "grad_scaler",
     "transformers.trainer": "transformers",
     "accelerate.accelerator": "accelerate",
     "torch.utils.tensorboard.writer": "tensorboard",
@@ -45,7 +47,7 @@ MODULES = {
 Lightning has entry points for callbacks instead: see ``hooks/lightning.py`` and pyproject.toml.
 """
 
-_OF_TORCH = {"optimizer", "loader", "watch"}  # every script has them
+_OF_TORCH = {"optimizer", "loader", "watch", "fsdp", "grad_scaler"}  # every script has them
 
 _installed: Hooks | None = None
 

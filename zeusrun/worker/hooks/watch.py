@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.hooks.install import wrap
-
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -24,15 +22,11 @@ def install(distributed: ModuleType, hooks: Hooks) -> None:
 
 
 def _attach(cls: Any, watch: Watch) -> None:
-    build, scaled = cls.__init__, False
+    build = cls.__init__
 
     @functools.wraps(build)
     def __init__(ddp: Any, *args: Any, **options: Any) -> None:
-        nonlocal scaled
         build(ddp, *args, **options)
-        if not scaled:  # torch is whole by now
-            scaled = True
-            _follow_scale(watch)
         watch.attach(ddp)
 
     cls.__init__ = __init__
@@ -71,18 +65,3 @@ def _refuse_other_divisors(cls: Any, watch: Watch) -> None:
         return begin_join(ddp, divide_by_initial_world_size, *args, **options)
 
     cls.join = join
-
-
-def _follow_scale(watch: Watch) -> None:
-    """Learn by what a ``GradScaler`` multiplies the loss of a step."""
-    from torch.amp.grad_scaler import GradScaler  # noqa: PLC0415 - the script has imported it
-
-    def scale(scaler: Any, *_: Any) -> None:
-        if scaler._scale is not None:
-            watch.scale = scaler._scale
-
-    def update(*_: Any, **__: Any) -> None:
-        watch.scale = 1.0
-
-    wrap(GradScaler, "scale", scale)
-    wrap(GradScaler, "update", update)

@@ -8,7 +8,6 @@ the rest of the step and is read in a later one.
 from __future__ import annotations
 
 import functools
-from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,7 +15,8 @@ from torch import distributed
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from zeusrun.worker.stats.noise import Norms
-from zeusrun.worker.stats.norms import squared_norm
+from zeusrun.worker.stats.norms import as_number, squared_norm
+from zeusrun.worker.stats.over_ranks import OverRanks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,8 +62,6 @@ class Round:
         self.preconditioned_each: list[Tensor] = []
         self.preconditioned_mean: list[Tensor] = []
         self.deviations: list[Tensor] = []  # norms of variances
-        self.sums: Any = None  # over the ranks: |g|² twice, 1 / b, and how many are not usable
-        self.work: Any = None
         self.problem: str | None = None  # why this model cannot be measured
 
 
@@ -103,7 +101,7 @@ class GradientWatch:
         self._rounds = 0  # backward passes with communication since the last optimizer step
         self._round: Round | None = None
         self._begun = False
-        self._pending: deque[Round] = deque()
+        self._over_ranks = OverRanks(self.group, self._take_in)
         self._factors: dict[int, Tensor] = {}  # by bucket
         self._uses = 0  # of them
         self._views: set[int] = set()  # storages of buckets, which may be the gradients themselves
@@ -147,8 +145,7 @@ class GradientWatch:
 
     def flush(self) -> None:
         """Take in all that is measured. No collective call."""
-        while self._pending:
-            self._take_in(self._pending.popleft())
+        self._over_ranks.flush()
 
     def _before_forward(self, ddp: DistributedDataParallel, _arguments: object) -> None:
         # DDP multiplies gradients by 1/N, but divides by N those that already lie in a bucket.
@@ -164,8 +161,7 @@ class GradientWatch:
         if (self._interval and count % self._interval == 0) or variance:
             preconditions = self._refresh_factors()
             self._round = Round(self._scale(), variance, preconditions=preconditions)
-        while self._pending and self._pending[0].work.is_completed():
-            self._take_in(self._pending.popleft())
+        self._over_ranks.collect()
 
     def _measure(self, measured: Round, bucket: GradBucket) -> Future[Tensor]:
         """Average a bucket, and add its norms to those of the backward pass."""
@@ -222,35 +218,32 @@ class GradientWatch:
             self._refuse(measured.problem)
             return
         own = torch.stack(measured.each).sum()
-        samples = self._samples()
-        # Gradients that were averaged before, and those of a rank without data, do not count.
-        unusable = not samples or self._rounds > 1
-        sums = own.new_tensor([0.0, 0.0, 1.0 / (samples or 1), float(unusable)])
-        sums[0] = own
+        preconditioned = torch.zeros_like(own)
         measured.preconditions = len(measured.preconditioned_each) == len(measured.each)
         if measured.preconditions:
-            sums[1] = torch.stack(measured.preconditioned_each).sum()
-        sums[3] += own == 0
-        measured.sums = sums
-        measured.work = distributed.all_reduce(sums, group=self.group, async_op=True)
-        self._pending.append(measured)
+            preconditioned = torch.stack(measured.preconditioned_each).sum()
+        samples = self._samples()
+        # Gradients that were averaged before, and those of a rank without data, do not count.
+        unusable = as_number(not samples or self._rounds > 1, own) + (own == 0)
+        sums = torch.stack([own, preconditioned, as_number(1 / (samples or 1), own), unusable])
+        scale = [as_number(measured.scale, own)]
+        equal = (measured.mean, measured.preconditioned_mean, measured.deviations, scale)
+        self._over_ranks.add(sums, equal, measured)
 
-    def _take_in(self, measured: Round) -> None:
-        measured.work.wait()
-        each, preconditioned_each, inverse, unusable = measured.sums.tolist()
+    def _take_in(self, numbers: list[float], measured: Round) -> None:
+        each, preconditioned_each, inverse, unusable = numbers[:4]
+        mean, preconditioned_mean, deviation, scale = numbers[4:]
         if unusable:
             return
-        ranks, square = self.ranks, float(measured.scale) ** 2
-        mean = sum(map(float, measured.mean))
+        ranks, square = self.ranks, scale**2
         norms = Norms(each / ranks / square, mean / square, inverse / ranks, ranks)
         preconditioned = variance = None
         if measured.preconditions:
-            mean = sum(map(float, measured.preconditioned_mean))
-            each = preconditioned_each / ranks
+            each, mean = preconditioned_each / ranks, preconditioned_mean
             preconditioned = Norms(each / square, mean / square, inverse / ranks, ranks)
         if measured.deviations:
-            total = sum(map(float, measured.deviations))
-            variance = (total if measured.variance == "per-tensor" else total**0.5) / square
+            deviation = deviation if measured.variance == "per-tensor" else deviation**0.5
+            variance = deviation / square
         self._take(Step(norms, preconditioned, variance))
 
     def _refresh_factors(self) -> bool:
@@ -275,7 +268,8 @@ class GradientWatch:
             group = places.get(id(parameter))
             if group is None or "exp_avg_sq" not in state:
                 return None
-            corrected = state["exp_avg_sq"] / (1 - group["betas"][1] ** float(state["step"]))
+            step = torch.as_tensor(state["step"], dtype=torch.float64)  # may be on the device
+            corrected = state["exp_avg_sq"] / (1 - group["betas"][1] ** step)
             offset = gradient.storage_offset() - bucket.buffer().storage_offset()
             part = factors.as_strided(gradient.size(), gradient.stride(), offset)
             part.copy_(corrected.sqrt_().add_(group["eps"]).reciprocal_())

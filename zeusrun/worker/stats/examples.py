@@ -15,7 +15,7 @@ import torch
 from zeusrun.worker.stats.later import Later
 from zeusrun.worker.stats.module_hooks import ModuleHook
 from zeusrun.worker.stats.noise import Norms
-from zeusrun.worker.stats.norms import squared_norm
+from zeusrun.worker.stats.norms import as_number, squared_norm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -105,8 +105,8 @@ class Examples:
                 found = torch.cat([self._weights[layer] for layer in self._order])
                 truth = torch.cat([self._truth[layer] for layer in self._order])
                 error, norm = squared_norm(found - truth), squared_norm(truth)
-            scale = torch.as_tensor(self._loss_scale).to(total.device, torch.float64)
-            numbers = [self._squares, squared_norm(total), scale.reshape(()), error, norm]
+            scale = as_number(self._loss_scale, total)
+            numbers = [self._squares, squared_norm(total), scale, error, norm]
             self._later.add(torch.stack(numbers), self._examples)
         elif self._on:
             self._tries += 1

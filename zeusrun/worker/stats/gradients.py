@@ -16,7 +16,7 @@ import torch
 
 from zeusrun.worker.stats.later import Later
 from zeusrun.worker.stats.noise import Norms
-from zeusrun.worker.stats.norms import squared_norm
+from zeusrun.worker.stats.norms import as_number, squared_norm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -173,7 +173,7 @@ class Gradients:
         inverse = math.nan if alone else sum(1 / share for share in shares) / passes
         each = torch.stack(self._each).sum(dtype=torch.float64)
         total = each if alone else torch.stack(list(self._sum.values())).sum(dtype=torch.float64)
-        numbers = [each, total, self._as_number(self._loss_scale, each)]
+        numbers = [each, total, as_number(self._loss_scale, each)]
         self._later.add(torch.stack(numbers), passes, inverse)
 
     def _end_consecutive(self, samples: int) -> None:
@@ -183,14 +183,10 @@ class Gradients:
             own = torch.stack(list(self._sum.values())).sum(dtype=torch.float64)
             earlier = torch.stack([_square(kept) for kept in self._kept.values()]).sum()
             dot = torch.stack(list(self._dots.values())).sum(dtype=torch.float64)
-            scales = [self._as_number(s, own) for s in (self._loss_scale, self._kept_scale)]
+            scales = [as_number(s, own) for s in (self._loss_scale, self._kept_scale)]
             inverse = (1 / samples + 1 / self._kept_samples) / 2
             self._later.add(torch.stack([own, earlier.double(), dot, *scales]), 2, inverse)
             self._kept_samples = 0
-
-    @staticmethod
-    def _as_number(scale: float | Tensor, like: Tensor) -> Tensor:
-        return torch.as_tensor(scale).detach().to(like.device, torch.float64).reshape(())
 
     def _take_in(self, numbers: list[float], parts: int, inverse: float) -> None:
         if not all(map(math.isfinite, numbers)):

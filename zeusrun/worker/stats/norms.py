@@ -14,3 +14,10 @@ def squared_norm(flat: torch.Tensor) -> torch.Tensor:
     rest = torch.linalg.vector_norm(flat[whole:], dtype=torch.float32)
     total: torch.Tensor = norms.double().square().sum() + rest.double().square()
     return total
+
+
+def as_number(value: float | torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a number as one float64 where a tensor is; a device is not waited for."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to(like.device, torch.float64, non_blocking=True).reshape(())
+    return like.new_full((), value, dtype=torch.float64)  # torch.tensor would copy, and wait

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _INTERVAL_S = 1.0  # between two records of a model
 _PATIENCE = 10  # optimizer steps without a model, after which the user is told
 SHARDED = (
-    "the parameters are sharded over the ranks, so no rank has a gradient of its own to compare: "
-    "use DistributedDataParallel, or remove watch from the job file"
+    "the parameters are sharded over the ranks in a way that cannot be measured: use fully_shard "
+    "(FSDP2) or DistributedDataParallel, or remove watch from the job file"
 )
 
 
@@ -83,6 +83,24 @@ class Watch:
         except Exception as error:  # noqa: BLE001 - whatever torch has changed into
             model.refuse(f"{type(error).__name__}: {error}")
 
+    def attach_sharded(self, state: Any) -> None:
+        """Watch a model that FSDP2 shards.
+
+        Args:
+            state: The ``FSDPState`` of its root module; one that is known already is left alone.
+        """
+        root = state._modules[0]
+        if root not in self._models:
+            model = self._new_model(sum(parameter.numel() for parameter in root.parameters()))
+            self._models[root] = model
+            try:
+                self._attach_sharded(state, model)
+            except Exception as error:  # noqa: BLE001 - other versions of torch
+                model.refuse(
+                    "the gradients of fully_shard can be measured with torch 2.13, and not with "
+                    f"this version ({type(error).__name__}: {error})"
+                )
+
     def has(self, ddp: Any) -> bool:
         """Whether a model is watched."""
         model = self._models.get(ddp)
@@ -95,6 +113,8 @@ class Watch:
                 getattr(known, "module", None) is module for known in self._models
             ):
                 return
+            if hasattr(module, "set_requires_gradient_sync"):
+                return  # FSDP2: attach_sharded comes with its first forward pass
             size = sum(parameter.numel() for parameter in module.parameters())
             model = self._new_model(size)
             self._models[module] = model
@@ -152,6 +172,36 @@ class Watch:
         )
         watch.register()
         model.watch = watch
+
+    def _attach_sharded(self, state: Any, model: Model) -> None:
+        from zeusrun.worker.stats.fsdp import (  # noqa: PLC0415 - imports torch
+            ShardedWatch,
+            find_problem,
+        )
+
+        settings = self.settings
+        trace = settings.variance_kind == "trace"
+        problem = find_problem(state)
+        if problem is None and settings.variance_interval and not trace:
+            model.refuse(
+                f"watch.variance.kind: {settings.variance_kind} needs whole gradients, and "
+                "fully_shard divides them, so the variance is not measured; use trace"
+            )
+        intervals = settings.noise_interval, settings.variance_interval if trace else None
+        interval = min((n for n in intervals if n is not None), default=None)
+        if problem is not None:
+            model.refuse(problem)
+        elif interval is not None:
+            watch = ShardedWatch(
+                state,
+                interval=interval,
+                samples=self._samples,
+                scale=self._read_scale,
+                take=model.take,
+                refuse=model.refuse,
+            )
+            watch.register()
+            model.watch = watch
 
     def _attach_alone(self, module: Any, model: Model) -> None:
         from zeusrun.worker.stats.one_rank import OneRank  # noqa: PLC0415 - imports torch

@@ -1,4 +1,4 @@
-"""What is measured of DistributedDataParallel models, over real ranks; see ``ddp_cases.py``."""
+"""What is measured over real ranks; see ``ddp_cases.py`` and ``fsdp_cases.py``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ import pytest
 
 from tests.worker.rank import Rank
 
-CASES = Path(__file__).with_name("ddp_cases.py")
-NAMES = re.findall(r"^def case_(\w+)", CASES.read_text(), re.MULTILINE)
+CASES = Path(__file__).with_name("on_ranks.py")
+FILES = [CASES.with_name(name) for name in ("ddp_cases.py", "fsdp_cases.py")]
+NAMES = [n for f in FILES for n in re.findall(r"^def case_(\w+)", f.read_text(), re.MULTILINE)]
 WATCH = json.dumps({"noise_scale": {"interval": 1, "alpha": 0.01}, "variance": {"interval": 1}})
-OF_THREE = ["weights_are_the_same_to_the_last_bit", "values_are_the_same_on_every_rank"]
+OF_THREE = [
+    "weights_are_the_same_to_the_last_bit",
+    "values_are_the_same_on_every_rank",
+    "sharded_weights_are_the_same_to_the_last_bit",
+    "sharded_norms_are_those_of_ddp",
+]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,18 @@
+"""Runs the named cases of ``ddp_cases`` and ``fsdp_cases`` on the ranks of one training."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+
+import ddp_cases
+import fsdp_cases
+from torch import distributed
+
+distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+ddp_cases.watch._samples = lambda: ddp_cases.SHARE
+for name in sys.argv[1:]:
+    print(name, flush=True)
+    {**vars(ddp_cases), **vars(fsdp_cases)}[f"case_{name}"]()
+distributed.barrier()
+distributed.destroy_process_group()

@@ -1,0 +1,29 @@
+"""Learns by what a ``GradScaler`` multiplies the loss of a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.worker.hooks.install import wrap
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from zeusrun.worker.hooks.install import Hooks
+
+
+def install(grad_scaler: ModuleType, hooks: Hooks) -> None:
+    """Follow every ``GradScaler``, if gradients are watched."""
+    watch = hooks.watch
+    if watch is None:
+        return
+
+    def scale(scaler: Any, *_: Any) -> None:
+        if scaler._scale is not None:
+            watch.scale = scaler._scale
+
+    def update(*_: Any, **__: Any) -> None:
+        watch.scale = 1.0
+
+    wrap(grad_scaler.GradScaler, "scale", scale)
+    wrap(grad_scaler.GradScaler, "update", update)
