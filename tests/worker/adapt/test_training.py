@@ -179,6 +179,57 @@ def test_every_sample_comes_once_on_any_number_of_ranks(train, ranks, batch_size
     assert f"[{4 * ranks}, " in lines[1]
 
 
+def test_only_the_training_of_an_epoch_counts(train):
+    """Evaluation with ``run.loader``, a second pass, and another loader beside decide nothing."""
+    script = """
+    loader, other = run.loader(data, 5), run.loader(data, 5, shuffle=False)
+    for epoch in run.epochs(default=3):
+        with torch.no_grad():
+            before = sum(len(batch) for batch, _, _ in other)
+        next(iter(loader))
+        sizes = [(len(a), len(b)) for (a, _, _), (b, _, _) in zip(loader, other)]
+        after = sum(1 for _ in loader)
+        print(epoch, sizes, before, after)
+    """
+    policy = "class Twice:\n    def before_epoch(self, seen): return 2 * seen.batch_size\n"
+    rank, lines = train(script, {"policies": ["mine:Twice"], "growth": 2}, policy=policy)
+    assert changes(rank) == [(1, 0, 64), (2, 2, 128), (3, 3, 256)]
+    assert lines[:2] == ["1 [(32, 32), (20, 20)] 52 2", "2 [(52, 52)] 52 1"]
+
+
+def test_a_batch_size_that_the_data_do_not_make_is_not_taken(train):
+    """With drop_last, it would leave no step."""
+    script = """
+    for epoch in run.epochs(default=2):
+        print(epoch, [len(batch) for batch, _, _ in run.loader(data, 5, drop_last=True)])
+    """
+    rank, lines = train(script, {"schedule": [[2, 256]]})
+    assert lines == ["1 [16, 16, 16]", "2 [51]"]
+    (problem,) = problems(rank)
+    assert problem.startswith("the batch size stays below 256, because the data make no batch")
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (
+            "for _ in run.loader(range(40 - 4 * run.rank), 5): pass",
+            "rank 0 has 40 samples for run.loader, and rank 1 has 36",
+        ),
+        pytest.param(
+            "for _ in run.epochs(9, done=2 - run.rank): next(iter(run.loader(data, 5)))",
+            "rank 0 has 3 for the first epoch, and rank 1 has 2",
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=["other data", "another epoch"],
+)
+def test_ranks_that_disagree_are_told_before_they_train(train, script, why):
+    rank, _ = train(script, fails=True)
+    assert f"ValueError: zeusrun: {why}: give every rank the same data" in rank.log("0")
+    assert f"ValueError: zeusrun: {why}" in rank.log("1")
+
+
 def test_a_schedule_holds_from_its_epochs_on_however_seldom_a_policy_would_decide(train):
     rank, _ = train(SGD.format(epochs=3), {"schedule": [[2, 16], [3, 64]], "interval": 5})
     assert changes(rank) == [(1, 0, 32), (2, 4, 16), (3, 11, 64)]
@@ -234,9 +285,13 @@ def test_a_restart_of_a_loop_that_does_not_say_its_epoch_goes_on_too(train):
     assert lines == ["[32, 32, 16, 16, 7]"]
     rank, lines = train(loop, plan, policy=ONCE)
     assert lines == ["[16, 16, 64, 7]"]
+    rank, lines = train(loop, {**plan, "min": 20, "max": 48}, policy=ONCE)
+    assert lines == ["[48, 48, 7]"]  # the job file has changed meanwhile
+    assert changes(rank) == [(1, 6, 48)]
     (rank.run_dir / "adapt.json").write_text("[damaged")
-    _, lines = train(loop, plan, policy=ONCE)
+    rank, lines = train(loop, plan, policy=ONCE)
     assert lines == ["[32, 32, 16, 16, 7]"]
+    assert problems(rank)[0].startswith("the batch size begins anew with 32, because adapt.json")
 
 
 def test_the_learning_rate_and_beta2_follow_and_a_scheduler_does_not_notice(train):

@@ -162,9 +162,10 @@ class AdaptiveLoader(DataLoader[Any]):
             )
         self._control = control
         self._first = batch_size * run.world_size
-        if self._control is not None:
-            self._control.prepare(self._first)
+        if control is not None:
+            control.prepare(self._first)
         self._run, self._shuffle, self._seed, self._total = run, shuffle, seed, total
+        self._drop_last = drop_last
         self._epoch = 0
         self._told: int | None = None
         self.weight, self.is_step = 1.0, True
@@ -186,11 +187,24 @@ class AdaptiveLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Yield the batches of an epoch; between two steps, the batch size may change."""
-        control, batches = self._control, self._batches
         told = self._run.epoch if self._told is None else self._told
         self._epoch, self._told = told or self._epoch + 1, None
-        if control is not None:
-            self._epoch = control.begin_epoch(told)
+        control = self._control if torch.is_grad_enabled() else None  # else it is an evaluation
+        if control is not None and not control.leads(self, told):
+            control = None
+        try:
+            if control is not None:
+                self._epoch = control.begin_epoch(
+                    self, told, self._total, drop_last=self._drop_last
+                )
+            yield from self._pass(control)
+        finally:
+            if control is not None:
+                control.leave(self)
+
+    def _pass(self, control: Control | None) -> Iterator[Any]:
+        """Yield the batches of an epoch; without ``control``, the batch size stays."""
+        batches = self._batches
         self._resize()
         batches.begin(self._order())
         while not batches.is_over:

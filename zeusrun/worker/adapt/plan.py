@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from zeusrun.files.atomic import replace_file
+from zeusrun.files.private import read_file
 from zeusrun.worker.adapt.policies import Limits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.sidecar.events import Event
+
+_MAX_BYTES = 1 << 24
 
 
 class Run(Protocol):
@@ -103,14 +107,37 @@ def read_state(path: Path | None, first: int, epoch: int | None) -> State | None
     A script that resumes at its first epoch has no checkpoint. If it does not say the epoch
     (``None``), all changes hold. The state of a run that began with another batch size is of no
     use.
+
+    Raises:
+        ValueError: If there is a file, and it is no such state.
     """
     if path is None or epoch == 1:
         return None
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_file(path, _MAX_BYTES))
         began = content.pop("first")
         state = State(**content)
-        state.changes = [(int(e), int(size)) for e, size in state.changes if e <= (epoch or e)]
-    except (OSError, ValueError, TypeError, AttributeError, LookupError):  # none, or damaged
+        state.changes = [(e, size) for e, size in state.changes]
+    except FileNotFoundError:
         return None
+    except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    if not _is_sound(state):
+        raise ValueError("it has values that cannot be")
+    state.changes = [(e, size) for e, size in state.changes if e <= (epoch or e)]
     return state if state.changes and began == first else None
+
+
+def _is_sound(state: State) -> bool:
+    """Whether each value of a state from a file has its type, and a size that it may have."""
+    counts = [state.step, state.samples, *(number for change in state.changes for number in change)]
+    scales = [0.0 if state.first_noise_scale is None else state.first_noise_scale]
+    if not isinstance(state.epoch_sums, list):
+        return False
+    scales += [*state.epoch_sums, state.highest, state.factor]
+    return (
+        all(type(count) is int and 0 <= count < 1 << 53 for count in counts)
+        and all(type(scale) in {int, float} and 0 <= scale < math.inf for scale in scales)
+        and all(epoch and size for epoch, size in state.changes)
+        and state.factor > 0
+    )

@@ -100,6 +100,14 @@ def bound(wanted: float, seen: Seen, limits: Limits, *, shrinks: bool) -> int:
     return size if low <= size <= high else now
 
 
+def admit(size: int, first: int, limits: Limits) -> int:
+    """Return the nearest batch size to that of an earlier start which today's limits allow."""
+    if size == first:
+        return size
+    low, high = min(limits.least, first), max(limits.most, first)
+    return quantise(min(max(size, low), high), limits)
+
+
 def quantise(wanted: float, limits: Limits) -> int:
     """Return the largest batch size up to the wanted one that ranks and micro-batches share."""
     each = max(1, int(wanted * (1 + 1e-9)) // limits.ranks)
