@@ -118,7 +118,8 @@ class RunContext:
 
         Raises:
             TypeError: If the dataset has no length.
-            ValueError: If the data are fewer than the ranks, or the batches are to be out of order.
+            ValueError: If the data are fewer than the ranks, an option says which samples make a
+                batch, or the ranks have different data.
             RuntimeError: If a class of the job file's policy cannot be made.
         """
         from zeusrun.worker.adapt.loader import AdaptiveLoader  # noqa: PLC0415 - imports torch

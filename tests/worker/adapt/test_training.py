@@ -403,9 +403,11 @@ def test_ranks_without_a_process_group_keep_their_batch_size(train):
 
 def test_data_that_cannot_be_shared_are_refused(train):
     script = """
-    for data, options in (([1], {}), (iter([]), {}), ([1] * 9, {"in_order": False})):
+    run._environment.pop("ZEUSRUN_BATCH_SIZE")
+    refused = ({"in_order": False}, {"sampler": None}, {"batch_size": 0})
+    for data, options in (([1], {}), (iter([]), {}), *(([1] * 9, o) for o in refused)):
         try:
-            run.loader(data, 8, **options)
+            run.loader(data, **{"batch_size": 8, **options})
         except (TypeError, ValueError) as error:
             print(type(error).__name__, error)
     """
@@ -414,6 +416,8 @@ def test_data_that_cannot_be_shared_are_refused(train):
         "ValueError zeusrun: run.loader has 1 samples, fewer than 2 ranks",
         "TypeError zeusrun: run.loader needs a dataset with a length",
         "ValueError zeusrun: run.loader cannot have in_order=False: it counts its batches",
+        "ValueError zeusrun: run.loader divides the samples itself, without a sampler",
+        "ValueError zeusrun: run.loader needs a batch size of 1 or more, not 0",
     ]
 
 

@@ -48,7 +48,8 @@ class Control:
         self._first = 0  # batch size
         self._most: float = math.inf  # batch size that the data make
         self._epoch = 0
-        self._sum = 0.0  # of the noise scale over the steps of this epoch
+        self._noises: list[float] = []  # the noise scale of the steps of this epoch that know it
+        self._steps = 0  # of this epoch
         self._times: dict[int, deque[float]] = {}
         self._ended_t: float | None = None  # the last step; ``None`` after a pause
         self._waits = False  # whether a decision waits for the next epoch
@@ -102,7 +103,7 @@ class Control:
         if not began:
             self._restore(epoch, samples)
         self._epoch = epoch or self._epoch + 1
-        self._ended_t, self._sum = None, 0.0
+        self._ended_t, self._noises, self._steps = None, [], 0
         if self._own is not None and self.run.rank == 0:
             if not began:
                 self._own.call("before_train", self.seen())
@@ -134,7 +135,9 @@ class Control:
         self._ended_t = now_t
         if self.run.rank == 0:
             noise = self._noise()
-            self._sum += (noise and noise.value) or 0.0
+            value = None if noise is None else noise.value
+            self._noises += [] if value is None else [value]
+            self._steps += 1
             if self._own is not None:
                 self._own.call("after_step", self.seen())
         due = self.plan.unit == "step" and state.step % self.plan.interval == 0
@@ -148,7 +151,9 @@ class Control:
 
     def end_epoch(self) -> None:
         """Take in the end of an epoch."""
-        self._state.epoch_sums = [*self._state.epoch_sums[-1:], self._sum]
+        if self._noises:  # the other steps have the mean of those that know it
+            whole = statistics.fmean(self._noises) * self._steps
+            self._state.epoch_sums = [*self._state.epoch_sums[-1:], whole]
         if self._own is not None and self.run.rank == 0:
             self._own.call("after_epoch", self.seen())
 

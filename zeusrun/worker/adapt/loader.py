@@ -133,7 +133,8 @@ class AdaptiveLoader(DataLoader[Any]):
 
     Raises:
         TypeError: If the dataset has no length.
-        ValueError: If the data are fewer than the ranks, or the batches are to be out of order.
+        ValueError: If the data are fewer than the ranks, or an option says which samples make a
+            batch.
         RuntimeError: If a class of the job file's policy cannot be made.
     """
 
@@ -154,6 +155,12 @@ class AdaptiveLoader(DataLoader[Any]):
         if options.get("in_order") is False:
             raise ValueError(
                 "zeusrun: run.loader cannot have in_order=False: it counts its batches"
+            )
+        if options.keys() & {"sampler", "batch_sampler"}:
+            raise ValueError("zeusrun: run.loader divides the samples itself, without a sampler")
+        if batch_size < 1:
+            raise ValueError(
+                f"zeusrun: run.loader needs a batch size of 1 or more, not {batch_size}"
             )
         total = len(dataset)
         if total < run.world_size:

@@ -14,7 +14,7 @@ from zeusrun.sidecar.events import Watched
 from zeusrun.worker.stats.noise import Average, NoiseScale
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from zeusrun.worker.context import RunContext
     from zeusrun.worker.stats.ddp import Step
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _INTERVAL_S = 1.0  # between two records of a model
 _PATIENCE = 10  # optimizer steps without a model, after which the user is told
+_MOST_LOST = 30  # measurements in a row without a result, after which the user is told
 SHARDED = (
     "the parameters are sharded over the ranks, so no rank has a gradient of its own to compare: "
     "use DistributedDataParallel, or remove watch from the job file"
@@ -68,12 +69,12 @@ class Watch:
         self._samples = samples
         self._count = 0  # of models
         self._steps = 0  # before the first model
+        self._matches = False  # whether an optimizer has been seen with parameters of a model
         self._models: weakref.WeakKeyDictionary[Any, Model] = weakref.WeakKeyDictionary()
 
     def attach(self, ddp: Any) -> None:
         """Watch a ``DistributedDataParallel``; one that cannot be watched stays as it is."""
-        size = sum(parameter.numel() for parameter in ddp.parameters())
-        model = self._new_model(size)
+        model = self._new_model(ddp.parameters())
         self._models[ddp] = model
         try:
             if ddp.process_group.size() == 1:
@@ -95,11 +96,10 @@ class Watch:
                 getattr(known, "module", None) is module for known in self._models
             ):
                 return
-            size = sum(parameter.numel() for parameter in module.parameters())
-            model = self._new_model(size)
+            model = self._new_model(module.parameters())
             self._models[module] = model
         except Exception:  # noqa: BLE001 - anything but a model
-            model = self._new_model(0)
+            model = self._new_model()
             model.refuse(f"zeusrun.watch takes a torch.nn.Module, not {type(module).__name__}")
             return
         try:
@@ -119,9 +119,9 @@ class Watch:
             return "the script makes no DistributedDataParallel, which the statistics need"
         return "the script does not say which model: call zeusrun.watch(model) before it trains"
 
-    def _new_model(self, size: int) -> Model:
+    def _new_model(self, parameters: Iterable[Any] = ()) -> Model:
         self._count += 1
-        return Model(self.run, self._count - 1, size, self.settings)
+        return Model(self.run, self._count - 1, list(parameters), self.settings)
 
     def compose(self, ddp: Any, state: object, hook: Any) -> bool:
         """Take in a hook that the script registers; ``False`` if its model is not watched."""
@@ -150,7 +150,7 @@ class Watch:
             take=model.take,
             refuse=model.refuse,
         )
-        watch.register()
+        watch.register(ddp)
         model.watch = watch
 
     def _attach_alone(self, module: Any, model: Model) -> None:
@@ -170,10 +170,18 @@ class Watch:
         if not self._count:
             self._steps += 1
             if self._steps == _PATIENCE:
-                self._new_model(0).refuse(self._why_nothing(optimizer))
-        for model in self._models.values():
-            if model.watch is not None:
-                model.watch.after_step(optimizer)
+                self._new_model().refuse(self._why_nothing(optimizer))
+        trained = [model for model in self._models.values() if model.is_of(optimizer)]
+        self._matches = self._matches or bool(trained)
+        everyone = [] if self._matches else list(self._models.values())
+        for model in trained or everyone:  # an optimizer may have copies of the parameters
+            try:
+                if model.watch is not None:
+                    model.watch.after_step(optimizer)
+                    model.count_step()
+            except Exception as error:  # noqa: BLE001 - the training goes on
+                model.watch = None
+                model.refuse(f"measuring ended with an error ({type(error).__name__}: {error})")
 
     @property
     def noise(self) -> NoiseScale | None:
@@ -193,8 +201,12 @@ class Watch:
 class Model:
     """A watched model: its newest values, recorded once a second."""
 
-    def __init__(self, run: RunContext, index: int, parameters: int, settings: Settings) -> None:
-        self._run, self._index, self._parameters = run, index, parameters
+    def __init__(
+        self, run: RunContext, index: int, parameters: Sequence[Any], settings: Settings
+    ) -> None:
+        self._run, self._index = run, index
+        self._parameters: int = sum(parameter.numel() for parameter in parameters)
+        self._own = {id(parameter) for parameter in parameters}
         self._settings = settings
         self._noise = NoiseScale(settings.alpha)
         self._preconditioned = NoiseScale(settings.alpha)
@@ -203,6 +215,8 @@ class Model:
         self._new = False
         self._how = "ranks"
         self._problem: str | None = None
+        self._lost = 0  # optimizer steps since the last result
+        self._finite = True  # whether the gradients measured last were
         self.watch: Any = None
 
     @property
@@ -216,9 +230,26 @@ class Model:
         scaled = self._preconditioned
         return self._noise if scaled.trace.value is None else scaled
 
+    def is_of(self, optimizer: Any) -> bool:
+        """Whether an optimizer trains it: the first parameter of a group is one of its own."""
+        firsts = (group["params"][:1] for group in optimizer.param_groups)
+        return any(id(parameter) in self._own for first in firsts for parameter in first)
+
+    def count_step(self) -> None:
+        """Count an optimizer step; tell the user if many have given no result."""
+        self._lost += 1
+        if self._lost == _MOST_LOST * self._settings.interval and self._problem is None:
+            why = (
+                "a rank has no gradients, or they are not made by loss.backward() from the batches "
+                "of a data loader"
+                if self._finite
+                else "the gradients are infinite or NaN"
+            )
+            self.refuse(f"nothing was measured in the last {self._lost} optimizer steps: {why}")
+
     def take(self, step: Step) -> None:
         """Take in what was measured in a step."""
-        if not self._noise.add(step.norms):
+        if not self._add(step.norms):
             return
         if step.preconditioned is not None:
             self._preconditioned.add(step.preconditioned)
@@ -231,7 +262,7 @@ class Model:
     def take_norms(self, norms: Norms, how: str, *, variance: bool) -> None:
         """Take in what was measured in a step on one rank, for the noise scale."""
         self._how = how
-        if not self._noise.add(norms):
+        if not self._add(norms):
             return
         if variance:
             self._variance.add(norms.variance)
@@ -239,9 +270,17 @@ class Model:
 
     def take_variance(self, norms: Norms) -> None:
         """Take in what was measured in a step on one rank, for the variance only."""
-        if math.isfinite(norms.variance):
+        self._finite = math.isfinite(norms.variance)
+        if self._finite:
+            self._lost = 0
             self._variance.add(norms.variance)
             self._record_sometimes()
+
+    def _add(self, norms: Norms) -> bool:
+        """Take in the norms of a step, unless they are infinite or NaN."""
+        self._finite = self._noise.add(norms)
+        self._lost = 0 if self._finite else self._lost
+        return self._finite
 
     def _record_sometimes(self) -> None:
         self._new = True
@@ -279,6 +318,8 @@ def _problem_of(module: Any, world_size: int) -> str | None:
     """Return why a model that is no ``DistributedDataParallel`` cannot be watched."""
     if any(map(_is_sharded, module.parameters())):
         return SHARDED
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        return "none of its parameters needs a gradient; call zeusrun.watch once one does"
     if world_size > 1:
         return (
             f"zeusrun.watch got a model without DistributedDataParallel, and there are {world_size}"
