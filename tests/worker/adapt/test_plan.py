@@ -75,6 +75,7 @@ def test_a_damaged_state_is_refused(path, text):
         {"highest": math.inf},
         {"factor": math.nan},
         {"factor": 0},
+        {"most": 0},
     ],
     ids=repr,
 )
@@ -88,6 +89,23 @@ def test_a_pipe_or_a_link_in_the_place_of_the_state_is_not_waited_for(path):
     path.unlink()
     os.mkfifo(path)
     assert read_state(path, 32, None) is None
+
+
+@pytest.mark.parametrize(
+    ("epoch", "changes"),
+    [(None, STATE.changes[:2]), (4, STATE.changes[:2]), (2, STATE.changes[:1])],
+)
+def test_after_a_lack_of_memory_it_goes_back_to_what_fitted(path, epoch, changes):
+    state = read_state(path, 32, epoch, ran_out=True)
+    assert (state.changes, state.most) == (changes, 64)
+    write_state(path, state, first=32)
+    assert read_state(path, 32, None).most == 64
+    assert read_state(path, 32, 1) == State(most=64)
+
+
+def test_a_lack_of_memory_with_the_first_batch_size_limits_nothing(tmp_path):
+    write_state(tmp_path / "adapt.json", State([(1, 32)]), first=32)
+    assert read_state(tmp_path / "adapt.json", 32, None, ran_out=True).most is None
 
 
 def test_a_disk_that_refuses_is_no_matter(tmp_path):

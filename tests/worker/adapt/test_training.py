@@ -272,6 +272,18 @@ def test_a_restart_goes_on_with_the_batch_size_it_had(train):
     assert lines[0] == "1 [32, 32, 16, 16, 7] True"
 
 
+def test_a_restart_after_a_lack_of_memory_grows_no_further(train):
+    plan = {"policies": ["mine:Once"], "interval": 2, "unit": "step"}
+    policy = "class Once:\n    def after_step(self, seen): return 2 * seen.batch_size\n"
+    script = RESUMES.format(done="run._restart") + "\nif run._restart == 0: raise MemoryError"
+    script = "run._restart = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\n" + script
+    _, lines = train(script, plan, policy=policy, fails=True, TORCHELASTIC_RESTART_COUNT="0")
+    assert lines[0] == "1 [32, 32, 39] True"
+    rank, lines = train(script, plan, policy=policy, TORCHELASTIC_RESTART_COUNT="1")
+    assert lines[0] == "2 [32, 32, 32, 7] True"
+    assert problems(rank)[0].startswith("the batch size grows to 32 at most from here on")
+
+
 def test_a_restart_of_a_loop_that_does_not_say_its_epoch_goes_on_too(train):
     plan = {"policies": ["mine:Once"], "interval": 2, "unit": "step"}
     loop = """

@@ -204,7 +204,7 @@ class Control:
                 self.rates.read()
                 wish = self._choose() if due else None
                 size = before if wish is None else int(wish.batch_size)
-                decision = self._complete(self._limit_to_data(size))
+                decision = self._complete(self._limit(size))
             except Exception as error:  # noqa: BLE001 - the other ranks wait for a decision
                 text = f"{type(error).__name__}: {error}"
                 self._say_problem(f"the batch size stays, as the policy failed ({text}); report it")
@@ -239,8 +239,10 @@ class Control:
             return None
         return wish._replace(batch_size=bound(wish.batch_size, seen, limits, shrinks=True))
 
-    def _limit_to_data(self, size: int) -> int:
-        """Return a batch size that the data make, if the one asked for would leave no step."""
+    def _limit(self, size: int) -> int:
+        """Return a batch size that fits in memory, and that the data make."""
+        fits = min(self.plan.limits.most, self._state.most or math.inf)
+        size = int(min(size, max(fits, self._first)))
         if size <= self._most:
             return size
         self._say_problem(
@@ -283,21 +285,28 @@ class Control:
         state = everyone[0][2]
         if state is not None:
             self._state = state
+        if state is not None and state.changes:
             self.rates.highest, self.rates.factor = state.highest, state.factor
             last, size = state.changes[-1]
             self.batch_size = admit(size, self._first, self.plan.limits)
             self._epoch = 0 if epoch is not None else last - 1
 
     def _read_state(self, epoch: int | None) -> State | None:
-        path = self.run.adaptation_state
+        ran_out = self.run.ran_out_of_memory
         try:
-            return read_state(path, self._first, epoch)
+            state = read_state(self.run.adaptation_state, self._first, epoch, ran_out=ran_out)
         except ValueError as error:
             self._say_problem(
                 f"the batch size begins anew with {self._first}, because {ADAPT_STATE} in the run "
                 f"directory is damaged ({error})"
             )
             return None
+        if ran_out and state is not None and state.most is not None:
+            self._say_problem(
+                f"the batch size grows to {state.most} at most from here on, because the ranks ran "
+                "out of memory with the next one"
+            )
+        return state
 
     def _say_problem(self, problem: str) -> None:
         if problem not in self._problems:

@@ -34,6 +34,10 @@ class Run(Protocol):
     def adaptation_state(self) -> Path | None:
         """The file for the state."""
 
+    @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether the ranks did so before torchrun restarted them."""
+
     def accumulation_steps(self, default: int = 1) -> int:
         """Return the micro-batches in the first optimizer step."""
 
@@ -82,6 +86,7 @@ class State:
         epoch_sums: The noise scale summed over the steps of the last two epochs.
         highest: The highest learning rate of the script's schedule.
         factor: By what the learning rate is multiplied.
+        most: The largest batch size that fits in memory; ``None``: none has been too large.
     """
 
     changes: list[tuple[int, int]] = field(default_factory=list)
@@ -91,6 +96,7 @@ class State:
     epoch_sums: list[float] = field(default_factory=list)
     highest: float = 0.0
     factor: float = 1.0
+    most: int | None = None
 
 
 def write_state(path: Path | None, state: State, first: int) -> None:
@@ -101,17 +107,19 @@ def write_state(path: Path | None, state: State, first: int) -> None:
             replace_file(path, json.dumps(content).encode(), durable=False)
 
 
-def read_state(path: Path | None, first: int, epoch: int | None) -> State | None:
+def read_state(
+    path: Path | None, first: int, epoch: int | None, *, ran_out: bool = False
+) -> State | None:
     """Return the state up to the epoch at which a run resumes; ``None`` if it begins anew.
 
     A script that resumes at its first epoch has no checkpoint. If it does not say the epoch
     (``None``), all changes hold. The state of a run that began with another batch size is of no
-    use.
+    use. If the last start ``ran_out`` of memory, it goes back to what fitted.
 
     Raises:
         ValueError: If there is a file, and it is no such state.
     """
-    if path is None or epoch == 1:
+    if path is None:
         return None
     try:
         content = json.loads(read_file(path, _MAX_BYTES))
@@ -124,8 +132,20 @@ def read_state(path: Path | None, first: int, epoch: int | None) -> State | None
         raise ValueError(f"{type(error).__name__}: {error}") from error
     if not _is_sound(state):
         raise ValueError("it has values that cannot be")
-    state.changes = [(e, size) for e, size in state.changes if e <= (epoch or e)]
-    return state if state.changes and began == first else None
+    if began != first:
+        return None
+    sizes = [size for _, size in state.changes]
+    if ran_out and sizes and sizes[-1] > first:
+        state.most = max((size for size in sizes if size < sizes[-1]), default=first)
+    begins_anew, most = epoch == 1, state.most or math.inf
+    state.changes = [
+        (e, size)
+        for e, size in state.changes
+        if e <= (epoch or e) and size <= most and not begins_anew
+    ]
+    if state.changes:
+        return state
+    return None if state.most is None else State(most=state.most)
 
 
 def _is_sound(state: State) -> bool:
@@ -140,4 +160,5 @@ def _is_sound(state: State) -> bool:
         and all(type(scale) in {int, float} and 0 <= scale < math.inf for scale in scales)
         and all(epoch and size for epoch, size in state.changes)
         and state.factor > 0
+        and (state.most is None or (type(state.most) is int and state.most > 0))
     )
