@@ -116,9 +116,9 @@ class Hooks:
 
     def flush(self) -> None:
         """Record what has been seen and not recorded yet, at the end of the script."""
-        if self.run.control is not None:
-            self.run.control.end()
         with contextlib.suppress(Exception):  # the script may have replaced anything
+            if self.run.control is not None:
+                self.run.control.end()
             self.observer.record()
             self.reporter.flush()
             if self.watch is not None:
