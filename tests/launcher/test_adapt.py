@@ -16,6 +16,7 @@ from zeusrun.launcher.recover import join
 from zeusrun.launcher.rundir.layout import RunPaths, reopen_run
 from zeusrun.launcher.script_warnings import find_remarks
 from zeusrun.launcher.supervision.outcome import observed_batch_size
+from zeusrun.metrics.seen import Seen
 from zeusrun.sidecar.events import Adapted, Observed, Watched
 from zeusrun.trial import Decision, SizeChange, Stage, Trial, TrialStatus, join_changes
 from zeusrun.view.gradients import gradients_text, path_text
@@ -163,3 +164,11 @@ def test_the_path_is_shown_whole_or_its_end():
     assert path_text(PATH, most=1) == "64 → … → 256 at epoch 7"
     assert path_text(PATH[:1]) == "64"
     assert path_text(()) is None
+
+
+def test_a_continued_run_is_not_judged_before_its_first_report():
+    begun = replace(after(), seen={("accuracy", "earlier part"): Seen(0.0, 0.0, 0)})
+    asked = {"stops_at_target": True, "to_ask_for": ["batch_size"]}
+    assert find_remarks(begun, GOAL, **asked) == {}
+    reported = after(report(105.0, 4, 0.1), start=begun)
+    assert set(find_remarks(reported, GOAL, **asked)) == {"adapt", "never asked for batch_size"}
