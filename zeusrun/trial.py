@@ -251,7 +251,13 @@ class Trial:
     @property
     def critical_batch_size(self) -> float | None:
         """The noise scale that fits the optimizer; ``None`` if it was not measured."""
-        return self.preconditioned_noise_scale or self.noise_scale
+        scaled = self.preconditioned_noise_scale
+        return self.noise_scale if scaled is None else scaled
+
+    @property
+    def last_batch_size(self) -> int:
+        """The batch size at its end: the chosen one, or what that has become."""
+        return self.batch_sizes[-1].batch_size if self.batch_sizes else self.global_batch_size
 
     @property
     def teaches(self) -> bool:

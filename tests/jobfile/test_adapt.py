@@ -45,6 +45,12 @@ def test_the_range_is_that_of_the_candidates(tmp_path):
     assert spec.adapt.limits(spec.batch_size) == (32, 4096)
 
 
+@pytest.mark.parametrize("alpha", [1, 0, 1e-300, -0.1, "nan"])
+def test_a_weight_with_which_nothing_could_be_averaged_is_an_error(tmp_path, alpha):
+    with pytest.raises(JobFileError, match=r"watch\.noise_scale\.alpha"):
+        load_job(tmp_path, watch={"noise_scale": {"alpha": alpha}})
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -60,6 +66,7 @@ def test_the_range_is_that_of_the_candidates(tmp_path):
         ({"policy": "goodput", "max": 256}, r"above the largest candidate \(128\)"),
         ({"policy": "goodput", "max": 48}, r"without batch_size.default \(64\)"),
         ({"policy": "goodput", "growth": 1}, "growth"),
+        ({"policy": "goodput", "growth": 1.00001}, "growth"),  # each decision would take a second
         ({"policy": "goodput", "schedule": "1:64"}, "only goes with policy: schedule"),
         ({"policy": "schedule"}, "is missing: policy schedule needs it"),
         ({"policy": "schedule", "schedule": "10-64"}, "must be pairs of an epoch"),

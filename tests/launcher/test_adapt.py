@@ -10,13 +10,16 @@ from tests.bandit.test_reinterpret import NOW, learned
 from tests.factories import REACHED, build_trial
 from tests.launcher.values import after, report
 from zeusrun.bandit.reinterpret import describe_kept, read_history
+from zeusrun.bandit.stopping import is_repeat
+from zeusrun.launcher.choose import Choice, find_grown_too_large
 from zeusrun.launcher.recover import join
 from zeusrun.launcher.rundir.layout import RunPaths, reopen_run
 from zeusrun.launcher.script_warnings import find_remarks
 from zeusrun.launcher.supervision.outcome import observed_batch_size
-from zeusrun.sidecar.events import Adapted, Observed
-from zeusrun.trial import SizeChange, Trial, TrialStatus, join_changes
-from zeusrun.view.gradients import path_text
+from zeusrun.metrics.seen import Seen
+from zeusrun.sidecar.events import Adapted, Observed, Watched
+from zeusrun.trial import Decision, SizeChange, Stage, Trial, TrialStatus, join_changes
+from zeusrun.view.gradients import gradients_text, path_text
 
 PATH = (SizeChange(1, 64), SizeChange(3, 128), SizeChange(7, 256))
 
@@ -44,6 +47,36 @@ def test_the_path_is_the_first_batch_size_and_every_change():
 def test_a_problem_is_no_change():
     progress = after(*GROWN, adapted(104.0, 4, 128, problem="it raised"))
     assert (progress.batch_sizes, progress.problems) == (PATH[:2], ("it raised",))
+
+
+def test_of_models_that_are_built_again_the_newest_counts():
+    models = [Watched(101.0 + n, n, 50, {"noise_scale": 1e30 / 10**n}) for n in range(3)]
+    assert after(*models).statistics == {"noise_scale": 1e28}
+    trial = replace(GOAL, noise_scale=1e30, preconditioned_noise_scale=0.0)
+    assert trial.critical_batch_size == 0.0
+    values = {"noise_scale": 1e30, "preconditioned_noise_scale": 0.0, "gradient_variance": 1e-9}
+    text = gradients_text(values, "ranks")
+    assert text == "noise scale 1e+30 · preconditioned noise scale 0 · variance 1e-09"
+
+
+def test_a_size_that_it_grew_to_and_that_does_not_fit_says_nothing_of_the_first():
+    oom = replace(REACHED, status=TrialStatus.OOM, batch_sizes=PATH)
+    grown = GOAL.finish(oom)
+    here = {"world_size": 2, "gpu_model": None, "gpu_count": 0, "max_power_w": None}
+    problem = replace(NOW, variant="goodput", **here)
+    assert [run.arm for run in read_history(problem, [grown])[1]] == [256]
+    assert not is_repeat(Decision(64, Stage.EXPLORE, ""), [grown])
+    assert is_repeat(Decision(256, Stage.EXPLORE, ""), [grown])
+    assert find_grown_too_large(GOAL, [grown]) is grown
+    others = replace(grown, forgotten=True), replace(grown, variant="seesaw")
+    small = GOAL.finish(replace(oom, batch_sizes=PATH[:1]))
+    assert find_grown_too_large(GOAL, [*others, small]) is None
+
+
+def test_the_next_run_grows_to_what_fitted():
+    grown = GOAL.finish(replace(REACHED, status=TrialStatus.OOM, batch_sizes=PATH))
+    choice = Choice(GOAL, NOW, (), Decision(64, Stage.EXPLORE, ""), earlier=(grown,))
+    assert (choice.too_large, choice.most) == (grown, 128)
 
 
 def test_changes_of_two_parts_are_joined_without_repetition():
@@ -131,3 +164,11 @@ def test_the_path_is_shown_whole_or_its_end():
     assert path_text(PATH, most=1) == "64 → … → 256 at epoch 7"
     assert path_text(PATH[:1]) == "64"
     assert path_text(()) is None
+
+
+def test_a_continued_run_is_not_judged_before_its_first_report():
+    begun = replace(after(), seen={("accuracy", "earlier part"): Seen(0.0, 0.0, 0)})
+    asked = {"stops_at_target": True, "to_ask_for": ["batch_size"]}
+    assert find_remarks(begun, GOAL, **asked) == {}
+    reported = after(report(105.0, 4, 0.1), start=begun)
+    assert set(find_remarks(reported, GOAL, **asked)) == {"adapt", "never asked for batch_size"}

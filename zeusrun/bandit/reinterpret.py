@@ -55,6 +55,8 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
     if _why_unrelated(trial) is not None or (status in _CRASHED and not local):
         return None
     local_energy = local and _same_energy(problem, trial)
+    if status is TrialStatus.OOM:  # the batch size may have grown to what does not fit
+        run = run._replace(arm=trial.last_batch_size)
     if status in _CRASHED:
         return run._replace(profile=trial.power_profile if local_energy else ())
     run = run._replace(status=_CUT_SHORT, local=local_energy)

@@ -65,8 +65,9 @@ def is_repeat(decision: Decision, made: Sequence[Trial]) -> bool:
     """
     arm = decision.global_batch_size
     final = OUTDONE if decision.bound else OUTDONE - {TrialStatus.STOPPED}
-    failed = {trial.global_batch_size for trial in made if trial.status in final}
-    too_large = [trial.global_batch_size for trial in made if trial.status is TrialStatus.OOM]
+    others = final - {TrialStatus.OOM}
+    failed = {trial.global_batch_size for trial in made if trial.status in others}
+    too_large = [trial.last_batch_size for trial in made if trial.status is TrialStatus.OOM]
     return arm in failed or arm >= min(too_large, default=arm + 1)
 
 

@@ -59,7 +59,7 @@ class AdaptBatchSize(Section):
         None, ge=1, description="The largest batch size; null: the largest candidate."
     )
     growth: float = Field(
-        2, gt=1, le=64, description="By which factor one decision may change it at most."
+        2, ge=1.01, le=64, description="By which factor one decision may change it at most."
     )
     schedule: str | None = Field(
         None, description="With policy schedule: 10:64,20:128 is 64 from epoch 10 on, then 128."

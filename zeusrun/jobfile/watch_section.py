@@ -14,7 +14,7 @@ class NoiseScaleSection(Section, title="NoiseScale"):
 
     interval: int = Field(1, ge=1, description="Measure it every so many optimizer steps.")
     alpha: float = Field(
-        0.01, gt=0, le=1, description="Weight of the newest step in the moving averages."
+        0.01, ge=1e-9, lt=1, description="Weight of the newest step in the moving averages."
     )
 
 

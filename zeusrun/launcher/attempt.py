@@ -195,6 +195,14 @@ def run_attempt(
                 emit(Noted(text))
             if choice.note is not None:
                 emit(Noted(choice.note))
+            if (grown := choice.too_large) is not None:
+                emit(
+                    Noted(
+                        f"the batch size may grow to {choice.most}, because {grown.trial} ran out "
+                        f"of memory with {grown.last_batch_size}; if it fits now: zeusrun history "
+                        f"--forget {grown.trial}"
+                    )
+                )
             if choice.trial.preemptions:
                 then = "is continued"
                 if not has_checkpoint(paths.run_dir):

@@ -49,6 +49,17 @@ class Choice:
     note: str | None = None  # why a preempted trial is not continued
     earlier: tuple[Trial, ...] = ()  # the newest trials of the job, oldest first
 
+    @property
+    def too_large(self) -> Trial | None:
+        """The run that ran out of memory after the least growth of its batch size, if any."""
+        return find_grown_too_large(self.trial, self.earlier)
+
+    @property
+    def most(self) -> int | None:
+        """How far the batch size may grow to fit in memory; ``None``: as far as the job allows."""
+        grown = self.too_large
+        return None if grown is None else _size_that_fit(grown)
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -117,7 +128,7 @@ def _nothing_left(spec: JobSpec, made: Sequence[Trial]) -> str:
     cost_key = "early_stop.cost_factor (it was stopped for its cost), " if stopped else ""
     correct = f"correct objective.target, raise {cost_key}objective.max_epochs, or"
     if all(trial.status is TrialStatus.OOM for trial in made):
-        sizes = ", ".join(str(trial.global_batch_size) for trial in made)
+        sizes = ", ".join(str(trial.last_batch_size) for trial in made)
         return (
             f"no batch size is left that may fit in memory ({sizes} did not); add smaller "
             "batch_size.candidates, or free memory"
@@ -169,6 +180,29 @@ def choose_next(
         decision = Decision(trial.global_batch_size, stage, trial.why, bound=bound)
     earlier = tuple(trials[-_COMPARED_WITH:])
     return Choice(trial, problem, tuple(runs), decision, sentences, limit_w, note, earlier)
+
+
+def find_grown_too_large(trial: Trial, earlier: Sequence[Trial]) -> Trial | None:
+    """Return the run like a trial that ran out of memory after the least growth."""
+
+    def likeness(each: Trial) -> tuple[object, ...]:
+        devices = (each.world_size, each.gpu_model, each.gpu_count)
+        return each.variant, each.micro_batch_size, *devices
+
+    found = [
+        then
+        for then in earlier
+        if then.status is TrialStatus.OOM
+        and not then.forgotten
+        and then.last_batch_size > then.global_batch_size
+        and likeness(then) == likeness(trial)
+    ]
+    return min(found, key=_size_that_fit, default=None)
+
+
+def _size_that_fit(grown: Trial) -> int:
+    """Return the largest batch size that a run has trained with before one that did not fit."""
+    return max(size for _, size in grown.batch_sizes if size < grown.last_batch_size)
 
 
 def build_problem(
@@ -303,5 +337,5 @@ def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
     choice = choose_next(submission, trials, None, 1)
     trial = choice.trial
     notes = () if choice.note is None else (choice.note,)
-    command = submission.command(trial, RunPaths(Path(trial.run_dir)))
+    command = submission.command(trial, RunPaths(Path(trial.run_dir)), choice.most)
     return trial, command, (*notes, *choice.kept)

@@ -59,11 +59,14 @@ class Submission:
         """The GPUs among the devices."""
         return [device for device in self.devices if device.is_gpu]
 
-    def command(self, trial: Trial, paths: RunPaths) -> Command:
-        """Return the command that runs a trial, with all ranks on this host."""
+    def command(self, trial: Trial, paths: RunPaths, most: int | None = None) -> Command:
+        """Return the command that runs a trial, with all ranks on this host.
+
+        ``most``: how far its batch size may grow; ``None``: as far as the job file allows.
+        """
         placement, environment = Placement(self.world_size), self.environment
         return build_command(
-            self.spec, trial, paths, self.torchrun, environment, placement=placement
+            self.spec, trial, paths, self.torchrun, environment, placement=placement, most=most
         )
 
     def close(self) -> None:

@@ -135,7 +135,7 @@ def find_remarks(
     metric = trial.metric
     observed = find_batch_size(progress.observed, trial.world_size) is not None
     unasked = set(to_ask_for) - ({"batch_size"} if observed else set())
-    for name in sorted(unasked) if progress.seen_metrics else ():
+    for name in sorted(unasked) if progress.last_report_t is not None else ():
         if name not in progress.asked:
             remarks[f"never asked for {name}"] = (
                 f"the script has never asked for the {name.replace('_', ' ')}, so it seems to "
@@ -198,7 +198,7 @@ def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
         )
     if progress.problems:
         remarks["adapt"] = progress.problems[-1]
-    elif trial.variant is not None and progress.seen_metrics and not progress.adapted:
+    elif trial.variant is not None and progress.last_report_t is not None and not progress.adapted:
         remarks["adapt"] = (
             "the batch size does not adapt, because the script does not use run.loader(...), which "
             "makes a data loader whose batch size can change (docs/adapt.md)"

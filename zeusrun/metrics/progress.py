@@ -140,7 +140,9 @@ class Progress:
 
     @property
     def _largest_model(self) -> Watched | None:
-        return max(self.watched.values(), key=lambda each: each.parameters, default=None)
+        return max(
+            self.watched.values(), key=lambda each: (each.parameters, each.model), default=None
+        )
 
     @property
     def batch_sizes(self) -> tuple[SizeChange, ...]:

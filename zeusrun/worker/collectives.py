@@ -20,7 +20,7 @@ def is_grouped() -> bool:
     return ask is not None and bool(ask())
 
 
-def from_all_ranks(value: tuple[bool, float]) -> list[tuple[bool, float]]:
+def from_all_ranks(value: _Value) -> list[_Value]:
     """Return the value of every rank; without a process group, that of this one."""
     if not is_grouped():
         return [value]

@@ -118,7 +118,8 @@ class RunContext:
 
         Raises:
             TypeError: If the dataset has no length.
-            ValueError: If the data are fewer than the ranks, or the batches are to be out of order.
+            ValueError: If the data are fewer than the ranks, an option says which samples make a
+                batch, or the ranks have different data.
             RuntimeError: If a class of the job file's policy cannot be made.
         """
         from zeusrun.worker.adapt.loader import AdaptiveLoader  # noqa: PLC0415 - imports torch
@@ -253,6 +254,16 @@ class RunContext:
         return Path(run_dir, ADAPT_STATE) if run_dir else None
 
     @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether the ranks did so before torchrun restarted them."""
+        restart = int(self._environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        return restart > 0 and failed_in_restart(self._error_path, "out_of_memory") == restart - 1
+
+    @property
+    def _error_path(self) -> str:
+        return os.path.join(self._environment["ZEUSRUN_RUN_DIR"], "error.json")  # noqa: PTH118
+
+    @property
     def epoch(self) -> int | None:
         """The present epoch of ``epochs``, from 1; ``None`` if the script does not use it."""
         return self._epoch or None
@@ -323,11 +334,10 @@ class RunContext:
             pass
         if self._stop_requested():
             return  # zeusrun ends the rank
-        error_path = os.path.join(self._environment["ZEUSRUN_RUN_DIR"], "error.json")  # noqa: PTH118
         restart = int(self._environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
         grace_s = float(self._environment.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
         deadline_t = time.monotonic() + grace_s
-        while time.monotonic() < deadline_t and failed_in_restart(error_path) != restart:
+        while time.monotonic() < deadline_t and failed_in_restart(self._error_path) != restart:
             time.sleep(0.1)
         os._exit(SIGTERM_EXIT_CODE)
 

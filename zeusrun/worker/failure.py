@@ -79,9 +79,10 @@ def _text(error: BaseException) -> str:
         return "<an error whose text cannot be made>"
 
 
-def failed_in_restart(path: str) -> int | None:
-    """Return after which restart the recorded failure happened; ``None`` without a record."""
+def failed_in_restart(path: str, kind: str | None = None) -> int | None:
+    """Return after which restart the recorded failure happened; ``None`` without one of a kind."""
     try:
-        return int(json.loads(read_file(path, _MAX_RECORD_BYTES))["restart"])
+        record = json.loads(read_file(path, _MAX_RECORD_BYTES))
+        return int(record["restart"]) if kind in {None, record["kind"]} else None
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

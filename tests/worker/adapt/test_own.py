@@ -6,6 +6,7 @@ import math
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from zeusrun.worker.adapt.own import OwnPolicies
@@ -64,6 +65,18 @@ def test_the_last_batch_size_asked_for_is_the_wish(build):
     assert said == []
 
 
+def test_a_number_of_numpy_is_a_batch_size(build):
+    policies, said = build(A=returns(np.int64(96)))
+    policies.call("after_step", SEEN)
+    assert (policies.take_wish().batch_size, said) == (96, [])
+
+
+def test_a_class_that_calls_sys_exit_does_not_end_the_training(build):
+    policies, said = build(Bad=type("Bad", (), {"after_step": lambda _self, _seen: sys.exit(3)}))
+    policies.call("after_step", SEEN)
+    assert said[0].startswith("after_step of mine:Bad raised SystemExit: 3; the batch size stays")
+
+
 def test_a_class_that_fails_leaves_the_others(build):
     policies, said = build(Bad=returns("x"), Good=returns(96))
     policies.call("after_step", SEEN)
@@ -78,6 +91,7 @@ def test_a_class_that_fails_leaves_the_others(build):
         ({}, "nowhere:Class", "ModuleNotFoundError"),
         ({"Other": object}, "mine:Missing", "AttributeError"),
         ({"Demanding": lambda value: value}, "mine:Demanding", "TypeError"),
+        ({"Leaving": sys.exit}, "mine:Leaving", "SystemExit"),
     ],
 )
 def test_a_class_that_cannot_be_made_is_refused(build, classes, name, why):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
+import os
+from dataclasses import asdict
+
 import pytest
 
 from zeusrun.worker.adapt.plan import State, read_state, write_state
@@ -41,14 +46,66 @@ def test_the_state_of_another_first_batch_size_is_of_no_use(path):
         "[",
         "[]",
         "{}",
-        '{"first": 32}',
         '{"first": 32, "changes": [[1]]}',
         '{"first": 32, "x": 1}',
     ],
 )
-def test_a_damaged_state_is_none(path, text):
+def test_a_damaged_state_is_refused(path, text):
     path.write_text(text)
+    with pytest.raises(ValueError, match=r"Error|Expecting"):
+        read_state(path, 32, None)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"changes": [[1, 0]]},
+        {"changes": [[1, -32]]},
+        {"changes": [[1, 32.5]]},
+        {"changes": [[1, True]]},
+        {"changes": [["1", 32]]},
+        {"changes": [[1, 10**400]]},
+        {"changes": 3},
+        {"step": "7"},
+        {"step": -1},
+        {"samples": None},
+        {"first_noise_scale": math.nan},
+        {"epoch_sums": "ab"},
+        {"epoch_sums": [math.inf]},
+        {"highest": math.inf},
+        {"factor": math.nan},
+        {"factor": 0},
+        {"most": 0},
+    ],
+    ids=repr,
+)
+def test_a_state_with_impossible_values_is_refused(path, value):
+    path.write_text(json.dumps({"first": 32, **asdict(STATE), **value}))
+    with pytest.raises(ValueError, match=r"values that cannot be|Error"):
+        read_state(path, 32, None)
+
+
+def test_a_pipe_or_a_link_in_the_place_of_the_state_is_not_waited_for(path):
+    path.unlink()
+    os.mkfifo(path)
     assert read_state(path, 32, None) is None
+
+
+@pytest.mark.parametrize(
+    ("epoch", "changes"),
+    [(None, STATE.changes[:2]), (4, STATE.changes[:2]), (2, STATE.changes[:1])],
+)
+def test_after_a_lack_of_memory_it_goes_back_to_what_fitted(path, epoch, changes):
+    state = read_state(path, 32, epoch, ran_out=True)
+    assert (state.changes, state.most) == (changes, 64)
+    write_state(path, state, first=32)
+    assert read_state(path, 32, None).most == 64
+    assert read_state(path, 32, 1) == State(most=64)
+
+
+def test_a_lack_of_memory_with_the_first_batch_size_limits_nothing(tmp_path):
+    write_state(tmp_path / "adapt.json", State([(1, 32)]), first=32)
+    assert read_state(tmp_path / "adapt.json", 32, None, ran_out=True).most is None
 
 
 def test_a_disk_that_refuses_is_no_matter(tmp_path):

@@ -179,6 +179,57 @@ def test_every_sample_comes_once_on_any_number_of_ranks(train, ranks, batch_size
     assert f"[{4 * ranks}, " in lines[1]
 
 
+def test_only_the_training_of_an_epoch_counts(train):
+    """Evaluation with ``run.loader``, a second pass, and another loader beside decide nothing."""
+    script = """
+    loader, other = run.loader(data, 5), run.loader(data, 5, shuffle=False)
+    for epoch in run.epochs(default=3):
+        with torch.no_grad():
+            before = sum(len(batch) for batch, _, _ in other)
+        next(iter(loader))
+        sizes = [(len(a), len(b)) for (a, _, _), (b, _, _) in zip(loader, other)]
+        after = sum(1 for _ in loader)
+        print(epoch, sizes, before, after)
+    """
+    policy = "class Twice:\n    def before_epoch(self, seen): return 2 * seen.batch_size\n"
+    rank, lines = train(script, {"policies": ["mine:Twice"], "growth": 2}, policy=policy)
+    assert changes(rank) == [(1, 0, 64), (2, 2, 128), (3, 3, 256)]
+    assert lines[:2] == ["1 [(32, 32), (20, 20)] 52 2", "2 [(52, 52)] 52 1"]
+
+
+def test_a_batch_size_that_the_data_do_not_make_is_not_taken(train):
+    """With drop_last, it would leave no step."""
+    script = """
+    for epoch in run.epochs(default=2):
+        print(epoch, [len(batch) for batch, _, _ in run.loader(data, 5, drop_last=True)])
+    """
+    rank, lines = train(script, {"schedule": [[2, 256]]})
+    assert lines == ["1 [16, 16, 16]", "2 [51]"]
+    (problem,) = problems(rank)
+    assert problem.startswith("the batch size stays below 256, because the data make no batch")
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (
+            "for _ in run.loader(range(40 - 4 * run.rank), 5): pass",
+            "rank 0 has 40 samples for run.loader, and rank 1 has 36",
+        ),
+        pytest.param(
+            "for _ in run.epochs(9, done=2 - run.rank): next(iter(run.loader(data, 5)))",
+            "rank 0 has 3 for the first epoch, and rank 1 has 2",
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=["other data", "another epoch"],
+)
+def test_ranks_that_disagree_are_told_before_they_train(train, script, why):
+    rank, _ = train(script, fails=True)
+    assert f"ValueError: zeusrun: {why}: give every rank the same data" in rank.log("0")
+    assert f"ValueError: zeusrun: {why}" in rank.log("1")
+
+
 def test_a_schedule_holds_from_its_epochs_on_however_seldom_a_policy_would_decide(train):
     rank, _ = train(SGD.format(epochs=3), {"schedule": [[2, 16], [3, 64]], "interval": 5})
     assert changes(rank) == [(1, 0, 32), (2, 4, 16), (3, 11, 64)]
@@ -221,6 +272,18 @@ def test_a_restart_goes_on_with_the_batch_size_it_had(train):
     assert lines[0] == "1 [32, 32, 16, 16, 7] True"
 
 
+def test_a_restart_after_a_lack_of_memory_grows_no_further(train):
+    plan = {"policies": ["mine:Once"], "interval": 2, "unit": "step"}
+    policy = "class Once:\n    def after_step(self, seen): return 2 * seen.batch_size\n"
+    script = RESUMES.format(done="run._restart") + "\nif run._restart == 0: raise MemoryError"
+    script = "run._restart = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\n" + script
+    _, lines = train(script, plan, policy=policy, fails=True, TORCHELASTIC_RESTART_COUNT="0")
+    assert lines[0] == "1 [32, 32, 39] True"
+    rank, lines = train(script, plan, policy=policy, TORCHELASTIC_RESTART_COUNT="1")
+    assert lines[0] == "2 [32, 32, 32, 7] True"
+    assert problems(rank)[0].startswith("the batch size grows to 32 at most from here on")
+
+
 def test_a_restart_of_a_loop_that_does_not_say_its_epoch_goes_on_too(train):
     plan = {"policies": ["mine:Once"], "interval": 2, "unit": "step"}
     loop = """
@@ -234,9 +297,13 @@ def test_a_restart_of_a_loop_that_does_not_say_its_epoch_goes_on_too(train):
     assert lines == ["[32, 32, 16, 16, 7]"]
     rank, lines = train(loop, plan, policy=ONCE)
     assert lines == ["[16, 16, 64, 7]"]
+    rank, lines = train(loop, {**plan, "min": 20, "max": 48}, policy=ONCE)
+    assert lines == ["[48, 48, 7]"]  # the job file has changed meanwhile
+    assert changes(rank) == [(1, 6, 48)]
     (rank.run_dir / "adapt.json").write_text("[damaged")
-    _, lines = train(loop, plan, policy=ONCE)
+    rank, lines = train(loop, plan, policy=ONCE)
     assert lines == ["[32, 32, 16, 16, 7]"]
+    assert problems(rank)[0].startswith("the batch size begins anew with 32, because adapt.json")
 
 
 def test_the_learning_rate_and_beta2_follow_and_a_scheduler_does_not_notice(train):
@@ -348,9 +415,11 @@ def test_ranks_without_a_process_group_keep_their_batch_size(train):
 
 def test_data_that_cannot_be_shared_are_refused(train):
     script = """
-    for data, options in (([1], {}), (iter([]), {}), ([1] * 9, {"in_order": False})):
+    run._environment.pop("ZEUSRUN_BATCH_SIZE")
+    refused = ({"in_order": False}, {"sampler": None}, {"batch_size": 0})
+    for data, options in (([1], {}), (iter([]), {}), *(([1] * 9, o) for o in refused)):
         try:
-            run.loader(data, 8, **options)
+            run.loader(data, **{"batch_size": 8, **options})
         except (TypeError, ValueError) as error:
             print(type(error).__name__, error)
     """
@@ -359,6 +428,8 @@ def test_data_that_cannot_be_shared_are_refused(train):
         "ValueError zeusrun: run.loader has 1 samples, fewer than 2 ranks",
         "TypeError zeusrun: run.loader needs a dataset with a length",
         "ValueError zeusrun: run.loader cannot have in_order=False: it counts its batches",
+        "ValueError zeusrun: run.loader divides the samples itself, without a sampler",
+        "ValueError zeusrun: run.loader needs a batch size of 1 or more, not 0",
     ]
 
 

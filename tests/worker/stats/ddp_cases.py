@@ -357,6 +357,46 @@ def case_preconditioned_norms_are_of_what_adam_sees():
         close(steps[3].preconditioned.mean, gradients.mean(0).square().sum(), 1e-4)
 
 
+def case_each_model_has_its_own_adam():
+    models = [build(0), build(1)]
+    optimizers = [torch.optim.Adam(ddp.parameters(), 0.01) for ddp, _ in models]
+    for number in range(3):
+        for (ddp, _), optimizer in zip(models, optimizers, strict=True):
+            train(ddp, optimizer, first=number)
+    for ddp, steps in models:
+        flush(ddp)
+        if steps[-1].preconditioned is None:
+            raise ValueError("the other model's Adam was taken for this one's")
+
+
+def case_gradients_that_stay_nan_or_missing_are_told():
+    for scale, why in ((float("nan"), "infinite or NaN"), (float(RANK), "a rank has no gradients")):
+        ddp, _ = build()
+        model, optimizer = watch._models[ddp], sgd(ddp)
+        model.watch._take = model.take
+        for number in range(30):
+            optimizer.zero_grad()
+            loss_of(ddp, batch(number), scale).backward()
+            optimizer.step()
+        if why not in (model._problem or ""):
+            raise ValueError(f"not told: {why}, but {model._problem}")
+
+
+def case_a_model_can_be_dropped():
+    import gc
+    import weakref
+
+    gone = []
+    for shared in (False, True):
+        ddp, _ = build(gradient_as_bucket_view=shared)
+        train(ddp, torch.optim.Adam(ddp.parameters(), 0.01), 2)
+        gone.append(weakref.ref(ddp))
+    del ddp
+    gc.collect()
+    if any(reference() is not None for reference in gone):
+        raise ValueError("a watched model is kept alive")
+
+
 def case_variances_are_those_over_the_ranks():
     ddp, steps = build()
     sizes = [p.numel() for p in ddp.parameters()]
@@ -397,8 +437,12 @@ def case_a_compiled_model():
 def case_what_trains_is_copied_and_pickled():
     import io
 
-    ddp, _ = build()
-    train(ddp, sgd(ddp))
-    copy.deepcopy(ddp.module)
-    file = io.BytesIO()
-    torch.save(ddp.module, file)
+    for shared in (False, True):
+        ddp, _ = build(gradient_as_bucket_view=shared)
+        train(ddp, sgd(ddp))
+        for model in (ddp, ddp.module):
+            train(copy.deepcopy(model), sgd(model))
+            file = io.BytesIO()
+            torch.save(model, file)
+            if b"zeusrun" in file.getvalue():
+                raise ValueError("a saved model needs zeusrun")

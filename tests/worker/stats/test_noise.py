@@ -86,3 +86,12 @@ def test_an_average_is_that_of_exponential_weights():
     assert math.isnan(constant.error)
     constant.add(2.0)
     assert constant.error == pytest.approx(0.0, abs=1e-7)
+
+
+@pytest.mark.parametrize("alpha", [1e-9, 1 - 1e-9])
+@pytest.mark.parametrize("value", [0.0, 1e-300, 1e200, -1e300])
+def test_an_extreme_value_raises_nothing(alpha, value):
+    scale = NoiseScale(alpha)
+    for number in (value, -value, value):
+        scale.add(Norms(number, 1.0, 0.1, 2))
+    assert scale.value is None or scale.value >= 0

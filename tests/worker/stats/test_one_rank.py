@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from zeusrun.worker.stats.model import Settings
 from zeusrun.worker.stats.one_rank import OneRank
-from zeusrun.worker.stats.watch import Settings
 
 NOISE = Settings(1, 0.01, None, "trace")
 BOTH = Settings(1, 0.01, 1, "trace")

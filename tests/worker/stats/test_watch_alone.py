@@ -143,8 +143,44 @@ def test_a_model_is_measured_as_well_as_it_allows(run, script, how):
             {},
             "sparse",
         ),
+        (
+            """
+            model = plain().requires_grad_(False)
+            zeusrun.watch(model)
+            head = torch.nn.Linear(1, 1)
+            train(head, lambda x: head(model(x)))
+            """,
+            {},
+            "none of its parameters needs a gradient",
+        ),
+        (
+            """
+            model = plain()
+            zeusrun.watch(model)
+            train(model, lambda x: model(x) * float("nan"), epochs=3)
+            """,
+            {},
+            "last 30 optimizer steps: the gradients are infinite or NaN",
+        ),
+        (
+            """
+            model = normed()
+            zeusrun.watch(model)
+            optimizer = torch.optim.SGD(model.parameters(), 0.001)
+            for epoch in range(3):
+                for x, y in DataLoader(data, 8):
+                    first = model[0].weight
+                    (first.grad,) = torch.autograd.grad(model(x).sum(), [first])
+                    optimizer.step()
+            """,
+            {},
+            "not made by loss.backward()",
+        ),
     ],
-    ids=["ranks", "not named", "not wrapped", "text", "list", "FSDP2", "sparse"],
+    ids=[
+        *("ranks", "not named", "not wrapped", "text", "list", "FSDP2", "sparse"),
+        *("frozen", "NaN", "no backward"),
+    ],
 )
 def test_what_cannot_be_measured_is_refused_once_and_trains_on(run, script, environment, problem):
     (event,) = run(script, **environment)

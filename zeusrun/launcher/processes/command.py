@@ -167,9 +167,11 @@ def build_command(
     environment: Mapping[str, str],
     *,
     placement: Placement,
+    most: int | None = None,
 ) -> Command:
     """Return the torchrun command of a trial, in the given environment less an outer zeusrun's.
 
+    ``most``: how far its batch size may grow; ``None``: as far as the job file allows.
     Raises ``JobFileError`` if a placeholder has no value in this trial.
     """
     values = placeholder_values(spec, trial, paths)
@@ -210,7 +212,7 @@ def build_command(
             "ZEUSRUN_ON_TARGET": spec.objective.on_target,
             **_to_replace(spec),
             **_to_watch(spec),
-            **_to_adapt(spec),
+            **_to_adapt(spec, most),
             **{f"ZEUSRUN_{name.upper()}": values[name] for name in _VARIABLES if values[name]},
             **({SECRETS_VARIABLE: ",".join(sorted(spec.secrets))} if spec.secrets else {}),
         },
@@ -226,9 +228,10 @@ def _to_watch(spec: JobSpec) -> dict[str, str]:
     return {"ZEUSRUN_WATCH": json.dumps(asked)} if asked else {}
 
 
-def _to_adapt(spec: JobSpec) -> dict[str, str]:
+def _to_adapt(spec: JobSpec, fits: int | None) -> dict[str, str]:
     """Return the variable that says how the ranks change the batch size."""
     chosen, (least, most) = spec.adapt.batch_size, spec.adapt.limits(spec.batch_size)
+    most = most if fits is None else min(most, fits)
     if chosen is None:
         return {}
     interval, unit = chosen.interval

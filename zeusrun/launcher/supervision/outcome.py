@@ -195,6 +195,9 @@ def _verdict(
     if not clean or _deleted(failure):
         cause = NO_CAUSE if failure is None else failure.sentence + _ended_before(failure, progress)
         after = f"after the target was reached in epoch {reached.epoch}, " if reached else ""
+        sizes = progress.batch_sizes
+        if out_of_memory and sizes and sizes[-1].batch_size != trial.global_batch_size:
+            after += f"its batch size had become {sizes[-1].batch_size}; "
         return (TrialStatus.OOM if out_of_memory else TrialStatus.FAILED), after + cause
     if trial.metric not in progress.seen_metrics:
         return TrialStatus.FAILED, _never_reported(trial, progress)

@@ -152,7 +152,7 @@ class Supervisor:
     def run(self) -> tuple[Outcome, StopOrder | None]:
         """Run the trial to its end; return its outcome and the order that stopped it, if any."""
         submission, paths, spec = self._submission, self._paths, self._submission.spec
-        command = submission.command(self._trial, paths)
+        command = submission.command(self._trial, paths, self._choice.most)
         exit_: ProcessExit | None = None
         try:
             self._limits.begin()

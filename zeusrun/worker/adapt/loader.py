@@ -133,7 +133,8 @@ class AdaptiveLoader(DataLoader[Any]):
 
     Raises:
         TypeError: If the dataset has no length.
-        ValueError: If the data are fewer than the ranks, or the batches are to be out of order.
+        ValueError: If the data are fewer than the ranks, or an option says which samples make a
+            batch.
         RuntimeError: If a class of the job file's policy cannot be made.
     """
 
@@ -155,6 +156,12 @@ class AdaptiveLoader(DataLoader[Any]):
             raise ValueError(
                 "zeusrun: run.loader cannot have in_order=False: it counts its batches"
             )
+        if options.keys() & {"sampler", "batch_sampler"}:
+            raise ValueError("zeusrun: run.loader divides the samples itself, without a sampler")
+        if batch_size < 1:
+            raise ValueError(
+                f"zeusrun: run.loader needs a batch size of 1 or more, not {batch_size}"
+            )
         total = len(dataset)
         if total < run.world_size:
             raise ValueError(
@@ -162,9 +169,10 @@ class AdaptiveLoader(DataLoader[Any]):
             )
         self._control = control
         self._first = batch_size * run.world_size
-        if self._control is not None:
-            self._control.prepare(self._first)
+        if control is not None:
+            control.prepare(self._first)
         self._run, self._shuffle, self._seed, self._total = run, shuffle, seed, total
+        self._drop_last = drop_last
         self._epoch = 0
         self._told: int | None = None
         self.weight, self.is_step = 1.0, True
@@ -186,11 +194,24 @@ class AdaptiveLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Yield the batches of an epoch; between two steps, the batch size may change."""
-        control, batches = self._control, self._batches
         told = self._run.epoch if self._told is None else self._told
         self._epoch, self._told = told or self._epoch + 1, None
-        if control is not None:
-            self._epoch = control.begin_epoch(told)
+        control = self._control if torch.is_grad_enabled() else None  # else it is an evaluation
+        if control is not None and not control.leads(self, told):
+            control = None
+        try:
+            if control is not None:
+                self._epoch = control.begin_epoch(
+                    self, told, self._total, drop_last=self._drop_last
+                )
+            yield from self._pass(control)
+        finally:
+            if control is not None:
+                control.leave(self)
+
+    def _pass(self, control: Control | None) -> Iterator[Any]:
+        """Yield the batches of an epoch; without ``control``, the batch size stays."""
+        batches = self._batches
         self._resize()
         batches.begin(self._order())
         while not batches.is_over:

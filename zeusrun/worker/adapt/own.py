@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import numbers
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.worker.adapt.policies import Wish
@@ -43,7 +44,7 @@ class OwnPolicies:
                 wanted = None if call is None else call(seen)
                 if wanted is not None and not _is_size(wanted):
                     problem = f"returned {_shown(wanted)}, which is no batch size"
-            except Exception as error:  # noqa: BLE001 - whatever the user's class does
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's class does
                 problem = f"raised {_shown(error)}"
             if problem is not None:
                 self._policies = [each for each in self._policies if each[1] is not policy]
@@ -64,19 +65,25 @@ def _make(name: str) -> Any:
     module, _, wanted = name.partition(":")
     try:
         return getattr(importlib.import_module(module), wanted)()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # the import of a script may end in one
         raise RuntimeError(
             f"zeusrun: adapt.batch_size.policy {name} cannot be used: {_shown(error)}. Correct "
-            "the name in the job file, or the class; it is made without arguments"
+            "the name in the job file, or the class; it is made without arguments, and stands in "
+            "a module of its own, not in the script"
         ) from error
 
 
 def _is_size(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):  # NumPy's are among them
         return False
-    return math.isfinite(value) and value >= 1
+    return math.isfinite(value) and float(value) >= 1
 
 
 def _shown(value: object) -> str:
-    text = f"{type(value).__name__}: {value}" if isinstance(value, Exception) else repr(value)
+    try:
+        text = (
+            f"{type(value).__name__}: {value}" if isinstance(value, BaseException) else repr(value)
+        )
+    except Exception:  # noqa: BLE001 - the user's own text, too
+        text = type(value).__name__
     return " ".join(text.split())[:300]

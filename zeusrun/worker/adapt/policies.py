@@ -100,6 +100,14 @@ def bound(wanted: float, seen: Seen, limits: Limits, *, shrinks: bool) -> int:
     return size if low <= size <= high else now
 
 
+def admit(size: int, first: int, limits: Limits) -> int:
+    """Return the nearest batch size to that of an earlier start which today's limits allow."""
+    if size == first:
+        return size
+    low, high = min(limits.least, first), max(limits.most, first)
+    return quantise(min(max(size, low), high), limits)
+
+
 def quantise(wanted: float, limits: Limits) -> int:
     """Return the largest batch size up to the wanted one that ranks and micro-batches share."""
     each = max(1, int(wanted * (1 + 1e-9)) // limits.ranks)
@@ -192,7 +200,7 @@ def _seesaw(seen: Seen, _limits: Limits) -> Wish | None:
     if seen.rate is None or not seen.rate[0] > 0:
         return None
     rate, highest = seen.rate
-    halvings = math.floor(math.log2(highest / rate) + _ROUNDING)
+    halvings = min(64, math.floor(math.log2(highest) - math.log2(rate) + _ROUNDING))
     why = f"the schedule has brought the learning rate from {highest:.3g} to {rate:.3g}"
     return Wish(seen.first_batch_size * 2.0**halvings, why)
 

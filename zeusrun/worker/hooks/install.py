@@ -71,7 +71,8 @@ class Hooks:
         self.reporter = Reporter(run, self.observer)
         self.watch: Watch | None = None
         if run.statistics is not None:
-            from zeusrun.worker.stats.watch import Settings, Watch  # noqa: PLC0415 - few need it
+            from zeusrun.worker.stats.model import Settings  # noqa: PLC0415 - few need it
+            from zeusrun.worker.stats.watch import Watch  # noqa: PLC0415
 
             self.watch = Watch(run, Settings.read(run.statistics), self.observer.samples)
         self.rates: Rates | None = None
@@ -118,9 +119,9 @@ class Hooks:
 
     def flush(self) -> None:
         """Record what has been seen and not recorded yet, at the end of the script."""
-        if self.run.control is not None:
-            self.run.control.end()
         with contextlib.suppress(Exception):  # the script may have replaced anything
+            if self.run.control is not None:
+                self.run.control.end()
             self.observer.record()
             self.reporter.flush()
             if self.watch is not None:

@@ -14,6 +14,7 @@ import torch
 from torch import distributed
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
+from zeusrun.worker.stats.module_hooks import ModuleHook
 from zeusrun.worker.stats.noise import Norms
 from zeusrun.worker.stats.norms import as_number, squared_norm
 from zeusrun.worker.stats.over_ranks import OverRanks
@@ -94,7 +95,7 @@ class GradientWatch:
         self.optimizer: Any = None  # one with the state of Adam, once it has stepped
         self._reduce: Reduce = self._average
         self._composed = False  # whether the script has a hook of its own
-        self._ddp = ddp
+        self._shares_memory = ddp.gradient_as_bucket_view  # a reference to ddp would keep it alive
         self._interval, self._variance = interval, variance
         self._samples, self._scale, self._take, self._refuse = samples, scale, take, refuse
         self._count = 0
@@ -107,12 +108,12 @@ class GradientWatch:
         self._views: set[int] = set()  # storages of buckets, which may be the gradients themselves
         self._divides = False
 
-    def register(self) -> None:
+    def register(self, ddp: DistributedDataParallel) -> None:
         """Begin; ``DistributedDataParallel`` takes one hook, and only before the first backward."""
-        if self._ddp.gradient_as_bucket_view:
-            self._ddp.register_forward_pre_hook(self._before_forward)
+        if self._shares_memory:
+            ddp.register_forward_pre_hook(_ForwardHook(self._before_forward))
         # Its own register_comm_hook would keep this object where the model is pickled from.
-        distributed._register_comm_hook(self._ddp.reducer, self, _hook)  # type: ignore[attr-defined]
+        distributed._register_comm_hook(ddp.reducer, self, _hook)  # type: ignore[attr-defined]
 
     def compose(self, state: object, hook: Callable[..., Future[Tensor]]) -> str | None:
         """Average with a hook of the script from now on; return why it cannot be measured."""
@@ -209,7 +210,7 @@ class GradientWatch:
         self._begun = False
         measured, self._round = self._round, None
         self._rounds += 1
-        if self._ddp.gradient_as_bucket_view:
+        if self._shares_memory:
             self._views.add(_storage(bucket.buffer()))
         if measured is None:
             return
@@ -286,6 +287,14 @@ class GradientWatch:
         work = distributed.all_reduce(buffer, group=self.group, async_op=True)
         future: Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
         return future
+
+
+class _ForwardHook(ModuleHook):
+    """As ``ModuleHook``, but compiled models call it, too."""
+
+    def __call__(self, *arguments: Any) -> None:
+        """Call the function."""
+        self._call(*arguments)
 
 
 def _hook(watch: GradientWatch, bucket: GradBucket) -> Future[Tensor]:

@@ -98,7 +98,8 @@ class Examples:
             return
         self._end_pass()
         total, whole = self._total, self._examples == self._seen > 1
-        if self._usable and total is not None and whole:
+        known = self._checked or self._truth.keys() >= set(self._order)
+        if self._usable and total is not None and whole and known:
             self._tries = 0
             error = norm = total.new_zeros((), dtype=torch.float64)
             if not self._checked:

@@ -190,6 +190,7 @@ class Gradients:
 
     def _take_in(self, numbers: list[float], parts: int, inverse: float) -> None:
         if not all(map(math.isfinite, numbers)):
+            self._take(Norms(math.nan, math.nan, 1.0, 2), self._how or "consecutive")
             return
         if self._how is None:
             self._how = "consecutive" if math.isnan(inverse) else "micro_batches"

@@ -76,7 +76,8 @@ class Average:
         effective = self._weight * self._weight / self._squared_weight if self._weight else 0.0
         if effective <= 1 + 1e-9:
             return math.nan
-        variance = max(0.0, self._squares / self._weight - (self._sum / self._weight) ** 2)
+        mean = self._sum / self._weight
+        variance = max(0.0, self._squares / self._weight - mean * mean)  # ** raises if it overflows
         return math.sqrt(variance / (effective - 1))
 
 

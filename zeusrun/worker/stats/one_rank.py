@@ -21,8 +21,8 @@ class OneRank:
 
     Args:
         module: The model.
-        model: Gets what was measured: a ``Model`` of watch.py.
-        settings: What to measure: ``Settings`` of watch.py.
+        model: Gets what was measured: a ``Model`` of model.py.
+        settings: What to measure: ``Settings`` of model.py.
         samples: Returns the samples since the last optimizer step; 0 if unknown.
         parts: Micro-batches in a step, as chosen by zeusrun.
         scale: Returns by what the loss is multiplied.

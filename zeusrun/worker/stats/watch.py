@@ -1,58 +1,25 @@
-"""What this process watches of its models' gradients, and what it reports of them."""
+"""The models of this process whose gradients are measured."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import math
-import time
 import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.sidecar.events import Watched
-from zeusrun.worker.stats.noise import Average, NoiseScale
+from zeusrun.worker.stats.model import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from zeusrun.worker.context import RunContext
-    from zeusrun.worker.stats.ddp import Step
-    from zeusrun.worker.stats.noise import Norms
+    from zeusrun.worker.stats.model import Settings
+    from zeusrun.worker.stats.noise import NoiseScale
 
-_INTERVAL_S = 1.0  # between two records of a model
 _PATIENCE = 10  # optimizer steps without a model, after which the user is told
 SHARDED = (
     "the parameters are sharded over the ranks in a way that cannot be measured: use fully_shard "
     "(FSDP2) or DistributedDataParallel, or remove watch from the job file"
 )
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The section ``watch`` of the job file; an interval is in steps, and ``None`` for never."""
-
-    noise_interval: int | None
-    alpha: float
-    variance_interval: int | None
-    variance_kind: str
-
-    @classmethod
-    def read(cls, text: str) -> Settings:
-        """Read what the launcher wrote into ``ZEUSRUN_WATCH``."""
-        asked = json.loads(text)
-        noise, variance = asked.get("noise_scale", {}), asked.get("variance", {})
-        return cls(
-            noise.get("interval"),
-            noise.get("alpha", 0.01),
-            variance.get("interval"),
-            variance.get("kind", "trace"),
-        )
-
-    @property
-    def interval(self) -> int:
-        """Steps between two measurements."""
-        return min(n for n in (self.noise_interval, self.variance_interval) if n is not None)
 
 
 class Watch:
@@ -68,12 +35,12 @@ class Watch:
         self._samples = samples
         self._count = 0  # of models
         self._steps = 0  # before the first model
+        self._matches = False  # whether an optimizer has been seen with parameters of a model
         self._models: weakref.WeakKeyDictionary[Any, Model] = weakref.WeakKeyDictionary()
 
     def attach(self, ddp: Any) -> None:
         """Watch a ``DistributedDataParallel``; one that cannot be watched stays as it is."""
-        size = sum(parameter.numel() for parameter in ddp.parameters())
-        model = self._new_model(size)
+        model = self._new_model(ddp.parameters())
         self._models[ddp] = model
         try:
             if ddp.process_group.size() == 1:
@@ -91,7 +58,7 @@ class Watch:
         """
         root = state._modules[0]
         if root not in self._models:
-            model = self._new_model(sum(parameter.numel() for parameter in root.parameters()))
+            model = self._new_model(root.parameters())
             self._models[root] = model
             try:
                 self._attach_sharded(state, model)
@@ -115,11 +82,10 @@ class Watch:
                 return
             if hasattr(module, "set_requires_gradient_sync"):
                 return  # FSDP2: attach_sharded comes with its first forward pass
-            size = sum(parameter.numel() for parameter in module.parameters())
-            model = self._new_model(size)
+            model = self._new_model(module.parameters())
             self._models[module] = model
         except Exception:  # noqa: BLE001 - anything but a model
-            model = self._new_model(0)
+            model = self._new_model()
             model.refuse(f"zeusrun.watch takes a torch.nn.Module, not {type(module).__name__}")
             return
         try:
@@ -139,9 +105,9 @@ class Watch:
             return "the script makes no DistributedDataParallel, which the statistics need"
         return "the script does not say which model: call zeusrun.watch(model) before it trains"
 
-    def _new_model(self, size: int) -> Model:
+    def _new_model(self, parameters: Iterable[Any] = ()) -> Model:
         self._count += 1
-        return Model(self.run, self._count - 1, size, self.settings)
+        return Model(self.run, self._count - 1, list(parameters), self.settings)
 
     def compose(self, ddp: Any, state: object, hook: Any) -> bool:
         """Take in a hook that the script registers; ``False`` if its model is not watched."""
@@ -170,7 +136,7 @@ class Watch:
             take=model.take,
             refuse=model.refuse,
         )
-        watch.register()
+        watch.register(ddp)
         model.watch = watch
 
     def _attach_sharded(self, state: Any, model: Model) -> None:
@@ -220,10 +186,18 @@ class Watch:
         if not self._count:
             self._steps += 1
             if self._steps == _PATIENCE:
-                self._new_model(0).refuse(self._why_nothing(optimizer))
-        for model in self._models.values():
-            if model.watch is not None:
-                model.watch.after_step(optimizer)
+                self._new_model().refuse(self._why_nothing(optimizer))
+        trained = [model for model in self._models.values() if model.is_of(optimizer)]
+        self._matches = self._matches or bool(trained)
+        everyone = [] if self._matches else list(self._models.values())
+        for model in trained or everyone:  # an optimizer may have copies of the parameters
+            try:
+                if model.watch is not None:
+                    model.watch.after_step(optimizer)
+                    model.count_step()
+            except Exception as error:  # noqa: BLE001 - the training goes on
+                model.watch = None
+                model.refuse(f"measuring ended with an error ({type(error).__name__}: {error})")
 
     @property
     def noise(self) -> NoiseScale | None:
@@ -240,95 +214,12 @@ class Watch:
             model.record()
 
 
-class Model:
-    """A watched model: its newest values, recorded once a second."""
-
-    def __init__(self, run: RunContext, index: int, parameters: int, settings: Settings) -> None:
-        self._run, self._index, self._parameters = run, index, parameters
-        self._settings = settings
-        self._noise = NoiseScale(settings.alpha)
-        self._preconditioned = NoiseScale(settings.alpha)
-        self._variance = Average(settings.alpha)
-        self._recorded_t = 0.0
-        self._new = False
-        self._how = "ranks"
-        self._problem: str | None = None
-        self.watch: Any = None
-
-    @property
-    def parameters(self) -> int:
-        """How many numbers it has."""
-        return self._parameters
-
-    @property
-    def noise(self) -> NoiseScale:
-        """The averages as its optimizer scales gradients, once that is known."""
-        scaled = self._preconditioned
-        return self._noise if scaled.trace.value is None else scaled
-
-    def take(self, step: Step) -> None:
-        """Take in what was measured in a step."""
-        if not self._noise.add(step.norms):
-            return
-        if step.preconditioned is not None:
-            self._preconditioned.add(step.preconditioned)
-        if step.variance is not None:
-            self._variance.add(step.variance)
-        elif self._settings.variance_kind == "trace":
-            self._variance.add(step.norms.variance)
-        self._record_sometimes()
-
-    def take_norms(self, norms: Norms, how: str, *, variance: bool) -> None:
-        """Take in what was measured in a step on one rank, for the noise scale."""
-        self._how = how
-        if not self._noise.add(norms):
-            return
-        if variance:
-            self._variance.add(norms.variance)
-        self._record_sometimes()
-
-    def take_variance(self, norms: Norms) -> None:
-        """Take in what was measured in a step on one rank, for the variance only."""
-        if math.isfinite(norms.variance):
-            self._variance.add(norms.variance)
-            self._record_sometimes()
-
-    def _record_sometimes(self) -> None:
-        self._new = True
-        if time.monotonic() - self._recorded_t >= _INTERVAL_S:
-            self.record()
-
-    @property
-    def _values(self) -> dict[str, float]:
-        found: dict[str, float | None] = {}
-        if self._settings.noise_interval is not None:
-            found["noise_scale"] = self._noise.value
-            found["preconditioned_noise_scale"] = self._preconditioned.value
-        if self._settings.variance_interval is not None:
-            found["gradient_variance"] = self._variance.value
-        return {name: value for name, value in found.items() if value is not None}
-
-    def refuse(self, problem: str) -> None:
-        """Record why this model is not watched."""
-        self._problem = problem
-        self._new = True
-        self.record()
-
-    def record(self) -> None:
-        """Record the newest values, if they are new."""
-        if self._new:
-            self._new = False
-            self._recorded_t = now_t = time.monotonic()
-            values, how, problem = self._values, self._how, self._problem
-            self._run.record_on_0(
-                Watched(now_t, self._index, self._parameters, values, how, problem)
-            )
-
-
 def _problem_of(module: Any, world_size: int) -> str | None:
     """Return why a model that is no ``DistributedDataParallel`` cannot be watched."""
     if any(map(_is_sharded, module.parameters())):
         return SHARDED
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        return "none of its parameters needs a gradient; call zeusrun.watch once one does"
     if world_size > 1:
         return (
             f"zeusrun.watch got a model without DistributedDataParallel, and there are {world_size}"
