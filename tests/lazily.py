@@ -15,4 +15,6 @@ class Lazily:
         self._name = name
 
     def __getattr__(self, attribute: str) -> object:
+        if attribute.startswith("_"):  # pytest looks for some in every object of a test module
+            raise AttributeError(attribute)
         return getattr(importlib.import_module(self._name), attribute)

@@ -11,11 +11,11 @@ import weakref
 import pytest
 
 from tests.lazily import Lazily
-from zeusrun.worker.stats.one_rank import OneRank
 from zeusrun.worker.stats.watch import Settings
 
 torch, nn = Lazily("torch"), Lazily("torch.nn")
 models = Lazily("tests.worker.stats.models")
+one_rank = Lazily("zeusrun.worker.stats.one_rank")
 
 NOISE = Settings(1, 0.01, None, "trace")
 BOTH = Settings(1, 0.01, 1, "trace")
@@ -43,7 +43,7 @@ class Watched:
     def __init__(self, model, settings=NOISE, parts=1, **optimizer):
         self.model, self.taken, self.samples, self.scale = model, Taken(), 0, 1.0
         self.optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        self.watch = OneRank(
+        self.watch = one_rank.OneRank(
             model,
             self.taken,
             settings,
@@ -349,7 +349,7 @@ def test_a_watched_model_can_be_scripted_traced_and_compiled():
 def test_a_model_can_be_dropped():
     model, taken = models.Net(uses=2), Taken()
     settings = {"samples": lambda: 8, "parts": 1, "scale": lambda: 1.0}
-    watch = OneRank(model, taken, BOTH, **settings)
+    watch = one_rank.OneRank(model, taken, BOTH, **settings)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(4):
         loss_of(model, *data(8, 5)).backward()
