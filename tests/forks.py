@@ -73,11 +73,6 @@ class Forks:
         answer = os.fdopen(reading)
         return int(answer.readline()), answer
 
-    def close(self) -> None:
-        """End the server."""
-        self._ours.close()
-        self._server.wait()
-
 
 class Forked(psutil.Process):
     """A process that a fork server has started, with the methods of ``psutil.Popen``."""
@@ -113,6 +108,12 @@ def zeusrun_forks() -> Forks:
     """Return forks that have imported everything but the ranks' side of zeusrun."""
     modules = (module.name for module in pkgutil.walk_packages(zeusrun.__path__, "zeusrun."))
     return Forks(*(m for m in modules if not m.startswith(("zeusrun.worker", "zeusrun.__main__"))))
+
+
+@functools.cache
+def torch_forks() -> Forks:
+    """Return forks that have imported torch, and what torchrun and the first step would import."""
+    return Forks("torch", "torch._dynamo", "torch.nn.parallel", "torch.distributed.run")
 
 
 def serve(descriptor: int, modules: list[str]) -> None:

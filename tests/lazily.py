@@ -1,4 +1,4 @@
-"""Modules that are imported at their first use.
+"""Large libraries of test modules, imported at their first use.
 
 Every worker of pytest imports every test module to collect its tests, and torch takes 1.7 s of CPU.
 """

@@ -9,15 +9,13 @@ import pytest
 
 from tests.contracts.agent import AgentContract, launch_process, own_environment
 from tests.factories import with_fake_torchrun
-from tests.forks import Forks
+from tests.forks import torch_forks
 from zeusrun.launcher.processes.command import find_torchrun
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def forks():
-    forks = Forks("torch.distributed.run")
-    yield forks
-    forks.close()
+    return torch_forks()
 
 
 class TestTorchrun(AgentContract):
