@@ -37,10 +37,11 @@ def test_a_stall_is_told_with_the_place_of_every_rank_and_that_it_goes_on(zeusru
 @pytest.mark.parametrize(
     ("script", "ranks", "place"),
     [
-        ("hangs_in_c.py", 1, "rank 0 is in hang, hangs_in_c.py:"),
+        pytest.param("hangs_in_c.py", 1, "rank 0 is in hang, hangs_in_c.py:", id="without torch"),
         pytest.param(
             *("hangs_on_rank_1.py", 2, "rank 1 is in wait_for_the_stacks, hangs_on_rank_1.py:"),
             marks=pytest.mark.long,
+            id="DDP",
         ),
     ],
 )
