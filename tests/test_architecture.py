@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,6 @@ from tests.layers import LAYERS, below, draw
 
 PACKAGE = Path(__file__).resolve().parents[1] / "zeusrun"
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
 OWNERS = {
     "pynvml": "gpu/nvml.py",
@@ -25,6 +25,16 @@ OWNERS = {
     "typer": ("cli.py", "commands/"),
     "matplotlib": "view/figure.py",
 }
+
+
+@functools.cache
+def parse(name):
+    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
+
+
+def trees():
+    """Return the name and the syntax tree of every module."""
+    return [(name, parse(name)) for name in MODULES]
 
 
 def imports(tree):
@@ -50,7 +60,7 @@ def calls(tree):
 
 def where(found):
     """Return the modules of which ``found(tree)`` is true."""
-    return [name for name, tree in TREES.items() if found(tree)]
+    return [name for name, tree in trees() if found(tree)]
 
 
 def test_every_module_is_in_a_layer():
@@ -60,7 +70,7 @@ def test_every_module_is_in_a_layer():
 
 @pytest.mark.parametrize("name", MODULES)
 def test_imports_run_downwards_only(name):
-    for module in imports(TREES[name]):
+    for module in imports(parse(name)):
         assert not module.startswith("."), f"{name}: write the import of {module} in full"
         first, *rest = module.split(".")
         if first != "zeusrun" or not rest or name == "__init__.py":
@@ -79,7 +89,7 @@ def test_the_picture_of_the_docs_is_drawn_from_the_layers():
 def test_no_module_imports_itself_by_way_of_others():
     names = {name.removesuffix(".py").replace("/", ".") for name in MODULES}
     above = {}
-    for name, tree in TREES.items():
+    for name, tree in trees():
         found = {module.removeprefix("zeusrun.") for module in imports(tree)}
         above[name.removesuffix(".py").replace("/", ".")] = found & names
     while above:  # take away modules that import no other, until none is left
@@ -92,7 +102,7 @@ def test_no_module_imports_itself_by_way_of_others():
 def test_a_library_has_one_owner(module, owner):
     users = [
         name
-        for name, tree in TREES.items()
+        for name, tree in trees()
         if any(found.split(".")[0] == module for found in imports(tree))
     ]
     assert users, f"nobody imports {module}"
@@ -106,7 +116,7 @@ def test_only_cli_and_view_print():
 
 
 def test_the_worker_prints_to_its_own_stderr_only():
-    for name, tree in TREES.items():
+    for name, tree in trees():
         if package(name) != "worker":
             continue
         for node in ast.walk(tree):
@@ -195,7 +205,7 @@ def test_no_interval_is_measured_with_the_time_of_day():
 
 def test_policies_read_no_clock_no_file_and_no_global_generator():
     outside = {"time", "datetime", "os", "pathlib", "random", "io", "tempfile"}
-    for name, tree in TREES.items():
+    for name, tree in trees():
         if package(name) == "bandit":
             assert not outside & {module.split(".")[0] for module in imports(tree)}, name
             drawn = [
@@ -205,7 +215,7 @@ def test_policies_read_no_clock_no_file_and_no_global_generator():
 
 
 def test_policies_need_numpy_alone():
-    for name, tree in TREES.items():
+    for name, tree in trees():
         if package(name) == "bandit":
             first = {module.split(".")[0] for module in imports(tree)} - {"zeusrun"}
             assert first - set(sys.stdlib_module_names) <= {"numpy"}, name
@@ -228,7 +238,7 @@ def test_there_is_no_room_for_odds_and_ends():
 
 
 def test_every_module_says_what_it_is_for_and_has_modern_annotations():
-    for name, tree in TREES.items():
+    for name, tree in trees():
         assert ast.get_docstring(tree), name
         if any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in tree.body):
             assert "__future__.annotations" in set(imports(tree)), name

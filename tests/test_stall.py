@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.runs import only_trial
 
 TARGET = {"target": 1.0, "max_epochs": 5}
@@ -32,11 +34,25 @@ def test_a_stall_is_told_with_the_place_of_every_rank_and_that_it_goes_on(zeusru
     assert "the training goes on by itself after " in seen
 
 
-def test_a_stall_is_restarted_where_that_is_asked_for_and_the_trial_stays_one(zeusrun):
-    """In the second life the stacks are there, so that nobody waits."""
+@pytest.mark.parametrize(
+    ("script", "ranks", "place"),
+    [
+        pytest.param("hangs_in_c.py", 1, "rank 0 is in hang, hangs_in_c.py:", id="without torch"),
+        pytest.param(
+            *("hangs_on_rank_1.py", 2, "rank 1 is in wait_for_the_stacks, hangs_on_rank_1.py:"),
+            marks=pytest.mark.long,
+            id="DDP",
+        ),
+    ],
+)
+def test_a_stall_is_restarted_where_that_is_asked_for_and_the_trial_stays_one(
+    zeusrun, script, ranks, place
+):
+    """In the second life nothing hangs."""
     job = zeusrun.job(
-        "hangs_on_rank_1.py",
-        launch={"nproc_per_node": 2, "max_restarts": 1},
+        script,
+        args=["--once"],
+        launch={"nproc_per_node": ranks, "max_restarts": 1},
         objective=TARGET,
         stall={"after_s": 2.0, "action": "restart"},
     )
@@ -44,7 +60,7 @@ def test_a_stall_is_restarted_where_that_is_asked_for_and_the_trial_stays_one(ze
     trial = only_trial(result)
     assert (code, trial["status"]) == (0, "REACHED")
     (told,) = stalls(trial)
-    assert "rank 1 is in wait_for_the_stacks, hangs_on_rank_1.py:" in told
+    assert place in told
     assert told.endswith("The ranks were killed; torchrun restarts them")
     assert "torchrun restarted the ranks once" in trial["warnings"]
     assert "the training goes on by itself" not in seen
@@ -62,7 +78,7 @@ def test_a_stall_without_a_restart_left_is_the_cause_of_the_failure(zeusrun):
     trial = only_trial(result)
     assert (code, trial["status"]) == (3, "FAILED")
     assert trial["reason"].startswith("stalled: no optimizer step for ")
-    assert trial["reason"].endswith("rank 0 is in hang, hangs_in_c.py:15; no restart was left")
+    assert trial["reason"].endswith("rank 0 is in hang, hangs_in_c.py:17; no restart was left")
     first, last = stalls(trial)
     assert first.endswith("The ranks were killed; torchrun restarts them")
     assert last.endswith("The ranks were killed; no restart is left (launch.max_restarts)")

@@ -93,16 +93,21 @@ class AgentContract:
         return own_environment()
 
     @pytest.fixture
-    def start(self, environment, tmp_path):
+    def launch(self):
+        """What starts an agent, or its parent."""
+        return launch_process
+
+    @pytest.fixture
+    def start(self, environment, launch, tmp_path):
         """Start ranks of a program, or of a child script; they are ended with the test."""
         started = []
 
         def run(program, ranks=1, parent=None, variables=(), **changes):
             script = tmp_path / "script.py"
             script.write_text(PROGRAM + dedent(program))
-            launch = {"nproc_per_node": ranks, **changes.pop("launch", {})}
+            section = {"nproc_per_node": ranks, **changes.pop("launch", {})}
             target = {"script": str(script), **changes}
-            spec = load_job(tmp_path, launch=launch, **target)
+            spec = load_job(tmp_path, launch=section, **target)
             trial = build_trial(job="job", global_batch_size=32, world_size=ranks)
             paths = create_run(tmp_path / "home", "job", trial.trial)
             temporary = str(temporary_folder(tmp_path))
@@ -116,15 +121,8 @@ class AgentContract:
                 placement=Placement(trial.world_size),
             )
             with paths.torchrun_log.open("wb") as log:
-                process = psutil.Popen(
-                    [*(parent or ()), *command.argv],
-                    env=command.env,
-                    cwd=command.cwd,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
+                argv = [*(parent or ()), *command.argv]
+                process = launch(argv, command.env, command.cwd, log)
             started.append(Run(process, paths))
             return started[-1]
 
@@ -411,3 +409,9 @@ class AgentContract:
 
 def own_environment():
     return {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+
+
+def launch_process(argv, env, cwd, log):
+    """Start a process in a session of its own, without input, its output to a log."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+    return psutil.Popen(argv, env=env, cwd=cwd, **streams, start_new_session=True)

@@ -7,12 +7,29 @@ import sys
 
 import pytest
 
-from tests.contracts.agent import AgentContract, own_environment
+from tests.contracts.agent import AgentContract, launch_process, own_environment
 from tests.factories import with_fake_torchrun
+from tests.forks import torch_forks
+from zeusrun.launcher.processes.command import find_torchrun
+
+
+@pytest.fixture
+def forks():
+    return torch_forks()
 
 
 class TestTorchrun(AgentContract):
-    pass
+    @pytest.fixture
+    def launch(self, forks):
+        """Start torchrun as a fork that has imported torch, which takes it 1.6 s of CPU."""
+        python = list(find_torchrun().argv)  # and its -c with a code
+
+        def fork(argv, env, cwd, log):
+            if argv[:3] != python:  # it has a parent of its own
+                return launch_process(argv, env, cwd, log)
+            return forks.start(argv[2], argv[3:], dict(env), cwd, log)
+
+        return fork
 
 
 class TestFakeTorchrun(AgentContract):

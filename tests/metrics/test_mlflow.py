@@ -10,12 +10,11 @@ import pytest
 from tests.contracts.source import MetricSourceContract
 from tests.metrics.reading import open_source, values_of
 
-pytest.importorskip("mlflow")
-
 
 @pytest.fixture(scope="module")
 def new_database(tmp_path_factory):
-    """A store without runs; making one takes a second."""
+    """A store without runs; making one takes a second, and the import of mlflow two."""
+    pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.forks import Forks
+from tests.forks import torch_forks
 from tests.worker.rank import Rank
 from tests.worker.test_agreement import free_port
 from zeusrun.sidecar.events import Adapted, Observed
@@ -82,11 +82,9 @@ PLAN = {
 SGD = "train(run.loader(data, 5), torch.optim.SGD(network.parameters(), 0.05), {epochs})"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def forks():
-    forks = Forks("torch", "torch._dynamo", "torch.nn.parallel")
-    yield forks
-    forks.close()
+    return torch_forks()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from tests.forks import Forks
+from tests.forks import torch_forks
 from tests.worker.rank import Rank, run_plain
 from zeusrun.sidecar.events import Applied, Asked, Ended, Observed
 
@@ -26,11 +26,9 @@ def step():
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def forks():
-    forks = Forks("torch", "torch._dynamo")  # the first step of an optimizer imports the latter
-    yield forks
-    forks.close()
+    return torch_forks()
 
 
 @pytest.fixture

@@ -9,12 +9,13 @@ import math
 import weakref
 
 import pytest
-import torch
-from torch import nn
-from torch.utils.checkpoint import checkpoint
 
+from tests.lazily import Lazily
 from zeusrun.worker.stats.model import Settings
-from zeusrun.worker.stats.one_rank import OneRank
+
+torch, nn = Lazily("torch"), Lazily("torch.nn")
+models = Lazily("tests.worker.stats.models")
+one_rank = Lazily("zeusrun.worker.stats.one_rank")
 
 NOISE = Settings(1, 0.01, None, "trace")
 BOTH = Settings(1, 0.01, 1, "trace")
@@ -36,42 +37,13 @@ class Taken:
         self.problems.append(problem)
 
 
-class RMSNorm(nn.Module):
-    """As in transformers, with the weight offset of some."""
-
-    def __init__(self, width, offset=0.0):
-        super().__init__()
-        self.weight = nn.Parameter(torch.rand(width) + 0.5)
-        self.variance_epsilon, self.offset = 1e-6, offset
-
-    def forward(self, x):
-        normal = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
-        return (self.weight + self.offset) * normal
-
-
-class Net(nn.Module):
-    def __init__(self, norm=nn.LayerNorm, width=6, uses=1, checkpointed=None):
-        super().__init__()
-        self.first, self.last = nn.Linear(4, width), nn.Linear(width, 3)
-        self.norm, self.uses, self.checkpointed = norm(width), uses, checkpointed
-
-    def forward(self, x):
-        x = self.first(x)
-        for _ in range(self.uses):
-            if self.checkpointed is None:
-                x = x + self.norm(x).tanh()
-            else:
-                x = x + checkpoint(self.norm, x, use_reentrant=self.checkpointed).tanh()
-        return self.last(x)
-
-
 class Watched:
     """A model and its loop, with as many samples a step as its data say."""
 
     def __init__(self, model, settings=NOISE, parts=1, **optimizer):
         self.model, self.taken, self.samples, self.scale = model, Taken(), 0, 1.0
         self.optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        self.watch = OneRank(
+        self.watch = one_rank.OneRank(
             model,
             self.taken,
             settings,
@@ -107,10 +79,10 @@ def loss_of(model, x, y):
     return (model(x) - y).square().mean()
 
 
-def gradient(model, x, y, layers=(nn.LayerNorm, nn.RMSNorm, RMSNorm)):
+def gradient(model, x, y, *, whole=False):
     """Return the gradient of the normalisation layers, or of all, by a model of its own."""
     model = copy.deepcopy(model)
-    chosen = [m for m in model.modules() if isinstance(m, layers)] if layers else [model]
+    chosen = [model] if whole else [m for m in model.modules() if isinstance(m, models.NORMS)]
     model.zero_grad()
     loss_of(model, x, y).backward()
     return torch.cat([p.grad.flatten() for module in chosen for p in module.parameters()])
@@ -133,13 +105,13 @@ def data(*shape):
 
 
 NETS = {
-    "LayerNorm": Net,
-    "RMSNorm": lambda: Net(nn.RMSNorm),
-    "an RMSNorm of its own": lambda: Net(RMSNorm),
-    "one that adds to its weight": lambda: Net(lambda width: RMSNorm(width, 1.0)),
-    "no bias": lambda: Net(lambda width: nn.LayerNorm(width, bias=False)),
-    "used three times": lambda: Net(uses=3),
-    "reentrant checkpoints": lambda: Net(uses=2, checkpointed=True),
+    "LayerNorm": lambda: models.Net(nn.LayerNorm),
+    "RMSNorm": lambda: models.Net(nn.RMSNorm),
+    "an RMSNorm of its own": lambda: models.Net(models.RMSNorm),
+    "one that adds to its weight": lambda: models.Net(lambda width: models.RMSNorm(width, 1.0)),
+    "no bias": lambda: models.Net(lambda width: nn.LayerNorm(width, bias=False)),
+    "used three times": lambda: models.Net(uses=3),
+    "reentrant checkpoints": lambda: models.Net(uses=2, checkpointed=True),
 }
 
 
@@ -155,7 +127,7 @@ def test_examples_have_the_norms_of_their_own_gradients(name, shape):
 
 
 def test_examples_of_micro_batches_are_those_of_one_batch():
-    watched, (x, y) = Watched(Net()), data(8, 5)
+    watched, (x, y) = Watched(models.Net()), data(8, 5)
     each = [gradient(watched.model, x[i : i + 1], y[i : i + 1]) for i in range(8)]
     for part in (slice(0, 4), slice(4, 8)):
         watched.backward(x[part], y[part], divide=2)
@@ -166,7 +138,7 @@ def test_examples_of_micro_batches_are_those_of_one_batch():
 
 
 def test_a_loss_scale_is_taken_out():
-    watched, (x, y) = Watched(Net()), data(8, 5)
+    watched, (x, y) = Watched(models.Net()), data(8, 5)
     watched.scale = torch.tensor(4096.0)
     each = [gradient(watched.model, x[i : i + 1], y[i : i + 1]) for i in range(8)]
     watched.train(x, y)
@@ -184,7 +156,7 @@ def test_the_batch_may_be_the_second_dimension():
 
 
 def test_without_a_data_loader_the_micro_batches_are_as_chosen():
-    watched, (x, y) = Watched(Net(), parts=2), data(8, 8)
+    watched, (x, y) = Watched(models.Net(), parts=2), data(8, 8)
     watched.samples = 8
     for part in (slice(0, 4), slice(4, 8)):
         (loss_of(watched.model, x[part], y[part]) / 2).backward()
@@ -193,7 +165,7 @@ def test_without_a_data_loader_the_micro_batches_are_as_chosen():
 
 
 def test_evaluation_leaves_no_trace():
-    watched, (x, y) = Watched(Net()), data(8, 5)
+    watched, (x, y) = Watched(models.Net()), data(8, 5)
     watched.model.eval()
     loss_of(watched.model, *data(3))  # with gradients, which nobody asks for
     watched.model.train()
@@ -203,52 +175,29 @@ def test_evaluation_leaves_no_trace():
 
 
 def test_weights_are_the_same_with_and_without():
-    models = [Net(uses=2) for _ in range(2)]
-    models[1].load_state_dict(models[0].state_dict())
-    plain, watched = torch.optim.SGD(models[0].parameters(), 0.1), Watched(models[1], BOTH)
+    pair = [models.Net(uses=2) for _ in range(2)]
+    pair[1].load_state_dict(pair[0].state_dict())
+    plain, watched = torch.optim.SGD(pair[0].parameters(), 0.1), Watched(pair[1], BOTH)
     for _ in range(5):
         x, y = data(8, 5)
         plain.zero_grad()
-        loss_of(models[0], x, y).backward()
+        loss_of(pair[0], x, y).backward()
         plain.step()
         watched.train(x, y)
-    assert all(map(torch.equal, models[0].parameters(), models[1].parameters()))
+    assert all(map(torch.equal, pair[0].parameters(), pair[1].parameters()))
     assert watched.taken.noise
     assert watched.taken.variance
-
-
-class Wrong(nn.Module):
-    """Says that it is what it is not."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(width)), 1e-6
-
-    def forward(self, x):
-        return self.weight * x / (1 + x.abs())
-
-
-Wrong.__name__ = "OtherRMSNorm"
-
-
-class Raises(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = Net()
-
-    def forward(self, x):
-        return self.net(x.flatten(0, 1)).view(*x.shape[:2], 3)
 
 
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param(lambda: Net(Wrong), id="computes something else"),
-        pytest.param(Raises, id="no dimension of samples"),
-        pytest.param(lambda: torch.compile(Net(), backend="eager"), id="compiled"),
-        pytest.param(lambda: Net(uses=2, checkpointed=False), id="checkpoints"),
-        pytest.param(lambda: Net(nn.Identity), id="no such layers"),
-        pytest.param(lambda: Net(nn.BatchNorm1d), id="BatchNorm"),
+        pytest.param(lambda: models.Net(models.Wrong), id="computes something else"),
+        pytest.param(lambda: models.Raises(models.Net()), id="no dimension of samples"),
+        pytest.param(lambda: torch.compile(models.Net(), backend="eager"), id="compiled"),
+        pytest.param(lambda: models.Net(uses=2, checkpointed=False), id="checkpoints"),
+        pytest.param(lambda: models.Net(nn.Identity), id="no such layers"),
+        pytest.param(lambda: models.Net(nn.BatchNorm1d), id="BatchNorm"),
     ],
 )
 def test_other_models_compare_consecutive_steps(model):
@@ -265,7 +214,7 @@ def test_other_models_compare_consecutive_steps(model):
 
 
 def test_a_model_may_be_called_twice_for_a_sample():
-    watched, (x, y) = Watched(Net()), data(8)
+    watched, (x, y) = Watched(models.Net()), data(8)
     parts = [(x[i : i + 1], y[i : i + 1]) for i in range(8)]
     each = [gradient(watched.model, a, b) + gradient(watched.model, -a, b) for a, b in parts]
     watched.samples = 8
@@ -275,13 +224,13 @@ def test_a_model_may_be_called_twice_for_a_sample():
 
 
 def test_consecutive_steps_stand_for_ranks():
-    watched = Watched(Net(nn.Identity))
+    watched = Watched(models.Net(nn.Identity))
     for _ in range(2):
         watched.train(*data(8))  # decides how
     parts = [data(8), data(6)]
     each = []
     for x, y in parts:
-        each.append(gradient(watched.model, x, y, layers=()))
+        each.append(gradient(watched.model, x, y, whole=True))
         watched.scale = watched.scale * 2
         watched.train(x, y)
     check(watched.norms, each)
@@ -289,10 +238,10 @@ def test_consecutive_steps_stand_for_ranks():
 
 
 def test_micro_batches_stand_for_ranks():
-    watched = Watched(Net(nn.Identity))
+    watched = Watched(models.Net(nn.Identity))
     for _ in range(3):
         parts = [data(4) for _ in range(3)]
-        each = [gradient(watched.model, x, y, layers=()) for x, y in parts]
+        each = [gradient(watched.model, x, y, whole=True) for x, y in parts]
         for x, y in parts:
             watched.backward(x, y, divide=3)
         torch.nn.utils.clip_grad_norm_(watched.model.parameters(), 1e-3)
@@ -307,7 +256,7 @@ def test_micro_batches_stand_for_ranks():
 
 
 def test_two_losses_of_the_same_samples_are_no_micro_batches():
-    watched = Watched(Net(nn.Identity))
+    watched = Watched(models.Net(nn.Identity))
     for _ in range(6):
         x, y = data(4)
         watched.backward(x, y)
@@ -319,7 +268,7 @@ def test_two_losses_of_the_same_samples_are_no_micro_batches():
 
 
 def test_gradients_thrown_away_without_a_step_do_not_count():
-    watched = Watched(Net(nn.Identity))
+    watched = Watched(models.Net(nn.Identity))
     for _ in range(4):
         watched.backward(torch.full((4, 4), math.inf), torch.zeros(4, 3))
         watched.optimizer.zero_grad()  # as a GradScaler makes of an overflow
@@ -332,7 +281,7 @@ def test_gradients_thrown_away_without_a_step_do_not_count():
 
 
 def test_the_variance_is_of_whole_gradients_beside_examples():
-    watched = Watched(Net(), BOTH)
+    watched = Watched(models.Net(), BOTH)
     for _ in range(8):
         watched.train(*data(8, 5))
     watched.watch.flush()
@@ -342,13 +291,13 @@ def test_the_variance_is_of_whole_gradients_beside_examples():
 
 
 def test_a_variance_that_needs_ranks_is_refused():
-    watched = Watched(Net(), Settings(1, 0.01, 1, "elementwise"))
+    watched = Watched(models.Net(), Settings(1, 0.01, 1, "elementwise"))
     (problem,) = watched.taken.problems
     assert "elementwise needs several ranks" in problem
 
 
 def test_the_interval_is_in_optimizer_steps():
-    watched = Watched(Net(), Settings(3, 0.01, None, "trace"))
+    watched = Watched(models.Net(), Settings(3, 0.01, None, "trace"))
     for _ in range(7):
         watched.train(*data(8, 5))
     watched.watch.flush()
@@ -356,17 +305,17 @@ def test_the_interval_is_in_optimizer_steps():
 
 
 def test_the_optimizer_of_another_model_ends_no_step():
-    watched = Watched(Net())
+    watched = Watched(models.Net())
     x, y = data(8, 5)
     watched.backward(x, y)
-    watched.watch.after_step(torch.optim.SGD(Net().parameters(), 0.1))
+    watched.watch.after_step(torch.optim.SGD(models.Net().parameters(), 0.1))
     assert not watched.taken.noise
     watched.step()
     assert watched.norms.ranks == 8
 
 
 def test_a_copy_and_a_saved_model_have_no_hooks_of_zeusrun():
-    watched = Watched(Net(), BOTH)
+    watched = Watched(models.Net(), BOTH)
     x, y = data(8, 5)
     other = copy.deepcopy(watched.model)
     file = io.BytesIO()
@@ -398,9 +347,9 @@ def test_a_watched_model_can_be_scripted_traced_and_compiled():
 
 
 def test_a_model_can_be_dropped():
-    model, taken = Net(uses=2), Taken()
+    model, taken = models.Net(uses=2), Taken()
     settings = {"samples": lambda: 8, "parts": 1, "scale": lambda: 1.0}
-    watch = OneRank(model, taken, BOTH, **settings)
+    watch = one_rank.OneRank(model, taken, BOTH, **settings)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(4):
         loss_of(model, *data(8, 5)).backward()

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from tests.forks import Forks
+from tests.forks import torch_forks
 from tests.worker.rank import Rank
 from zeusrun.sidecar.events import Watched
 
@@ -39,11 +39,9 @@ def normed():
 BOTH = {"noise_scale": {"interval": 1, "alpha": 0.01}, "variance": {"interval": 1, "kind": "trace"}}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def forks():
-    forks = Forks("torch", "torch._dynamo", "torch.distributed")
-    yield forks
-    forks.close()
+    return torch_forks()
 
 
 @pytest.fixture
