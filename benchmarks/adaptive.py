@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -55,7 +56,11 @@ def describe(values: list[float | None]) -> str:
     if not known:
         return "-"
     ranked = [*known, *[float("inf")] * (len(values) - len(known))]
-    return f"{statistics.median(ranked):.3g} ({known[0]:.3g} to {ranked[-1]:.3g})"
+    median, low, high = (
+        "missed" if math.isinf(value) else f"{value:.3g}"
+        for value in (statistics.median(ranked), ranked[0], ranked[-1])
+    )
+    return f"{median} ({low} to {high})"
 
 
 def until(trial: dict, target: float) -> tuple[float | None, ...]:
@@ -103,7 +108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", nargs="*", choices=list(DATA), default=list(DATA))
-    parser.add_argument("--policies", nargs="+", default=["noise-scale"], help="that adapt")
+    parser.add_argument("--policies", nargs="+", default=["noise-scale", "double-on-rise"])
     parser.add_argument("--rounds", type=int, default=15, help="of epochs; 0: no cost of adapting")
     options = parser.parse_args()
     print(describe_machine(), flush=True)
