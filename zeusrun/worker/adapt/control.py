@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import deque
@@ -106,7 +107,8 @@ class Control:
         self._ended_t = now_t
         if self.run.rank == 0:
             noise = self._noise()
-            self._sum += (noise and noise.value) or 0.0
+            value = None if noise is None else noise.value
+            self._sum += math.nan if value is None else value  # NaN is no rise, before or after
             if self._own is not None:
                 self._own.call("after_step", self.seen())
         due = self.plan.unit == "step" and state.step % self.plan.interval == 0
