@@ -26,12 +26,13 @@ DATA = {"adaptive": ("digits", 0.9), "adaptive_cifar10": ("cifar10", 0.8)}  # an
 COMMON = ("policy.name=fixed", "attempts=1", "early_stop.cost_factor=null")
 
 
-def submit(job: str, variant: str, seed: int, home: str) -> dict:
+def submit(job: str, variant: str, seed: int, rule: str, home: str) -> dict:
     """Run one training; return its trial."""
     path = ROOT / "jobs" / f"{job}.yaml"
     sizes = yaml.safe_load(path.read_text())["batch_size"]["candidates"]
     chosen = sizes[variant == "large"]
     keys = [*COMMON, f"name={job}-{variant}", f"args=[--data, {DATA[job][0]}, --seed, {seed}]"]
+    keys += [f"learning_rate.scale={rule}", f"adapt.learning_rate={rule}"]
     if variant in {"small", "large"}:
         keys.append("adapt.batch_size=null")
     else:
@@ -57,7 +58,7 @@ def describe(values: list[float | None]) -> str:
         return "-"
     ranked = [*known, *[float("inf")] * (len(values) - len(known))]
     median, low, high = (
-        "missed" if math.isinf(value) else f"{value:.3g}"
+        "missed" if math.isinf(value) else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
         for value in (statistics.median(ranked), ranked[0], ranked[-1])
     )
     return f"{median} ({low} to {high})"
@@ -72,16 +73,16 @@ def until(trial: dict, target: float) -> tuple[float | None, ...]:
     return (None,) * 4
 
 
-def compare(job: str, variants: list[str], seeds: int, home: str) -> None:
+def compare(job: str, variants: list[str], seeds: int, rule: str, home: str) -> None:
     """Run each variant with each seed, and print a table for each target."""
     trials: dict[str, list[dict]] = {variant: [] for variant in variants}
     for seed in range(1, seeds + 1):
         turn = seed % len(variants)
         for variant in variants[turn:] + variants[:turn]:
-            trials[variant].append(submit(job, variant, seed, home))
+            trials[variant].append(submit(job, variant, seed, rule, home))
     target = trials["small"][0]["target"]
     for goal in (DATA[job][1], target):
-        print(f"\n{job}: accuracy {goal:g}, {seeds} seeds: median (min to max)\n")
+        print(f"\n{job}: accuracy {goal:g}, rate {rule}, {seeds} seeds: median (min to max)\n")
         print("| variant | batch size | reached | epochs | steps | seconds | joules |")
         print("|---|---|---|---|---|---|---|")
         for variant, runs in trials.items():
@@ -109,12 +110,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", nargs="*", choices=list(DATA), default=list(DATA))
     parser.add_argument("--policies", nargs="+", default=["noise-scale", "double-on-rise"])
+    parser.add_argument("--rule", choices=["sqrt", "linear"], default="sqrt", help="of the rate")
     parser.add_argument("--rounds", type=int, default=15, help="of epochs; 0: no cost of adapting")
     options = parser.parse_args()
     print(describe_machine(), flush=True)
+    variants = ["small", "large", *options.policies]
     with tempfile.TemporaryDirectory() as home:
         for job in options.jobs:
-            compare(job, ["small", "large", *options.policies], options.seeds, home)
+            compare(job, variants, options.seeds, options.rule, home)
         if options.rounds:
             cost = Path(__file__).with_name("adapt_cost.py")
             command = [sys.executable, str(cost), "--rounds", str(options.rounds)]
