@@ -94,6 +94,46 @@ def test_cifar100(tmp_path, train):
     says(lambda: cifar100.read_batch(tmp_path / "none"), "none", "--data")
 
 
+@pytest.fixture
+def adaptive(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES / "adaptive")
+    yield load("adaptive")
+    sys.modules.pop("cifar10")
+
+
+def test_adaptive(tmp_path, adaptive, monkeypatch, capsys):
+    cifar10 = adaptive.cifar10
+    records = np.random.default_rng(0).integers(0, 256, (42, 3073), dtype=np.uint8)
+    records[:, 0] = np.arange(42) % 10
+    for number in range(5):
+        records[8 * number : 8 * number + 8].tofile(tmp_path / f"data_batch_{number + 1}.bin")
+    records[40:].tofile(tmp_path / "test_batch.bin")
+    for data, own in zip(cifar10.load(tmp_path), (records[:40], records[40:]), strict=True):
+        restored = ((data.tensors[0] + 1) * 127.5).round().int().numpy()
+        assert (restored == own[:, 1:].reshape(-1, 3, 32, 32)).all()  # red, green, blue
+        assert data.tensors[1].tolist() == own[:, 0].tolist()
+    for options in (["cifar10", "--folder", str(tmp_path)], ["digits"]):
+        monkeypatch.setattr(sys, "argv", ["train.py", "--epochs", "1", "--data", *options])
+        adaptive.main()
+        assert "epoch 1: accuracy" in capsys.readouterr().out
+    (tmp_path / "data_batch_3.bin").write_bytes(bytes(3000))
+    says(lambda: cifar10.load(tmp_path), "data_batch_3.bin", "3000 bytes", "again")
+    (tmp_path / "data_batch_2.bin").unlink()
+    says(lambda: cifar10.load(tmp_path), "data_batch_2.bin", "--folder")
+
+
+def test_the_made_up_images_are_read_back_and_are_the_same_each_time(
+    tmp_path, adaptive, monkeypatch
+):
+    monkeypatch.setattr(adaptive.cifar10, "MADE_UP", {"train": 50, "test": 20})
+    adaptive.cifar10.write(tmp_path / "data")
+    pairs = zip(adaptive.cifar10.load(tmp_path / "data"), adaptive.cifar10.load(None), strict=True)
+    for written, made_up in pairs:
+        for before, after in zip(written.tensors, made_up.tensors, strict=True):
+            assert before.equal(after)
+        assert set(made_up.tensors[1].tolist()) <= set(range(10))
+
+
 def test_sentiment(tmp_path, train):
     sentiment = load("sentiment")
     texts = [(f"I liked day {n}, naïvely" if n % 2 else f"bad day {n}", n % 2) for n in range(60)]

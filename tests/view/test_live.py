@@ -22,6 +22,7 @@ from zeusrun.launcher.events import (
     TrialStarts,
     Warned,
 )
+from zeusrun.sidecar.events import Adapted
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, TrialStatus
 from zeusrun.view.console import LastingStream, PlainConsole
 from zeusrun.view.live import SubmitView, epoch_line, live_panel, summary
@@ -100,6 +101,14 @@ def test_before_training_the_panel_says_that_it_is_starting_and_knows_nothing_el
 @pytest.mark.parametrize(("state", "text"), [("NaN", "nan"), ("infinite", "inf")])
 def test_a_value_that_is_not_finite_is_shown_as_such(state, text):
     assert text in str(epoch_line(trial(), STATES[state], None))
+
+
+def test_an_epoch_is_shown_with_its_own_batch_size_and_not_with_that_of_the_next():
+    changes = (
+        Adapted(t, 10, epoch, 16 * epoch, 0.1, "because") for t, epoch in [(103, 1), (106, 2)]
+    )
+    progress = after(started(103.0), *changes, report(105.0, 1, 0.1))
+    assert str(epoch_line(trial(), progress, None)).endswith("batch size 16")
 
 
 def test_no_energy_is_never_told_as_0():

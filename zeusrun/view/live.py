@@ -135,8 +135,9 @@ def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
         units.duration(progress.time_s),
         units.energy(progress.energy_j or None),  # 0: too little to measure yet
     ]
-    if progress.batch_sizes:
-        parts.append(f"batch size {progress.batch_sizes[-1].batch_size}")
+    ended = [each.batch_size for each in progress.batch_sizes if each.epoch <= progress.epochs]
+    if ended:  # the next epoch may have another batch size already
+        parts.append(f"batch size {ended[-1]}")
     if bound_j is not None:
         parts.append(_cost(progress, bound_j))
     return Text("  " + " · ".join(parts), style="dim")

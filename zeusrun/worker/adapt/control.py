@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zeusrun.worker.adapt.plan import Plan, Run
     from zeusrun.worker.stats.noise import NoiseScale
 
-_BLIND = 3  # decisions without a noise scale that are worth a warning
+_BLIND = 5  # decisions in a row without a noise scale that are worth a warning
 _STEP_TIMES = 32  # of a batch size, to take the median of
 
 
