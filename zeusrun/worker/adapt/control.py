@@ -230,7 +230,7 @@ class Control:
         if self._blind == _BLIND:
             self._say_problem(
                 f"policy {name} does not change the batch size as long as the noise scale is not "
-                f"known, and after {_BLIND} decisions it is not (docs/adapt.md says what it needs)"
+                f"known, and after {_BLIND} decisions it is not (docs/training-watch.md says what it needs)"
             )
         if self._own is None:
             return decide(name, self.seen(), limits)
