@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from zeusrun.worker.adapt.policies import Limits, Observation
 
-_MAX_UNKNOWN = 3  # decisions in a row without a noise scale, after which the user is warned
+_MAX_UNKNOWN = 5  # decisions in a row without a noise scale, after which the user is warned
 
 
 class PolicyRunner:
@@ -54,6 +54,6 @@ class PolicyRunner:
         if self._unknown == _MAX_UNKNOWN:
             self._warn(
                 f"policy {self._name} does not change the batch size while the noise scale is "
-                f"unknown, and it is unknown after {_MAX_UNKNOWN} decisions (docs/adapt.md says "
-                "what it needs)"
+                f"unknown, and it is unknown after {_MAX_UNKNOWN} decisions (docs/training-watch.md "
+                "says what it needs)"
             )
