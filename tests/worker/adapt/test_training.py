@@ -115,13 +115,11 @@ def train(tmp_path, forks):
             log.unlink()
         (rank.run_dir / "metrics.jsonl").unlink(missing_ok=True)
 
-        def one(number):
-            told = rank.environment(RANK=str(number), LOCAL_RANK=str(number), **shared)
-            return forks.run(["zeusrun.worker", str(path)], told, rank.run_dir).returncode
+        def run(number):
+            return rank.run_forked(forks, path, RANK=number, LOCAL_RANK=number, **shared)
 
         with ThreadPoolExecutor(ranks) as pool:
-            codes = list(pool.map(one, range(ranks)))
-        logs = [rank.log(str(number)) for number in range(ranks)]
+            codes, logs = zip(*pool.map(run, map(str, range(ranks))), strict=True)
         assert any(codes) == fails, logs
         return rank, logs[0].splitlines()
 

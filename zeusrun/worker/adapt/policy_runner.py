@@ -54,6 +54,6 @@ class PolicyRunner:
         if self._unknown == _MAX_UNKNOWN:
             self._warn(
                 f"policy {self._name} does not change the batch size while the noise scale is "
-                f"unknown, and it is unknown after {_MAX_UNKNOWN} decisions (docs/training-watch.md "
-                "says what it needs)"
+                f"unknown, and it is unknown after {_MAX_UNKNOWN} decisions; "
+                "docs/training-watch.md says what it needs"
             )
