@@ -115,7 +115,7 @@ class Control:
         self._call_policy("before_step")
 
     def after_step(self, samples: int, *, last: bool) -> bool:
-        """Count a step of so many samples; return whether the batch size changes now.
+        """Count a step with its samples; return whether the batch size changes now.
 
         ``last``: the epoch ends with this step, so a decision waits for the next epoch.
         """
@@ -237,7 +237,7 @@ class Control:
         return int(self._largest_full)
 
     def _find_factor(self, size: int) -> float:
-        """Return by what the learning rate is multiplied with a batch size."""
+        """Return the factor of the learning rate for a batch size."""
         observation, first = self.observe(), self._first
         trace, square = observation.trace, observation.squared_gradient
         factor = find_factor(self.plan.learning_rate, size / first, first, trace, square)

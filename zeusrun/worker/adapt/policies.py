@@ -186,22 +186,22 @@ def find_candidates(observation: Observation, limits: Limits) -> list[int]:
     return sorted({observation.batch_size, *sizes})
 
 
-def step_time_s(size: int, known: Mapping[int, float]) -> float:
+def step_time_s(size: int, times_s: Mapping[int, float]) -> float:
     """Return the expected seconds of a step at a batch size, from the measured ones of others.
 
     If only one is measured, the time is assumed to be the same, so that a larger batch size is
     tried. Otherwise a line is fitted by least squares: a constant and a time for each sample,
     neither of them negative.
     """
-    if size in known or len(known) == 1:
-        return known.get(size) or next(iter(known.values()))
-    mean_size, mean_s = (sum(values) / len(known) for values in (known, known.values()))
-    spread = sum((each - mean_size) ** 2 for each in known)
-    slope = sum((each - mean_size) * (s - mean_s) for each, s in known.items()) / spread
+    if size in times_s or len(times_s) == 1:
+        return times_s.get(size) or next(iter(times_s.values()))
+    mean_size, mean_s = (sum(values) / len(times_s) for values in (times_s, times_s.values()))
+    spread = sum((each - mean_size) ** 2 for each in times_s)
+    slope = sum((each - mean_size) * (s - mean_s) for each, s in times_s.items()) / spread
     slope = max(0.0, slope)
     constant = mean_s - slope * mean_size
     if constant < 0:
-        slope = sum(each * s for each, s in known.items()) / sum(each * each for each in known)
+        slope = sum(each * s for each, s in times_s.items()) / sum(each * each for each in times_s)
         constant = 0.0
     return constant + slope * size
 
@@ -224,7 +224,9 @@ def _norm_test(observation: Observation, _limits: Limits) -> Proposal | None:
     trace, square = observation.trace, observation.squared_gradient
     if trace is None or square is None or trace <= 0:
         return None
-    mean_square = square + trace / observation.batch_size  # of the gradient as it is measured
+    mean_square = (
+        square + trace / observation.batch_size
+    )  # of the measured gradient, with its noise
     if mean_square <= 0:
         return None
     noise = math.sqrt(trace / observation.batch_size / mean_square)

@@ -33,7 +33,7 @@ class State:
         first_noise_scale: At the first decision at which it was known.
         epoch_sums: The noise scale summed over the steps of the last two epochs.
         highest: The highest learning rate of the script's schedule.
-        factor: By what the learning rate is multiplied.
+        factor: Of the learning rate.
         most: The largest batch size that fits in memory; ``None``: none has been too large.
     """
 

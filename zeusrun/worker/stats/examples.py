@@ -60,7 +60,7 @@ class Examples(OneRankMeter):
         second = any(getattr(module, "batch_first", True) is False for module in model.modules())
         self._dimensions = (1, 0) if second else (0, 1)
         self._failures = 0  # measured steps in a row without a result
-        self._is_checked = False  # whether the layers compute what their names say
+        self._is_checked = False  # whether the layers compute what their class names mean
         self._begin_step()
         self._handles.append(model.register_forward_pre_hook(ModuleHook(self._before_model)))
         for layer in layers:
@@ -180,7 +180,7 @@ class Examples(OneRankMeter):
     def _receive_numbers(self, numbers: list[float], examples: int) -> None:
         squares, mean, scale, error, norm = numbers
         if error > _TOLERANCE**2 * norm:
-            self._problem = "its normalisation layers compute something else than their names say"
+            self._problem = "its normalisation layers do not compute what their class names mean"
             return
         self._is_checked = self._is_checked or 0 < norm < float("inf")
         square = scale * scale

@@ -28,13 +28,41 @@ _CUSTOM = "the script has a reduce-scatter or an all-reduce of its own for its g
 _MAX_INCOMPLETE = 10  # optimizer steps in a row that cannot be measured, before a warning
 
 
-def find_problem(state: Any) -> str | None:
-    """Return why a sharded model cannot be measured.
+def find_problem(state: Any) -> str | None:  # noqa: PLR0911 - one for each reason
+    """Return why a sharded model cannot be measured; ``None`` if it can.
 
     Args:
         state: The ``FSDPState`` of its root module.
     """
-    return next(_find_problems(state), None)
+    groups = list(_groups_of(state))
+    parameters = [parameter.sharded_param for group in groups for parameter in group.fsdp_params]
+    if not parameters:
+        return "fully_shard has sharded none of its parameters"
+    infos = [group.mesh_info for group in groups]
+    if any(type(info) is not FSDPMeshInfo for info in infos):
+        return "its parameters are sharded and replicated (HSDP): use a mesh of one dimension"
+    mesh = infos[0].mesh
+    if any(
+        each != mesh for each in [*(i.mesh for i in infos), *(p.device_mesh for p in parameters)]
+    ):
+        return "its parameters are sharded over several meshes: use one of one dimension"
+    if mesh.size() == 1:
+        return "its parameters are sharded over one rank, so there is nothing to compare"
+    if any(
+        type(group._reduce_scatter_comm) is not DefaultReduceScatter
+        or group._all_reduce_hook is not None
+        for group in groups
+    ):
+        return _CUSTOM
+    known = {
+        id(tensor)
+        for group in groups
+        for parameter in group.fsdp_params
+        for tensor in (parameter.sharded_param, getattr(parameter, "_unsharded_param", None))
+    }
+    if any(p.requires_grad and id(p) not in known for p in state._modules[0].parameters()):
+        return "fully_shard ignores some of its parameters"
+    return None
 
 
 class ShardedWatch:
@@ -106,7 +134,7 @@ class ShardedWatch:
                 )
             if self._on:
                 self._each.append(squared_norm(arguments["input_tensor"]))
-        except Exception as error:  # noqa: BLE001 - whatever torch has changed into
+        except Exception as error:  # noqa: BLE001 - another version of torch
             self._fail(f"its gradients cannot be measured ({type(error).__name__}: {error})")
 
     def after(self, arguments: dict[str, Any]) -> None:
@@ -116,7 +144,7 @@ class ShardedWatch:
                 self._mean.append(squared_norm(arguments["output_tensor"]))
             if self._expected <= self._done:
                 self._end(arguments["output_tensor"])
-        except Exception as error:  # noqa: BLE001 - whatever torch has changed into
+        except Exception as error:  # noqa: BLE001 - another version of torch
             self._fail(f"its gradients cannot be measured ({type(error).__name__}: {error})")
 
     def _begin(self, task: int) -> None:
@@ -127,9 +155,8 @@ class ShardedWatch:
         if self._first:
             self._incomplete = 0 if self._is_complete else self._incomplete + 1
             self._is_complete = False
-            if (
-                self._incomplete == _MAX_INCOMPLETE
-            ):  # keep measuring: ranks may count steps differently
+            # It keeps measuring, because the ranks may count their optimizer steps differently.
+            if self._incomplete == _MAX_INCOMPLETE:
                 self._report_problem(
                     "its gradients cannot be measured: the first backward pass of a step does not "
                     "reduce those of each sharded module exactly once"
@@ -167,7 +194,7 @@ class ShardedWatch:
         if not self._on:
             return
         zero = as_number(0, like)
-        each, mean = (torch.stack([zero, *found]).sum() for found in (self._each, self._mean))
+        each, mean = (torch.stack([zero, *parts]).sum() for parts in (self._each, self._mean))
         square = as_number(self._loss_scale, like).square()
         # Gradients that were averaged before, and those of a rank without data, are not used.
         is_unusable = self._failed or not self._first or not self._inverse
@@ -204,35 +231,3 @@ class _ReduceScatter(DefaultReduceScatter):
 def _groups_of(state: Any) -> Iterator[Any]:
     for each in state._state_ctx.all_states:
         yield from each._fsdp_param_groups
-
-
-def _find_problems(state: Any) -> Iterator[str]:
-    groups = list(_groups_of(state))
-    parameters = [parameter.sharded_param for group in groups for parameter in group.fsdp_params]
-    if not parameters:
-        yield "fully_shard has sharded none of its parameters"
-        return
-    infos = [group.mesh_info for group in groups]
-    if any(type(info) is not FSDPMeshInfo for info in infos):
-        yield "its parameters are sharded and replicated (HSDP): use a mesh of one dimension"
-    mesh = infos[0].mesh
-    if any(
-        each != mesh for each in [*(i.mesh for i in infos), *(p.device_mesh for p in parameters)]
-    ):
-        yield "its parameters are sharded over several meshes: use one of one dimension"
-    if mesh.size() == 1:
-        yield "its parameters are sharded over one rank, so there is nothing to compare"
-    if any(
-        type(group._reduce_scatter_comm) is not DefaultReduceScatter
-        or group._all_reduce_hook is not None
-        for group in groups
-    ):
-        yield _CUSTOM
-    known = {
-        id(found)
-        for group in groups
-        for parameter in group.fsdp_params
-        for found in (parameter.sharded_param, getattr(parameter, "_unsharded_param", None))
-    }
-    if any(p.requires_grad and id(p) not in known for p in state._modules[0].parameters()):
-        yield "fully_shard ignores some of its parameters"

@@ -81,7 +81,7 @@ class Model:
         return self._noise if preconditioned.trace.value is None else preconditioned
 
     def is_of(self, optimizer: Any) -> bool:
-        """Whether an optimizer trains it: the first parameter of a group is one of its own."""
+        """Whether an optimizer trains it: the first parameter of a group belongs to it."""
         firsts = (group["params"][:1] for group in optimizer.param_groups)
         return any(id(parameter) in self._ids for first in firsts for parameter in first)
 
@@ -143,13 +143,13 @@ class Model:
 
     @property
     def _values(self) -> dict[str, float]:
-        found: dict[str, float | None] = {}
+        values: dict[str, float | None] = {}
         if self._settings.noise_interval is not None:
-            found["noise_scale"] = self._noise.value
-            found["preconditioned_noise_scale"] = self._preconditioned.value
+            values["noise_scale"] = self._noise.value
+            values["preconditioned_noise_scale"] = self._preconditioned.value
         if self._settings.variance_interval is not None:
-            found["gradient_variance"] = self._variance.value
-        return {name: value for name, value in found.items() if value is not None}
+            values["gradient_variance"] = self._variance.value
+        return {name: value for name, value in values.items() if value is not None}
 
     def report_problem(self, problem: str) -> None:
         """Record why something of this model is not measured."""

@@ -19,8 +19,8 @@ class OneRankMeter:
     """Measures one model in some of its optimizer steps.
 
     A subclass registers hooks in ``_handles``, begins the first step, and has three methods:
-    ``_begin_step``, ``_end_step``, and ``_receive_numbers``, which gets what ``_end_step`` has
-    given to ``_deferred``, some steps later.
+    ``_begin_step``, ``_end_step``, and ``_receive_numbers``. ``_end_step`` adds numbers to
+    ``_deferred``, and ``_receive_numbers`` is called with them some steps later.
 
     Args:
         interval: Measure every so many optimizer steps.
@@ -28,7 +28,7 @@ class OneRankMeter:
         parts: The number of micro-batches in a step, if ``samples`` does not grow with each.
         scale: Returns by what the loss is multiplied.
         receive: Called with the norms of a step, and how they were measured.
-        fail: Called once, with the reason, if this model cannot be measured so.
+        fail: Called once, with the reason, if this way cannot measure the model.
     """
 
     _receive_numbers: Callable[..., None]

@@ -35,8 +35,8 @@ class RankSums:
             numbers: float64, shape ``(n,)``.
             equal: Lists of single numbers in float64, equal on all ranks; each list is summed. They
                 may grow until ``collect``.
-            extra: Is passed on. It keeps those numbers until a device has read them, whatever
-                stream they were made on.
+            extra: Is passed on. It must keep a reference to the numbers of ``equal`` until a device
+                has read them, because they may be computed on another stream.
         """
         work = distributed.all_reduce(numbers, group=self._group, async_op=True)
         self._started = work, numbers, equal, extra

@@ -77,7 +77,7 @@ class Watch:
         """Watch the model of ``zeusrun.watch``; if it cannot be watched, it stays unchanged."""
         try:
             if module in self._models or any(
-                getattr(known, "module", None) is module for known in self._models
+                getattr(ddp, "module", None) is module for ddp in self._models
             ):
                 return
             if hasattr(module, "set_requires_gradient_sync"):
@@ -104,8 +104,8 @@ class Watch:
         if any(_is_sharded(p) for group in optimizer.param_groups for p in group["params"]):
             return SHARDED
         if self.run.world_size > 1:
-            return "the script makes no DistributedDataParallel, which the statistics need"
-        return "the script does not say which model: call zeusrun.watch(model) before it trains"
+            return "the script makes no DistributedDataParallel, which several ranks need to be watched"
+        return "no model is watched: call zeusrun.watch(model) before the first training step"
 
     def _new_model(self, parameters: Iterable[Any] = ()) -> Model:
         self._count += 1
@@ -227,7 +227,7 @@ def _find_problem(module: Any, world_size: int) -> str | None:
     if world_size > 1:
         return (
             f"zeusrun.watch got a model without DistributedDataParallel, and there are {world_size}"
-            " ranks: wrap the model first, and it is watched by itself"
+            " ranks: wrap it in DistributedDataParallel, which is watched without this call"
         )
     return None
 
