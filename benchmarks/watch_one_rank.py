@@ -48,7 +48,7 @@ class Training:
     def __init__(self, step_ms: float) -> None:
         self.model = Transformer(layers=2)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-4)
-        self.samples, self.size, self.taken = 0, MICRO_BATCHES, 0
+        self.samples, self.size, self.received = 0, MICRO_BATCHES, 0
         self.train(3, 1)
         ms = self.train(5, 1) * 1000
         self.size = max(1, round(step_ms / ms)) * MICRO_BATCHES
@@ -76,16 +76,16 @@ class Training:
             "samples": lambda: self.samples,
             "parts": 1,
             "scale": lambda: 1.0,
-            "take": self.take,
+            "receive": self.receive,
             "fail": raise_problem,
         }
         if way == "examples":
             return Examples(self.model, find_layers(self.model), **common)
         return Gradients(self.model.parameters(), **common)
 
-    def take(self, *_: object) -> None:
+    def receive(self, *_: object) -> None:
         """Count what was measured."""
-        self.taken += 1
+        self.received += 1
 
 
 def track(seed: int, vocabulary: int = 32, length: int = 16) -> None:
@@ -154,14 +154,14 @@ def main() -> None:
             for way in ("examples", "micro_batches", "consecutive"):
                 parts = MICRO_BATCHES if way == "micro_batches" else 1
                 for interval in (1, 8):
-                    taken, seconds = training.taken, {}
+                    received, seconds = training.received, {}
                     for watched in (True, False) if pair % 2 else (False, True):
                         watch = training.watch(way, interval) if watched else None
                         training.train(2, parts, watch)  # settles the way
                         seconds[watched] = training.train(steps, parts, watch)
                         if watch is not None:
                             watch.close()
-                    if training.taken == taken:
+                    if training.received == received:
                         raise SystemExit(f"{way} measured nothing")
                     ratios.setdefault(f"{way}, interval {interval}", []).append(
                         seconds[True] / seconds[False]

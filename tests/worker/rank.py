@@ -64,7 +64,7 @@ class Rank:
         """Run a script to its end in a fork that has imported torch."""
         environment = self.environment(**changes)
         done = forks.run(["zeusrun.worker", str(script)], environment, self.run_dir)
-        return done.returncode, self.log()
+        return done.returncode, self.log(changes.get("RANK", "0"))
 
     def run_all(self, *arguments, world_size, cwd=None, **changes):
         """Run that many ranks to their ends, all of them well; return what each printed."""

@@ -16,8 +16,8 @@ from zeusrun.jobfile.sections import BatchSizes, Section
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ADAPT_POLICIES = (*("noise-scale", "double-on-rise", "goodput", "seesaw", "norm-test", "schedule"),)
-"""The policies that zeusrun has; ``worker.adapt.policies`` are their rules."""
+ADAPT_POLICIES = ("noise-scale", "double-on-rise", "goodput", "seesaw", "norm-test", "schedule")
+"""The policies of zeusrun, which ``worker.adapt.policies`` implements."""
 
 _MEASURING = {"noise-scale", "double-on-rise", "goodput", "norm-test"}
 _CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -26,14 +26,14 @@ _ENTRY = re.compile(r"\s*([1-9][0-9]{0,8})\s*:\s*([1-9][0-9]{0,8})\s*")
 
 
 def read_schedule(text: str) -> dict[int, int]:
-    """Return the batch sizes of ``"10:64,20:128"`` by the epoch from which on they hold.
+    """Return the batch sizes of ``"10:64,20:128"``, by their first epochs.
 
     Raises:
-        ValueError: If the text is no such list, or its epochs do not increase.
+        ValueError: If the text is not such a list, or its epochs do not increase.
     """
-    found = [_ENTRY.fullmatch(part) for part in text.split(",")]
-    pairs = [(int(match[1]), int(match[2])) for match in found if match is not None]
-    if len(pairs) < len(found):
+    matches = [_ENTRY.fullmatch(part) for part in text.split(",")]
+    pairs = [(int(match[1]), int(match[2])) for match in matches if match is not None]
+    if len(pairs) < len(matches):
         raise ValueError(
             f"must be pairs of an epoch and a batch size, such as 10:64,20:128, not {text!r}"
         )
@@ -50,7 +50,7 @@ class AdaptBatchSize(Section):
         "of your own as module:Class, or a list of such classes."
     )
     every: str = Field(
-        "1 epoch", description="When the policy decides: every so many epochs, or 100 steps."
+        "1 epoch", description="When the policy decides, such as 1 epoch or 100 steps."
     )
     min: int | None = Field(
         None, ge=1, description="The smallest batch size; null: the smallest candidate."
@@ -59,7 +59,7 @@ class AdaptBatchSize(Section):
         None, ge=1, description="The largest batch size; null: the largest candidate."
     )
     growth: float = Field(
-        2, ge=1.01, le=64, description="By which factor one decision may change it at most."
+        2, ge=1.01, le=64, description="The largest factor by which one decision may change it."
     )
     schedule: str | None = Field(
         None, description="With policy schedule: 10:64,20:128 is 64 from epoch 10 on, then 128."
@@ -113,7 +113,7 @@ class AdaptBatchSize(Section):
 
     @property
     def interval(self) -> tuple[int, str]:
-        """How many epochs or steps lie between two decisions, and which of both."""
+        """The number of epochs or steps between two decisions, and ``epoch`` or ``step``."""
         number, unit = self.every.strip().rstrip("s").split()
         return int(number), unit
 
@@ -150,12 +150,15 @@ class Adapt(Section):
         if chosen is None:
             return rule
         if chosen.policy == "seesaw" and rule != "sqrt":
-            raise ValueError("must be sqrt with policy seesaw, which makes ÷ 2 of a rate to ÷ √2")
+            raise ValueError(
+                "must be sqrt with policy seesaw, so that the rate falls by √2 where the schedule "
+                "halves it"
+            )
         return rule
 
     @property
     def variant(self) -> str | None:
-        """What keeps these runs apart from others: the policy's name, or ``None``."""
+        """The policy's name, which separates these runs from others; ``None`` if it is fixed."""
         chosen = self.batch_size
         if chosen is None:
             return None
@@ -167,8 +170,9 @@ class Adapt(Section):
     def measures(self) -> bool:
         """Whether it needs the noise scale."""
         chosen = self.batch_size
-        needs = self.learning_rate == "adascale" or (chosen and chosen.policy in _MEASURING)
-        return chosen is not None and bool(needs)
+        if chosen is None:
+            return False
+        return self.learning_rate == "adascale" or chosen.policy in _MEASURING
 
     def limits(self, sizes: BatchSizes) -> tuple[int, int]:
         """Return the smallest and the largest batch size; (0, 0) if it is fixed."""
@@ -179,7 +183,7 @@ class Adapt(Section):
         return least, sizes.candidates[-1] if chosen.max is None else chosen.max
 
     def check_range(self, sizes: BatchSizes) -> None:
-        """Check that the range fits into what the candidates allow.
+        """Check that the candidates allow the range.
 
         Raises:
             ValueError: If not. The message continues a sentence that starts with the key.
@@ -189,28 +193,29 @@ class Adapt(Section):
             return
         if sizes.apply == "dataloader":
             raise ValueError(
-                "only goes with batch_size.apply: script, as run.loader takes the batch size itself"
+                "only goes with batch_size.apply: script, because run.loader sets the batch size"
             )
         largest = sizes.candidates[-1]
         if most > largest and sizes.per_device_max is None:
             raise ValueError(
                 f"has batch_size.max {most}, above the largest candidate ({largest}), so it may "
                 f"not fit in memory; add {most} to batch_size.candidates, or set "
-                "batch_size.per_device_max, with which larger ones accumulate gradients"
+                "batch_size.per_device_max, so that larger ones accumulate gradients"
             )
         if not least <= sizes.default <= most:
             raise ValueError(
-                f"has a range of {least} to {most}, without batch_size.default ({sizes.default})"
+                f"has a range of {least} to {most}, which does not contain batch_size.default "
+                f"({sizes.default})"
             )
         outside = [str(size) for size in chosen.planned.values() if not least <= size <= most]
         if outside:
             raise ValueError(
-                f"has a schedule with {', '.join(outside)}, outside of {least} to {most}; change "
+                f"has a schedule with {', '.join(outside)}, outside {least} to {most}; change "
                 "batch_size.min or batch_size.max of adapt, or batch_size.candidates"
             )
 
     def check_divisible(self, world_size: int) -> None:
-        """Raise ``ValueError`` if so many processes cannot share a planned batch size evenly."""
+        """Raise ``ValueError`` if the processes cannot share a planned batch size evenly."""
         chosen = self.batch_size
         planned = {} if chosen is None else chosen.planned
         uneven = [str(size) for size in planned.values() if size % world_size]
@@ -221,24 +226,27 @@ class Adapt(Section):
             )
 
     def check_classes(self, folders: Sequence[str]) -> None:
-        """Check, without importing it, that a class of the user's own may be imported.
+        """Check that the modules of the user's own classes exist, without importing them.
 
-        The ranks check it again, before they train.
+        The ranks import them before they train.
 
         Raises:
-            ValueError: If its module is nowhere, or does not name the class.
+            ValueError: If a module does not exist, or does not contain the name of the class.
         """
         for name in self.batch_size.classes if self.batch_size is not None else ():
-            module, _, wanted = name.partition(":")
+            module, _, class_name = name.partition(":")
             found = PathFinder.find_spec(
                 module.partition(".")[0], [*folders, *filter(None, sys.path)]
             )
             if found is None:
                 raise ValueError(
-                    f"has policy {name}, but there is no module {module} beside the script or "
-                    "installed; correct the name, or put it there"
+                    f"has policy {name}, but there is no module {module}, beside the script or "
+                    "installed; correct the name, or add the module"
                 )
             if "." not in module and found.origin and found.origin.endswith(".py"):
                 text = Path(found.origin).read_text(encoding="utf-8", errors="replace")
-                if not re.search(rf"\b{wanted}\b", text):
-                    raise ValueError(f"has policy {name}, but {found.origin} has no {wanted}")
+                if not re.search(rf"\b{class_name}\b", text):
+                    raise ValueError(
+                        f"has policy {name}, but {found.origin} has no {class_name}; correct the "
+                        "name, or add the class"
+                    )

@@ -1,4 +1,4 @@
-"""What a training measured of its gradients, and how its batch size changed, in words."""
+"""Texts for the statistics of gradients, and for the batch sizes of a run that adapts."""
 
 from __future__ import annotations
 
@@ -16,34 +16,41 @@ _STATISTICS = {
     "preconditioned_noise_scale": "preconditioned noise scale",
     "gradient_variance": "variance",
 }
-_HOW_NOTES: dict[str | None, tuple[str]] = {
-    "examples": ("from normalisation layers",),
-    "micro_batches": ("from micro-batches",),
-    "consecutive": ("from consecutive steps: biased",),
+_WAYS = {
+    "examples": "from normalisation layers",
+    "micro_batches": "from micro-batches",
+    "consecutive": "from consecutive steps: biased",
 }
 
 
 def path_text(changes: Sequence[SizeChange], most: int = 0) -> str | None:
-    """Return the batch sizes of a run that adapted it, such as ``64 → 128 at epoch 3``.
+    """Return the batch sizes of a run, such as ``64 → 128 at epoch 3``; ``None`` if unknown.
 
-    ``most``: how many of the last changes to name; 0 for all.
+    ``most``: the number of the last changes to show; 0 for all.
     """
     if not changes:
         return None
-    later = changes[1:]
-    cut = max(0, len(later) - most) if most else 0
-    parts = [str(changes[0].batch_size), *(["…"] if cut else [])]
-    parts += [f"{change.batch_size} at epoch {change.epoch}" for change in later[cut:]]
+    first, *later = changes
+    shown = later[-most:] if most else later
+    parts = [str(first.batch_size)]
+    if len(shown) < len(later):
+        parts.append("…")
+    parts += [f"{change.batch_size} at epoch {change.epoch}" for change in shown]
     return " → ".join(parts)
 
 
 def gradients_text(values: Mapping[str, float | None], how: str | None) -> str | None:
-    """Return the statistics of gradients by their names; ``None`` if there are none.
+    """Return the statistics of gradients with their names; ``None`` if there are none.
 
-    ``how``: how they were measured; shown if not among ranks.
+    ``how``: how they were measured; shown for one rank.
     """
-    found = [
-        (name, values[key]) for key, name in _STATISTICS.items() if values.get(key) is not None
+    texts = [
+        f"{name} {units.number(values[key], '.3g')}"
+        for key, name in _STATISTICS.items()
+        if values.get(key) is not None
     ]
-    texts = [f"{name} {units.number(value, '.3g')}" for name, value in found]
-    return " · ".join([*texts, *_HOW_NOTES.get(how, ())]) if texts else None
+    if not texts:
+        return None
+    if how in _WAYS:
+        texts.append(_WAYS[how])
+    return " · ".join(texts)

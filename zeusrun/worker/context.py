@@ -49,7 +49,7 @@ class RunContext:
         self.active = self.trial is not None
         checkpoint_dir = environment.get("ZEUSRUN_CHECKPOINT_DIR")
         self.checkpoint_dir = Path(checkpoint_dir) if checkpoint_dir else None
-        self.control: Control | None = None  # what changes the batch size; ``None``: it is fixed
+        self.control: Control | None = None  # changes the batch size; ``None``: it is fixed
         self._environment = environment
         self._epoch = 0
         self._reports = 0
@@ -114,13 +114,13 @@ class RunContext:
             dataset: One with a length.
             batch_size: Of this rank; for outside zeusrun, as ``default`` elsewhere.
             options: ``shuffle`` (``True``), ``seed`` (0), ``drop_last`` (``False``), and those of a
-                ``DataLoader`` that are not about which samples make a batch.
+                ``DataLoader``, without those that choose the samples of a batch.
 
         Raises:
             TypeError: If the dataset has no length.
-            ValueError: If the data are fewer than the ranks, an option says which samples make a
+            ValueError: If there are fewer samples than ranks, an option chooses the samples of a
                 batch, or the ranks have different data.
-            RuntimeError: If a class of the job file's policy cannot be made.
+            RuntimeError: If a class of the job file's policy cannot be created.
         """
         from zeusrun.worker.adapt.loader import AdaptiveLoader  # noqa: PLC0415 - imports torch
 

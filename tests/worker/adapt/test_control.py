@@ -1,4 +1,4 @@
-"""What a decision is made from, without a training."""
+"""What ``Control`` observes, without a training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_steps_without_a_noise_scale_count_as_the_mean_of_the_others():
     plan = Plan(("double-on-rise",), 1, "epoch", Limits(8, 64), "none", "keep")
     control = Control(Run(), plan, noise)
     control.prepare(8)
-    seen = noise_of_a_decision = 5.0
+    noise_of_a_decision = 5.0
     for values in ([None, None, 3.0, 5.0], [4.0] * 4, [None] * 4):
         known[:] = [noise_of_a_decision] * 3
         control.begin_epoch(control, None, 32, drop_last=False)
@@ -36,6 +36,6 @@ def test_steps_without_a_noise_scale_count_as_the_mean_of_the_others():
         for _ in range(4):
             control.after_step(8, last=False)
         control.end_epoch()
-    known[:] = [seen]
-    assert control.seen().epoch_sums == pytest.approx((16.0, 16.0))
+    known[:] = [noise_of_a_decision]
+    assert control.observe().epoch_sums == pytest.approx((16.0, 16.0))
     assert control.batch_size == 8

@@ -12,27 +12,27 @@ from hypothesis import strategies as st
 from zeusrun.worker.adapt.policies import (
     POLICIES,
     Limits,
-    Seen,
-    bound,
+    Observation,
+    clip,
     decide,
-    grid,
-    quantise,
+    find_candidates,
+    round_down,
     split,
     step_time_s,
 )
 from zeusrun.worker.adapt.rates import Rates, find_factor
 
 LIMITS = Limits(32, 512, 2.0, ranks=2)
-START = Seen(64, 64)
+START = Observation(64, 64)
 
 
 def play(policy, changes, limits=LIMITS, start=START):
-    """Return the batch sizes that a policy decides on, one for each change of what is seen."""
-    sizes, seen = [], start
+    """Return the batch sizes that a policy decides on, one for each change of the observation."""
+    sizes, observation = [], start
     for change in changes:
-        wish = decide(policy, replace(seen, **change), limits)
-        size = seen.batch_size if wish is None else wish.batch_size
-        seen = replace(seen, batch_size=int(size), **change)
+        proposal = decide(policy, replace(observation, **change), limits)
+        size = observation.batch_size if proposal is None else proposal.batch_size
+        observation = replace(observation, batch_size=int(size), **change)
         sizes.append(size)
     return sizes
 
@@ -97,8 +97,8 @@ def test_norm_test_keeps_the_noise_of_the_mean_gradient_below_a_fifth_of_its_nor
 
 def test_goodput_takes_a_larger_one_while_throughput_gains_more_than_efficiency_loses():
     # Steps of constant time: with noise 64, size (64 + 64) / (64 + size): 64: 64, 128: 85.3.
-    seen = {"noise_scale": 64.0, "step_s": {64: 0.1}}
-    assert play("goodput", [seen]) == [128]
+    change = {"noise_scale": 64.0, "step_s": {64: 0.1}}
+    assert play("goodput", [change]) == [128]
     # Time in proportion to the size: a smaller one learns more from each sample.
     assert play("goodput", [{"noise_scale": 64.0, "step_s": {64: 0.1, 128: 0.2}}]) == [32]
     # Back, if the larger one has proved slow.
@@ -110,14 +110,14 @@ def test_goodput_changes_nothing_for_5_percent():
     for gain, size in ((1.049, 64), (1.051, 128)):
         # Only 64 and 128 are in the limits; goodput(128) / goodput(64) is the gain.
         ratio = 2 * (64 + 64) / (64 + 128)
-        seen = {"noise_scale": 64.0, "step_s": {64: 0.1, 128: 0.1 * ratio / gain}}
-        assert play("goodput", [seen], Limits(64, 128, 4.0, 2)) == [size]
+        change = {"noise_scale": 64.0, "step_s": {64: 0.1, 128: 0.1 * ratio / gain}}
+        assert play("goodput", [change], Limits(64, 128, 4.0, 2)) == [size]
 
 
 def test_the_grid_of_goodput_is_geometric_from_the_first_batch_size():
-    assert grid(START, LIMITS) == [32, 44, 64, 90, 128]
-    assert grid(START, Limits(32, 512, 16.0, 2)) == [64, 256]
-    assert grid(START, Limits(64, 64, 2.0, 2)) == [64]
+    assert find_candidates(START, LIMITS) == [32, 44, 64, 90, 128]
+    assert find_candidates(START, Limits(32, 512, 16.0, 2)) == [64, 256]
+    assert find_candidates(START, Limits(64, 64, 2.0, 2)) == [64]
 
 
 def test_step_times_are_a_constant_and_a_part_for_each_sample():
@@ -135,18 +135,18 @@ def test_a_schedule_holds_from_its_epochs_on_whatever_the_growth():
 
 
 def test_sizes_are_shared_evenly_by_ranks_and_micro_batches():
-    assert quantise(100, Limits(1, 512, ranks=3)) == 99
-    assert quantise(100, Limits(1, 512, ranks=2, per_device_max=16)) == 96  # 2 x 3 x 16: 48 each
-    assert quantise(2, Limits(1, 512, ranks=4)) == 4
+    assert round_down(100, Limits(1, 512, ranks=3)) == 99
+    assert round_down(100, Limits(1, 512, ranks=2, per_device_max=16)) == 96  # 2 x 3 x 16: 48 each
+    assert round_down(2, Limits(1, 512, ranks=4)) == 4
     assert split(50, 16) == (13, 4)
     assert split(48, 16) == (16, 3)
     assert split(50, None) == (50, 1)
 
 
 def test_a_run_that_begins_outside_of_the_limits_may_stay_there():
-    assert bound(1, Seen(16, 16), LIMITS, shrinks=True) == 16
-    assert bound(1, Seen(32, 16), LIMITS, shrinks=True) == 16
-    assert bound(1e9, Seen(1024, 1024), LIMITS, shrinks=False) == 1024
+    assert clip(1, Observation(16, 16), LIMITS, may_shrink=True) == 16
+    assert clip(1, Observation(32, 16), LIMITS, may_shrink=True) == 16
+    assert clip(1e9, Observation(1024, 1024), LIMITS, may_shrink=False) == 1024
 
 
 anything = st.one_of(st.none(), st.floats(-1e12, 1e12))
@@ -165,12 +165,12 @@ anything = st.one_of(st.none(), st.floats(-1e12, 1e12))
     most=st.one_of(st.none(), st.integers(1, 64)),
     growth=st.floats(1.01, 64),
 )
-def test_whatever_is_seen_a_decision_keeps_to_the_limits(  # noqa: PLR0917
+def test_a_decision_keeps_to_the_limits_whatever_is_observed(  # noqa: PLR0917
     policy, noise_scale, first, trace, square, sums, rate, times, ranks, most, growth
 ):
     limits = Limits(8 * ranks, 512 * ranks, growth, ranks, most)
     now = 64 * ranks
-    seen = Seen(
+    observation = Observation(
         *(now, now),
         noise_scale=noise_scale,
         first_noise_scale=first,
@@ -180,16 +180,16 @@ def test_whatever_is_seen_a_decision_keeps_to_the_limits(  # noqa: PLR0917
         squared_gradient=square,
         rate=rate,
     )
-    wish = decide(policy, seen, limits)
-    if wish is not None:
-        size = wish.batch_size
+    proposal = decide(policy, observation, limits)
+    if proposal is not None:
+        size = proposal.batch_size
         assert size % ranks == 0
         assert limits.least <= size <= limits.most
         assert now / growth <= size <= now * growth
         assert size > now or policy == "goodput"
         _, steps = split(size // ranks, most)
         assert size // ranks % steps == 0
-        assert wish.why
+        assert proposal.reason
 
 
 @pytest.mark.parametrize(

@@ -113,13 +113,11 @@ def train(tmp_path, forks):
             log.unlink()
         (rank.run_dir / "metrics.jsonl").unlink(missing_ok=True)
 
-        def one(number):
-            told = rank.environment(RANK=str(number), LOCAL_RANK=str(number), **shared)
-            return forks.run(["zeusrun.worker", str(path)], told, rank.run_dir).returncode
+        def run(number):
+            return rank.run_forked(forks, path, RANK=number, LOCAL_RANK=number, **shared)
 
         with ThreadPoolExecutor(ranks) as pool:
-            codes = list(pool.map(one, range(ranks)))
-        logs = [rank.log(str(number)) for number in range(ranks)]
+            codes, logs = zip(*pool.map(run, map(str, range(ranks))), strict=True)
         assert any(codes) == fails, logs
         return rank, logs[0].splitlines()
 
@@ -195,7 +193,7 @@ def test_only_the_training_of_an_epoch_counts(train):
     assert lines[:2] == ["1 [(32, 32), (20, 20)] 52 2", "2 [(52, 52)] 52 1"]
 
 
-def test_a_batch_size_that_the_data_do_not_make_is_not_taken(train):
+def test_a_batch_size_that_the_data_do_not_fill_is_not_used(train):
     """With drop_last, it would leave no step."""
     script = """
     for epoch in run.epochs(default=2):
@@ -204,7 +202,9 @@ def test_a_batch_size_that_the_data_do_not_make_is_not_taken(train):
     rank, lines = train(script, {"schedule": [[2, 256]]})
     assert lines == ["1 [16, 16, 16]", "2 [51]"]
     (problem,) = problems(rank)
-    assert problem.startswith("the batch size stays below 256, because the data make no batch")
+    assert problem.startswith(
+        "the batch size stays below 256, because the data are fewer than that"
+    )
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_batch_size_that_the_data_do_not_make_is_not_taken(train):
     ],
     ids=["other data", "another epoch"],
 )
-def test_ranks_that_disagree_are_told_before_they_train(train, script, why):
+def test_ranks_that_disagree_end_with_an_error_before_they_train(train, script, why):
     rank, _ = train(script, fails=True)
     assert f"ValueError: zeusrun: {why}: give every rank the same data" in rank.log("0")
     assert f"ValueError: zeusrun: {why}" in rank.log("1")
@@ -256,7 +256,7 @@ class Once:
 """
 
 
-def test_a_restart_goes_on_with_the_batch_size_it_had(train):
+def test_a_restart_continues_with_the_batch_size_it_had(train):
     plan = {"policies": ["mine:Once"], "interval": 2, "unit": "step"}
     _, lines = train(RESUMES.format(done=0), plan, policy=ONCE)
     assert lines[0] == "1 [32, 32, 16, 16, 7] True"
@@ -270,7 +270,7 @@ def test_a_restart_goes_on_with_the_batch_size_it_had(train):
     assert lines[0] == "1 [32, 32, 16, 16, 7] True"
 
 
-def test_a_restart_after_a_lack_of_memory_grows_no_further(train):
+def test_a_restart_after_out_of_memory_grows_no_further(train):
     plan = {"policies": ["mine:Once"], "interval": 2, "unit": "step"}
     policy = "class Once:\n    def after_step(self, seen): return 2 * seen.batch_size\n"
     script = RESUMES.format(done="run._restart") + "\nif run._restart == 0: raise MemoryError"
@@ -282,7 +282,7 @@ def test_a_restart_after_a_lack_of_memory_grows_no_further(train):
     assert problems(rank)[0].startswith("the batch size grows to 32 at most from here on")
 
 
-def test_a_restart_of_a_loop_that_does_not_say_its_epoch_goes_on_too(train):
+def test_a_restart_of_a_loop_without_epoch_numbers_continues_too(train):
     plan = {"policies": ["mine:Once"], "interval": 2, "unit": "step"}
     loop = """
     sizes = []
@@ -301,10 +301,10 @@ def test_a_restart_of_a_loop_that_does_not_say_its_epoch_goes_on_too(train):
     (rank.run_dir / "adapt.json").write_text("[damaged")
     rank, lines = train(loop, plan, policy=ONCE)
     assert lines == ["[32, 32, 16, 16, 7]"]
-    assert problems(rank)[0].startswith("the batch size begins anew with 32, because adapt.json")
+    assert problems(rank)[0].startswith("the batch size starts again at 32, because adapt.json")
 
 
-def test_the_learning_rate_and_beta2_follow_and_a_scheduler_does_not_notice(train):
+def test_the_learning_rate_and_beta2_follow_and_a_scheduler_keeps_the_unchanged_ones(train):
     script = """
     optimizer = torch.optim.AdamW(network.parameters(), 0.01, betas=(0.9, 0.98))
     rates = []
@@ -373,7 +373,7 @@ def test_a_class_that_fails_leaves_the_training_as_it_was(train):
     assert problem.startswith("before_epoch of mine:Bad raised KeyError: 'x'; the batch size stays")
 
 
-def test_a_class_that_cannot_be_made_is_refused_before_any_step(train):
+def test_a_class_that_cannot_be_created_ends_the_run_before_any_step(train):
     rank, _ = train(SGD.format(epochs=1), {"policies": ["mine:Missing"]}, fails=True)
     assert "adapt.batch_size.policy mine:Missing cannot be used" in rank.log()
     assert not any(isinstance(event, Observed) for event in rank.events)
@@ -411,7 +411,7 @@ def test_ranks_without_a_process_group_keep_their_batch_size(train):
     assert "no process group" in problem
 
 
-def test_data_that_cannot_be_shared_are_refused(train):
+def test_data_that_the_ranks_cannot_share_are_refused(train):
     script = """
     run._environment.pop("ZEUSRUN_BATCH_SIZE")
     refused = ({"in_order": False}, {"sampler": None}, {"batch_size": 0})

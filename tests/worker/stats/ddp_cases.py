@@ -29,7 +29,7 @@ def build(seed=0, **options):
     ddp = DistributedDataParallel(layers, **{"bucket_cap_mb": 0.005, **options})
     steps = []
     if ddp in watch._models:
-        watch._models[ddp].watch._take = steps.append
+        watch._models[ddp].watch._receive = steps.append
     return ddp, steps
 
 
@@ -131,7 +131,7 @@ def case_values_are_the_same_on_every_rank():
         raise ValueError(str(found))
 
 
-def case_a_step_is_taken_in_at_the_next_one_on_every_rank():
+def case_a_step_is_received_at_the_next_one_on_every_rank():
     ddp, steps = build()
     optimizer = sgd(ddp)
     for number in range(4):
@@ -169,7 +169,7 @@ def case_accumulation_that_communicates_each_time_counts_once():
     check(steps[0], gradients)
 
 
-def case_the_scale_of_the_loss_is_taken_out():
+def case_the_scale_of_the_loss_is_removed():
     ddp, steps = build()
     optimizer, scaler = sgd(ddp), torch.amp.GradScaler("cpu", init_scale=4096.0)
     gradients = over_ranks(own_gradient(ddp, batch(0)))
@@ -183,7 +183,7 @@ def case_the_scale_of_the_loss_is_taken_out():
 def case_a_step_that_overflows_is_not_counted():
     ddp, _ = build()
     model = watch._models[ddp]
-    model.watch._take = model.take
+    model.watch._receive = model.add
     optimizer, scaler = sgd(ddp), torch.amp.GradScaler("cpu", init_scale=1e38)
     for number in range(3):
         optimizer.zero_grad()
@@ -242,7 +242,7 @@ def case_unused_parameters_and_static_graphs():
     for options in ({"find_unused_parameters": True}, {"static_graph": True}):
         torch.manual_seed(0)
         ddp, steps = DistributedDataParallel(Half(), **options), []
-        watch._models[ddp].watch._take = steps.append
+        watch._models[ddp].watch._receive = steps.append
         expected = []
         optimizer = sgd(ddp)
         for number in range(3):
@@ -274,7 +274,7 @@ def case_sparse_gradients_are_refused_and_train():
         raise ValueError(str(weights))
 
 
-def case_several_models_are_told_apart():
+def case_several_models_are_measured_separately():
     first, second = build(0), build(1)
     optimizers = [sgd(first[0]), sgd(second[0])]
     expected = [over_ranks(own_gradient(ddp, batch(0))) for ddp, _ in (first, second)]
@@ -347,7 +347,7 @@ def case_preconditioned_norms_are_of_what_adam_sees():
         state = [optimizer.state[p] for p in ddp.parameters()]
         factors = [1 / ((s["exp_avg_sq"] / (1 - 0.999**3)).sqrt() + 1e-8) for s in state]
         factor = torch.cat([f.flatten() for f in factors]).double()
-        watch._models[ddp].watch._uses = 0  # new factors
+        watch._models[ddp].watch._adam._uses = 0  # new factors
         gradients = over_ranks(own_gradient(ddp, batch(3)) * factor)
         train(ddp, optimizer, first=3)
         flush(ddp)
@@ -366,20 +366,20 @@ def case_each_model_has_its_own_adam():
     for ddp, steps in models:
         flush(ddp)
         if steps[-1].preconditioned is None:
-            raise ValueError("the other model's Adam was taken for this one's")
+            raise ValueError("the Adam of the other model was used")
 
 
-def case_gradients_that_stay_nan_or_missing_are_told():
+def case_gradients_that_stay_nan_or_missing_are_reported():
     for scale, why in ((float("nan"), "infinite or NaN"), (float(RANK), "a rank has no gradients")):
         ddp, _ = build()
         model, optimizer = watch._models[ddp], sgd(ddp)
-        model.watch._take = model.take
+        model.watch._receive = model.add
         for number in range(30):
             optimizer.zero_grad()
             loss_of(ddp, batch(number), scale).backward()
             optimizer.step()
         if why not in (model._problem or ""):
-            raise ValueError(f"not told: {why}, but {model._problem}")
+            raise ValueError(f"not reported: {why}, but {model._problem}")
 
 
 def case_a_model_can_be_dropped():
@@ -405,7 +405,7 @@ def case_variances_are_those_over_the_ranks():
         watched._variance = (kind, 1)
         gradients = over_ranks(own_gradient(ddp, batch(0)))
         ddp.zero_grad()
-        watched._rounds = 0
+        watched._since_step = 0
         loss_of(ddp, batch(0)).backward()
         flush(ddp)
         variances = gradients.square().mean(0) - gradients.mean(0).square()
@@ -434,7 +434,7 @@ def case_a_compiled_model():
     check(steps[0], gradients)
 
 
-def case_what_trains_is_copied_and_pickled():
+def case_a_watched_model_is_copied_and_pickled_while_it_trains():
     import io
 
     for shared in (False, True):

@@ -38,7 +38,7 @@ def attach(model):
     model.reshard()
     steps = []
     if watch._models[model].watch is not None:
-        watch._models[model].watch._take = steps.append
+        watch._models[model].watch._receive = steps.append
     return steps
 
 
@@ -46,7 +46,7 @@ def pair(**options):
     """Return a sharded model, and the same one with DDP, with what is measured of each."""
     ddp = DistributedDataParallel(network())
     expected = []
-    watch._models[ddp].watch._take = expected.append
+    watch._models[ddp].watch._receive = expected.append
     model = shard(network(), **options)
     return model, attach(model), ddp, expected
 
@@ -96,7 +96,7 @@ def case_sharded_norms_are_those_of_ddp():
         raise ValueError("more than one record of a sharded model")
     for each in (model, ddp):
         train(each, sgd(each), 5)
-    if len(steps) != 4:  # a step is taken in at the next one, on every rank
+    if len(steps) != 4:  # a step is received at the next one, on every rank
         raise ValueError(f"{len(steps)} steps")
     flush(model, ddp)
     check_steps(steps, expected, 5)
@@ -149,7 +149,7 @@ def case_sharded_accumulation_that_communicates_each_time_counts_once():
     check_steps(steps, expected, 2)
 
 
-def case_sharded_loss_scale_is_taken_out():
+def case_sharded_loss_scale_is_removed():
     model, steps, ddp, expected = pair()
     train(ddp, sgd(ddp))
     optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=4096.0)
@@ -224,7 +224,7 @@ def case_a_sharded_optimizer_within_the_backward_pass():
     check_steps(steps, expected, 3)
 
 
-def case_sharded_passes_that_are_not_whole_are_refused():
+def case_sharded_passes_that_are_incomplete_are_refused():
     model = shard(network())
     steps = attach(model)
     optimizer = sgd(model)
@@ -297,7 +297,7 @@ def case_a_compiled_sharded_model():
     check_steps(steps, expected, 1)
 
 
-def case_what_is_sharded_otherwise_is_refused_and_trains():
+def case_other_ways_to_shard_are_refused_and_train():
     for change, words in OTHERWISE:
         weights = []
         for attaches in (lambda _: None, watch.attach_sharded):

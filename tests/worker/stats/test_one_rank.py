@@ -27,13 +27,13 @@ class Taken:
     def __init__(self):
         self.noise, self.variance, self.problems = [], [], []
 
-    def take_norms(self, norms, how, *, variance):
+    def add_norms(self, norms, how, *, variance):
         self.noise.append((norms, how))
 
-    def take_variance(self, norms):
+    def add_variance(self, norms):
         self.variance.append(norms)
 
-    def refuse(self, problem):
+    def report_problem(self, problem):
         self.problems.append(problem)
 
 
@@ -137,7 +137,7 @@ def test_examples_of_micro_batches_are_those_of_one_batch():
     check(watched.norms, each)
 
 
-def test_a_loss_scale_is_taken_out():
+def test_a_loss_scale_is_removed():
     watched, (x, y) = Watched(models.Net()), data(8, 5)
     watched.scale = torch.tensor(4096.0)
     each = [gradient(watched.model, x[i : i + 1], y[i : i + 1]) for i in range(8)]

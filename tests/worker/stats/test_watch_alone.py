@@ -180,7 +180,7 @@ def test_a_model_is_measured_as_well_as_it_allows(run, script, how):
         *("frozen", "NaN", "no backward"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_once_and_trains_on(run, script, environment, problem):
+def test_what_cannot_be_measured_is_reported_once_and_trains_on(run, script, environment, problem):
     (event,) = run(script, **environment)
     assert problem in event.problem
     assert not event.values
@@ -190,7 +190,7 @@ def test_without_the_section_nothing_is_watched(run):
     assert run("zeusrun.watch(plain()); zeusrun.watch(3); train(plain())", watch=None) == []
 
 
-def test_the_scale_of_the_loss_is_taken_out(run):
+def test_the_scale_of_the_loss_is_removed(run):
     events = run(
         """
         models = []

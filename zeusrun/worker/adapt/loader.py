@@ -21,42 +21,42 @@ if TYPE_CHECKING:
     from zeusrun.worker.adapt.plan import Run
 
 
-class Part(NamedTuple):
+class MicroBatch(NamedTuple):
     """A micro-batch of this rank.
 
     Attributes:
-        end: Samples of the epoch, over all ranks, up to the end of its step.
-        samples: Of its step, over all ranks.
+        end: Samples of the epoch up to the end of its step, over all ranks.
+        step_samples: Samples of its step, over all ranks.
         weight: Its share of this rank's samples in the step.
-        is_first: Whether the step begins with it.
-        is_last: Whether the step ends with it.
+        is_first: Whether it is the first of the step.
+        is_last: Whether it is the last of the step.
     """
 
     end: int
-    samples: int
+    step_samples: int
     weight: float
     is_first: bool
     is_last: bool
 
 
 class Batches(Sampler[list[int]]):
-    """The micro-batches of this rank from a position in the epoch on; their indices.
+    """Yields the indices of this rank's micro-batches, from a position in the epoch on.
 
     Attributes:
-        position: Samples of the epoch, over all ranks, whose steps are over.
-        global_batch_size: Of the steps from there on.
-        planned: The micro-batches handed out and not yet yielded by the loader.
-        batch_size: Samples of the largest micro-batch.
-        num_replicas: Among how many ranks the samples are divided.
+        position: Samples of the epoch whose steps are over, over all ranks.
+        global_batch_size: Of the steps after this position.
+        micro_batch_size: The largest number of samples in a micro-batch; ``None``: any.
+        num_replicas: The number of ranks, by the name of a ``DistributedSampler``.
+        planned: The micro-batches that were sampled, and not yet yielded by the loader.
     """
 
     def __init__(self, total: int, rank: int, ranks: int, *, drop_last: bool) -> None:
         self.position = self.global_batch_size = 0
         self.micro_batch_size: int | None = None
         self.num_replicas = ranks
-        self.planned: deque[Part] = deque()
+        self.planned: deque[MicroBatch] = deque()
         self._total, self._rank, self._drop_last = total, rank, drop_last
-        self._order = torch.empty(0)
+        self._order = torch.empty(0)  # of the samples in this epoch
 
     @property
     def batch_size(self) -> int:
@@ -66,19 +66,20 @@ class Batches(Sampler[list[int]]):
 
     @property
     def is_resumed(self) -> bool:
-        """Whether steps of this epoch are over, so that another pass of the loader goes on."""
+        """Whether steps of this epoch are over, so that a new iterator continues the epoch."""
         return self.position > 0
 
     @property
     def is_over(self) -> bool:
         """Whether the epoch has no further step."""
-        return not self._chunk(self.position)
+        return not self._next_step(self.position)
 
     def begin(self, order: torch.Tensor) -> None:
-        """Begin an epoch in an order of the samples."""
+        """Begin an epoch with an order of the samples."""
         self._order, self.position = order, 0
 
-    def _chunk(self, position: int) -> int:
+    def _next_step(self, position: int) -> int:
+        """Return the samples of the step at a position, over all ranks; 0 if the epoch is over."""
         rest = self._total - position
         if self._drop_last:
             return self.global_batch_size if rest >= self.global_batch_size else 0
@@ -87,22 +88,23 @@ class Batches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         self.planned.clear()
         position = self.position
-        while samples := self._chunk(position):
+        while samples := self._next_step(position):
             chunk = self._order[position : position + samples]
             own = chunk[self._rank :: self.num_replicas].tolist()
             sizes = cut(samples, self.num_replicas, self._rank, self.micro_batch_size)
             position += samples
             for number, size in enumerate(sizes, 1):
-                done = sum(sizes[: number - 1])
-                part = Part(position, samples, size / len(own), number == 1, number == len(sizes))
-                self.planned.append(part)
-                yield own[done : done + size]
+                start = sum(sizes[: number - 1])
+                is_first, is_last = number == 1, number == len(sizes)
+                weight = size / len(own)
+                self.planned.append(MicroBatch(position, samples, weight, is_first, is_last))
+                yield own[start : start + size]
 
     def __len__(self) -> int:
-        """Return the micro-batches of an epoch at the present batch size."""
+        """Return the number of micro-batches of an epoch at the present batch size."""
         position = max(0, self._total // self.global_batch_size - 1) * self.global_batch_size
         count = position // self.global_batch_size * self._micro_batches(self.global_batch_size)
-        while samples := self._chunk(position):  # the last ones
+        while samples := self._next_step(position):  # the last ones
             count += self._micro_batches(samples)
             position += samples
         return count
@@ -112,30 +114,30 @@ class Batches(Sampler[list[int]]):
 
 
 class AdaptiveLoader(DataLoader[Any]):
-    """Yields each sample once an epoch, divided among the ranks, whatever the batch size becomes.
+    """Yields each sample once an epoch, divided among the ranks, also if the batch size changes.
 
     With gradient accumulation, it yields micro-batches: multiply the loss of each by ``weight``,
     call ``backward`` within ``sync(network)``, and let the optimizer step if ``is_step``.
 
     Args:
         run: This rank's run.
-        control: What changes the batch size; ``None``: it is fixed.
+        control: Changes the batch size; ``None``: it is fixed.
         dataset: One with a length.
-        batch_size: Of this rank, to begin with.
+        batch_size: The first one, of this rank.
         shuffle: Whether each epoch has another order.
         seed: Of the orders; the same on every rank.
         drop_last: Whether to leave out the samples that do not fill a last batch.
-        options: Those of a ``DataLoader`` that are not about which samples make a batch.
+        options: Of a ``DataLoader``, without those that choose the samples of a batch.
 
     Attributes:
-        weight: The share of the micro-batch yielded last in this rank's samples of the step.
-        is_step: Whether the optimizer should step after it.
+        weight: The share of the present micro-batch in this rank's samples of the step.
+        is_step: Whether the optimizer should step after this micro-batch.
 
     Raises:
         TypeError: If the dataset has no length.
-        ValueError: If the data are fewer than the ranks, or an option says which samples make a
+        ValueError: If there are fewer samples than ranks, or an option chooses the samples of a
             batch.
-        RuntimeError: If a class of the job file's policy cannot be made.
+        RuntimeError: If a class of the job file's policy cannot be created.
     """
 
     def __init__(
@@ -174,65 +176,63 @@ class AdaptiveLoader(DataLoader[Any]):
         self._run, self._shuffle, self._seed, self._total = run, shuffle, seed, total
         self._drop_last = drop_last
         self._epoch = 0
-        self._told: int | None = None
+        self._next_epoch: int | None = None  # as the script has set it
         self.weight, self.is_step = 1.0, True
         self._batches = Batches(total, run.rank, run.world_size, drop_last=drop_last)
         self._resize()
         super().__init__(dataset, batch_sampler=self._batches, **options)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch follows, from 1; only for a loop that does not use ``run.epochs``."""
-        self._told = epoch
+        """Set the next epoch, from 1; only for a loop that does not use ``run.epochs``."""
+        self._next_epoch = epoch
 
     def sync(self, network: Any) -> AbstractContextManager[None]:
-        """Return a context in which ``backward`` averages gradients only if the step ends with it.
+        """Return a context in which ``backward`` averages gradients in a step's last micro-batch.
 
         ``network`` is a ``DistributedDataParallel``, or any other module.
         """
-        wait = getattr(network, "no_sync", None)
-        return contextlib.nullcontext() if self.is_step or wait is None else wait()
+        no_sync = getattr(network, "no_sync", None)
+        return contextlib.nullcontext() if self.is_step or no_sync is None else no_sync()
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Yield the batches of an epoch; between two steps, the batch size may change."""
-        told = self._run.epoch if self._told is None else self._told
-        self._epoch, self._told = told or self._epoch + 1, None
-        control = self._control if torch.is_grad_enabled() else None  # else it is an evaluation
-        if control is not None and not control.leads(self, told):
-            control = None
+        epoch = self._run.epoch if self._next_epoch is None else self._next_epoch
+        self._epoch, self._next_epoch = epoch or self._epoch + 1, None
+        control = self._control
+        if control is None or not torch.is_grad_enabled() or not control.is_training(self, epoch):
+            yield from self._yield_epoch(None)
+            return
         try:
-            if control is not None:
-                self._epoch = control.begin_epoch(
-                    self, told, self._total, drop_last=self._drop_last
-                )
-            yield from self._pass(control)
+            self._epoch = control.begin_epoch(self, epoch, self._total, drop_last=self._drop_last)
+            yield from self._yield_epoch(control)
         finally:
-            if control is not None:
-                control.leave(self)
+            control.end_pass(self)
 
-    def _pass(self, control: Control | None) -> Iterator[Any]:
-        """Yield the batches of an epoch; without ``control``, the batch size stays."""
+    def _yield_epoch(self, control: Control | None) -> Iterator[Any]:
+        """Yield the batches of an epoch; without ``control``, the batch size stays the same."""
         batches = self._batches
         self._resize()
-        batches.begin(self._order())
+        batches.begin(self._shuffle_samples())
         while not batches.is_over:
             for batch in super().__iter__():
-                part = batches.planned.popleft()
-                self.weight, self.is_step = part.weight, part.is_last
-                if control is not None and part.is_first:
+                micro = batches.planned.popleft()
+                self.weight, self.is_step = micro.weight, micro.is_last
+                if control is not None and micro.is_first:
                     control.before_step()
                 yield batch
-                if part.is_last:
-                    batches.position = part.end
-                    if control is not None and control.after_step(
-                        part.samples, last=batches.is_over
-                    ):
-                        self._resize()
-                        break
+                if not micro.is_last:
+                    continue
+                batches.position = micro.end
+                if control is None:
+                    continue
+                if control.after_step(micro.step_samples, last=batches.is_over):
+                    self._resize()
+                    break  # the rest of the epoch needs a new iterator
         if control is not None:
             control.end_epoch()
 
     def _resize(self) -> None:
-        """Take the present batch size over."""
+        """Apply the present batch size to the batches that follow."""
         control, run = self._control, self._run
         size = control.batch_size if control is not None else self._first
         self._batches.global_batch_size = size
@@ -242,7 +242,7 @@ class AdaptiveLoader(DataLoader[Any]):
             limits = None if control is None else control.plan.limits
             self._batches.micro_batch_size = None if limits is None else limits.per_device_max
 
-    def _order(self) -> torch.Tensor:
+    def _shuffle_samples(self) -> torch.Tensor:
         """Return the order of the samples in this epoch, the same on every rank."""
         if not self._shuffle:
             return torch.arange(self._total)

@@ -1,4 +1,4 @@
-"""The rules by which a batch size adapts: what was seen goes in, a batch size comes out. Pure."""
+"""The policies by which a batch size adapts: pure functions from an observation to a proposal."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_HYSTERESIS = 1.05  # of the goodput (AdaptDL's)
+_HYSTERESIS = 1.05  # least gain of the goodput for a change, as in AdaptDL
 _ETA = 0.2  # of the norm test: the largest noise of a mean gradient, relative to the gradient
-_ROUNDING = 1e-6  # of a ratio that is a whole number but for its last bits
+_ROUNDING = 1e-6  # tolerance for a logarithm that should be a whole number
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a batch size must satisfy.
+    """The batch sizes that are allowed.
 
     Attributes:
         least: The smallest.
         most: The largest.
-        growth: By which factor one decision may change it at most; above 1.
-        ranks: How many share it evenly.
-        per_device_max: Samples of a rank in a forward pass; ``None``: any.
-        schedule: Batch sizes by the epochs from which on they hold, ascending.
+        growth: The largest factor by which one decision may change the batch size; above 1.
+        ranks: They share the batch size evenly.
+        per_device_max: The most samples of a rank in a forward pass; ``None``: any number.
+        schedule: First epochs and their batch sizes, ascending.
     """
 
     least: int
@@ -36,8 +36,8 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a decision is made from; ``None`` is unknown.
+class Observation:
+    """What a policy decides from; ``None`` is unknown.
 
     Attributes:
         batch_size: The present one, over all ranks.
@@ -46,12 +46,12 @@ class Seen:
         step: Optimizer steps so far.
         samples: Samples so far, over all ranks.
         noise_scale: The smoothed one, in samples.
-        first_noise_scale: That at the first decision that had one.
+        first_noise_scale: That at the first decision at which it was known.
         epoch_sums: The noise scale summed over the steps of each whole epoch, oldest first.
         step_s: Median seconds of a step, by batch size.
         trace: The smoothed trace of the covariance of single samples' gradients.
         squared_gradient: The smoothed squared norm of the gradient.
-        rate: The learning rate as the script's schedule has it, and the highest so far.
+        rate: The learning rate of the script's schedule, and the highest so far.
     """
 
     batch_size: int
@@ -68,168 +68,185 @@ class Seen:
     rate: tuple[float, float] | None = None
 
 
-class Wish(NamedTuple):
-    """The batch size that a rule asks for, before the limits, and why."""
+class Proposal(NamedTuple):
+    """The batch size that a policy proposes, and a sentence that says why."""
 
     batch_size: float
-    why: str
+    reason: str
 
 
-def decide(policy: str, seen: Seen, limits: Limits) -> Wish | None:
+def decide(policy: str, observation: Observation, limits: Limits) -> Proposal | None:
     """Return the next batch size by a policy of ``POLICIES``; ``None`` to keep the present one."""
-    wish = POLICIES[policy](seen, limits)
-    if wish is None:
+    proposal = POLICIES[policy](observation, limits)
+    if proposal is None:
         return None
-    if policy == "schedule":  # what the user wrote is what happens
-        size = int(wish.batch_size)
+    if policy == "schedule":  # its batch sizes are the user's own, and not clipped
+        size = int(proposal.batch_size)
     else:
-        size = bound(wish.batch_size, seen, limits, shrinks=policy == "goodput")
-    return None if size == seen.batch_size else Wish(size, wish.why)
+        size = clip(proposal.batch_size, observation, limits, may_shrink=policy == "goodput")
+    return None if size == observation.batch_size else Proposal(size, proposal.reason)
 
 
-def bound(wanted: float, seen: Seen, limits: Limits, *, shrinks: bool) -> int:
-    """Return the nearest batch size to the wanted one that the limits allow.
+def clip(size: float, observation: Observation, limits: Limits, *, may_shrink: bool) -> int:
+    """Return the nearest batch size that the limits allow after the present one.
 
-    A run that begins outside of the limits may stay there. The result is the present batch size if
-    no other one fits.
+    A run that begins outside the limits may stay there. The result is the present batch size if
+    no other one is allowed.
     """
-    now, first = seen.batch_size, seen.first_batch_size
-    low = max(min(limits.least, first), now / limits.growth if shrinks else now)
+    now, first = observation.batch_size, observation.first_batch_size
+    low = max(min(limits.least, first), now / limits.growth if may_shrink else now)
     high = min(max(limits.most, first), now * limits.growth)
-    size = quantise(min(max(wanted, low), high), limits)
-    return size if low <= size <= high else now
+    clipped = round_down(min(max(size, low), high), limits)
+    return clipped if low <= clipped <= high else now
 
 
-def admit(size: int, first: int, limits: Limits) -> int:
-    """Return the nearest batch size to that of an earlier start which today's limits allow."""
+def clip_restored(size: int, first: int, limits: Limits) -> int:
+    """Return the nearest batch size that the limits allow to one of an earlier start."""
     if size == first:
         return size
     low, high = min(limits.least, first), max(limits.most, first)
-    return quantise(min(max(size, low), high), limits)
+    return round_down(min(max(size, low), high), limits)
 
 
-def quantise(wanted: float, limits: Limits) -> int:
-    """Return the largest batch size up to the wanted one that ranks and micro-batches share."""
-    each = max(1, int(wanted * (1 + 1e-9)) // limits.ranks)
-    while each % split(each, limits.per_device_max)[1]:  # a multiple of per_device_max has no rest
-        each -= 1
-    return each * limits.ranks
+def round_down(size: float, limits: Limits) -> int:
+    """Return the largest batch size up to this one that ranks and micro-batches share evenly."""
+    share = max(1, int(size * (1 + 1e-9)) // limits.ranks)
+    while share % split(share, limits.per_device_max)[1]:  # ends: a multiple of per_device_max fits
+        share -= 1
+    return share * limits.ranks
 
 
-def split(each: int, per_device_max: int | None) -> tuple[int, int]:
+def split(share: int, per_device_max: int | None) -> tuple[int, int]:
     """Return the samples of the largest micro-batch of a rank's share, and how many there are."""
-    steps = 1 if per_device_max is None else math.ceil(each / per_device_max)
-    return math.ceil(each / steps), steps
+    count = 1 if per_device_max is None else math.ceil(share / per_device_max)
+    return math.ceil(share / count), count
 
 
-def _noise_scale(seen: Seen, _limits: Limits) -> Wish | None:
+def _noise_scale(observation: Observation, _limits: Limits) -> Proposal | None:
     """Grow with the noise scale over its first value (KungFu: Mai et al., OSDI 2020)."""
-    noise, first = seen.noise_scale, seen.first_noise_scale
+    noise, first = observation.noise_scale, observation.first_noise_scale
     if not noise or not first:
         return None
     ratio = noise / first
-    why = f"the noise scale is {ratio:.3g} times its first value ({first:.3g})"
-    return Wish(seen.first_batch_size * ratio, why)
+    reason = f"the noise scale is {ratio:.3g} times its first value ({first:.3g})"
+    return Proposal(observation.first_batch_size * ratio, reason)
 
 
-def _double_on_rise(seen: Seen, _limits: Limits) -> Wish | None:
+def _double_on_rise(observation: Observation, _limits: Limits) -> Proposal | None:
     """Double after an epoch whose summed noise scale is above that of the epoch before."""
-    if len(seen.epoch_sums) < 2 or not seen.epoch_sums[-1] > seen.epoch_sums[-2]:
+    if (
+        len(observation.epoch_sums) < 2
+        or not observation.epoch_sums[-1] > observation.epoch_sums[-2]
+    ):
         return None
-    before, last = seen.epoch_sums[-2:]
-    why = f"the noise scale summed over an epoch rose from {before:.3g} to {last:.3g}"
-    return Wish(seen.batch_size * 2, why)
+    before, last = observation.epoch_sums[-2:]
+    reason = f"the noise scale summed over an epoch rose from {before:.3g} to {last:.3g}"
+    return Proposal(observation.batch_size * 2, reason)
 
 
-def _goodput(seen: Seen, limits: Limits) -> Wish | None:
-    """Choose the most of throughput times statistical efficiency (Pollux: Qiao et al., OSDI 2021).
+def _goodput(observation: Observation, limits: Limits) -> Proposal | None:
+    """Maximize throughput times statistical efficiency (Pollux: Qiao et al., OSDI 2021).
 
     The efficiency is relative to the first batch size: (noise + first) / (noise + size).
     """
-    noise, first, now = seen.noise_scale, seen.first_batch_size, seen.batch_size
-    if noise is None or not seen.step_s:
+    noise, first, now = (
+        observation.noise_scale,
+        observation.first_batch_size,
+        observation.batch_size,
+    )
+    if noise is None or not observation.step_s:
         return None
 
     def goodput(size: int) -> float:
-        return size / step_time_s(size, seen.step_s) * (noise + first) / (noise + size)
+        return size / step_time_s(size, observation.step_s) * (noise + first) / (noise + size)
 
-    best = max(grid(seen, limits), key=goodput)
+    best = max(find_candidates(observation, limits), key=goodput)
     if goodput(best) <= _HYSTERESIS * goodput(now):
         return None
     gain = goodput(best) / goodput(now) - 1
-    return Wish(
+    return Proposal(
         best, f"its goodput is expected to be {gain:.0%} higher, at noise scale {noise:.3g}"
     )
 
 
-def grid(seen: Seen, limits: Limits) -> list[int]:
-    """Return the batch sizes that ``goodput`` compares: two in each factor of the growth."""
-    ratio, first = math.sqrt(limits.growth), seen.first_batch_size
-    steps = range(
+def find_candidates(observation: Observation, limits: Limits) -> list[int]:
+    """Return the batch sizes that ``goodput`` compares, ascending.
+
+    They are a geometric grid around the first batch size, with two in each factor of the growth.
+    """
+    ratio, first = math.sqrt(limits.growth), observation.first_batch_size
+    exponents = range(
         math.ceil(math.log(min(limits.least, first) / first, ratio) - _ROUNDING),
         math.floor(math.log(max(limits.most, first) / first, ratio) + _ROUNDING) + 1,
     )
-    sizes = {bound(first * ratio**step, seen, limits, shrinks=True) for step in steps}
-    return sorted({seen.batch_size, *sizes})
+    sizes = {
+        clip(first * ratio**exponent, observation, limits, may_shrink=True)
+        for exponent in exponents
+    }
+    return sorted({observation.batch_size, *sizes})
 
 
-def step_time_s(size: int, known: Mapping[int, float]) -> float:
-    """Return the seconds of a step at a batch size, expected from those at others.
+def step_time_s(size: int, times_s: Mapping[int, float]) -> float:
+    """Return the expected seconds of a step at a batch size, from the measured ones of others.
 
-    With one other it is taken to be the same, so that a larger one is tried. With several, it is a
-    constant and a part for each sample, by least squares, neither of them negative.
+    If only one is measured, the time is assumed to be the same, so that a larger batch size is
+    tried. Otherwise a line is fitted by least squares: a constant and a time for each sample,
+    neither of them negative.
     """
-    if size in known or len(known) == 1:
-        return known.get(size) or next(iter(known.values()))
-    mean_size, mean_s = (sum(values) / len(known) for values in (known, known.values()))
-    spread = sum((each - mean_size) ** 2 for each in known)
-    slope = sum((each - mean_size) * (s - mean_s) for each, s in known.items()) / spread
+    if size in times_s or len(times_s) == 1:
+        return times_s.get(size) or next(iter(times_s.values()))
+    mean_size, mean_s = (sum(values) / len(times_s) for values in (times_s, times_s.values()))
+    spread = sum((each - mean_size) ** 2 for each in times_s)
+    slope = sum((each - mean_size) * (s - mean_s) for each, s in times_s.items()) / spread
     slope = max(0.0, slope)
     constant = mean_s - slope * mean_size
     if constant < 0:
-        slope = sum(each * s for each, s in known.items()) / sum(each * each for each in known)
+        slope = sum(each * s for each, s in times_s.items()) / sum(each * each for each in times_s)
         constant = 0.0
     return constant + slope * size
 
 
-def _seesaw(seen: Seen, _limits: Limits) -> Wish | None:
-    """Double where the script's schedule halves the learning rate (arXiv:2510.14717).
+def _seesaw(observation: Observation, _limits: Limits) -> Proposal | None:
+    """Double each time the script's schedule halves the learning rate (arXiv:2510.14717).
 
     With the learning rate by the square root of the batch size, it falls by √2 instead of 2.
     """
-    if seen.rate is None or not seen.rate[0] > 0:
+    if observation.rate is None or not observation.rate[0] > 0:
         return None
-    rate, highest = seen.rate
+    rate, highest = observation.rate
     halvings = min(64, math.floor(math.log2(highest) - math.log2(rate) + _ROUNDING))
-    why = f"the schedule has brought the learning rate from {highest:.3g} to {rate:.3g}"
-    return Wish(seen.first_batch_size * 2.0**halvings, why)
+    reason = f"the schedule has reduced the learning rate from {highest:.3g} to {rate:.3g}"
+    return Proposal(observation.first_batch_size * 2.0**halvings, reason)
 
 
-def _norm_test(seen: Seen, _limits: Limits) -> Wish | None:
+def _norm_test(observation: Observation, _limits: Limits) -> Proposal | None:
     """Keep the noise of the mean gradient below 0.2 of its norm (arXiv:2412.21124)."""
-    trace, square = seen.trace, seen.squared_gradient
+    trace, square = observation.trace, observation.squared_gradient
     if trace is None or square is None or trace <= 0:
         return None
-    mean_square = square + trace / seen.batch_size  # of the gradient as it is measured
+    mean_square = (
+        square + trace / observation.batch_size
+    )  # of the measured gradient, with its noise
     if mean_square <= 0:
         return None
-    noise = math.sqrt(trace / seen.batch_size / mean_square)
-    why = f"the noise of the gradient is {noise:.2g} of its norm, more than {_ETA:g}"
-    return Wish(trace / mean_square / _ETA**2, why)
+    noise = math.sqrt(trace / observation.batch_size / mean_square)
+    reason = f"the noise of the gradient is {noise:.2g} of its norm, more than {_ETA:g}"
+    return Proposal(trace / mean_square / _ETA**2, reason)
 
 
-def _schedule(seen: Seen, limits: Limits) -> Wish | None:
-    """Take the batch size that the schedule has for an epoch."""
-    sizes = [(epoch, size) for epoch, size in limits.schedule if epoch <= seen.epoch]
-    return (
-        Wish(sizes[-1][1], f"the schedule has it from epoch {sizes[-1][0]} on") if sizes else None
-    )
+def _schedule(observation: Observation, limits: Limits) -> Proposal | None:
+    """Return the batch size of the schedule for an epoch."""
+    begun = [(epoch, size) for epoch, size in limits.schedule if epoch <= observation.epoch]
+    if not begun:
+        return None
+    epoch, size = begun[-1]
+    return Proposal(size, f"the schedule has it from epoch {epoch} on")
 
 
 MEASURING = frozenset({"noise-scale", "double-on-rise", "goodput", "norm-test"})
-"""The policies that need the noise scale."""
+"""The policies that need the noise scale or its parts."""
 
-POLICIES: dict[str, Callable[[Seen, Limits], Wish | None]] = {
+POLICIES: dict[str, Callable[[Observation, Limits], Proposal | None]] = {
     "noise-scale": _noise_scale,
     "double-on-rise": _double_on_rise,
     "goodput": _goodput,

@@ -1,7 +1,7 @@
-"""The learning rate and Adam's β2 while the batch size differs from the first one.
+"""Changes the learning rate and Adam's β2 while the batch size differs from the first one.
 
-They change for the length of an optimizer step only. So a scheduler of the script, and what it
-saves in a checkpoint, never see a changed one.
+The change lasts for one optimizer step at a time. So the script's scheduler and its checkpoints
+contain the unchanged values.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 def find_factor(
     rule: str, ratio: float, first: int, trace: float | None, square: float | None
 ) -> float | None:
-    """Return by what a rule multiplies the learning rate; ``None`` if it is not known now.
+    """Return the factor of the learning rate by a rule; ``None`` if it is unknown.
 
     Args:
-        rule: ``none``, ``linear``, ``sqrt``, or ``adascale``, the gain of Johnson et al., 2020
+        rule: ``none``, ``linear``, ``sqrt``, or ``adascale``: the gain of Johnson et al., 2020
             (arXiv:2007.05105, section 3).
-        ratio: The batch size over the first one.
+        ratio: The batch size divided by the first one.
         first: The first batch size.
         trace: The trace of the covariance of single samples' gradients.
         square: The squared norm of the gradient.
@@ -40,9 +40,9 @@ class Rates:
     """Changes the learning rate and β2 of every optimizer around its step.
 
     Attributes:
-        factor: By what the learning rate is multiplied.
-        power: To which β2 is raised.
-        scheduled: The learning rate of the first parameter group, as the script has it; ``None``
+        factor: Of the learning rate.
+        power: Of β2.
+        scheduled: The learning rate that the script has set for the first parameter group; ``None``
             before the first step.
         highest: The highest of those so far.
     """
@@ -51,8 +51,8 @@ class Rates:
         self.factor = self.power = 1.0
         self.scheduled: float | None = None
         self.highest = 0.0
-        self._first: Callable[[], Any] = lambda: None  # the optimizer that stepped first
-        self._kept: list[tuple[Any, str, Any, Any]] = []
+        self._first: Callable[[], Any] = lambda: None  # weak reference to the first optimizer
+        self._changes: list[tuple[Any, str, Any, Any]] = []  # group, key, old and new value
 
     @property
     def learning_rate(self) -> float | None:
@@ -61,7 +61,7 @@ class Rates:
 
     def before(self, optimizer: Any) -> None:
         """Change the values of an optimizer that is about to step."""
-        self.after()  # a step that raised has left them changed
+        self.after()  # in case the last step raised an exception
         if self._first() is None:
             self._first = weakref.ref(optimizer)
         if self._first() is optimizer:
@@ -74,7 +74,7 @@ class Rates:
                 self._change(group, "betas", (betas[0], betas[1] ** self.power))
 
     def read(self) -> None:
-        """Read the learning rate again: a scheduler may have changed it since the last step."""
+        """Read the learning rate: a scheduler may have changed it since the last step."""
         groups = getattr(self._first(), "param_groups", None)
         rate = groups[0].get("lr") if groups else None
         if rate is not None:
@@ -83,11 +83,11 @@ class Rates:
 
     def after(self) -> None:
         """Restore the values, unless the step itself has changed them."""
-        for group, key, value, changed in self._kept:
-            if group.get(key) is changed:
-                group[key] = value
-        self._kept = []
+        for group, key, old, new in self._changes:
+            if group.get(key) is new:
+                group[key] = old
+        self._changes = []
 
     def _change(self, group: Any, key: str, value: Any) -> None:
-        self._kept.append((group, key, group[key], value))
+        self._changes.append((group, key, group[key], value))
         group[key] = value

@@ -1,7 +1,7 @@
-"""How the samples of an epoch become steps, shares of ranks, and micro-batches. Pure.
+"""Divides the samples of an epoch into steps, shares of ranks, and micro-batches. Pure.
 
-Every rank takes the same number of steps and of micro-batches, and none of them is empty, because
-they end in collectives.
+Each micro-batch may end in a collective. So every rank has the same number of steps and of
+micro-batches, and none of them is empty.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import math
 
 
 def next_chunk(rest: int, global_batch_size: int, ranks: int) -> int:
-    """Return the samples of the next step, with so many left in the epoch.
+    """Return the samples of the next step, over all ranks, with ``rest`` left in the epoch.
 
-    If a last step would have fewer samples than ranks, they join the last two steps: these are
-    halved, or become one if the batch size is one sample a rank.
+    If the last step would have fewer samples than ranks, the last two steps share their samples
+    evenly, or become one step if the batch size is one sample a rank.
     """
     if rest <= global_batch_size or rest >= global_batch_size + ranks:
         return min(rest, global_batch_size)
@@ -21,15 +21,15 @@ def next_chunk(rest: int, global_batch_size: int, ranks: int) -> int:
 
 
 def share(samples: int, ranks: int, rank: int) -> int:
-    """Return the samples of a rank in a step; the first ranks have one more if it is uneven."""
+    """Return the samples of a rank in a step; if they are uneven, the first ranks have one more."""
     return (samples - rank + ranks - 1) // ranks
 
 
 def cut(samples: int, ranks: int, rank: int, per_device_max: int | None) -> list[int]:
     """Return the sizes of a rank's micro-batches in a step; they differ by one at most.
 
-    They are the fewest that fit. One may have a sample too many where ``per_device_max`` is 1 and
-    the ranks' shares are uneven.
+    Their number is the smallest that fits. A micro-batch may have one sample more than
+    ``per_device_max`` if that is 1 and the ranks' shares are uneven.
     """
     parts = 1
     if per_device_max is not None:

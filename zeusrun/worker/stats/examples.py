@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zeusrun.worker.stats.later import Later
 from zeusrun.worker.stats.module_hooks import ModuleHook
 from zeusrun.worker.stats.noise import Norms
 from zeusrun.worker.stats.norms import as_number, squared_norm
+from zeusrun.worker.stats.one_rank_meter import OneRankMeter, hook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor
 
-_TRIES = 3  # measured steps without a result, after which there will be none
+_MAX_FAILURES = 3  # measured steps in a row without a result, after which it gives up
 _TOLERANCE = 0.05  # of the sum over the examples; bfloat16 rounds by 0.4 %
 
 
 def find_layers(model: torch.nn.Module) -> list[Any]:
-    """Return the layers of a model whose gradients can be told apart by example.
+    """Return the layers of a model from which the gradients of single examples can be computed.
 
-    Other classes called …RMSNorm, as those of transformers, have no common base. What they compute
-    is checked against the gradient of their weight.
+    Other classes called …RMSNorm, such as those of transformers, have no common base. What they
+    compute is checked against the gradient of their weight.
     """
     own = {torch.nn.LayerNorm.forward, torch.nn.RMSNorm.forward}
     return [
@@ -45,144 +45,98 @@ def find_layers(model: torch.nn.Module) -> list[Any]:
     ]
 
 
-class Examples:
+class Examples(OneRankMeter):
     """Measures the normalisation layers of one model.
 
     Args:
         model: The model, which is called once for each loss.
         layers: Of ``find_layers``.
-        interval: Measure every so many optimizer steps.
-        samples: Returns the samples since the last optimizer step; 0 if unknown.
-        parts: In how many micro-batches ``samples`` come if they do not grow with each.
-        scale: Returns by what the loss is multiplied.
-        take: Gets the norms of a step.
-        fail: Called once, with the reason, if this model cannot be measured so.
+        options: Those of ``OneRankMeter``.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        layers: Sequence[Any],
-        *,
-        interval: int,
-        samples: Callable[[], int],
-        parts: int,
-        scale: Callable[[], float | Tensor],
-        take: Callable[[Norms], None],
-        fail: Callable[[str], None],
-    ) -> None:
-        self._interval, self._samples, self._parts = interval, samples, parts
-        self._scale, self._take, self._fail = scale, take, fail
-        self._later = Later(self._take_in)
-        # torch's own transformers have the batch second, unless they are told otherwise.
+    def __init__(self, model: torch.nn.Module, layers: Sequence[Any], **options: Any) -> None:
+        super().__init__(**options)
+        # torch's own transformers have the batch in the second dimension by default.
         second = any(getattr(module, "batch_first", True) is False for module in model.modules())
         self._dimensions = (1, 0) if second else (0, 1)
-        self._steps = self._tries = 0
-        self._checked = False
-        self._problem: str | None = None
+        self._failures = 0  # measured steps in a row without a result
+        self._is_checked = False  # whether the layers compute what their class names mean
         self._begin_step()
-        self._handles: list[Any] = [model.register_forward_pre_hook(ModuleHook(self._before_model))]
+        self._handles.append(model.register_forward_pre_hook(ModuleHook(self._before_model)))
         for layer in layers:
             self._handles.append(layer.register_forward_hook(ModuleHook(self._after_layer)))
-            self._handles.append(layer.weight.register_hook(functools.partial(self._check, layer)))
-
-    def close(self) -> None:
-        """Remove all hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles, self._on = [], False
-
-    def after_step(self) -> None:
-        """End an optimizer step."""
-        if not self._handles:
-            return
-        self._end_pass()
-        total, whole = self._total, self._examples == self._seen > 1
-        known = self._checked or self._truth.keys() >= set(self._order)
-        if self._usable and total is not None and whole and known:
-            self._tries = 0
-            error = norm = total.new_zeros((), dtype=torch.float64)
-            if not self._checked:
-                found = torch.cat([self._weights[layer] for layer in self._order])
-                truth = torch.cat([self._truth[layer] for layer in self._order])
-                error, norm = squared_norm(found - truth), squared_norm(truth)
-            scale = as_number(self._loss_scale, total)
-            numbers = [self._squares, squared_norm(total), scale, error, norm]
-            self._later.add(torch.stack(numbers), self._examples)
-        elif self._on:
-            self._tries += 1
-            if self._tries >= _TRIES:
-                self._problem = "no layer shows which example a gradient belongs to"
-        self._steps += 1
-        self._begin_step()
-        if self._problem is not None:  # only here, as a hook must not remove hooks
-            self.close()
-            self._fail(self._problem)
-
-    def flush(self) -> None:
-        """Take in all that is measured."""
-        self._later.flush()
+            check = functools.partial(self._add_autograd, layer)
+            self._handles.append(layer.weight.register_hook(check))
 
     def _begin_step(self) -> None:
-        self._on = self._steps % self._interval == 0 and self._problem is None
-        self._usable = True
+        self._is_on = self._steps % self._interval == 0 and self._problem is None
+        self._is_usable = True
         self._seen = 0  # samples, up to the last loss
         self._now = 0  # samples, the present loss included
-        self._examples = 0  # as many as gradients were told apart
+        self._examples = 0  # samples whose gradients are in ``_squares`` and ``_total``
         self._rows: dict[Any, Tensor] = {}  # by layer; each of shape (examples, parameters)
         self._order: list[Any] = []  # layers
         self._total: Tensor | None = None  # gradient of the whole step
         self._weights: dict[Any, Tensor] = {}  # gradients as summed here
-        self._truth: dict[Any, Tensor] = {}  # as autograd has them
+        self._autograd: dict[Any, Tensor] = {}  # the same as autograd computes them
         self._squares: Any = 0.0
         self._loss_scale: float | Tensor = 1.0
 
-    def _before_model(self, _model: object, _arguments: object) -> None:
-        if not self._on or not torch.is_grad_enabled():
+    def _end_step(self) -> None:
+        self._end_pass()
+        total = self._total
+        is_complete = self._examples == self._seen > 1
+        can_check = self._is_checked or self._autograd.keys() >= set(self._order)
+        if not self._is_usable or total is None or not is_complete or not can_check:
+            self._failures += 1
+            if self._failures >= _MAX_FAILURES:
+                self._problem = "no layer shows which example a gradient belongs to"
             return
-        try:
+        self._failures = 0
+        error = norm = total.new_zeros((), dtype=torch.float64)
+        if not self._is_checked:
+            own = torch.cat([self._weights[layer] for layer in self._order])
+            expected = torch.cat([self._autograd[layer] for layer in self._order])
+            error, norm = squared_norm(own - expected), squared_norm(expected)
+        scale = as_number(self._loss_scale, total)
+        numbers = [self._squares, squared_norm(total), scale, error, norm]
+        self._deferred.add(torch.stack(numbers), self._examples)
+
+    @hook
+    def _before_model(self, _model: object, _arguments: object) -> None:
+        if torch.is_grad_enabled():
             self._end_pass()
             self._now = self._samples()
-        except Exception as error:  # noqa: BLE001 - the training goes on
-            self._give_up(error)
 
+    @hook
     def _after_layer(self, layer: Any, arguments: tuple[Any, ...], output: Tensor) -> None:
-        if not self._on or not torch.is_grad_enabled():
+        if not (torch.is_grad_enabled() and output.requires_grad and layer.weight.requires_grad):
             return
-        try:
-            if not (output.requires_grad and layer.weight.requires_grad):
-                return
-            if _saves_elsewhere():
-                # To hold x would undo activation checkpointing.
-                self._problem = "the model uses activation checkpointing"
-                return
-            held = [arguments[0].detach()]
-            hook: Any = functools.partial(self._after_backward, layer, held)
-            output.register_hook(hook)  # type: ignore[no-untyped-call]
-        except Exception as error:  # noqa: BLE001 - the training goes on
-            self._give_up(error)
+        if _saves_elsewhere():
+            # To hold x would undo activation checkpointing.
+            self._problem = "the model uses activation checkpointing"
+            return
+        held = [arguments[0].detach()]
+        after_backward: Any = functools.partial(self._after_backward, layer, held)
+        output.register_hook(after_backward)  # type: ignore[no-untyped-call]
 
+    @hook
     def _after_backward(self, layer: Any, held: list[Tensor], gradient: Tensor) -> None:
-        if not self._on:
-            return
         if not held:  # a second backward pass through the same graph
-            self._usable = False
+            self._is_usable = False
             return
-        try:
-            with torch.no_grad():
-                self._add(layer, held.pop(), gradient.detach())
-        except Exception as error:  # noqa: BLE001 - the training goes on
-            self._give_up(error)
+        with torch.no_grad():
+            self._add(layer, held.pop(), gradient.detach())
 
     def _add(self, layer: Any, x: Tensor, gradient: Tensor) -> None:
-        """Add what one use of a layer gives to the gradients of the examples."""
+        """Add one use of a layer to the gradients of the examples."""
         shape, width = gradient.shape, layer.weight.numel()
-        # Samples do not grow with each micro-batch if no data loader is observed.
+        # Without a data loader, ``_samples`` does not grow with each micro-batch.
         sizes = {self._now - self._seen, self._now // self._parts}
         outer = [n for n in self._dimensions if n < len(shape) - layer.weight.dim()]
         batch = next((n for n in outer if shape[n] in sizes), None)
         if batch is None:
-            self._usable = False
+            self._is_usable = False
             return
         if not self._rows and not self._order:
             self._loss_scale = self._scale()
@@ -197,50 +151,48 @@ class Examples:
         self._rows[layer] = rows
 
     def _end_pass(self) -> None:
-        """Take in the examples of the last loss."""
+        """Add the examples of the last loss to the step."""
         if not self._rows:
             return
         if not self._order:
             self._order = list(self._rows)
         self._seen = self._now
         if self._rows.keys() != set(self._order):
-            self._usable = False
+            self._is_usable = False
         else:
             rows = torch.cat([self._rows[layer] for layer in self._order], 1)
             self._squares = self._squares + squared_norm(rows.flatten())
             total = rows.sum(0)
             self._total = total if self._total is None else self._total + total
             self._examples += len(rows)
-            if not self._checked:
+            if not self._is_checked:
                 for layer in self._order:
                     part = self._rows[layer][:, : layer.weight.numel()].sum(0)
                     self._weights[layer] = self._weights.get(layer, 0) + part
         self._rows = {}
 
-    def _check(self, layer: Any, gradient: Tensor) -> None:
-        if self._on and not self._checked:
+    @hook
+    def _add_autograd(self, layer: Any, gradient: Tensor) -> None:
+        if not self._is_checked:
             part = gradient.detach().float().flatten()
-            self._truth[layer] = self._truth.get(layer, 0) + part
+            self._autograd[layer] = self._autograd.get(layer, 0) + part
 
-    def _take_in(self, numbers: list[float], examples: int) -> None:
+    def _receive_numbers(self, numbers: list[float], examples: int) -> None:
         squares, mean, scale, error, norm = numbers
         if error > _TOLERANCE**2 * norm:
-            self._problem = "its normalisation layers compute something else than their names say"
+            self._problem = "its normalisation layers do not compute what their class names mean"
             return
-        self._checked = self._checked or 0 < norm < float("inf")
+        self._is_checked = self._is_checked or 0 < norm < float("inf")
         square = scale * scale
         if square:
-            self._take(Norms(examples * squares / square, mean / square, 1.0, examples))
-
-    def _give_up(self, error: Exception) -> None:
-        self._problem = self._problem or f"{type(error).__name__}: {error}"
-        self._on = False
+            norms = Norms(examples * squares / square, mean / square, 1.0, examples)
+            self._receive(norms, "examples")
 
 
 def _saves_elsewhere() -> bool:
     """Whether tensors for the backward pass are dropped and computed again, or held elsewhere.
 
-    The function is private; of a torch without it, take the worse for granted.
+    The function is private; if torch has no such function, the answer is yes.
     """
     try:
         return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
@@ -258,7 +210,7 @@ def _normalise(layer: Any, x: Tensor) -> Tensor:
     x = x.float()
     if isinstance(layer, torch.nn.LayerNorm):
         return torch.nn.functional.layer_norm(x, layer.normalized_shape, eps=layer.eps)
-    epsilon = _epsilon(layer)  # torch's own has None for the least of the type
+    epsilon = _epsilon(layer)  # None, as in torch.nn.RMSNorm: the smallest of the type
     if epsilon is None:
         epsilon = torch.finfo(x.dtype).eps
     dimensions = tuple(range(-layer.weight.dim(), 0))

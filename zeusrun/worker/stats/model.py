@@ -1,4 +1,4 @@
-"""A model whose gradients are measured: its moving averages, and their records in the sidecar."""
+"""A watched model: the moving averages of its statistics, and their records in the sidecar."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.worker.context import RunContext
-    from zeusrun.worker.stats.ddp import Step
-    from zeusrun.worker.stats.noise import Norms
+    from zeusrun.worker.stats.noise import Measurement, Norms
 
 _INTERVAL_S = 1.0  # between two records
-_MOST_LOST = 30  # measurements in a row without a result, after which the user is told
+_MAX_LOST = 30  # measurements in a row without a result, after which the user is warned
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,8 @@ class Settings:
     @classmethod
     def read(cls, text: str) -> Settings:
         """Read what the launcher wrote into ``ZEUSRUN_WATCH``."""
-        asked = json.loads(text)
-        noise, variance = asked.get("noise_scale", {}), asked.get("variance", {})
+        section = json.loads(text)
+        noise, variance = section.get("noise_scale", {}), section.get("variance", {})
         return cls(
             noise.get("interval"),
             noise.get("alpha", 0.01),
@@ -50,116 +49,120 @@ class Settings:
 
 
 class Model:
-    """A watched model: its newest values, recorded once a second."""
+    """A watched model; its newest values are recorded once a second.
+
+    Attributes:
+        parameters: Their number of elements.
+        watch: Measures the gradients; ``None`` if they cannot be measured.
+    """
 
     def __init__(
         self, run: RunContext, index: int, parameters: Sequence[Any], settings: Settings
     ) -> None:
         self._run, self._index = run, index
-        self._parameters: int = sum(parameter.numel() for parameter in parameters)
-        self._own = {id(parameter) for parameter in parameters}
+        self.parameters: int = sum(parameter.numel() for parameter in parameters)
+        self._ids = {id(parameter) for parameter in parameters}
         self._settings = settings
         self._noise = NoiseScale(settings.alpha)
         self._preconditioned = NoiseScale(settings.alpha)
         self._variance = Average(settings.alpha)
         self._recorded_t = 0.0
-        self._new = False
+        self._is_new = False  # whether there are values that are not recorded
         self._how = "ranks"
         self._problem: str | None = None
-        self._lost = 0  # optimizer steps since the last result
-        self._finite = True  # whether the gradients measured last were
+        self._steps_without = 0  # optimizer steps since the last result
+        self._is_finite = True  # whether the gradients measured last were
         self.watch: Any = None
 
     @property
-    def parameters(self) -> int:
-        """How many numbers it has."""
-        return self._parameters
-
-    @property
     def noise(self) -> NoiseScale:
-        """The averages as its optimizer scales gradients, once that is known."""
-        scaled = self._preconditioned
-        return self._noise if scaled.trace.value is None else scaled
+        """The averages for gradients as Adam scales them if they are known, else the plain ones."""
+        preconditioned = self._preconditioned
+        return self._noise if preconditioned.trace.value is None else preconditioned
 
     def is_of(self, optimizer: Any) -> bool:
-        """Whether an optimizer trains it: the first parameter of a group is one of its own."""
+        """Whether an optimizer trains it: the first parameter of a group belongs to it."""
         firsts = (group["params"][:1] for group in optimizer.param_groups)
-        return any(id(parameter) in self._own for first in firsts for parameter in first)
+        return any(id(parameter) in self._ids for first in firsts for parameter in first)
 
     def count_step(self) -> None:
-        """Count an optimizer step; tell the user if many have given no result."""
-        self._lost += 1
-        if self._lost == _MOST_LOST * self._settings.interval and self._problem is None:
+        """Count an optimizer step; warn the user if many have given no result."""
+        self._steps_without += 1
+        if self._steps_without == _MAX_LOST * self._settings.interval and self._problem is None:
             why = (
                 "a rank has no gradients, or they are not made by loss.backward() from the batches "
                 "of a data loader"
-                if self._finite
+                if self._is_finite
                 else "the gradients are infinite or NaN"
             )
-            self.refuse(f"nothing was measured in the last {self._lost} optimizer steps: {why}")
+            self.report_problem(
+                f"nothing was measured in the last {self._steps_without} optimizer steps: {why}"
+            )
 
-    def take(self, step: Step) -> None:
-        """Take in what was measured in a step."""
-        if not self._add(step.norms):
+    def add(self, measurement: Measurement) -> None:
+        """Add a measurement over several ranks."""
+        norms, preconditioned, variance = measurement
+        if not self._add_noise(norms):
             return
-        if step.preconditioned is not None:
-            self._preconditioned.add(step.preconditioned)
-        if step.variance is not None:
-            self._variance.add(step.variance)
+        if preconditioned is not None:
+            self._preconditioned.add(preconditioned)
+        if variance is not None:
+            self._variance.add(variance)
         elif self._settings.variance_kind == "trace":
-            self._variance.add(step.norms.variance)
+            self._variance.add(norms.variance)
         self._record_sometimes()
 
-    def take_norms(self, norms: Norms, how: str, *, variance: bool) -> None:
-        """Take in what was measured in a step on one rank, for the noise scale."""
+    def add_norms(self, norms: Norms, how: str, *, variance: bool) -> None:
+        """Add a measurement on one rank, for the noise scale and, if asked, the variance."""
         self._how = how
-        if not self._add(norms):
+        if not self._add_noise(norms):
             return
         if variance:
             self._variance.add(norms.variance)
         self._record_sometimes()
 
-    def take_variance(self, norms: Norms) -> None:
-        """Take in what was measured in a step on one rank, for the variance only."""
-        self._finite = math.isfinite(norms.variance)
-        if self._finite:
-            self._lost = 0
+    def add_variance(self, norms: Norms) -> None:
+        """Add a measurement on one rank, for the variance only."""
+        self._is_finite = math.isfinite(norms.variance)
+        if self._is_finite:
+            self._steps_without = 0
             self._variance.add(norms.variance)
             self._record_sometimes()
 
-    def _add(self, norms: Norms) -> bool:
-        """Take in the norms of a step, unless they are infinite or NaN."""
-        self._finite = self._noise.add(norms)
-        self._lost = 0 if self._finite else self._lost
-        return self._finite
+    def _add_noise(self, norms: Norms) -> bool:
+        """Add norms to the noise scale; return false if they are infinite or NaN."""
+        self._is_finite = self._noise.add(norms)
+        if self._is_finite:
+            self._steps_without = 0
+        return self._is_finite
 
     def _record_sometimes(self) -> None:
-        self._new = True
+        self._is_new = True
         if time.monotonic() - self._recorded_t >= _INTERVAL_S:
             self.record()
 
     @property
     def _values(self) -> dict[str, float]:
-        found: dict[str, float | None] = {}
+        values: dict[str, float | None] = {}
         if self._settings.noise_interval is not None:
-            found["noise_scale"] = self._noise.value
-            found["preconditioned_noise_scale"] = self._preconditioned.value
+            values["noise_scale"] = self._noise.value
+            values["preconditioned_noise_scale"] = self._preconditioned.value
         if self._settings.variance_interval is not None:
-            found["gradient_variance"] = self._variance.value
-        return {name: value for name, value in found.items() if value is not None}
+            values["gradient_variance"] = self._variance.value
+        return {name: value for name, value in values.items() if value is not None}
 
-    def refuse(self, problem: str) -> None:
-        """Record why this model is not watched."""
+    def report_problem(self, problem: str) -> None:
+        """Record why something of this model is not measured."""
         self._problem = problem
-        self._new = True
+        self._is_new = True
         self.record()
 
     def record(self) -> None:
         """Record the newest values, if they are new."""
-        if self._new:
-            self._new = False
+        if self._is_new:
+            self._is_new = False
             self._recorded_t = now_t = time.monotonic()
             values, how, problem = self._values, self._how, self._problem
             self._run.record_on_0(
-                Watched(now_t, self._index, self._parameters, values, how, problem)
+                Watched(now_t, self._index, self.parameters, values, how, problem)
             )

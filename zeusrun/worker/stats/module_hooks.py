@@ -1,4 +1,4 @@
-"""Hooks of modules that do not get into copies, files and TorchScript."""
+"""Hooks of modules that copies, saved models and TorchScript do not contain."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_COPIED: Any = contextlib.nullcontext.__exit__  # takes anything, returns None, needs no zeusrun
+_NO_HOOK: Any = contextlib.nullcontext.__exit__  # takes anything, returns None, needs no zeusrun
 
 
 class ModuleHook:
-    """A hook of a module; in a copy of the module, and in a pickled one, it does nothing."""
+    """A hook of a module; a copied or pickled module has a hook that does nothing instead."""
 
     def __init__(self, call: Callable[..., None]) -> None:
         self._call = call
-        _spare_script()
+        _hide_from_script()
 
     def __call__(self, *arguments: Any) -> None:
         """Call the function, except while the model is compiled or traced."""
@@ -27,12 +27,12 @@ class ModuleHook:
             self._call(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), _COPIED.__name__)
+        return getattr, (contextlib.nullcontext(), _NO_HOOK.__name__)
 
 
 @functools.cache
-def _spare_script() -> None:
-    """Have ``torch.jit.script`` not see these hooks: it compiles hooks, which fails for them."""
+def _hide_from_script() -> None:
+    """Remove these hooks while ``torch.jit.script`` runs: it would compile them, and fail."""
     script: Any = torch.jit.script
 
     @functools.wraps(script)
@@ -41,7 +41,7 @@ def _spare_script() -> None:
         modules = obj.modules() if isinstance(obj, torch.nn.Module) else ()
         for hooks in [h for m in modules for h in (m._forward_hooks, m._forward_pre_hooks)]:
             for key, hook in list(hooks.items()):
-                if isinstance(hook, ModuleHook) or getattr(hook, "__func__", None) is _COPIED:
+                if isinstance(hook, ModuleHook) or getattr(hook, "__func__", None) is _NO_HOOK:
                     removed.append((hooks, key, hooks.pop(key)))
         try:
             return script(obj, *args, **options)

@@ -12,14 +12,13 @@ samples in a step help little (McCandlish et al., 2018, arXiv:1812.06162, append
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
-_CERTAIN = 2.0  # standard errors by which |G|² must exceed 0
+_MIN_ERRORS = 2.0  # standard errors by which |G|² must exceed 0
 
 
 class Norms(NamedTuple):
-    """Squared norms of one step.
+    """Squared norms of the gradients of one step.
 
     Attributes:
         each: Mean over the ranks of |g|².
@@ -49,6 +48,20 @@ class Norms(NamedTuple):
         return self.each - self.mean
 
 
+class Measurement(NamedTuple):
+    """What was measured in a step over several ranks.
+
+    Attributes:
+        norms: Of the gradients.
+        preconditioned: Of the gradients as Adam scales them; ``None`` if unknown.
+        variance: Of a rank's gradient, elementwise or per tensor; ``None`` if not measured.
+    """
+
+    norms: Norms
+    preconditioned: Norms | None = None
+    variance: float | None = None
+
+
 class Average:
     """Exponential moving average, bias-corrected, with its standard error."""
 
@@ -58,7 +71,7 @@ class Average:
         self._sum = self._squares = 0.0
 
     def add(self, value: float) -> None:
-        """Take in a value."""
+        """Add a value."""
         kept, alpha = 1 - self._alpha, self._alpha
         self._weight = kept * self._weight + alpha
         self._squared_weight = kept * kept * self._squared_weight + alpha * alpha
@@ -81,22 +94,23 @@ class Average:
         return math.sqrt(variance / (effective - 1))
 
 
-@dataclass
 class NoiseScale:
-    """The noise scale over many steps: numerator and denominator are averaged apart.
+    """The noise scale over many steps: numerator and denominator are averaged separately.
 
     Args:
         alpha: Weight of the newest step.
+
+    Attributes:
+        trace: The average of tr Σ.
+        squared_gradient: The average of |G|².
     """
 
-    alpha: float
-
-    def __post_init__(self) -> None:
-        self.trace = Average(self.alpha)
-        self.squared_gradient = Average(self.alpha)
+    def __init__(self, alpha: float) -> None:
+        self.trace = Average(alpha)
+        self.squared_gradient = Average(alpha)
 
     def add(self, norms: Norms) -> bool:
-        """Take in the norms of a step, unless they are not finite, as after an overflow."""
+        """Add the norms of a step and return true; return false if they are infinite or NaN."""
         trace, squared_gradient = norms.trace, norms.squared_gradient
         finite = math.isfinite(trace) and math.isfinite(squared_gradient)
         if finite:
@@ -106,10 +120,10 @@ class NoiseScale:
 
     @property
     def value(self) -> float | None:
-        """The noise scale in samples; ``None`` while |G|² cannot be told from 0."""
+        """The noise scale in samples; ``None`` while |G|² is not clearly above 0."""
         numerator, denominator = self.trace.value, self.squared_gradient.value
         if numerator is None or denominator is None:
             return None
-        if not denominator > _CERTAIN * self.squared_gradient.error:  # NaN, too
+        if not denominator > _MIN_ERRORS * self.squared_gradient.error:  # NaN, too
             return None
         return max(0.0, numerator / denominator)

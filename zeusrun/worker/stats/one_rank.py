@@ -1,4 +1,4 @@
-"""Measures the gradients of a model on one rank, in the best way that the model allows."""
+"""Measures the gradients of a model on one rank, in the first of three ways that it allows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class OneRank:
-    """Measures one model; the noise scale by examples if the model has layers for that.
+    """Measures one model: by examples if it has layers for that, else by whole gradients.
 
     Args:
         module: The model.
-        model: Gets what was measured: a ``Model`` of model.py.
+        model: Receives the measurements: a ``Model`` of model.py.
         settings: What to measure: ``Settings`` of model.py.
         samples: Returns the samples since the last optimizer step; 0 if unknown.
-        parts: Micro-batches in a step, as chosen by zeusrun.
+        parts: The number of micro-batches in a step, as chosen by zeusrun.
         scale: Returns by what the loss is multiplied.
     """
 
@@ -39,73 +39,72 @@ class OneRank:
         scale: Callable[[], float | Tensor],
     ) -> None:
         self._module, self._model = weakref.ref(module), model
-        self._common: dict[str, Any] = {"samples": samples, "parts": parts, "scale": scale}
-        self._noise_interval = settings.noise_interval
-        self._own = {id(parameter) for parameter in module.parameters()}
+        self._options: dict[str, Any] = {
+            "samples": samples,
+            "parts": parts,
+            "scale": scale,
+            "receive": self._receive,
+        }
+        self._parameters = {id(parameter) for parameter in module.parameters()}
         self._examples: Examples | None = None
         self._gradients: Gradients | None = None
-        variance = settings.variance_interval
-        if variance is not None and settings.variance_kind != "trace":
-            variance = None
-            model.refuse(
+        self._noise_interval = settings.noise_interval
+        self._variance_interval = settings.variance_interval
+        if self._variance_interval is not None and settings.variance_kind != "trace":
+            self._variance_interval = None
+            model.report_problem(
                 f"watch.variance.kind: {settings.variance_kind} needs several ranks, so the "
                 "variance is not measured; on one rank, use trace"
             )
-        self._variance_interval = variance
-        layers = find_layers(module) if settings.noise_interval is not None else []
-        if layers:
+        if self._noise_interval is not None and (layers := find_layers(module)):
             self._examples = Examples(
                 module,
                 layers,
-                interval=settings.noise_interval or 1,
-                take=self._take_examples,
+                interval=self._noise_interval,
                 fail=self._fall_back,
-                **self._common,
+                **self._options,
             )
         self._compare_gradients()
 
     def after_step(self, optimizer: Any) -> None:
-        """End an optimizer step of this model; one of another model does not count."""
+        """End an optimizer step of this model; one of another model is ignored."""
         groups = optimizer.param_groups
-        if not any(id(p) in self._own for group in groups for p in group["params"][:1]):
+        if not any(id(p) in self._parameters for group in groups for p in group["params"][:1]):
             return
         for part in (self._examples, self._gradients):
             if part is not None:
                 part.after_step()
 
     def flush(self) -> None:
-        """Take in all that is measured."""
+        """Receive all that is measured."""
         for part in (self._examples, self._gradients):
             if part is not None:
                 part.flush()
 
     def _compare_gradients(self) -> None:
-        """Measure what the examples do not give from whole gradients."""
+        """Compare whole gradients for what the examples do not measure."""
         noise = self._noise_interval if self._examples is None else None
         intervals = [n for n in (noise, self._variance_interval) if n is not None]
         module = self._module()
-        if intervals and module is not None and self._gradients is None:
+        if intervals and module is not None:
             self._gradients = Gradients(
                 module.parameters(),
                 interval=min(intervals),
-                take=self._take_gradients,
-                fail=self._model.refuse,
-                **self._common,
+                fail=self._model.report_problem,
+                **self._options,
             )
 
     def _fall_back(self, _reason: str) -> None:
+        """Compare whole gradients, because the layers cannot be measured."""
         self._examples = None
         if self._gradients is not None:
             self._gradients.close()
             self._gradients = None
         self._compare_gradients()
 
-    def _take_examples(self, norms: Norms) -> None:
-        self._model.take_norms(norms, "examples", variance=False)
-
-    def _take_gradients(self, norms: Norms, how: str) -> None:
-        variance = self._variance_interval is not None
-        if self._examples is None:
-            self._model.take_norms(norms, how, variance=variance)
+    def _receive(self, norms: Norms, how: str) -> None:
+        if how != "examples" and self._examples is not None:
+            self._model.add_variance(norms)
         else:
-            self._model.take_variance(norms)
+            is_variance = how != "examples" and self._variance_interval is not None
+            self._model.add_norms(norms, how, variance=is_variance)

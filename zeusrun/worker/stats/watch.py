@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from zeusrun.worker.stats.model import Settings
     from zeusrun.worker.stats.noise import NoiseScale
 
-_PATIENCE = 10  # optimizer steps without a model, after which the user is told
+_MAX_STEPS = 10  # optimizer steps without a model, after which the user is warned
 SHARDED = (
     "the parameters are sharded over the ranks in a way that cannot be measured: use fully_shard "
     "(FSDP2) or DistributedDataParallel, or remove watch from the job file"
@@ -26,7 +26,7 @@ class Watch:
     """Measures the models of this process.
 
     Attributes:
-        scale: By what the loss of the present step is multiplied, as by a ``GradScaler``.
+        scale: By what a ``GradScaler`` multiplies the loss of the present step.
     """
 
     def __init__(self, run: RunContext, settings: Settings, samples: Callable[[], int]) -> None:
@@ -34,12 +34,12 @@ class Watch:
         self.scale: Any = 1.0
         self._samples = samples
         self._count = 0  # of models
-        self._steps = 0  # before the first model
-        self._matches = False  # whether an optimizer has been seen with parameters of a model
+        self._steps = 0  # optimizer steps before the first model
+        self._has_matched = False  # whether an optimizer had parameters of a model
         self._models: weakref.WeakKeyDictionary[Any, Model] = weakref.WeakKeyDictionary()
 
     def attach(self, ddp: Any) -> None:
-        """Watch a ``DistributedDataParallel``; one that cannot be watched stays as it is."""
+        """Watch a ``DistributedDataParallel``; if it cannot be watched, it stays unchanged."""
         model = self._new_model(ddp.parameters())
         self._models[ddp] = model
         try:
@@ -47,14 +47,14 @@ class Watch:
                 self._attach_alone(ddp, model)
             else:
                 self._attach(ddp, model)
-        except Exception as error:  # noqa: BLE001 - whatever torch has changed into
-            model.refuse(f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - another version of torch
+            model.report_problem(f"{type(error).__name__}: {error}")
 
     def attach_sharded(self, state: Any) -> None:
         """Watch a model that FSDP2 shards.
 
         Args:
-            state: The ``FSDPState`` of its root module; one that is known already is left alone.
+            state: The ``FSDPState`` of its root module; nothing happens if it is watched already.
         """
         root = state._modules[0]
         if root not in self._models:
@@ -62,22 +62,22 @@ class Watch:
             self._models[root] = model
             try:
                 self._attach_sharded(state, model)
-            except Exception as error:  # noqa: BLE001 - other versions of torch
-                model.refuse(
+            except Exception as error:  # noqa: BLE001 - another version of torch
+                model.report_problem(
                     "the gradients of fully_shard can be measured with torch 2.13, and not with "
                     f"this version ({type(error).__name__}: {error})"
                 )
 
     def has(self, ddp: Any) -> bool:
-        """Whether a model is watched."""
+        """Whether a ``DistributedDataParallel`` is watched."""
         model = self._models.get(ddp)
         return model is not None and model.watch is not None
 
     def add(self, module: Any) -> None:
-        """Watch a model that the script names; one that cannot be watched stays as it is."""
+        """Watch the model of ``zeusrun.watch``; if it cannot be watched, it stays unchanged."""
         try:
             if module in self._models or any(
-                getattr(known, "module", None) is module for known in self._models
+                getattr(ddp, "module", None) is module for ddp in self._models
             ):
                 return
             if hasattr(module, "set_requires_gradient_sync"):
@@ -86,37 +86,39 @@ class Watch:
             self._models[module] = model
         except Exception:  # noqa: BLE001 - anything but a model
             model = self._new_model()
-            model.refuse(f"zeusrun.watch takes a torch.nn.Module, not {type(module).__name__}")
+            model.report_problem(
+                f"zeusrun.watch takes a torch.nn.Module, not {type(module).__name__}"
+            )
             return
         try:
-            problem = _problem_of(module, self.run.world_size)
+            problem = _find_problem(module, self.run.world_size)
             if problem is None:
                 self._attach_alone(module, model)
             else:
-                model.refuse(problem)
-        except Exception as error:  # noqa: BLE001 - whatever torch has changed into
-            model.refuse(f"{type(error).__name__}: {error}")
+                model.report_problem(problem)
+        except Exception as error:  # noqa: BLE001 - another version of torch
+            model.report_problem(f"{type(error).__name__}: {error}")
 
-    def _why_nothing(self, optimizer: Any) -> str:
-        """Return why there is no model to watch, although an optimizer steps."""
+    def _explain_no_model(self, optimizer: Any) -> str:
+        """Return why there is no watched model, although an optimizer steps."""
         if any(_is_sharded(p) for group in optimizer.param_groups for p in group["params"]):
             return SHARDED
         if self.run.world_size > 1:
-            return "the script makes no DistributedDataParallel, which the statistics need"
-        return "the script does not say which model: call zeusrun.watch(model) before it trains"
+            return "the script makes no DistributedDataParallel, which several ranks need to be watched"
+        return "no model is watched: call zeusrun.watch(model) before the first training step"
 
     def _new_model(self, parameters: Iterable[Any] = ()) -> Model:
         self._count += 1
         return Model(self.run, self._count - 1, list(parameters), self.settings)
 
     def compose(self, ddp: Any, state: object, hook: Any) -> bool:
-        """Take in a hook that the script registers; ``False`` if its model is not watched."""
+        """Use a hook that the script registers; return ``False`` if its model is not watched."""
         model = self._models.get(ddp)
         if model is None or not hasattr(model.watch, "compose"):
             return False
         problem = model.watch.compose(state, hook)
         if problem is not None:
-            model.refuse(problem)
+            model.report_problem(problem)
         return True
 
     def _read_scale(self) -> Any:
@@ -133,8 +135,8 @@ class Watch:
             variance=None if reduced == "trace" else (reduced, settings.variance_interval or 1),
             samples=self._samples,
             scale=self._read_scale,
-            take=model.take,
-            refuse=model.refuse,
+            receive=model.add,
+            report_problem=model.report_problem,
         )
         watch.register(ddp)
         model.watch = watch
@@ -149,22 +151,22 @@ class Watch:
         trace = settings.variance_kind == "trace"
         problem = find_problem(state)
         if problem is None and settings.variance_interval and not trace:
-            model.refuse(
+            model.report_problem(
                 f"watch.variance.kind: {settings.variance_kind} needs whole gradients, and "
                 "fully_shard divides them, so the variance is not measured; use trace"
             )
         intervals = settings.noise_interval, settings.variance_interval if trace else None
         interval = min((n for n in intervals if n is not None), default=None)
         if problem is not None:
-            model.refuse(problem)
+            model.report_problem(problem)
         elif interval is not None:
             watch = ShardedWatch(
                 state,
                 interval=interval,
                 samples=self._samples,
                 scale=self._read_scale,
-                take=model.take,
-                refuse=model.refuse,
+                receive=model.add,
+                report_problem=model.report_problem,
             )
             watch.register()
             model.watch = watch
@@ -185,11 +187,11 @@ class Watch:
         """Begin another optimizer step."""
         if not self._count:
             self._steps += 1
-            if self._steps == _PATIENCE:
-                self._new_model().refuse(self._why_nothing(optimizer))
+            if self._steps == _MAX_STEPS:
+                self._new_model().report_problem(self._explain_no_model(optimizer))
         trained = [model for model in self._models.values() if model.is_of(optimizer)]
-        self._matches = self._matches or bool(trained)
-        everyone = [] if self._matches else list(self._models.values())
+        self._has_matched = self._has_matched or bool(trained)
+        everyone = [] if self._has_matched else list(self._models.values())
         for model in trained or everyone:  # an optimizer may have copies of the parameters
             try:
                 if model.watch is not None:
@@ -197,16 +199,18 @@ class Watch:
                     model.count_step()
             except Exception as error:  # noqa: BLE001 - the training goes on
                 model.watch = None
-                model.refuse(f"measuring ended with an error ({type(error).__name__}: {error})")
+                model.report_problem(
+                    f"measuring ended with an error ({type(error).__name__}: {error})"
+                )
 
     @property
     def noise(self) -> NoiseScale | None:
-        """The averages of the largest model, as its optimizer scales gradients; ``None``: none."""
+        """The averages of the largest model: see ``Model.noise``; ``None`` without a model."""
         largest = max(self._models.values(), key=lambda each: each.parameters, default=None)
         return None if largest is None else largest.noise
 
     def flush(self) -> None:
-        """Record what is not recorded yet, at the end of the script."""
+        """Record the last values, at the end of the script."""
         for model in self._models.values():
             if model.watch is not None:
                 with contextlib.suppress(Exception):  # the process group may be gone
@@ -214,8 +218,8 @@ class Watch:
             model.record()
 
 
-def _problem_of(module: Any, world_size: int) -> str | None:
-    """Return why a model that is no ``DistributedDataParallel`` cannot be watched."""
+def _find_problem(module: Any, world_size: int) -> str | None:
+    """Return why a model without ``DistributedDataParallel`` cannot be watched, or ``None``."""
     if any(map(_is_sharded, module.parameters())):
         return SHARDED
     if not any(parameter.requires_grad for parameter in module.parameters()):
@@ -223,13 +227,13 @@ def _problem_of(module: Any, world_size: int) -> str | None:
     if world_size > 1:
         return (
             f"zeusrun.watch got a model without DistributedDataParallel, and there are {world_size}"
-            " ranks: wrap the model first, and it is watched by itself"
+            " ranks: wrap it in DistributedDataParallel, which is watched without this call"
         )
     return None
 
 
 def _is_sharded(parameter: Any) -> bool:
-    """Whether it belongs to FSDP: a ``DTensor`` of version 2, a ``FlatParameter`` of version 1."""
+    """Whether FSDP shards it: a ``DTensor`` of version 2, or a ``FlatParameter`` of version 1."""
     return type(parameter).__name__ in {"DTensor", "FlatParameter"} or hasattr(
         parameter, "_fsdp_flattened"
     )

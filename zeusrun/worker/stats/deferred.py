@@ -1,4 +1,4 @@
-"""Numbers that a device still computes, read without making it wait."""
+"""Reads numbers from a device without making it wait."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Later:
-    """Passes numbers on, in their order, once the device has them.
+class DeferredNumbers:
+    """Passes on tensors as numbers, in their order, once the device has computed them.
 
     Args:
-        take: Gets the numbers of one step, and what was given with them.
+        receive: Called with the numbers of one step and the extra values given with them.
     """
 
-    def __init__(self, take: Callable[..., None]) -> None:
-        self._take = take
-        self._waiting: deque[tuple[Tensor, Any, tuple[Any, ...]]] = deque()
+    def __init__(self, receive: Callable[..., None]) -> None:
+        self._receive = receive
+        self._queue: deque[tuple[Tensor, Any, tuple[Any, ...]]] = deque()
 
-    def add(self, numbers: Tensor, *rest: Any) -> None:
+    def add(self, numbers: Tensor, *extra: Any) -> None:
         """Queue a tensor of shape ``(n,)``, and pass on what is complete."""
         event = None
         host = numbers.detach().to("cpu", non_blocking=True)
@@ -31,16 +31,16 @@ class Later:
 
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-        self._waiting.append((host, event, rest))
+        self._queue.append((host, event, extra))
         self.flush(wait=numbers.device.type not in {"cpu", "cuda"})
 
     def flush(self, *, wait: bool = True) -> None:
-        """Pass on what is complete, or everything."""
-        while self._waiting:
-            host, event, rest = self._waiting[0]
+        """Pass on what is complete; with ``wait``, everything."""
+        while self._queue:
+            host, event, extra = self._queue[0]
             if event is not None and not event.query():
                 if not wait:
                     return
                 event.synchronize()
-            self._waiting.popleft()
-            self._take(host.tolist(), *rest)
+            self._queue.popleft()
+            self._receive(host.tolist(), *extra)

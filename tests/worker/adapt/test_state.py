@@ -1,4 +1,4 @@
-"""The state that a restart goes on with."""
+"""The state with which a restart continues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import pytest
 
-from zeusrun.worker.adapt.plan import State, read_state, write_state
+from zeusrun.worker.adapt.state import State, read_state, write_state
 
 STATE = State([(1, 32), (3, 64), (5, 128)], 70, 4000, 12.5, [3.0, 4.0], 0.1, 1.7)
 
@@ -31,11 +31,11 @@ def test_changes_after_the_epoch_of_the_checkpoint_do_not_count(path, epoch, cha
     assert read_state(path, 32, epoch).changes == STATE.changes[:changes]
 
 
-def test_a_run_from_its_first_epoch_on_begins_anew(path):
+def test_a_run_that_resumes_at_its_first_epoch_uses_no_state(path):
     assert read_state(path, 32, 1) is None
 
 
-def test_the_state_of_another_first_batch_size_is_of_no_use(path):
+def test_the_state_of_another_first_batch_size_is_not_used(path):
     assert read_state(path, 64, 5) is None
 
 
@@ -81,11 +81,11 @@ def test_a_damaged_state_is_refused(path, text):
 )
 def test_a_state_with_impossible_values_is_refused(path, value):
     path.write_text(json.dumps({"first": 32, **asdict(STATE), **value}))
-    with pytest.raises(ValueError, match=r"values that cannot be|Error"):
+    with pytest.raises(ValueError, match=r"impossible values|Error"):
         read_state(path, 32, None)
 
 
-def test_a_pipe_or_a_link_in_the_place_of_the_state_is_not_waited_for(path):
+def test_a_pipe_in_place_of_the_state_does_not_block(path):
     path.unlink()
     os.mkfifo(path)
     assert read_state(path, 32, None) is None
@@ -95,20 +95,20 @@ def test_a_pipe_or_a_link_in_the_place_of_the_state_is_not_waited_for(path):
     ("epoch", "changes"),
     [(None, STATE.changes[:2]), (4, STATE.changes[:2]), (2, STATE.changes[:1])],
 )
-def test_after_a_lack_of_memory_it_goes_back_to_what_fitted(path, epoch, changes):
-    state = read_state(path, 32, epoch, ran_out=True)
+def test_after_out_of_memory_it_goes_back_to_the_size_before(path, epoch, changes):
+    state = read_state(path, 32, epoch, out_of_memory=True)
     assert (state.changes, state.most) == (changes, 64)
     write_state(path, state, first=32)
     assert read_state(path, 32, None).most == 64
     assert read_state(path, 32, 1) == State(most=64)
 
 
-def test_a_lack_of_memory_with_the_first_batch_size_limits_nothing(tmp_path):
+def test_out_of_memory_with_the_first_batch_size_sets_no_limit(tmp_path):
     write_state(tmp_path / "adapt.json", State([(1, 32)]), first=32)
-    assert read_state(tmp_path / "adapt.json", 32, None, ran_out=True).most is None
+    assert read_state(tmp_path / "adapt.json", 32, None, out_of_memory=True).most is None
 
 
-def test_a_disk_that_refuses_is_no_matter(tmp_path):
+def test_errors_of_the_disk_are_ignored(tmp_path):
     write_state(tmp_path / "missing" / "adapt.json", STATE, first=32)
     assert read_state(tmp_path / "missing" / "adapt.json", 32, None) is None
     write_state(None, STATE, first=32)
