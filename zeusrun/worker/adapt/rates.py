@@ -61,7 +61,6 @@ class Rates:
 
     def before(self, optimizer: Any) -> None:
         """Change the values of an optimizer that is about to step."""
-        self.after()  # in case the last step raised an exception
         if self._first() is None:
             self._first = weakref.ref(optimizer)
         if self._first() is optimizer:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.worker.hooks.apply import apply_learning_rate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
+    from zeusrun.worker.adapt.rates import Rates
     from zeusrun.worker.hooks.install import Hooks
 
 
@@ -22,20 +25,16 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
     if given is not None:
         apply_learning_rate(optimizer, hooks.run, given)
     entered = False
-    tick, step, watch, rates = hooks.tick, hooks.observer.step, hooks.watch, hooks.rates
+    tick, step, watch = hooks.tick, hooks.observer.step, hooks.watch
 
-    def before(stepping: Any, *_: Any) -> None:
+    def before(*_: Any) -> None:
         nonlocal entered
-        if rates is not None and not entered:
-            rates.before(stepping)
         entered = True
 
     def after(stepped: Any, *_: Any) -> None:
         nonlocal entered
         if entered:
             entered = False
-            if rates is not None:
-                rates.after()
             tick()
             step(stepped)
             if watch is not None:
@@ -43,3 +42,34 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
 
     optimizer.register_optimizer_step_pre_hook(before)
     optimizer.register_optimizer_step_post_hook(after)
+    if hooks.rates is not None:
+        _change_rates(optimizer.Optimizer, hooks.rates)
+
+
+def _change_rates(cls: Any, rates: Rates) -> None:
+    """Change the rates for the length of each step, also of one that raises an exception.
+
+    Only of the outermost step: ``ZeroRedundancyOptimizer`` copies the groups of the optimizer that
+    it contains after that one's step, whose global hooks would come too early.
+    """
+    add_hooks, depth = cls.profile_hook_step, 0  # torch wraps the step of every class with it
+
+    def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
+        step = add_hooks(func)
+
+        @functools.wraps(step)
+        def changed_step(stepping: Any, *args: Any, **options: Any) -> Any:
+            nonlocal depth
+            depth += 1
+            try:
+                if depth == 1:
+                    rates.before(stepping)
+                return step(stepping, *args, **options)
+            finally:
+                depth -= 1
+                if depth == 0:
+                    rates.after()
+
+        return changed_step
+
+    cls.profile_hook_step = staticmethod(profile_hook_step)
