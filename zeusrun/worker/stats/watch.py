@@ -104,7 +104,7 @@ class Watch:
         if any(_is_sharded(p) for group in optimizer.param_groups for p in group["params"]):
             return SHARDED
         if self.run.world_size > 1:
-            return "the script makes no DistributedDataParallel, which several ranks need to be watched"
+            return "the script makes no DistributedDataParallel; on several ranks, watch needs one"
         return "no model is watched: call zeusrun.watch(model) before the first training step"
 
     def _new_model(self, parameters: Iterable[Any] = ()) -> Model:
