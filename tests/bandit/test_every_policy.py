@@ -13,6 +13,7 @@ from tests.bandit.test_invariants import histories, problems, unhurried
 from zeusrun.bandit.observation import Running
 from zeusrun.bandit.registry import POLICIES, create_policy
 from zeusrun.bandit.reinterpret import describe_kept, read_history
+from zeusrun.bandit.tally import build_tally
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
 
 names = pytest.mark.parametrize("name", POLICIES)
@@ -71,6 +72,12 @@ def test_its_search_over_limits_ends_whatever_is_measured(name, measured):
 def test_what_does_not_fit_in_memory_is_left_alone_while_something_fits(name):
     now, runs = read_history(problem(), [trial(256, OOM)] * 2)
     assert create_policy(name).choose(now, runs, rng()).global_batch_size < 256
+
+
+def test_a_batch_size_between_candidates_that_does_not_fit_rules_larger_ones_out():
+    """One that adapts may grow to any size."""
+    now, runs = read_history(problem(), [trial(200, OOM)] * 2)
+    assert build_tally(now, runs).fitting == (16, 32, 64, 128)
 
 
 @names

@@ -77,6 +77,9 @@ def test_the_next_run_grows_to_what_fitted():
     grown = GOAL.finish(replace(REACHED, status=TrialStatus.OOM, batch_sizes=PATH))
     choice = Choice(GOAL, NOW, (), Decision(64, Stage.EXPLORE, ""), earlier=(grown,))
     assert (choice.too_large, choice.most) == (grown, 128)
+    at_once = GOAL.finish(replace(REACHED, status=TrialStatus.OOM, batch_sizes=PATH[1:2]))
+    choice = Choice(GOAL, NOW, (), Decision(64, Stage.EXPLORE, ""), earlier=(at_once,))
+    assert choice.most == 64
 
 
 def test_changes_of_two_parts_are_joined_without_repetition():

@@ -84,14 +84,16 @@ def build_tally(problem: Problem, runs: Sequence[Run]) -> Tally:
     exploring = False
     for run in runs:
         arm, status = run.arm, run.status
-        if not run.local or arm not in problem.candidates:
+        if not run.local:
             continue
-        if status in _RESULTS:
+        if status is TrialStatus.OOM:  # also of a batch size between candidates: larger ones fail
+            out_of_memory[arm] += 1
+        elif arm not in problem.candidates:
+            continue
+        elif status in _RESULTS:
             results[arm].append(run)
             if run.cost_j is not None:
                 costs_j[arm].append(run.cost_j)
-        elif status is TrialStatus.OOM:
-            out_of_memory[arm] += 1
         elif status is TrialStatus.DISPATCHED and run.recurrence != problem.recurrence:
             exploring = exploring or run.stage is Stage.EXPLORE
     window = problem.window or 0  # [-0:] is everything

@@ -201,8 +201,12 @@ def find_grown_too_large(trial: Trial, earlier: Sequence[Trial]) -> Trial | None
 
 
 def _size_that_fit(grown: Trial) -> int:
-    """Return the largest batch size that a run has trained with before one that did not fit."""
-    return max(size for _, size in grown.batch_sizes if size < grown.last_batch_size)
+    """Return the largest batch size that a run has trained with before one that did not fit.
+
+    If the first decision already chose that one, it is the batch size chosen for the run.
+    """
+    smaller = [size for _, size in grown.batch_sizes if size < grown.last_batch_size]
+    return max(smaller, default=grown.global_batch_size)
 
 
 def build_problem(

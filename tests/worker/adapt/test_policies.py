@@ -230,16 +230,6 @@ def test_rates_change_for_the_length_of_a_step_only():
     assert (rates.scheduled, rates.highest, rates.learning_rate) == (0.1, 0.1, 0.2)
 
 
-def test_a_step_that_raises_leaves_nothing_changed_at_the_next_one():
-    rates, sgd = Rates(), Optimizer(lr=0.1)
-    rates.factor = 2.0
-    rates.before(sgd)
-    rates.before(sgd)
-    assert sgd.param_groups[0]["lr"] == 0.2
-    rates.after()
-    assert sgd.param_groups[0]["lr"] == 0.1
-
-
 def test_tokens_keep_the_half_life_of_beta2_in_samples():
     rates, adam = Rates(), Optimizer(lr=0.1, betas=(0.9, 0.95))
     rates.power = 512 / 64

@@ -282,6 +282,34 @@ def test_a_restart_after_out_of_memory_grows_no_further(train):
     assert problems(rank)[0].startswith("the batch size grows to 32 at most from here on")
 
 
+def test_a_look_at_a_batch_before_the_loop_is_no_epoch(train):
+    look = "loader = run.loader(data, 16); next(iter(loader))\n"
+    sgd = "torch.optim.SGD(network.parameters(), 0.05)"
+    plan = {"schedule": [[2, 64]]}
+    train(f"{look}train(loader, {sgd}, 2)", plan)
+    rank, printed = train(f"{look}train(loader, {sgd}, 2)", plan)  # without a checkpoint
+    assert printed[0].startswith("1 [32, 32, 32, 7]")
+    assert changes(rank)[-1] == (2, 4, 64)
+
+
+def test_a_pass_within_a_pass_leaves_the_outer_one_as_it_is(train):
+    script = """
+    loader = run.loader(data, 8, num_workers=1)
+    for epoch in run.epochs(default=2):
+        seen = []
+        for number, (batch, _, numbers) in enumerate(loader):
+            seen += numbers.tolist()
+            if number == 1:
+                with torch.no_grad():
+                    inner = [n for _, _, few in loader for n in few.tolist()]
+                next(iter(loader))
+        print(epoch, loader.weight, sorted(sum(gather(seen), [])) == list(range(COUNT)))
+        print(sorted(sum(gather(inner), [])) == list(range(COUNT)))
+    """
+    _, printed = train(script, {"schedule": [[2, 64]]}, batch_size=16)
+    assert printed == ["1 1.0 True", "True", "2 1.0 True", "True"]
+
+
 def test_a_restart_of_a_loop_without_epoch_numbers_continues_too(train):
     plan = {"policies": ["mine:Once"], "interval": 2, "unit": "step"}
     loop = """
@@ -329,6 +357,28 @@ def test_the_learning_rate_and_beta2_follow_and_a_scheduler_keeps_the_unchanged_
     (first, change) = [e for e in rank.events if isinstance(e, Adapted)]
     assert first.learning_rate is None
     assert change.learning_rate == pytest.approx(0.005 * 2**0.5)
+
+
+def test_a_step_that_raises_and_an_optimizer_that_contains_another_leave_the_rate(train):
+    script = """
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    sgd = torch.optim.SGD(network.parameters(), 0.01)
+    zero = ZeroRedundancyOptimizer(network.parameters(), torch.optim.SGD, lr=0.02)
+    def fail():
+        print("within", sgd.param_groups[0]["lr"])
+        raise RuntimeError("closure")
+    for epoch in run.epochs(default=2):
+        for batch, wanted, _ in run.loader(data, 32):
+            (network(batch).squeeze(1) - wanted).square().mean().backward()
+            try:
+                sgd.step(fail)
+            except RuntimeError:
+                zero.step()
+            print(epoch, sgd.param_groups[0]["lr"], zero.param_groups[0]["lr"])
+    """
+    _, printed = train(script, {"schedule": [[2, 64]], "learning_rate": "linear"})
+    assert {line for line in printed if line.startswith("within")} == {"within 0.01", "within 0.02"}
+    assert {line.partition(" ")[2] for line in printed if line[0].isdigit()} == {"0.01 0.02"}
 
 
 def test_seesaw_doubles_in_the_epoch_in_which_the_rate_is_halved(train):

@@ -6,6 +6,7 @@ Each function is a case: it raises if a value is wrong, on any rank.
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from zeusrun.worker.hooks.install import installed_hooks
+from zeusrun.worker.stats import ddp as ddp_module
 
 torch.set_num_threads(1)
 RANK, RANKS, SHARE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), 16
@@ -119,6 +121,51 @@ def case_weights_are_the_same_to_the_last_bit():
                 raise ValueError(
                     f"view={view} to_none={to_none}: {(found[0] - found[1]).abs().max()}"
                 )
+
+
+def case_weights_are_the_same_with_several_buckets_and_accumulation():
+    found = []
+    for make in (lambda **o: build(**o)[0], unwatched):
+        ddp = make(gradient_as_bucket_view=True)
+        optimizer = sgd(ddp)
+        for number in range(6):
+            optimizer.zero_grad(set_to_none=False)
+            with ddp.no_sync():
+                loss_of(ddp, batch(number)).backward()
+            loss_of(ddp, batch(number + 10)).backward()
+            optimizer.step()
+        found.append(torch.cat([p.detach().flatten() for p in ddp.parameters()]))
+    if not torch.equal(*found):
+        raise ValueError(f"{(found[0] - found[1]).abs().max()}")
+
+
+def case_an_error_on_one_rank_does_not_disturb_the_others():
+    for variance in (None, ("elementwise", 1)):
+        ddp, steps = build()
+        model = watch._models[ddp].watch
+        model._variance = variance
+        problems, optimizer, square = [], sgd(ddp), ddp_module.squared_norm
+        model._report_problem = problems.append
+        for fails in (range(1, 2), range(2, 3), range(100)):  # own gradients, means, everything
+            calls = itertools.count()
+
+            def squared_norm(flat, fails=fails, calls=calls, square=square):
+                if next(calls) in fails and RANK == 1:
+                    raise RuntimeError("out of memory")
+                return square(flat)
+
+            ddp_module.squared_norm = squared_norm
+            train(ddp, optimizer, 2)
+        ddp_module.squared_norm = square
+        train(ddp, optimizer, 2)
+        flush(ddp)
+        if len(problems) != RANK % 2:
+            raise ValueError(str(problems))
+        weights = over_ranks(torch.cat([p.detach().flatten() for p in ddp.parameters()]))
+        if not all(torch.equal(weights[0], each) for each in weights):
+            raise ValueError("the ranks have different weights")
+        if not 2 <= len(steps) < 8:
+            raise ValueError(f"{len(steps)} steps")
 
 
 def case_values_are_the_same_on_every_rank():
@@ -283,7 +330,7 @@ def case_several_models_are_measured_separately():
     for (ddp, steps), gradients in zip((first, second), expected, strict=True):
         flush(ddp)
         check(steps[0], gradients)
-    indices = [watch._models[ddp]._index for ddp, _ in (first, second)]
+    indices = [watch._models[ddp].index for ddp, _ in (first, second)]
     if indices[1] != indices[0] + 1:
         raise ValueError(str(indices))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import itertools
 
 import torch
 from ddp_cases import RANK, RANKS, SHARE, batch, check, close, loss_of, over_ranks, train, watch
@@ -15,7 +16,10 @@ from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.nn.parallel import DistributedDataParallel
+
+from zeusrun.worker.stats import fsdp as fsdp_module
 
 
 def network():
@@ -152,12 +156,16 @@ def case_sharded_accumulation_that_communicates_each_time_counts_once():
 def case_sharded_loss_scale_is_removed():
     model, steps, ddp, expected = pair()
     train(ddp, sgd(ddp))
-    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=4096.0)
-    scaler.scale(loss_of(model, batch(0))).backward()
-    scaler.step(optimizer)
-    scaler.update()
+    scaler = torch.amp.GradScaler("cpu", init_scale=4096.0)
+    sharded = ShardedGradScaler("cpu", init_scale=4096.0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    for each in (scaler, sharded):
+        optimizer.zero_grad()
+        each.scale(outputs=loss_of(model, batch(0))).backward()
+        each.step(optimizer)
+        each.update()
     flush(model, ddp)
-    check_steps(steps, expected, 1)
+    check_steps(steps, 2 * expected, 2)
 
 
 def case_sharded_in_bfloat16():
@@ -205,6 +213,26 @@ def case_a_rank_that_skips_a_step_of_a_sharded_model():
     flush(model)
     if len(steps) != 3:
         raise ValueError(f"{len(steps)} steps")
+
+
+def case_an_error_on_one_rank_of_a_sharded_model():
+    model = shard(network())
+    steps = attach(model)
+    optimizer, square = sgd(model), fsdp_module.squared_norm
+    for fails in (0, 1, 3):
+        calls = itertools.count()
+
+        def squared_norm(flat, fails=fails, calls=calls):
+            if next(calls) == fails and RANK == 1:
+                raise RuntimeError("out of memory")
+            return square(flat)
+
+        fsdp_module.squared_norm = squared_norm
+        train(model, optimizer, 2)
+    fsdp_module.squared_norm = square
+    flush(model)
+    if (problem_of(model) is None) == (RANK == 1) or len(steps) > 6:
+        raise ValueError(f"{problem_of(model)}, {len(steps)} steps")
 
 
 def case_a_sharded_optimizer_within_the_backward_pass():

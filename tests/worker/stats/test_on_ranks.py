@@ -16,6 +16,7 @@ NAMES = [n for f in FILES for n in re.findall(r"^def case_(\w+)", f.read_text(),
 WATCH = json.dumps({"noise_scale": {"interval": 1, "alpha": 0.01}, "variance": {"interval": 1}})
 OF_THREE = [
     "weights_are_the_same_to_the_last_bit",
+    "weights_are_the_same_with_several_buckets_and_accumulation",
     "values_are_the_same_on_every_rank",
     "sharded_weights_are_the_same_to_the_last_bit",
     "sharded_norms_are_those_of_ddp",

@@ -48,7 +48,9 @@ class Control:
         self._epoch = 0
         self._postponed = False  # whether a decision waits for the next epoch
         self._loader: object = None  # the one that yields the batches of this epoch now
+        self._set_epoch: int | None = None  # this epoch, if the script has set it
         self._stepped = False  # whether this epoch has taken a step
+        self._has_trained = False  # whether any has, since this start
         self._policy: PolicyRunner  # set by ``prepare``
         self._warnings: set[str] = set()
 
@@ -87,16 +89,18 @@ class Control:
             ValueError: If the ranks disagree at the first epoch.
         """
         self._loader, self._stepped = loader, False
-        if epoch is not None and epoch == self._epoch:  # begun again, before its first step
+        if epoch is not None and epoch == self._set_epoch:  # begun again, before its first step
             return epoch
         ranks = self.run.world_size
         self._largest_full = max(samples // ranks * ranks, self._first) if drop_last else math.inf
-        is_first = self._epoch == 0
+        is_first = not self._has_trained  # a look at one batch, next(iter(loader)), comes before
+        is_new = self._epoch == 0
         if is_first and self._can_communicate:
             self._restore(epoch, samples)
+        self._set_epoch = epoch
         self._epoch = epoch or self._epoch + 1
         self._history.begin_epoch()
-        if is_first:
+        if is_new:
             self._call_policy("before_train")
         self._call_policy("before_epoch")
         plan = self.plan
@@ -120,7 +124,7 @@ class Control:
         ``last``: the epoch ends with this step, so a decision waits for the next epoch.
         """
         state = self._state
-        self._stepped = True
+        self._stepped = self._has_trained = True
         state.step += 1
         state.samples += samples
         noise = self._noise() if self.run.rank == 0 else None
@@ -241,15 +245,17 @@ class Control:
         observation, first = self.observe(), self._first
         trace, square = observation.trace, observation.squared_gradient
         factor = find_factor(self.plan.learning_rate, size / first, first, trace, square)
-        return self.rates.factor if factor is None else factor
+        if factor is not None:
+            return factor
+        low, high = sorted((1.0, size / first))  # adascale never leaves this range
+        return min(max(self.rates.factor, low), high)
 
     def _restore(self, epoch: int | None, samples: int) -> None:
         """Continue with the state that an earlier start of this run had at this epoch."""
         state = restore_state(self.run, self._first, epoch=epoch, samples=samples, warn=self._warn)
-        if state is None:
-            return
-        self._state = state
-        if state.changes:
+        self._state, self._epoch, self.batch_size = state or State(), 0, self._first
+        self.rates.factor = 1.0
+        if state is not None and state.changes:
             self.rates.highest, self.rates.factor = state.highest, state.factor
             last_epoch, size = state.changes[-1]
             self.batch_size = clip_restored(size, self._first, self.plan.limits)

@@ -65,6 +65,11 @@ class Batches(Sampler[list[int]]):
         return each if self.micro_batch_size is None else min(each, self.micro_batch_size)
 
     @property
+    def step_samples(self) -> int:
+        """Samples of this rank in a whole step; observed in place of the batches."""
+        return self.global_batch_size // self.num_replicas
+
+    @property
     def is_resumed(self) -> bool:
         """Whether steps of this epoch are over, so that a new iterator continues the epoch."""
         return self.position > 0
@@ -174,7 +179,8 @@ class AdaptiveLoader(DataLoader[Any]):
         if control is not None:
             control.prepare(self._first)
         self._run, self._shuffle, self._seed, self._total = run, shuffle, seed, total
-        self._drop_last = drop_last
+        self._drop_last, self._options = drop_last, options
+        self._is_active = False  # whether a pass goes on
         self._epoch = 0
         self._next_epoch: int | None = None  # as the script has set it
         self.weight, self.is_step = 1.0, True
@@ -196,6 +202,32 @@ class AdaptiveLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Yield the batches of an epoch; between two steps, the batch size may change."""
+        if self._is_active:  # a pass within a pass, such as an evaluation
+            yield from self._build_copy()
+            return
+        self._is_active = True
+        try:
+            yield from self._yield_pass()
+        finally:
+            self._is_active = False
+
+    def _build_copy(self) -> AdaptiveLoader:
+        """Return a loader of the same data whose batch size is fixed."""
+        size = self._first // self._run.world_size
+        copy = AdaptiveLoader(
+            self._run,
+            None,
+            self.dataset,
+            size,
+            shuffle=self._shuffle,
+            seed=self._seed,
+            drop_last=self._drop_last,
+            **self._options,
+        )
+        copy._epoch = self._epoch - 1
+        return copy
+
+    def _yield_pass(self) -> Iterator[Any]:
         epoch = self._run.epoch if self._next_epoch is None else self._next_epoch
         self._epoch, self._next_epoch = epoch or self._epoch + 1, None
         control = self._control

@@ -1,4 +1,4 @@
-"""Learns by what a ``GradScaler`` multiplies the loss of a step."""
+"""Follows by what a ``GradScaler`` or ``ShardedGradScaler`` multiplies the loss of a step."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ if TYPE_CHECKING:
 
 
 def install(grad_scaler: ModuleType, hooks: Hooks) -> None:
-    """Follow every ``GradScaler``, if gradients are watched."""
+    """Follow every scaler of a module of torch, if gradients are watched."""
     watch = hooks.watch
     if watch is None:
         return
 
-    def scale(scaler: Any, *_: Any) -> None:
+    def scale(scaler: Any, *_: Any, **__: Any) -> None:
         if scaler._scale is not None:
             watch.scale = scaler._scale
 
     def update(*_: Any, **__: Any) -> None:
         watch.scale = 1.0
 
-    wrap(grad_scaler.GradScaler, "scale", scale)
-    wrap(grad_scaler.GradScaler, "update", update)
+    # The sharded one has its own methods; its module also contains the other one.
+    cls = getattr(grad_scaler, "ShardedGradScaler", None) or grad_scaler.GradScaler
+    wrap(cls, "scale", scale)
+    wrap(cls, "update", update)

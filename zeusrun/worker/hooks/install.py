@@ -33,6 +33,7 @@ MODULES = {
     "torch.nn.parallel.distributed": "watch",
     "torch.distributed.fsdp._fully_shard._fsdp_state": "fsdp",
     "torch.amp.grad_scaler": "grad_scaler",
+    "torch.distributed.fsdp.sharded_grad_scaler": "grad_scaler",
     "transformers.trainer": "transformers",
     "accelerate.accelerator": "accelerate",
     "torch.utils.tensorboard.writer": "tensorboard",

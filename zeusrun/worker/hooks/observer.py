@@ -185,6 +185,8 @@ class Observer:
         size = None if 2 * self._mixed > steps else feed.batch_size
         self._steps, self._mixed = {}, 0
         samples = None if size is None else size * batches
+        # run.loader's batches may differ by a sample, and so may their number in a step.
+        samples = getattr(getattr(feed.loader(), "batch_sampler", None), "step_samples", samples)
         before = () if self._recorded is None else self._recorded[3]
         rates, self._optimizer = _base_rates(self._optimizer) or before, None
         seen = (samples, batches, feed.replicas, rates, self._alone)

@@ -49,7 +49,8 @@ class BackwardPass:
         self.preconditioned_each: list[Tensor] = []
         self.preconditioned_mean: list[Tensor] = []
         self.deviations: list[Tensor] = []  # norms of variances
-        self.problem: str | None = None  # why this model cannot be measured
+        self.is_measurable = True  # on all ranks
+        self.failed = False  # on this rank
 
 
 class GradientWatch:
@@ -89,6 +90,7 @@ class GradientWatch:
         self._since_step = 0  # the same since the last optimizer step
         self._backward: BackwardPass | None = None
         self._has_begun = False  # the present backward pass
+        self._failed = False  # in any backward pass
         self._rank_sums = RankSums(self.group, self._receive_sums)
         self._buckets: set[int] = set()  # their storages, which may be those of the gradients
         self._divides = False  # whether the reducer would divide by N now
@@ -115,8 +117,10 @@ class GradientWatch:
         """Average a bucket over the ranks, and measure it before and after."""
         if not self._has_begun:
             self._begin()
+        if self._shares_memory:
+            self._buckets.add(_storage(bucket.buffer()))
         backward = self._backward
-        if backward is None or backward.problem is not None:
+        if backward is None or not backward.is_measurable:
             future = self._reduce(bucket)
         else:
             future = self._measure(backward, bucket)
@@ -136,8 +140,13 @@ class GradientWatch:
     def _before_forward(self, ddp: DistributedDataParallel, _arguments: object) -> None:
         # DDP multiplies gradients by 1/N, but divides by N those that are already in a bucket.
         if ddp.require_backward_grad_sync:
-            gradient = next((p.grad for p in ddp.parameters() if p.grad is not None), None)
-            self._divides = gradient is not None and _storage(gradient) in self._buckets
+            gradients = [p.grad for p in ddp.parameters() if p.grad is not None]
+            self._divides = any(map(self._is_in_bucket, gradients))
+
+    def _is_in_bucket(self, gradient: Tensor) -> bool:
+        # After buckets have been rebuilt, the new ones are not known yet; each may have several.
+        has_others = gradient.untyped_storage().nbytes() > gradient.nbytes
+        return has_others or _storage(gradient) in self._buckets
 
     def _begin(self) -> None:
         self._has_begun = True
@@ -151,15 +160,21 @@ class GradientWatch:
 
     def _measure(self, backward: BackwardPass, bucket: GradBucket) -> Future[Tensor]:
         """Average a bucket, and add its norms to those of the backward pass."""
-        buffer, factors, squares = bucket.buffer(), None, None
+        buffer, factors = bucket.buffer(), None
+        if buffer.is_sparse or buffer.is_complex():  # so it is on every rank
+            backward.is_measurable = False
+            return self._reduce(bucket)
+        squares = torch.empty_like(buffer, dtype=torch.float32) if backward.variance else None
         try:
             backward.each.append(squared_norm(buffer))
             if backward.preconditions and (factors := self._adam.find(bucket)) is not None:
                 backward.preconditioned_each.append(squared_norm(buffer * factors))
-            squares = buffer.float().square() if backward.variance else None
-        except Exception as error:  # noqa: BLE001 - sparse or complex gradients, say
-            backward.problem = f"its gradients cannot be measured ({type(error).__name__}: {error})"
-            return self._reduce(bucket)  # on every rank, because the model is the same
+            if squares is not None:
+                squares.copy_(buffer).square_()
+        except Exception as error:  # noqa: BLE001 - out of memory, say
+            self._fail(backward, error)
+            if squares is not None:
+                squares.zero_()
         future = self._reduce(bucket)
         whole = future
         if squares is not None:
@@ -167,68 +182,91 @@ class GradientWatch:
             whole = torch.futures.collect_all([future, work.get_future()]).then(
                 lambda done: done.value()[0].value()
             )
-        sizes = [gradient.numel() for gradient in bucket.gradients()]
+        per_tensor = backward.variance == "per-tensor"
+        sizes = [g.numel() for g in bucket.gradients()] if per_tensor else None
 
         def finish(done: Future[Tensor]) -> Tensor:
             result = done.value()
-            mean = result.flatten()
-            backward.mean.append(squared_norm(mean))
-            if factors is not None:
-                backward.preconditioned_mean.append(squared_norm(mean * factors))
-            if squares is not None:
-                variances = squares.div_(self.ranks).addcmul_(mean, mean, value=-1).clamp_(min=0)
-                if backward.variance == "per-tensor":
-                    parts = torch.split(variances, sizes)
-                    norms = torch.stack([squared_norm(part) for part in parts])
-                    backward.deviations.append(norms.sqrt().sum())
-                else:
-                    backward.deviations.append(squared_norm(variances))
+            try:
+                self._measure_mean(backward, result.flatten(), factors, squares, sizes)
+            except Exception as error:  # noqa: BLE001 - the training goes on
+                self._fail(backward, error)
             return result
 
         finished: Future[Tensor] = whole.then(finish)
         return finished
+
+    def _measure_mean(
+        self,
+        backward: BackwardPass,
+        mean: Tensor,
+        factors: Tensor | None,
+        squares: Tensor | None,
+        sizes: list[int] | None,
+    ) -> None:
+        """Add the norms of an averaged bucket; ``squares`` are summed over the ranks.
+
+        With the ``sizes`` of its tensors, the variance is per tensor.
+        """
+        backward.mean.append(squared_norm(mean))
+        if factors is not None:
+            backward.preconditioned_mean.append(squared_norm(mean * factors))
+        if squares is not None:
+            variances = squares.div_(self.ranks).addcmul_(mean, mean, value=-1).clamp_(min=0)
+            if sizes is None:
+                backward.deviations.append(squared_norm(variances))
+            else:
+                norms = [squared_norm(part).sqrt() for part in torch.split(variances, sizes)]
+                backward.deviations.append(torch.stack(norms).sum())
 
     def _end(self, bucket: GradBucket) -> None:
         """Sum over the ranks; every rank calls this in the same order."""
         self._has_begun = False
         backward, self._backward = self._backward, None
         self._since_step += 1
-        if self._shares_memory:
-            self._buckets.add(_storage(bucket.buffer()))
         if backward is None:
             return
-        if backward.problem is not None:
+        if not backward.is_measurable:
             self._interval, self._variance = 0, None
-            self._report_problem(backward.problem)
+            self._report_problem("it has sparse or complex gradients, which cannot be measured")
             return
-        own = torch.stack(backward.each).sum()
-        preconditioned = torch.zeros_like(own)
-        backward.preconditions = len(backward.preconditioned_each) == len(backward.each)
-        if backward.preconditions:
-            preconditioned = torch.stack(backward.preconditioned_each).sum()
+        zero = as_number(0, bucket.buffer())
+        own = torch.stack([zero, *backward.each]).sum()
+        preconditioned = torch.stack([zero, *backward.preconditioned_each]).sum()
+        no_factors = len(backward.preconditioned_each) < len(backward.each)
         samples = self._samples()
         # Gradients that were averaged before, and those of a rank without data, are not used.
-        unusable = as_number(not samples or self._since_step > 1, own) + (own == 0)
-        sums = torch.stack([own, preconditioned, as_number(1 / (samples or 1), own), unusable])
+        is_unusable = backward.failed or not samples or self._since_step > 1
+        inverse = 1 / (samples or 1)
+        flags = (as_number(number, own) for number in (inverse, is_unusable, no_factors))
+        sums = torch.stack([own, preconditioned, *flags])
+        sums[3] += own == 0
         scale = [as_number(backward.scale, own)]
         equal = (backward.mean, backward.preconditioned_mean, backward.deviations, scale)
         self._rank_sums.add(sums, equal, backward)
 
     def _receive_sums(self, numbers: list[float], backward: BackwardPass) -> None:
-        each, preconditioned_each, inverse, unusable = numbers[:4]
-        mean, preconditioned_mean, deviation, scale = numbers[4:]
-        if unusable:
+        each, preconditioned_each, inverse, unusable, no_factors = numbers[:5]
+        mean, preconditioned_mean, deviation, scale = numbers[5:]
+        if unusable or backward.failed:
             return
         ranks, square = self.ranks, scale**2
         norms = Norms(each / ranks / square, mean / square, inverse / ranks, ranks)
         preconditioned = variance = None
-        if backward.preconditions:
+        if not no_factors:
             each, mean = preconditioned_each / ranks, preconditioned_mean
             preconditioned = Norms(each / square, mean / square, inverse / ranks, ranks)
         if backward.deviations:
             deviation = deviation if backward.variance == "per-tensor" else deviation**0.5
             variance = deviation / square
         self._receive(Measurement(norms, preconditioned, variance))
+
+    def _fail(self, backward: BackwardPass, error: Exception) -> None:
+        """Report an error once; this rank still takes part in the all-reduces of the others."""
+        backward.failed = True
+        if not self._failed:
+            self._failed = True
+            self._report_problem(f"gradients were not measured ({type(error).__name__}: {error})")
 
     def _average(self, bucket: GradBucket) -> Future[Tensor]:
         """Average exactly as the reducer does without a hook, to the last bit."""

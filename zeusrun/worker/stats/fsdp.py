@@ -142,10 +142,10 @@ class ShardedWatch:
         try:
             if self._on:
                 self._mean.append(squared_norm(arguments["output_tensor"]))
-            if self._expected <= self._done:
-                self._end(arguments["output_tensor"])
         except Exception as error:  # noqa: BLE001 - another version of torch
             self._fail(f"its gradients cannot be measured ({type(error).__name__}: {error})")
+        if self._expected <= self._done:
+            self._end(arguments["output_tensor"])
 
     def _begin(self, task: int) -> None:
         self._rank_sums.collect()
@@ -167,9 +167,11 @@ class ShardedWatch:
         self._each: list[Tensor] = []  # of the groups of this rank
         self._mean: list[Tensor] = []  # of its shards of the averaged ones
         self._expected = self._find_expected()
+        self._inverse = 0.0
+        self._loss_scale: float | Tensor = 1.0
         if self._on:
-            self._inverse = 1 / (self._samples() or float("inf"))
             self._loss_scale = self._scale()
+            self._inverse = 1 / (self._samples() or float("inf"))
 
     def _find_expected(self) -> set[Any]:
         """Return the reduce-scatters of all groups that have gradients."""

@@ -59,7 +59,7 @@ class Model:
     def __init__(
         self, run: RunContext, index: int, parameters: Sequence[Any], settings: Settings
     ) -> None:
-        self._run, self._index = run, index
+        self._run, self.index = run, index
         self.parameters: int = sum(parameter.numel() for parameter in parameters)
         self._ids = {id(parameter) for parameter in parameters}
         self._settings = settings
@@ -163,6 +163,4 @@ class Model:
             self._is_new = False
             self._recorded_t = now_t = time.monotonic()
             values, how, problem = self._values, self._how, self._problem
-            self._run.record_on_0(
-                Watched(now_t, self._index, self.parameters, values, how, problem)
-            )
+            self._run.record_on_0(Watched(now_t, self.index, self.parameters, values, how, problem))

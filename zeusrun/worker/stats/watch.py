@@ -205,8 +205,9 @@ class Watch:
 
     @property
     def noise(self) -> NoiseScale | None:
-        """The averages of the largest model: see ``Model.noise``; ``None`` without a model."""
-        largest = max(self._models.values(), key=lambda each: each.parameters, default=None)
+        """Those of the largest measured model, the newest of equal ones: see ``Model.noise``."""
+        measured = [model for model in self._models.values() if model.watch is not None]
+        largest = max(measured, key=lambda each: (each.parameters, each.index), default=None)
         return None if largest is None else largest.noise
 
     def flush(self) -> None:
