@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zeusrun.worker.hooks.install import installed_hooks
 from zeusrun.worker.stats import ddp as ddp_module
+from zeusrun.worker.stats import rank_sums
 
 torch.set_num_threads(1)
 RANK, RANKS, SHARE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), 16
@@ -185,6 +186,30 @@ def case_a_step_is_received_at_the_next_one_on_every_rank():
         train(ddp, optimizer, first=number)
         if len(steps) != number:
             raise ValueError(f"{len(steps)} of {number}")
+
+
+def case_one_all_reduce_is_for_eight_steps():
+    rank_sums.STEPS = 8
+    try:
+        ddp, steps = build()
+        seldom, few = build()
+        watch._models[seldom].watch._rank_sums._size = 2  # as with interval 4
+    finally:
+        rank_sums.STEPS = 1
+    expected, optimizer, received = [], sgd(ddp), []
+    for number in range(20):
+        expected.append(over_ranks(own_gradient(ddp, batch(number))))
+        train(ddp, optimizer, first=number)
+        received.append(len(steps))
+    flush(ddp)
+    if received != [0] * 8 + [8] * 8 + [16] * 4:
+        raise ValueError(str(received))
+    for step, gradients in zip(steps, expected, strict=False):
+        check(step, gradients)
+    train(seldom, sgd(seldom), 5)
+    flush(seldom)
+    if len(few) != 4:
+        raise ValueError(str(len(few)))
 
 
 def case_accumulation_with_no_sync():

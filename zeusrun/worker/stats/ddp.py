@@ -17,7 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from zeusrun.worker.stats.adam import AdamFactors
 from zeusrun.worker.stats.module_hooks import ModuleHook
 from zeusrun.worker.stats.noise import Measurement, Norms
-from zeusrun.worker.stats.norms import as_number, squared_norm
+from zeusrun.worker.stats.norms import add_up, squared_norm
 from zeusrun.worker.stats.rank_sums import RankSums
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class GradientWatch:
         self._backward: BackwardPass | None = None
         self._has_begun = False  # the present backward pass
         self._failed = False  # in any backward pass
-        self._rank_sums = RankSums(self.group, self._receive_sums)
+        self._rank_sums = RankSums(self.group, self._receive_sums, interval or 1)
         self._buckets: set[int] = set()  # their storages, which may be those of the gradients
         self._divides = False  # whether the reducer would divide by N now
 
@@ -230,20 +230,23 @@ class GradientWatch:
             self._interval, self._variance = 0, None
             self._report_problem("it has sparse or complex gradients, which cannot be measured")
             return
-        zero = as_number(0, bucket.buffer())
-        own = torch.stack([zero, *backward.each]).sum()
-        preconditioned = torch.stack([zero, *backward.preconditioned_each]).sum()
-        no_factors = len(backward.preconditioned_each) < len(backward.each)
+        each, preconditioned_each = backward.each, backward.preconditioned_each
         samples = self._samples()
         # Gradients that were averaged before, and those of a rank without data, are not used.
         is_unusable = backward.failed or not samples or self._since_step > 1
-        inverse = 1 / (samples or 1)
-        flags = (as_number(number, own) for number in (inverse, is_unusable, no_factors))
-        sums = torch.stack([own, preconditioned, *flags])
-        sums[3] += own == 0
-        scale = [as_number(backward.scale, own)]
+        numbers = add_up(
+            (
+                each,
+                preconditioned_each,
+                [1 / (samples or 1)],
+                [is_unusable, sum(each) == 0],
+                [len(preconditioned_each) < len(each)],
+            ),
+            like=bucket.buffer(),
+        )
+        scale = [backward.scale]
         equal = (backward.mean, backward.preconditioned_mean, backward.deviations, scale)
-        self._rank_sums.add(sums, equal, backward)
+        self._rank_sums.add(numbers, equal, backward)
 
     def _receive_sums(self, numbers: list[float], backward: BackwardPass) -> None:
         each, preconditioned_each, inverse, unusable, no_factors = numbers[:5]

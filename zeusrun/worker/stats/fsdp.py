@@ -16,7 +16,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceS
 from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
 
 from zeusrun.worker.stats.noise import Measurement, Norms
-from zeusrun.worker.stats.norms import as_number, squared_norm
+from zeusrun.worker.stats.norms import add_up, as_number, squared_norm
 from zeusrun.worker.stats.rank_sums import RankSums
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class ShardedWatch:
     ) -> None:
         group = next(_groups_of(state)).mesh_info.shard_process_group
         self._ranks = distributed.get_world_size(group)
-        self._rank_sums = RankSums(group, self._receive_sums)
+        self._rank_sums = RankSums(group, self._receive_sums, interval)
         self._state = weakref.ref(state)
         self._interval = interval
         self._samples, self._scale = samples, scale
@@ -195,14 +195,12 @@ class ShardedWatch:
         self._is_complete = self._is_complete or self._first
         if not self._on:
             return
-        zero = as_number(0, like)
-        each, mean = (torch.stack([zero, *parts]).sum() for parts in (self._each, self._mean))
-        square = as_number(self._loss_scale, like).square()
         # Gradients that were averaged before, and those of a rank without data, are not used.
         is_unusable = self._failed or not self._first or not self._inverse
-        inverse, unusable = (as_number(number, like) for number in (self._inverse, is_unusable))
-        numbers = [each / square, mean / square, inverse, unusable + (each == 0)]
-        self._rank_sums.add(torch.stack(numbers))
+        flags = [is_unusable, sum(self._each) == 0]
+        numbers = add_up((self._each, self._mean, [self._inverse], flags), like)
+        numbers[:2] /= as_number(self._loss_scale, like).square()
+        self._rank_sums.add(numbers)
 
     def _receive_sums(self, numbers: list[float], _extra: None) -> None:
         each, mean, inverse, unusable = numbers
