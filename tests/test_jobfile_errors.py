@@ -95,6 +95,21 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
             "13: unknown key 'nproc-per-node' under 'launch'; did you mean 'nproc_per_node'?",
         ),
         (
+            "launch:",
+            "watch: {noise_scale: {intervall: 3}}\nlaunch:",
+            "12: unknown key 'intervall' under 'watch.noise_scale'; did you mean 'interval'?",
+        ),
+        (
+            "launch:",
+            "adapt: {policy: noise-scale}\nlaunch:",
+            "12: unknown key 'policy' under 'adapt'; 'policy' belongs under 'adapt.batch_size'",
+        ),
+        (
+            "launch:",
+            "adapt: {batchsize: {policy: noise-scale}}\nlaunch:",
+            "12: unknown key 'batchsize' under 'adapt'; did you mean 'batch_size'?",
+        ),
+        (
             "nproc_per_node",
             "zzz",
             "13: unknown key 'zzz' under 'launch'; known: nproc_per_node, gpus, distributed, nnodes, max_restarts, grace_period_s",

@@ -116,11 +116,14 @@ def _describe(error: Mapping[str, Any], path: KeyPath, document: JobDocument) ->
 
 def _meant(section: str, key: str, sections: Mapping[str, Sequence[str]]) -> tuple[str | None, str]:
     """Return the key that was probably meant, ``None`` if no key is similar; and a hint."""
+    word = key.lower().replace("-", "_")
+    if close := difflib.get_close_matches(word, sections[section], n=1, cutoff=0.85):
+        return _join(section, close[0]), f"did you mean '{close[0]}'?"
     homes = [name for name, keys in sections.items() if key in keys]
+    homes.sort(key=lambda home: not home.startswith(f"{section}."))  # those within it first
     if homes:
         place = f"under '{homes[0]}'" if homes[0] else "at the top level"
         return _join(homes[0], key), f"'{key}' belongs {place}"
-    word = key.lower().replace("-", "_")
     other = _OTHER_NAMES.get(word)
     if other is None and (close := difflib.get_close_matches(word, sections[section], n=1)):
         other = _join(section, close[0])

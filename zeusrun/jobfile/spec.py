@@ -340,9 +340,16 @@ def spec_json_schema() -> dict[str, Any]:
 
 _NO_SCRIPT = (".yaml", ".yml", ".json", ".sh", ".ipynb")
 _OWN = frozenset({"source", "secrets"})  # fields that are no keys of the file
-_SECTIONS: dict[str, list[str]] = {"": [key for key in JobSpec.model_fields if key not in _OWN]} | {
-    name: list(kind.model_fields)
-    for name, field in JobSpec.model_fields.items()
-    for kind in (field.annotation, *get_args(field.annotation))
-    if isinstance(kind, type) and issubclass(kind, Section)
-}
+
+
+def _list_keys(section: type[Section], name: str = "") -> dict[str, list[str]]:
+    """Return the keys of a section and of those within it, by their dotted names."""
+    found = {name: [key for key in section.model_fields if key not in _OWN]}
+    for key, field in section.model_fields.items():
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, Section):
+                found |= _list_keys(kind, f"{name}.{key}" if name else key)
+    return found
+
+
+_SECTIONS = _list_keys(JobSpec)

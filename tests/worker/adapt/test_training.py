@@ -381,6 +381,13 @@ def test_a_step_that_raises_and_an_optimizer_that_contains_another_leave_the_rat
     assert {line.partition(" ")[2] for line in printed if line[0].isdigit()} == {"0.01 0.02"}
 
 
+def test_the_observed_rate_is_the_one_of_the_script(train):
+    script = "train(run.loader(data, 4), torch.optim.SGD(network.parameters(), 0.05), 2)"
+    rank, _ = train(script, {"schedule": [[1, 16]], "learning_rate": "linear"}, batch_size=8)
+    rates = {e.learning_rates for e in rank.events if isinstance(e, Observed)}
+    assert rates == {(0.05,)}
+
+
 def test_seesaw_doubles_in_the_epoch_in_which_the_rate_is_halved(train):
     script = """
     optimizer = torch.optim.SGD(network.parameters(), 0.08)

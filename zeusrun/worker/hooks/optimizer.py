@@ -24,7 +24,8 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
     given = hooks.run.learning_rate_to_replace
     if given is not None:
         apply_learning_rate(optimizer, hooks.run, given)
-    entered = False
+    rates, entered = hooks.rates, False
+    is_nested = _change_rates(optimizer.Optimizer, rates) if rates is not None else lambda: False
     tick, step, watch = hooks.tick, hooks.observer.step, hooks.watch
 
     def before(*_: Any) -> None:
@@ -33,8 +34,10 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
 
     def after(stepped: Any, *_: Any) -> None:
         nonlocal entered
-        if entered:
+        if entered and not is_nested():
             entered = False
+            if rates is not None:
+                rates.after()  # before anything looks at them
             tick()
             step(stepped)
             if watch is not None:
@@ -42,15 +45,14 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
 
     optimizer.register_optimizer_step_pre_hook(before)
     optimizer.register_optimizer_step_post_hook(after)
-    if hooks.rates is not None:
-        _change_rates(optimizer.Optimizer, hooks.rates)
 
 
-def _change_rates(cls: Any, rates: Rates) -> None:
+def _change_rates(cls: Any, rates: Rates) -> Callable[[], bool]:
     """Change the rates for the length of each step, also of one that raises an exception.
 
     Only of the outermost step: ``ZeroRedundancyOptimizer`` copies the groups of the optimizer that
-    it contains after that one's step, whose global hooks would come too early.
+    it contains after that one's step, whose global hooks would come too early. Returns whether the
+    present step is within another one.
     """
     add_hooks, depth = cls.profile_hook_step, 0  # torch wraps the step of every class with it
 
@@ -73,3 +75,4 @@ def _change_rates(cls: Any, rates: Rates) -> None:
         return changed_step
 
     cls.profile_hook_step = staticmethod(profile_hook_step)
+    return lambda: depth > 1
