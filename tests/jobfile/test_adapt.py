@@ -54,6 +54,7 @@ def test_a_weight_with_which_nothing_could_be_averaged_is_an_error(tmp_path, alp
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
+        ({"policy": "goodput", "every": 1}, "must be such as 1 epoch or 100 steps, not 1"),
         ({"policy": "goodputt"}, r"did you mean 'goodput'\?"),
         ({"policy": "a b:C"}, "or module:Class, not 'a b:C'"),
         ({"policy": ["goodput", "mine:C"]}, "may only list classes of your own"),

@@ -81,10 +81,10 @@ class AdaptBatchSize(Section):
                 raise ValueError(f"may only list classes of your own (module:Class), not {name!r}")
         return policy if isinstance(policy, str) else tuple(names)
 
-    @field_validator("every")
+    @field_validator("every", mode="before")
     @classmethod
-    def _check_every(cls, every: str, info: ValidationInfo) -> str:
-        match = _EVERY.fullmatch(every.strip())
+    def _check_every(cls, every: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 - any YAML
+        match = _EVERY.fullmatch(every.strip()) if isinstance(every, str) else None
         if match is None:
             raise ValueError(f"must be such as 1 epoch or 100 steps, not {every!r}")
         if info.data.get("policy") == "double-on-rise" and match[2] == "step":

@@ -187,7 +187,7 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
     mark = "✓" if reached else "·" if replaced else "✗"
     status = (f" {trial.status.value}", style)
     head = Text.assemble((trial.trial, "bold"), status, f"  {trial.reason}")
-    took = f"  batch size {trial.global_batch_size} · "
+    took = f"  batch size {path_text(trial.batch_sizes, most=3) or trial.global_batch_size} · "
     took += units.plural(trial.epochs, "epoch") if trial.epochs else "no epoch"
     if trial.time_s is not None:
         took += f" · {units.duration(trial.time_s)}"

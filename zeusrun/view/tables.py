@@ -280,7 +280,8 @@ def explain_table(
         legend.append(f"power limit: {' · '.join(best)}")
     if recent := critical[-_RECENT:]:
         size, runs = f"{statistics.median(recent):.3g}", units.plural(len(recent), "run")
-        legend.append(f"critical batch size: {size}, by the noise scale of {runs}; only shown")
+        basis = f"by the noise scale of {runs}; the policy does not use it"
+        legend.append(f"critical batch size: {size}, {basis}")
     notes = [Text(f"  {text}", style="dim") for text in legend] + _remarks(kept)
     blank = Text("")
     return Group(Text(title, style="bold"), blank, table, blank, verdicts, blank, *notes)

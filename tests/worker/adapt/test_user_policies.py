@@ -99,7 +99,12 @@ def test_a_class_that_fails_leaves_the_others(build):
     ],
 )
 def test_a_class_that_cannot_be_created_is_refused(build, classes, name, why):
-    build(**{name: lambda: None for name in classes})
+    build(**dict.fromkeys(classes, returns(None)))
     sys.modules["mine"] = SimpleNamespace(**classes)
     with pytest.raises(RuntimeError, match=rf"{name} cannot be used: {why}"):
         UserPolicies([name], print)
+
+
+def test_a_class_with_none_of_the_methods_is_refused(build):
+    with pytest.raises(RuntimeError, match=r"mine:Idle has none of the methods .* after_step"):
+        build(Idle=type("Idle", (), {"after_epochs": print}))

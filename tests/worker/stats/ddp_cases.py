@@ -416,8 +416,9 @@ def case_preconditioned_norms_are_of_what_adam_sees():
         optimizer = kind(ddp.parameters(), 0.01)
         train(ddp, optimizer, 3)
         flush(ddp)
-        state = [optimizer.state[p] for p in ddp.parameters()]
-        factors = [1 / ((s["exp_avg_sq"] / (1 - 0.999**3)).sqrt() + 1e-8) for s in state]
+        squares = [optimizer.state[p]["exp_avg_sq"] / (1 - 0.999**3) for p in ddp.parameters()]
+        share = 0.001 / (1 - 0.999**4)  # of the next gradient
+        factors = [1 / ((v + share * v.mean()).sqrt() + 1e-8) for v in squares]
         factor = torch.cat([f.flatten() for f in factors]).double()
         watch._models[ddp].watch._adam._uses = 0  # new factors
         gradients = over_ranks(own_gradient(ddp, batch(3)) * factor)
@@ -427,6 +428,21 @@ def case_preconditioned_norms_are_of_what_adam_sees():
             raise ValueError("Adam has no state before its first step")
         close(steps[3].preconditioned.each, gradients.square().sum(1).mean(), 1e-4)
         close(steps[3].preconditioned.mean, gradients.mean(0).square().sum(), 1e-4)
+
+
+def case_an_element_that_never_had_a_gradient_does_not_outweigh_all_others():
+    ddp, steps = build()
+    optimizer = torch.optim.Adam(ddp.parameters(), 0.001)
+    for number in range(12):
+        x, y = batch(number)
+        x[:, 0] = float(number == 11)  # as a word that comes for the first time
+        optimizer.zero_grad()
+        loss_of(ddp, (x, y)).backward()
+        optimizer.step()
+    flush(ddp)
+    before, after = (step.preconditioned.each for step in steps[-2:])
+    if not after < 10 * before:
+        raise ValueError(f"{after} after {before}")
 
 
 def case_each_model_has_its_own_adam():

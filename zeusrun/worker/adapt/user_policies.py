@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
     from zeusrun.worker.adapt.policies import Observation
 
+_METHODS = tuple(
+    f"{when}_{what}" for when in ("before", "after") for what in ("train", "epoch", "step")
+)
+
 
 class UserPolicies:
     """Calls the methods that the user's classes have, and keeps the last batch size returned.
@@ -26,7 +30,8 @@ class UserPolicies:
         warn: Called with a sentence if a class fails; that class is not called again.
 
     Raises:
-        RuntimeError: If a class cannot be imported, or created without arguments.
+        RuntimeError: If a class cannot be imported, or created without arguments, or has none of
+            the methods.
     """
 
     def __init__(self, names: Sequence[str], warn: Callable[[str], None]) -> None:
@@ -64,13 +69,19 @@ class UserPolicies:
 def _create(name: str) -> Any:
     module, _, class_name = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), class_name)()
+        policy = getattr(importlib.import_module(module), class_name)()
     except (Exception, SystemExit) as error:  # importing a script may raise SystemExit
         raise RuntimeError(
             f"zeusrun: adapt.batch_size.policy {name} cannot be used: {_describe(error)}. Correct "
             "the name in the job file, or the class. zeusrun creates it without arguments, from a "
             "module of its own, not from the script"
         ) from error
+    if not any(hasattr(policy, method) for method in _METHODS):
+        raise RuntimeError(
+            f"zeusrun: adapt.batch_size.policy {name} has none of the methods that zeusrun calls: "
+            f"{', '.join(_METHODS)}. Correct their names in the class"
+        )
+    return policy
 
 
 def _is_batch_size(value: object) -> bool:

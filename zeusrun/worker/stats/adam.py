@@ -48,7 +48,11 @@ class AdamFactors:
             if group is None or "exp_avg_sq" not in state:
                 return None
             step = torch.as_tensor(state["step"], dtype=torch.float64)  # may be on the device
-            corrected = state["exp_avg_sq"] / (1 - group["betas"][1] ** step)
+            beta2 = group["betas"][1]
+            corrected = state["exp_avg_sq"] / (1 - beta2**step)
+            # Adam adds the square of the new gradient before it divides. That of an average element
+            # stands in for it; otherwise an element without gradients so far is divided by eps.
+            corrected += corrected.mean() * ((1 - beta2) / (1 - beta2 ** (step + 1)))
             offset = gradient.storage_offset() - buffer.storage_offset()
             part = factors.as_strided(gradient.size(), gradient.stride(), offset)
             part.copy_(corrected.sqrt_().add_(group["eps"]).reciprocal_())

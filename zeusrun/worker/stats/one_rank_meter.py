@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.worker.stats.deferred import DeferredNumbers
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
     from zeusrun.worker.stats.noise import Norms
 
 
-class OneRankMeter:
+class OneRankMeter(ABC):
     """Measures one model in some of its optimizer steps.
 
-    A subclass registers hooks in ``_handles``, begins the first step, and has three methods:
-    ``_begin_step``, ``_end_step``, and ``_receive_numbers``. ``_end_step`` adds numbers to
-    ``_deferred``, and ``_receive_numbers`` is called with them some steps later.
+    A subclass registers hooks in ``_handles``, begins the first step, and has the three abstract
+    methods. ``_end_step`` adds numbers to ``_deferred``, and ``_receive_numbers`` is called with
+    them some steps later.
 
     Args:
         interval: Measure every so many optimizer steps.
@@ -30,8 +31,6 @@ class OneRankMeter:
         receive: Called with the norms of a step, and how they were measured.
         fail: Called once, with the reason, if this way cannot measure the model.
     """
-
-    _receive_numbers: Callable[..., None]
 
     def __init__(
         self,
@@ -76,13 +75,17 @@ class OneRankMeter:
         """Receive all that is measured."""
         self._deferred.flush()
 
+    @abstractmethod
     def _begin_step(self) -> None:
         """Decide whether to measure the next step, and set everything of a step to its start."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _end_step(self) -> None:
         """Compute the numbers of a step that is measured."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def _receive_numbers(self, *numbers: Any) -> None:
+        """Receive the numbers of a step, and what was added with them."""
 
     def _give_up(self, error: Exception) -> None:
         text = f"measuring ended with an error ({type(error).__name__}: {error})"
