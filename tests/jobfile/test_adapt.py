@@ -22,8 +22,8 @@ def load(folder, *, learning_rate="none", betas="keep", sizes=SIZES, job=None, *
 
 
 def test_without_the_section_nothing_adapts(tmp_path):
-    adapt = load_job(tmp_path).adapt
-    assert (adapt.batch_size, adapt.variant, adapt.measures) == (None, None, False)
+    spec = load_job(tmp_path)
+    assert (spec.adapt, spec.variant) == (None, None)
 
 
 def test_every_policy_of_the_job_file_has_its_rule(tmp_path):
@@ -43,6 +43,14 @@ def test_the_range_is_that_of_the_candidates(tmp_path):
     assert spec.adapt.limits(spec.batch_size) == (48, 96)
     spec = load(tmp_path, policy="goodput", max=4096, sizes={**SIZES, "per_device_max": 64})
     assert spec.adapt.limits(spec.batch_size) == (32, 4096)
+
+
+def test_a_section_that_asks_for_nothing_is_an_error(tmp_path):
+    for adapt in ({}, {"learning_rate": "sqrt"}):
+        with pytest.raises(JobFileError, match="the key 'batch_size' is missing under 'adapt'"):
+            load_job(tmp_path, adapt=adapt)
+    with pytest.raises(JobFileError, match="'watch' names nothing to measure"):
+        load_job(tmp_path, watch={})
 
 
 @pytest.mark.parametrize("alpha", [1, 0, 1e-300, -0.1, "nan"])

@@ -82,8 +82,8 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
             "epoch": None,
             "step": None,
         },
-        "watch": {"noise_scale": None, "variance": None},
-        "adapt": {"batch_size": None, "learning_rate": "none", "betas": "keep"},
+        "watch": None,
+        "adapt": None,
         "schedule": None,
         "notify": {
             "command": (),
@@ -263,6 +263,7 @@ def _sections_of(schema):
 
 def test_the_schema_knows_every_key_of_a_job_and_no_other(job_file):
     text = MINIMAL + "learning_rate: {base: 1}\nschedule: {cron: '@daily'}\n"
+    text += "watch: {variance: {}}\nadapt: {batch_size: {policy: goodput}}\n"
     record = load_spec(job_file(text)).model_dump(mode="json")
     for name, section in _sections_of(spec_json_schema()):
         keys = record[name] if name else record
@@ -284,6 +285,7 @@ def test_the_schema_requires_what_has_no_default():
         "objective": {"metric", "target"},
         "batch_size": {"candidates"},
         "learning_rate": {"base"},
+        "adapt": {"batch_size"},
         "schedule": {"cron"},
     }
 

@@ -12,7 +12,15 @@ from tests.factories import build_trial as trial
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.launcher.rundir.record import Live
-from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, Stage, TrialStatus
+from zeusrun.trial import (
+    CurvePoint,
+    EnergySource,
+    Outcome,
+    PowerPoint,
+    SizeChange,
+    Stage,
+    TrialStatus,
+)
 from zeusrun.view.console import PlainConsole
 from zeusrun.view.sheets import limit_text, trial_sheet
 from zeusrun.view.tables import (
@@ -154,6 +162,19 @@ def test_the_best_limit_of_each_arm_is_explained_where_there_is_one():
     explained = render(explain_table("job", [belief(32)], limits={32: (150.0, 4), 64: (200.0, 1)}))
     assert "power limit: 32: 150 W, best of 4 · 64: 200 W, best of 1" in explained
     assert "power limit" not in render(explain_table("job", [belief(32)]))
+
+
+def test_the_critical_batch_size_is_explained_with_how_it_was_measured():
+    measured = [reached(1, 50.0, noise_scale=n, gradients_of="consecutive") for n in (90.0, 110.0)]
+    text = render(explain_table("job", [belief(32)], measured=measured), width=200)
+    how = "by the noise scale of 2 runs, from consecutive steps: biased"
+    assert f"critical batch size: 100, {how}; the policy does not use it" in text
+
+
+def test_a_run_that_adapted_shows_its_first_and_last_batch_size():
+    sizes = (SizeChange(1, 32), SizeChange(3, 128))
+    text = render(history_table("job", [reached(1, 50.0, batch_sizes=sizes)]))
+    assert "32→128" in text
 
 
 def test_an_empty_history_is_a_table_without_rows():

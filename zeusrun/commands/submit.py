@@ -339,5 +339,5 @@ def explain(
         knob = f"eta_knob {objective.eta_knob:g}"
         title = f"{spec.name}: what policy {submission.policy.name} expects, {goal}, {knob}"
         limits = best_limits(problem, runs)
-        critical = [trial.critical_batch_size for trial in trials if trial.critical_batch_size]
-        console().print(explain_table(title, beliefs, remarks, limits, critical))
+        measured = [trial for trial in trials if trial.critical_batch_size]
+        console().print(explain_table(title, beliefs, remarks, limits, measured))

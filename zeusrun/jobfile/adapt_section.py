@@ -132,9 +132,7 @@ class AdaptBatchSize(Section):
 class Adapt(Section):
     """A batch size that changes while the training runs."""
 
-    batch_size: AdaptBatchSize | None = Field(
-        None, description="How the batch size changes; null: it is fixed."
-    )
+    batch_size: AdaptBatchSize = Field(description="How the batch size changes.")
     learning_rate: Literal["none", "linear", "sqrt", "adascale"] = Field(
         "none", description="How the learning rate follows the batch size within a run."
     )
@@ -147,9 +145,7 @@ class Adapt(Section):
     @classmethod
     def _check_learning_rate(cls, rule: str, info: ValidationInfo) -> str:
         chosen = info.data.get("batch_size")
-        if chosen is None:
-            return rule
-        if chosen.policy == "seesaw" and rule != "sqrt":
+        if chosen is not None and chosen.policy == "seesaw" and rule != "sqrt":
             raise ValueError(
                 "must be sqrt with policy seesaw, so that the rate falls by √2 where the schedule "
                 "halves it"
@@ -157,11 +153,9 @@ class Adapt(Section):
         return rule
 
     @property
-    def variant(self) -> str | None:
-        """The policy's name, which separates these runs from others; ``None`` if it is fixed."""
+    def variant(self) -> str:
+        """The policy's name, which separates these runs from others."""
         chosen = self.batch_size
-        if chosen is None:
-            return None
         if chosen.schedule is not None:
             return f"schedule {chosen.schedule}"
         return chosen.policy if isinstance(chosen.policy, str) else ",".join(chosen.policy)
@@ -169,16 +163,11 @@ class Adapt(Section):
     @property
     def measures(self) -> bool:
         """Whether it needs the noise scale."""
-        chosen = self.batch_size
-        if chosen is None:
-            return False
-        return self.learning_rate == "adascale" or chosen.policy in _MEASURING
+        return self.learning_rate == "adascale" or self.batch_size.policy in _MEASURING
 
     def limits(self, sizes: BatchSizes) -> tuple[int, int]:
-        """Return the smallest and the largest batch size; (0, 0) if it is fixed."""
+        """Return the smallest and the largest batch size."""
         chosen = self.batch_size
-        if chosen is None:
-            return 0, 0
         least = sizes.candidates[0] if chosen.min is None else chosen.min
         return least, sizes.candidates[-1] if chosen.max is None else chosen.max
 
@@ -189,8 +178,6 @@ class Adapt(Section):
             ValueError: If not. The message continues a sentence that starts with the key.
         """
         chosen, (least, most) = self.batch_size, self.limits(sizes)
-        if chosen is None:
-            return
         if sizes.apply == "dataloader":
             raise ValueError(
                 "only goes with batch_size.apply: script, because run.loader sets the batch size"
@@ -216,9 +203,7 @@ class Adapt(Section):
 
     def check_divisible(self, world_size: int) -> None:
         """Raise ``ValueError`` if the processes cannot share a planned batch size evenly."""
-        chosen = self.batch_size
-        planned = {} if chosen is None else chosen.planned
-        uneven = [str(size) for size in planned.values() if size % world_size]
+        uneven = [str(size) for size in self.batch_size.planned.values() if size % world_size]
         if uneven:
             raise ValueError(
                 f"has a schedule with batch sizes that {world_size} processes cannot share evenly: "
@@ -233,7 +218,7 @@ class Adapt(Section):
         Raises:
             ValueError: If a module does not exist, or does not contain the name of the class.
         """
-        for name in self.batch_size.classes if self.batch_size is not None else ():
+        for name in self.batch_size.classes:
             module, _, class_name = name.partition(":")
             found = PathFinder.find_spec(
                 module.partition(".")[0], [*folders, *filter(None, sys.path)]

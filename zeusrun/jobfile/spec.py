@@ -20,7 +20,7 @@ from pydantic import (
 
 from zeusrun.errors import JobFileError
 from zeusrun.job_name import check_job_name
-from zeusrun.jobfile.adapt_section import Adapt
+from zeusrun.jobfile.adapt_section import Adapt  # noqa: TC001 - pydantic needs it
 from zeusrun.jobfile.messages import collect_problems, describe_errors
 from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.jobfile.patterns import find_metrics
@@ -41,7 +41,7 @@ from zeusrun.jobfile.sections import (
     StallSection,
 )
 from zeusrun.jobfile.values import EnvName, EnvText, PassedText, Template, check_text
-from zeusrun.jobfile.watch_section import Watch
+from zeusrun.jobfile.watch_section import Watch  # noqa: TC001 - pydantic needs it
 from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
 
 if TYPE_CHECKING:
@@ -119,8 +119,10 @@ class JobSpec(Section):
     power_limit: PowerLimit = PowerLimit()
     stall: StallSection = StallSection()
     metrics: Metrics = Metrics()
-    watch: Watch = Watch()
-    adapt: Adapt = Adapt()
+    watch: Watch | None = Field(None, description="What the ranks measure of their gradients.")
+    adapt: Adapt | None = Field(
+        None, description="How the batch size changes while the training runs."
+    )
     schedule: ScheduleSection | None = Field(
         None, description="When it runs by itself; zeusrun schedule add turns it on."
     )
@@ -214,9 +216,9 @@ class JobSpec(Section):
 
     @field_validator("adapt")
     @classmethod
-    def _check_adapt(cls, adapt: Adapt, info: ValidationInfo) -> Adapt:
+    def _check_adapt(cls, adapt: Adapt | None, info: ValidationInfo) -> Adapt | None:
         data = info.data
-        if adapt.batch_size is None or "batch_size" not in data:
+        if adapt is None or "batch_size" not in data:
             return adapt
         if data.get("instrument") is False:
             raise ValueError("changes the batch size, but no hook runs with instrument: false")
@@ -240,9 +242,15 @@ class JobSpec(Section):
         except ValueError as error:
             raise JobFileError(f"{self.source}: 'batch_size' {error}") from error
         try:
-            self.adapt.check_divisible(world_size)
+            if self.adapt is not None:
+                self.adapt.check_divisible(world_size)
         except ValueError as error:
             raise JobFileError(f"{self.source}: 'adapt' {error}") from error
+
+    @property
+    def variant(self) -> str | None:
+        """The policy by which the batch size adapts within a run; ``None`` if it is fixed."""
+        return None if self.adapt is None else self.adapt.variant
 
     def learning_rate_for(self, global_batch_size: int) -> float | None:
         """Return the learning rate at a batch size; ``None`` without a learning_rate section."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from zeusrun.jobfile.sections import Section
 
@@ -39,3 +39,9 @@ class Watch(Section):
     variance: VarianceSection | None = Field(
         None, description="The variance of the gradients over the ranks; {} for the defaults."
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> Watch:
+        if self.noise_scale is None and self.variance is None:
+            raise ValueError("names nothing to measure; add noise_scale: {} or variance: {}")
+        return self

@@ -245,7 +245,7 @@ def build_problem(
         power_limits_w=submission.power_limits_w,
         power_objective=PowerObjective(spec.power_limit.objective, spec.power_limit.factor),
         learn_from_shared=spec.policy.learn_from_shared,
-        variant=spec.adapt.variant,
+        variant=spec.variant,
     )
 
 
@@ -323,7 +323,7 @@ def _draft_trial(
         eta_knob=problem.eta_knob,
         default_batch_size=problem.default,
         host=submission.host,
-        variant=spec.adapt.variant,
+        variant=spec.variant,
         micro_batch_size=problem.micro_batch_sizes.get(arm),
     )
 

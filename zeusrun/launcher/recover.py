@@ -190,7 +190,7 @@ def why_not_continued(submission: Submission, trial: Trial, *, has_files: bool) 
         "a chosen batch size starts a new run": submission.forced_batch_size is not None,
         f"{arm} is no longer a candidate": arm not in spec.batch_size.candidates,
         "the objective has changed": then != now,
-        "the batch size adapts in another way": trial.variant != spec.adapt.variant,
+        "the batch size adapts in another way": trial.variant != spec.variant,
         "the learning rate has changed": trial.learning_rate != spec.learning_rate_for(arm),
         "it ran on other devices": (trial.world_size, trial.gpu_model, trial.gpu_count) != devices,
     }

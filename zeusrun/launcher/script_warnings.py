@@ -44,7 +44,7 @@ def find_unused_choices(spec: JobSpec) -> list[str]:
     mentions zeusrun or cannot be read.
     """
     text = _script_text(spec)
-    if text and spec.adapt.batch_size is not None and ".loader(" not in text:
+    if text and spec.adapt is not None and ".loader(" not in text:
         told = (
             "the batch size seems not to adapt: the script does not mention run.loader(...), which "
             "makes a data loader whose batch size can change (docs/adapt.md)"

@@ -16,11 +16,12 @@ _STATISTICS = {
     "preconditioned_noise_scale": "preconditioned noise scale",
     "gradient_variance": "variance",
 }
-_WAYS = {
+WAYS = {
     "examples": "from normalisation layers",
     "micro_batches": "from micro-batches",
     "consecutive": "from consecutive steps: biased",
 }
+"""How the gradients of one rank were measured, by the name in the trial."""
 
 
 def path_text(changes: Sequence[SizeChange], most: int = 0) -> str | None:
@@ -51,6 +52,6 @@ def gradients_text(values: Mapping[str, float | None], how: str | None) -> str |
     ]
     if not texts:
         return None
-    if how in _WAYS:
-        texts.append(_WAYS[how])
+    if how in WAYS:
+        texts.append(WAYS[how])
     return " · ".join(texts)

@@ -199,6 +199,8 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
         spent = f"{units.energy(trial.energy_j)}{source} · cost {units.energy(trial.cost_j)}"
         limit = f" · limit {limit_text(trial)}" if trial.power_limit_w else ""
         lines.append(Text(f"  {spent} (eta_knob {trial.eta_knob:g}){limit}"))
+    if (gradients := gradients_text(vars(trial), trial.gradients_of)) is not None:
+        lines.append(Text(f"  {gradients}"))
     if trial.status is TrialStatus.PREEMPTED:
         then = "goes on with it" if saved else "runs it again from its beginning"
         lines.append(Text(f"  the next submit {then}", style="dim"))

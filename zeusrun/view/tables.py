@@ -15,6 +15,7 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, plain_table, warning_lines
+from zeusrun.view.gradients import WAYS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -241,13 +242,13 @@ def explain_table(
     beliefs: Sequence[ArmBelief],
     kept: Sequence[str] = (),
     limits: Mapping[int, tuple[float, int]] = MappingProxyType({}),
-    critical: Sequence[float] = (),
+    measured: Sequence[Trial] = (),
 ) -> RenderableType:
     """Return what a policy believes about each batch size: a table, then a verdict on each.
 
     ``kept`` are remarks about past trials that are interpreted differently now. ``limits`` are, by
-    arm, the best power limit in watts and the number of measured ones. ``critical`` are the noise
-    scales that past trials ended with, oldest first.
+    arm, the best power limit in watts and the number of measured ones. ``measured`` are
+    past trials with a known noise scale, oldest first.
     """
     table = plain_table()
     valued = any(belief.value_j is not None for belief in beliefs)
@@ -278,10 +279,11 @@ def explain_table(
     if limits:
         best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
         legend.append(f"power limit: {' · '.join(best)}")
-    if recent := critical[-_RECENT:]:
-        size, runs = f"{statistics.median(recent):.3g}", units.plural(len(recent), "run")
-        basis = f"by the noise scale of {runs}; the policy does not use it"
-        legend.append(f"critical batch size: {size}, {basis}")
+    if recent := measured[-_RECENT:]:
+        size = statistics.median(t.critical_batch_size for t in recent if t.critical_batch_size)
+        ways = sorted({WAYS[t.gradients_of] for t in recent if t.gradients_of in WAYS})
+        basis = ", ".join([f"by the noise scale of {units.plural(len(recent), 'run')}", *ways])
+        legend.append(f"critical batch size: {size:.3g}, {basis}; the policy does not use it")
     notes = [Text(f"  {text}", style="dim") for text in legend] + _remarks(kept)
     blank = Text("")
     return Group(Text(title, style="bold"), blank, table, blank, verdicts, blank, *notes)

@@ -128,6 +128,11 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
 
 
 def batch_size(trial: Trial) -> str:
-    """Return the batch size, such as ``256≠64`` where 256 was chosen but the run used 64."""
+    """Return the batch size, such as ``256≠64`` where 256 was chosen but the run used 64.
+
+    ``16→64`` is a run that adapted its batch size, from 16 at its start to 64 at its end.
+    """
     chosen, observed = trial.global_batch_size, trial.observed_batch_size
+    if trial.last_batch_size != chosen:
+        return f"{chosen}→{trial.last_batch_size}"
     return f"{chosen}≠{observed}" if observed not in {None, chosen} else str(chosen)

@@ -190,6 +190,14 @@ def test_without_the_section_nothing_is_watched(run):
     assert run("zeusrun.watch(plain()); zeusrun.watch(3); train(plain())", watch=None) == []
 
 
+def test_a_noise_scale_that_stayed_unknown_is_explained(run):
+    random = "x, data = None, TensorDataset(torch.randn(96, 4), torch.randn(96, 1))\n"
+    model = "model = plain(); zeusrun.watch(model); train(model)"
+    last = run(random + model)[-1]
+    assert "noise_scale" not in last.values
+    assert "unknown, because |G|² was within two standard errors of 0" in last.problem
+
+
 def test_the_scale_of_the_loss_is_removed(run):
     events = run(
         """

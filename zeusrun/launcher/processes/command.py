@@ -222,18 +222,18 @@ def build_command(
 
 def _to_watch(spec: JobSpec) -> dict[str, str]:
     """Return the variable that says which statistics of gradients the ranks compute."""
-    asked = spec.watch.model_dump(exclude_none=True)
-    if spec.adapt.measures and "noise_scale" not in asked:
+    asked = {} if spec.watch is None else spec.watch.model_dump(exclude_none=True)
+    if spec.adapt is not None and spec.adapt.measures and "noise_scale" not in asked:
         asked["noise_scale"] = NoiseScaleSection().model_dump()
     return {"ZEUSRUN_WATCH": json.dumps(asked)} if asked else {}
 
 
 def _to_adapt(spec: JobSpec, fits: int | None) -> dict[str, str]:
     """Return the variable that says how the ranks change the batch size."""
+    if spec.adapt is None:
+        return {}
     chosen, (least, most) = spec.adapt.batch_size, spec.adapt.limits(spec.batch_size)
     most = most if fits is None else min(most, fits)
-    if chosen is None:
-        return {}
     interval, unit = chosen.interval
     asked = {
         "policies": chosen.classes or [chosen.policy],

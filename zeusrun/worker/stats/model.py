@@ -157,6 +157,17 @@ class Model:
         self._is_new = True
         self.record()
 
+    def finish(self) -> None:
+        """Record the last values, and why a noise scale stayed unknown."""
+        asked = self._settings.noise_interval is not None and self._problem is None
+        known = {self._noise.value, self._preconditioned.value} - {None}
+        if asked and self._noise.trace.value is not None and not known:
+            self.report_problem(
+                "its noise scale stayed unknown, because |G|² was within two standard errors of 0; "
+                "it needs more steps, more ranks, or a larger batch size"
+            )
+        self.record()
+
     def record(self) -> None:
         """Record the newest values, if they are new."""
         if self._is_new:

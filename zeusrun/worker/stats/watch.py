@@ -216,7 +216,7 @@ class Watch:
             if model.watch is not None:
                 with contextlib.suppress(Exception):  # the process group may be gone
                     model.watch.flush()
-            model.record()
+            model.finish()
 
 
 def _find_problem(module: Any, world_size: int) -> str | None:
