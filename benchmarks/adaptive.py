@@ -34,7 +34,7 @@ def submit(job: str, variant: str, seed: int, rule: str, home: str) -> dict:
     keys = [*COMMON, f"name={job}-{variant}", f"args=[--data, {DATA[job][0]}, --seed, {seed}]"]
     keys += [f"learning_rate.scale={rule}", f"adapt.learning_rate={rule}"]
     if variant in {"small", "large"}:
-        keys.append("adapt.batch_size=null")
+        keys.append("adapt=null")
     else:
         keys.append(f"adapt.batch_size.policy={variant}")
     options = [part for key in keys for part in ("--set", key)]
