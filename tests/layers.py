@@ -19,7 +19,7 @@ LAYERS = (
     ("sidecar",),
     ("jobfile", "files"),
     ("trial", "plugins"),
-    ("cost", "redaction", "plain_text", "target", "clock", "job_name", "errors"),
+    ("cost", "redaction", "plain_text", "target", "clock", "job_name", "errors", "tariff"),
 )
 
 VALUES = frozenset(LAYERS[-1]) | frozenset(LAYERS[-2])

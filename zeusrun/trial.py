@@ -172,6 +172,10 @@ class Outcome:
     gradient_variance: float | None = None  # of a rank's gradient
     gradients_of: str | None = None  # how they were measured; see ``Watched.how``
     batch_sizes: tuple[SizeChange, ...] = ()  # of a run that adapted it
+    price: float | None = None  # of ``energy_j``, with what held while it ran, in ``currency``
+    currency: str | None = None
+    carbon_g: float | None = None  # grams of CO2 equivalent; both include ``pue``
+    pue: float | None = None  # energy of the site over that of the devices
     cause: str | None = None  # of a crash, without ranks, numbers and paths, to compare crashes
     warnings: tuple[str, ...] = ()  # sentences for people
 
@@ -247,6 +251,10 @@ class Trial:
     gradient_variance: float | None = None
     gradients_of: str | None = None
     batch_sizes: tuple[SizeChange, ...] = ()
+    price: float | None = None
+    currency: str | None = None
+    carbon_g: float | None = None
+    pue: float | None = None
 
     @property
     def critical_batch_size(self) -> float | None:

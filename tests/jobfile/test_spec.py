@@ -84,6 +84,9 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
         },
         "watch": None,
         "adapt": None,
+        "price": None,
+        "carbon": None,
+        "pue": None,
         "schedule": None,
         "notify": {
             "command": (),
@@ -263,6 +266,7 @@ def _sections_of(schema):
 
 def test_the_schema_knows_every_key_of_a_job_and_no_other(job_file):
     text = MINIMAL + "learning_rate: {base: 1}\nschedule: {cron: '@daily'}\n"
+    text += "price: {per_kwh: 1, currency: EUR}\ncarbon: {g_per_kwh: 1}\n"
     text += "watch: {variance: {}}\nadapt: {batch_size: {policy: goodput}}\n"
     record = load_spec(job_file(text)).model_dump(mode="json")
     for name, section in _sections_of(spec_json_schema()):
@@ -287,6 +291,7 @@ def test_the_schema_requires_what_has_no_default():
         "learning_rate": {"base"},
         "adapt": {"batch_size"},
         "schedule": {"cron"},
+        "price": {"currency"},
     }
 
 

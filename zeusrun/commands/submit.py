@@ -37,6 +37,7 @@ from zeusrun.errors import BusyError, ExitCode, HistoryError, UsageError, Zeusru
 from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
+from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.choose import build_problem, plan
 from zeusrun.launcher.context import Submission, job_devices
@@ -302,6 +303,7 @@ def compose(
         home=home,
         environment=inherited,
         forced_batch_size=batch_size,
+        tariffs=load_tariffs(spec, home),
     )
 
 

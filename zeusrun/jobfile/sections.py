@@ -6,7 +6,7 @@ A new section is one class here and one line in ``spec.JobSpec``.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -16,6 +16,9 @@ from zeusrun.jobfile.messages import NO_CANDIDATE
 from zeusrun.jobfile.validators import CatchUp, Overlap, check_url
 from zeusrun.jobfile.values import Duration, Event, PolicyName, Processes, Size  # noqa: TC001 - pydantic reads the annotations
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 
 class Section(BaseModel):
     """Frozen, strict (``true`` and ``"1"`` are not 1), closed to unknown keys."""
@@ -23,6 +26,21 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid", allow_inf_nan=False, validate_default=True
     )
+
+
+def list_keys(
+    section: type[Section], hidden: Collection[str] = (), name: str = ""
+) -> dict[str, list[str]]:
+    """Return the keys of a section and of those within it, by their dotted names.
+
+    ``hidden`` are fields that are no keys.
+    """
+    found = {name: [key for key in section.model_fields if key not in hidden]}
+    for key, field in section.model_fields.items():
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, Section):
+                found |= list_keys(kind, hidden, f"{name}.{key}" if name else key)
+    return found
 
 
 class Launch(Section):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations at run time
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -39,7 +39,9 @@ from zeusrun.jobfile.sections import (
     ScheduleSection,
     Section,
     StallSection,
+    list_keys,
 )
+from zeusrun.jobfile.tariff_section import Carbon, Price  # noqa: TC001 - pydantic needs them
 from zeusrun.jobfile.values import EnvName, EnvText, PassedText, Template, check_text
 from zeusrun.jobfile.watch_section import Watch  # noqa: TC001 - pydantic needs it
 from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
@@ -126,6 +128,9 @@ class JobSpec(Section):
     schedule: ScheduleSection | None = Field(
         None, description="When it runs by itself; zeusrun schedule add turns it on."
     )
+    price: Price | None = Field(None, description="What a kilowatt-hour costs.")
+    carbon: Carbon | None = Field(None, description="How much CO2 a kilowatt-hour causes.")
+    pue: float | None = Field(None, ge=1, description="Power usage effectiveness of the site.")
     keep: Keep = Keep()
     notify: Notify = Notify()
     timeout_s: float | None = Field(
@@ -288,6 +293,9 @@ class JobSpec(Section):
             record["script"] = str(resolve_path(self.source, self.script, escape=True))
         if self.notify.command and "/" in self.notify.command[0]:
             record["notify"]["command"] = self.notify_command()
+        for name, section in (("price", self.price), ("carbon", self.carbon)):
+            if section is not None and section.csv is not None:
+                record[name]["csv"] = str(resolve_path(self.source, section.csv))
         return write_job_yaml(record)
 
 
@@ -350,14 +358,4 @@ _NO_SCRIPT = (".yaml", ".yml", ".json", ".sh", ".ipynb")
 _OWN = frozenset({"source", "secrets"})  # fields that are no keys of the file
 
 
-def _list_keys(section: type[Section], name: str = "") -> dict[str, list[str]]:
-    """Return the keys of a section and of those within it, by their dotted names."""
-    found = {name: [key for key in section.model_fields if key not in _OWN]}
-    for key, field in section.model_fields.items():
-        for kind in (field.annotation, *get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, Section):
-                found |= _list_keys(kind, f"{name}.{key}" if name else key)
-    return found
-
-
-_SECTIONS = _list_keys(JobSpec)
+_SECTIONS = list_keys(JobSpec, _OWN)

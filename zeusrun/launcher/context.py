@@ -14,6 +14,7 @@ from zeusrun.errors import SHORTAGES, DeviceError, LaunchError
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.launcher.processes.command import Placement, build_command
 from zeusrun.plugins import create_plugin
+from zeusrun.tariff import Tariffs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,6 +48,7 @@ class Submission:
         None  # holds power limits while it is entered; ``None`` to change none
     )
     host: str = field(default_factory=platform.node)  # name of this machine
+    tariffs: Tariffs = field(default_factory=Tariffs)
 
     @property
     def power_limits_w(self) -> tuple[float, ...]:

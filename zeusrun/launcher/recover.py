@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zeusrun.cost import cost_j
 from zeusrun.errors import BusyError, HistoryError
@@ -283,10 +283,22 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         gradient_variance=_newest(outcome.gradient_variance, trial.gradient_variance),
         gradients_of=outcome.gradients_of or trial.gradients_of,
         batch_sizes=join_changes(trial.batch_sizes, outcome.batch_sizes),
+        **_sum_prices(trial, outcome),
         shared=True if True in shared else None if None in shared else False,
         warnings=(*trial.warnings, *outcome.warnings),
     )
     return _without_empty_estimates(trial, joined)
+
+
+def _sum_prices(trial: Trial, outcome: Outcome) -> dict[str, Any]:
+    if outcome.time_s is None:
+        return {name: getattr(trial, name) for name in ("price", "currency", "carbon_g", "pue")}
+    price = _sum(trial.price, outcome.price) if trial.currency == outcome.currency else None
+    return {
+        "price": price,
+        "currency": None if price is None else outcome.currency,
+        "carbon_g": _sum(trial.carbon_g, outcome.carbon_g),
+    }
 
 
 def _newest(now: float | None, before: float | None) -> float | None:

@@ -7,6 +7,7 @@ import os
 import platform
 import signal
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.clock import timestamp
@@ -21,6 +22,7 @@ from zeusrun.launcher.supervision.hang import ranks_text
 from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.metrics.seen import describe_alone, find_batch_size, list_names
 from zeusrun.metrics.sight import Sight
+from zeusrun.tariff import Tariffs, amount
 from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
@@ -304,10 +306,27 @@ def outcome_now(
     )
 
 
+def price_outcome(trial: Trial, outcome: Outcome, tariffs: Tariffs) -> Outcome:
+    """Return the outcome of a part of a trial with the price and the carbon of its energy."""
+    if outcome.time_s is None or (tariffs.price is None and tariffs.carbon is None):
+        return outcome
+    began = datetime.fromisoformat(trial.started_at).timestamp() + (outcome.startup_s or 0.0)
+    span = outcome.energy_j, tariffs.pue, began, began + outcome.time_s
+    price = amount(tariffs.price, *span)
+    return replace(
+        outcome,
+        price=price,
+        currency=None if price is None else tariffs.currency,
+        carbon_g=amount(tariffs.carbon, *span),
+        pue=tariffs.pue,
+    )
+
+
 def describe_live(
     trial: Trial,
     progress: Progress,
     meter: Meter,
+    tariffs: Tariffs = Tariffs(),  # noqa: B008 - a frozen value
     *,
     shared: bool | None = None,
     warnings: Sequence[str] = (),
@@ -318,7 +337,7 @@ def describe_live(
     limit_w = None if begun_t is None else limit_in_force(trial, (), meter, begun_t, progress.now_t)
     outcome = outcome_now(trial, progress, meter, TrialStatus.LOST, LAUNCHER_DIED)
     outcome = replace(outcome, power_limit_w=limit_w, shared=shared, warnings=tuple(warnings))
-    so_far = trial.finish(join(trial, outcome))
+    so_far = trial.finish(join(trial, price_outcome(trial, outcome, tariffs)))
     return Live(
         replace(so_far, status=TrialStatus.DISPATCHED, reason=None, finished_at=None),
         os.getpid(),

@@ -24,7 +24,7 @@ from zeusrun.launcher.rundir.record import write_live
 from zeusrun.launcher.script_warnings import find_choices_to_ask_for, find_remarks
 from zeusrun.launcher.supervision.hang import StallControl
 from zeusrun.launcher.supervision.neighbours import Neighbours
-from zeusrun.launcher.supervision.outcome import build_outcome, describe_live
+from zeusrun.launcher.supervision.outcome import build_outcome, describe_live, price_outcome
 from zeusrun.launcher.supervision.ranks import RankProcesses
 from zeusrun.launcher.supervision.speed_check import PolicyControl
 from zeusrun.launcher.supervision.stop_rules import (
@@ -319,6 +319,7 @@ class Supervisor:
                 self._trial,
                 progress,
                 self._meter,
+                self._submission.tariffs,
                 shared=self._shared,
                 warnings=[self._mask.text(storable_text(warning)) for warning in self._warnings],
                 preempted=self._stop is not None and self._stop.cause is StopCause.PREEMPTED,
@@ -390,7 +391,7 @@ class Supervisor:
             signalled=torchrun_was_signalled(self._paths),
             limits=self._limits.report(self._policy.speed),
         )
-        outcome = join(trial, outcome)
+        outcome = join(trial, price_outcome(trial, outcome, self._submission.tariffs))
         if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(self._paths.run_dir):
             where = self._paths.checkpoints
             self._warn(f"it will start from the beginning: there is no checkpoint in {where}")
