@@ -17,7 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from zeusrun.worker.stats.adam import AdamFactors
 from zeusrun.worker.stats.module_hooks import ModuleHook
 from zeusrun.worker.stats.noise import Measurement, Norms
-from zeusrun.worker.stats.norms import add_up, squared_norm
+from zeusrun.worker.stats.norms import add_up, squared_norm, squared_norm_of_product
 from zeusrun.worker.stats.rank_sums import RankSums
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class GradientWatch:
         try:
             backward.each.append(squared_norm(buffer))
             if backward.preconditions and (factors := self._adam.find(bucket)) is not None:
-                backward.preconditioned_each.append(squared_norm(buffer * factors))
+                backward.preconditioned_each.append(squared_norm_of_product(buffer, factors))
             if squares is not None:
                 squares.copy_(buffer).square_()
         except Exception as error:  # noqa: BLE001 - out of memory, say
@@ -210,7 +210,7 @@ class GradientWatch:
         """
         backward.mean.append(squared_norm(mean))
         if factors is not None:
-            backward.preconditioned_mean.append(squared_norm(mean * factors))
+            backward.preconditioned_mean.append(squared_norm_of_product(mean, factors))
         if squares is not None:
             variances = squares.div_(self.ranks).addcmul_(mean, mean, value=-1).clamp_(min=0)
             if sizes is None:

@@ -9,6 +9,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_PART = 1 << 18  # elements that fit into the second-level cache
 _ROW = 1 << 16  # elements; a longer sum of squares in float32 has an error of 1e-4
 
 
@@ -21,6 +22,20 @@ def squared_norm(flat: torch.Tensor) -> torch.Tensor:
     norms = torch.linalg.vector_norm(flat[:whole].view(-1, _ROW), dim=1, dtype=torch.float32)
     rest = torch.linalg.vector_norm(flat[whole:], dtype=torch.float32)
     total: torch.Tensor = norms.double().square().sum() + rest.double().square()
+    return total
+
+
+def squared_norm_of_product(flat: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """Return the squared norm of a product by elements; both have the shape ``(n,)``.
+
+    On a CPU in parts, because a new tensor of this size would cost more than the product.
+    """
+    if not flat.is_cpu:
+        return squared_norm(flat * factors)
+    part = torch.empty(min(_PART, flat.numel()), dtype=flat.dtype)
+    total = torch.zeros((), dtype=torch.float64)
+    for first, second in zip(flat.split(_PART), factors.split(_PART), strict=True):
+        total += squared_norm(torch.mul(first, second, out=part[: first.numel()]))
     return total
 
 
