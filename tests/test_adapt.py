@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
+
+from tests.runs import wait_for
 
 ADAPTS = {
     "batch_size": {"default": 16, "candidates": [16, 128]},
@@ -13,23 +17,35 @@ ADAPTS = {
 }
 
 
+def reports(zeusrun):
+    path = zeusrun.run_dir() / "metrics.jsonl"
+    return path.read_bytes().count(b'"reported"') if path.exists() else 0
+
+
 @pytest.mark.long
 @pytest.mark.torchrun
-def test_a_run_goes_on_with_its_batch_size_after_a_crash_and_shows_its_path(zeusrun):
+@pytest.mark.parametrize("how", ["--crash", "--slow"])
+def test_a_run_goes_on_with_its_batch_size_after_a_crash_or_a_preemption(zeusrun, how):
     adapt = {
-        "batch_size": {"policy": "schedule", "schedule": "3:64,5:128"},
+        "batch_size": {"policy": "grows_once:GrowsOnce", "growth": 4},
         "learning_rate": "sqrt",
     }
-    job = zeusrun.job("adapts.py", args=["--crash"], adapt=adapt, **ADAPTS)
+    job = zeusrun.job("adapts.py", args=[how], adapt=adapt, **ADAPTS)
+    if how == "--slow":
+        child = zeusrun.start("submit", job)
+        wait_for(lambda: reports(zeusrun) >= 4)
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=300)
+        assert child.returncode == 75
     zeusrun.submit(job)
     (trial,) = zeusrun.history()
     assert (trial["status"], trial["global_batch_size"]) == ("MISSED", 16)
-    assert trial["variant"] == "schedule 3:64,5:128"
-    assert trial["batch_sizes"] == [[1, 16], [3, 64], [5, 128]]
+    assert trial["variant"] == "grows_once:GrowsOnce"
+    assert trial["batch_sizes"] == [[1, 16], [4, 64]]
     assert trial["observed_batch_size"] in {None, 16}
     assert not any("batch size" in text for text in trial["warnings"])
     shown = " ".join(zeusrun("show", trial["trial"]).stdout.split())
-    assert "schedule 3:64,5:128: 16 → 64 at epoch 3 → 128 at epoch 5" in shown
+    assert "grows_once:GrowsOnce: 16 → 64 at epoch 4" in shown
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 import torch
 from torch import distributed
@@ -32,6 +33,8 @@ for epoch in run.epochs(default=10, done=done):
         optimizer.step()
     if "--crash" in sys.argv and epoch == 4 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         raise RuntimeError("a crash after the batch size has changed")
+    if "--slow" in sys.argv:
+        time.sleep(0.5)
     if run.rank == 0:
         torch.save({"model": model.state_dict(), "epoch": epoch}, saved)
     run.report(epoch=epoch, accuracy=epoch / 100)

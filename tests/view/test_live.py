@@ -22,7 +22,7 @@ from zeusrun.launcher.events import (
     TrialStarts,
     Warned,
 )
-from zeusrun.sidecar.events import Adapted
+from zeusrun.sidecar.events import Adapted, Watched
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, TrialStatus
 from zeusrun.view.console import LastingStream, PlainConsole
 from zeusrun.view.live import SubmitView, epoch_line, live_panel, summary
@@ -109,6 +109,13 @@ def test_an_epoch_is_shown_with_its_own_batch_size_and_not_with_that_of_the_next
     )
     progress = after(started(103.0), *changes, report(105.0, 1, 0.1))
     assert str(epoch_line(trial(), progress, None)).endswith("batch size 16")
+
+
+def test_the_statistics_of_gradients_are_shown_while_it_runs_and_at_its_end():
+    watched = Watched(104.0, 0, 10, {"noise_scale": 123.0, "gradient_variance": 4.5})
+    panel = render(live_panel(trial(), after(started(103.0), watched), None, 80))
+    assert "noise scale 123 · variance 4.5" in panel
+    assert "  noise scale 123" in render(summary(finished(noise_scale=123.0, gradients_of="ranks")))
 
 
 def test_no_energy_is_never_told_as_0():

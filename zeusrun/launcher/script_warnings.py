@@ -214,7 +214,9 @@ def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
         if watched.problem is not None:
             what = f"model {watched.model} ({watched.parameters:,} parameters)"
             what = what if watched.parameters else "nothing is measured"
-            remarks[f"watch {watched.model}"] = f"watch: {what}: {watched.problem}"
+            what = f"model {watched.model} on rank {watched.rank}" if watched.rank else what
+            key = f"watch {watched.rank} {watched.model}"
+            remarks[key] = f"watch: {what}: {watched.problem}"
     if progress.differs is not None:
         other, value, counted = progress.differs
         remarks["differs"] = (

@@ -110,7 +110,9 @@ class Progress:
     hooks: tuple[Hooked, ...] = ()  # the libraries that zeusrun knows and the script has imported
     applied: tuple[Applied, ...] = ()  # what hooks gave to data loaders and optimizers
     observed: Mapping[int, Observed] = field(default_factory=dict)  # the newest, by rank
-    watched: Mapping[int, Watched] = field(default_factory=dict)  # the newest, by model
+    watched: Mapping[tuple[int, int], Watched] = field(
+        default_factory=dict
+    )  # the newest, by rank and model
     adapted: tuple[Adapted, ...] = ()  # the batch sizes of a training that adapts it
     problems: tuple[str, ...] = ()  # of its policy
     ending: bool = False  # a stop is ordered, or the last epoch is done
@@ -278,7 +280,7 @@ def advance(
     elif isinstance(event, Adapted):
         changes = {"adapted": (*progress.adapted, event)}
     elif isinstance(event, Watched):
-        changes = {"watched": {**progress.watched, event.model: event}}
+        changes = {"watched": {**progress.watched, (event.rank, event.model): event}}
     else:
         changes = {"observed": {**progress.observed, event.rank: event}}
     return replace(progress, **changes)

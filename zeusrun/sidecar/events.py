@@ -118,6 +118,8 @@ class Applied:
 class Watched:
     """Rank 0 measured the gradients of a model; what is not known yet is absent.
 
+    Another rank only reports a problem of its own.
+
     Attributes:
         t: When.
         model: Which of the script's models, from 0.
@@ -126,6 +128,7 @@ class Watched:
             ``gradient_variance``; all are moving averages.
         how: ``ranks``, ``examples``, ``micro_batches``, or ``consecutive``, which is biased.
         problem: Why it, or a part of what was asked for, cannot be measured; else ``None``.
+        rank: Which one.
     """
 
     t: float
@@ -134,6 +137,7 @@ class Watched:
     values: Mapping[str, float]
     how: str = "ranks"
     problem: str | None = None
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -262,6 +266,7 @@ def _watched(t: float, record: dict[str, Any]) -> Watched:
         {str(name): _number(name, value) for name, value in values.items()},
         str(record.get("how"))[:100],
         None if problem is None else str(problem)[:1000],
+        _count(record, "rank"),
     )
 
 

@@ -6,6 +6,7 @@ Each function is a case: it raises if a value is wrong, on any rank.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import os
 
@@ -124,6 +125,19 @@ def case_weights_are_the_same_to_the_last_bit():
                 )
 
 
+def case_weights_are_the_same_with_adam_and_other_variances():
+    for kind, every in (("per-tensor", 4), ("elementwise", 1)):
+        found = []
+        for make in (lambda **o: build(**o)[0], unwatched):
+            ddp = make()
+            if ddp in watch._models:
+                watch._models[ddp].watch._variance = (kind, every)
+            train(ddp, torch.optim.AdamW(ddp.parameters(), 0.01), 12)
+            found.append(torch.cat([p.detach().flatten() for p in ddp.parameters()]))
+        if not torch.equal(*found):
+            raise ValueError(f"{kind}: {(found[0] - found[1]).abs().max()}")
+
+
 def case_weights_are_the_same_with_several_buckets_and_accumulation():
     found = []
     for make in (lambda **o: build(**o)[0], unwatched):
@@ -146,7 +160,11 @@ def case_an_error_on_one_rank_does_not_disturb_the_others():
         model = watch._models[ddp].watch
         model._variance = variance
         problems, optimizer, square = [], sgd(ddp), ddp_module.squared_norm
-        model._report_problem = problems.append
+        report = model._report_own_problem
+        model._report_own_problem = lambda text, to=problems, report=report: (
+            to.append(text),
+            report(text),
+        )
         for fails in (range(1, 2), range(2, 3), range(100)):  # own gradients, means, everything
             calls = itertools.count()
 
@@ -263,8 +281,22 @@ def case_a_step_that_overflows_is_not_counted():
         scaler.step(optimizer)
         scaler.update()
     flush(ddp)
-    if model._values:
-        raise ValueError(str(model._values))
+    model.finish()
+    if model._values or model._problem != "nothing was measured: the gradients are infinite or NaN":
+        raise ValueError(f"{model._values} {model._problem}")
+
+
+def case_a_rank_that_skips_a_step():
+    ddp, steps = build()
+    optimizer = sgd(ddp)
+    for number in range(6):
+        optimizer.zero_grad()
+        loss_of(ddp, batch(number)).backward()
+        if number != 1 or RANK:
+            optimizer.step()
+    flush(ddp)
+    if len(steps) != 5:
+        raise ValueError(f"{len(steps)} steps")
 
 
 def case_ranks_may_have_batches_of_different_sizes():
@@ -401,13 +433,20 @@ def case_other_hooks_are_refused_and_work():
     own = torch.cat([p.grad.flatten() for p in ddp.parameters()]).double()
     if steps or not states or not torch.allclose(own, gradients, rtol=1e-4):
         raise ValueError(f"{steps} {states}")
+    why = "does not return the mean gradient"
+    if why not in watch._models[ddp]._problem:
+        raise ValueError(watch._models[ddp]._problem)
     ddp, steps = build()
     state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=10)  # itself, it needs CUDA
     ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     train(ddp, sgd(ddp), 4)
     flush(ddp)
-    if steps:
-        raise ValueError(str(steps))
+    if steps or why not in watch._models[ddp]._problem:
+        raise ValueError(f"{steps} {watch._models[ddp]._problem}")
+    ddp, _ = build()
+    watch.compose(ddp, None, default_hooks.bf16_compress_hook)  # itself, it needs CUDA
+    if watch._models[ddp]._problem is not None:
+        raise ValueError(watch._models[ddp]._problem)
 
 
 def case_preconditioned_norms_are_of_what_adam_sees():
@@ -443,6 +482,17 @@ def case_an_element_that_never_had_a_gradient_does_not_outweigh_all_others():
     before, after = (step.preconditioned.each for step in steps[-2:])
     if not after < 10 * before:
         raise ValueError(f"{after} after {before}")
+
+
+def case_the_noise_scale_of_the_largest_model_is_used_and_of_equal_ones_that_of_the_newest():
+    small = DistributedDataParallel(torch.nn.Linear(10, 1))
+    kept = []
+    for seed in range(2):
+        kept.append(ddp := build(seed)[0])
+        if watch.noise is not watch._models[ddp].noise:
+            raise ValueError("another model's")
+    if watch._models[small].noise is watch.noise:
+        raise ValueError("the small model's")
 
 
 def case_each_model_has_its_own_adam():
@@ -500,6 +550,28 @@ def case_variances_are_those_over_the_ranks():
         parts = variances.split(sizes) if kind == "per-tensor" else [variances]
         close(steps[-1].variance, sum(part.norm() for part in parts), 1e-3)
         close(steps[-1].norms.variance, variances.sum(), 1e-3)
+
+
+def case_a_variance_with_an_all_reduce_of_its_own_comes_at_its_interval_only():
+    settings, reduce, sizes = watch.settings, distributed.all_reduce, []
+    watch.settings = dataclasses.replace(
+        settings, variance_interval=4, variance_kind="per-tensor", noise_interval=1
+    )
+    ddp, steps = build(bucket_cap_mb=25)
+    watch.settings = settings
+
+    def all_reduce(tensor, *arguments, **options):
+        sizes.append(tensor.numel())
+        return reduce(tensor, *arguments, **options)
+
+    distributed.all_reduce = all_reduce
+    train(ddp, sgd(ddp), 9)
+    distributed.all_reduce = reduce
+    flush(ddp)
+    elements = sum(p.numel() for p in ddp.parameters())
+    with_variance = [step.variance is not None for step in steps]
+    if with_variance != [n % 4 == 0 for n in range(9)] or sizes.count(elements) != 9 + 3:
+        raise ValueError(f"{with_variance} {sizes}")
 
 
 def case_only_every_so_many_steps():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.rank import Rank
+from zeusrun.sidecar.events import Watched
 
 CASES = Path(__file__).with_name("on_ranks.py")
 FILES = [CASES.with_name(name) for name in ("ddp_cases.py", "fsdp_cases.py")]
@@ -16,6 +17,7 @@ NAMES = [n for f in FILES for n in re.findall(r"^def case_(\w+)", f.read_text(),
 WATCH = json.dumps({"noise_scale": {"interval": 1, "alpha": 0.01}, "variance": {"interval": 1}})
 OF_THREE = [
     "weights_are_the_same_to_the_last_bit",
+    "weights_are_the_same_with_adam_and_other_variances",
     "weights_are_the_same_with_several_buckets_and_accumulation",
     "values_are_the_same_on_every_rank",
     "sharded_weights_are_the_same_to_the_last_bit",
@@ -32,3 +34,6 @@ def test_every_case_holds(tmp_path, ranks, names):
     logs = run.run_all(CASES, *names, world_size=ranks, ZEUSRUN_WATCH=WATCH)
     for log in logs:
         assert [line for line in log.splitlines() if line in NAMES] == names
+    if "an_error_on_one_rank_does_not_disturb_the_others" in names:
+        problems = {(e.rank, e.problem) for e in run.events if isinstance(e, Watched)}
+        assert (1, "gradients were not measured (RuntimeError: out of memory)") in problems

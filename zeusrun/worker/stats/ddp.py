@@ -63,7 +63,8 @@ class GradientWatch:
         samples: Returns the samples of this rank in the present step; 0 if unknown.
         scale: Returns by what the loss is multiplied.
         receive: Called with each measurement, some steps later; it is the same on every rank.
-        report_problem: Called with a sentence if gradients cannot be measured.
+        report_problem: Called with a sentence if gradients cannot be measured, on all ranks.
+        report_own_problem: The same, on this rank alone.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class GradientWatch:
         scale: Callable[[], float | Tensor],
         receive: Callable[[Measurement], None],
         report_problem: Callable[[str], None],
+        report_own_problem: Callable[[str], None],
     ) -> None:
         self.group = ddp.process_group
         self.ranks = distributed.get_world_size(self.group)
@@ -86,6 +88,7 @@ class GradientWatch:
         self._interval, self._variance = interval, variance
         self._samples, self._scale = samples, scale
         self._receive, self._report_problem = receive, report_problem
+        self._report_own_problem = report_own_problem
         self._count = 0  # backward passes with communication
         self._since_step = 0  # the same since the last optimizer step
         self._backward: BackwardPass | None = None
@@ -269,7 +272,9 @@ class GradientWatch:
         backward.failed = True
         if not self._failed:
             self._failed = True
-            self._report_problem(f"gradients were not measured ({type(error).__name__}: {error})")
+            self._report_own_problem(
+                f"gradients were not measured ({type(error).__name__}: {error})"
+            )
 
     def _average(self, bucket: GradBucket) -> Future[Tensor]:
         """Average exactly as the reducer does without a hook, to the last bit."""

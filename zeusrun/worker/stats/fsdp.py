@@ -78,7 +78,8 @@ class ShardedWatch:
         samples: Returns the samples of this rank in the present step; 0 if unknown.
         scale: Returns by what the loss is multiplied.
         receive: Called with each measurement, some steps later; it is the same on every rank.
-        report_problem: Called with a sentence if gradients cannot be measured.
+        report_problem: Called with a sentence if gradients cannot be measured, on all ranks.
+        report_own_problem: The same, on this rank alone.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class ShardedWatch:
         scale: Callable[[], float | Tensor],
         receive: Callable[[Measurement], None],
         report_problem: Callable[[str], None],
+        report_own_problem: Callable[[str], None],
     ) -> None:
         group = next(_groups_of(state)).mesh_info.shard_process_group
         self._ranks = distributed.get_world_size(group)
@@ -98,6 +100,7 @@ class ShardedWatch:
         self._interval = interval
         self._samples, self._scale = samples, scale
         self._receive, self._report_problem = receive, report_problem
+        self._report_own_problem = report_own_problem
         self._count = 0  # passes
         self._since_step = 0  # passes since the last optimizer step
         self._is_complete = True  # whether the first of them had every group
@@ -212,7 +215,7 @@ class ShardedWatch:
         """Report a problem once; this rank still takes part in the all-reduces of the others."""
         if not self._failed:
             self._failed = True
-            self._report_problem(problem)
+            self._report_own_problem(problem)
 
 
 class _ReduceScatter(DefaultReduceScatter):

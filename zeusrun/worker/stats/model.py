@@ -157,11 +157,24 @@ class Model:
         self._is_new = True
         self.record()
 
+    def report_own_problem(self, problem: str) -> None:
+        """Record a problem that only this rank knows of."""
+        if self._run.rank == 0:
+            self.report_problem(problem)
+        else:
+            self._problem = problem
+            t, rank = time.monotonic(), self._run.rank
+            self._run.record(Watched(t, self.index, 0, {}, problem=problem, rank=rank))
+
     def finish(self) -> None:
-        """Record the last values, and why a noise scale stayed unknown."""
-        asked = self._settings.noise_interval is not None and self._problem is None
+        """Record the last values, and why nothing was measured or a noise scale stayed unknown."""
+        asked = self._settings.noise_interval is not None
         known = {self._noise.value, self._preconditioned.value} - {None}
-        if asked and self._noise.trace.value is not None and not known:
+        if self.watch is None or self._problem is not None:
+            pass
+        elif not self._is_finite and self._noise.trace.value is None:
+            self.report_problem("nothing was measured: the gradients are infinite or NaN")
+        elif asked and self._noise.trace.value is not None and not known:
             self.report_problem(
                 "its noise scale stayed unknown, because |G|² was within two standard errors of 0; "
                 "it needs more steps, more ranks, or a larger batch size"

@@ -34,7 +34,7 @@ def squared_norm_of_product(flat: torch.Tensor, factors: torch.Tensor) -> torch.
         return squared_norm(flat * factors)
     part = torch.empty(min(_PART, flat.numel()), dtype=flat.dtype)
     total = torch.zeros((), dtype=torch.float64)
-    for first, second in zip(flat.split(_PART), factors.split(_PART), strict=True):
+    for first, second in zip(torch.split(flat, _PART), torch.split(factors, _PART), strict=True):
         total += squared_norm(torch.mul(first, second, out=part[: first.numel()]))
     return total
 

@@ -137,6 +137,7 @@ class Watch:
             scale=self._read_scale,
             receive=model.add,
             report_problem=model.report_problem,
+            report_own_problem=model.report_own_problem,
         )
         watch.register(ddp)
         model.watch = watch
@@ -167,6 +168,7 @@ class Watch:
                 scale=self._read_scale,
                 receive=model.add,
                 report_problem=model.report_problem,
+                report_own_problem=model.report_own_problem,
             )
             watch.register()
             model.watch = watch
