@@ -376,9 +376,11 @@ def test_what_a_model_cannot_show_of_its_gradients_is_told_once_for_each():
     refused = Watched(1.0, 0, 1234, {}, problem="its parameters are sharded")
     nothing = Watched(1.0, 1, 0, {}, problem="call zeusrun.watch(model)")
     measured = Watched(1.0, 2, 1234, {"noise_scale": 3.0})
-    progress = after(refused, nothing, measured)
+    failed = Watched(1.0, 0, 0, {}, problem="out of memory", rank=1)
+    progress = after(refused, nothing, measured, failed)
     remarks = find_remarks(progress, build_trial(), stops_at_target=False)
     assert remarks == {
-        "watch 0": "watch: model 0 (1,234 parameters): its parameters are sharded",
-        "watch 1": "watch: nothing is measured: call zeusrun.watch(model)",
+        "watch 1 0": "watch: model 0 on rank 1: out of memory",
+        "watch 0 0": "watch: model 0 (1,234 parameters): its parameters are sharded",
+        "watch 0 1": "watch: nothing is measured: call zeusrun.watch(model)",
     }
