@@ -45,7 +45,8 @@ _SOURCE_NOTES = {
 }
 _TEXTS = {"when", "run", "status"}  # columns of words; those of numbers are aligned right
 _RECENT = 5  # runs whose noise scale counts
-_ROOMY = 96  # columns from which power limits and epochs both fit
+_ROOMY = 96  # columns from which power limits and epochs both fit, or a price
+_WIDE = 112  # columns from which everything fits
 _LEGEND = {
     "epochs, cost": "expected of the next run, until it reaches the target",
     "90 % range": "of the cost of the next run",
@@ -140,16 +141,20 @@ def history_table(
         last: ``None`` for all.
         count: The number of trials of the job; ``None`` for as many as are given.
         running: Unfinished trials with their live numbers, by id.
-        width: Of the console. If power limits leave no room for them, epochs are not shown.
+        width: Of the console. Power limits come before price or carbon, and these before epochs.
     """
     shown = trials if last is None else trials[-last:]
     savings = find_savings(trials)
     shares = {name: each.share for name, each in savings.by_trial.items() if each.explored}
     proved = any(trial.trial in shares for trial in shown)
     limited = any(trial.power_limit_w is not None for trial in shown)
+    spent = ["price"] if any(trial.price is not None for trial in shown) else []
+    spent += ["carbon"] if any(trial.carbon_g is not None for trial in shown) else []
+    if width < _WIDE:  # only one of them
+        spent = spent[:1] if not limited or width >= _ROOMY else []
     names = ["when", "run", "batch", *(["limit"] if limited else [])]
-    names += ["epochs"] if not limited or width >= _ROOMY else []
-    names += ["time", "energy", "cost", "status", *(["saved"] if proved else [])]
+    names += ["epochs"] if not (limited or spent) or width >= _ROOMY else []
+    names += ["time", "energy", *spent, "cost", "status", *(["saved"] if proved else [])]
     table = plain_table()
     for name in names:
         shrinks = name in {"batch", "saved"}  # on a narrow terminal
@@ -169,6 +174,8 @@ def history_table(
             "epochs": units.number(trial.epochs),
             "time": units.duration(trial.time_s),
             "energy": units.energy(trial.energy_j, trial.energy_source),
+            "price": units.money(trial.price, trial.currency),
+            "carbon": units.carbon(trial.carbon_g),
             "cost": units.energy(trial.cost_j),
             "status": Text("forgotten") if trial.forgotten else status,
             "saved": units.percent(shares.get(trial.trial)),

@@ -1,0 +1,90 @@
+"""What the runs of a history took and cost altogether, by job, by month or by GPU model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from zeusrun.trial import EnergySource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from zeusrun.trial import Trial
+
+Group: TypeAlias = Literal["job", "month", "gpu"]
+NO_GPU = "no GPU"
+
+
+@dataclass(frozen=True)
+class Total:
+    """Sums over runs that have ended. A run whose value is unknown is counted, not added.
+
+    A run that never trained took no energy that zeusrun counts, so nothing of it is unknown.
+    """
+
+    name: str  # a job, a month such as 2026-11 or a GPU model
+    runs: int
+    time_s: float | None  # as energy, price and carbon; ``None`` if no run has a known value
+    energy_j: float | None
+    estimated_j: float  # the part of ``energy_j`` that a model estimated
+    cost_j: float | None
+    prices: Mapping[str, float]  # by currency
+    carbon_g: float | None
+    unknown: Mapping[str, int]  # runs that trained without a known energy_j, price, carbon_g
+
+    def to_json(self, group: Group) -> dict[str, Any]:
+        """Return plain JSON values; the first one is named after the group."""
+        values = {name: value for name, value in vars(self).items() if name != "name"}
+        return {group: self.name, **values}
+
+
+def find_totals(trials: Iterable[Trial], group: Group) -> list[Total]:
+    """Return the totals of each group; months oldest first, jobs and GPUs by name."""
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        if trial.status.finished:
+            groups.setdefault(_name(trial, group), []).append(trial)
+    return [add_up(name, own) for name, own in sorted(groups.items())]
+
+
+def add_up(name: str, trials: Sequence[Trial]) -> Total:
+    """Return the total of some runs."""
+    prices: dict[str, float] = {}
+    for trial in trials:
+        if trial.price is not None:
+            currency = trial.currency or ""
+            prices[currency] = prices.get(currency, 0.0) + trial.price
+    trained = [trial for trial in trials if trial.time_s is not None or trial.steps]
+    estimated = [trial for trial in trials if trial.energy_source is EnergySource.ESTIMATED]
+    return Total(
+        name,
+        len(trials),
+        time_s=_sum(trial.time_s for trial in trials),
+        energy_j=_sum(trial.energy_j for trial in trials),
+        estimated_j=_sum(trial.energy_j for trial in estimated) or 0.0,
+        cost_j=_sum(trial.cost_j for trial in trials),
+        prices=prices,
+        carbon_g=_sum(trial.carbon_g for trial in trials),
+        unknown={
+            key: sum(getattr(trial, key) is None for trial in trained)
+            for key in ("energy_j", "price", "carbon_g")
+        },
+    )
+
+
+def _name(trial: Trial, group: Group) -> str:
+    if group == "job":
+        return trial.job
+    if group == "gpu":
+        return trial.gpu_model or NO_GPU
+    try:
+        return datetime.fromisoformat(trial.started_at).astimezone().strftime("%Y-%m")
+    except ValueError:
+        return trial.started_at[:7]
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
