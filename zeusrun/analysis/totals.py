@@ -32,7 +32,7 @@ class Total:
     cost_j: float | None
     prices: Mapping[str, float]  # by currency
     carbon_g: float | None
-    unknown: Mapping[str, int]  # runs that trained without a known energy_j, price, carbon_g
+    unknown: Mapping[str, int]  # runs that trained, but whose energy, price or carbon is unknown
 
     def to_json(self, group: Group) -> dict[str, Any]:
         """Return plain JSON values; the first one is named after the group."""
@@ -68,8 +68,9 @@ def add_up(name: str, trials: Sequence[Trial]) -> Total:
         prices=prices,
         carbon_g=_sum(trial.carbon_g for trial in trials),
         unknown={
-            key: sum(getattr(trial, key) is None for trial in trained)
-            for key in ("energy_j", "price", "carbon_g")
+            "energy": sum(trial.energy_j is None for trial in trained),
+            "price": sum(trial.price is None for trial in trained),
+            "carbon": sum(trial.carbon_g is None for trial in trained),
         },
     )
 

@@ -87,21 +87,14 @@ def history(
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other; choose one")
     if total and (last or as_csv):
-        raise UsageError("--total adds up all runs, as a table or --json; leave out --last and --csv")
+        raise UsageError(
+            "--total adds up all runs, as a table or --json; leave out --last and --csv"
+        )
     names = [known_job(store, job_name(job))] if job else store.jobs()
     programs = as_json or as_csv or total is not None
     # The trials to print, and those that they are compared with.
     read = None if programs and last is None else max(last or 0, NEWEST)
-    by_job: dict[str, list[Trial]] = {}
-    running: list[Live] = []
-    damage: HistoryError | None = None
-    for name in names:
-        try:
-            # Read this before the history: a trial that ends in between then has its outcome.
-            running += [] if programs else read_running(store, [name])
-            by_job[name] = store.trials(name, read)
-        except HistoryError as error:  # still show the other jobs
-            damage = damage or error
+    by_job, running, damage = _read_jobs(store, names, read, live=not programs)
     if total is not None:
         _show_totals(itertools.chain(*by_job.values()), total, as_json=as_json)
     elif programs:
@@ -117,6 +110,23 @@ def history(
         _show_history(store, by_job, running, last or _DEFAULT_ROWS)
     if damage is not None:
         raise damage
+
+
+def _read_jobs(
+    store: History, names: Sequence[str], last: int | None, *, live: bool
+) -> tuple[dict[str, list[Trial]], list[Live], HistoryError | None]:
+    """Return the last trials of each job, with ``live`` what runs now, and the first damage."""
+    by_job: dict[str, list[Trial]] = {}
+    running: list[Live] = []
+    damage: HistoryError | None = None
+    for name in names:
+        try:
+            # Read this before the history: a trial that ends in between then has its outcome.
+            running += read_running(store, [name]) if live else []
+            by_job[name] = store.trials(name, last)
+        except HistoryError as error:  # still show the other jobs
+            damage = damage or error
+    return by_job, running, damage
 
 
 def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:

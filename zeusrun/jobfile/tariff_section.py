@@ -93,7 +93,9 @@ class _TariffSection(Section):
         except (ZoneInfoNotFoundError, ValueError, OSError):
             close = difflib.get_close_matches(tz or "", available_timezones(), n=1, cutoff=0.55)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"must be a time zone such as Europe/Berlin, not {tz!r}{hint}") from None
+            raise ValueError(
+                f"must be a time zone such as Europe/Berlin, not {tz!r}{hint}"
+            ) from None
         return tz
 
     @model_validator(mode="after")

@@ -6,6 +6,7 @@ import statistics
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -45,8 +46,7 @@ _SOURCE_NOTES = {
 }
 _TEXTS = {"when", "run", "status"}  # columns of words; those of numbers are aligned right
 _RECENT = 5  # runs whose noise scale counts
-_ROOMY = 96  # columns from which power limits and epochs both fit, or a price
-_WIDE = 112  # columns from which everything fits
+_LEFT_OUT = ("carbon", "epochs", "price")  # of a history too wide for its console, in this order
 _LEGEND = {
     "epochs, cost": "expected of the next run, until it reaches the target",
     "90 % range": "of the cost of the next run",
@@ -141,24 +141,18 @@ def history_table(
         last: ``None`` for all.
         count: The number of trials of the job; ``None`` for as many as are given.
         running: Unfinished trials with their live numbers, by id.
-        width: Of the console. Power limits come before price or carbon, and these before epochs.
+        width: Of the console. If there is no room for carbon, epochs or price, they are not shown.
     """
     shown = trials if last is None else trials[-last:]
     savings = find_savings(trials)
     shares = {name: each.share for name, each in savings.by_trial.items() if each.explored}
     proved = any(trial.trial in shares for trial in shown)
     limited = any(trial.power_limit_w is not None for trial in shown)
-    spent = ["price"] if any(trial.price is not None for trial in shown) else []
-    spent += ["carbon"] if any(trial.carbon_g is not None for trial in shown) else []
-    if width < _WIDE:  # only one of them
-        spent = spent[:1] if not limited or width >= _ROOMY else []
-    names = ["when", "run", "batch", *(["limit"] if limited else [])]
-    names += ["epochs"] if not (limited or spent) or width >= _ROOMY else []
-    names += ["time", "energy", *spent, "cost", "status", *(["saved"] if proved else [])]
-    table = plain_table()
-    for name in names:
-        shrinks = name in {"batch", "saved"}  # on a narrow terminal
-        table.add_column(name, justify="left" if name in _TEXTS else "right", no_wrap=not shrinks)
+    names = ["when", "run", "batch", *(["limit"] if limited else []), "epochs", "time", "energy"]
+    names += ["price"] if any(trial.price is not None for trial in shown) else []
+    names += ["carbon"] if any(trial.carbon_g is not None for trial in shown) else []
+    names += ["cost", "status", *(["saved"] if proved else [])]
+    rows: list[tuple[dict[str, str | Text], str | None]] = []
     dead = []
     for stored in shown:
         now = None if stored.status.finished else running.get(stored.trial)
@@ -166,7 +160,7 @@ def history_table(
         if now is not None and not now.alive:
             dead.append(dead_note(trial))
         status = status_text(trial.status, alive=None if now is None else now.alive)
-        cells: dict[str, RenderableType] = {
+        cells: dict[str, str | Text] = {
             "when": units.moment(trial.started_at),
             "run": f"{trial.recurrence}-{trial.attempt}",
             "batch": units.batch_size(trial),
@@ -180,7 +174,15 @@ def history_table(
             "status": Text("forgotten") if trial.forgotten else status,
             "saved": units.percent(shares.get(trial.trial)),
         }
-        style = "dim" if trial.forgotten else None
+        rows.append((cells, "dim" if trial.forgotten else None))
+    for name in _LEFT_OUT:
+        if _width(names, [cells for cells, _ in rows]) > width:
+            names = [other for other in names if other != name]
+    table = plain_table()
+    for name in names:
+        shrinks = name in {"batch", "saved"}  # on a narrow terminal
+        table.add_column(name, justify="left" if name in _TEXTS else "right", no_wrap=not shrinks)
+    for cells, style in rows:
         table.add_row(*(cells[name] for name in names), style=style)
     sources = {trial.energy_source for trial in shown}
     differing = [each for each in map(units.batch_size, shown) if "≠" in each][:1]
@@ -195,6 +197,12 @@ def history_table(
     parts: list[RenderableType] = [Text(job, style="bold"), *net_lines(savings), Text(""), table]
     parts += [Text(f"  {' · '.join(notes)}", style="dim")] if notes else []
     return Group(*parts, *dead, warning_lines(describe_shifts(trials)))
+
+
+def _width(names: Sequence[str], rows: Sequence[Mapping[str, str | Text]]) -> int:
+    """Return how wide a table is: two spaces follow each column, and one the last."""
+    columns = ((name, *(str(cells[name]) for cells in rows)) for name in names)
+    return sum(max(map(cell_len, column)) + 2 for column in columns) - 1
 
 
 def dead_note(trial: Trial) -> Text:

@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 
     from zeusrun.analysis.totals import Total
 
-_UNKNOWN = {"energy_j": "energy", "price": "price", "carbon_g": "carbon"}
 
-
-def totals_table(heading: str, totals: Sequence[Total], whole: Total) -> RenderableType:
+def totals_table(group: str, totals: Sequence[Total], whole: Total) -> RenderableType:
     """Return a row for each group and one for all of them, and what is not included."""
     priced, clean = bool(whole.prices), whole.carbon_g is not None
     names = ["runs", "time", "energy", *(["price"] if priced else [])]
     names += [*(["carbon"] if clean else []), "cost"]
     table = plain_table()
+    heading = "GPU" if group == "gpu" else group
     table.add_column(heading, overflow="fold")  # the column that shrinks on a narrow terminal
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
@@ -49,12 +48,14 @@ def totals_table(heading: str, totals: Sequence[Total], whole: Total) -> Rendera
 
 
 def _notes(whole: Total) -> list[str]:
-    known = {"energy_j": True, "price": bool(whole.prices), "carbon_g": whole.carbon_g is not None}
-    lacking = {name: whole.unknown[key] for key, name in _UNKNOWN.items() if known[key]}
+    known = {"energy": True, "price": bool(whole.prices), "carbon": whole.carbon_g is not None}
+    lacking: dict[int, list[str]] = {}
+    for name in filter(known.get, known):
+        lacking.setdefault(whole.unknown[name], []).append(name)
     notes = ["~ includes energy that was estimated from CPU time"] if whole.estimated_j else []
     notes += [
-        f"not included: the unknown {name} of {units.plural(count, 'run')}"
-        for name, count in lacking.items()
+        f"unknown, so not included: {' and '.join(names)} of {units.plural(count, 'run')}"
+        for count, names in lacking.items()
         if count
     ]
     if not whole.prices:
