@@ -190,13 +190,14 @@ def _check_tariff(home: Path) -> list[Check]:
         return []
     now, units = read_clock(), {"price": f"{tariffs.currency}/kWh", "carbon": "g/kWh"}
     known = {"price": tariffs.price, "carbon": tariffs.carbon}
-    found = [f"PUE {tariffs.pue:g}"] if tariffs.pue != 1 else []
-    missing = []
+    found, missing = [], []
     for name, tariff in known.items():
         if tariff is not None and (rate := tariff.at(now).rate) is None:
             missing.append(f"{name}.csv has no rate for now")
         elif tariff is not None:
-            found.insert(0, f"{name} now {rate:g} {units[name]}")
+            found.append(f"{name} now {rate:g} {units[name]}")
+    if tariffs.pue != 1:
+        found.append(f"PUE {tariffs.pue:g}")
     path = home / TARIFF_FILE
     if missing:
         advice = f"add newer rows to the file that {path} names; a run that ends now has no price"
