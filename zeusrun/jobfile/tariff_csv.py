@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
     from pathlib import Path
 
+_YEAR_2200 = 7_258_118_400  # a time beyond it is a slip, and one near year 9999 cannot be shown
 _MOST_BYTES = 16 << 20  # a year of quarters of an hour has 1 MB
 
 
@@ -59,6 +60,8 @@ def _read_row(
         t, rate = parse_time(row[0], zone), float(row[1])
         if before and t <= before[0][0]:  # in a night of autumn the clock shows an hour twice
             t = parse_time(row[0], zone, fold=1)
+        if not 0 <= t < _YEAR_2200:
+            raise ValueError("not a time from 1970 to 2200")  # noqa: TRY301 - one error for all
     except (ValueError, IndexError, OverflowError):
         raise JobFileError(
             f"{place}: expected a time and a rate, such as 2026-03-01T00:00+01:00,0.31, "
