@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.factories import load_job
+from tests.factories import ROOT, load_job
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.tariff_section import read_days, read_hours
@@ -204,6 +206,16 @@ def test_the_copy_of_a_job_file_has_the_same_tariff_from_any_directory(tmp_path,
     other = load_spec(copy, ["price.csv=null", "price.per_kwh=0.2"])
     assert load_tariffs(other, None).price.constant == 0.2
     assert load_tariffs(load_spec(copy, ["price=null"]), None).price is None
+
+
+def test_the_tariffs_of_the_page_on_money_are_well_formed(tmp_path):
+    page = (ROOT / "docs" / "money.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"^```\n(time,.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "prices.csv").write_text(listed)
+    (tmp_path / "grid.csv").write_text("2026-03-01T00:00Z,380\n")
+    blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    found = [load_tariffs(load_job(tmp_path, **yaml.safe_load(block)), None) for block in blocks]
+    assert [tariffs.currency for tariffs in found] == ["EUR"] * 3
 
 
 def write_home(tmp_path, text):

@@ -111,7 +111,9 @@ def test_the_panel_and_the_summary_show_the_price_beside_the_energy():
     progress = replace(progress, energy_j=40.0, cost_j=50.0, price=0.42, currency="EUR")
     assert "40.0 J · 0.42 EUR · cost 50.0 J" in render(live_panel(trial(), progress, None, 80))
     done = reached(1, 50.0, **SPENT)
-    assert "50.0 J estimated · 0.42 EUR · 1.30 kg CO2e · cost 50.0 J" in render(summary(done))
+    lines = render(summary(replace(done, power_limit_w=450.0))).splitlines()
+    assert "  50.0 J estimated · 0.42 EUR · 1.30 kg CO2e" in lines
+    assert "  cost 50.0 J (eta_knob 0.5) · limit 450 W" in lines
 
 
 def totals(trials, group="job"):
