@@ -93,6 +93,8 @@ def test_a_history_without_room_leaves_out_carbon_then_epochs_then_price():
         ["price", "saved"], ["epochs", "price", "saved"], ["epochs", "price", "carbon", "saved"],
     ]  # fmt: skip
     assert [name for name in optional if name in columns(limited, 80)] == ["limit", "saved"]
+    clean = [replace(each, price=None) for each in trials]
+    assert [name for name in optional if name in columns(clean, 80)] == ["carbon", "saved"]
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])

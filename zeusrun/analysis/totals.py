@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -37,25 +38,24 @@ class Total:
     def to_json(self, group: Group) -> dict[str, Any]:
         """Return plain JSON values; the first one is named after the group."""
         values = {name: value for name, value in vars(self).items() if name != "name"}
-        return {group: self.name, **values}
+        return {group: None if self.name == NO_GPU else self.name, **values}
 
 
 def find_totals(trials: Iterable[Trial], group: Group) -> list[Total]:
-    """Return the totals of each group; months oldest first, jobs and GPUs by name."""
+    """Return the totals of trials that have ended; months oldest first, jobs and GPUs by name."""
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
-        if trial.status.finished:
-            groups.setdefault(_name(trial, group), []).append(trial)
+        groups.setdefault(_name(trial, group), []).append(trial)
     return [add_up(name, own) for name, own in sorted(groups.items())]
 
 
 def add_up(name: str, trials: Sequence[Trial]) -> Total:
     """Return the total of some runs."""
-    prices: dict[str, float] = {}
+    by_currency: dict[str, list[float]] = {}
     for trial in trials:
         if trial.price is not None:
-            currency = trial.currency or ""
-            prices[currency] = prices.get(currency, 0.0) + trial.price
+            by_currency.setdefault(trial.currency or "", []).append(trial.price)
+    prices = {currency: _sum(own) for currency, own in by_currency.items()}
     trained = [trial for trial in trials if trial.time_s is not None or trial.steps]
     estimated = [trial for trial in trials if trial.energy_source is EnergySource.ESTIMATED]
     return Total(
@@ -65,7 +65,7 @@ def add_up(name: str, trials: Sequence[Trial]) -> Total:
         energy_j=_sum(trial.energy_j for trial in trials),
         estimated_j=_sum(trial.energy_j for trial in estimated) or 0.0,
         cost_j=_sum(trial.cost_j for trial in trials),
-        prices=prices,
+        prices={currency: price for currency, price in prices.items() if price is not None},
         carbon_g=_sum(trial.carbon_g for trial in trials),
         unknown={
             "energy": sum(trial.energy_j is None for trial in trained),
@@ -88,4 +88,5 @@ def _name(trial: Trial, group: Group) -> str:
 
 def _sum(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    total = sum(known)
+    return total if known and math.isfinite(total) else None  # damaged records may overflow

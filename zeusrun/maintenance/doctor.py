@@ -200,7 +200,7 @@ def _check_tariff(home: Path) -> list[Check]:
         found.append(f"PUE {tariffs.pue:g}")
     path = home / TARIFF_FILE
     if missing:
-        advice = f"add newer rows to the file that {path} names; a run that ends now has no price"
+        advice = f"add newer rows to the file that {path} names; until then, the amount is unknown"
         return [Check("tariff", well=None, found="; ".join(missing), advice=advice)]
     return [Check("tariff", well=True, found=", ".join(found) or f"{path} is empty")]
 

@@ -46,7 +46,9 @@ _SOURCE_NOTES = {
 }
 _TEXTS = {"when", "run", "status"}  # columns of words; those of numbers are aligned right
 _RECENT = 5  # runs whose noise scale counts
-_LEFT_OUT = ("carbon", "epochs", "price")  # of a history too wide for its console, in this order
+# The columns that a history too wide for its console leaves out, in this order.
+_LEFT_OUT = ("carbon", "epochs", "price")
+_LEFT_OUT_UNPRICED = ("epochs", "carbon")
 _LEGEND = {
     "epochs, cost": "expected of the next run, until it reaches the target",
     "90 % range": "of the cost of the next run",
@@ -175,7 +177,7 @@ def history_table(
             "saved": units.percent(shares.get(trial.trial)),
         }
         rows.append((cells, "dim" if trial.forgotten else None))
-    for name in _LEFT_OUT:
+    for name in _LEFT_OUT if "price" in names else _LEFT_OUT_UNPRICED:
         if _width(names, [cells for cells, _ in rows]) > width:
             names = [other for other in names if other != name]
     table = plain_table()
