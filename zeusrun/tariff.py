@@ -86,6 +86,19 @@ class Tariff:
             t = until
         return (total + rate * (ended - t)) / (ended - began) if ended > began else rate
 
+    def describe_gap(self, began: float, ended: float) -> str | None:
+        """Say which part of a run has no rate, in local time; ``None`` if a list covers all of it.
+
+        Only a list of times can have a gap: before its first time, or after its end.
+        """
+        if self.times and began < self.times[0]:
+            since = f"before {_local(self.times[0])}"
+            return f"has no rate {since}, and the run trained from {_local(began)} on"
+        if self.times and (began >= self.times[-1] or ended > self.times[-1]):
+            until = f"after {_local(self.times[-1])}"
+            return f"has no rate {until}, and the run trained until {_local(ended)}"
+        return None
+
 
 @dataclass(frozen=True)
 class Tariffs:
@@ -116,16 +129,22 @@ def amount(
     return None if rate is None or energy_j is None else energy_j / _J_PER_KWH * pue * rate
 
 
-def parse_time(text: str, zone: tzinfo | None) -> float:
+def parse_time(text: str, zone: tzinfo | None, *, fold: int = 0) -> float:
     """Return the Unix seconds of an RFC 3339 time; without an offset, it is of ``zone``.
+
+    ``fold`` is 1 for the second of two equal times when the clock is put back.
 
     Raises:
         ValueError: If the text is no such time.
     """
     moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
-    if moment.tzinfo is None and zone is not None:
-        moment = moment.replace(tzinfo=zone)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=zone, fold=fold)
     return moment.timestamp()
+
+
+def _local(t: float) -> str:
+    return datetime.fromtimestamp(t, timezone.utc).astimezone().isoformat(" ", "minutes")
 
 
 def from_points(points: Sequence[tuple[float, float]]) -> Tariff:

@@ -110,6 +110,40 @@ def test_history_as_csv_has_a_header_and_a_row_for_each_trial(cli, record):
     assert (second["status"], second["cost_j"]) == ("DISPATCHED", "")
 
 
+SPENT = {"price": 0.5, "currency": "EUR", "carbon_g": 300.0, "pue": 1.2}
+
+
+def test_totals_are_of_all_jobs_or_of_one(cli, record):
+    record(1, replace(DONE, **SPENT))
+    record(2)
+    record(3, None)
+    record(1, replace(DONE, **SPENT), job="other")
+    totals = json.loads(cli("history", "--total", "job", "--json")[1])
+    assert [(total["job"], total["runs"], total["prices"]) for total in totals] == [
+        ("job", 2, {"EUR": 0.5}), ("other", 1, {"EUR": 0.5}),
+    ]  # fmt: skip
+    assert totals[0]["unknown"] == {"energy": 0, "price": 1, "carbon": 1}
+    (june,) = json.loads(cli("history", "other", "--total", "month", "--json")[1])
+    assert (june["month"], june["carbon_g"], june["energy_j"]) == ("2025-06", 300.0, 40.0)
+    code, out, _ = cli("history", "--total", "gpu")
+    assert (code, "GPU" in out, "1.00 EUR" in out) == (0, True, True)
+
+
+def test_totals_before_the_first_run_say_how_to_begin(cli, record):
+    assert "zeusrun submit" in cli("history", "--total", "job")[1]
+    record(1, None)
+    assert "No run has ended yet" in cli("history", "--total", "job")[1]
+    assert cli("history", "--total", "job", "--json")[1] == "[]\n"
+
+
+@pytest.mark.parametrize("other", [["--last", "3"], ["--csv"], ["--forget", "job-1-1"]])
+def test_totals_take_no_option_that_leaves_runs_out(cli, record, other):
+    record(1)
+    code, out, err = cli("history", "--total", "job", *other)
+    assert (code, out) == (2, "")
+    assert other[0] in err
+
+
 def test_json_and_csv_say_what_each_recurrence_saved(cli, record):
     record(1)
     record(2, replace(DONE, cost_j=60.0), global_batch_size=16)

@@ -368,11 +368,13 @@ def test_a_changed_or_broken_job_file_is_told_by_list_and_doctor(zeusrun, schedu
     assert "job.yaml has changed since; to apply that: zeusrun schedule add" in shown
     Path(job).write_text("name: other\n")
     assert "job cannot run:" in flat(schedule("list").stdout)
-    Path(job).write_text("name: job\noops: 1\n")
-    done = zeusrun("doctor", "--json")
-    (check,) = [each for each in json.loads(done.stdout) if each["name"] == "schedule"]
-    assert check["well"] is False
-    assert "unknown key 'oops'" in check["found"]
+    broken = {"oops": {"oops": 1}, "gone.csv": {"price": {"currency": "EUR", "csv": "gone.csv"}}}
+    for said, changes in broken.items():
+        zeusrun.job(**changes)
+        found = json.loads(zeusrun("doctor", "--json").stdout)
+        (check,) = [each for each in found if each["name"] == "schedule" and not each["well"]]
+        assert check["well"] is False
+        assert said in check["found"]
 
 
 def test_units_of_systemd_run_ticks(zeusrun, schedule, tmp_path):

@@ -58,6 +58,40 @@ def test_time_energy_steps_and_cost_are_those_of_all_parts():
     ]  # fmt: skip
 
 
+PRICED = {"price": 0.3, "currency": "EUR", "carbon_g": 200.0, "pue": 1.2}
+
+
+def spent(outcome):
+    return outcome.price, outcome.currency, outcome.carbon_g, outcome.pue
+
+
+def test_price_and_carbon_are_those_of_all_parts():
+    first, second = part(PREEMPTED, **PRICED), part(**{**PRICED, "price": -0.1})
+    assert spent(after(first, second)) == (pytest.approx(0.2), "EUR", 400.0, 1.2)
+    never_trained = part(time_s=None, energy_j=None, energy_source=None)
+    assert spent(after(first, never_trained)) == (0.3, "EUR", 200.0, 1.2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [
+        ({"price": None, "currency": None}, (None, None, 400.0, 1.2)),
+        ({"currency": "USD"}, (None, None, 400.0, 1.2)),
+        ({"carbon_g": None}, (0.6, "EUR", None, 1.2)),
+        ({"pue": 1.5}, (0.6, "EUR", 400.0, None)),
+        ({"energy_source": ESTIMATED}, (None, None, None, 1.2)),
+    ],
+)
+def test_a_price_that_is_unknown_in_one_part_is_unknown_in_all(changes, known):
+    assert spent(after(part(PREEMPTED, **PRICED), part(**{**PRICED, **changes}))) == known
+
+
+def test_an_estimate_of_no_energy_has_no_price():
+    free = {"price": 0.0, "currency": "EUR", "carbon_g": 0.0, "pue": 1.2}
+    outcome = join(TRIAL, part(energy_j=0.0, energy_source=ESTIMATED, **free))
+    assert spent(outcome)[:3] == (None, None, None)
+
+
 def test_an_epoch_trained_again_counts_where_it_was_reported_last():
     both = after(part(PREEMPTED, epochs=(1, 2, 3)), part(epochs=(3, 4)))
     assert [point.epoch for point in both.curve] == [1, 2, 3, 4]

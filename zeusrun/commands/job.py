@@ -10,6 +10,7 @@ from zeusrun.clock import read_clock
 from zeusrun.commands.options import JobFile, Overrides  # noqa: TC001 - typer reads the annotations
 from zeusrun.errors import JobFileError, UsageError
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
+from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.jobfile.values import POLICY_NAMES
 from zeusrun.launcher.script_warnings import find_unused_choices
 from zeusrun.plain_text import plain_text
@@ -20,6 +21,7 @@ from zeusrun.view.export import print_json
 def validate(job: JobFile, *, overrides: Overrides = None) -> None:
     """Check a job file."""
     spec = load_spec(job, overrides or [])
+    load_tariffs(spec, None)
     if spec.schedule is not None:
         try:
             build_schedule(spec, {}, os.environ, names=(), known=None, now=read_clock())

@@ -17,6 +17,7 @@ import typer
 from typer import Option
 
 from zeusrun.analysis.savings import find_savings
+from zeusrun.analysis.totals import Group, add_up, find_totals
 from zeusrun.clock import timestamp
 from zeusrun.commands.options import (
     AnyJob,
@@ -43,7 +44,7 @@ from zeusrun.trial import TrialStatus
 from zeusrun.view.export import print_csv, print_json, sight_json, trial_records
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from zeusrun.history.base import History
     from zeusrun.launcher.rundir.record import Live
@@ -62,6 +63,9 @@ def history(
     ] = None,
     as_json: AsJson = False,
     as_csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
+    total: Annotated[
+        Group | None, Option(help="Add up energy, price and carbon by job, month or GPU model.")
+    ] = None,
     forget: Annotated[
         str | None, Option(metavar="TRIAL", help="Keep this trial, but learn nothing from it.")
     ] = None,
@@ -72,7 +76,7 @@ def history(
     """Show past runs, what they cost and what they saved."""
     _, store = open_home()
     if forget is not None or unforget is not None:
-        if job or last or as_csv or (forget and unforget):
+        if job or last or as_csv or total or (forget and unforget):
             flag = "--forget" if forget else "--unforget"
             raise UsageError(
                 "--forget and --unforget take one trial, and no other option but --json; "
@@ -82,21 +86,18 @@ def history(
         return
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other; choose one")
+    if total and (last or as_csv):
+        raise UsageError(
+            "--total adds up all runs, as a table or --json; leave out --last and --csv"
+        )
     names = [known_job(store, job_name(job))] if job else store.jobs()
-    programs = as_json or as_csv
+    programs = as_json or as_csv or total is not None
     # The trials to print, and those that they are compared with.
     read = None if programs and last is None else max(last or 0, NEWEST)
-    by_job: dict[str, list[Trial]] = {}
-    running: list[Live] = []
-    damage: HistoryError | None = None
-    for name in names:
-        try:
-            # Read this before the history: a trial that ends in between then has its outcome.
-            running += [] if programs else read_running(store, [name])
-            by_job[name] = store.trials(name, read)
-        except HistoryError as error:  # still show the other jobs
-            damage = damage or error
-    if programs:
+    by_job, running, damage = _read_jobs(store, names, read, live=not programs)
+    if total is not None:
+        _show_totals(itertools.chain(*by_job.values()), total, as_json=as_json)
+    elif programs:
         found = (
             trial_records(trials[-last:] if last else trials, find_savings(trials))
             for trials in by_job.values()
@@ -109,6 +110,23 @@ def history(
         _show_history(store, by_job, running, last or _DEFAULT_ROWS)
     if damage is not None:
         raise damage
+
+
+def _read_jobs(
+    store: History, names: Sequence[str], last: int | None, *, live: bool
+) -> tuple[dict[str, list[Trial]], list[Live], HistoryError | None]:
+    """Return the last trials of each job, with ``live`` what runs now, and the first damage."""
+    by_job: dict[str, list[Trial]] = {}
+    running: list[Live] = []
+    damage: HistoryError | None = None
+    for name in names:
+        try:
+            # Read this before the history: a trial that ends in between then has its outcome.
+            running += read_running(store, [name]) if live else []
+            by_job[name] = store.trials(name, last)
+        except HistoryError as error:  # still show the other jobs
+            damage = damage or error
+    return by_job, running, damage
 
 
 def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
@@ -144,6 +162,20 @@ def _show_history(
         count = max(len(trials), store.count(name))
         table = history_table(name, trials, rows, count=count, running=going, width=shown.width)
         shown.print(table)
+
+
+def _show_totals(trials: Iterable[Trial], group: Group, *, as_json: bool) -> None:
+    """Show what all runs took; those that have not ended are left out."""
+    ended = [trial for trial in trials if trial.status.finished]
+    totals = find_totals(ended, group)
+    if as_json:
+        print_json([total.to_json(group) for total in totals])
+    elif not ended:
+        typer.echo("No run has ended yet. Start one with: zeusrun submit JOB.yaml")
+    else:
+        from zeusrun.view.totals import totals_table  # noqa: PLC0415 - see the top
+
+        console().print(totals_table(group, totals, add_up("all", ended)))
 
 
 def show(trial: TrialName, *, as_json: AsJson = False) -> None:

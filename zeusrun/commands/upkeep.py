@@ -17,6 +17,7 @@ from zeusrun.history.registry import HISTORY_VARIABLE, open_history
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import is_job_name
 from zeusrun.jobfile.spec import load_keep, load_spec
+from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.maintenance.doctor import Check, check_machine
@@ -174,7 +175,7 @@ def _check_schedules(schedules: Schedules) -> list[Check]:
         try:
             schedule = schedules.read(job)
             difference = find_difference(schedule)
-            load_spec(Path(schedule.job_file))
+            load_tariffs(load_spec(Path(schedule.job_file)), None)
         except ZeusrunError as error:
             checks.append(Check("schedule", well=False, found=f"{job} cannot run: {error}"))
         else:

@@ -82,7 +82,7 @@ def describe_errors(
             *place, key = error["loc"]
             section = _dotted(tuple(place))
             where = f" under '{section}'" if section else ""
-            other, hint = _meant(section, str(key), sections)
+            other, hint = _meant(_section(place), str(key), sections)
             meant.add(other)
             sentence = f"unknown key {str(key)!r}{where}; {hint}"
             problems.append(JobFileProblem((*place, key), sentence))
@@ -90,7 +90,7 @@ def describe_errors(
         meant.add("module")  # which names the error if both are absent
     for error in errors:
         path: KeyPath = tuple(part for part in error["loc"] if part != "[key]")
-        misspelt = path not in document.origins and _dotted(path) in meant
+        misspelt = path not in document.origins and _section(path) in meant
         if error["type"] != "extra_forbidden" and not misspelt:
             problems.append(JobFileProblem(path, _describe(error, path, document)))
     return problems
@@ -142,6 +142,11 @@ def _join(section: str, key: str) -> str:
 def _dotted(path: KeyPath) -> str:
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
+
+
+def _section(path: Sequence[str | int]) -> str:
+    """Return a dotted name without the numbers of rows: all rows of a list have the same keys."""
+    return ".".join(part for part in path if isinstance(part, str))
 
 
 def _shown(value: object) -> str:

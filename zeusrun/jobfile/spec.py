@@ -41,7 +41,7 @@ from zeusrun.jobfile.sections import (
     StallSection,
     list_keys,
 )
-from zeusrun.jobfile.tariff_section import Carbon, Price  # noqa: TC001 - pydantic needs them
+from zeusrun.jobfile.tariff_section import Carbon, Price, Pue  # noqa: TC001 - pydantic needs them
 from zeusrun.jobfile.values import EnvName, EnvText, PassedText, Template, check_text
 from zeusrun.jobfile.watch_section import Watch  # noqa: TC001 - pydantic needs it
 from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
@@ -130,7 +130,7 @@ class JobSpec(Section):
     )
     price: Price | None = Field(None, description="What a kilowatt-hour costs.")
     carbon: Carbon | None = Field(None, description="How much CO2 a kilowatt-hour causes.")
-    pue: float | None = Field(None, ge=1, description="Power usage effectiveness of the site.")
+    pue: Pue | None = Field(None, description="Power usage effectiveness of the site.")
     keep: Keep = Keep()
     notify: Notify = Notify()
     timeout_s: float | None = Field(
@@ -295,7 +295,7 @@ class JobSpec(Section):
             record["notify"]["command"] = self.notify_command()
         for name, section in (("price", self.price), ("carbon", self.carbon)):
             if section is not None and section.csv is not None:
-                record[name]["csv"] = str(resolve_path(self.source, section.csv))
+                record[name]["csv"] = str(section.csv_path(self.source.parent))
         return write_job_yaml(record)
 
 

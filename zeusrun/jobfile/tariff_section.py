@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import csv
+import difflib
+import os
 import re
-from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo, available_timezones
+from typing import TYPE_CHECKING, Annotated, ClassVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from zeusrun.errors import JobFileError
 from zeusrun.jobfile.sections import Section
-from zeusrun.tariff import Row, Tariff, from_points, parse_time
+from zeusrun.jobfile.tariff_csv import load_tariff
+from zeusrun.tariff import Row, Tariff
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import tzinfo
 
+    from typing_extensions import Self
+
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _RANGE = re.compile(r"\s*(\w+)\s*(?:-\s*(\w+)\s*)?")
-_MOST_BYTES = 64 << 20  # a year of quarters of an hour has 2 MB
+_MOST_PER_KWH = 1e9  # also in the smallest currency; larger numbers could overflow a sum
+_MOST_G_PER_KWH = 1e5  # lignite has about 1,100
+
+Pue = Annotated[float, Field(ge=1, le=10)]
+"""Power usage effectiveness; a larger number is a percentage."""
 
 
 class WeekRow(Section):
@@ -49,18 +55,25 @@ class WeekRow(Section):
 class PriceRow(WeekRow):
     """A row of a weekly table of prices."""
 
-    per_kwh: float = Field(description="Price of a kilowatt-hour.")
+    per_kwh: float = Field(
+        ge=-_MOST_PER_KWH, le=_MOST_PER_KWH, description="Price of a kilowatt-hour."
+    )
 
 
 class CarbonRow(WeekRow):
     """A row of a weekly table of carbon intensities."""
 
-    g_per_kwh: float = Field(ge=0, description="Grams of CO2 equivalent in a kilowatt-hour.")
+    g_per_kwh: float = Field(
+        ge=0, le=_MOST_G_PER_KWH, description="Grams of CO2 equivalent in a kilowatt-hour."
+    )
 
 
 class _TariffSection(Section):
     """A rate: one number, a weekly table, or a file of times and rates."""
 
+    rate_key: ClassVar[str]
+    bounds: ClassVar[tuple[float, float]]
+    table: tuple[WeekRow, ...] = ()
     csv: str | None = Field(
         None,
         min_length=1,
@@ -75,96 +88,102 @@ class _TariffSection(Section):
     @field_validator("tz")
     @classmethod
     def _check_tz(cls, tz: str | None) -> str | None:
-        if tz is not None and tz not in available_timezones():
-            raise ValueError(f"must be a time zone such as Europe/Berlin, not {tz!r}")
+        try:
+            _zone(tz)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            close = difflib.get_close_matches(tz or "", available_timezones(), n=1, cutoff=0.55)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ValueError(
+                f"must be a time zone such as Europe/Berlin, not {tz!r}{hint}"
+            ) from None
         return tz
 
-    @property
-    def zone(self) -> tzinfo | None:
-        """The time zone; ``None`` for the machine's own."""
-        return None if self.tz is None else ZoneInfo(self.tz)
+    @model_validator(mode="after")
+    def _check_rates(self) -> Self:
+        ways = {self.rate_key: self._rate(self), "table": self.table or None, "csv": self.csv}
+        used = [name for name, way in ways.items() if way is not None]
+        if len(used) != 1:
+            given = " and ".join(used) or "none of them"
+            raise ValueError(f"takes exactly one of {', '.join(ways)}; it has {given}")
+        if self.table:
+            _check_week(self._rows())
+        return self
+
+    def csv_path(self, folder: Path) -> Path | None:
+        """Return the absolute path of the CSV file; ``folder`` is that of the job file."""
+        if self.csv is None:
+            return None
+        return Path(os.path.normpath(folder / os.path.expanduser(self.csv)))  # noqa: PTH111 - never raises
 
     def build(self, folder: Path) -> Tariff:
         """Return the tariff; ``folder`` is that of the job file.
 
         Raises:
-            JobFileError: If the file cannot be read, or is no such table.
+            JobFileError: If the CSV file cannot be read, or is no such table.
         """
-        if self.csv is not None:
-            return load_tariff(folder / Path(self.csv).expanduser(), self.zone)
-        rows = [Row(read_days(row.days), read_hours(row.hours), rate) for row, rate in self._rows()]
-        return Tariff(constant=self._constant(), rows=tuple(rows), zone=self.zone)
+        zone, path = _zone(self.tz), self.csv_path(folder)
+        if path is not None:
+            return load_tariff(path, zone, self.bounds)
+        return Tariff(constant=self._rate(self), rows=tuple(self._rows()), zone=zone)
 
-    @abstractmethod
-    def _rows(self) -> list[tuple[WeekRow, float]]:
-        """Return the rows of the weekly table with their rates."""
+    def _rows(self) -> list[Row]:
+        return [
+            Row(read_days(row.days), read_hours(row.hours), self._rate(row) or 0.0)
+            for row in self.table
+        ]
 
-    @abstractmethod
-    def _constant(self) -> float | None:
-        """Return the rate at all times."""
-
-
-def _check_one(value: object, info: ValidationInfo, rate_key: str) -> None:
-    """Raise ``ValueError`` unless one of the three ways to name a rate is used."""
-    ways = {rate_key: info.data.get(rate_key), "table": value or None, "csv": info.data.get("csv")}
-    used = [name for name, way in ways.items() if way is not None]
-    if len(used) != 1:
-        listed = " and ".join(used) or "none"
-        raise ValueError(f"or {rate_key} or csv: exactly one must say the rate, not {listed}")
+    def _rate(self, where: Section) -> float | None:
+        rate: float | None = getattr(where, self.rate_key)
+        return rate
 
 
 class Price(_TariffSection):
     """What a kilowatt-hour costs."""
 
+    rate_key = "per_kwh"
+    bounds = (-_MOST_PER_KWH, _MOST_PER_KWH)
     currency: str = Field(
         min_length=1, max_length=8, description="Currency, such as EUR; only shown."
     )
-    per_kwh: float | None = Field(None, description="Price of a kilowatt-hour at all times.")
+    per_kwh: float | None = Field(
+        None,
+        ge=-_MOST_PER_KWH,
+        le=_MOST_PER_KWH,
+        description="Price of a kilowatt-hour at all times.",
+    )
     table: tuple[PriceRow, ...] = Field(
         (), strict=False, description="Prices by weekday and hour; the first row that fits counts."
     )
 
-    @field_validator("table")
+    @field_validator("currency")
     @classmethod
-    def _check_table(cls, table: tuple[PriceRow, ...], info: ValidationInfo) -> object:
-        _check_one(table, info, "per_kwh")
-        return table
-
-    def _rows(self) -> list[tuple[WeekRow, float]]:
-        return [(row, row.per_kwh) for row in self.table]
-
-    def _constant(self) -> float | None:
-        return self.per_kwh
+    def _check_currency(cls, currency: str) -> str:
+        if not currency.isprintable() or " " in currency:
+            raise ValueError(f"must be a currency such as EUR, without spaces, not {currency!r}")
+        return currency
 
 
 class Carbon(_TariffSection):
     """How much CO2 a kilowatt-hour causes."""
 
+    rate_key = "g_per_kwh"
+    bounds = (0.0, _MOST_G_PER_KWH)
     g_per_kwh: float | None = Field(
-        None, ge=0, description="Grams of CO2 equivalent in a kilowatt-hour at all times."
+        None,
+        ge=0,
+        le=_MOST_G_PER_KWH,
+        description="Grams of CO2 equivalent in a kilowatt-hour at all times.",
     )
     table: tuple[CarbonRow, ...] = Field(
         (), strict=False, description="Grams by weekday and hour; the first row that fits counts."
     )
-
-    @field_validator("table")
-    @classmethod
-    def _check_table(cls, table: tuple[CarbonRow, ...], info: ValidationInfo) -> object:
-        _check_one(table, info, "g_per_kwh")
-        return table
-
-    def _rows(self) -> list[tuple[WeekRow, float]]:
-        return [(row, row.g_per_kwh) for row in self.table]
-
-    def _constant(self) -> float | None:
-        return self.g_per_kwh
 
 
 def read_days(text: str | None) -> frozenset[int]:
     """Return the weekdays of ``mon-fri`` or ``sat,sun``; Monday is 0, ``None`` is all of them."""
     if text is None:
         return frozenset(range(7))
-    names = [(first.lower(), last.lower()) for first, last in _ranges(text)]
+    names = [(first.lower(), (last or first).lower()) for first, last in _ranges(text)]
     if not all(name in _DAYS for pair in names for name in pair):
         raise ValueError(f"must be weekdays such as mon-fri or sat,sun, not {text!r}")
     return _expand([(_DAYS.index(first), _DAYS.index(last) + 1) for first, last in names], 7)
@@ -176,14 +195,17 @@ def read_hours(text: str | None) -> frozenset[int]:
         return frozenset(range(24))
     pairs = _ranges(text)
     ends = [end for pair in pairs for end in pair]
-    if not all(end.isdecimal() and int(end) <= 24 for end in ends) or "-" not in text:
-        raise ValueError(f"must be hours such as 7-22 or 22-6, not {text!r}")
+    if not all(re.fullmatch("[0-9]{1,2}", end) and int(end) <= 24 for end in ends) or any(
+        first == last for first, last in pairs
+    ):
+        raise ValueError(f"must be whole hours such as 7-22 or 22-6, not {text!r}")
     return _expand([(int(first), int(last)) for first, last in pairs], 24)
 
 
 def _ranges(text: str) -> list[tuple[str, str]]:
+    """Return both ends of each range; the second one is empty for a single name."""
     matches = [_RANGE.fullmatch(part) for part in text.split(",")]
-    return [("", "") if match is None else (match[1], match[2] or match[1]) for match in matches]
+    return [("", "") if match is None else (match[1], match[2] or "") for match in matches]
 
 
 def _expand(pairs: Sequence[tuple[int, int]], size: int) -> frozenset[int]:
@@ -194,29 +216,24 @@ def _expand(pairs: Sequence[tuple[int, int]], size: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def load_tariff(path: Path, zone: tzinfo | None) -> Tariff:
-    """Load a CSV file of a time and the rate from then on; a first row of names is passed over.
+def _check_week(rows: Sequence[Row]) -> None:
+    """Raise ``ValueError`` unless every hour of a week has a row, and every row has an hour."""
+    missing = {(day, hour) for day in range(7) for hour in range(24)}
+    for number, row in enumerate(rows, 1):
+        own = {(day, hour) for day, hour in missing if day in row.days and hour in row.hours}
+        if not own:
+            raise ValueError(
+                f"has a table whose row {number} never counts, because the rows above it have all "
+                "of its hours; put the special hours first"
+            )
+        missing -= own
+    if missing:
+        day, hour = min(missing)
+        raise ValueError(
+            f"has a table without a rate for {_DAYS[day]} {hour}-{hour + 1}; add a last row "
+            "without days and hours, for all other hours"
+        )
 
-    Raises:
-        JobFileError: If it cannot be read, or a row has no time and rate.
-    """
-    points: list[tuple[float, float]] = []
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise JobFileError(f"{path} has more than {_MOST_BYTES >> 20} MiB; is it a tariff?")
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            for number, row in enumerate(csv.reader(file), 1):
-                try:
-                    points.append((parse_time(row[0], zone), float(row[1])))
-                except (ValueError, IndexError, OverflowError):
-                    if not row or number == 1:
-                        continue
-                    raise JobFileError(
-                        f"{path}:{number}: expected a time and a rate, such as "
-                        f"2026-03-01T00:00+01:00,0.31, not {','.join(row)[:80]!r}"
-                    ) from None
-        return from_points(points)
-    except (OSError, UnicodeDecodeError) as error:
-        raise JobFileError(f"{path} cannot be read: {error}") from error
-    except (ValueError, csv.Error) as error:
-        raise JobFileError(f"{path} {error}") from error
+
+def _zone(tz: str | None) -> tzinfo | None:
+    return None if tz is None else ZoneInfo(tz)

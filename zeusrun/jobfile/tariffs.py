@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from pydantic import Field, ValidationError
 
+from zeusrun.errors import JobFileError
 from zeusrun.jobfile.messages import collect_problems, describe_errors
 from zeusrun.jobfile.sections import Section, list_keys
-from zeusrun.jobfile.tariff_section import Carbon, Price  # noqa: TC001 - pydantic needs them
-from zeusrun.jobfile.yaml_reader import read_job_file
+from zeusrun.jobfile.tariff_section import Carbon, Price, Pue  # noqa: TC001 - pydantic needs them
+from zeusrun.jobfile.yaml_reader import read_document
 from zeusrun.tariff import Tariffs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.tariff import Tariff
 
 TARIFF_FILE = "tariff.yaml"
 """The file of the home, with the keys ``price``, ``carbon`` and ``pue`` of a job file."""
@@ -26,30 +29,41 @@ class HomeTariff(Section):
 
     price: Price | None = Field(None, description="What a kilowatt-hour costs.")
     carbon: Carbon | None = Field(None, description="How much CO2 a kilowatt-hour causes.")
-    pue: float | None = Field(None, ge=1, description="Power usage effectiveness of the site.")
+    pue: Pue | None = Field(None, description="Power usage effectiveness of the site.")
 
 
-def load_tariffs(spec: JobSpec, home: Path) -> Tariffs:
-    """Return what zeusrun knows of the energy that a job takes.
+def load_tariffs(spec: JobSpec, home: Path | None) -> Tariffs:
+    """Return what zeusrun knows of the energy that a job takes; ``None`` for no home.
 
     Raises:
-        JobFileError: If the file of the home, or a table that is named, is wrong.
+        JobFileError: If the file of the home, or a CSV file that is named, is wrong.
     """
-    path = home / TARIFF_FILE
-    general = _load_home(path) if path.exists() else HomeTariff()
-    price, price_file = (spec.price, spec.source) if spec.price else (general.price, path)
-    carbon, carbon_file = (spec.carbon, spec.source) if spec.carbon else (general.carbon, path)
+    general = None if home is None else load_home_tariffs(home)
+    own = _build(spec.price, spec.carbon, spec.pue, spec.source)
+    if general is None:
+        return own
     return Tariffs(
-        price=None if price is None else price.build(price_file.parent),
-        currency=None if price is None else price.currency,
-        carbon=None if carbon is None else carbon.build(carbon_file.parent),
-        pue=spec.pue or general.pue or 1.0,
+        price=own.price or general.price,
+        currency=own.currency or general.currency,
+        carbon=own.carbon or general.carbon,
+        pue=general.pue if spec.pue is None else own.pue,
     )
 
 
-def _load_home(path: Path) -> HomeTariff:
-    document = read_job_file(path, ())
+def load_home_tariffs(home: Path) -> Tariffs | None:
+    """Return what the file of the home says; ``None`` if there is no such file.
+
+    Raises:
+        JobFileError: If it, or a CSV file that it names, is wrong.
+    """
+    path = home / TARIFF_FILE
+    if not os.path.lexists(path):
+        return None
+    if path.is_dir():
+        raise JobFileError(f"{path} is a directory; it must be a file, or be absent")
+    document = read_document(path)
     problems = [*document.problems]
+    found = HomeTariff()
     try:
         found = HomeTariff.model_validate(document.data)
     except ValidationError as error:
@@ -57,4 +71,19 @@ def _load_home(path: Path) -> HomeTariff:
         problems += describe_errors(errors, list_keys(HomeTariff), document)
     if problems:
         raise collect_problems(document, problems)
-    return found
+    return _build(found.price, found.carbon, found.pue, path)
+
+
+def _build(price: Price | None, carbon: Carbon | None, pue: float | None, source: Path) -> Tariffs:
+    def build(name: str, section: Price | Carbon | None) -> Tariff | None:
+        try:
+            return None if section is None else section.build(source.parent)
+        except JobFileError as error:
+            raise JobFileError(f"{source}: '{name}.csv': {error}") from error
+
+    return Tariffs(
+        price=build("price", price),
+        currency=None if price is None else price.currency,
+        carbon=build("carbon", carbon),
+        pue=1.0 if pue is None else pue,
+    )

@@ -87,20 +87,32 @@ def read_job_file(path: Path, overrides: Sequence[str]) -> JobDocument:
         JobFileError: If the file cannot be read, is not YAML, or holds no keys; or an override is
             not of that form.
     """
-    document = JobDocument(str(path))
-    node = _compose(_read_text(path), document.label, numbered=True)
-    if node is None or (isinstance(node, ScalarNode) and node.tag == _TAG + "null"):
+    document = read_document(path)
+    if not document.data and not document.problems:
         raise JobFileError(
             f"{path} is empty; a job needs at least a name, a script, an objective and batch sizes"
         )
+    for override in overrides:
+        _apply_override(document, override)
+    return document
+
+
+def read_document(path: Path) -> JobDocument:
+    """Read a file of keys and values; it may be empty, unlike a job file.
+
+    Raises:
+        JobFileError: If the file cannot be read, or is not YAML.
+    """
+    document = JobDocument(str(path))
+    node = _compose(_read_text(path), document.label, numbered=True)
+    if node is None or (isinstance(node, ScalarNode) and node.tag == _TAG + "null"):
+        return document
     if not isinstance(node, MappingNode):
         kind = "a list" if isinstance(node, SequenceNode) else "a single value"
         raise JobFileError(
             f"{path}:1: the file holds {kind}; a job file is made of 'key: value' lines"
         )
     document.data = _build(node, (), document, None)
-    for override in overrides:
-        _apply_override(document, override)
     return document
 
 

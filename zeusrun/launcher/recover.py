@@ -283,21 +283,24 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         gradient_variance=_newest(outcome.gradient_variance, trial.gradient_variance),
         gradients_of=outcome.gradients_of or trial.gradients_of,
         batch_sizes=join_changes(trial.batch_sizes, outcome.batch_sizes),
-        **_sum_prices(trial, outcome),
+        **_sum_prices(trial, outcome, energy_j),
         shared=True if True in shared else None if None in shared else False,
         warnings=(*trial.warnings, *outcome.warnings),
     )
     return _without_empty_estimates(trial, joined)
 
 
-def _sum_prices(trial: Trial, outcome: Outcome) -> dict[str, Any]:
+def _sum_prices(trial: Trial, outcome: Outcome, energy_j: float | None) -> dict[str, Any]:
+    """Return what both parts cost; unknown if the energy of one is, or in two currencies."""
     if outcome.time_s is None:
         return {name: getattr(trial, name) for name in ("price", "currency", "carbon_g", "pue")}
-    price = _sum(trial.price, outcome.price) if trial.currency == outcome.currency else None
+    known, same = energy_j is not None, trial.currency == outcome.currency
+    price = _sum(trial.price, outcome.price) if known and same else None
     return {
         "price": price,
         "currency": None if price is None else outcome.currency,
-        "carbon_g": _sum(trial.carbon_g, outcome.carbon_g),
+        "carbon_g": _sum(trial.carbon_g, outcome.carbon_g) if known else None,
+        "pue": outcome.pue if trial.pue == outcome.pue else None,
     }
 
 
@@ -314,7 +317,15 @@ def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:
     if outcome.energy_j != 0:
         return outcome
     spent_j = cost_j(None, outcome.max_power_w, outcome.time_s, trial.eta_knob)
-    return replace(outcome, energy_j=None, energy_source=None, cost_j=spent_j)
+    return replace(
+        outcome,
+        energy_j=None,
+        energy_source=None,
+        cost_j=spent_j,
+        price=None,
+        currency=None,
+        carbon_g=None,
+    )
 
 
 def _same_source(first: EnergySource | None, second: EnergySource | None) -> EnergySource | None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.clock import read_clock
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.energy.device import LimitableDevice
-from zeusrun.errors import DeviceError, HistoryError, ZeusrunError, advice_on
+from zeusrun.errors import DeviceError, HistoryError, JobFileError, ZeusrunError, advice_on
 from zeusrun.files.home import home_directory, limits_directory, notices_directory, trusted_home
 from zeusrun.files.lock import FileLock
 from zeusrun.gpu.nvml import gpus_of_job
@@ -21,6 +22,7 @@ from zeusrun.gpu.power_limits.original_limits import (
     is_held,
     recorded_gpus,
 )
+from zeusrun.jobfile.tariffs import TARIFF_FILE, load_home_tariffs
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.trial import EnergySource
 
@@ -60,7 +62,8 @@ def check_machine(environment: Mapping[str, str]) -> list[Check]:
     else:
         checks += [_check_gpu(gpu) for gpu in gpus] or [_check_cpu(environment)]
         checks.append(_check_permission(gpus, home))
-    return [*checks, *_check_limits(home), _check_home(home), *_check_notices(home)]
+    own = [_check_home(home), *_check_tariff(home), *_check_notices(home)]
+    return [*checks, *_check_limits(home), *own]
 
 
 def _check_torch() -> Check:
@@ -174,6 +177,32 @@ def _check_home(home: Path) -> Check:
         advice = "two runs would overwrite each other's records; set ZEUSRUN_HOME to a local disk"
         return Check("home", well=False, found=found, advice=advice)
     return Check("home", well=True, found=str(home))
+
+
+def _check_tariff(home: Path) -> list[Check]:
+    """Return a line on the tariff of all jobs, if there is one, and one if it has no rate now."""
+    try:
+        tariffs = load_home_tariffs(home)
+    except (JobFileError, OSError) as error:
+        advice = "correct it or remove it: every submit is refused"
+        return [Check("tariff", well=False, found=str(error), advice=advice)]
+    if tariffs is None:
+        return []
+    now, units = read_clock(), {"price": f"{tariffs.currency}/kWh", "carbon": "g/kWh"}
+    known = {"price": tariffs.price, "carbon": tariffs.carbon}
+    found, missing = [], []
+    for name, tariff in known.items():
+        if tariff is not None and (rate := tariff.at(now).rate) is None:
+            missing.append(f"{name}.csv has no rate for now")
+        elif tariff is not None:
+            found.append(f"{name} now {rate:g} {units[name]}")
+    if tariffs.pue != 1:
+        found.append(f"PUE {tariffs.pue:g}")
+    path = home / TARIFF_FILE
+    if missing:
+        advice = f"add newer rows to the file that {path} names; until then, the amount is unknown"
+        return [Check("tariff", well=None, found="; ".join(missing), advice=advice)]
+    return [Check("tariff", well=True, found=", ".join(found) or f"{path} is empty")]
 
 
 def _check_notices(home: Path) -> list[Check]:

@@ -103,6 +103,8 @@ class Progress:
     energy_j: float | None = None  # since training began
     power_w: float | None = None  # now, summed over devices
     cost_j: float | None = None  # so far
+    price: float | None = None  # as of about a second ago, in ``currency``
+    currency: str | None = None
     power_limit_w: float | None = None  # held now, per GPU; ``None`` for the original one
     probing: bool = False  # whether it is held only to be measured
     earlier: tuple[int, ...] = ()  # epochs reported before a preemption

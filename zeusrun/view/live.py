@@ -164,7 +164,8 @@ def live_panel(
         value += f"  best {progress.best_value:.4g}"
     grid.add_row(Text(units.shortened(trial.metric)), value)
     power = units.power(progress.power_w)
-    energy = f"{units.energy(progress.energy_j)} · {_cost(progress, bound_j)}"
+    price = "" if progress.price is None else f"{units.money(progress.price, progress.currency)} · "
+    energy = f"{units.energy(progress.energy_j)} · {price}{_cost(progress, bound_j)}"
     if trial.gpu_count:
         grid.add_row("power", power + _limit(trial, progress))
         grid.add_row("energy", energy)
@@ -196,9 +197,12 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
     lines: list[RenderableType] = [Labelled([(Text(mark, style), head)], gap=1), Text(took)]
     if trial.energy_j is not None:
         source = f" {trial.energy_source.value}" if trial.energy_source else ""
-        spent = f"{units.energy(trial.energy_j)}{source} · cost {units.energy(trial.cost_j)}"
+        spent = units.spent(trial)
+        between = "\n  " if spent else " · "  # there is no room for everything in 80 columns
+        parts = " · ".join([f"  {units.energy(trial.energy_j)}{source}", *spent]) + between
         limit = f" · limit {limit_text(trial)}" if trial.power_limit_w else ""
-        lines.append(Text(f"  {spent} (eta_knob {trial.eta_knob:g}){limit}"))
+        cost = f"cost {units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g}){limit}"
+        lines.append(Text(parts + cost))
     if (gradients := gradients_text(vars(trial), trial.gradients_of)) is not None:
         lines.append(Text(f"  {gradients}"))
     if trial.status is TrialStatus.PREEMPTED:

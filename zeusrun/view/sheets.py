@@ -53,6 +53,7 @@ def trial_sheet(
         ("time", units.duration(trial.time_s)),
         ("energy", units.energy(trial.energy_j) + source),
         ("", units.accounts(trial.energy_counter_j, trial.energy_integrated_j)),
+        *_spent_rows(trial),
         ("cost", cost),
         ("epochs", f"{units.number(trial.epochs)} of at most {trial.max_epochs}"),
         ("steps", units.number(trial.steps)),
@@ -134,6 +135,14 @@ def limit_text(trial: Trial) -> str:
     others = {point.power_limit_w for point in trial.power_profile} - {trial.power_limit_w, None}
     tried = f", {units.plural(len(others), 'other')} tried" if others else ""
     return units.power(trial.power_limit_w) + tried
+
+
+def _spent_rows(trial: Trial) -> list[tuple[str, str | None]]:
+    """Return the rows of price and carbon; the first one names a PUE."""
+    site = "" if trial.pue in {None, 1.0} else f" (PUE {trial.pue:g})"
+    price = None if trial.price is None else units.money(trial.price, trial.currency) + site
+    carbon = None if trial.carbon_g is None else f"{units.carbon(trial.carbon_g)} CO2e"
+    return [("price", price), ("carbon", carbon and carbon + ("" if price else site))]
 
 
 def _speed(point: PowerPoint) -> str:

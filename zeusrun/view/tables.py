@@ -6,6 +6,7 @@ import statistics
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -45,7 +46,9 @@ _SOURCE_NOTES = {
 }
 _TEXTS = {"when", "run", "status"}  # columns of words; those of numbers are aligned right
 _RECENT = 5  # runs whose noise scale counts
-_ROOMY = 96  # columns from which power limits and epochs both fit
+# The columns that a history too wide for its console leaves out, in this order.
+_LEFT_OUT = ("carbon", "epochs", "price")
+_LEFT_OUT_UNPRICED = ("epochs", "carbon")
 _LEGEND = {
     "epochs, cost": "expected of the next run, until it reaches the target",
     "90 % range": "of the cost of the next run",
@@ -140,20 +143,18 @@ def history_table(
         last: ``None`` for all.
         count: The number of trials of the job; ``None`` for as many as are given.
         running: Unfinished trials with their live numbers, by id.
-        width: Of the console. If power limits leave no room for them, epochs are not shown.
+        width: Of the console. If there is no room for carbon, epochs or price, they are not shown.
     """
     shown = trials if last is None else trials[-last:]
     savings = find_savings(trials)
     shares = {name: each.share for name, each in savings.by_trial.items() if each.explored}
     proved = any(trial.trial in shares for trial in shown)
     limited = any(trial.power_limit_w is not None for trial in shown)
-    names = ["when", "run", "batch", *(["limit"] if limited else [])]
-    names += ["epochs"] if not limited or width >= _ROOMY else []
-    names += ["time", "energy", "cost", "status", *(["saved"] if proved else [])]
-    table = plain_table()
-    for name in names:
-        shrinks = name in {"batch", "saved"}  # on a narrow terminal
-        table.add_column(name, justify="left" if name in _TEXTS else "right", no_wrap=not shrinks)
+    names = ["when", "run", "batch", *(["limit"] if limited else []), "epochs", "time", "energy"]
+    names += ["price"] if any(trial.price is not None for trial in shown) else []
+    names += ["carbon"] if any(trial.carbon_g is not None for trial in shown) else []
+    names += ["cost", "status", *(["saved"] if proved else [])]
+    rows: list[tuple[dict[str, str | Text], str | None]] = []
     dead = []
     for stored in shown:
         now = None if stored.status.finished else running.get(stored.trial)
@@ -161,7 +162,7 @@ def history_table(
         if now is not None and not now.alive:
             dead.append(dead_note(trial))
         status = status_text(trial.status, alive=None if now is None else now.alive)
-        cells: dict[str, RenderableType] = {
+        cells: dict[str, str | Text] = {
             "when": units.moment(trial.started_at),
             "run": f"{trial.recurrence}-{trial.attempt}",
             "batch": units.batch_size(trial),
@@ -169,11 +170,21 @@ def history_table(
             "epochs": units.number(trial.epochs),
             "time": units.duration(trial.time_s),
             "energy": units.energy(trial.energy_j, trial.energy_source),
+            "price": units.money(trial.price, trial.currency),
+            "carbon": units.carbon(trial.carbon_g),
             "cost": units.energy(trial.cost_j),
             "status": Text("forgotten") if trial.forgotten else status,
             "saved": units.percent(shares.get(trial.trial)),
         }
-        style = "dim" if trial.forgotten else None
+        rows.append((cells, "dim" if trial.forgotten else None))
+    for name in _LEFT_OUT if "price" in names else _LEFT_OUT_UNPRICED:
+        if _width(names, [cells for cells, _ in rows]) > width:
+            names = [other for other in names if other != name]
+    table = plain_table()
+    for name in names:
+        shrinks = name in {"batch", "saved"}  # on a narrow terminal
+        table.add_column(name, justify="left" if name in _TEXTS else "right", no_wrap=not shrinks)
+    for cells, style in rows:
         table.add_row(*(cells[name] for name in names), style=style)
     sources = {trial.energy_source for trial in shown}
     differing = [each for each in map(units.batch_size, shown) if "≠" in each][:1]
@@ -188,6 +199,12 @@ def history_table(
     parts: list[RenderableType] = [Text(job, style="bold"), *net_lines(savings), Text(""), table]
     parts += [Text(f"  {' · '.join(notes)}", style="dim")] if notes else []
     return Group(*parts, *dead, warning_lines(describe_shifts(trials)))
+
+
+def _width(names: Sequence[str], rows: Sequence[Mapping[str, str | Text]]) -> int:
+    """Return how wide a table is: two spaces follow each column, and one the last."""
+    columns = ((name, *(str(cells[name]) for cells in rows)) for name in names)
+    return sum(max(map(cell_len, column)) + 2 for column in columns) - 1
 
 
 def dead_note(trial: Trial) -> Text:

@@ -22,6 +22,7 @@ _SOURCE_MARKS = {
     EnergySource.ESTIMATED: "~",
 }
 _JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9}
+_LEAST_MONEY = 0.0001
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -79,6 +80,40 @@ def duration(seconds: float | None) -> str:
 def size(count_bytes: int) -> str:
     """Return bytes with three digits and a prefix: ``1.24 MB``."""
     return energy_text(count_bytes).replace("J", "B")  # the prefixes are the same
+
+
+def money(amount: float | None, currency: str | None) -> str:
+    """Return an amount of money: ``0.0042 EUR``, ``3.10 EUR``, ``1,240 EUR``.
+
+    From 1 on in hundredths, from 1,000 on in whole units; below, two digits that count.
+    """
+    if amount is None:
+        return UNKNOWN
+    size, sign = abs(amount), MINUS if amount < 0 else ""
+    if not size:
+        text = "0"
+    elif size < _LEAST_MONEY:
+        text = f"{'>' if sign else '<'}{sign}{_LEAST_MONEY}"
+    elif size < 0.995:
+        leading = math.floor(math.log10(float(f"{size:.2g}")))
+        text = f"{sign}{size:.{1 - leading}f}"
+    else:
+        text = f"{sign}{size:.2f}" if size < 999.995 else f"{sign}{size:,.0f}"
+    return f"{text} {currency}" if currency else text
+
+
+def carbon(grams: float | None) -> str:
+    """Return grams with three digits and a unit: ``412 g``, ``1.30 kg``, ``2.05 t``."""
+    if grams is None:
+        return UNKNOWN
+    text = energy_text(grams).replace("J", "g")  # the prefixes are the same
+    return text.replace("Mg", "t").replace("Gg", "kt")
+
+
+def spent(trial: Trial) -> list[str]:
+    """Return what a trial cost in money and in carbon, as far as it is known."""
+    price = [] if trial.price is None else [money(trial.price, trial.currency)]
+    return price + ([] if trial.carbon_g is None else [f"{carbon(trial.carbon_g)} CO2e"])
 
 
 def percent(fraction: float | None) -> str:

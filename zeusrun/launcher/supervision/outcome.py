@@ -7,7 +7,6 @@ import os
 import platform
 import signal
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.clock import timestamp
@@ -19,10 +18,11 @@ from zeusrun.launcher.recover import join
 from zeusrun.launcher.rundir.failure import LAUNCHER_DIED, RUN_DELETED, Failure, signal_name
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.launcher.supervision.hang import ranks_text
+from zeusrun.launcher.supervision.pricing import price_outcome
 from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.metrics.seen import describe_alone, find_batch_size, list_names
 from zeusrun.metrics.sight import Sight
-from zeusrun.tariff import Tariffs, amount
+from zeusrun.tariff import Tariffs
 from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
@@ -303,22 +303,6 @@ def outcome_now(
         observed_batch_size=observed_batch_size(trial, progress),
         batch_sizes=progress.batch_sizes,
         **_statistics(progress),
-    )
-
-
-def price_outcome(trial: Trial, outcome: Outcome, tariffs: Tariffs) -> Outcome:
-    """Return the outcome of a part of a trial with the price and the carbon of its energy."""
-    if outcome.time_s is None or (tariffs.price is None and tariffs.carbon is None):
-        return outcome
-    began = datetime.fromisoformat(trial.started_at).timestamp() + (outcome.startup_s or 0.0)
-    span = outcome.energy_j, tariffs.pue, began, began + outcome.time_s
-    price = amount(tariffs.price, *span)
-    return replace(
-        outcome,
-        price=price,
-        currency=None if price is None else tariffs.currency,
-        carbon_g=amount(tariffs.carbon, *span),
-        pue=tariffs.pue,
     )
 
 

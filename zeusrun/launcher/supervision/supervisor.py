@@ -24,7 +24,8 @@ from zeusrun.launcher.rundir.record import write_live
 from zeusrun.launcher.script_warnings import find_choices_to_ask_for, find_remarks
 from zeusrun.launcher.supervision.hang import StallControl
 from zeusrun.launcher.supervision.neighbours import Neighbours
-from zeusrun.launcher.supervision.outcome import build_outcome, describe_live, price_outcome
+from zeusrun.launcher.supervision.outcome import build_outcome, describe_live
+from zeusrun.launcher.supervision.pricing import price_at_end
 from zeusrun.launcher.supervision.ranks import RankProcesses
 from zeusrun.launcher.supervision.speed_check import PolicyControl
 from zeusrun.launcher.supervision.stop_rules import (
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from zeusrun.redaction import Mask
     from zeusrun.sidecar.events import Event
     from zeusrun.trial import Outcome
-
 
 _OTHER_CLOCK = "'t' in the sidecar is not CLOCK_MONOTONIC; the time of arrival is used instead"
 _ALSO_FORCED = (
@@ -223,8 +223,7 @@ class Supervisor:
 
     def _read_cancel(self) -> None:
         """Treat the request of another zeusrun as Ctrl-C."""
-        received = self._signals.received
-        request = read_cancel(self._paths)
+        received, request = self._signals.received, read_cancel(self._paths)
         if request is None:
             return
         interrupts, reason = request
@@ -268,8 +267,7 @@ class Supervisor:
                 spent = cost_j(energy_j, meter.max_power_w, progress.time_s, trial.eta_knob)
                 progress = replace(progress, cost_j=cost_with_earlier(trial, spent))
             self._ask_policy(progress)
-        self._write_live(progress)
-        self._progress = progress
+        self._progress = progress = self._write_live(progress)
         for rank, tail in self._logs.items():
             with self._reading(str(self._paths.rank_log(rank))):
                 self._show_log(rank, tail, final=final)
@@ -311,8 +309,8 @@ class Supervisor:
         if epoch:
             self._verdict = self._policy.review(progress)
 
-    def _write_live(self, progress: Progress) -> None:
-        """Write ``live.json`` about once a second and after each epoch."""
+    def _write_live(self, progress: Progress) -> Progress:
+        """Write ``live.json`` about once a second and after each epoch; then the price is new."""
         if progress.now_t >= self._write_live_at_t or progress.curve != self._progress.curve:
             self._write_live_at_t = progress.now_t + _LIVE_PERIOD_S
             live = describe_live(
@@ -325,6 +323,8 @@ class Supervisor:
                 preempted=self._stop is not None and self._stop.cause is StopCause.PREEMPTED,
             )
             write_live(self._paths, live)
+            progress = replace(progress, price=live.trial.price, currency=live.trial.currency)
+        return progress
 
     def _show_log(self, rank: int, tail: LineTail, *, final: bool) -> None:
         """Show what a rank printed, but never so much that supervision has to wait."""
@@ -391,7 +391,7 @@ class Supervisor:
             signalled=torchrun_was_signalled(self._paths),
             limits=self._limits.report(self._policy.speed),
         )
-        outcome = join(trial, price_outcome(trial, outcome, self._submission.tariffs))
+        outcome = join(trial, price_at_end(self._submission, trial, outcome))
         if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(self._paths.run_dir):
             where = self._paths.checkpoints
             self._warn(f"it will start from the beginning: there is no checkpoint in {where}")

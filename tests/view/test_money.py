@@ -1,0 +1,155 @@
+"""Price and carbon as people read them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.factories import build_trial as trial
+from tests.launcher.values import after, report, started
+from tests.view.test_tables import LARGE, LONG_JOB, reached, render, widest
+from zeusrun.analysis.totals import add_up, find_totals
+from zeusrun.view import units
+from zeusrun.view.live import live_panel, summary
+from zeusrun.view.sheets import trial_sheet
+from zeusrun.view.tables import history_table
+from zeusrun.view.totals import totals_table
+
+SPENT = {"price": 0.4216, "currency": "EUR", "carbon_g": 1304.0, "pue": 1.2}
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (None, "–"),  # noqa: RUF001
+        (0.0, "0 EUR"),
+        (0.000_005, "<0.0001 EUR"),
+        (-0.000_005, ">−0.0001 EUR"),  # noqa: RUF001
+        (0.0042, "0.0042 EUR"),
+        (0.0996, "0.10 EUR"),
+        (0.42, "0.42 EUR"),
+        (-0.42, "−0.42 EUR"),  # noqa: RUF001
+        (0.996, "1.00 EUR"),
+        (3.1, "3.10 EUR"),
+        (999.99, "999.99 EUR"),
+        (999.996, "1,000 EUR"),
+        (1240.4, "1,240 EUR"),
+    ],
+)
+def test_money_has_the_digits_that_count(amount, text):
+    assert units.money(amount, "EUR") == text
+
+
+@pytest.mark.parametrize(
+    ("grams", "text"),
+    [(None, "–"), (0.0, "0 g"), (412.0, "412 g"), (1304.0, "1.30 kg"), (2.05e6, "2.05 t")],  # noqa: RUF001
+)
+def test_carbon_is_in_grams_kilograms_and_tonnes(grams, text):
+    assert units.carbon(grams) == text
+
+
+def rows_of(text):
+    return {line[:8].strip(): line[8:].strip() for line in text.splitlines()}
+
+
+def test_a_sheet_shows_price_and_carbon_and_the_pue_once():
+    found = rows_of(render(trial_sheet(trial(**SPENT), None, run_dir_exists=True)))
+    assert found["price"].endswith("0.42 EUR (PUE 1.2)")
+    assert found["carbon"].endswith("1.30 kg CO2e")
+    carbon = trial(carbon_g=1304.0, pue=1.2)
+    assert "1.30 kg CO2e (PUE 1.2)" in render(trial_sheet(carbon, None, run_dir_exists=True))
+
+
+def test_a_sheet_without_a_price_has_no_row_of_it():
+    text = render(trial_sheet(trial(pue=1.2), None, run_dir_exists=True))
+    assert "price" not in text
+    assert "carbon" not in text
+
+
+def columns(trials, width):
+    text = render(history_table("job", trials, width=width), width)
+    assert widest(text) <= width
+    return next(line.split() for line in text.splitlines() if line.startswith("when"))
+
+
+def test_a_history_has_columns_of_price_and_carbon_where_a_run_has_them():
+    plain = [reached(1, 50.0)]
+    assert columns(plain, 120) == [
+        "when", "run", "batch", "epochs", "time", "energy", "cost", "status",
+    ]  # fmt: skip
+    assert columns([*plain, reached(2, 50.0, **SPENT)], 120) == [
+        "when", "run", "batch", "epochs", "time", "energy", "price", "carbon", "cost", "status",
+    ]  # fmt: skip
+
+
+def test_a_history_without_room_leaves_out_carbon_then_epochs_then_price():
+    values = {"time_s": 43_200.0, **SPENT}
+    trials = [reached(1, 50.0, **values), reached(2, 40.0, global_batch_size=64, **values)]
+    limited = [replace(each, power_limit_w=450.0) for each in trials]
+    optional = ("limit", "epochs", "price", "carbon", "saved")
+    shown = [[name for name in optional if name in columns(trials, w)] for w in (80, 90, 100)]
+    assert shown == [
+        ["price", "saved"], ["epochs", "price", "saved"], ["epochs", "price", "carbon", "saved"],
+    ]  # fmt: skip
+    assert [name for name in optional if name in columns(limited, 80)] == ["limit", "saved"]
+    clean = [replace(each, price=None) for each in trials]
+    assert [name for name in optional if name in columns(clean, 80)] == ["carbon", "saved"]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_history_of_large_amounts_fits(width, limited):
+    large = {"price": 1e9, "currency": "CURRENCY", "carbon_g": 1e12}
+    trials = [replace(each, **large) for each in LARGE]
+    trials = trials if limited else [replace(each, power_limit_w=None) for each in trials]
+    text = render(history_table(LONG_JOB, trials, width=width), width)
+    assert widest(text.replace(LONG_JOB, "")) <= width
+    assert text.count("123 MJ") >= 2 * len(trials)
+
+
+def test_the_panel_and_the_summary_show_the_price_beside_the_energy():
+    progress = after(started(103.0), report(105.0, 1, 0.1))
+    progress = replace(progress, energy_j=40.0, cost_j=50.0, price=0.42, currency="EUR")
+    assert "40.0 J · 0.42 EUR · cost 50.0 J" in render(live_panel(trial(), progress, None, 80))
+    done = reached(1, 50.0, **SPENT)
+    lines = render(summary(replace(done, power_limit_w=450.0))).splitlines()
+    assert "  50.0 J estimated · 0.42 EUR · 1.30 kg CO2e" in lines
+    assert "  cost 50.0 J (eta_knob 0.5) · limit 450 W" in lines
+
+
+def totals(trials, group="job"):
+    return render(totals_table(group, find_totals(trials, group), add_up("all", trials)))
+
+
+def test_totals_have_a_row_for_each_group_and_one_for_all():
+    trials = [reached(1, 50.0, job="a", **SPENT), reached(2, 50.0, job="b", **SPENT)]
+    text = totals(trials)
+    rows = [line.split() for line in text.splitlines()]
+    assert rows[0] == ["job", "runs", "time", "energy", "price", "carbon", "cost"]
+    (whole,) = [row for row in rows if row[:1] == ["all"]]
+    assert whole[1:] == [
+        "2", "20.0", "s", "~100", "J", "0.84", "EUR", "2.61", "kg", "100", "J",
+    ]  # fmt: skip
+    assert "all" not in totals(trials[:1])
+
+
+def test_totals_say_of_how_many_runs_a_value_is_unknown():
+    some = [reached(1, 50.0, **SPENT), reached(2, 50.0), reached(3, 50.0, energy_j=None)]
+    text = totals(some)
+    assert "unknown, so not included: energy of 1 run" in text
+    assert "unknown, so not included: price and carbon of 2 runs" in text
+    none = totals([reached(1, 50.0)])
+    assert "price" not in none.splitlines()[0]
+    assert "no run has a price" in none
+
+
+def test_totals_in_several_currencies_and_of_long_names_fit_80_columns():
+    large = {"price": 1e6, "carbon_g": 1e12, "time_s": 1e8}
+    trials = [
+        reached(n, 1e12, job=LONG_JOB, **{**large, "currency": currency})
+        for n, currency in enumerate(("EUR", "USD", "CURRENCY"))
+    ]
+    text = totals(trials)
+    assert widest(text) <= 80
+    assert text.count("1,000,000") == 3
