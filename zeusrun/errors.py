@@ -106,6 +106,12 @@ class NotStartedError(ZeusrunError):
         self.exit_code = exit_code
 
 
+class ExportError(ZeusrunError):
+    """A server to which runs are exported does not respond, or refuses them."""
+
+    exit_code = ExitCode.LAUNCH
+
+
 class HistoryError(ZeusrunError):
     """The history cannot be read or written."""
 
