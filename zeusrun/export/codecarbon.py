@@ -11,14 +11,17 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 # The order of codecarbon 3.3.0 to 3.3.2: EmissionsData in output_methods/emissions_data.py.
-COLUMNS = tuple(
-    "timestamp project_name run_id experiment_id duration emissions emissions_rate cpu_power "
-    "gpu_power ram_power cpu_energy gpu_energy ram_energy energy_consumed water_consumed "
-    "country_name country_iso_code region cloud_provider cloud_region os python_version "
-    "codecarbon_version cpu_count cpu_model gpu_count gpu_model longitude latitude "
-    "ram_total_size tracking_mode cpu_utilization_percent gpu_utilization_percent "
-    "ram_utilization_percent ram_used_gb on_cloud pue wue".split()
+# fmt: off
+COLUMNS = (
+    "timestamp", "project_name", "run_id", "experiment_id", "duration", "emissions",
+    "emissions_rate", "cpu_power", "gpu_power", "ram_power", "cpu_energy", "gpu_energy",
+    "ram_energy", "energy_consumed", "water_consumed", "country_name", "country_iso_code",
+    "region", "cloud_provider", "cloud_region", "os", "python_version", "codecarbon_version",
+    "cpu_count", "cpu_model", "gpu_count", "gpu_model", "longitude", "latitude", "ram_total_size",
+    "tracking_mode", "cpu_utilization_percent", "gpu_utilization_percent",
+    "ram_utilization_percent", "ram_used_gb", "on_cloud", "pue", "wue",
 )
+# fmt: on
 _J_PER_KWH = 3.6e6
 
 

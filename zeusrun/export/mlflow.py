@@ -233,7 +233,8 @@ def _check_store(uri: str) -> None:
     except (OSError, ValueError, http.client.HTTPException) as error:
         why = getattr(error, "reason", None) or error
         raise ExportError(
-            f"the MLflow server at {uri} cannot be reached: {why}; check that it runs, and --uri"
+            f"the MLflow server at {masked(uri)} cannot be reached: {why}; check --uri, and that "
+            "the server runs"
         ) from error
 
 
@@ -246,14 +247,21 @@ def _blaming(uri: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise UsageError(
-            f"--format mlflow cannot use {uri}: {error}; pip install \"zeusrun[mlflow]\""
+            f"--format mlflow cannot use {masked(uri)}: {error}; install that package; "
+            'for sqlite: pip install "zeusrun[mlflow]"'
         ) from error
     except Exception as error:
-        why = " ".join(str(error).split()) or type(error).__name__
+        text = " ".join(str(error).split()).replace(uri, masked(uri)) or type(error).__name__
+        why = re.split(r"\.\s| \[SQL:| \(Background ", text)[0][:_LONGEST].rstrip(".;")
         raise ExportError(
-            f"MLflow at {uri} refused the runs: {why}; what is there stays, and the next export "
-            "goes on"
+            f"the export to {masked(uri)} ended early: {why}. Runs that are there stay, and "
+            "another export adds the rest"
         ) from error
+
+
+def masked(uri: str) -> str:
+    """Return a URI without its user name and password."""
+    return re.sub(r"//[^/]*@", "//***@", uri)
 
 
 def _fingerprint(trial: Trial) -> str:
@@ -268,6 +276,8 @@ def _tag(value: object) -> str:
 def _milliseconds(rfc3339: str | None) -> int:
     """Return a time in Unix milliseconds; 0 if there is none, or it is damaged."""
     try:
-        return round(datetime.fromisoformat((rfc3339 or "").replace("Z", "+00:00")).timestamp() * 1000)
+        return round(
+            datetime.fromisoformat((rfc3339 or "").replace("Z", "+00:00")).timestamp() * 1000
+        )
     except ValueError:
         return 0

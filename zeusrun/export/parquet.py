@@ -30,22 +30,22 @@ def parquet_bytes(records: Sequence[Mapping[str, Any]]) -> bytes:
         HistoryError: If a number of the history does not fit into its column.
     """
     check_extra("pyarrow", "--format parquet", "parquet")
-    import pyarrow  # noqa: PLC0415 - optional, and slow to import
-    import pyarrow.parquet  # noqa: PLC0415
+    import pyarrow as pa  # noqa: PLC0415 - optional, and slow to import
+    from pyarrow.parquet import write_table  # noqa: PLC0415
 
     kinds = {**typing.get_type_hints(Trial), "saved_j": float}
     columns = {}
     for name, kind in kinds.items():
         cells = [_cell(name, kind, record.get(name)) for record in records]
         try:
-            columns[name] = pyarrow.array(cells, _arrow_type(pyarrow, name, kind))
-        except (pyarrow.ArrowException, OverflowError) as error:
+            columns[name] = pa.array(cells, _arrow_type(pa, name, kind))
+        except (pa.ArrowException, OverflowError) as error:
             raise HistoryError(
                 f"the history has a value of {name!r} that no column can hold: {error}; "
                 "'--format jsonl' exports it"
             ) from error
-    sink = pyarrow.BufferOutputStream()
-    pyarrow.parquet.write_table(pyarrow.table(columns), sink)
+    sink = pa.BufferOutputStream()
+    write_table(pa.table(columns), sink)
     return typing.cast("bytes", sink.getvalue().to_pybytes())
 
 

@@ -28,58 +28,48 @@ _CLIENT_TIMEOUT_S = 2.0  # a client that connects and sends nothing holds up the
 
 
 class MetricsPort:
-    """Serves ``/metrics`` from a thread while the ``with`` block runs; nothing without an address.
+    """Serves ``/metrics`` from a thread while the ``with`` block runs.
 
     A bug of the thread is raised again on leaving the block, unless another exception leaves it.
+
+    Attributes:
+        url: Where the metrics are.
     """
 
-    def __init__(self, job: str, address: str | None) -> None:
-        """Prepare. An address is ``9400`` or ``HOST:9400``; raises ``UsageError`` for another."""
-        self._place = None if address is None else parse_address(address)
-        self._job = job
-        self._paths: RunPaths | None = None
-        self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> Self:
-        """Bind the port, and start to serve.
+    def __init__(self, job: str, address: str) -> None:
+        """Bind the port: ``9400`` of loopback, or ``HOST:9400``.
 
         Raises:
-            UsageError: If the port cannot be bound.
+            UsageError: If the address is none, or cannot be bound.
         """
-        if self._place is None:
-            return self
-        host, port = self._place
+        host, port = parse_address(address)
+        self._job = job
+        self._paths: RunPaths | None = None
         try:
             self._server = server = _Server(host, port, self)
         except (OSError, UnicodeError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise UsageError(
-                f"--metrics-port {host}:{port} cannot be opened: {why}; choose another port"
+                f"--metrics-port {address} cannot be opened: {why}; choose another one"
             ) from error
+        self.url = (
+            f"http://{f'[{host}]' if ':' in host else host}:{server.server_address[1]}/metrics"
+        )
         self._thread = threading.Thread(
             target=server.serve_forever, args=(_POLL_S,), name="zeusrun-metrics", daemon=True
         )
+
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, kind: object, exception: object, traceback: object) -> None:
-        if self._server is None or self._thread is None:
-            return
         self._server.hang_up()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
         if self._server.bug is not None and exception is None:
             raise self._server.bug
-
-    @property
-    def url(self) -> str | None:
-        """Where the metrics are; ``None`` if they are not served."""
-        if self._server is None or self._place is None:
-            return None
-        host, port = self._place[0], self._server.server_address[1]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
 
     def take(self, event: SubmitEvent) -> None:
         """Take an event of the submit: serve a run from its start to its end."""

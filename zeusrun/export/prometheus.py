@@ -101,21 +101,21 @@ def _add_last(families: Families, trial: Trial) -> None:
     )
 
     def add(name: str, text: str, value: float | None, **labels: str | None) -> None:
-        families.add(f"last_run_{name}", f"{text} of the last run.", value, job=trial.job, **labels)
+        families.add(f"last_run_{name}", f"Last run: {text}.", value, job=trial.job, **labels)
 
     reached = trial.status is TrialStatus.REACHED
-    add("end_time_seconds", "Unix time of the end", _unix_s(trial.finished_at))
-    add("reached", "Whether the target was reached, 1 or 0, at the end", reached)
-    add("time_seconds", "Training time", trial.time_s)
-    add("startup_seconds", "Start-up time", trial.startup_s)
-    add("energy_joules", "Energy", trial.energy_j)
-    add("cost_joules", "Cost, a mean of energy and of time at maximum power,", trial.cost_j)
-    add("price", "Price of the energy", trial.price, currency=trial.currency)
-    add("carbon_grams", "Carbon, in grams of CO2 equivalent,", trial.carbon_g)
-    add("epochs", "Completed epochs", trial.epochs)
-    add("batch_size", "Batch size over all ranks, at the end,", trial.last_batch_size)
-    add("power_limit_watts", "Power limit of each GPU", trial.power_limit_w)
-    add("best_metric", "Best value of the metric", trial.best_metric, metric=trial.metric)
+    add("end_time_seconds", "Unix time of its end", _unix_s(trial.finished_at))
+    add("reached", "1 if it reached the target, else 0", reached)
+    add("time_seconds", "training time", trial.time_s)
+    add("startup_seconds", "start-up time", trial.startup_s)
+    add("energy_joules", "energy", trial.energy_j)
+    add("cost_joules", "cost in joules, as in `zeusrun history`", trial.cost_j)
+    add("price", "price of its energy", trial.price, currency=trial.currency)
+    add("carbon_grams", "grams of CO2 equivalent", trial.carbon_g)
+    add("epochs", "completed epochs", trial.epochs)
+    add("batch_size", "batch size over all ranks, at its end", trial.last_batch_size)
+    add("power_limit_watts", "power limit of each GPU", trial.power_limit_w)
+    add("best_metric", "best value of the metric", trial.best_metric, metric=trial.metric)
 
 
 def live_text(job: str, live: Live | None) -> str:
