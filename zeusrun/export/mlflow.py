@@ -41,6 +41,7 @@ _STATUSES = {
 _BATCH = 900  # MLflow takes 1,000 values in a request
 _LONGEST = 500  # characters of a tag
 _TIMEOUT_S = 10.0
+_LOGIN = "//[^/]*@"  # user name and password in a URI
 _FORBIDDEN = re.compile(r"[^\w\-. /]")
 
 
@@ -227,7 +228,8 @@ def _check_store(uri: str) -> None:
     if not uri.startswith(("http://", "https://")):
         return
     try:
-        urllib.request.urlopen(uri, timeout=_TIMEOUT_S).close()  # noqa: S310 - http or https
+        plain = re.sub(_LOGIN, "//", uri)
+        urllib.request.urlopen(plain, timeout=_TIMEOUT_S).close()  # noqa: S310 - http or https
     except urllib.error.HTTPError:
         pass  # the server has answered
     except (OSError, ValueError, http.client.HTTPException) as error:
@@ -252,7 +254,8 @@ def _blaming(uri: str) -> Iterator[None]:
         ) from error
     except Exception as error:
         text = " ".join(str(error).split()).replace(uri, masked(uri)) or type(error).__name__
-        why = re.split(r"\.\s| \[SQL:| \(Background ", text)[0][:_LONGEST].rstrip(".;")
+        text = re.split(r" \[SQL:| \(Background ", text)[0]
+        why = ". ".join(text.split(". ")[:2])[:_LONGEST].rstrip(".;")
         raise ExportError(
             f"the export to {masked(uri)} ended early: {why}. Runs that are there stay, and "
             "another export adds the rest"
@@ -261,7 +264,7 @@ def _blaming(uri: str) -> Iterator[None]:
 
 def masked(uri: str) -> str:
     """Return a URI without its user name and password."""
-    return re.sub(r"//[^/]*@", "//***@", uri)
+    return re.sub(_LOGIN, "//***@", uri)
 
 
 def _fingerprint(trial: Trial) -> str:
