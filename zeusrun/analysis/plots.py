@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 MOST_CURVES = 6
+_MOST = 1e30  # a larger value has diverged, or comes from a damaged record
 _OPEN = {TrialStatus.DISPATCHED, TrialStatus.PREEMPTED}
 
 
@@ -36,7 +37,7 @@ class Plot(NamedTuple):
     Attributes:
         title: What the plot is about.
         x: What its horizontal axis shows, and the unit.
-        y: What its vertical axis shows, and the unit.
+        y_unit: Of its vertical axis.
         series: In the order of their marks.
         level: A horizontal line and its label.
         rows: What the heights 1, 2, and so on stand for, in place of numbers.
@@ -45,7 +46,7 @@ class Plot(NamedTuple):
 
     title: str
     x: tuple[str, str]
-    y: tuple[str, str]
+    y_unit: str
     series: Sequence[Series]
     level: tuple[str, float] | None = None
     rows: Sequence[str] = ()
@@ -80,8 +81,8 @@ def cost_plot(job: str, trials: Sequence[Trial]) -> Plot:
     return Plot(
         f"{job}: cost of each recurrence",
         ("recurrence", ""),
-        ("cost", "J"),
-        [Series(name, points[name]) for name in names],
+        "J",
+        [Series(name, _kept(points[name])) for name in names],
         levels[0] if levels else None,
         notes=_left_out(unknown, "recurrence", "without a known cost"),
     )
@@ -104,11 +105,11 @@ def arms_plot(job: str, trials: Sequence[Trial]) -> Plot:
     return Plot(
         f"{job}: cost of the runs with each batch size",
         ("cost", "J"),
-        ("batch size", ""),
+        "",
         [
             Series("target reached", _at(places, reached)),
             Series("not reached: cost so far", _at(places, bounds)),
-            Series("median", medians, "median"),
+            Series("median", _kept(medians), "median"),
         ],
         rows=[f"{size} ×{len(reached[size]) + len(bounds[size])}" for size in sizes],  # noqa: RUF001 - times
         notes=_left_out(len(ended) - len(alike), "run", "forgotten or under other conditions"),
@@ -125,13 +126,13 @@ def curves_plot(job: str, trials: Sequence[Trial]) -> Plot:
     same = [each for each in newest.values() if each.metric == last.metric]
     same.sort(key=lambda each: each.global_batch_size)
     return Plot(
-        f"{job}: learning curve of the newest run with each batch size",
+        f"{job}: {last.metric} of the newest run with each batch size",
         ("epoch", ""),
-        (last.metric, ""),
+        "",
         [
             Series(
                 f"{each.global_batch_size} ({each.recurrence}-{each.attempt})",
-                [(point.epoch, point.value) for point in each.curve if point.value is not None],
+                _kept((p.epoch, p.value) for p in each.curve if p.value is not None),
             )
             for each in same
         ],
@@ -151,9 +152,13 @@ def power_plot(
     return Plot(
         f"{trial}: power",
         ("time", "s"),
-        ("power", "W"),
+        "W",
         [power, Series("power limit", limits, "limit")],
     )
+
+
+def _kept(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    return [point for point in points if max(map(abs, point)) < _MOST]
 
 
 def _total_j(attempts: Iterable[Trial]) -> float | None:
@@ -166,7 +171,9 @@ def _total_j(attempts: Iterable[Trial]) -> float | None:
 
 
 def _at(places: dict[int, int], costs_j: dict[int, list[float]]) -> list[tuple[float, float]]:
-    return [(cost_j, place) for size, place in places.items() for cost_j in costs_j.get(size, [])]
+    return _kept(
+        (cost_j, place) for size, place in places.items() for cost_j in costs_j.get(size, [])
+    )
 
 
 def _left_out(count: int, noun: str, why: str) -> list[str]:

@@ -26,7 +26,7 @@ class Families:
 
     _lines: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, name: str, text: str, value: float | None, **labels: str | None) -> None:
+    def add(self, name: str, text: str, value: float | None, /, **labels: str | None) -> None:
         """Add a sample; nothing if the value is unknown. A name in ``_total`` is a counter.
 
         Args:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 LEAST_WIDTH = 40
 _HEIGHT = 16
 _COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
-_MOST = 1e30  # a larger value is damage, or has diverged
 _FAR = 30.0  # if the largest value is so many times the median, the axis is logarithmic
 # From which value on a unit is used, and its size.
 _UNITS = {
@@ -60,15 +59,26 @@ def draw_plot(plot: Plot, width: int, alphabet: Alphabet = UNICODE) -> Text:
         UsageError: If plotext is not installed.
     """
     check_extra("plotext", "zeusrun plot", "plot")
+    marks = _marks(plot, alphabet)
+    table = str.maketrans(
+        _FRAME + UNICODE.level + UNICODE.times, alphabet.frame + alphabet.level + alphabet.times
+    )
+    canvas = _draw_canvas(plot, marks, width).translate(table).split("\n")
+    name = Text(plot.x[0], style="dim")
+    name.align("right", width)
+    lines = [Text(plot.title, style="bold"), *_legend(plot, marks, alphabet, width)]
+    lines += [_coloured(line.rstrip(), marks, alphabet) for line in canvas]
+    return Text("\n").join([*lines, name, *(Text(note, style="dim") for note in plot.notes)])
+
+
+def _draw_canvas(plot: Plot, marks: Sequence[str], width: int) -> str:
+    """Return the axes and the marks, without colour."""
     import plotext  # noqa: PLC0415 - optional, and slow to import
 
-    kept = [
-        [(at, value) for at, value in series.points if abs(value) < _MOST] for series in plot.series
-    ]
-    points = [point for own in kept for point in own]
+    points = [point for series in plot.series for point in series.points]
     levels = [] if plot.level is None else [plot.level[1]]
     x = build_axis([at for at, _ in points], plot.x[1], 7)
-    y = build_axis([*(at for _, at in points), *levels], plot.y[1], 5)
+    y = build_axis([*(at for _, at in points), *levels], plot.y_unit, 5)
     height = _HEIGHT
     if plot.rows:
         numbers = [float(number) for number in range(1, len(plot.rows) + 1)]
@@ -86,30 +96,12 @@ def draw_plot(plot: Plot, width: int, alphabet: Alphabet = UNICODE) -> Text:
         ruler.ticks([axis.place(tick) for tick in axis.ticks], list(axis.labels))
     if plot.level is not None:
         figure.line(y.place(plot.level[1]), style="dotted")
-    marks = _marks(plot, alphabet)
-    for own, mark in zip(kept, marks, strict=True):
-        if own:
-            across = [x.place(at) for at, _ in own]
-            figure.draw(figure.signal(across, [y.place(at) for _, at in own], marker=mark))
-    canvas = Text.from_ansi(figure.build().string()).plain.rstrip()
-    table = str.maketrans(
-        _FRAME + UNICODE.level + UNICODE.times, alphabet.frame + alphabet.level + alphabet.times
-    )
-    lines = [
-        _coloured(line.rstrip(), marks, alphabet) for line in canvas.translate(table).split("\n")
-    ]
-    name = Text(plot.x[0], style="dim")
-    name.align("right", width)
-    notes = [Text(note, style="dim") for note in plot.notes]
-    return Text("\n").join(
-        [
-            Text(plot.title, style="bold"),
-            *_legend(plot, marks, alphabet, width),
-            *lines,
-            name,
-            *notes,
-        ]
-    )
+    for series, mark in zip(plot.series, marks, strict=True):
+        if series.points:
+            across = [x.place(at) for at, _ in series.points]
+            up = [y.place(at) for _, at in series.points]
+            figure.draw(figure.signal(across, up, marker=mark))
+    return Text.from_ansi(figure.build().string()).plain.rstrip()
 
 
 class Axis(NamedTuple):
