@@ -23,8 +23,14 @@ def test_a_run_has_params_metrics_a_curve_and_tags():
     assert values.params == {"batch_size": "32", "learning_rate": "0.1", "stage": "explore"}
     last = {point.key: point.value for point in values.metrics if point.key != "accuracy"}
     assert last == {
-        **{"cost_j": 486.25, "energy_j": 420.0, "time_s": 8.5, "startup_s": 2.0, "epochs": 3},
-        **{"price": 0.5, "carbon_g": 20.0, "best_accuracy": 0.96},
+        "cost_j": 486.25,
+        "energy_j": 420.0,
+        "time_s": 8.5,
+        "startup_s": 2.0,
+        "epochs": 3,
+        "price": 0.5,
+        "carbon_g": 20.0,
+        "best_accuracy": 0.96,
     }
     (curve,) = [point for point in values.metrics if point.key == "accuracy"]
     assert (curve.step, curve.value) == (1, 0.8)  # the second point is not finite
@@ -73,13 +79,13 @@ def test_a_server_that_does_not_run_is_one_sentence_at_once():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # it does not listen
         uri = f"http://me:secret@127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ExportError, match="cannot be reached: .*refused") as told:
+        with pytest.raises(ExportError, match=r"cannot be reached: .*refused") as told:
             export_runs(uri, "job", [])
     assert "secret" not in str(told.value)
 
 
 def test_a_folder_that_is_not_there_is_told_at_once(tmp_path):
-    with pytest.raises(UsageError, match="no file can be written in .*create it first"):
+    with pytest.raises(UsageError, match=r"no file can be written in .*create it first"):
         export_runs(f"sqlite:///{tmp_path}/none/m.db", "job", [])
 
 
@@ -125,7 +131,7 @@ def test_a_real_store_holds_every_run_once(tmp_path, monkeypatch):
     with pytest.raises(ExportError, match="the experiment 'job' is deleted in MLflow"):
         export_runs(uri, "job", trials)
     (tmp_path / "bad.db").write_text("this is no database" * 100)
-    with pytest.raises(ExportError, match="ended early: .*file is not a database"):
+    with pytest.raises(ExportError, match=r"ended early: .*file is not a database"):
         export_runs("sqlite:///bad.db", "job", trials)
 
 

@@ -62,7 +62,7 @@ def test_damage_is_empty_or_one_sentence(read):
     damaged = replace(build_trial(1), started_at="yesterday")
     assert read(damaged).to_pylist()[0]["started_at"] is None
     huge = build_trial(1).finish(replace(DONE, curve=(CurvePoint(10**30, 1.0, None, 0.5),)))
-    with pytest.raises(HistoryError, match="'curve' that no column can hold: .*jsonl"):
+    with pytest.raises(HistoryError, match=r"'curve' that no column can hold: .*jsonl"):
         read(huge)
 
 

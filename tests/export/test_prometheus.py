@@ -21,7 +21,8 @@ def read(text):
     for line in text.splitlines():
         if not line.startswith("#"):
             name, labels, value = SAMPLE.fullmatch(line).groups()
-            found[name, *re.findall(r'"((?:[^"\\]|\\.)*)"', labels)] = float(value)
+            values = re.findall(r'"((?:[^"\\]|\\.)*)"', labels)
+            found[(name, *values)] = float(value)
     return found
 
 

@@ -126,15 +126,15 @@ def build_axis(values: Sequence[float], unit: str, count: int) -> Axis:
     low, high = min(values), max(values)
     if unit and low > 0 and high > _FAR * statistics.median(values):
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        ticks = [10.0**power for power in decades]
+        ticks = [10.0**power for power in decades[:: math.ceil(len(decades) / count)]]
         labels = [_label(tick, unit, tick) for tick in ticks]
-        return Axis(math.log10(ticks[0]), math.log10(ticks[-1]), ticks, labels, logarithmic=True)
+        return Axis(decades[0], decades[-1], ticks, labels, logarithmic=True)
     low = min(low, 0.0) if unit else low
     _, size, _ = _unit_of(high, unit)
     whole = not unit and all(value == round(value) for value in values)
     step = _round_step((high - low) / size / count or 1.0, whole=whole) * size
     ticks = [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)] or [low]
-    margin = (high - low) / 40 or step / 2
+    margin = max((high - low) / 40 or step / 2, 1e-6 * max(-low, high))  # more than rounding
     return Axis(
         low if unit else low - margin, high + margin, ticks, [_label(t, unit, high) for t in ticks]
     )
