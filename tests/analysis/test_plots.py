@@ -27,8 +27,8 @@ def test_a_recurrence_costs_what_all_its_attempts_cost():
     ]
     plot = cost_plot("job", trials)
     assert points(plot) == {
-        "target reached": [(1, 100.0), (3, 170.0)],
-        "with another batch size": [(2, 80.0)],
+        "reached with the default": [(1, 100.0), (3, 170.0)],
+        "reached with another batch size": [(2, 80.0)],
         "target missed": [(4, 70.0)],
     }
     assert plot.level == ("mean of batch size 32, the default: 100 J", 100.0)
@@ -38,7 +38,7 @@ def test_a_recurrence_costs_what_all_its_attempts_cost():
 def test_an_attempt_that_never_trained_costs_nothing():
     crashed = replace(DONE, status=TrialStatus.FAILED, cost_j=None, time_s=None)
     trials = [build_trial(1, 1).finish(crashed), build_trial(1, 2).finish(DONE)]
-    assert points(cost_plot("job", trials)) == {"target reached": [(1, 100.0)]}
+    assert points(cost_plot("job", trials)) == {"reached with the default": [(1, 100.0)]}
 
 
 def test_batch_sizes_are_rows_with_the_runs_that_can_be_compared():

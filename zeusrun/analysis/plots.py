@@ -55,7 +55,7 @@ class Plot(NamedTuple):
 
 def cost_plot(job: str, trials: Sequence[Trial]) -> Plot:
     """Plot what each recurrence has cost, all its attempts together."""
-    names = ("target reached", "with another batch size", "target missed")
+    names = ("reached with the default", "reached with another batch size", "target missed")
     points: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     unknown = 0
     by_recurrence = itertools.groupby(

@@ -102,6 +102,8 @@ def _content(form: Format, by_job: Mapping[str, Sequence[Trial]]) -> str | bytes
 def _to_mlflow(uri: str, by_job: Mapping[str, Sequence[Trial]]) -> None:
     from zeusrun.export.mlflow import export_runs  # noqa: PLC0415 - one format needs it
 
+    if not by_job:
+        typer.echo("No runs yet.")
     for job, trials in by_job.items():
         done = export_runs(uri, job, trials)
         parts = [f"{done.new} new", f"{done.changed} changed", f"{done.same} already there"]

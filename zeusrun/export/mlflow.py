@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
+import io
 import itertools
 import json
 import logging
@@ -155,7 +156,8 @@ def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Exported:
     _check_store(uri)
     ended = [trial for trial in trials if trial.status not in _OPEN]
     values = [run_values(trial) for trial in ended]
-    with _blaming(uri):
+    # MLflow prints a link to each run.
+    with _blaming(uri), contextlib.redirect_stdout(io.StringIO()):
         from mlflow import MlflowClient  # noqa: PLC0415 - optional, and takes seconds
 
         for noisy in ("alembic", "mlflow.store.db.utils"):  # about tables that they create
