@@ -107,7 +107,7 @@ class NotStartedError(ZeusrunError):
 
 
 class ExportError(ZeusrunError):
-    """A server to which runs are exported does not respond, or refuses them."""
+    """A server to which runs are exported refuses them or does not respond; or a disk is full."""
 
     exit_code = ExitCode.LAUNCH
 

@@ -113,6 +113,13 @@ def test_a_server_that_cannot_be_reached_is_exit_5(cli, record):
     assert len(err.splitlines()) == 1
 
 
+def test_a_full_disk_is_exit_5(cli, record):
+    record(1)
+    code, _, err = cli("export", "--format", "csv", "-o", "/dev/full")
+    assert code == 5
+    assert "/dev/full cannot be written: No space left on device; free some space" in err
+
+
 def test_a_damaged_history_is_exit_6_and_writes_no_file(cli, record, zeusrun):
     record(1)
     record(1, job="other")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import UsageError, advice_on
+from zeusrun.errors import SHORTAGES, ExportError, UsageError
 from zeusrun.files.atomic import replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_ADVICE = "name a file in a directory that you can write to"
 
 
 def write_output(path: Path, content: bytes) -> None:
@@ -21,6 +19,7 @@ def write_output(path: Path, content: bytes) -> None:
 
     Raises:
         UsageError: If the file cannot be written.
+        ExportError: If the disk is full, for example.
     """
     try:
         if path.exists() and not path.is_file():
@@ -30,6 +29,7 @@ def write_output(path: Path, content: bytes) -> None:
         fresh = real.with_name(f"{real.name}.{os.getpid()}.tmp")
         replace_file(real, content, fresh=fresh, mode=0o666)
     except OSError as error:
-        why = error.strerror or type(error).__name__
-        advice = advice_on(error, _ADVICE)
-        raise UsageError(f"{path} cannot be written: {why}; {advice}") from error
+        failure = f"{path} cannot be written: {error.strerror or type(error).__name__}"
+        if error.errno in SHORTAGES:
+            raise ExportError(f"{failure}; {SHORTAGES[error.errno]}") from error
+        raise UsageError(f"{failure}; name a file in a directory that you can write to") from error
