@@ -11,7 +11,7 @@ LAYERS = (
     ("cli",),
     ("commands",),
     ("view",),
-    ("maintenance", "notify", "schedule"),
+    ("export", "maintenance", "notify", "schedule"),
     ("launcher", "simulate"),
     ("metrics", "analysis"),
     ("history", "bandit", "gpu"),

@@ -24,6 +24,9 @@ OWNERS = {
     "torch": ("worker/", "launcher/processes/agent.py"),
     "typer": ("cli.py", "commands/"),
     "matplotlib": "view/figure.py",
+    "mlflow": "export/mlflow.py",
+    "plotext": "view/terminal_plot.py",
+    "pyarrow": "export/parquet.py",
 }
 
 

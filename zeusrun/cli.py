@@ -36,6 +36,11 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "validate": ("job.validate", "Check a job file."),
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),
         "doctor": ("upkeep.doctor", "Check this machine, the home, histories and schedules."),
+        "export": (
+            "export.export",
+            "Export runs: as a table, to CodeCarbon, MLflow or Prometheus.",
+        ),
+        "plot": ("plot.plot", "Draw costs, batch sizes, learning curves or power in the terminal."),
         "simulate": ("simulate.simulate", "Replay recorded or made-up jobs through the policies."),
         "measure": ("gpu.measure", "Run any command and report its time and energy."),
         "repair": ("upkeep.repair", "Clean up after dead processes; restore histories."),

@@ -106,6 +106,12 @@ class NotStartedError(ZeusrunError):
         self.exit_code = exit_code
 
 
+class ExportError(ZeusrunError):
+    """A server to which runs are exported refuses them or does not respond; or a disk is full."""
+
+    exit_code = ExitCode.LAUNCH
+
+
 class HistoryError(ZeusrunError):
     """The history cannot be read or written."""
 

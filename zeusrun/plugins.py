@@ -55,3 +55,11 @@ def blame(failure: str) -> Iterator[None]:
         raise UsageError(
             f"{failure}: {type(error).__name__}: {error}; repair or uninstall that package"
         ) from error
+
+
+def check_extra(module: str, user: str, extra: str) -> None:
+    """Raise ``UsageError`` if a package is missing that an extra of zeusrun installs."""
+    from importlib.util import find_spec  # noqa: PLC0415 - few need it
+
+    if find_spec(module) is None:
+        raise UsageError(f'{user} needs {module}: pip install "zeusrun[{extra}]"')

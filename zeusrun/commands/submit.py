@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.events import SubmitEvent
+    from zeusrun.launcher.events import Emit, SubmitEvent
     from zeusrun.notify.notices import Notice
     from zeusrun.schedule.store import Schedule
     from zeusrun.trial import Trial
@@ -89,6 +89,10 @@ def submit(
     wait: Annotated[
         bool, Option("--wait", help="Wait for GPUs that another job uses; by default exit 75.")
     ] = False,
+    metrics_port: Annotated[
+        str | None,
+        Option(metavar="[HOST:]PORT", help="Serve Prometheus the running training, on loopback."),
+    ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -98,9 +102,22 @@ def submit(
     if dry_run:
         _show_plan(compose(spec, batch_size), as_json=as_json)
         return
-    raise typer.Exit(
-        run_recurrence(spec, batch_size, overlap=overlap, wait=wait, as_json=as_json, quiet=quiet)
+    run = functools.partial(
+        run_recurrence,
+        spec,
+        batch_size,
+        overlap=overlap,
+        wait=wait,
+        as_json=as_json,
+        quiet=quiet,
     )
+    if metrics_port is None:
+        raise typer.Exit(run())
+    from zeusrun.export.port import MetricsPort  # noqa: PLC0415 - 20 ms, and few use it
+
+    with MetricsPort(spec.name, metrics_port) as port:
+        code = run(note=f"metrics for Prometheus: {port.url}", emit=port.take)
+    raise typer.Exit(code)
 
 
 def rerun(
@@ -180,6 +197,8 @@ def run_recurrence(
     *,
     why: str = "chosen by --batch-size",
     warning: str | None = None,
+    note: str | None = None,
+    emit: Emit = lambda _event: None,
     overlap: Overlap = "allow",
     until: float | None = None,
     wait: bool = False,
@@ -189,9 +208,10 @@ def run_recurrence(
 ) -> int:
     """Wait until the job may start, then run one recurrence and show it; return the exit code.
 
-    ``why`` is the reason to record with a ``batch_size`` that the user chose, and ``warning`` a
-    sentence to show first. With ``wait``, also wait for GPUs of other jobs. No wait lasts beyond
-    ``until``, in Unix seconds; ``begun`` is called after it.
+    ``why`` is the reason to record with a ``batch_size`` that the user chose; ``warning`` and
+    ``note`` are sentences to show first. ``emit`` gets every event, too. With ``wait``, also wait
+    for GPUs of other jobs. No wait lasts beyond ``until``, in Unix seconds; ``begun`` is called
+    after it.
     """
     home, history = open_home()
     shown = lasting_console(sys.stderr if as_json else sys.stdout)
@@ -202,9 +222,12 @@ def run_recurrence(
         notify = functools.partial(_notify, spec, home, view)
         if warning is not None:
             view.show(Warned(warning))
+        if note is not None:
+            view.show(Noted(note))
 
         def consume(event: SubmitEvent) -> None:
             view.show(event)
+            emit(event)
             if isinstance(event, FoundLost):
                 notify(lost_notices(event.trials))
 

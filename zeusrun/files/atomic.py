@@ -26,8 +26,9 @@ def replace_file(
     fresh: Path | None = None,
     durable: bool = True,
     kept: Path | None = None,
+    mode: int = 0o600,
 ) -> None:
-    """Make or replace a file with mode 0600.
+    """Make or replace a file.
 
     Killed or failing at any step, it leaves the previous or the new content. It removes the
     temporary file that a killed writer left.
@@ -38,10 +39,11 @@ def replace_file(
         fresh: The temporary file. Processes that may write at the same time need one each.
         durable: Whether the content must survive a power cut once this returns.
         kept: Where to keep the previous content; ``None`` to keep it nowhere.
+        mode: Permissions of the file, less the umask.
     """
     fresh = temporary_path(path) if fresh is None else fresh
     try:
-        _write(fresh, content, durable=durable)
+        _write(fresh, content, durable=durable, mode=mode)
         if kept is not None:
             keep_link(path, kept)
         fresh.replace(path)
@@ -84,11 +86,11 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _write(path: Path, content: bytes, *, durable: bool) -> None:
+def _write(path: Path, content: bytes, *, durable: bool, mode: int = 0o600) -> None:
     path.unlink(missing_ok=True)
     # Exclusive: if somebody makes a link under this name, opening fails instead of following it.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with open(os.open(path, flags, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor, for the mode
+    with open(os.open(path, flags, mode), "wb") as file:  # noqa: PTH123 - a descriptor, for the mode
         file.write(content)
         if durable:
             file.flush()

@@ -1,10 +1,11 @@
-"""Output for programs: JSON and CSV on standard output."""
+"""Output for programs: JSON and CSV."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import dataclasses
+import io
 import json
 import math
 import os
@@ -53,23 +54,43 @@ def trial_records(trials: Iterable[Trial], savings: Savings) -> list[dict[str, A
 
 def print_json(value: object) -> None:
     """Print a value as one line."""
-    document = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    with _reader_may_be_gone():
-        print(plain_json(document))  # noqa: T201
+    print_text(json_line(value))
+
+
+def json_line(value: object) -> str:
+    """Return a value as one line of JSON."""
+    return plain_json(json.dumps(value, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def print_csv(records: Sequence[Mapping[str, Any]]) -> None:
     """Print trials as CSV with a header, without the fields that hold lists."""
-    names = [f.name for f in dataclasses.fields(Trial) if f.name not in _NOT_IN_CSV]
-    names.append("saved_j")
-    writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
+    print_text(csv_text([name for name in field_names() if name not in _NOT_IN_CSV], records))
+
+
+def print_text(text: str) -> None:
+    """Print a whole text; a closed pipe does not change the exit code of the command."""
     with _reader_may_be_gone():
-        writer.writeheader()
-        writer.writerows({name: _csv_cell(each.get(name)) for name in names} for each in records)
+        print(text, end="")  # noqa: T201
+
+
+def field_names() -> list[str]:
+    """Return the names of all fields of a record, in order."""
+    return [*(field.name for field in dataclasses.fields(Trial)), "saved_j"]
+
+
+def csv_text(names: Sequence[str], records: Iterable[Mapping[str, Any]]) -> str:
+    """Return records as CSV with a header; a list is a cell with JSON."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _csv_cell(each.get(name)) for name in names} for each in records)
+    return text.getvalue()
 
 
 def _csv_cell(value: object) -> object:
     """Return a CSV cell. Text that a spreadsheet would run as a formula gets a '."""
+    if isinstance(value, list):
+        return json_line(value).rstrip()
     if not isinstance(value, str):
         return value
     text = plain_text(value)
@@ -78,7 +99,7 @@ def _csv_cell(value: object) -> object:
 
 @contextlib.contextmanager
 def _reader_may_be_gone() -> Iterator[None]:
-    """Flush what the block prints; a closed pipe does not change the exit code of the command."""
+    """Flush what the block prints, or discard it if nobody reads it any more."""
     try:
         yield
         sys.stdout.flush()

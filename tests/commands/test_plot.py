@@ -1,0 +1,63 @@
+"""``plot``: a job in the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.factories import DONE
+from zeusrun.energy.power_csv import COLUMNS
+from zeusrun.trial import CurvePoint
+
+
+@pytest.fixture(autouse=True)
+def _plotext():
+    pytest.importorskip("plotext")
+
+
+@pytest.mark.parametrize("what", ["cost", "arms", "curves"])
+def test_a_job_is_drawn_in_80_columns(cli, record, what):
+    for number in (1, 2, 3):
+        record(number, replace(DONE, curve=(CurvePoint(1, 2.0, 20.0, 0.4),)))
+    code, out, err = cli("plot", "job", what)
+    assert (code, err) == (0, "")
+    assert out.startswith("job: ")
+    assert "●" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_power_of_the_last_run_or_of_a_named_one(cli, record, zeusrun):
+    record(1)
+    record(2)
+    rows = [f"{t:.1f},cpu,{50 + t},,,,,,," for t in range(20)]
+    (zeusrun.run_dir("job-1-1") / "power.csv").write_text("\n".join([COLUMNS, *rows, ""]))
+    code, out, _ = cli("plot", "job-1-1", "power")
+    assert code == 0
+    assert out.startswith("job-1-1: power\n● power, all devices\n")
+    code, _, err = cli("plot", "job", "power")
+    assert code == 2
+    assert "the run job-2-1 has no power samples" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["job", "curves"], "job has nothing to plot for 'curves' yet"),
+        (["jbo"], "there is no job called 'jbo'; known jobs: job"),
+        (["job", "loss"], "'loss' is not one of 'cost', 'arms', 'curves', 'power'"),
+    ],
+)
+def test_what_cannot_be_drawn_is_exit_2_in_one_sentence(cli, record, arguments, told):
+    record(1)
+    code, out, err = cli("plot", *arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+def test_a_terminal_of_ascii_gets_ascii(zeusrun, record):
+    record(1)
+    done = zeusrun("plot", "job", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.returncode == 0, done.stderr
+    assert "o reached with the default" in done.stdout
+    assert done.stdout.isascii()

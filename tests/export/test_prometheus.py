@@ -1,0 +1,110 @@
+"""The text format, by a parser that is not ours where it is installed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.factories import DONE, REACHED, build_trial
+from zeusrun.export.prometheus import Families, history_text, live_text
+from zeusrun.launcher.rundir.record import Live
+from zeusrun.trial import CurvePoint, SizeChange, TrialStatus
+
+SAMPLE = re.compile(r'(\w+)\{((?:\w+="(?:[^"\\\n]|\\[\\n"])*",?)*)\} (\S+)')
+
+
+def read(text):
+    """Return each sample by its name and the values of its labels."""
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, labels, value = SAMPLE.fullmatch(line).groups()
+            values = re.findall(r'"((?:[^"\\]|\\.)*)"', labels)
+            found[(name, *values)] = float(value)
+    return found
+
+
+def live(**changes):
+    taken = {"time_s": 4.0, "steps": 100, "energy_j": 40.0, "cost_j": 100.0, "epochs": 2}
+    curve = (CurvePoint(1, 2.0, 20.0, 0.3), CurvePoint(2, 4.0, 40.0, 0.4))
+    trial = build_trial(7, **{**taken, "curve": curve, "best_metric": 0.4, **changes})
+    return Live(trial, 1, "node7", "2025-06-01T12:00:05Z", power_w=10.5)
+
+
+def test_the_history_of_a_job_is_its_totals_and_its_last_run():
+    paid = replace(DONE, price=0.5, currency="EUR", carbon_g=20.0)
+    trials = [
+        build_trial(1).finish(DONE),
+        build_trial(2).finish(paid),
+        build_trial(3, global_batch_size=64).finish(replace(paid, cost_j=90.0)),
+        build_trial(4),
+    ]
+    found = read(history_text({"job": trials}))
+    assert found["zeusrun_runs_total", "job", "REACHED"] == 3
+    assert found["zeusrun_energy_joules_total", "job", "estimated"] == 120
+    assert found["zeusrun_price_total", "job", "EUR"] == 1.0
+    assert found["zeusrun_carbon_grams_total", "job"] == 40
+    assert found["zeusrun_saved_joules", "job"] == 10
+    assert found["zeusrun_last_run_info", "job", "job-3-1", "REACHED"] == 1
+    assert found["zeusrun_last_run_batch_size", "job"] == 64
+    assert found["zeusrun_last_run_best_metric", "job", "accuracy"] == 0.6
+    assert found["zeusrun_last_run_end_time_seconds", "job"] == 1748782800
+
+
+def test_what_is_unknown_has_no_sample():
+    lost = replace(DONE, status=TrialStatus.LOST, time_s=None, energy_j=None, cost_j=None)
+    text = history_text({"job": [build_trial(1).finish(lost)]})
+    assert "zeusrun_last_run_reached" in text
+    for name in ("energy", "cost", "time_seconds", "price", "carbon", "power_limit"):
+        assert not re.search(rf"^zeusrun_(last_run_)?{name}", text, re.MULTILINE), name
+
+
+def test_a_running_trial_shows_its_present_values():
+    found = read(live_text("job", live(price=0.1, currency="EUR", carbon_g=3.0)))
+    assert found["zeusrun_running", "job"] == 1
+    assert found["zeusrun_run_info", "job", "job-7-1", "node7"] == 1
+    expected = {
+        "power_watts": 10.5,
+        "energy_joules_total": 40,
+        "cost_joules_total": 100,
+        "steps_per_second": 25,
+        "epoch": 2,
+        "batch_size": 32,
+        "carbon_grams_total": 3,
+    }
+    assert {name: found[f"zeusrun_run_{name}", "job"] for name in expected} == expected
+    assert found["zeusrun_run_price_total", "job", "EUR"] == 0.1
+    assert found["zeusrun_run_metric", "job", "accuracy"] == 0.4
+
+
+def test_a_batch_size_that_adapts_is_the_present_one():
+    found = read(live_text("job", live(batch_sizes=(SizeChange(1, 32), SizeChange(2, 64)))))
+    assert found["zeusrun_run_batch_size", "job"] == 64
+
+
+def test_without_a_run_there_is_one_sample():
+    assert read(live_text("job", None)) == {("zeusrun_running", "job"): 0}
+
+
+def test_label_values_are_escaped():
+    families = Families()
+    families.add("info", "Text.", 1, name='a "b"\\\nc\udcff', none=None)
+    assert families.text().splitlines()[2] == 'zeusrun_info{name="a \\"b\\"\\\\\\nc?"} 1.0'
+
+
+def test_the_parser_of_prometheus_reads_it():
+    parser = pytest.importorskip("prometheus_client.parser")
+    name = 'top 1 "exact"\\\n'
+    jobs = {
+        job: [build_trial(1, job=job, metric=name).finish(REACHED), build_trial(2, job=job)]
+        for job in ("job", "other")
+    }
+    for text in (history_text(jobs), live_text("job", live(metric=name))):
+        families = list(parser.text_string_to_metric_families(text))
+        samples = [sample for family in families for sample in family.samples]
+        assert len(samples) == len(read(text))
+        assert {"counter", "gauge"} == {family.type for family in families}
+        assert any(sample.labels.get("metric") == name for sample in samples)
+        assert len({family.name for family in families}) == len(families)

@@ -1,0 +1,63 @@
+"""The verb ``plot``: a job in characters."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from typer import Argument
+
+from zeusrun.analysis.plots import arms_plot, cost_plot, curves_plot, power_plot
+from zeusrun.commands.options import console, find_trial, job_name, known_job, open_home
+from zeusrun.energy.power_trace import read_power
+from zeusrun.errors import UsageError
+from zeusrun.history.base import NEWEST
+from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.view.terminal_plot import LEAST_WIDTH, alphabet_of, draw_plot
+
+if TYPE_CHECKING:
+    from zeusrun.analysis.plots import Plot
+
+What = Literal["cost", "arms", "curves", "power"]
+_PLOTS = {"cost": cost_plot, "arms": arms_plot, "curves": curves_plot}
+
+
+def plot(
+    job: Annotated[str, Argument(metavar="JOB", help="A job; for power also a run.")],
+    what: Annotated[
+        What,
+        Argument(
+            metavar="cost|arms|curves|power",
+            help="The cost of each recurrence, or by batch size; learning curves; the power of the "
+            "last run.",
+        ),
+    ] = "cost",
+) -> None:
+    """Draw costs, batch sizes, learning curves or power in the terminal."""
+    shown = console()
+    drawn = _power(job_name(job), shown.width) if what == "power" else _job(job_name(job), what)
+    if not any(series.points for series in drawn.series):
+        raise UsageError(f"{job} has nothing to plot for {what!r} yet: `zeusrun history {job}`")
+    width = max(LEAST_WIDTH, shown.width)
+    shown.print(draw_plot(drawn, width, alphabet_of(sys.stdout.encoding)), soft_wrap=True)
+
+
+def _job(job: str, what: What) -> Plot:
+    _, store = open_home()
+    return _PLOTS[what](job, store.trials(known_job(store, job), NEWEST))
+
+
+def _power(name: str, width: int) -> Plot:
+    trial = find_trial(name)
+    path = RunPaths(Path(trial.run_dir)).power
+    trace = read_power(path, 2 * width)
+    if trace is None:
+        raise UsageError(f"the run {trial.trial} has no power samples: {path}")
+    spans = trace.spans
+    return power_plot(
+        trial.trial,
+        [span.time_s for span in spans],
+        [span.mean_w for span in spans],
+        [span.limit_w for span in spans],
+    )

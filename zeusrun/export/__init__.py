@@ -1,0 +1,1 @@
+"""What other programs read: files of runs, MLflow, and Prometheus."""

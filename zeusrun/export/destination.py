@@ -1,0 +1,35 @@
+"""The file that a user names for an export: it appears whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from zeusrun.errors import SHORTAGES, ExportError, UsageError
+from zeusrun.files.atomic import replace_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """Make or replace a file; others may read it as far as the umask allows.
+
+    A link is followed. A pipe or a device is written to: it cannot be replaced.
+
+    Raises:
+        UsageError: If the file cannot be written.
+        ExportError: If the disk is full, for example.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
+        real = path.resolve()
+        fresh = real.with_name(f"{real.name}.{os.getpid()}.tmp")
+        replace_file(real, content, fresh=fresh, mode=0o666)
+    except OSError as error:
+        failure = f"{path} cannot be written: {error.strerror or type(error).__name__}"
+        if error.errno in SHORTAGES:
+            raise ExportError(f"{failure}; {SHORTAGES[error.errno]}") from error
+        raise UsageError(f"{failure}; name a file in a directory that you can write to") from error

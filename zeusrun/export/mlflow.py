@@ -1,0 +1,288 @@
+"""Runs as runs of MLflow, in a local store or on a server."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import io
+import itertools
+import json
+import logging
+import os
+import posixpath
+import re
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zeusrun.errors import ExportError, UsageError, ZeusrunError
+from zeusrun.plain_text import storable_text
+from zeusrun.plugins import check_extra
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from zeusrun.trial import Trial
+
+_TRIAL = "zeusrun.trial"
+_HOST = "zeusrun.host"
+_RECORD = "zeusrun.record"  # set last: a fingerprint of the trial that the run shows
+_OPEN = {TrialStatus.DISPATCHED, TrialStatus.PREEMPTED}
+_STATUSES = {
+    TrialStatus.REACHED: "FINISHED",
+    TrialStatus.MISSED: "FINISHED",
+    TrialStatus.STOPPED: "KILLED",
+    TrialStatus.CANCELLED: "KILLED",
+}
+_BATCH = 900  # MLflow takes 1,000 values in a request
+_LONGEST = 500  # characters of a tag
+_TIMEOUT_S = 10.0
+_LOGIN = "//[^/]*@"  # user name and password in a URI
+_FORBIDDEN = re.compile(r"[^\w\-. /]")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """How many runs are new in MLflow, were changed there, and were there already."""
+
+    new: int = 0
+    changed: int = 0
+    same: int = 0
+    left_out: int = 0  # have not ended
+
+
+class Point(NamedTuple):
+    """A value of a metric of MLflow; the time is in Unix milliseconds."""
+
+    key: str
+    value: float
+    time_ms: int
+    step: int
+
+
+class RunValues(NamedTuple):
+    """What MLflow shows of a trial."""
+
+    params: dict[str, str]
+    metrics: list[Point]
+    tags: dict[str, str]
+    status: str
+    began_ms: int
+    ended_ms: int
+
+
+def run_values(trial: Trial) -> RunValues:
+    """Return a trial in the terms of MLflow; what is unknown is left out."""
+    began_ms = _milliseconds(trial.started_at)
+    ended_ms = _milliseconds(trial.finished_at) or began_ms
+    params = {
+        "batch_size": trial.global_batch_size,
+        "learning_rate": trial.learning_rate,
+        "power_limit_w": trial.power_limit_w,
+        "stage": trial.stage.value,
+    }
+    numbers = {
+        "cost_j": trial.cost_j,
+        "energy_j": trial.energy_j,
+        "time_s": trial.time_s,
+        "startup_s": trial.startup_s,
+        "epochs": trial.epochs,
+        "price": trial.price,
+        "carbon_g": trial.carbon_g,
+        f"best_{trial.metric}": trial.best_metric,
+    }
+    tags = {
+        _TRIAL: trial.trial,
+        "zeusrun.job": trial.job,
+        "zeusrun.recurrence": trial.recurrence,
+        "zeusrun.attempt": trial.attempt,
+        "zeusrun.status": trial.status.value,
+        "zeusrun.reason": trial.reason,
+        "zeusrun.why": trial.why,
+        "zeusrun.target": f"{trial.metric} {'≤' if trial.mode == 'min' else '≥'} {trial.target:g}",
+        "zeusrun.energy_source": trial.energy_source and trial.energy_source.value,
+        "zeusrun.currency": trial.currency,
+        "zeusrun.gpu_model": trial.gpu_model,
+        "zeusrun.world_size": trial.world_size,
+        "zeusrun.forgotten": trial.forgotten or None,
+        _HOST: trial.host,
+        "zeusrun.run_dir": trial.run_dir,
+    }
+    training_ms = began_ms + round(1000 * (trial.startup_s or 0.0))
+    curve = [
+        Point(metric_key(trial.metric), p.value, training_ms + round(1000 * p.time_s), p.epoch)
+        for p in trial.curve
+        if p.value is not None
+    ]
+    last_step = trial.epochs or 0
+    metrics = [
+        Point(metric_key(name), value, ended_ms, last_step)
+        for name, value in numbers.items()
+        if value is not None
+    ]
+    return RunValues(
+        {name: str(value) for name, value in params.items() if value is not None},
+        [*metrics, *curve],
+        {name: _tag(value) for name, value in tags.items() if value is not None},
+        _STATUSES.get(trial.status, "FAILED"),
+        began_ms,
+        ended_ms,
+    )
+
+
+def metric_key(name: str) -> str:
+    """Return the name of a metric as MLflow allows it: it must also be the path of a file."""
+    key = _FORBIDDEN.sub("_", storable_text(name))[:250]
+    is_path = posixpath.normpath(key) == key and not key.startswith(("/", ".."))
+    return key if is_path and key != "." else key.replace("/", "_").replace(".", "_")
+
+
+def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Exported:
+    """Write the trials of a job that have ended into the experiment of that name.
+
+    A run that is there already is found by its tags ``zeusrun.trial`` and ``zeusrun.host``. It is
+    changed only if the trial has changed, so a second export does no harm, also after a crash.
+
+    Raises:
+        UsageError: If MLflow is not installed, or the local store cannot be written.
+        ExportError: If the server cannot be reached, or MLflow refuses the runs.
+    """
+    check_extra("mlflow", "--format mlflow", "mlflow")
+    _check_store(uri)
+    ended = [trial for trial in trials if trial.status not in _OPEN]
+    values = [run_values(trial) for trial in ended]
+    # MLflow prints a link to each run.
+    with _blaming(uri), contextlib.redirect_stdout(io.StringIO()):
+        from mlflow import MlflowClient  # noqa: PLC0415 - optional, and takes seconds
+
+        for noisy in ("alembic", "mlflow.store.db.utils"):  # about tables that they create
+            logging.getLogger(noisy).setLevel(logging.WARNING)
+        client = MlflowClient(tracking_uri=uri)
+        experiment = _experiment(client, job)
+        present = dict(_present(client, experiment))
+        counts = {"new": 0, "changed": 0, "same": 0}
+        for trial, value in zip(ended, values, strict=True):
+            found = present.get((trial.trial, value.tags.get(_HOST)))
+            record = _fingerprint(trial)
+            if found is not None and found.data.tags.get(_RECORD) == record:
+                counts["same"] += 1
+                continue
+            counts["new" if found is None else "changed"] += 1
+            run_id = _write(client, experiment, found, value)
+            client.set_tag(run_id, _RECORD, record)
+    return Exported(**counts, left_out=len(trials) - len(ended))
+
+
+def _write(client: Any, experiment: str, found: Any, value: RunValues) -> str:  # noqa: ANN401 - MLflow's
+    """Write a run, or what has changed in it; return its id."""
+    from mlflow.entities import Metric, Param, RunTag  # noqa: PLC0415 - optional, and slow to import
+
+    run = found or client.create_run(
+        experiment, value.began_ms, {_TRIAL: value.tags[_TRIAL]}, value.tags[_TRIAL]
+    )
+    run_id = str(run.info.run_id)
+    params = [Param(*each) for each in value.params.items() if each[0] not in run.data.params]
+    tags = [RunTag(*each) for each in value.tags.items()]
+    client.log_batch(run_id, params=params, tags=tags)
+    metrics = iter([Metric(*point) for point in value.metrics])
+    while batch := list(itertools.islice(metrics, _BATCH)):
+        client.log_batch(run_id, metrics=batch)
+    client.set_terminated(run_id, value.status, value.ended_ms)
+    return run_id
+
+
+def _experiment(client: Any, job: str) -> str:  # noqa: ANN401 - MLflow's
+    found = client.get_experiment_by_name(job)
+    if found is None:
+        return str(client.create_experiment(job))
+    if found.lifecycle_stage != "active":
+        raise ExportError(
+            f"the experiment {job!r} is deleted in MLflow; restore it there, "
+            f"`mlflow experiments restore -x {found.experiment_id}`, or remove it for good"
+        )
+    return str(found.experiment_id)
+
+
+def _present(client: Any, experiment: str) -> Iterator[tuple[tuple[str, str | None], Any]]:  # noqa: ANN401
+    """Yield the runs that an earlier export has written, by trial and host."""
+    token: str | None = None
+    while True:
+        page = client.search_runs([experiment], max_results=1000, page_token=token)
+        for run in page:
+            if _TRIAL in run.data.tags:
+                yield (run.data.tags[_TRIAL], run.data.tags.get(_HOST)), run
+        token = page.token
+        if not token:
+            return
+
+
+def _check_store(uri: str) -> None:
+    """Check in seconds what MLflow would try for minutes."""
+    if uri.startswith("sqlite:///"):
+        folder = Path(uri.removeprefix("sqlite:///").partition("?")[0]).absolute().parent
+        if not os.access(folder, os.W_OK):
+            raise UsageError(f"--uri {uri}: no file can be written in {folder}; create it first")
+    if not uri.startswith(("http://", "https://")):
+        return
+    try:
+        plain = re.sub(_LOGIN, "//", uri)
+        urllib.request.urlopen(plain, timeout=_TIMEOUT_S).close()  # noqa: S310 - http or https
+    except urllib.error.HTTPError:
+        pass  # the server has answered
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        why = getattr(error, "reason", None) or error
+        raise ExportError(
+            f"the MLflow server at {masked(uri)} cannot be reached: {why}; check --uri, and that "
+            "the server runs"
+        ) from error
+
+
+@contextlib.contextmanager
+def _blaming(uri: str) -> Iterator[None]:
+    """Turn an error of MLflow, of whatever class, into one sentence."""
+    try:
+        yield
+    except ZeusrunError:
+        raise
+    except ImportError as error:
+        raise UsageError(
+            f"--format mlflow cannot use {masked(uri)}: {error}; install that package; "
+            'for sqlite: pip install "zeusrun[mlflow]"'
+        ) from error
+    except Exception as error:
+        text = " ".join(str(error).split()).replace(uri, masked(uri)) or type(error).__name__
+        text = re.split(r" \[SQL:| \(Background ", text)[0]
+        why = ". ".join(text.split(". ")[:2])[:_LONGEST].rstrip(".;")
+        raise ExportError(
+            f"the export to {masked(uri)} ended early: {why}. Runs that are there stay, and "
+            "another export adds the rest"
+        ) from error
+
+
+def masked(uri: str) -> str:
+    """Return a URI without its user name and password."""
+    return re.sub(_LOGIN, "//***@", uri)
+
+
+def _fingerprint(trial: Trial) -> str:
+    return hashlib.sha256(json.dumps(trial.to_json()).encode()).hexdigest()[:16]
+
+
+def _tag(value: object) -> str:
+    text = storable_text(str(value))
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _milliseconds(rfc3339: str | None) -> int:
+    """Return a time in Unix milliseconds; 0 if there is none, or it is damaged."""
+    try:
+        return round(
+            datetime.fromisoformat((rfc3339 or "").replace("Z", "+00:00")).timestamp() * 1000
+        )
+    except ValueError:
+        return 0
