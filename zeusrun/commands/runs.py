@@ -5,6 +5,7 @@ Only what prints tables imports them: rich takes 40 ms, which ``--json`` saves.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -237,7 +238,7 @@ def status(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show the running trials and the submits that wait."""
+    """Show the running trials, the submits that wait, and the starts that are deferred."""
     home, store = open_home()
     damage: HistoryError | None = None
     found = []
@@ -246,18 +247,30 @@ def status(
             found += read_running(store, [name])
         except HistoryError as error:  # still show the other jobs
             damage = damage or error
-    waiting = read_waiting(home, job)
+    waiting, deferred = read_waiting(home, job), _deferred(home, job)
     if as_json:
         queue = [{"trial": None, **ticket.to_json()} for ticket in waiting]
-        print_json([*(running_json(running) for running in found), *queue])
-    elif found or waiting:
+        starts = [{"trial": None, "job": name, "start": start} for name, start in deferred.items()]
+        print_json([*(running_json(running) for running in found), *queue, *starts])
+    elif found or waiting or deferred:
         from zeusrun.view.tables import status_table  # noqa: PLC0415 - see the top
 
-        console().print(status_table(found, waiting))
+        console().print(status_table(found, waiting, deferred))
     elif damage is None:
         typer.echo("nothing runs now; 'zeusrun history' shows what ran")
     if damage is not None:
         raise damage
+
+
+def _deferred(home: Path, job: str | None) -> dict[str, str]:
+    """Return the jobs whose schedule has deferred a start, each with the start and the reason."""
+    from zeusrun.schedule.store import Schedules  # noqa: PLC0415 - few have a schedule
+
+    schedules, starts = Schedules(home), {}
+    for name in schedules.jobs() if job is None else {job}.intersection(schedules.jobs()):
+        with contextlib.suppress(ZeusrunError):  # `schedule list` says what is wrong with it
+            starts[name] = schedules.read(name).describe_start()
+    return {name: start for name, start in starts.items() if start is not None}
 
 
 def cancel(

@@ -42,9 +42,7 @@ def run_daemon(schedules: Schedules, show: Callable[[str], None]) -> int:
             while not signals.received:
                 now = read_clock()
                 for schedule, process in start_due(schedules, now, show):
-                    if schedule.cursor.planned is None:  # else its start is only decided anew
-                        what = "is due" if schedule.rules.may_defer else "has started"
-                        show(f"{schedule.job} {what}; its output is in {schedules.log(schedule.job)}")
+                    _show_start(schedules, schedule, now, show)
                     running.append((schedule, process))
                 next_t = time.monotonic() + PERIOD_S - now % PERIOD_S
                 while not signals.received and time.monotonic() < next_t:
@@ -62,18 +60,30 @@ def run_daemon(schedules: Schedules, show: Callable[[str], None]) -> int:
         lock.release()
 
 
+def _show_start(
+    schedules: Schedules, schedule: Schedule, now: float, show: Callable[[str], None]
+) -> None:
+    planned = schedule.cursor.planned
+    if planned is None or planned.holds(now):  # else its start is only decided anew
+        what = "is due" if planned is None and schedule.rules.may_defer else "has started"
+        show(f"{schedule.job} {what}; its output is in {schedules.log(schedule.job)}")
+
+
 def _has_ended(
     schedules: Schedules, schedule: Schedule, process: Detached, show: Callable[[str], None]
 ) -> bool:
     code = process.poll()
     if code is None:
         return False
-    before, found = schedule.cursor, None
+    start = None
     with contextlib.suppress(ZeusrunError):  # it may have been removed
         found = schedules.read(schedule.job)
-    if found is None or before.pending is None or found.cursor.pending != before.pending:
+        start = found.describe_start()
+        if found.cursor.pending != schedule.cursor.pending:
+            start = None
+    if start is None:
         show(f"{schedule.job} has ended with exit code {code}")
-    elif (start := found.describe_start()) not in {None, schedule.describe_start()}:
+    elif start != schedule.describe_start():
         show(f"{schedule.job} starts {start}")
     return True
 
