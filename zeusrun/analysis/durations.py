@@ -14,21 +14,15 @@ if TYPE_CHECKING:
 
     from zeusrun.trial import Trial
 
-_NEWEST = 50  # recurrences: a job gets faster, and its data grow
+NEWEST = 50  # recurrences: a job gets faster, and its data grow
 _COMPLETE = {TrialStatus.REACHED, TrialStatus.MISSED, TrialStatus.STOPPED}
 
 
-def usual_duration_s(trials: Sequence[Trial]) -> float | None:
-    """Return what a recurrence takes: the 95th percentile of the newest 50, in seconds.
+def recurrence_durations_s(trials: Sequence[Trial]) -> list[float]:
+    """Return what the newest 50 recurrences of a job took, in seconds, oldest first.
 
-    The attempts of a recurrence are added, each with its start-up and its shutdown. Below 20
-    recurrences it is the longest. Those that crashed or were cancelled do not count.
-
-    Args:
-        trials: Of one job, oldest first.
-
-    Returns:
-        ``None`` if no recurrence is complete.
+    The attempts of a recurrence are added, each with its start-up and its shutdown. Recurrences
+    that crashed, were ended by somebody, or have not ended do not count.
     """
     by_recurrence = sorted(trials, key=lambda trial: trial.recurrence)
     durations = []
@@ -37,8 +31,12 @@ def usual_duration_s(trials: Sequence[Trial]) -> float | None:
         if attempts[-1].status in _COMPLETE and not any(each.forgotten for each in attempts):
             taken = [_took_s(each) for each in attempts]
             durations += [] if None in taken else [sum(filter(None, taken))]
-    newest = sorted(durations[-_NEWEST:])
-    return newest[math.ceil(0.95 * len(newest)) - 1] if newest else None
+    return durations[-NEWEST:]
+
+
+def upper_duration_s(durations_s: Sequence[float]) -> float:
+    """Return the 95th percentile of at least one duration; of fewer than 20, the longest."""
+    return sorted(durations_s)[math.ceil(0.95 * len(durations_s)) - 1]
 
 
 def _took_s(trial: Trial) -> float | None:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from zeusrun.history.base import History
     from zeusrun.launcher.rundir.record import Live
+    from zeusrun.schedule.store import Schedule
     from zeusrun.trial import Trial
 
 _POLL_S = 0.2
@@ -250,27 +251,33 @@ def status(
     waiting, deferred = read_waiting(home, job), _deferred(home, job)
     if as_json:
         queue = [{"trial": None, **ticket.to_json()} for ticket in waiting]
-        starts = [{"trial": None, "job": name, "start": start} for name, start in deferred.items()]
-        print_json([*(running_json(running) for running in found), *queue, *starts])
+        queue += [
+            {"trial": None, "job": each.job, "state": "deferred", **each.planned_json()}
+            for each in deferred
+        ]
+        print_json([*(running_json(running) for running in found), *queue])
     elif found or waiting or deferred:
         from zeusrun.view.tables import status_table  # noqa: PLC0415 - see the top
 
-        console().print(status_table(found, waiting, deferred))
+        starts = {each.job: each.describe_start() or "" for each in deferred}
+        console().print(status_table(found, waiting, starts))
     elif damage is None:
         typer.echo("nothing runs now; 'zeusrun history' shows what ran")
     if damage is not None:
         raise damage
 
 
-def _deferred(home: Path, job: str | None) -> dict[str, str]:
-    """Return the jobs whose schedule has deferred a start, each with the start and the reason."""
+def _deferred(home: Path, job: str | None) -> list[Schedule]:
+    """Return the schedules that have deferred a start, of one job or of all."""
+    if not (home / "schedules").is_dir():
+        return []
     from zeusrun.schedule.store import Schedules  # noqa: PLC0415 - few have a schedule
 
-    schedules, starts = Schedules(home), {}
+    schedules, found = Schedules(home), []
     for name in schedules.jobs() if job is None else {job}.intersection(schedules.jobs()):
         with contextlib.suppress(ZeusrunError):  # `schedule list` says what is wrong with it
-            starts[name] = schedules.read(name).describe_start()
-    return {name: start for name, start in starts.items() if start is not None}
+            found.append(schedules.read(name))
+    return [schedule for schedule in found if schedule.describe_start() is not None]
 
 
 def cancel(

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.durations import usual_duration_s
+from zeusrun.analysis.durations import recurrence_durations_s, upper_duration_s
 from zeusrun.errors import UsageError, ZeusrunError
 from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import open_history
@@ -50,7 +50,7 @@ def decide_start(
         history = open_history(home, environment)
         outlook = replace(
             load_outlook(spec, rules, home),
-            took_s=usual_duration_s(history.trials(spec.name, NEWEST)),
+            durations_s=recurrence_durations_s(history.trials(spec.name, NEWEST)),
             free_at=_free_at(
                 spec, schedule.overlap, now, home=home, history=history, environment=environment
             ),
@@ -99,9 +99,10 @@ def _free_at(
     for ticket in present:
         with contextlib.suppress(ZeusrunError):  # the history of another job may be unreadable
             trials = history.trials(ticket.job, NEWEST)
-            took_s = usual_duration_s(trials)
-            if took_s is not None:
-                left_s[ticket.number] = max(0.0, took_s - _elapsed_s(ticket, trials, now))
+            durations_s = recurrence_durations_s(trials)
+            if durations_s:
+                most_s = upper_duration_s(durations_s)
+                left_s[ticket.number] = max(0.0, most_s - _elapsed_s(ticket, trials, now))
     wish = read_wish(spec, {**environment, **spec.env})
     own = [left_s.get(each.number, 0.0) for each in present if each.job == spec.name]
     waits_s = max(own, default=0.0) if overlap == "queue" else 0.0

@@ -98,11 +98,12 @@ class PlannedStart:
         return 0 <= now - self.decided_at < LOOK_S
 
     def describe(self, timetable: Timetable, occurrence: float) -> str:
-        """Return the start and the reason: ``03:00: 0.19 EUR/kWh instead of 0.34``."""
+        """Return the start and the reason: ``at 03:00: 0.19 EUR/kWh instead of 0.34``."""
         if self.start_at - occurrence < PERIOD_S:
             return f"at once: {self.why}"
         due, start = timetable.local(occurrence), timetable.local(self.start_at)
-        return f"{start:{'%H:%M' if start.date() == due.date() else '%a %H:%M'}}: {self.why}"
+        day = "" if start.date() == due.date() else f"{start:%a} "
+        return f"at {day}{start:%H:%M}: {self.why}"
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zeusrun.analysis.durations import upper_duration_s
 from zeusrun.schedule.due import PERIOD_S, PlannedStart
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
     from zeusrun.jobfile.validators import StartBy
     from zeusrun.schedule.due import Rules
     from zeusrun.tariff import Tariff
 
+_STEP_S = 300.0  # rates change every hour or quarter of an hour
 _SAME = 1e-3  # a later start must save more than this part of the rate
 
 
@@ -26,40 +31,41 @@ class Outlook:
         by: Whose rate should be low: ``price`` or ``carbon``.
         tariff: The rate for a kilowatt-hour; ``None``: unknown.
         unit: Of the rate, such as ``EUR/kWh``.
-        took_s: What a recurrence of the job takes; ``None``: unknown.
+        durations_s: What recurrences of the job have taken; empty: unknown.
         free_at: When the GPUs of the job are free, Unix seconds.
     """
 
     by: StartBy
     tariff: Tariff | None
     unit: str
-    took_s: float | None = None
+    durations_s: Sequence[float] = ()
     free_at: float = 0.0
 
-    def rate(self, start: float) -> float | None:
-        """Return the mean rate over a run from a start on; ``None`` if it is unknown."""
-        if self.tariff is None or self.took_s is None:
-            return None
-        return self.tariff.mean(start, start + self.took_s)
+    @property
+    def most_s(self) -> float:
+        """The 95th percentile of what recurrences took: a run is expected to end within it."""
+        return upper_duration_s(self.durations_s)
 
 
 def plan_start(rules: Rules, occurrence: float, now: float, outlook: Outlook) -> PlannedStart:
     """Decide when an occurrence starts that was due at a time; all times are Unix seconds."""
     due = rules.start_at(occurrence)
     begin, latest = max(now, due), rules.latest_at(occurrence)
-    finish, took_s = rules.finish_at(occurrence), outlook.took_s or 0.0
+    finish = rules.finish_at(occurrence)
     hurdle = find_hurdle(rules, outlook, begin, latest, finish)
     if hurdle is not None or outlook.tariff is None:
         return PlannedStart(begin, now, hurdle or "")
     earliest = max(begin, outlook.free_at)
     if finish is not None:
-        latest = min(latest, finish - took_s)
-    best = choose_start(outlook.tariff, earliest, latest, took_s, due - occurrence)
+        latest = min(latest, finish - outlook.most_s)
+    lasts_s = [min(each, outlook.most_s) for each in outlook.durations_s]
+    best = choose_start(outlook.tariff, earliest, latest, lasts_s, due - occurrence)
     if best is None:
-        first, last = map(rules.timetable.local, (earliest, latest + took_s))
+        first, last = map(rules.timetable.local, (earliest, latest + outlook.most_s))
         why = f"no {outlook.by} is known from {first:%H:%M} to {last:%H:%M}"
         return PlannedStart(begin, now, why)
-    rate, at_due = (_rate_text(outlook.rate(start)) for start in (best, due))
+    means = mean_rates(outlook.tariff, np.array([best, due]), lasts_s)
+    rate, at_due = (f"{mean:.0f}" if abs(mean) >= 100 else f"{mean:.3g}" for mean in means)
     if best == earliest > begin:  # its place in the queue is worth having
         return PlannedStart(begin, now, _in_use(rules, outlook))
     if best - due < PERIOD_S:
@@ -67,7 +73,7 @@ def plan_start(rules: Rules, occurrence: float, now: float, outlook: Outlook) ->
         until = rules.timetable.local(latest)
         why = f"no start until {until:%H:%M} is {better} than {rate} {outlook.unit}"
         return PlannedStart(best, now, why)
-    instead = "" if at_due is None else f" instead of {at_due}"
+    instead = f" instead of {at_due}" if np.isfinite(means[1]) else ""
     return PlannedStart(best, now, f"{rate} {outlook.unit}{instead}")
 
 
@@ -77,15 +83,15 @@ def find_hurdle(
     """Return why an occurrence that may begin now must not be deferred; ``None`` if it may."""
     if outlook.tariff is None:
         return f"no {outlook.by} is known"
-    if outlook.took_s is None:
+    if not outlook.durations_s:
         return "no run has ended yet, so its duration is unknown"
     if begin >= latest:
         return f"it may start until {rules.timetable.local(latest):%H:%M} only"
     if outlook.free_at > latest:
         return _in_use(rules, outlook)
-    if finish is not None and max(begin, outlook.free_at) + outlook.took_s > finish:
+    if finish is not None and max(begin, outlook.free_at) + outlook.most_s > finish:
         by = f"{rules.timetable.local(finish):%H:%M}"
-        return f"it may take {outlook.took_s / 3600:.1f} h, too long to end by {by}"
+        return f"it may take {outlook.most_s / 3600:.1f} h, too long to end by {by}"
     return None
 
 
@@ -94,42 +100,27 @@ def _in_use(rules: Rules, outlook: Outlook) -> str:
 
 
 def choose_start(
-    tariff: Tariff, earliest: float, latest: float, duration_s: float, shift_s: float = 0.0
+    tariff: Tariff,
+    earliest: float,
+    latest: float,
+    lasts_s: Sequence[float],
+    shift_s: float = 0.0,
 ) -> float | None:
-    """Return the start with the lowest mean rate over a run, the first of those that are equal.
-
-    The mean is piecewise linear in the start. So a best start is at an end of the window, or lets
-    the run begin or end when the rate changes; no other starts are tried.
+    """Return the start with the lowest expected rate, the first of those that are equal.
 
     Args:
         tariff: The rate in the course of time.
         earliest: First start allowed, Unix seconds.
         latest: Last start allowed, Unix seconds.
-        duration_s: Of the run.
-        shift_s: Prefer starts so much after a change of the rate, so that jobs do not start at
-            the same moment.
+        lasts_s: What the run may take: each is equally likely.
+        shift_s: The starts to choose from are so much after every fifth minute.
 
     Returns:
         Unix seconds; ``None`` if no start has a known rate until the end of its run.
     """
-    duration_s = max(duration_s, 1.0)
-    times, rates = [earliest], []
-    while times[-1] < latest + duration_s:
-        rate, until = tariff.at(times[-1])
-        rates.append(rate)
-        times.append(min(until, latest + duration_s))
-    lengths = np.diff(times)
-    known = [0.0, *accumulate(lengths * [rate or 0.0 for rate in rates])]
-    unknown = [0.0, *accumulate(lengths * [float(rate is None) for rate in rates])]
-    changes = np.array(times[1:-1]) + shift_s
-    starts = np.unique(np.concatenate([[earliest, latest], changes, changes - duration_s]))
-    starts = starts[(starts >= earliest) & (starts <= latest)]
-
-    def over_run(total: list[float]) -> np.ndarray:
-        begun, ended = np.interp([starts, starts + duration_s], times, total)
-        return np.asarray(ended - begun)
-
-    means = np.where(over_run(unknown) > 1e-3, np.inf, over_run(known) / duration_s)
+    steps = np.arange(earliest // _STEP_S, latest // _STEP_S + 1) * _STEP_S + shift_s
+    starts = np.array([earliest, *steps[(steps > earliest) & (steps < latest)], latest])
+    means = mean_rates(tariff, starts, lasts_s)
     best = means.min()
     if np.isinf(best):
         return None
@@ -137,8 +128,29 @@ def choose_start(
     return float(starts[np.argmax(means <= best + least_gain)])
 
 
-def _rate_text(rate: float | None) -> str | None:
-    """Return a rate with three digits, more before the point if it has more."""
-    if rate is None:
-        return None
-    return f"{rate:.0f}" if abs(rate) >= 100 else f"{rate:.3g}"
+def mean_rates(
+    tariff: Tariff, starts: NDArray[np.float64], lasts_s: Sequence[float]
+) -> NDArray[np.float64]:
+    """Return the expected rate of a run for each start: its expected cost over its energy.
+
+    Args:
+        tariff: The rate in the course of time.
+        starts: Unix seconds, shape ``(n,)``.
+        lasts_s: What the run may take: each is equally likely.
+
+    Returns:
+        Shape ``(n,)``; infinity where the rate is not known until the end of the longest run.
+    """
+    lengths = np.maximum(lasts_s, 1.0)
+    times, rates = [float(starts.min())], []
+    while times[-1] < starts.max() + lengths.max():
+        rate, until = tariff.at(times[-1])
+        rates.append(rate)
+        times.append(min(until, float(starts.max() + lengths.max())))
+    spans = np.diff(times)
+    paid = np.append(0.0, np.cumsum(spans * [rate or 0.0 for rate in rates]))
+    unknown = np.append(0.0, np.cumsum(spans * [float(rate is None) for rate in rates]))
+    ends = starts[:, None] + lengths
+    total = np.interp(ends, times, paid).sum(axis=1) - lengths.size * np.interp(starts, times, paid)
+    gap = np.interp(ends.max(axis=1), times, unknown) - np.interp(starts, times, unknown)
+    return np.where(gap > 1e-3, np.inf, total / lengths.sum())

@@ -96,6 +96,14 @@ class Schedule:
             return None
         return planned.describe(self.rules.timetable, pending)
 
+    def planned_json(self) -> dict[str, str]:
+        """Return the same for programs; empty if none is deferred."""
+        planned = self.cursor.planned
+        if planned is None or self.describe_start() is None:
+            return {}
+        start = self.rules.timetable.local(planned.start_at)
+        return {"start_at": start.isoformat(), "why": planned.why}
+
     def note(self, occurrence: Occurrence) -> Schedule:
         """Return the schedule with an occurrence added, or replaced if it was there."""
         others = [each for each in self.firings if each.occurrence != occurrence.occurrence]

@@ -111,7 +111,6 @@ def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:
     rules, timetable = record.pop("rules"), schedule.rules.timetable
     moments = itertools.islice(timetable.following(now), 0 if schedule.paused else _NEXT)
     del record["version"], record["cursor"]
-    planned = schedule.cursor.planned if schedule.describe_start() else None
     return {
         **record,
         "cron": timetable.expression,
@@ -123,8 +122,7 @@ def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:
         "start_within_s": rules["start_within_s"],
         "finish_by": rules["finish_by"],
         "by": rules["by"],
-        "planned": planned
-        and {"start_at": timetable.local(planned.start_at).isoformat(), "why": planned.why},
+        "deferred": schedule.planned_json() or None,
         "environment": sorted(schedule.environment),
         "next": [timetable.local(moment).isoformat() for moment in moments],
         "firings": [
