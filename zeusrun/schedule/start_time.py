@@ -65,9 +65,9 @@ def plan_start(rules: Rules, occurrence: float, now: float, outlook: Outlook) ->
         why = f"no {outlook.by} is known from {first:%H:%M} to {last:%H:%M}"
         return PlannedStart(begin, now, why)
     means = mean_rates(outlook.tariff, np.array([best, due]), lasts_s)
-    rate, at_due = (f"{mean:.0f}" if abs(mean) >= 100 else f"{mean:.3g}" for mean in means)
+    rate, at_due = _rate_texts(*means)
     if best == earliest > begin:  # its place in the queue is worth having
-        return PlannedStart(begin, now, _in_use(rules, outlook))
+        return PlannedStart(begin, now, _in_queue(rules, outlook))
     if best - due < PERIOD_S:
         better = "cleaner" if outlook.by == "carbon" else "cheaper"
         until = rules.timetable.local(latest)
@@ -86,17 +86,26 @@ def find_hurdle(
     if not outlook.durations_s:
         return "no run has ended yet, so its duration is unknown"
     if begin >= latest:
-        return f"it may start until {rules.timetable.local(latest):%H:%M} only"
+        return f"it could be deferred until {rules.timetable.local(latest):%H:%M}"
     if outlook.free_at > latest:
-        return _in_use(rules, outlook)
+        return _in_queue(rules, outlook)
     if finish is not None and max(begin, outlook.free_at) + outlook.most_s > finish:
         by = f"{rules.timetable.local(finish):%H:%M}"
         return f"it may take {outlook.most_s / 3600:.1f} h, too long to end by {by}"
     return None
 
 
-def _in_use(rules: Rules, outlook: Outlook) -> str:
-    return f"its GPUs are in use until about {rules.timetable.local(outlook.free_at):%H:%M}"
+def _in_queue(rules: Rules, outlook: Outlook) -> str:
+    free = rules.timetable.local(outlook.free_at)
+    return f"it has to wait for other runs until about {free:%H:%M}"
+
+
+def _rate_texts(one: float, other: float) -> tuple[str, str]:
+    """Return two rates with three digits, or with so many that they differ."""
+    large = any(1000 <= abs(rate) < np.inf for rate in (one, other))
+    forms = [".0f"] if large else [".3g", ".4g", ".5g"]
+    texts = [(format(one, form), format(other, form)) for form in forms]
+    return next((pair for pair in texts if pair[0] != pair[1]), texts[0])
 
 
 def choose_start(
