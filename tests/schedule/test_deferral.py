@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime, timezone
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +20,7 @@ from zeusrun.schedule.deferral import check_outlook, decide_start
 from zeusrun.schedule.due import LOOK_S, ON_TIME_S, Cursor, PlannedStart, Rules, find_due
 from zeusrun.schedule.occurrence import fire
 from zeusrun.schedule.store import Schedules
-from zeusrun.schedule.tick import tick
+from zeusrun.schedule.tick import _has_ended, _show_start, tick
 
 HOUR_S = 3600.0
 NIGHTLY = Timetable("0 2 * * *", "UTC")
@@ -155,6 +156,35 @@ def test_now_and_no_window_start_at_once(schedules, nightly, monkeypatch):
         nights = Nights(schedules, monkeypatch)
         nights.tick(AT + 1)
         assert (nights.ran, nights.decided) == ([AT + 1], [])
+
+
+def test_the_daemon_says_once_when_a_deferred_occurrence_starts(nights):
+    said = []
+
+    def look(now):
+        nights.now = now
+        for schedule, occurrence in tick(nights.schedules, now).due:
+            _show_start(nights.schedules, schedule, now, said.append)
+            fire(nights.schedules, "digits", occurrence, nights.run, nights.plan)
+            ended = SimpleNamespace(poll=lambda: 0)
+            assert _has_ended(nights.schedules, schedule, ended, said.append)
+
+    for minutes in range(0, 200, 4):
+        look(AT + 60 * minutes + 1)
+    output = f"its output is in {nights.schedules.log('digits')}"
+    assert said == [
+        f"digits is due; {output}",
+        "digits starts at 05:00: 0.19 EUR/kWh instead of 0.34",
+        f"digits has started; {output}",
+        "digits has ended with exit code 0",
+    ]
+
+
+def test_after_its_window_a_caught_up_run_says_that_it_has_ended(schedules, nightly, job):
+    rules = replace(RULES, catch_up="once")
+    schedule = nightly(job_file=str(job), rules=rules)
+    planned = decide_start(schedule, DUE, DUE + 8 * HOUR_S, schedules.directory.parent, {})
+    assert planned.describe(NIGHTLY, DUE) == "at 10:00: its window ended at 08:00"
 
 
 def test_a_file_with_a_planned_start_is_read_as_it_was_written(nights):

@@ -239,7 +239,7 @@ def status(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show the running trials, the submits that wait, and the starts that are deferred."""
+    """Show what runs, what waits, and what starts later."""
     home, store = open_home()
     damage: HistoryError | None = None
     found = []

@@ -86,7 +86,7 @@ def find_hurdle(
     if not outlook.durations_s:
         return "no run has ended yet, so its duration is unknown"
     if begin >= latest:
-        return f"it could be deferred until {rules.timetable.local(latest):%H:%M}"
+        return f"its window ended at {rules.timetable.local(latest):%H:%M}"
     if outlook.free_at > latest:
         return _in_queue(rules, outlook)
     if finish is not None and max(begin, outlook.free_at) + outlook.most_s > finish:
