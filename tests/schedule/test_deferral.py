@@ -127,6 +127,21 @@ def test_what_dies_before_it_has_decided_is_started_by_the_next_tick(nights):
     assert nights.ran == [pytest.approx(AT + 3 * HOUR_S, abs=2)]
 
 
+def test_what_dies_again_and_again_while_it_decides_lets_the_run_start(nights):
+    def dies(*_):
+        raise KeyboardInterrupt
+
+    nights.plan = dies
+    for minute in (0, 1):
+        with pytest.raises(KeyboardInterrupt):
+            nights.tick(AT + 60 * minute + 1)
+    nights.tick(AT + 121)
+    assert nights.ran == [AT + 121]
+    assert nights.schedule.firings[-1].start == (
+        "at 02:02: the processes that were to decide its start died"
+    )
+
+
 def test_a_clock_that_is_set_back_only_decides_anew(nights):
     nights.minutes(AT, AT + HOUR_S)
     nights.tick(AT + 300)

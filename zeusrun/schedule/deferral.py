@@ -97,7 +97,7 @@ def _free_at(
         return now
     left_s = {}
     for ticket in present:
-        with contextlib.suppress(ZeusrunError):  # the history of another job may be unreadable
+        with contextlib.suppress(ZeusrunError, ValueError):  # of another job: it may be damaged
             trials = history.trials(ticket.job, NEWEST)
             durations_s = recurrence_durations_s(trials)
             if durations_s:

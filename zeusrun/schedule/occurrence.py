@@ -14,7 +14,7 @@ from zeusrun.errors import BusyError, ExitCode, LaunchError, ZeusrunError, advic
 from zeusrun.files.lock import FileLock
 from zeusrun.files.private import open_for_writing
 from zeusrun.launcher.processes.signals import CaughtSignals
-from zeusrun.schedule.due import PERIOD_S, Cursor, why_missed
+from zeusrun.schedule.due import PERIOD_S, Cursor, PlannedStart, why_missed
 from zeusrun.schedule.store import UNDERWAY, Occurrence
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.launcher.processes.programs import Detached
-    from zeusrun.schedule.due import PlannedStart
     from zeusrun.schedule.store import Schedule, Schedules
 
 _LOCK_WAIT_S = 1.0  # a tick that checks whether the process lives holds the lock for a moment
 _LOG_BYTES = 1 << 20
+_MOST_DEATHS = 2  # of processes that decide a start; after that, it starts without a decision
 
 
 def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float) -> Detached:
@@ -116,7 +116,11 @@ def _begins_at(
         return rules.start_at(occurrence)
     if planned is not None and planned.holds(now) and planned.start_at < now + PERIOD_S:
         return planned.start_at
-    decided = plan(schedule, now)
+    if schedule.cursor.tries > _MOST_DEATHS:
+        begin = max(now, rules.start_at(occurrence))
+        decided = PlannedStart(begin, now, "the processes that were to decide its start died")
+    else:
+        decided = plan(schedule, now)
 
     def store(found: Schedule) -> Schedule:
         cursor = found.cursor
