@@ -45,7 +45,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "measure": ("gpu.measure", "Run any command and report its time and energy."),
         "repair": ("upkeep.repair", "Clean up after dead processes; restore histories."),
         "gc": ("upkeep.prune", "Remove the files of old runs; the history stays."),
-        "status": ("runs.status", "Show the running trials and the submits that wait."),
+        "status": ("runs.status", "Show what runs, what waits, and what starts later."),
         "cancel": ("runs.cancel", "Stop a running trial, or give up a preempted one."),
         "logs": ("runs.logs", "Print the output of the ranks of a trial."),
         "gpu": ("gpu.gpu", "Show this machine's GPUs as a new job would see them."),

@@ -112,6 +112,8 @@ def test_a_suggested_command_can_be_pasted_into_a_shell(zeusrun, schedule):
         (["add", "job.yaml", "@daily", "--jitter", "5"], 2, "jitter must be a number with s, m"),
         (["add", "job.yaml", "@hourly", "--jitter", "2h"], 2, "as long as the time between"),
         (["add", "job.yaml", "@daily", "--env", "NIX"], 2, "this variable is not set"),
+        (["add", "job.yaml", "@daily", "--finish-by", "07:30"], 2, "only goes with start_within"),
+        (["add", "job.yaml", "@daily", "--start-within", "6h"], 2, "but no price is known; add a"),
         (["add", "nix.yaml", "@daily"], 2, "nix.yaml"),
         (["remove", "job"], 2, "job has no schedule; there is none yet"),
         (["run-now", "job"], 2, "job has no schedule"),
@@ -178,11 +180,25 @@ def test_one_that_cannot_be_started_or_read_keeps_no_other_from_running(zeusrun,
     wait_for(lambda: store.read("c").firings[-1].result == "ended")
 
 
-def test_validate_knows_what_add_refuses(zeusrun):
-    for section in ({"cron": "0 2 * *"}, {"cron": "@daily", "tz": "Paris"}):
-        done = zeusrun("validate", zeusrun.job(schedule=section))
-        assert done.returncode == 2
-        assert "job.yaml: in 'schedule':" in flat(done.stderr)
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"cron": "0 2 * *"}, "job.yaml: in 'schedule':"),
+        ({"tz": "Paris"}, "job.yaml: in 'schedule':"),
+        ({"start_within": "1d"}, "as long as the time between two runs"),
+        ({"start_within": "6h"}, "chooses starts by price, but no price is known"),
+        ({"start_within": "soon"}, "'schedule.start_within' must be a number with s, m, h or d"),
+        ({"finish_by": "07:30"}, "'schedule.finish_by' only goes with start_within"),
+        ({"by": "now"}, "'schedule.by' only goes with start_within"),
+        ({"start_within": "6h", "finish_by": "7 h"}, "'schedule.finish_by' must be a time of day"),
+        ({"start_within": "6h", "by": "wind"}, "'schedule.by' must be 'price', 'carbon' or 'now'"),
+    ],
+)
+def test_validate_knows_what_add_refuses(zeusrun, section, said):
+    done = zeusrun("validate", zeusrun.job(schedule={"cron": "@daily", **section}))
+    assert done.returncode == 2
+    assert said in flat(done.stderr)
+    assert "job.yaml" in done.stderr
 
 
 def test_a_run_by_hand_is_the_schedules_run(zeusrun, schedule):
@@ -206,6 +222,38 @@ def test_a_tick_starts_what_is_due_once_with_its_variables_and_its_log(zeusrun, 
     assert len(zeusrun.history()) == 1
     log = (zeusrun.home / "schedules" / "job.log").read_text()
     assert "✓ job-1-1 REACHED" in log
+
+
+def test_a_start_waits_for_a_cheaper_hour_and_says_so(zeusrun, schedule):
+    now = read_clock()
+
+    def price(*rates):
+        at = [datetime.fromtimestamp(now + 3600 * n, timezone.utc) for n in range(-1, 9, 2)]
+        lines = [f"{when.isoformat()},{rate}" for when, rate in zip(at, rates, strict=True)]
+        (zeusrun.folder / "prices.csv").write_text("\n".join(lines))
+
+    price(0.34, 0.19, 0.5, 0.5, 0.5)
+    job = zeusrun.job(price={"csv": "prices.csv", "currency": "EUR"})
+    assert zeusrun("submit", job).returncode == 0
+    schedule("add", job, "@daily", "--start-within", "3h")
+    make_due(zeusrun)
+    schedule("tick")
+    (record,) = wait_for(lambda: [each for each in listed(schedule) if each["deferred"]])
+    assert record["deferred"]["why"] == "0.19 EUR/kWh instead of 0.34"
+    start = datetime.fromisoformat(record["deferred"]["start_at"])
+    assert 0 <= start.timestamp() - now - 3600 <= 300
+    said = f"{start:%H:%M}: 0.19 EUR/kWh instead of 0.34"
+    assert f"{said}; due " in flat(schedule("list").stdout)
+    assert re.search(rf"job starts at (\w+ )?{said}", zeusrun("status").stdout)
+    (waiting,) = json.loads(zeusrun("status", "job", "--json").stdout)
+    assert (waiting["state"], waiting["start_at"]) == ("deferred", start.isoformat())
+    assert schedule("run-now", "job").returncode == 0
+    price(0.1, 0.19, 0.5, 0.5, 0.5)
+    schedule("add", job, "--jitter", "none")  # now it is decided anew
+    schedule("tick")
+    wait_for(lambda: firings(schedule) == [("ended", 0)] * 2)
+    log = (zeusrun.home / "schedules" / "job.log").read_text()
+    assert re.search(r"started at once: no start until \S+ is cheaper than 0.1 EUR/kWh ──", log)
 
 
 def test_a_run_that_fails_is_told_by_a_later_tick_and_a_good_one_is_not(zeusrun, schedule):

@@ -11,7 +11,7 @@ from tests.factories import load_job
 from tests.schedule.model import AT
 from zeusrun.errors import UsageError
 from zeusrun.schedule.build import build_schedule, capture
-from zeusrun.schedule.due import Cursor
+from zeusrun.schedule.due import Cursor, PlannedStart, find_due
 
 
 @pytest.fixture
@@ -70,6 +70,22 @@ def test_null_in_the_file_takes_back_what_was(spec):
             "jitter must be less than the deadline",
         ),
         ({"cron": "@daily", "jitter": "5"}, "jitter must be a number with s, m, h or d"),
+        ({"cron": "@daily", "finish_by": "07:30"}, "finish_by only goes with start_within"),
+        ({"cron": "@daily", "by": "carbon"}, "by only goes with start_within, such as"),
+        ({"cron": "@daily", "start_within": "6"}, "start_within must be a number with s, m, h"),
+        (
+            {"cron": "@daily", "start_within": "6h", "finish_by": "7.30"},
+            "finish_by must be a time of day such as \"07:30\", not '7.30'",
+        ),
+        ({"cron": "@daily", "start_within": "1d"}, "start_within: 86400 s is as long as the time"),
+        (
+            {"cron": "@daily", "start_within": "6h", "deadline": "6h"},
+            "start_within must be less than the deadline",
+        ),
+        (
+            {"cron": "@daily", "start_within": "6h", "jitter": "6h"},
+            "jitter must be less than start_within",
+        ),
         ({"cron": "@daily", "tz": "Paris"}, r"did you mean Europe/Paris\?"),
         ({"cron": "@daily", "tz": "europe/berlim"}, r"did you mean Europe/Berlin\?"),
         ({"cron": "@daily", "tz": "xyzzy"}, "use a name such as Europe/Paris"),
@@ -101,6 +117,30 @@ def test_how_far_it_is_stays_unless_the_times_change_and_what_was_dropped_is_not
     (firing,) = other.firings
     assert (firing.occurrence, firing.result) == (AT - 120, "skipped")
     assert firing.why == "the schedule was changed"
+
+
+def test_a_window_is_kept_changed_and_taken_back(spec):
+    first = build(spec('{cron: "0 2 * * *", start_within: 6h, finish_by: "07:30"}'))
+    assert (first.rules.start_within_s, first.rules.finish_by, first.rules.by) == (
+        *(6 * 3600, "07:30", "price"),
+    )
+    again = build(spec(), first, by="carbon", finish_by="none")
+    assert (again.rules.start_within_s, again.rules.finish_by) == (6 * 3600, None)
+    assert again.rules.by == "carbon"
+    none = build(spec(), again, start_within="none")
+    assert (none.rules.start_within_s, none.rules.by, none.rules.may_defer) == (0, "price", False)
+
+
+def test_a_deferred_occurrence_is_decided_anew_by_the_rules_that_hold_now(spec):
+    first = build(spec(), cron="@daily", start_within="6h")
+    planned = PlannedStart(AT + 7200, AT - 60, "0.19 EUR/kWh instead of 0.34")
+    known = replace(first, cursor=Cursor(AT - 60, AT - 3600, planned=planned))
+    for given in ({"start_within": "none"}, {"start_within": "2h"}, {"by": "now"}):
+        changed = build(spec(), known, **given)
+        assert changed.cursor.pending == AT - 3600
+        found, missed = find_due(changed.rules, changed.cursor, AT + 30)
+        assert missed == {}
+        assert found.begins_at(changed.rules, AT + 30) <= AT
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import typer
 from zeusrun.clock import read_clock
 from zeusrun.commands.options import JobFile, Overrides  # noqa: TC001 - typer reads the annotations
 from zeusrun.errors import JobFileError, UsageError
+from zeusrun.files.home import trusted_home
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
 from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.jobfile.values import POLICY_NAMES
@@ -24,9 +25,13 @@ def validate(job: JobFile, *, overrides: Overrides = None) -> None:
     load_tariffs(spec, None)
     if spec.schedule is not None:
         try:
-            build_schedule(spec, {}, os.environ, names=(), known=None, now=read_clock())
+            schedule = build_schedule(spec, {}, os.environ, names=(), known=None, now=read_clock())
         except UsageError as error:
             raise JobFileError(f"{job}: in 'schedule': {error}") from None
+        if schedule.rules.may_defer:
+            from zeusrun.schedule.deferral import check_outlook  # noqa: PLC0415 - imports numpy
+
+            check_outlook(spec, schedule.rules, trusted_home(os.environ))
     if spec.policy.name not in POLICY_NAMES:
         from zeusrun.bandit.registry import create_policy  # noqa: PLC0415 - imports numpy
 

@@ -5,6 +5,7 @@ Only what prints tables imports them: rich takes 40 ms, which ``--json`` saves.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from zeusrun.history.base import History
     from zeusrun.launcher.rundir.record import Live
+    from zeusrun.schedule.store import Schedule
     from zeusrun.trial import Trial
 
 _POLL_S = 0.2
@@ -269,7 +271,7 @@ def status(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show the running trials and the submits that wait."""
+    """Show what runs, what waits, and what starts later."""
     home, store = open_home()
     damage: HistoryError | None = None
     found = []
@@ -278,18 +280,36 @@ def status(
             found += read_running(store, [name])
         except HistoryError as error:  # still show the other jobs
             damage = damage or error
-    waiting = read_waiting(home, job)
+    waiting, deferred = read_waiting(home, job), _deferred(home, job)
     if as_json:
         queue = [{"trial": None, **ticket.to_json()} for ticket in waiting]
+        queue += [
+            {"trial": None, "job": each.job, "state": "deferred", **each.planned_json()}
+            for each in deferred
+        ]
         print_json([*(running_json(running) for running in found), *queue])
-    elif found or waiting:
+    elif found or waiting or deferred:
         from zeusrun.view.tables import status_table  # noqa: PLC0415 - see the top
 
-        console().print(status_table(found, waiting))
+        starts = {each.job: each.describe_start() or "" for each in deferred}
+        console().print(status_table(found, waiting, starts))
     elif damage is None:
         typer.echo("nothing runs now; 'zeusrun history' shows what ran")
     if damage is not None:
         raise damage
+
+
+def _deferred(home: Path, job: str | None) -> list[Schedule]:
+    """Return the schedules that have deferred a start, of one job or of all."""
+    if not (home / "schedules").is_dir():
+        return []
+    from zeusrun.schedule.store import Schedules  # noqa: PLC0415 - few have a schedule
+
+    schedules, found = Schedules(home), []
+    for name in schedules.jobs() if job is None else {job}.intersection(schedules.jobs()):
+        with contextlib.suppress(ZeusrunError):  # `schedule list` says what is wrong with it
+            found.append(schedules.read(name))
+    return [schedule for schedule in found if schedule.describe_start() is not None]
 
 
 def cancel(

@@ -18,7 +18,7 @@ from zeusrun.clock import read_clock
 from zeusrun.commands.options import AsJson, JobFile, console, job_name
 from zeusrun.errors import HistoryError, JobFileError, LaunchError, UsageError
 from zeusrun.files.home import trusted_home
-from zeusrun.jobfile.validators import CatchUp, Overlap
+from zeusrun.jobfile.validators import CatchUp, Overlap, StartBy
 from zeusrun.launcher.processes.programs import run_foreground
 from zeusrun.schedule.build import build_schedule
 from zeusrun.schedule.crontab import add_entry, build_command, remove_entry
@@ -56,6 +56,10 @@ CatchUpRule = Annotated[
         "--catch-up", help="Runs missed while the machine was off: run none, or the newest once."
     ),
 ]
+StartRule = Annotated[
+    StartBy | None,
+    Option("--by", help="Choose the start by the price of power, by its carbon, or start now."),
+]
 _CRONTAB_LOCK = (".crontab.lock", "the crontab")
 Folder = Annotated[Path | None, Option(help="Write files to this folder instead of printing.")]
 
@@ -85,6 +89,14 @@ def add(
     deadline: Annotated[
         str | None, Option(help="Skip a run that cannot start within this time: 2h; or none.")
     ] = None,
+    start_within: Annotated[
+        str | None,
+        Option(help="Start within this time, when power is cheapest or cleanest: 6h; or none."),
+    ] = None,
+    finish_by: Annotated[
+        str | None, Option(help="With --start-within: end by this time of day, 07:30; or none.")
+    ] = None,
+    by: StartRule = None,
     keep_env: Annotated[
         list[str] | None, Option("--env", metavar="NAME", help="Also keep this variable for runs.")
     ] = None,
@@ -104,12 +116,16 @@ def add(
     command = build_command(sys.executable, home, _needed()) if cron else None
     flags = {"cron": when[0] if when else None, "tz": tz, "overlap": overlap}
     flags |= {"catch_up": catch_up, "jitter": jitter, "deadline": deadline}
+    flags |= {"start_within": start_within, "finish_by": finish_by, "by": by}
     given = {name: str(value) for name, value in flags.items() if value is not None}
     names, now = keep_env or [], read_clock()
     with schedules.hold(spec.name) as known:
-        schedule = schedules.write(
-            build_schedule(spec, given, os.environ, names=names, known=known, now=now)
-        )
+        schedule = build_schedule(spec, given, os.environ, names=names, known=known, now=now)
+        if schedule.rules.may_defer:
+            from zeusrun.schedule.deferral import check_outlook  # noqa: PLC0415 - imports numpy
+
+            check_outlook(spec, schedule.rules, home)
+        schedules.write(schedule)
     notes = []
     if known is not None and known.job_file != schedule.job_file:
         notes.append(f"it was {known.job_file} before")

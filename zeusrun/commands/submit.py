@@ -49,6 +49,7 @@ from zeusrun.launcher.recurrence import submit as run_submit
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.maintenance.retention import collect, read_bounds, remove
 from zeusrun.notify.notices import build_notices, failure_notice, lost_notices, send
+from zeusrun.schedule.deferral import decide_start
 from zeusrun.schedule.occurrence import fire as run_occurrence
 from zeusrun.schedule.store import Schedules
 from zeusrun.trial import TrialStatus
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.events import Emit, SubmitEvent
     from zeusrun.notify.notices import Notice
+    from zeusrun.schedule.due import PlannedStart
     from zeusrun.schedule.store import Schedule
     from zeusrun.trial import Trial
 
@@ -183,12 +185,18 @@ def fire(
             begun()
             if not by_hand:  # a heading in the log; a skipped run gets none
                 when = schedule.rules.timetable.local(occurrence)
-                typer.echo(f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z} ──")
+                start = next(e.start for e in schedule.firings if e.occurrence == occurrence)
+                started = "" if start is None else f", started {start}"
+                typer.echo(f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z}{started} ──")
 
         return run_recurrence(spec, overlap=schedule.overlap, until=until, wait=True, begun=begins)
 
-    schedules = Schedules(trusted_home(os.environ))
-    raise typer.Exit(run_occurrence(schedules, job, occurrence, run, by_hand=by_hand))
+    home = trusted_home(os.environ)
+
+    def plan(schedule: Schedule, now: float) -> PlannedStart:
+        return decide_start(schedule, occurrence, now, home, os.environ)
+
+    raise typer.Exit(run_occurrence(Schedules(home), job, occurrence, run, plan, by_hand=by_hand))
 
 
 def run_recurrence(

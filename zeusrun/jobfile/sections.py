@@ -13,8 +13,15 @@ from pydantic_core import PydanticCustomError
 
 from zeusrun.jobfile.accumulation import check_split
 from zeusrun.jobfile.messages import NO_CANDIDATE
-from zeusrun.jobfile.validators import CatchUp, Overlap, check_url
-from zeusrun.jobfile.values import Duration, Event, PolicyName, Processes, Size  # noqa: TC001 - pydantic reads the annotations
+from zeusrun.jobfile.validators import CatchUp, Overlap, StartBy, check_url
+from zeusrun.jobfile.values import (  # noqa: TC001 - pydantic reads the annotations
+    Duration,
+    Event,
+    PolicyName,
+    Processes,
+    Size,
+    TimeOfDay,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -300,6 +307,27 @@ class ScheduleSection(Section, title="Schedule"):
     deadline: Duration | None = Field(
         None, description="An occurrence that cannot start within this time is missed: 30m, 2h, 1d."
     )
+    start_within: Duration | None = Field(
+        None,
+        description="Delay each start by up to this time, to the moment when power is cheapest or "
+        "cleanest: 6h; null: start at once.",
+    )
+    finish_by: TimeOfDay | None = Field(
+        None,
+        description='With start_within: the time of day by which the run shall end: "07:30".',
+    )
+    by: StartBy = Field(
+        "price",
+        description="With start_within: choose the start by the price of power, by its carbon, or "
+        "start now.",
+    )
+
+    @field_validator("finish_by", "by")
+    @classmethod
+    def _check_window(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value not in {None, "price"} and info.data.get("start_within", "") is None:
+            raise ValueError("only goes with start_within, such as start_within: 6h")
+        return value
 
 
 class Keep(Section):

@@ -23,9 +23,13 @@ Overlap = Literal["forbid", "allow", "replace", "queue"]
 CatchUp = Literal["none", "once"]
 """Of runs missed while the machine was off: run none, or the newest."""
 
+StartBy = Literal["price", "carbon", "now"]
+"""By what the start within ``start_within`` is chosen; now: it is not."""
+
 _DURATION = re.compile(
     r"(?:([0-9]{1,6})\s*d\s*)?(?:([0-9]{1,6})\s*h\s*)?(?:([0-9]{1,6})\s*m\s*)?(?:([0-9]{1,6})\s*s)?"
 )
+_TIME_OF_DAY = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIZE = re.compile(rf"([0-9]{{1,6}}(?:\.[0-9]{{1,3}})?)\s*({'|'.join(_UNITS)})")
@@ -40,6 +44,14 @@ def duration_s(text: str) -> float:
         )
     parts = zip(match.groups(), (86400.0, 3600.0, 60.0, 1.0), strict=True)
     return sum(float(number) * unit_s for number, unit_s in parts if number is not None)
+
+
+def time_of_day(text: str) -> tuple[int, int]:
+    """Return hour and minute of ``07:30``."""
+    match = _TIME_OF_DAY.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f'must be a time of day such as "07:30", not {text!r}')
+    return int(match[1]), int(match[2])
 
 
 def size_bytes(text: str) -> int:

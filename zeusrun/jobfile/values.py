@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo, WithJsonSchema
 
 from zeusrun.jobfile.placeholders import find_placeholders
-from zeusrun.jobfile.validators import check_env_name, check_name, duration_s, size_bytes
+from zeusrun.jobfile.validators import (
+    check_env_name,
+    check_name,
+    duration_s,
+    size_bytes,
+    time_of_day,
+)
 from zeusrun.plugins import plugin_names
 
 if TYPE_CHECKING:
@@ -91,3 +97,4 @@ Processes = Annotated[int | str, BeforeValidator(_check_process_count), _any_of(
 Event = Literal["reached", "missed", "failed", "lost", "regression", "recovered"]
 Size = Annotated[str, _read_by(size_bytes)]
 Duration = Annotated[str, _read_by(duration_s)]
+TimeOfDay = Annotated[str, _read_by(time_of_day)]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.clock import timestamp
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.secrets import is_secret_name
-from zeusrun.jobfile.validators import duration_s
+from zeusrun.jobfile.validators import duration_s, time_of_day
 from zeusrun.schedule.cron_expression import build_timetable
-from zeusrun.schedule.due import Cursor, Rules
+from zeusrun.schedule.due import Cursor, PlannedStart, Rules
 from zeusrun.schedule.store import Occurrence, Schedule
 
 if TYPE_CHECKING:
@@ -50,7 +50,10 @@ def build_schedule(
     ``UsageError`` if there is no expression, or a value is not usable.
     """
     section = {} if spec.schedule is None else spec.schedule.model_dump(exclude_unset=True)
-    values = {**_known(known), **_parsed(section), **_parsed(given)}
+    said = {**_parsed(section), **_parsed(given)}
+    values = {**_known(known), **said}
+    if not values.get("start_within"):
+        values |= {"finish_by": said.get("finish_by"), "by": said.get("by")}
     if values.get("deadline") == 0:
         raise UsageError("deadline must be more than 0, or none")
     if values.get("cron") is None:
@@ -64,8 +67,11 @@ def build_schedule(
         jitter_s=values.get("jitter") or 0.0,
         deadline_s=values.get("deadline"),
         key=spec.name,
+        start_within_s=values.get("start_within") or 0.0,
+        finish_by=values.get("finish_by"),
+        by=values.get("by") or "price",
     )
-    _check_jitter(rules, now)
+    _check_delays(rules, now)
     before = {} if known is None else known.environment
     schedule = Schedule(
         job=spec.name,
@@ -81,11 +87,18 @@ def build_schedule(
         return schedule
     schedule = replace(schedule, paused=known.paused, firings=known.firings)
     if known.rules.timetable == rules.timetable:
-        return replace(schedule, cursor=known.cursor)
+        return replace(schedule, cursor=_replan(known.cursor, now))
     if known.cursor.pending is None:
         return schedule
     why = "the schedule was changed"
     return schedule.note(Occurrence(known.cursor.pending, "skipped", timestamp(now), why=why))
+
+
+def _replan(cursor: Cursor, now: float) -> Cursor:
+    """Let the start of a deferred occurrence be decided anew, by the rules that hold now."""
+    if cursor.planned is None:
+        return cursor
+    return replace(cursor, planned=PlannedStart(now, 0.0, "the schedule was changed"))
 
 
 def _known(known: Schedule | None) -> dict[str, Any]:
@@ -100,6 +113,9 @@ def _known(known: Schedule | None) -> dict[str, Any]:
         "catch_up": rules.catch_up,
         "jitter": rules.jitter_s,
         "deadline": rules.deadline_s,
+        "start_within": rules.start_within_s,
+        "finish_by": rules.finish_by,
+        "by": rules.by,
     }
 
 
@@ -108,7 +124,14 @@ def _parsed(section: Mapping[str, str | None]) -> dict[str, Any]:
     parsed: dict[str, Any] = dict(section)
     if parsed.get("tz") == "local":
         parsed["tz"] = None
-    for key in parsed.keys() & {"jitter", "deadline"}:
+    if parsed.get("finish_by") == "none":
+        parsed["finish_by"] = None
+    if parsed.get("finish_by") is not None:
+        try:
+            time_of_day(parsed["finish_by"])
+        except ValueError as error:
+            raise UsageError(f"finish_by {error}") from None
+    for key in parsed.keys() & {"jitter", "deadline", "start_within"}:
         try:
             nothing = parsed[key] in {None, "none"}
             parsed[key] = None if nothing else duration_s(parsed[key])
@@ -117,16 +140,23 @@ def _parsed(section: Mapping[str, str | None]) -> dict[str, Any]:
     return parsed
 
 
-def _check_jitter(rules: Rules, now: float) -> None:
+def _check_delays(rules: Rules, now: float) -> None:
     """Check that an occurrence starts before the next one, and within its deadline."""
+    if not rules.start_within_s and (rules.finish_by is not None or rules.by != "price"):
+        key = "by" if rules.finish_by is None else "finish_by"
+        raise UsageError(f"{key} only goes with start_within, such as start_within: 6h")
     moments = itertools.islice(rules.timetable.following(now), _GAPS)
     gap_s = min((b - a for a, b in itertools.pairwise(moments)), default=math.inf)
-    if rules.jitter_s > max(gap_s - _START_S, 0.0):
-        raise UsageError(
-            f"jitter: {rules.jitter_s:g} s is as long as the time between two runs; choose less"
-        )
-    if rules.deadline_s is not None and rules.jitter_s >= rules.deadline_s:
-        raise UsageError("jitter must be less than the deadline")
+    delays = {"jitter": rules.jitter_s, "start_within": rules.start_within_s}
+    for key, delay_s in delays.items():
+        if delay_s > max(gap_s - _START_S, 0.0):
+            raise UsageError(
+                f"{key}: {delay_s:g} s is as long as the time between two runs; choose less"
+            )
+        if rules.deadline_s is not None and delay_s and delay_s >= rules.deadline_s:
+            raise UsageError(f"{key} must be less than the deadline")
+    if rules.start_within_s and rules.jitter_s >= rules.start_within_s:
+        raise UsageError("jitter must be less than start_within")
 
 
 def capture(

@@ -14,7 +14,7 @@ from zeusrun.errors import BusyError, ExitCode, LaunchError, ZeusrunError, advic
 from zeusrun.files.lock import FileLock
 from zeusrun.files.private import open_for_writing
 from zeusrun.launcher.processes.signals import CaughtSignals
-from zeusrun.schedule.due import Cursor, why_missed
+from zeusrun.schedule.due import PERIOD_S, Cursor, PlannedStart, why_missed
 from zeusrun.schedule.store import UNDERWAY, Occurrence
 
 if TYPE_CHECKING:
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from zeusrun.launcher.processes.programs import Detached
     from zeusrun.schedule.store import Schedule, Schedules
 
-PERIOD_S = 60.0
-"""A process is started within this many seconds before its occurrence."""
-
 _LOCK_WAIT_S = 1.0  # a tick that checks whether the process lives holds the lock for a moment
 _LOG_BYTES = 1 << 20
+_MOST_DEATHS = 2  # of processes that decide a start; after that, it starts without a decision
 
 
 def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float) -> Detached:
@@ -66,10 +64,14 @@ def fire(
     job: str,
     occurrence: float,
     run: Callable[[Schedule, Callable[[], None]], int],
+    plan: Callable[[Schedule, float], PlannedStart] | None = None,
     *,
     by_hand: bool = False,
 ) -> int:
     """Run an occurrence, unless another process has begun it; record and return its exit code.
+
+    If it may be deferred, decide its start first. If that is not within the next minute, store it
+    and return: the tick starts another process then.
 
     Args:
         schedules: Schedules of the user.
@@ -77,6 +79,8 @@ def fire(
         occurrence: The occurrence that a tick has found due, in Unix seconds.
         run: Runs the job; calls its second argument when it begins; returns the exit code. A
             ``BusyError`` of it means that the occurrence was skipped.
+        plan: Decides at a time, in Unix seconds, when an occurrence that may be deferred starts;
+            ``None``: at once.
         by_hand: A user runs it now; it is not in the timetable.
     """
     lock = schedules.lock(_lock_name(job, occurrence))
@@ -84,8 +88,10 @@ def fire(
         return ExitCode.BUSY
     try:
         if not by_hand:  # if this process dies before the claim, the next tick starts another
-            start_at = schedules.read(job).rules.start_at(occurrence)
-            time.sleep(max(0.0, min(PERIOD_S, start_at - read_clock())))
+            wait_s = _begins_at(schedules, job, occurrence, plan) - read_clock()
+            if wait_s >= PERIOD_S:
+                return ExitCode.BUSY
+            time.sleep(max(0.0, wait_s))
         with CaughtSignals():  # from here on, a signal ends the run, and the end is recorded
             schedule = _claim(schedules, job, occurrence, by_hand=by_hand)
             if schedule is None:
@@ -97,21 +103,55 @@ def fire(
         lock.release()
 
 
+def _begins_at(
+    schedules: Schedules,
+    job: str,
+    occurrence: float,
+    plan: Callable[[Schedule, float], PlannedStart] | None,
+) -> float:
+    """Return when to start an occurrence; if it may be deferred, store what ``plan`` decides."""
+    schedule, now = schedules.read(job), read_clock()
+    rules, planned = schedule.rules, schedule.cursor.planned
+    if plan is None or not rules.may_defer or schedule.cursor.pending != occurrence:
+        return rules.start_at(occurrence)
+    if planned is not None and planned.holds(now) and planned.start_at < now + PERIOD_S:
+        return planned.start_at
+    if schedule.cursor.tries > _MOST_DEATHS:
+        begin = max(now, rules.start_at(occurrence))
+        decided = PlannedStart(begin, now, "the processes that were to decide its start died")
+    else:
+        decided = plan(schedule, now)
+
+    def store(found: Schedule) -> Schedule:
+        cursor = found.cursor
+        if cursor.pending != occurrence or found.rules != rules:
+            return found  # the schedule was changed meanwhile
+        deferred = decided.start_at >= now + PERIOD_S  # then this process has done its work
+        tries = 0 if deferred else cursor.tries
+        return replace(found, cursor=replace(cursor, planned=decided, tries=tries))
+
+    schedules.update(job, store)
+    return decided.start_at
+
+
 def _claim(schedules: Schedules, job: str, occurrence: float, *, by_hand: bool) -> Schedule | None:
     """Mark an occurrence as begun; ``None`` if it must not run or has begun."""
-    at = timestamp()
+    at, start = timestamp(), None
     with schedules.hold(job) as found:
         schedule = found or schedules.read(job)
         if not by_hand:
             if schedule.paused or schedule.cursor.pending != occurrence:
                 return None
-            schedule = replace(schedule, cursor=Cursor(schedule.cursor.until))
+            cursor, planned = schedule.cursor, schedule.cursor.planned
+            if planned is not None:
+                start = planned.describe(schedule.rules.timetable, occurrence)
+            schedule = replace(schedule, cursor=Cursor(cursor.until))
             # The machine may have been asleep since the tick.
-            late = why_missed(schedule.rules, occurrence, read_clock())
+            late = why_missed(schedule.rules, replace(cursor, tries=0), read_clock())
             if late is not None:
                 schedules.write(schedule.note(Occurrence(occurrence, "missed", at, why=late)))
                 return None
-        return schedules.write(schedule.note(Occurrence(occurrence, "waiting", at)))
+        return schedules.write(schedule.note(Occurrence(occurrence, "waiting", at, start=start)))
 
 
 def _run(
@@ -122,9 +162,11 @@ def _run(
     *,
     watched: bool,
 ) -> int:
+    start = next(each.start for each in schedule.firings if each.occurrence == occurrence)
+
     def note(**changes: object) -> None:
         told = watched and changes["result"] not in UNDERWAY  # the user sees it
-        record = Occurrence(occurrence, at=timestamp(), told=told, **changes)  # type: ignore[arg-type]
+        record = Occurrence(occurrence, at=timestamp(), told=told, start=start, **changes)  # type: ignore[arg-type]
         # The run continues if the schedule was removed meanwhile, or the disk is full.
         with contextlib.suppress(ZeusrunError):
             schedules.update(schedule.job, lambda found: found.note(record))

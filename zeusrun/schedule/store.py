@@ -13,9 +13,9 @@ from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import SafeLock
 from zeusrun.files.private import read_file
 from zeusrun.job_name import check_job_name
-from zeusrun.jobfile.validators import CatchUp, Overlap
+from zeusrun.jobfile.validators import CatchUp, Overlap, StartBy, time_of_day
 from zeusrun.schedule.cron_expression import build_timetable
-from zeusrun.schedule.due import Cursor, Rules
+from zeusrun.schedule.due import Cursor, PlannedStart, Rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -49,6 +49,7 @@ class Occurrence:
             or not started: ``skipped`` because of another run of the job, ``missed``.
         at: When the result was known, RFC 3339.
         told: Whether the result was reported to the user.
+        start: If it may be deferred: when it was to start, and why then.
     """
 
     occurrence: float
@@ -57,6 +58,7 @@ class Occurrence:
     exit_code: int | None = None  # that of ``submit``
     why: str | None = None  # the reason for the result
     told: bool = False
+    start: str | None = None
 
     def describe(self) -> str:
         """Return how it ended, in words."""
@@ -86,6 +88,21 @@ class Schedule:
     paused: bool = False
     firings: tuple[Occurrence, ...] = ()
     section: Mapping[str, str | None] = field(default_factory=dict)
+
+    def describe_start(self) -> str | None:
+        """Return when a deferred occurrence starts, and why; ``None`` if none is deferred."""
+        pending, planned = self.cursor.pending, self.cursor.planned
+        if pending is None or planned is None or self.paused:
+            return None
+        return planned.describe(self.rules.timetable, pending)
+
+    def planned_json(self) -> dict[str, str]:
+        """Return the same for programs; empty if none is deferred."""
+        planned = self.cursor.planned
+        if planned is None or self.describe_start() is None:
+            return {}
+        start = self.rules.timetable.local(planned.start_at)
+        return {"start_at": start.isoformat(), "why": planned.why}
 
     def note(self, occurrence: Occurrence) -> Schedule:
         """Return the schedule with an occurrence added, or replaced if it was there."""
@@ -213,9 +230,10 @@ def decode_schedule(content: bytes, job: str) -> Schedule:
         rules, cursor = dict(record.pop("rules")), dict(record.pop("cursor"))
         timetable = rules.pop("timetable")
         cursor.pop("behind", None)  # written by an earlier zeusrun
+        planned = cursor.pop("planned", None)
         schedule = Schedule(
             rules=Rules(build_timetable(timetable["expression"], timetable["tz"]), **rules),
-            cursor=Cursor(**cursor),
+            cursor=Cursor(**cursor, planned=None if planned is None else PlannedStart(**planned)),
             firings=tuple(Occurrence(**each) for each in record.pop("firings")),
             **record,
         )
@@ -228,9 +246,12 @@ def decode_schedule(content: bytes, job: str) -> Schedule:
 def _check(schedule: Schedule, job: str, version: object) -> None:
     """Check what a tick uses, so that one bad file does not stop the other jobs."""
     rules, cursor, firings = schedule.rules, schedule.cursor, schedule.firings
+    planned = cursor.planned or PlannedStart(0, 0, "")
     numbers = [cursor.until, cursor.pending, cursor.tries, rules.jitter_s, rules.deadline_s]
+    numbers += [rules.start_within_s, planned.start_at, planned.decided_at]
     numbers += [number for each in firings for number in (each.occurrence, each.exit_code)]
-    texts = [schedule.job_file, schedule.python, *schedule.environment.values()]
+    texts = [schedule.job_file, schedule.python, *schedule.environment.values(), planned.why]
+    texts += [each.start for each in firings if each.start is not None]
     if version != _VERSION:
         raise TypeError(f"it is of version {version}")
     if schedule.job != job:
@@ -242,5 +263,9 @@ def _check(schedule: Schedule, job: str, version: object) -> None:
         raise TypeError("a text is not valid")
     if schedule.overlap not in get_args(Overlap) or rules.catch_up not in get_args(CatchUp):
         raise TypeError("a policy is unknown")
+    if rules.by not in get_args(StartBy):
+        raise TypeError("what the start is chosen by is unknown")
+    if rules.finish_by is not None:
+        time_of_day(rules.finish_by)
     if not {each.result for each in firings} <= set(get_args(Result)):
         raise TypeError("a state is unknown")

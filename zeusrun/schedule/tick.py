@@ -14,8 +14,8 @@ from zeusrun.clock import read_clock, timestamp
 from zeusrun.errors import BusyError, ExitCode, LaunchError, ZeusrunError
 from zeusrun.files.private import write_file
 from zeusrun.launcher.processes.signals import CaughtSignals
-from zeusrun.schedule.due import find_due
-from zeusrun.schedule.occurrence import PERIOD_S, is_dead, start_occurrence
+from zeusrun.schedule.due import PERIOD_S, find_due
+from zeusrun.schedule.occurrence import is_dead, start_occurrence
 from zeusrun.schedule.store import UNDERWAY, Occurrence
 
 if TYPE_CHECKING:
@@ -36,24 +36,23 @@ def run_daemon(schedules: Schedules, show: Callable[[str], None]) -> int:
     lock = schedules.lock(".daemon.lock")
     if not lock.acquire():
         raise BusyError(f"a daemon already runs these schedules ({schedules.directory})")
-    running: list[tuple[str, Detached]] = []
+    running: list[tuple[Schedule, Detached]] = []
     try:
         with CaughtSignals() as signals:
             while not signals.received:
                 now = read_clock()
                 for schedule, process in start_due(schedules, now, show):
-                    log = schedules.log(schedule.job)
-                    show(f"{schedule.job} has started; its output is in {log}")
-                    running.append((schedule.job, process))
+                    _show_start(schedules, schedule, now, show)
+                    running.append((schedule, process))
                 next_t = time.monotonic() + PERIOD_S - now % PERIOD_S
                 while not signals.received and time.monotonic() < next_t:
                     time.sleep(_POLL_S)
-                running = [each for each in running if not _has_ended(*each, show)]
+                running = [each for each in running if not _has_ended(schedules, *each, show)]
             for _, process in running:
                 process.send_signal(signal.SIGTERM)  # preempted: the next run continues it
-            for job, process in running:
+            for schedule, process in running:
                 process.wait()
-                _has_ended(job, process, show)
+                _has_ended(schedules, schedule, process, show)
             return signals.received[0]
     finally:
         with contextlib.suppress(OSError):
@@ -61,11 +60,32 @@ def run_daemon(schedules: Schedules, show: Callable[[str], None]) -> int:
         lock.release()
 
 
-def _has_ended(job: str, process: Detached, show: Callable[[str], None]) -> bool:
+def _show_start(
+    schedules: Schedules, schedule: Schedule, now: float, show: Callable[[str], None]
+) -> None:
+    planned = schedule.cursor.planned
+    if planned is None or planned.holds(now):  # else its start is only decided anew
+        what = "is due" if planned is None and schedule.rules.may_defer else "has started"
+        show(f"{schedule.job} {what}; its output is in {schedules.log(schedule.job)}")
+
+
+def _has_ended(
+    schedules: Schedules, schedule: Schedule, process: Detached, show: Callable[[str], None]
+) -> bool:
     code = process.poll()
-    if code is not None:
-        show(f"{job} has ended with exit code {code}")
-    return code is not None
+    if code is None:
+        return False
+    start = None
+    with contextlib.suppress(ZeusrunError):  # it may have been removed
+        found = schedules.read(schedule.job)
+        start = found.describe_start()
+        if found.cursor.pending != schedule.cursor.pending:
+            start = None
+    if start is None:
+        show(f"{schedule.job} has ended with exit code {code}")
+    elif start != schedule.describe_start():
+        show(f"{schedule.job} starts {start}")
+    return True
 
 
 def start_due(
@@ -135,7 +155,8 @@ def tick(schedules: Schedules, now: float) -> Ticked:
 def _to_start(schedules: Schedules, schedule: Schedule, now: float) -> float | None:
     """Return the occurrence to start a process for; ``None`` if there is none."""
     pending = schedule.cursor.pending
-    if pending is None or schedule.paused or schedule.rules.start_at(pending) >= now + PERIOD_S:
+    begins_at = schedule.cursor.begins_at(schedule.rules, now)
+    if pending is None or schedule.paused or begins_at >= now + PERIOD_S:
         return None
     return pending if is_dead(schedules, schedule.job, pending) else None
 

@@ -28,6 +28,9 @@ def schedules_sheet(found: Sequence[Schedule], now: float) -> RenderableType:
     for schedule in found:
         name = Text(schedule.job, style="dim" if schedule.paused else "bold cyan")
         rows = [("next", _next(schedule, now)), *_past(schedule, now)]
+        if start := schedule.describe_start():
+            due = _when(schedule, schedule.cursor.pending or now, now)
+            rows.insert(0, ("starts", Text.assemble((start, "cyan"), (f"; due {due}", "dim"))))
         rules = describe_rules(schedule)
         if rules:
             rows.append(("rules", Text(rules, style="dim")))
@@ -47,6 +50,10 @@ def describe_rules(schedule: Schedule) -> str:
         texts.append(f"jitter {_duration(rules.jitter_s)}")
     if rules.deadline_s is not None:
         texts.append(f"deadline {_duration(rules.deadline_s)}")
+    if rules.start_within_s:
+        texts.append(f"start within {_duration(rules.start_within_s)}")
+        texts += [] if rules.finish_by is None else [f"finish by {rules.finish_by}"]
+        texts.append(f"by {rules.by}")
     return " · ".join(texts)
 
 
@@ -112,6 +119,10 @@ def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:
         "catch_up": rules["catch_up"],
         "jitter_s": rules["jitter_s"],
         "deadline_s": rules["deadline_s"],
+        "start_within_s": rules["start_within_s"],
+        "finish_by": rules["finish_by"],
+        "by": rules["by"],
+        "deferred": schedule.planned_json() or None,
         "environment": sorted(schedule.environment),
         "next": [timetable.local(moment).isoformat() for moment in moments],
         "firings": [

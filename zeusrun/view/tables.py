@@ -220,8 +220,15 @@ def status_text(status: TrialStatus, *, alive: bool | None = None) -> Text:
     return Text("RUNNING", STATUS_STYLES[status]) if alive else Text("DEAD", style="red")
 
 
-def status_table(found: Sequence[Live], waiting: Sequence[Ticket] = ()) -> RenderableType:
-    """Return the running trials, oldest first, and the submits that wait, in their order."""
+def status_table(
+    found: Sequence[Live],
+    waiting: Sequence[Ticket] = (),
+    deferred: Mapping[str, str] = MappingProxyType({}),
+) -> RenderableType:
+    """Return the running trials, oldest first, and the submits that wait, in their order.
+
+    ``deferred`` are jobs whose start a schedule has deferred, each with the start and the reason.
+    """
     table = plain_table()
     table.add_column("trial", overflow="fold")  # the column that shrinks on a narrow terminal
     for name in ("batch", "epoch", "metric", "time", "energy", "cost", "power"):
@@ -251,6 +258,7 @@ def status_table(found: Sequence[Live], waiting: Sequence[Ticket] = ()) -> Rende
         thing = "GPUs" if ticket.gpus else "the run before it"
         since = units.moment(ticket.since)
         queue.append(Text(f"  {place}. {ticket.job} waits since {since} for {thing}"))
+    queue += [Text(f"  {job} starts {start}") for job, start in deferred.items()]
     return Group(*([table] if found else []), *notes, warning_lines(warnings), *queue)
 
 

@@ -1,0 +1,118 @@
+"""Collects what the start of a deferred occurrence depends on: prices, past runs, the queue."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zeusrun.analysis.durations import recurrence_durations_s, upper_duration_s
+from zeusrun.errors import UsageError, ZeusrunError
+from zeusrun.history.base import NEWEST
+from zeusrun.history.registry import open_history
+from zeusrun.jobfile.spec import load_spec
+from zeusrun.jobfile.tariffs import TARIFF_FILE, load_tariffs
+from zeusrun.launcher.queue.admission import read_wish
+from zeusrun.launcher.queue.forecast import forecast_free
+from zeusrun.launcher.queue.tickets import Tickets
+from zeusrun.schedule.due import PlannedStart
+from zeusrun.schedule.start_time import Outlook, plan_start
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from zeusrun.history.base import History
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.jobfile.validators import Overlap, StartBy
+    from zeusrun.launcher.queue.tickets import Ticket
+    from zeusrun.schedule.due import Rules
+    from zeusrun.schedule.store import Schedule
+    from zeusrun.trial import Trial
+
+
+def decide_start(
+    schedule: Schedule, occurrence: float, now: float, home: Path, environment: Mapping[str, str]
+) -> PlannedStart:
+    """Decide when an occurrence starts; at once, with the reason, if anything cannot be read.
+
+    Args:
+        schedule: That of the job.
+        occurrence: When it was due, Unix seconds.
+        now: Unix seconds.
+        home: The home of zeusrun.
+        environment: That of the runs of the schedule.
+    """
+    rules = schedule.rules
+    try:
+        spec = load_spec(Path(schedule.job_file))
+        history = open_history(home, environment)
+        outlook = replace(
+            load_outlook(spec, rules, home),
+            durations_s=recurrence_durations_s(history.trials(spec.name, NEWEST)),
+            free_at=_free_at(
+                spec, schedule.overlap, now, home=home, history=history, environment=environment
+            ),
+        )
+    except (ZeusrunError, OSError) as error:
+        begin = max(now, rules.start_at(occurrence))
+        return PlannedStart(begin, now, str(error).partition("\n")[0])
+    return plan_start(rules, occurrence, now, outlook)
+
+
+def load_outlook(spec: JobSpec, rules: Rules, home: Path) -> Outlook:
+    """Return the rates that the starts of a job are chosen by; raises ``JobFileError``."""
+    tariffs = load_tariffs(spec, home)
+    if rules.by == "carbon":
+        return Outlook(rules.by, tariffs.carbon, "g/kWh")
+    return Outlook(rules.by, tariffs.price, f"{tariffs.currency}/kWh")
+
+
+def check_outlook(spec: JobSpec, rules: Rules, home: Path) -> None:
+    """Raise ``UsageError`` if starts are chosen by a price, or a carbon, that nothing names."""
+    if not rules.may_defer or load_outlook(spec, rules, home).tariff is not None:
+        return
+    other: StartBy = "carbon" if rules.by == "price" else "price"
+    known = load_outlook(spec, replace(rules, by=other), home).tariff is not None
+    raise UsageError(
+        f"{spec.source}: 'schedule.start_within' chooses starts by {rules.by}, but no {rules.by} "
+        f"is known; add a section {rules.by} to this file or to {home / TARIFF_FILE}"
+        + (f", or choose by: {other}" if known else "")
+    )
+
+
+def _free_at(
+    spec: JobSpec,
+    overlap: Overlap,
+    now: float,
+    *,
+    home: Path,
+    history: History,
+    environment: Mapping[str, str],
+) -> float:
+    """Return when the job could begin, as far as the submits that are there are known."""
+    present = Tickets(home).present()
+    if not present:
+        return now
+    left_s = {}
+    for ticket in present:
+        with contextlib.suppress(ZeusrunError, ValueError):  # of another job: it may be damaged
+            trials = history.trials(ticket.job, NEWEST)
+            durations_s = recurrence_durations_s(trials)
+            if durations_s:
+                most_s = upper_duration_s(durations_s)
+                left_s[ticket.number] = max(0.0, most_s - _elapsed_s(ticket, trials, now))
+    wish = read_wish(spec, {**environment, **spec.env})
+    own = [left_s.get(each.number, 0.0) for each in present if each.job == spec.name]
+    waits_s = max(own, default=0.0) if overlap == "queue" else 0.0
+    return max(now + waits_s, forecast_free(wish, spec.name, present, left_s, now))
+
+
+def _elapsed_s(ticket: Ticket, trials: Sequence[Trial], now: float) -> float:
+    """Return for how long the newest recurrence of a submit's job has been running."""
+    going = [trial.recurrence for trial in trials if not trial.status.finished]
+    if not (ticket.holds and going):
+        return 0.0
+    began = min(trial.started_at for trial in trials if trial.recurrence == going[-1])
+    return now - datetime.fromisoformat(began).timestamp()

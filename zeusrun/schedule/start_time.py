@@ -1,0 +1,165 @@
+"""When a deferred occurrence starts: at the time at which its energy is cheapest. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zeusrun.analysis.durations import upper_duration_s
+from zeusrun.schedule.due import PERIOD_S, PlannedStart
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from zeusrun.jobfile.validators import StartBy
+    from zeusrun.schedule.due import Rules
+    from zeusrun.tariff import Tariff
+
+_STEP_S = 300.0  # rates change every hour or quarter of an hour
+_SAME = 1e-3  # a later start must save more than this part of the rate
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What the start of an occurrence depends on, beside its schedule.
+
+    Attributes:
+        by: Whose rate should be low: ``price`` or ``carbon``.
+        tariff: The rate for a kilowatt-hour; ``None``: unknown.
+        unit: Of the rate, such as ``EUR/kWh``.
+        durations_s: What recurrences of the job have taken; empty: unknown.
+        free_at: When the GPUs of the job are free, Unix seconds.
+    """
+
+    by: StartBy
+    tariff: Tariff | None
+    unit: str
+    durations_s: Sequence[float] = ()
+    free_at: float = 0.0
+
+    @property
+    def most_s(self) -> float:
+        """The 95th percentile of what recurrences took: a run is expected to end within it."""
+        return upper_duration_s(self.durations_s)
+
+
+def plan_start(rules: Rules, occurrence: float, now: float, outlook: Outlook) -> PlannedStart:
+    """Decide when an occurrence starts that was due at a time; all times are Unix seconds."""
+    due = rules.start_at(occurrence)
+    begin, latest = max(now, due), rules.latest_at(occurrence)
+    finish = rules.finish_at(occurrence)
+    hurdle = find_hurdle(rules, outlook, begin, latest, finish)
+    if hurdle is not None or outlook.tariff is None:
+        return PlannedStart(begin, now, hurdle or "")
+    earliest = max(begin, outlook.free_at)
+    if finish is not None:
+        latest = min(latest, finish - outlook.most_s)
+    lasts_s = [min(each, outlook.most_s) for each in outlook.durations_s]
+    best = choose_start(outlook.tariff, earliest, latest, lasts_s, due - occurrence)
+    if best is None:
+        first, last = map(rules.timetable.local, (earliest, latest + outlook.most_s))
+        why = f"no {outlook.by} is known from {first:%H:%M} to {last:%H:%M}"
+        return PlannedStart(begin, now, why)
+    means = mean_rates(outlook.tariff, np.array([best, due]), lasts_s)
+    rate, at_due = _rate_texts(*means)
+    if best == earliest > begin:  # its place in the queue is worth having
+        return PlannedStart(begin, now, _in_queue(rules, outlook))
+    if best - due < PERIOD_S:
+        better = "cleaner" if outlook.by == "carbon" else "cheaper"
+        until = rules.timetable.local(latest)
+        why = f"no start until {until:%H:%M} is {better} than {rate} {outlook.unit}"
+        return PlannedStart(best, now, why)
+    instead = f" instead of {at_due}" if np.isfinite(means[1]) else ""
+    return PlannedStart(best, now, f"{rate} {outlook.unit}{instead}")
+
+
+def find_hurdle(
+    rules: Rules, outlook: Outlook, begin: float, latest: float, finish: float | None
+) -> str | None:
+    """Return why an occurrence that may begin now must not be deferred; ``None`` if it may."""
+    if outlook.tariff is None:
+        return f"no {outlook.by} is known"
+    if not outlook.durations_s:
+        return "no run has ended yet, so its duration is unknown"
+    if begin >= latest:
+        return f"its window ended at {rules.timetable.local(latest):%H:%M}"
+    if outlook.free_at > latest:
+        return _in_queue(rules, outlook)
+    if finish is not None and max(begin, outlook.free_at) + outlook.most_s > finish:
+        by = f"{rules.timetable.local(finish):%H:%M}"
+        return f"it may take {outlook.most_s / 3600:.1f} h, too long to end by {by}"
+    return None
+
+
+def _in_queue(rules: Rules, outlook: Outlook) -> str:
+    free = rules.timetable.local(outlook.free_at)
+    return f"it has to wait for other runs until about {free:%H:%M}"
+
+
+def _rate_texts(one: float, other: float) -> tuple[str, str]:
+    """Return two rates with three digits, or with so many that they differ."""
+    large = any(1000 <= abs(rate) < np.inf for rate in (one, other))
+    forms = [".0f"] if large else [".3g", ".4g", ".5g"]
+    texts = [(format(one, form), format(other, form)) for form in forms]
+    return next((pair for pair in texts if pair[0] != pair[1]), texts[0])
+
+
+def choose_start(
+    tariff: Tariff,
+    earliest: float,
+    latest: float,
+    lasts_s: Sequence[float],
+    shift_s: float = 0.0,
+) -> float | None:
+    """Return the start with the lowest expected rate, the first of those that are equal.
+
+    Args:
+        tariff: The rate in the course of time.
+        earliest: First start allowed, Unix seconds.
+        latest: Last start allowed, Unix seconds.
+        lasts_s: What the run may take: each is equally likely.
+        shift_s: The starts to choose from are so much after every fifth minute.
+
+    Returns:
+        Unix seconds; ``None`` if no start has a known rate until the end of its run.
+    """
+    steps = np.arange(earliest // _STEP_S, latest // _STEP_S + 1) * _STEP_S + shift_s
+    starts = np.array([earliest, *steps[(steps > earliest) & (steps < latest)], latest])
+    means = mean_rates(tariff, starts, lasts_s)
+    best = means.min()
+    if np.isinf(best):
+        return None
+    least_gain = _SAME * abs(means[0] if np.isfinite(means[0]) else best)
+    return float(starts[np.argmax(means <= best + least_gain)])
+
+
+def mean_rates(
+    tariff: Tariff, starts: NDArray[np.float64], lasts_s: Sequence[float]
+) -> NDArray[np.float64]:
+    """Return the expected rate of a run for each start: its expected cost over its energy.
+
+    Args:
+        tariff: The rate in the course of time.
+        starts: Unix seconds, shape ``(n,)``.
+        lasts_s: What the run may take: each is equally likely.
+
+    Returns:
+        Shape ``(n,)``; infinity where the rate is not known until the end of the longest run.
+    """
+    lengths = np.maximum(lasts_s, 1.0)
+    times, rates = [float(starts.min())], []
+    while times[-1] < starts.max() + lengths.max():
+        rate, until = tariff.at(times[-1])
+        rates.append(rate)
+        times.append(min(until, float(starts.max() + lengths.max())))
+    spans = np.diff(times)
+    paid = np.append(0.0, np.cumsum(spans * [rate or 0.0 for rate in rates]))
+    unknown = np.append(0.0, np.cumsum(spans * [float(rate is None) for rate in rates]))
+    ends = starts[:, None] + lengths
+    total = np.interp(ends, times, paid).sum(axis=1) - lengths.size * np.interp(starts, times, paid)
+    gap = np.interp(ends.max(axis=1), times, unknown) - np.interp(starts, times, unknown)
+    return np.where(gap > 1e-3, np.inf, total / lengths.sum())
