@@ -1,0 +1,129 @@
+"""Amounts and sentences of a report. Unknown is a dash."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+from zeusrun.cost import energy_text
+from zeusrun.view.units import MINUS, UNKNOWN, plural
+
+if TYPE_CHECKING:
+    from zeusrun.view.report.facts import JobFacts
+
+_J_PER_KWH = 3.6e6
+_LEAST_KWH = 0.05  # less is written in Wh, and less than 0.05 Wh in joules
+
+
+def kwh(joules: float | None) -> str:
+    """Return energy as an electricity bill has it: ``12.4 kWh``; little of it in Wh or joules."""
+    if joules is None:
+        return UNKNOWN
+    amount = abs(joules) / _J_PER_KWH
+    sign = MINUS if joules < 0 else ""
+    if amount >= _LEAST_KWH:
+        return f"{sign}{digits(amount)} kWh"
+    if 1000 * amount >= _LEAST_KWH:
+        return f"{sign}{digits(1000 * amount)} Wh"
+    return sign + energy_text(abs(joules))
+
+
+def money(amount: float | None, currency: str | None) -> str:
+    """Return an amount of money: ``3.10 EUR``; less than a cent with two digits."""
+    if amount is None or currency is None:
+        return UNKNOWN
+    sign, size = MINUS if amount < 0 else "", abs(amount)
+    text = f"{size:,.2f}" if size >= 0.1 or size == 0 else f"{size:.2g}"
+    return f"{sign}{text} {currency}"
+
+
+def carbon(grams: float | None) -> str:
+    """Return an amount of CO2 equivalent: ``4.9 kg CO2e``."""
+    if grams is None:
+        return UNKNOWN
+    sign, size = MINUS if grams < 0 else "", abs(grams)
+    unit, factor = ("t", 1e6) if size >= 1e6 else ("kg", 1e3) if size >= 1e3 else ("g", 1.0)
+    return f"{sign}{digits(size / factor)} {unit} CO2e"
+
+
+def digits(number: float) -> str:
+    """Return a number with three digits, or all before the point: ``0.12``, ``1.24``, ``1,240``."""
+    if number >= 99.95:
+        return f"{number:,.0f}"
+    return f"{number:.1f}" if number >= 9.995 else f"{number:.2f}" if number >= 0.1 else f"{number:.2g}"
+
+
+def percent(share: float) -> str:
+    """Return a share as a whole number of percent, without its sign."""
+    return f"{abs(share):.0%}".replace("%", " %")
+
+
+def month(rfc3339: str) -> str:
+    """Return the month of a time: ``March 2026``."""
+    moment = parsed(rfc3339)
+    return rfc3339[:7] if moment is None else moment.strftime("%B %Y")
+
+
+def day(rfc3339: str | None) -> str:
+    """Return the day of a time: ``2026-03-01``."""
+    moment = None if rfc3339 is None else parsed(rfc3339)
+    return (rfc3339 or UNKNOWN)[:10] if moment is None else moment.strftime("%Y-%m-%d")
+
+
+def parsed(rfc3339: str) -> dt.datetime | None:
+    """Return a recorded time in the local time zone; ``None`` if it is none."""
+    try:
+        return dt.datetime.fromisoformat(rfc3339.replace("Z", "+00:00")).astimezone()
+    except (ValueError, OverflowError):
+        return None
+
+
+def target(facts: JobFacts) -> str:
+    """Return the target of a job: ``val_accuracy ≥ 0.98``."""
+    return f"{facts.metric} {'≤' if facts.mode == 'min' else '≥'} {facts.target:g}"
+
+
+def headline(facts: JobFacts) -> tuple[str, bool | None]:
+    """Return what a job saves, in a few words, and whether that is good; ``None``: neither."""
+    default, share = facts.default, facts.saved_share
+    if share is not None and facts.explored:
+        if abs(share) < 0.005:
+            return f"costs the same a run as batch size {default}", None
+        if share > 0:
+            return f"saves {percent(share)} a run against batch size {default}", True
+        return f"costs {percent(share)} more a run than batch size {default}", False
+    if not facts.reached:
+        return "has not reached its target yet", None
+    if share is not None:
+        return f"has used batch size {default} only, so nothing is saved yet", None
+    return "saves an amount that is not known yet", None
+
+
+def basis(facts: JobFacts) -> str:
+    """Return on what the headline rests."""
+    if facts.saved_share is None:
+        if not facts.reached:
+            return f"{plural(len(facts.recurrences), 'recurrence')} so far; target {target(facts)}."
+        return (
+            f"No run of the default batch size ({facts.default or 'unknown'}) can be compared with "
+            "the others: same objective, hardware and learning-rate rule, on GPUs of its own."
+        )
+    if not facts.explored:
+        return f"{plural(facts.compared, 'recurrence')} so far; target {target(facts)}."
+    net = facts.net
+    amounts = [] if net.energy_j is None else [kwh(net.energy_j)]
+    amounts += [money(amount, currency) for currency, amount in net.money.items()]
+    amounts += [] if net.carbon_g is None else [carbon(net.carbon_g)]
+    since = f" since {month(facts.since)}" if facts.since else ""
+    runs = plural(facts.compared, "recurrence")
+    if not amounts:
+        amounts = [f"{'' if facts.net_cost_j >= 0 else MINUS}{energy_text(abs(facts.net_cost_j))} of cost"]
+    sentence = f"Median of {runs}; net {', '.join(amounts)}{since}, exploring included."
+    if facts.net_cost_j < 0:
+        sentence += " Exploring has cost more than it has saved so far"
+        pays = facts.pays_back_in
+        sentence += "." if pays is None else f"; it pays back in about {pays} more recurrences."
+    fewer = {net.money_runs, net.carbon_runs} - {0, net.energy_runs}
+    if fewer:
+        sentence += f" Money and carbon count {min(fewer)} of {net.energy_runs} recurrences."
+    return sentence
