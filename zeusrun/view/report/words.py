@@ -60,14 +60,20 @@ def percent(share: float) -> str:
 
 def month(rfc3339: str) -> str:
     """Return the month of a time: ``March 2026``."""
-    moment = parsed(rfc3339)
-    return rfc3339[:7] if moment is None else moment.strftime("%B %Y")
+    found = parsed(rfc3339)
+    return rfc3339[:7] if found is None else found.strftime("%B %Y")
 
 
 def day(rfc3339: str | None) -> str:
     """Return the day of a time: ``2026-03-01``."""
-    moment = None if rfc3339 is None else parsed(rfc3339)
-    return (rfc3339 or UNKNOWN)[:10] if moment is None else moment.strftime("%Y-%m-%d")
+    found = None if rfc3339 is None else parsed(rfc3339)
+    return (rfc3339 or UNKNOWN)[:10] if found is None else found.strftime("%Y-%m-%d")
+
+
+def moment(rfc3339: str) -> str:
+    """Return a time to the minute: ``2026-03-01 02:00``."""
+    found = parsed(rfc3339)
+    return rfc3339[:16] if found is None else found.strftime("%Y-%m-%d %H:%M")
 
 
 def parsed(rfc3339: str) -> dt.datetime | None:

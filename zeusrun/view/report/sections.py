@@ -1,0 +1,340 @@
+"""The sections of a report's page: a job's facts as HTML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from zeusrun.view import units
+from zeusrun.view.report import charts
+from zeusrun.view.report.markup import Html, details, join, scrolling, table, tag
+from zeusrun.view.report.palette import STAND_INS
+from zeusrun.view.report.svg import inline_svg
+from zeusrun.view.report.words import (
+    basis,
+    carbon,
+    day,
+    headline,
+    kwh,
+    moment,
+    money,
+    target,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.bandit.problem import ArmBelief
+    from zeusrun.view.report.facts import JobFacts, RecurrenceFacts
+    from zeusrun.view.report.power import PowerFacts
+
+MOST_ROWS = 200
+MOST_FAILURES = 100
+_UNKNOWN = units.UNKNOWN
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What the policy believes and would choose; or why that is unknown."""
+
+    arms: tuple[ArmBelief, ...] = ()
+    policy: str = ""
+    missing: str | None = None  # a sentence
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """All that the page shows of one job."""
+
+    facts: JobFacts
+    belief: Belief = field(default_factory=Belief)
+    power: tuple[PowerFacts, ...] = ()
+    stalls: tuple[tuple[str, str], ...] = ()  # a run, and what was seen
+
+
+def job_sections(
+    report: JobReport, prefix: str, *, alone: bool
+) -> tuple[Html, list[tuple[str, str]]]:
+    """Return a job's part of the page, and the id and the name of each section.
+
+    Args:
+        report: The job.
+        prefix: Begins every id.
+        alone: Whether it is the only job of the page.
+    """
+    facts, level = report.facts, "h2" if alone else "h3"
+    parts = [
+        ("recurrences", "Recurrences", _recurrences(facts, prefix)),
+        ("curves", "Learning curves", _curves(facts, prefix)),
+        ("arms", "Batch sizes", _arms(facts, prefix)),
+        ("next", "What comes next", _belief(report.belief)),
+        ("power", "Power", _power(report, prefix)),
+        ("failures", "What failed, and why", _failures(facts)),
+        ("overhead", "What zeusrun itself took", _overhead(facts)),
+    ]
+    shown = [(f"{prefix}-{name}", title, content) for name, title, content in parts if content]
+    sections = [
+        tag("section", tag(level, title), content, id=place) for place, title, content in shown
+    ]
+    head = _head(facts, prefix, alone=alone)
+    return join((head, *sections)), [(place, title) for place, title, _ in shown]
+
+
+def _head(facts: JobFacts, prefix: str, *, alone: bool) -> Html:
+    text, good = headline(facts)
+    mood = {True: "good", False: "bad", None: None}[good]
+    job = tag("p", facts.job, class_="job", id=f"{prefix}-top")
+    title = tag("h1" if alone else "h2", tag("span", text, class_=mood), class_="headline")
+    eta = f"{facts.eta_knob:g}"
+    values = [
+        ("target", target(facts)),
+        ("runs", f"{facts.runs}, {facts.reached} reached it"),
+        ("from", f"{day(facts.first_at)} to {day(facts.last_at)}"),
+        ("hardware", facts.hardware),
+        ("energy of all runs", _energy(facts)),
+        *(("price of all runs", money(sum_, name)) for name, sum_ in facts.money.items()),
+        *([("carbon of all runs", carbon(facts.carbon_g))] if facts.carbon_g is not None else []),
+        ("eta_knob", eta),
+    ]
+    key = tag("dl", *(tag("div", tag("dt", name), tag("dd", v)) for name, v in values), class_="key")
+    remarks = [tag("p", f"{text[:1].upper()}{text[1:]}.", class_="note") for text in facts.remarks]
+    return join((job, title, tag("p", basis(facts), class_="lead"), key, *remarks))
+
+
+def _energy(facts: JobFacts) -> str:
+    estimated = ", estimated" if "estimated" in facts.energy_sources else ""
+    least = "at least " if facts.unmeasured and facts.energy_j is not None else ""
+    return f"{least}{kwh(facts.energy_j)}{estimated}"
+
+
+def figure(name: str, svg: str | None, caption: str, *tables: Html) -> Html:
+    """Return a figure, its caption and its tables; without a figure, only the tables."""
+    drawn = (
+        ()
+        if svg is None
+        else (scrolling(Html(svg), f"Figure: {name}"), tag("figcaption", caption))
+    )
+    return join((tag("figure", *drawn) if drawn else "", *tables))
+
+
+def _svg(name: str, report_facts: JobFacts, power: Sequence[PowerFacts], prefix: str, label: str) -> str | None:
+    drawn = charts.draw(name, report_facts, power, STAND_INS)
+    return None if drawn is None else inline_svg(drawn, f"{prefix}-{name}", label)
+
+
+def _recurrences(facts: JobFacts, prefix: str) -> Html:
+    shown = facts.recurrences[-MOST_ROWS:]
+    priced = any(each.price is not None for each in shown)
+    emitted = any(each.carbon_g is not None for each in shown)
+    heads = ["recurrence", "when", "batch size", "attempts", "status", "cost", "energy", "time"]
+    heads += ["epochs", "saved", *(["price"] if priced else []), *(["carbon"] if emitted else [])]
+    rows = [_recurrence(each, facts, priced=priced, emitted=emitted) for each in reversed(shown)]
+    count = len(facts.recurrences)
+    newest = f"the newest {len(shown)} of {count}; `--format json` has all" if len(shown) < count else f"{count}, the newest first"
+    label = (
+        f"Cost of {units.plural(count, 'recurrence')} of {facts.job} by batch size, with the cost of "
+        "the default and what has been saved so far. The table below has the numbers."
+    )
+    caption = "Every dot is a recurrence with all its attempts, in the colour of its last batch size."
+    if any(each.default_j is not None for each in facts.recurrences):
+        caption += f" Dashed: the mean of the comparable runs of the default, batch size {facts.default}."
+    listed = details("Table of the recurrences", table(f"Recurrences: {newest}", heads, rows, texts=(0, 1, 4)))
+    return figure("cost of the recurrences", _svg("cost", facts, (), prefix, label), caption, listed)
+
+
+def _recurrence(
+    each: RecurrenceFacts, facts: JobFacts, *, priced: bool, emitted: bool
+) -> list[str]:
+    return [
+        str(each.recurrence),
+        moment(each.started_at),
+        facts.sizes[each.size].label,
+        str(each.attempts),
+        each.status,
+        units.energy(each.cost_j),
+        units.energy(each.energy_j),
+        units.duration(each.time_s),
+        units.number(each.epochs),
+        units.percent(each.saved_share),
+        *([money(each.price, each.currency)] if priced else []),
+        *([carbon(each.carbon_g)] if emitted else []),
+    ]
+
+
+def _curves(facts: JobFacts, prefix: str) -> Html:
+    if not facts.curves:
+        return Html()
+    kind = "energy" if facts.by_energy else "time"
+    heads = ["run", "batch size", "status", "epochs", kind, f"last {facts.metric}", "best"]
+    rows = [
+        [
+            each.trial,
+            facts.sizes[each.size].label,
+            each.status,
+            f"{each.epochs[-1]:g}",
+            units.energy(each.taken[-1]) if facts.by_energy else units.duration(each.taken[-1]),
+            f"{each.values[-1]:.4g}",
+            units.number(each.best, ".4g"),
+        ]
+        for each in reversed(facts.curves)
+    ]
+    label = f"Learning curves of {len(rows)} runs by batch size, against epochs and {kind}, with the target {facts.target:g}."
+    caption = f"The newest runs of each batch size, at most eight. Dashed: the target, {target(facts)}."
+    listed = details("Table of the curves", table("Runs whose curves are drawn", heads, rows, texts=(0, 2)))
+    return figure("learning curves", _svg("curves", facts, (), prefix, label), caption, listed)
+
+
+def _arms(facts: JobFacts, prefix: str) -> Html:
+    scaled = any(size.noise_scale is not None for size in facts.sizes)
+    limited = any(size.power_limit_w is not None for size in facts.sizes)
+    heads = ["batch size", "runs", "share", "reached", "median cost", "lowest to highest"]
+    heads += ["energy", "time", "epochs", *(["limit"] if limited else []), *(["noise scale"] if scaled else [])]
+    rows = []
+    for size in facts.sizes:
+        costs = size.costs_j
+        rows.append(
+            [
+                f"{size.label} (default)" if size.default else size.label,
+                str(size.runs),
+                units.percent(size.share),
+                str(size.reached),
+                units.energy(size.cost_j),
+                units.energy_range((min(costs), max(costs))) if costs else _UNKNOWN,
+                units.energy(size.energy_j),
+                units.duration(size.time_s),
+                units.number(size.epochs, "g"),
+                *([units.power(size.power_limit_w)] if limited else []),
+                *([units.number(size.noise_scale, ".3g")] if scaled else []),
+            ]
+        )
+    label = f"Costs of the runs of each of {units.plural(len(rows), 'batch size')}, their medians, and the share of the runs that each has had."
+    caption = "Every run is a dot; the line is the median of those that reached the target."
+    if facts.left_out:
+        caption += f" {units.plural(facts.left_out, 'run')} on other hardware or with another objective left out."
+    listed = table("Batch sizes: medians of the runs that reached the target", heads, rows)
+    return figure("costs by batch size", _svg("arms", facts, (), prefix, label), caption, listed)
+
+
+def _belief(belief: Belief) -> Html:
+    if not belief.arms:
+        return tag("p", belief.missing) if belief.missing else Html()
+    likely = max(belief.arms, key=lambda arm: arm.chance)
+    verdict = likely.verdict.removeprefix("next: ")
+    heads = ["batch size", "reached", "epochs", "cost", "90 % range", "risk", "next"]
+    rows = [
+        [
+            str(arm.global_batch_size),
+            f"{arm.reached} of {arm.trials}" if arm.trials else _UNKNOWN,
+            units.number(arm.epochs, ".1f"),
+            units.energy(arm.cost_j),
+            units.energy_range(arm.cost_range_j),
+            units.percent(arm.failure_chance),
+            units.percent(arm.chance),
+        ]
+        for arm in belief.arms
+    ]
+    sure = "uses" if likely.chance > 0.99 else "most likely uses"
+    said = tag("p", tag("strong", f"The next run {sure} batch size {likely.global_batch_size}. "),
+               f"{verdict[:1].upper()}{verdict[1:]}.", class_="next")
+    others = [
+        tag("li", tag("strong", f"{arm.global_batch_size}: "), arm.verdict)
+        for arm in belief.arms
+        if arm is not likely
+    ]
+    listed = table(f"What policy {belief.policy} expects of the next run", heads, rows)
+    return join((said, tag("ul", *others, class_="plain") if others else "", listed))
+
+
+def _power(report: JobReport, prefix: str) -> Html:
+    facts, power = report.facts, report.power
+    stalls = [tag("li", tag("strong", f"{trial}: "), text) for trial, text in report.stalls]
+    stalled = (
+        join((tag("p", f"{units.plural(len(stalls), 'stall')}:"), tag("ul", *stalls[-20:], class_="plain")))
+        if stalls
+        else Html()
+    )
+    if not power:
+        return stalled
+    drawn = min(charts.DRAWN_TRACES, len(power))
+    heads = ["run", "batch size", "devices", "power over time", "mean", "highest", "limit", "throttled"]
+    rows = [
+        [
+            each.trial,
+            each.label,
+            str(each.trace.devices),
+            _spark(each, len(facts.sizes)),
+            units.power(each.mean_w),
+            units.power(each.highest_w),
+            units.power(each.limit_w),
+            ", ".join(f"{word} {units.percent(share)}" for word, share in each.throttled) or "no",
+        ]
+        for each in reversed(power)
+    ]
+    label = f"Power of the newest {drawn} runs over time, summed over their devices, with the power limit and the times of throttling."
+    caption = (
+        f"The newest {units.plural(drawn, 'run')}, summed over the devices: mean, and range of the "
+        "readings. Dashed: the power limit. Bars at the bottom: a device was throttled."
+    )
+    if not all(each.trace.whole for each in power):
+        caption += " Long runs are sampled."
+    listed = details("Table of the power traces", table(f"Power of {units.plural(len(power), 'run')}, the newest first", heads, rows, texts=(0, 3, 7)))
+    return figure("power", _svg("power", facts, power, prefix, label), caption, listed, stalled)
+
+
+def _spark(power: PowerFacts, sizes: int) -> Html:
+    """Return the range of a trace as a tiny figure; the numbers stand beside it."""
+    spans = power.trace.spans[:: max(1, len(power.trace.spans) // 60)]
+    end = spans[-1].time_s or 1.0
+    top = max(power.highest_w, power.limit_w or 0.0) or 1.0
+    over = [f"{120 * span.time_s / end:.0f} {24 - 23 * span.high_w / top:.1f}" for span in spans]
+    under = [f"{120 * span.time_s / end:.0f} {24 - 23 * span.low_w / top:.1f}" for span in spans]
+    path = f"M{'L'.join([*over, *reversed(under)])}Z"
+    colour = STAND_INS.sizes.index(STAND_INS.size(power.size, sizes))
+    style = f"fill:var(--s{colour});stroke:var(--s{colour})"
+    return Html(
+        f'<svg viewBox="0 0 120 24" preserveAspectRatio="none" aria-hidden="true">'
+        f'<path d="{path}" style="{style}"/></svg>'
+    )
+
+
+def _failures(facts: JobFacts) -> Html:
+    if not facts.failures:
+        return tag("p", "Every run has reached its target.")
+    shown = facts.failures[-MOST_FAILURES:]
+    rows = [
+        [
+            each.trial,
+            moment(each.started_at),
+            each.label,
+            each.status,
+            each.reason or _UNKNOWN,
+            units.energy(each.cost_j),
+        ]
+        for each in reversed(shown)
+    ]
+    newest = f", the newest {len(shown)}; `--format json` has all" if len(shown) < len(facts.failures) else ""
+    said = f"{len(facts.failures)} of {units.plural(facts.runs, 'run')} did not reach the target{newest}."
+    heads = ["run", "when", "batch size", "status", "why", "cost"]
+    listed = table("Runs that did not reach the target, the newest first", heads, rows, texts=(0, 1, 3, 4))
+    return join((tag("p", said), details("Table of the failures", listed) if len(rows) > 12 else listed))
+
+
+def _overhead(facts: JobFacts) -> Html:
+    rows = [
+        [
+            each.name,
+            str(each.count),
+            units.duration(each.time_s),
+            units.energy(each.energy_j),
+            units.energy(each.cost_j),
+            units.percent(each.cost_j / facts.total_cost_j) if each.cost_j is not None and facts.total_cost_j else _UNKNOWN,
+        ]
+        for each in facts.overhead
+    ]
+    if not rows:
+        return Html()
+    heads = ["what", "runs", "time", "energy", "cost", "of all costs"]
+    said = "These are part of the sums above. Start-up comes before the first step, and is in no cost."
+    return join((tag("p", said), table("What zeusrun itself took", heads, rows)))
+
+
